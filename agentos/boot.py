@@ -24,6 +24,7 @@ from agentos.agents.life import LifeDeps, home
 from agentos.agents.life_counter import LifeCounter
 from agentos.agents.life_entries import LifeEntries
 from agentos.agents.registry import Registry
+from agentos.agents.state_spaces import StateSpaces
 from agentos.agents.supervision import SpawnLimits, Supervision
 from agentos.agents.tree_changes import list_places
 from agentos.agents.tree_reload import TreeReload, list_agents
@@ -35,7 +36,7 @@ from agentos.llm import budgets
 from agentos.llm.model import Model, open_model
 from agentos.private_files import UnsafeFile, describe_error
 from agentos.sandbox.plan import CODE, WORKSPACE
-from agentos.services import usage
+from agentos.services import state, usage
 from agentos.services.events import Events, IsolationProbed, KernelInterrupted, KernelStarted, Subscriber
 from agentos.services.mailboxes import Mailboxes
 from agentos.syscalls import Services, reserved, table
@@ -49,6 +50,7 @@ from .agents.leftover_processes import Sweeper
 from .agents.workspaces.view import View
 from .agents.workspaces.workspace import Workspaces
 from .host_setup import BootError, Host, affordable_connections, is_root, open_host
+from .kernel.caller import Caller
 from .kernel.listener import ConnectionLimit, Listener, ListenError, listen
 from .kernel.poller import Poller
 from .kernel.record import record_kernel
@@ -60,7 +62,12 @@ from .services.logs.log import KernelLog, Logs, open_logs
 
 log = logging.getLogger("agentos.kernel")
 
-SCHEMAS = {"quotas": budgets.TABLES, "usage": usage.TABLES, "kept_stops": kept_stops.TABLES}  # of the database
+SCHEMAS = {  # of the database
+    "quotas": budgets.TABLES,
+    "usage": usage.TABLES,
+    "kept_stops": kept_stops.TABLES,
+    "state": state.TABLES,
+}
 COUNT_SECONDS = 3600.0  # seconds for which the audit log's counts stand
 
 
@@ -115,18 +122,21 @@ async def run_kernel(settings: Settings, host: Host, kernel_log: KernelLog) -> s
     ):
         kernel_log.attach(logs)
         model, stops = await open_model(settings.config.llm, database), await KeptStops.load(database)
+        kernel = settings.config.kernel
+        stored = await state.State.load(database, state.StateLimits(kernel.max_state_keys, kernel.max_state_bytes))
         await stops.forget_others(list_agents(list_places(settings.config.root)))
-        access = open_access(settings, host, model, audit, usage.UsageLog(database), logs)
+        access = open_access(settings, host, model, audit, usage.UsageLog(database), stored, logs)
         return await Kernel(settings, host, model, access, stops).serve()
 
 
 @frozen
 class Access:
-    """Identities and what belongs to them: agents, their events and usage, callers, mailboxes and the audit log."""
+    """Identities and what belongs to them: agents, their events, usage and state, callers, mailboxes, the audit log."""
 
     events: Events
     registry: Registry
     mail: Mailboxes
+    state: StateSpaces
     audit: Audit
     lives: LifeCounter
     life_entries: LifeEntries
@@ -134,10 +144,19 @@ class Access:
     callers: Callers
 
 
-def open_access(settings: Settings, host: Host, model: Model, audit: Audit, used: usage.UsageLog, logs: Logs) -> Access:
+def open_access(
+    settings: Settings,
+    host: Host,
+    model: Model,
+    audit: Audit,
+    used: usage.UsageLog,
+    stored: state.State,
+    logs: Logs,
+) -> Access:
     """Construct what knows agents and callers, and subscribe to events."""
     config, events, mail = settings.config, Events(), Mailboxes()
     registry = Registry(events.publish)
+    spaces = StateSpaces(registry, stored)
     lives = LifeCounter(registry, UsageReader(registry), used)
     model.line.on_use, model.budgets.on_exhausted = used.add_model_use, events.publish
     life_entries = LifeEntries(registry, audit)
@@ -162,12 +181,13 @@ def open_access(settings: Settings, host: Host, model: Model, audit: Audit, used
         mail.send_escalation,
         callers.forget_agent,
         lives.count_end,
+        spaces.end_session,
         settings.show,
         logs.take_event,
         partial(log_kernel_event, logs),
     )
     logs.identify = partial(identify_log, registry)
-    return Access(events, registry, mail, audit, lives, life_entries, logs, callers)
+    return Access(events, registry, mail, spaces, audit, lives, life_entries, logs, callers)
 
 
 class Kernel:
@@ -177,6 +197,7 @@ class Kernel:
         kernel, root = settings.config.kernel, settings.config.root
         self.settings, self.host, self.model = settings, host, model
         self.events, self.callers, self.line = access.events, access.callers, model.line
+        self.state = access.state.state
         self.lives, self.life_entries, self.traffic = access.lives, access.life_entries, Traffic(access.audit)
         self.started = trio.Event()
         self.connection_limit = ConnectionLimit(min(kernel.max_connections, affordable_connections()))
@@ -229,6 +250,7 @@ class Kernel:
             reload=self.reload.request,
             callers=self.callers,
             mail=access.mail,
+            state=access.state,
             traffic=self.traffic,
             line=model.line,
             kernel_account=model.account,
@@ -260,10 +282,11 @@ class Kernel:
             try:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self.poller.run)
-                    admit, dismiss = self.callers.admit, self.callers.dismiss
+                    admit, dismiss = self.callers.admit, self.dismiss
                     nursery.start_soon(Listener(listener, self.connection_limit, self.poller, admit, dismiss).serve)
-                    for service in (self.host.spawner, self.sweeper, self.jails, self.line, self.reload, self.lives):
+                    for service in (self.host.spawner, self.sweeper, self.jails, self.line, self.lives, self.state):
                         nursery.start_soon(service.serve)
+                    nursery.start_soon(self.reload.serve)
                     if self.settings.watch:
                         nursery.start_soon(Watch(self.reload).serve)
                     nursery.start_soon(self.probe_host)
@@ -277,6 +300,12 @@ class Kernel:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(operators)
         return reason
+
+    def dismiss(self, caller: Caller) -> None:
+        """Clean up after a connection on the operator's socket; the session of an agent lasts longer."""
+        self.callers.dismiss(caller)
+        if caller.kind != "agent":
+            self.state.end_session(caller.id)
 
     async def probe_host(self) -> None:
         """Try the isolation layers. Agents start when this is done, clients are served before."""

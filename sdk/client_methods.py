@@ -8,7 +8,20 @@ from typing import Any
 
 import attrs
 
-from agentos_sdk.calls import agents, audit, host, inspect, kernel, messages, metrics, permissions, reload, think, usage
+from agentos_sdk.calls import (
+    agents,
+    audit,
+    host,
+    inspect,
+    kernel,
+    messages,
+    metrics,
+    permissions,
+    reload,
+    state,
+    think,
+    usage,
+)
 from agentos_sdk.calls.request import Request
 
 HIDDEN = {"stream", "follow", "wait", "tty", "async_", "request_id"}  # fields that are no parameters, see `shown`
@@ -175,6 +188,10 @@ METHODS = (
     Method("send_message", messages.Send, positional="message to to_name"),
     Method("recv_messages", messages.Recv, positional="max_messages timeout", wait="timeout", take="messages"),
     Method("broadcast", messages.Broadcast, positional="message include_self"),
+    Method("store", state.Store, positional="key value scope ttl if_version"),
+    Method("fetch", state.Fetch, positional="key scope"),
+    Method("delete", state.Delete, positional="key scope if_version"),
+    Method("keys", state.Keys, positional="prefix scope limit after"),
     THINK,
     THINK_STREAM,
 )

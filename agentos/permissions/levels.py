@@ -47,6 +47,7 @@ def _levels() -> dict[str, PermissionSet]:
         levels[name] = PermissionSet(source, rules, level=name)
     everything: dict[Kind, str] = {
         **dict.fromkeys(("calls", "commands", "domains", "models", "send", "agents"), "*"),
+        **dict.fromkeys(("state_read", "state_write"), "*"),
         **dict.fromkeys(("read", "write"), "/**"),
     }
     source = "level unrestricted"

@@ -56,7 +56,7 @@ def parse_example(text: str, names: Names) -> tuple[Right, AgentRelation | None]
     action, rest = call.lower(), rest.strip()
     if call.upper() not in Op.__members__:
         raise BadExample(f"no call is named {quote(call)}: expected one and what it is done to, as in 'READ /data/x'")
-    if action in KIND_OF_ACTION and action != "think" and not rest:
+    if action in SAMPLES and action != "think" and not rest:
         raise BadExample(f"{call}: expected an example such as {SAMPLES[action]!r}")
     if action in ("read", "write"):
         return Right(action, _path(rest, names)), None
@@ -64,7 +64,7 @@ def parse_example(text: str, names: Names) -> tuple[Right, AgentRelation | None]
         return Right(action, _command(rest, names)), None
     if action == "http":
         return Right(action, _host(rest)), None
-    if action == "think" or not rest:
+    if not rest or (action in KIND_OF_ACTION and action != "send"):
         return Right(action, rest or None), None
     return Right(action, rest), AgentRelation(rest, own=rest == OWN, parent=rest == PARENT, group=rest == GROUP)
 

@@ -7,6 +7,7 @@ from msgspec import Struct
 from agentos.access.callers import Callers
 from agentos.agents.life_counter import LifeCounter
 from agentos.agents.registry import Registry
+from agentos.agents.state_spaces import StateSpaces
 from agentos.agents.supervision import Supervision
 from agentos.agents.workspaces.view import View
 from agentos.kernel.caller import Caller
@@ -32,6 +33,7 @@ from . import (
     permissions,
     reload,
     start_stop,
+    state,
     think,
     usage,
 )
@@ -51,6 +53,7 @@ class Services(Struct, frozen=True):
     reload: reload.Request
     callers: Callers
     mail: Mailboxes
+    state: StateSpaces
     traffic: Traffic
     line: Line
     kernel_account: Account
@@ -77,6 +80,7 @@ def table(services: Services) -> tuple[Syscall, ...]:
         *reload.syscalls(s.reload),
         *inspect.syscalls(s.registry, s.line),
         *messages.syscalls(s.mail, s.registry, s.traffic),
+        *state.syscalls(s.state, s.callers.authorizer.holds_grant),
         *metrics.syscalls(s.line, s.kernel_account),
         *kernel.syscalls(s.supervision, s.line, s.audit, s.config_file),
         *usage.syscalls(s.registry, s.line, s.lives),
@@ -87,7 +91,7 @@ def table(services: Services) -> tuple[Syscall, ...]:
 
 def reserved(max_payload: int) -> Mapping[Op, int]:
     """Body limits of calls that this kernel doesn't serve yet: clients may send them."""
-    return {Op.HTTP: max_payload, Op.STORE: LARGE_BODY_BYTES, Op.EMIT: LARGE_BODY_BYTES}
+    return {Op.HTTP: max_payload, Op.EMIT: LARGE_BODY_BYTES}
 
 
 def echo(caller: Caller, body: bytes) -> bytes:

@@ -10,18 +10,21 @@ the epoch, sizes bytes.
 """
 
 import itertools
+import json
 import logging
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import trio
 from attrs import define, field
 from msgspec import Struct
+from outcome import Error, Outcome, capture
 
-from agentos.database import Database, DatabaseError
+from agentos.database import Batch, Database, DatabaseError
+from agentos_sdk import codec
 from agentos_sdk.errors import Conflict, QuotaExceeded, Unavailable
 
 log = logging.getLogger(__name__)
@@ -37,6 +40,7 @@ TABLES: Final = (
     ) WITHOUT ROWID""",
 )
 GLOBAL: Final = ""
+MAX_BATCHED_BYTES = 4 << 10  # of a key and its value; a larger one has a statement of its own
 SWEEP_INTERVAL = 30.0  # seconds
 MAX_CODE_POINT = 0x10FFFF
 SURROGATES = range(0xD800, 0xE000)  # code points that aren't characters
@@ -60,6 +64,78 @@ class Found(Struct, frozen=True):
     value: bytes
 
 
+class Change(Struct, frozen=True):
+    """A value to be stored; see :meth:`State.store`."""
+
+    space: str
+    key: str
+    value: bytes
+    account: str
+    ttl: float | None
+    if_version: int | None
+
+
+class Row(NamedTuple):
+    """A row of the table."""
+
+    space: str
+    key: str
+    version: int
+    expires: float | None
+    account: str
+    size: int
+    value: bytes
+
+
+@define
+class Plan:
+    """What a batch of changes does, decided in memory.
+
+    ``present`` are the keys as they are, each with version, expiry, account and size. ``accounts`` are the version,
+    keys and bytes of every account and space; those in ``changed`` have to be written, and the rows in ``written``.
+    """
+
+    present: dict[tuple[str, str], tuple[int, float | None, str, int]]
+    accounts: dict[str, list[int]]
+    changed: set[str] = field(factory=set)
+    written: dict[tuple[str, str], Row] = field(factory=dict)
+
+    def decide(self, changes: Sequence[Change], limits: StateLimits, now: float) -> list[Outcome[int]]:
+        """The version of each change, or why it fails; a change that fails changes nothing."""
+        return [capture(self._decide, one, limits, now) for one in changes]
+
+    def _decide(self, one: Change, limits: StateLimits, now: float) -> int:
+        place, size = (one.space, one.key), len(one.key.encode()) + len(one.value)
+        replaced = self.present.get(place)
+        present, expires, charged, old_size = replaced or (0, None, "", 0)
+        _check_version(one.key, one.if_version, 0 if _is_expired(expires, now) else present)
+        more = dict[str, tuple[int, int]]()  # keys and bytes, by account
+        for name in list_accounts(charged):
+            more[name] = (-1, -old_size)
+        for name in list_accounts(one.account):
+            keys, amount = more.get(name, (0, 0))
+            more[name] = (keys + 1, amount + size)
+        for name, (keys, amount) in more.items():
+            self._check_limits(name, keys, amount, limits)
+        for name, (keys, amount) in more.items():
+            self.accounts[name][1] += keys
+            self.accounts[name][2] += amount
+        self.accounts[one.space][0] += 1
+        version = self.accounts[one.space][0]
+        self.changed.update(more, [one.space])
+        expires = None if one.ttl is None else now + one.ttl
+        self.present[place] = (version, expires, one.account, size)
+        self.written[place] = Row(one.space, one.key, version, expires, one.account, size, one.value)
+        return version
+
+    def _check_limits(self, name: str, keys: int, size: int, limits: StateLimits) -> None:
+        _, has_keys, has_bytes = self.accounts[name]
+        for what, most, more, has in (("keys", limits.keys, keys, has_keys), ("bytes", limits.bytes, size, has_bytes)):
+            if more > 0 and has + more > most:
+                text = f"state: {name!r}, with what it spawned, may have {most} {what} (kernel.max_state_{what})"
+                raise QuotaExceeded(f"{text}, and this would be {has + more}: delete some keys", name=name, what=what)
+
+
 @define(eq=False)
 class State:
     """The state of all agents, in ``database``. Each change is on disk when its method returns.
@@ -69,9 +145,13 @@ class State:
 
     database: Database
     limits: StateLimits
+    _store_all: Batch = field(init=False)
     _sessions: dict[int, str] = field(factory=dict)  # spaces by caller id
     _numbers: Iterator[int] = field(factory=lambda: itertools.count(1))
     _ended: trio.Event = field(factory=trio.Event)  # a session whose keys are to be removed
+
+    def __attrs_post_init__(self) -> None:
+        self._store_all = partial(_store_all, self.limits)
 
     @classmethod
     async def load(cls, database: Database, limits: StateLimits) -> "State":
@@ -98,7 +178,12 @@ class State:
         ``if_version``: only if that is the present version, 0 if there is no such key; otherwise ``Conflict``. Raises
         ``QuotaExceeded`` if the account, or one above it, would have more than its limits.
         """
-        return await self._run(partial(_store, self.limits, space, key, value, account, ttl, if_version))
+        change = Change(space, key, value, account, ttl, if_version)
+        try:
+            version: int = await self.database.write_in_batch(self._store_all, change)
+        except DatabaseError as error:
+            raise _unavailable(error) from None
+        return version
 
     async def fetch(self, spaces: Sequence[str], key: str) -> Found | None:
         """The key in the first of the spaces that has it."""
@@ -131,43 +216,54 @@ class State:
         try:
             return await self.database.write(work)
         except DatabaseError as error:
-            raise Unavailable(f"the state can't be read or written: {error}") from None
+            raise _unavailable(error) from None
 
 
-def _store(
-    limits: StateLimits,
-    space: str,
-    key: str,
-    value: bytes,
-    account: str,
-    ttl: float | None,
-    if_version: int | None,
-    connection: sqlite3.Connection,
-) -> int:
-    now, size = time.time(), len(key.encode()) + len(value)
-    replaced = connection.execute(
-        "SELECT version, expires, account, size FROM state WHERE space = ? AND key = ?", (space, key)
+def _store_all(
+    limits: StateLimits, changes: Sequence[Change], connection: sqlite3.Connection
+) -> Sequence[Outcome[int]]:
+    """Store values; the outcome of each is its version. Few statements for all of them: see :data:`Batch`."""
+    now = time.time()
+    plan = _read_plan(changes, connection)
+    outcomes = plan.decide(changes, limits, now)
+    over_quota = any(isinstance(one, Error) and isinstance(one.error, QuotaExceeded) for one in outcomes)
+    if over_quota and _remove(connection, "expires <= ?", (now,)):
+        plan = _read_plan(changes, connection)
+        outcomes = plan.decide(changes, limits, now)
+    small = [row for row in plan.written.values() if row.size <= MAX_BATCHED_BYTES]
+    large = [row for row in plan.written.values() if row.size > MAX_BATCHED_BYTES]
+    accounts = [(name, *plan.accounts[name]) for name in plan.changed]
+    for table, rows, at_once in (("state", small, 100), ("state", large, 1), ("state_accounts", accounts, 200)):
+        for at in range(0, len(rows), at_once):
+            _insert(connection, table, rows[at : at + at_once])
+    return outcomes
+
+
+def _read_plan(changes: Sequence[Change], connection: sqlite3.Connection) -> Plan:
+    wanted = list({(one.space, one.key) for one in changes})
+    (found,) = connection.execute(
+        """SELECT json_group_array(json_array(s.space, s.key, s.version, s.expires, s.account, s.size))
+            FROM json_each(?) AS wanted CROSS JOIN state AS s
+            ON s.space = json_extract(wanted.value, '$[0]') AND s.key = json_extract(wanted.value, '$[1]')""",
+        (codec.encode(wanted).decode(),),
     ).fetchone()
-    present, expires, charged, old_size = replaced or (0, None, "", 0)
-    _check_version(key, if_version, 0 if _is_expired(expires, now) else present)
-    if replaced is None or charged != account:
-        if replaced is not None:
-            _charge(connection, charged, -1, -old_size)
-        _charge(connection, account, 1, size)
-    elif size != old_size:
-        _charge(connection, account, 0, size - old_size)
-    if replaced is None or charged != account or size > old_size:
-        _check_limits(connection, limits, account, now, but=(space, key))
-    connection.execute(
-        "INSERT INTO state_accounts VALUES (?, 1, 0, 0) ON CONFLICT (name) DO UPDATE SET version = version + 1",
-        (space,),
-    )
-    (version,) = connection.execute("SELECT version FROM state_accounts WHERE name = ?", (space,)).fetchone()
-    connection.execute(
-        "INSERT OR REPLACE INTO state VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (space, key, version, None if ttl is None else now + ttl, account, size, value),
-    )
-    return int(version)
+    present = {(space, key): tuple(row) for space, key, *row in json.loads(found)}
+    names = {one.space for one in changes}
+    for account in {one.account for one in changes} | {account for _, _, account, _ in present.values()}:
+        names.update(list_accounts(account))
+    (found,) = connection.execute(
+        """SELECT json_group_array(json_array(a.name, a.version, a.keys, a.bytes))
+            FROM json_each(?) AS wanted CROSS JOIN state_accounts AS a ON a.name = wanted.value""",
+        (codec.encode(list(names)).decode(),),
+    ).fetchone()
+    accounts = {name: [0, 0, 0] for name in names} | {name: numbers for name, *numbers in json.loads(found)}
+    return Plan(present, accounts)
+
+
+def _insert(connection: sqlite3.Connection, table: str, rows: Sequence[Sequence[object]]) -> None:
+    marks = f"({', '.join('?' * len(rows[0]))})"
+    values = [value for row in rows for value in row]
+    connection.execute(f"INSERT OR REPLACE INTO {table} VALUES {', '.join([marks] * len(rows))}", values)  # noqa: S608
 
 
 def _fetch(spaces: Sequence[str], key: str, connection: sqlite3.Connection) -> Found | None:
@@ -203,7 +299,7 @@ def _list_keys(space: str, prefix: str, after: str, limit: int, connection: sqli
 
 def _sweep(sessions: frozenset[str], connection: sqlite3.Connection) -> None:
     """Remove expired keys, and all sessions but these."""
-    _remove_expired(connection, time.time(), but=("", ""))
+    _remove(connection, "expires <= ?", (time.time(),))
     spaces = connection.execute("SELECT name FROM state_accounts WHERE name LIKE '%~%'").fetchall()
     for (space,) in spaces:
         if space not in sessions:
@@ -217,11 +313,6 @@ def _remove_former(connection: sqlite3.Connection) -> None:
     connection.execute("DELETE FROM state_accounts WHERE name LIKE '%~%' OR (name LIKE '%#%' AND keys = 0)")
 
 
-def _remove_expired(connection: sqlite3.Connection, now: float, but: tuple[str, str]) -> bool:
-    """Remove expired keys except one; returns whether there were any."""
-    return _remove(connection, "expires <= ? AND (space, key) != (?, ?)", (now, *but))
-
-
 def _remove(connection: sqlite3.Connection, condition: str, values: tuple[object, ...]) -> bool:
     """Remove the keys for which ``condition``, in SQL, holds; returns whether there were any."""
     charged = connection.execute(
@@ -233,6 +324,10 @@ def _remove(connection: sqlite3.Connection, condition: str, values: tuple[object
     if charged:
         connection.execute(f"DELETE FROM state WHERE {condition}", values)  # noqa: S608
     return bool(charged)
+
+
+def _unavailable(error: DatabaseError) -> Unavailable:
+    return Unavailable(f"the state can't be read or written: {error}")
 
 
 def _check_version(key: str, wanted: int | None, present: int) -> None:
@@ -251,27 +346,6 @@ def _charge(connection: sqlite3.Connection, account: str, keys: int, size: int) 
         """INSERT INTO state_accounts VALUES (?, 0, ?, ?)
             ON CONFLICT (name) DO UPDATE SET keys = keys + excluded.keys, bytes = bytes + excluded.bytes""",
         [(name, keys, size) for name in list_accounts(account)],
-    )
-
-
-def _check_limits(
-    connection: sqlite3.Connection, limits: StateLimits, account: str, now: float, but: tuple[str, str]
-) -> None:
-    for name in list_accounts(account):
-        used = _read_use(connection, name)
-        if used.keys <= limits.keys and used.bytes <= limits.bytes:
-            continue
-        if _remove_expired(connection, now, but):
-            used = _read_use(connection, name)
-        for what, most, amount in (("keys", limits.keys, used.keys), ("bytes", limits.bytes, used.bytes)):
-            if amount > most:
-                text = f"state: {name!r}, with what it spawned, may have {most} {what} (kernel.max_state_{what})"
-                raise QuotaExceeded(f"{text}, and this would be {amount}: delete some keys", name=name, what=what)
-
-
-def _read_use(connection: sqlite3.Connection, account: str) -> StateLimits:
-    return StateLimits(
-        *connection.execute("SELECT keys, bytes FROM state_accounts WHERE name = ?", (account,)).fetchone()
     )
 
 

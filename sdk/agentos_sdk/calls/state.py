@@ -1,6 +1,6 @@
 """STORE, FETCH, DELETE and KEYS: state that outlives its caller."""
 
-import unicodedata
+import re
 from collections.abc import Sequence
 from typing import Annotated, TypeAlias
 
@@ -13,6 +13,7 @@ from agentos_sdk.values import Scope
 from .request import Request
 
 MAX_KEY_BYTES = 512
+CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 MAX_TTL = 100 * 366 * 86400.0  # seconds
 
 
@@ -22,7 +23,7 @@ def is_key(text: str) -> bool:
         size = len(text.encode())
     except UnicodeEncodeError:  # half a surrogate pair
         return False
-    return 1 <= size <= MAX_KEY_BYTES and not any(unicodedata.category(character) == "Cc" for character in text)
+    return 1 <= size <= MAX_KEY_BYTES and CONTROL_CHARACTER.search(text) is None
 
 
 KEY_RULE = "1 to 512 bytes of UTF-8 without control characters"

@@ -29,6 +29,7 @@ from tests.speed import (
     measure_permissions,
     measure_replacement,
     measure_spawn,
+    measure_state,
     measure_wire,
 )
 from tests.speed.place import Place
@@ -68,6 +69,7 @@ GROUPS = (
     Group("files", measure_files.files, measure_files.ROWS),
     Group("permissions", measure_permissions.decisions, measure_permissions.DECISIONS),
     Group("exec", measure_permissions.commands, measure_permissions.COMMANDS),
+    Group("state", measure_state.state, measure_state.ROWS),
     Group("beside", measure_beside.beside, measure_beside.ROWS),
 )
 PAGE = ROOT / "docs" / "reference" / "speed.md"

@@ -18,6 +18,7 @@ from .client_calls import Calls
 from .errors import ConnectionFailed, from_reply
 from .frames import MAX_ID, Frames, frame
 from .opcodes import Op
+from .state import TrioState
 from .streams import Stream
 
 Reply = TypeVar("Reply")
@@ -142,6 +143,11 @@ class Kernel(Calls):
         self._filled = trio.Event()
         self._drained = trio.Event()
         self._broken: ConnectionFailed | None = None
+
+    @property
+    def state(self) -> TrioState:
+        """The global keys of the kernel's state; ``state.agent`` and ``state.session`` are the others."""
+        return TrioState(self)
 
     # -- Any call --------------------------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ from agentos.private_files import check_file, describe_error, display_path, open
 log = logging.getLogger(__name__)
 
 MAX_QUEUED_UNITS = 1000  # units of work in the queue, and in one commit
+WOKEN_AT_ONCE = 8  # tasks that wait for one commit; other tasks run before the next ones
 APPLICATION_ID = 0x41474E54  # "AGNT", in the file's header
 BUSY_TIMEOUT = 5.0  # seconds to wait for other writers of the file: a person with a shell, a backup
 
@@ -176,10 +177,12 @@ class _Writer:
             results = await trio.to_thread.run_sync(self._commit, units, limiter=self._limiter)
         except Exception as error:  # no thread is available; units that have begun get a result in every case
             results = [Error(DatabaseError(f"{display_path(self._path)}: {error}")) for _ in units]
-        for unit, result in zip(units, results, strict=True):
+        for number, (unit, result) in enumerate(zip(units, results, strict=True), 1):
             unit.result = result
             if unit.waiter is not None:
                 trio.lowlevel.reschedule(unit.waiter)
+                if not number % WOKEN_AT_ONCE:
+                    await trio.lowlevel.checkpoint()
             elif unit.what is not None and isinstance(result, Error):
                 log.error("%s: not written: %s", unit.what, result.error)
 

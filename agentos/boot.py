@@ -284,9 +284,9 @@ class Kernel:
                     nursery.start_soon(self.poller.run)
                     admit, dismiss = self.callers.admit, self.dismiss
                     nursery.start_soon(Listener(listener, self.connection_limit, self.poller, admit, dismiss).serve)
-                    for service in (self.host.spawner, self.sweeper, self.jails, self.line, self.lives, self.state):
+                    served = (self.host.spawner, self.sweeper, self.jails, self.line, self.reload)
+                    for service in (*served, self.lives, self.state):
                         nursery.start_soon(service.serve)
-                    nursery.start_soon(self.reload.serve)
                     if self.settings.watch:
                         nursery.start_soon(Watch(self.reload).serve)
                     nursery.start_soon(self.probe_host)

@@ -18,8 +18,8 @@ from .client_calls import Calls
 from .errors import ConnectionFailed, from_reply
 from .frames import MAX_ID, Frames, frame
 from .opcodes import Op
-from .state import TrioState
 from .streams import Stream
+from .trio_state import TrioState
 
 Reply = TypeVar("Reply")
 S = TypeVar("S", bound=Stream[Any])

@@ -8,11 +8,10 @@ from .errors import from_reply
 
 TYPE_CHECKING = False  # as in typing, which isn't imported at run time
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import Iterator
     from typing import Any, Literal
 
-    from .blocking import AgentOSClient
-    from .client import Kernel
+    from .blocking_calls import Calls
 
     Scope = Literal["global", "agent", "session"]
 
@@ -24,7 +23,7 @@ class State(MutableMapping):  # type: ignore[type-arg]  # at run time it takes n
     ``if_version`` is. A missing key raises ``KeyError``, a failed call its ``CallError``.
     """
 
-    def __init__(self, client: AgentOSClient, scope: Scope = "global") -> None:
+    def __init__(self, client: Calls, scope: Scope = "global") -> None:
         self._client, self._scope = client, scope
 
     @property
@@ -60,45 +59,6 @@ class State(MutableMapping):  # type: ignore[type-arg]  # at run time it takes n
 
     def __repr__(self) -> str:
         return f"<state of scope {self._scope}>"
-
-
-class TrioState:
-    """The global keys, by the Trio client; ``agent`` and ``session`` are those of the other two scopes.
-
-    ``async for key in kernel.state`` iterates over the keys. A failed call raises its ``CallError``.
-    """
-
-    def __init__(self, kernel: Kernel, scope: Scope = "global") -> None:
-        self._kernel, self._scope = kernel, scope
-
-    @property
-    def agent(self) -> TrioState:
-        return TrioState(self._kernel, "agent")
-
-    @property
-    def session(self) -> TrioState:
-        return TrioState(self._kernel, "session")
-
-    async def get(self, key: str, default: object = None) -> Any:
-        """The value of a key, or ``default``."""
-        found = await self._kernel.fetch(key, self._scope)
-        return found.value if found.exists else default
-
-    async def set(self, key: str, value: object, ttl: float | None = None) -> int:
-        """Store a value; returns its version."""
-        return (await self._kernel.store(key, value, self._scope, ttl)).version
-
-    async def delete(self, key: str) -> bool:
-        """Delete a key; returns whether it existed."""
-        return (await self._kernel.delete(key, self._scope)).deleted
-
-    async def __aiter__(self) -> AsyncIterator[str]:
-        after: str | None = ""
-        while after is not None:
-            page = await self._kernel.keys(scope=self._scope, after=after)
-            for key in page.keys:
-                yield key
-            after = page.next
 
 
 def _checked(reply: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +27,7 @@ from agentos.agents.life import PATH, LifeDeps, home
 from agentos.agents.life_counter import LifeCounter
 from agentos.agents.life_entries import LifeEntries
 from agentos.agents.registry import Registry
+from agentos.agents.state_spaces import StateSpaces
 from agentos.agents.supervision import SpawnLimits, Supervision
 from agentos.agents.tree_changes import list_places
 from agentos.agents.tree_reload import TreeReload, list_agents
@@ -38,7 +39,7 @@ from agentos.llm import budgets
 from agentos.llm.model import Model, open_model
 from agentos.private_files import UnsafeFile, describe_error
 from agentos.sandbox.root_files import CODE, WORKSPACE
-from agentos.services import usage
+from agentos.services import state, usage
 from agentos.services.events import (
     Events,
     IsolationProbed,
@@ -83,8 +84,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("agentos.kernel")
 
-SCHEMAS = {"quotas": budgets.TABLES, "usage": usage.TABLES, "kept_stops": kept_stops.TABLES}  # of the database
-SCHEMAS |= {"approvals": APPROVALS, "answers": ANSWERS}
+SCHEMAS: Mapping[str, Sequence[str]] = {  # of the database
+    "quotas": budgets.TABLES,
+    "usage": usage.TABLES,
+    "kept_stops": kept_stops.TABLES,
+    "approvals": APPROVALS,
+    "answers": ANSWERS,
+    "state": state.TABLES,
+}
 COUNT_SECONDS = 3600.0  # seconds for which the audit log's counts stand
 
 
@@ -149,20 +156,23 @@ async def run_kernel(settings: Settings, host: Host, kernel_log: KernelLog) -> s
     ):
         kernel_log.attach(logs)
         model, stops = await open_model(settings.config.llm, database), await KeptStops.load(database)
+        kernel = settings.config.kernel
+        stored = await state.State.load(database, state.StateLimits(kernel.max_state_keys, kernel.max_state_bytes))
         await stops.forget_others(list_agents(list_places(settings.config.root)))
         secrets = await run_in_thread(read_secrets, settings.config)
-        access = open_access(settings, host, model, audit, database, logs, secrets)
+        access = open_access(settings, host, model, audit, database, stored, logs, secrets)
         await access.approvals.load()
         return await Kernel(settings, host, model, access, stops).serve()
 
 
 @frozen
 class Access:
-    """Identities and what belongs to them: agents, their events and usage, callers, mailboxes, approvals, audit log."""
+    """Identities and what belongs to them: agents, events, usage, state, callers, mailboxes, approvals, audit log."""
 
     events: Events
     registry: Registry
     mail: Mailboxes
+    state: StateSpaces
     audit: Audit
     lives: LifeCounter
     life_entries: LifeEntries
@@ -172,12 +182,20 @@ class Access:
 
 
 def open_access(
-    settings: Settings, host: Host, model: Model, audit: Audit, database: Database, logs: Logs, secrets: Secrets
+    settings: Settings,
+    host: Host,
+    model: Model,
+    audit: Audit,
+    database: Database,
+    stored: state.State,
+    logs: Logs,
+    secrets: Secrets,
 ) -> Access:
     """Construct what knows agents and callers, and subscribe to events."""
     config, events, mail, used = settings.config, Events(), Mailboxes(), usage.UsageLog(database)
     registry = Registry(events.publish)
     approvals = construct_approvals(config.approvals, registry, database, audit)
+    spaces = StateSpaces(registry, stored)
     lives = LifeCounter(registry, UsageReader(registry), used)
     model.line.on_use, model.budgets.on_exhausted = used.add_model_use, events.publish
     life_entries = LifeEntries(registry, audit)
@@ -206,12 +224,13 @@ def open_access(
         mail.send_escalation,
         callers.forget_agent,
         lives.count_end,
+        spaces.end_session,
         settings.show,
         logs.take_event,
         partial(log_kernel_event, logs),
     )
     logs.identify = partial(identify_log, registry)
-    return Access(events, registry, mail, audit, lives, life_entries, logs, approvals, callers)
+    return Access(events, registry, mail, spaces, audit, lives, life_entries, logs, approvals, callers)
 
 
 def construct_approvals(settings: ApprovalSettings, registry: Registry, database: Database, audit: Audit) -> Approvals:
@@ -231,6 +250,7 @@ class Kernel:
         self.settings, self.host, self.model = settings, host, model
         self.events, self.callers, self.line = access.events, access.callers, model.line
         self.approvals = access.approvals
+        self.state = access.state.state
         self.lives, self.life_entries, self.traffic = access.lives, access.life_entries, Traffic(access.audit)
         self.started = trio.Event()
         self.connection_limit = ConnectionLimit(min(kernel.max_connections, affordable_connections()))
@@ -298,6 +318,7 @@ class Kernel:
             reload=self.reload.request,
             callers=self.callers,
             mail=access.mail,
+            state=access.state,
             traffic=self.traffic,
             line=model.line,
             kernel_account=model.account,
@@ -350,7 +371,7 @@ class Kernel:
             try:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self.poller.run)
-                    admit, dismiss = self.callers.admit, self.callers.dismiss
+                    admit, dismiss = self.callers.admit, self.dismiss
                     nursery.start_soon(Listener(listener, self.connection_limit, self.poller, admit, dismiss).serve)
                     services = (
                         self.host.spawner,
@@ -362,6 +383,7 @@ class Kernel:
                         self.lives,
                         self.approvals,
                         self.notices,
+                        self.state,
                         self.callers.background,
                     )
                     for service in services:
@@ -379,6 +401,12 @@ class Kernel:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(operators)
         return reason
+
+    def dismiss(self, caller: Caller) -> None:
+        """Clean up after a connection on the operator's socket; the session of an agent lasts longer."""
+        self.callers.dismiss(caller)
+        if caller.kind != "agent":
+            self.state.end_session(caller.id)
 
     async def probe_host(self) -> None:
         """Try the isolation layers. Agents start when this is done, clients are served before."""

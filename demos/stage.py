@@ -221,9 +221,9 @@ class Kernel:
 
 
 @contextlib.contextmanager
-def kernel(config: Path | None = None, show: bool = False) -> Iterator[Kernel]:
-    """A kernel that is ready; it is stopped at the end in any case."""
-    directory = tempfile.mkdtemp(prefix="aos-demo-")
+def kernel(config: Path | None = None, show: bool = False, state_of: str | None = None) -> Iterator[Kernel]:
+    """A kernel that is ready; it is stopped at the end in any case. ``state_of``: a directory that outlives it."""
+    directory = state_of or tempfile.mkdtemp(prefix="aos-demo-")
     try:
         with kernel_cgroup() as begin:  # otherwise it would share this process's control group
             running = Kernel(directory, config, begin)
@@ -233,7 +233,8 @@ def kernel(config: Path | None = None, show: bool = False) -> Iterator[Kernel]:
             finally:
                 running.ensure_stopped()
     finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        if state_of is None:
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 def agentos(socket: str, *words: str) -> None:

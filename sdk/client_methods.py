@@ -19,6 +19,7 @@ from agentos_sdk.calls import (
     metrics,
     permissions,
     reload,
+    state,
     think,
     usage,
 )
@@ -217,6 +218,10 @@ METHODS = (
     Method("send_message", messages.Send, positional="message to to_name"),
     Method("recv_messages", messages.Recv, positional="max_messages timeout", wait="timeout", take="messages"),
     Method("broadcast", messages.Broadcast, positional="message include_self"),
+    Method("store", state.Store, positional="key value scope ttl if_version"),
+    Method("fetch", state.Fetch, positional="key scope"),
+    Method("delete", state.Delete, positional="key scope if_version"),
+    Method("keys", state.Keys, positional="prefix scope limit after"),
     THINK,
     THINK_STREAM,
     HTTP,

@@ -4,6 +4,7 @@ import logging
 import sqlite3
 import tempfile
 import threading
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import trio
 import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from outcome import Error, Outcome, Value, acapture, capture
 
 from agentos.database import MAX_QUEUED_UNITS, Database, DatabaseError, open_database
 from tests.support.rounds import rounds
@@ -298,3 +300,54 @@ async def test_work_that_commits_by_itself_is_told_and_the_next_one_is_not_harme
             await database.write(lambda connection: connection.execute("COMMIT").fetchall())
 
         assert await database.write(partial(insert, 1)) == 1
+
+
+# -- Batches -----------------------------------------------------------------------------------------------------------
+
+
+async def test_what_waits_together_is_passed_to_its_batch_together_and_in_order(tmp_path: Path) -> None:
+    calls, results = list[list[int]](), dict[int, Outcome[int]]()
+
+    def add(items: Sequence[int], connection: sqlite3.Connection) -> Sequence[Outcome[int]]:
+        calls.append(list(items))
+        return [capture(refuse_odd, item, connection) for item in items]
+
+    def refuse_odd(number: int, connection: sqlite3.Connection) -> int:
+        if number % 2:
+            raise Refused(number)
+        return insert(number, connection)
+
+    async def write(number: int) -> None:
+        results[number] = await acapture(database.write_in_batch, add, number)
+
+    async with open_database(tmp_path / "db", SCHEMAS) as database, trio.open_nursery() as nursery:
+        gate = await held(database, nursery)
+        for number in range(1, 5):
+            nursery.start_soon(write, number)
+            await trio.testing.wait_all_tasks_blocked()
+        gate.opened.set()
+    async with open_database(tmp_path / "db", SCHEMAS) as database:
+        assert await database.write(numbers) == [0, 2, 4]
+
+    assert calls == [[1, 2, 3, 4]]
+    assert [isinstance(results[number], Error) for number in range(1, 5)] == [True, False, True, False]
+
+
+async def test_a_batch_that_fails_is_run_again_item_by_item(tmp_path: Path) -> None:
+    results = dict[int, Outcome[int]]()
+
+    def add(items: Sequence[int], connection: sqlite3.Connection) -> Sequence[Outcome[int]]:
+        return [Value(insert(item, connection)) for item in items]
+
+    async def write(number: int) -> None:
+        results[number] = await acapture(database.write_in_batch, add, number)
+
+    async with open_database(tmp_path / "db", SCHEMAS) as database, trio.open_nursery() as nursery:
+        gate = await held(database, nursery)
+        for number in (1, 0, 2):  # 0 is the gate's
+            nursery.start_soon(write, number)
+        gate.opened.set()
+    async with open_database(tmp_path / "db", SCHEMAS) as database:
+        assert await database.write(numbers) == [0, 1, 2]
+
+    assert [number for number, result in results.items() if isinstance(result, Error)] == [0]

@@ -63,7 +63,8 @@ class KernelSettings:
     """``[kernel]``. Sizes are bytes; ``None`` means the kernel's default path.
 
     ``max_children`` is how many descendants of one agent may be alive at once, ``spawn_rate`` how many agents one
-    caller may start per second. ``zygote_timeout`` is how many seconds the process that starts agents has to become
+    caller may start per second. ``max_state_keys`` and ``max_state_bytes`` are how much state one agent may have
+    stored with all its descendants. ``zygote_timeout`` is how many seconds the process that starts agents has to become
     ready, and to answer. ``waive`` names limits that may stay unenforced if this host can't enforce them.
     """
 
@@ -74,6 +75,8 @@ class KernelSettings:
     max_connections: Count = 4096
     max_children: Count = 32
     spawn_rate: Annotated[float, Rule(lambda rate: rate > 0, "a number above 0")] = 10.0
+    max_state_keys: Count = 10_000
+    max_state_bytes: Size = Size(64 << 20)
     zygote_timeout: Patience = Seconds(TIMEOUT)
     waive: Sequence[Limit] = ()
     uids: UidRange = UidRange()

@@ -271,6 +271,13 @@ class PermissionAuthorizer:
             await self._changed.park()
         return self.version
 
+    def holds_grant(self, number: int, kind: Kind) -> bool:
+        """Whether each set that this caller holds has a grant of that kind: without one nothing of it is allowed."""
+        return all(
+            any(rule.kind == kind and rule.effect != "deny" for rule in one.rules)
+            for one in self.permissions_of(number).sets()
+        )
+
     def refused_calls(self, number: int, calls: Iterable[Op]) -> Mapping[Op, Decision]:
         """The calls that this caller may not make with any arguments, each with the decision."""
         found = {op: self.decide_call(number, op) for op in calls}

@@ -60,6 +60,7 @@ def _levels() -> dict[str, PermissionSet]:
     everything: dict[Kind, str] = {
         **dict.fromkeys(("calls", "commands", "models", "send", "agents"), "*"),
         "domains": "*:*",
+        **dict.fromkeys(("state_read", "state_write"), "*"),
         **dict.fromkeys(("read", "write"), "/**"),
     }
     source = "level unrestricted"

@@ -2,15 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from attrs import frozen
 
 from agentos.kernel.ports import Decision, Effect, Right
 from agentos.services.quotas import Quota
 
-Kind = Literal["calls", "read", "write", "commands", "domains", "models", "send", "agents"]
-KINDS: Final[Sequence[Kind]] = ("calls", "read", "write", "commands", "domains", "models", "send", "agents")
+Kind = Literal["calls", "read", "write", "commands", "domains", "models", "send", "agents", "state_read", "state_write"]
+KINDS: Final[Sequence[Kind]] = get_args(Kind)
 EFFECTS: Final[Sequence[Effect]] = ("deny", "ask", "allow")  # strongest first
 
 KIND_OF_ACTION: Final[Mapping[str, Kind]] = {
@@ -20,6 +20,10 @@ KIND_OF_ACTION: Final[Mapping[str, Kind]] = {
     "http": "domains",
     "think": "models",
     "send": "send",
+    "fetch": "state_read",
+    "keys": "state_read",
+    "store": "state_write",
+    "delete": "state_write",
 }
 """The kind of rules that decides on the object of an action. A grant of any object also grants the call."""
 

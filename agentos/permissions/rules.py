@@ -113,6 +113,8 @@ class Rules:
 
     def _decide_object(self, right: Right, relation: AgentRelation | None) -> Decision:
         kind = KIND_OF_ACTION[right.action]
+        if kind in ("state_read", "state_write") and right.object is None:
+            return self.decide_call(right.action)  # rules are of global keys; private ones are the caller's own
         if kind == "models" and not any(rule.kind == "models" for rule in self.set.rules):
             return self.decide_call(right.action)  # without rules about models any model is allowed
         if kind == "send":
@@ -138,6 +140,8 @@ class Rules:
             why = f"; {name} is not {' or '.join(text for pattern, text in RELATIONS.items() if pattern in granted)}"
         if isinstance(what, Destination):
             why = domains.explain_refusal(what, self._domains("allow"))
+        if kind in ("state_read", "state_write"):
+            why = "; the scopes agent and session need no rule"
         return deny_by_default(right, self.set.name, why)
 
     def _is_granted(self, kind: Kind, what: object, name: object) -> bool:

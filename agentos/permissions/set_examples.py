@@ -11,7 +11,7 @@ from agentos_sdk.strict import quote
 from .authorizer import apply_default_denials, compile_rules
 from .exec_request import ExecRequest
 from .patterns.base import Names
-from .rule import KIND_OF_ACTION, PermissionSet
+from .rule import PermissionSet
 from .rules import GROUP, OWN, PARENT, AgentRelation
 
 OUTCOMES = {"allow": "is allowed", "ask": "needs a person's approval", "deny": "is denied"}
@@ -56,7 +56,7 @@ def parse_example(text: str, names: Names) -> tuple[Right, AgentRelation | None]
     action, rest = call.lower(), rest.strip()
     if call.upper() not in Op.__members__:
         raise BadExample(f"no call is named {quote(call)}: expected one and what it is done to, as in 'READ /data/x'")
-    if action in KIND_OF_ACTION and action != "think" and not rest:
+    if action in SAMPLES and action != "think" and not rest:
         raise BadExample(f"{call}: expected an example such as {SAMPLES[action]!r}")
     if action in ("read", "write"):
         return Right(action, _path(rest, names)), None

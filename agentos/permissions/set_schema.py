@@ -29,6 +29,8 @@ class RulesTable:
     models: Sequence[Text] = ()
     send: Sequence[Text] = ()
     agents: Sequence[Text] = ()
+    state_read: Sequence[Text] = ()
+    state_write: Sequence[Text] = ()
 
 
 @frozen(kw_only=True)

@@ -111,9 +111,9 @@ class _Search:
     def _denied_call(self, line: Line) -> str | None:
         """The denial of the call that this rule is about.
 
-        Reading and writing is done by commands, too, so it is exempt.
+        Reading and writing is done by commands, too, and several calls are about keys of the state: these are exempt.
         """
-        if line.rule.kind in ("read", "write", "calls", "agents"):
+        if line.rule.kind in ("read", "write", "calls", "agents", "state_read", "state_write"):
             return None
         call = CALL_OF_KIND[line.rule.kind]
         for other in self.own_lines.get(("deny", "calls"), ()):

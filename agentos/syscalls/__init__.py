@@ -7,6 +7,7 @@ from msgspec import Struct
 from agentos.access.callers import Callers
 from agentos.agents.life_counter import LifeCounter
 from agentos.agents.registry import Registry
+from agentos.agents.state_spaces import StateSpaces
 from agentos.agents.supervision import Supervision
 from agentos.agents.workspaces.view import View
 from agentos.kernel.background import Background
@@ -38,6 +39,7 @@ from . import (
     permissions,
     reload,
     start_stop,
+    state,
     think,
     usage,
 )
@@ -57,6 +59,7 @@ class Services(Struct, frozen=True):
     reload: reload.Request
     callers: Callers
     mail: Mailboxes
+    state: StateSpaces
     traffic: Traffic
     line: Line
     kernel_account: Account
@@ -88,6 +91,7 @@ def table(services: Services) -> tuple[Syscall, ...]:
         *reload.syscalls(s.reload),
         *inspect.syscalls(s.registry, s.line, s.upstream_proxy),
         *messages.syscalls(s.mail, s.registry, s.traffic),
+        *state.syscalls(s.state, s.callers.authorizer.holds_grant),
         *metrics.syscalls(s.line, s.kernel_account),
         *kernel.syscalls(s.supervision, s.line, s.audit, s.config_file),
         *usage.syscalls(s.registry, s.line, s.lives),
@@ -100,7 +104,7 @@ def table(services: Services) -> tuple[Syscall, ...]:
 
 def reserved() -> Mapping[Op, int]:
     """Body limits of calls that this kernel doesn't serve yet: clients may send them."""
-    return {Op.STORE: LARGE_BODY_BYTES, Op.EMIT: LARGE_BODY_BYTES}
+    return {Op.EMIT: LARGE_BODY_BYTES}
 
 
 def echo(caller: Caller, body: bytes) -> bytes:

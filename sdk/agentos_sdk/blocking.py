@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     from .chunks import Stream
+    from .state import State
 
     Reply = dict[str, Any]
     S = TypeVar("S", bound=Stream)
@@ -85,6 +86,13 @@ class AgentOSClient(Calls):
 
     def __exit__(self, *exc: object) -> None:
         self.disconnect()
+
+    @property
+    def state(self) -> State:
+        """The global keys of the kernel's state as a mapping; ``state.agent`` and ``state.session`` are the others."""
+        from .state import State
+
+        return State(self)
 
     # -- The connection --------------------------------------------------------------------------------------------
 

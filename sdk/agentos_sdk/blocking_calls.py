@@ -42,6 +42,10 @@ SEND = 0x20
 RECV = 0x21
 BROADCAST = 0x22
 REGISTER = 0x23
+STORE = 0x30
+FETCH = 0x31
+DELETE = 0x32
+KEYS = 0x33
 GET_PERMS = 0x40
 SET_PERMS = 0x41
 APPROVALS = 0x42
@@ -503,6 +507,50 @@ class Calls:
     def broadcast(self, message: object, include_self: bool = False) -> Reply:
         """Send a message to all mailboxes."""
         return self._make_call(BROADCAST, {"message": message, "include_self": include_self}, null="message")
+
+    def store(
+        self,
+        key: str,
+        value: object,
+        scope: Literal["global", "agent", "session"] = "global",
+        ttl: float | None = None,
+        if_version: int | None = None,
+    ) -> Reply:
+        """Store ``value``, any JSON, under ``key``; after ``ttl`` seconds it doesn't exist any more.
+
+        ``scope`` is global, agent (the caller's own, kept over restarts) or session (its own until it has ended).
+        With ``if_version`` only if the key has that version, 0 being none; otherwise ``conflict`` with the present
+        ``version``.
+        """
+        return self._make_call(
+            STORE, {"key": key, "value": value, "scope": scope, "ttl": ttl, "if_version": if_version}, null="value"
+        )
+
+    def fetch(self, key: str, scope: Literal["global", "agent", "session"] | None = None) -> Reply:
+        """Fetch the value of ``key``; without ``scope`` the first one of session, agent and global that has it."""
+        return self._make_call(FETCH, {"key": key, "scope": scope})
+
+    def delete(
+        self, key: str, scope: Literal["global", "agent", "session"] | None = None, if_version: int | None = None
+    ) -> Reply:
+        """Delete ``key``; without ``scope`` in the first one of session, agent and global that has it.
+
+        With ``if_version`` only if the key has that version; otherwise ``conflict`` with the present ``version``.
+        """
+        return self._make_call(DELETE, {"key": key, "scope": scope, "if_version": if_version})
+
+    def keys(
+        self,
+        prefix: str = "",
+        scope: Literal["global", "agent", "session"] | None = None,
+        limit: int = 1000,
+        after: str = "",
+    ) -> Reply:
+        """List the keys that begin with ``prefix`` and that the caller may fetch, at most ``limit``.
+
+        Without ``scope`` they are those of all scopes; ``after`` is the key before the first one.
+        """
+        return self._make_call(KEYS, {"prefix": prefix, "scope": scope, "limit": limit, "after": after})
 
     def think(
         self,

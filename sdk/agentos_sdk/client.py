@@ -19,6 +19,7 @@ from .errors import ConnectionFailed, from_reply
 from .frames import MAX_ID, Frames, frame
 from .opcodes import Op
 from .streams import Stream
+from .trio_state import TrioState
 
 Reply = TypeVar("Reply")
 S = TypeVar("S", bound=Stream[Any])
@@ -146,6 +147,11 @@ class Kernel(Calls):
         self._filled = trio.Event()
         self._drained = trio.Event()
         self._broken: ConnectionFailed | None = None
+
+    @property
+    def state(self) -> TrioState:
+        """The global keys of the kernel's state; ``state.agent`` and ``state.session`` are the others."""
+        return TrioState(self)
 
     # -- Any call --------------------------------------------------------------------------------------------------
 

@@ -37,6 +37,7 @@ from .calls.metrics import MetricsSystem, SystemMetrics
 from .calls.permissions import Approvals, Decide, Decided, Explain, Explained, GetPerms, Pending, PermsSet, SetPerms
 from .calls.reload import Reload, Reloaded
 from .calls.request import Request
+from .calls.state import Delete, Deleted, Fetch, Fetched, KeyList, Keys, Store, Stored
 from .calls.think import Think, Thought
 from .calls.usage import DayUsage, Usage
 from .streams import ApprovalLists, Outputs, Pages, Parts, Stream, Thoughts, question_in_thread
@@ -487,6 +488,50 @@ class Calls:
     async def broadcast(self, message: object, include_self: bool = False) -> Delivered:
         """Send a message to all mailboxes."""
         return await self._make_call(Broadcast, {"message": message, "include_self": include_self}, null="message")
+
+    async def store(
+        self,
+        key: str,
+        value: object,
+        scope: Literal["global", "agent", "session"] = "global",
+        ttl: float | None = None,
+        if_version: int | None = None,
+    ) -> Stored:
+        """Store ``value``, any JSON, under ``key``; after ``ttl`` seconds it doesn't exist any more.
+
+        ``scope`` is global, agent (the caller's own, kept over restarts) or session (its own until it has ended).
+        With ``if_version`` only if the key has that version, 0 being none; otherwise ``conflict`` with the present
+        ``version``.
+        """
+        return await self._make_call(
+            Store, {"key": key, "value": value, "scope": scope, "ttl": ttl, "if_version": if_version}, null="value"
+        )
+
+    async def fetch(self, key: str, scope: Literal["global", "agent", "session"] | None = None) -> Fetched:
+        """Fetch the value of ``key``; without ``scope`` the first one of session, agent and global that has it."""
+        return await self._make_call(Fetch, {"key": key, "scope": scope})
+
+    async def delete(
+        self, key: str, scope: Literal["global", "agent", "session"] | None = None, if_version: int | None = None
+    ) -> Deleted:
+        """Delete ``key``; without ``scope`` in the first one of session, agent and global that has it.
+
+        With ``if_version`` only if the key has that version; otherwise ``conflict`` with the present ``version``.
+        """
+        return await self._make_call(Delete, {"key": key, "scope": scope, "if_version": if_version})
+
+    async def keys(
+        self,
+        prefix: str = "",
+        scope: Literal["global", "agent", "session"] | None = None,
+        limit: int = 1000,
+        after: str = "",
+    ) -> KeyList:
+        """List the keys that begin with ``prefix`` and that the caller may fetch, at most ``limit``.
+
+        Without ``scope`` they are those of all scopes; ``after`` is the key before the first one.
+        """
+        return await self._make_call(Keys, {"prefix": prefix, "scope": scope, "limit": limit, "after": after})
 
     async def think(
         self,

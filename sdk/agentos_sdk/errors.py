@@ -85,6 +85,12 @@ class Busy(CallError):
     code = "busy"
 
 
+class Conflict(CallError):
+    """The version is another one by now; ``details`` have the present ``version`` (cf. EAGAIN)."""
+
+    code = "conflict"
+
+
 class QuotaExceeded(CallError):
     """A quota is used up; the text says which and when it renews (cf. EDQUOT)."""
 
@@ -134,6 +140,7 @@ BY_CODE: dict[str, type[CallError]] = {
         NotFound,
         AlreadyExists,
         Busy,
+        Conflict,
         QuotaExceeded,
         Timeout,
         Cancelled,

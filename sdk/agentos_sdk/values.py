@@ -21,6 +21,7 @@ Window = Annotated[
 ]
 ThinkingLevel: TypeAlias = Literal["low", "medium", "high"]
 ToolChoice: TypeAlias = Literal["auto", "none", "required"]
+Scope: TypeAlias = Literal["global", "agent", "session"]  # of a key of the state
 ToolName = Annotated[str, Rule(re.compile(r"[A-Za-z0-9_-]{1,64}").fullmatch, "1 to 64 letters, digits, _ and -")]
 FEW_LINES = Rule(lambda lines: len(lines) <= MAX_BUDGET_LINES, f"at most {MAX_BUDGET_LINES} lines")
 

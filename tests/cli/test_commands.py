@@ -63,6 +63,8 @@ def test_ps_shows_a_table_and_hides_who_has_ended(agentos: Agentos) -> None:
         (("restart", "nobody"), "not_found", 1),
         (("cp", "nobody:/x", "here"), "not_found", 1),
         (("budget", "reset", "nobody"), "not_found", 1),
+        (("state", "get", "nothing"), "not_found", 1),
+        (("state", "rm", "nothing"), "not_found", 1),
         (("status", "--socket", "/nowhere/s"), "unavailable", 1),
         (("shutdown", "--socket", "/nowhere/s"), "unavailable", 1),
         (("reload", "--socket", "/nowhere/s"), "unavailable", 1),
@@ -71,7 +73,7 @@ def test_ps_shows_a_table_and_hides_who_has_ended(agentos: Agentos) -> None:
 def test_an_error_is_json_where_json_was_asked_for(
     agentos: Agentos, command: tuple[str, ...], code: str, status: int
 ) -> None:
-    words = 2 if command[0] in ("permissions", "budget") else 1
+    words = 2 if command[0] in ("permissions", "budget", "state") else 1
     said, asked = agentos(*command), agentos(*command[:words], "--json", *command[words:])
 
     reply = json.loads(asked.stdout)
@@ -142,6 +144,7 @@ def test_help_fits_80_columns_and_no_summary_is_cut(agentos: Agentos) -> None:
         ("audit", "verify"),
         ("audit", "summary"),
         ("budget", "reset"),
+        ("state", "set"),
     ]
     for command in commands:
         lines = agentos(*command, "--help", COLUMNS="80").stdout.splitlines()

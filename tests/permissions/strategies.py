@@ -24,6 +24,8 @@ TEXTS: dict[Kind, tuple[str, ...]] = {
     "models": ("*", "gemini-*", "gemini-2"),
     "send": ("*", "${parent}", "${own}", "${group}", "bob", "w-*"),
     "agents": ("*", "${own}", "bob", "w-*"),
+    "state_read": ("*", "plan.*", "plan.a"),
+    "state_write": ("*", "plan.*", "plan.b"),
 }
 PATHS = ("/data/x", "/data/a.txt", "/data/secret/y", "/workspace/run.log", "/home/ada/notes/a", "/home/ada/.ssh/id_rsa")
 LINES = (
@@ -72,5 +74,6 @@ objects = st.one_of(
     ),
     st.builds(Right, st.just("http"), st.sampled_from([parse_destination(text) for text in DESTINATIONS])),
     st.builds(Right, st.just("think"), st.sampled_from(("gemini-2", "gemini-3", "llama"))),
+    st.builds(Right, st.sampled_from(("fetch", "keys", "store", "delete")), st.sampled_from((None, "plan.a", "x"))),
     st.builds(Right, st.sampled_from(BARE)),
 )

@@ -11,7 +11,7 @@ CODES = re.findall(
     r"\w+",
     """
     bad_frame too_large bad_request unknown_call permission_denied approval_required approval_refused not_found
-    already_exists busy quota_exceeded timeout cancelled unavailable isolation_unavailable internal
+    already_exists busy conflict quota_exceeded timeout cancelled unavailable isolation_unavailable internal
     """,
 )
 

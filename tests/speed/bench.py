@@ -30,6 +30,7 @@ from tests.speed import (
     measure_permissions,
     measure_replacement,
     measure_spawn,
+    measure_state,
     measure_tunnel,
     measure_wire,
 )
@@ -71,6 +72,7 @@ GROUPS = (
     Group("permissions", measure_permissions.decisions, measure_permissions.DECISIONS),
     Group("exec", measure_permissions.commands, measure_permissions.COMMANDS),
     Group("tunnel", measure_tunnel.tunnel, measure_tunnel.ROWS),
+    Group("state", measure_state.state, measure_state.ROWS),
     Group("beside", measure_beside.beside, measure_beside.ROWS),
     Group("http", measure_http.requests, measure_http.ROWS),
 )

@@ -15,13 +15,14 @@ def syscalls() -> tuple[Syscall, ...]:
     registry, mail = Registry(), Mailboxes()
     nothing: Any = None
     deps = SimpleNamespace(deps=SimpleNamespace(health=SimpleNamespace(commands=nothing), run=SimpleNamespace(id="")))
-    callers = SimpleNamespace(queue_path=nothing, authorizer=nothing)
+    callers = SimpleNamespace(queue_path=nothing, authorizer=SimpleNamespace(holds_grant=nothing))
     services = Services(
         registry=registry,
         reload=nothing,
         supervision=deps,  # type: ignore[arg-type]
         callers=callers,  # type: ignore[arg-type]
         mail=mail,
+        state=nothing,
         line=nothing,
         kernel_account=nothing,
         audit=nothing,

@@ -105,6 +105,13 @@ WANTED: tuple[tuple[str, dict[str, Any]], ...] = (
     ("EXEC", {"command": "git status > /workspace/o"}),
     ("EXEC", {"command": "sudo true"}),
     ("EXEC", {"command": "echo $(("}),
+    ("STORE", {"key": "plan.a", "value": 1}),
+    ("STORE", {"key": "plan.b", "value": 1, "scope": "agent"}),
+    ("FETCH", {"key": "plan.a"}),
+    ("FETCH", {"key": "plan.b"}),
+    ("FETCH", {"key": "nothing", "scope": "session"}),
+    ("DELETE", {"key": "plan.a"}),
+    ("KEYS", {}),
 )
 
 
@@ -161,6 +168,11 @@ DONE: tuple[tuple[str, dict[str, Any]], ...] = (  # each would change something,
     ("INSPECT", {"name": "subject"}),
     ("SEND", {"to_name": "subject", "message": "hi"}),
     ("BROADCAST", {"message": "hi", "include_self": True}),
+    ("STORE", {"key": "made", "value": 1}),
+    ("STORE", {"key": "made", "value": 1, "scope": "agent"}),
+    ("FETCH", {"key": "made"}),
+    ("DELETE", {"key": "kept"}),
+    ("KEYS", {}),
     ("THINK", {"prompt": "?"}),
     ("LLM_REPORT", {}),
     ("GET_PERMS", {}),
@@ -188,6 +200,7 @@ def test_to_explain_any_call_changes_nothing_and_uses_up_nothing() -> None:
         number = up(operator.spawn("subject", command=SLEEP, permissions="unrestricted"))["id"]
         with as_agent(kernel, number) as subject:
             up(subject.write_file("/workspace/script.py", SCRIPT))
+            up(operator.store("kept", 1))
             before = state(kernel, operator, subject, number)
 
             for call, args in DONE:
@@ -206,6 +219,7 @@ def state(kernel: Kernel, operator: AgentOSClient, subject: AgentOSClient, numbe
         "agents": [(agent["name"], agent["state"]) for agent in operator.list_agents(all=True)],
         "files": up(subject.exec("ls -l /workspace; cat /workspace/*"))["stdout"],
         "messages": subject.recv_messages(timeout=0.0),
+        "keys": operator.keys("", "global"),
         "permissions": subject.get_permissions(),
         "model": subject.request(Op.LLM_REPORT, {}),
         "copies": sorted(path.name for path in kernel.runtime.iterdir()),

@@ -1,5 +1,6 @@
 """A kernel whose state directory has no room left: agents can be stopped, and so can the kernel."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -22,9 +23,9 @@ def small() -> Iterator[Path]:
         yield place
 
 
-def test_the_operator_kills_an_agent_and_stops_the_kernel_on_a_disk_without_any_room(
-    small: Path, tmp_path: Path
-) -> None:
+@contextlib.contextmanager
+def kernel_on(small: Path, tmp_path: Path) -> Iterator[tuple[AgentOSClient, Path]]:
+    """A client of a kernel with its state directory in ``small``, and the file of its output; it stops in order."""
     state, socket = small / "state", str(tmp_path / "s")
     command = [sys.executable, "-m", "agentos", "run", "--socket", socket, "--state-dir", str(state)]
     said = tmp_path / "said"
@@ -35,20 +36,48 @@ def test_the_operator_kills_an_agent_and_stops_the_kernel_on_a_disk_without_any_
     try:
         until(lambda: " ready, " in said.read_text(), "it is ready", 60)
         with AgentOSClient(socket) as client:
-            up(client.spawn("greedy", command=["sleep", "1000"], isolation="none"))
-            fill(small)
-            while client.exec(["true"], timeout=30).get("code") != "unavailable":
-                pass
-
-            assert client.kill("greedy", grace=0)
+            yield client, said
         process.terminate()
         assert process.wait(60) == 0
     finally:
         process.kill()
         process.wait()
 
+
+def test_the_operator_kills_an_agent_and_stops_the_kernel_on_a_disk_without_any_room(
+    small: Path, tmp_path: Path
+) -> None:
+    with kernel_on(small, tmp_path) as (client, said):
+        up(client.spawn("greedy", command=["sleep", "1000"], isolation="none"))
+        fill(small)
+        while client.exec(["true"], timeout=30).get("code") != "unavailable":
+            pass
+
+        assert client.kill("greedy", grace=0)
+
     assert "the operator can act and kill agents" in said.read_text()
     assert "KILL of greedy by operator#" in said.read_text()
+    assert "Traceback" not in said.read_text()
+
+
+def test_state_is_unavailable_on_a_full_disk_loses_nothing_and_works_again(small: Path, tmp_path: Path) -> None:
+    with kernel_on(small, tmp_path) as (client, said):
+        assert client.store("kept", "before")["success"]
+        fill(small)
+        refused = client.store("lost", "")
+        while refused["success"]:  # what SQLite's log has room for already may still be stored
+            refused = client.store("lost", "x" * 50_000)
+
+        assert refused["code"] == "unavailable"
+        assert "full" in refused["error"] or "room" in refused["error"]
+        assert client.fetch("kept")["value"] == "before"
+        assert client.store("kept", "x" * 500_000)["code"] == "unavailable"
+        assert client.fetch("kept")["value"] == "before"
+        assert client.echo("still there?") == "still there?"
+
+        (small / "ballast").unlink()
+        until(lambda: client.store("kept", "after")["success"], "it can be stored again", 30)
+        assert client.fetch("kept")["value"] == "after"
     assert "Traceback" not in said.read_text()
 
 

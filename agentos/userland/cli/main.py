@@ -34,6 +34,7 @@ COMMANDS = {
     "resume": "agents",
     "logs": "logs",
     "send": "messages",
+    "state": "state",
     "think": "think",
     "http": "http",
     "usage": "usage",

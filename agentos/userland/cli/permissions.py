@@ -32,7 +32,7 @@ from .permissions_suggest import suggest
 
 DENIALS = "denials"
 QUOTAS = ("tokens", "calls", "money", "http_requests", "http_bytes")
-KIND_WIDTH = 8  # length of the longest kind of rules
+KIND_WIDTH, MAX_KIND_WIDTH = 8, 11  # length of the longest kind of rules but those of the state, and of all
 AGENT_CALLS = ("KILL", "WAIT", "PAUSE", "RESUME", "LOGS", "INSPECT")
 EXPECTED = {
     **dict.fromkeys(("READ", "WRITE"), "a path"),
@@ -249,12 +249,13 @@ def section_lines(heading: str, rows: Mapping[str, Sequence[str]]) -> Iterator[s
     """A heading, and below it the patterns by kind."""
     room = text_width()
     yield heading
-    broad = max(map(len, rows)) > KIND_WIDTH
+    width = max(KIND_WIDTH, *map(len, rows))
+    broad = width > MAX_KIND_WIDTH
     for what, texts in rows.items():
-        begin = f"  {what}" if broad else f"  {what:<{KIND_WIDTH}}  "
+        begin = f"  {what}" if broad else f"  {what:<{width}}  "
         if broad:
             yield begin
-        indent = " " * (KIND_WIDTH + 4)
+        indent = " " * ((KIND_WIDTH if broad else width) + 4)
         words = [f"'{text}'" if " " in text else text for text in texts]
         lines = textwrap.wrap("  ".join(words), room - len(indent), break_long_words=False, break_on_hyphens=False)
         for index, line in enumerate(lines):

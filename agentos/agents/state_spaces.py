@@ -1,0 +1,37 @@
+"""Which state is whose: the account of each caller, and the end of an agent's session."""
+
+from attrs import frozen
+
+from agentos.kernel.caller import Caller
+from agentos.services.events import AgentFailed, AgentOver, Event
+from agentos.services.state import GLOBAL, State
+from agentos_sdk.values import Scope
+
+from .registry import Registry
+
+OPERATOR = "operator"  # all its connections share one private space; no agent can have the name
+
+
+@frozen
+class StateSpaces:
+    """The spaces of each caller by scope, in the order in which a key without a scope is looked for."""
+
+    registry: Registry
+    state: State
+
+    def of(self, caller: Caller) -> dict[Scope, str]:
+        account = self.account(caller)
+        return {"session": self.state.session(caller.id, account), "agent": account, "global": GLOBAL}
+
+    def account(self, caller: Caller) -> str:
+        """The account that owns a caller's private state: that of an agent names its parent, too."""
+        if caller.kind == "agent":
+            return self.registry.find(caller.id, None).queue_path[-1].name
+        return OPERATOR if caller.kind == "operator" else f"guest {caller.name}"
+
+    def end_session(self, event: Event) -> None:
+        """End the session of an agent that has ended for good or was given up; one that was stopped keeps it."""
+        if isinstance(event, AgentOver | AgentFailed):
+            agent = self.registry.get(event.agent_id)
+            if agent is None or agent.stopped_by is None:
+                self.state.end_session(event.agent_id)

@@ -1,0 +1,175 @@
+"""Handlers of STORE, FETCH, DELETE and KEYS."""
+
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from weakref import WeakKeyDictionary
+
+import msgspec
+import trio
+from attrs import field, frozen
+
+from agentos.agents.state_spaces import StateSpaces
+from agentos.kernel.call import Call
+from agentos.kernel.caller import Caller
+from agentos.kernel.ports import Right
+from agentos.kernel.prepared import Prepared
+from agentos.kernel.table import LARGE_BODY_BYTES, Syscall
+from agentos.permissions.rule import Kind
+from agentos.services.state import GLOBAL, Found
+from agentos.threads import Limiter
+from agentos_sdk import codec
+from agentos_sdk.calls import state as calls
+from agentos_sdk.opcodes import Op
+from agentos_sdk.values import Scope
+
+MAX_FETCHES = 8  # values of one caller that are read and not sent yet
+PAGE_KEYS = 500  # keys that are read at a time
+KEYS_PER_TURN = 50  # keys about which is decided between two checkpoints: 1 ms
+
+HoldsGrant = Callable[[int, Kind], bool]
+
+
+@frozen(eq=False)
+class StateCalls:
+    """Answers them. ``holds_grant`` tells whether a caller has any rule that grants rights of a kind."""
+
+    spaces: StateSpaces
+    holds_grant: HoldsGrant
+    _turns: WeakKeyDictionary[Caller, Limiter] = field(factory=WeakKeyDictionary, init=False)
+
+    @asynccontextmanager
+    async def prepare_store(self, caller: Caller, request: calls.Store) -> AsyncIterator[Prepared]:
+        assert isinstance(request.value, msgspec.Raw)
+        value = bytes(request.value)
+
+        async def act(call: Call) -> calls.Stored:
+            account = self.spaces.account(caller) if caller.kind != "operator" else ""
+            space = self.spaces.of(caller)[request.scope]
+            version = await self.spaces.state.store(space, request.key, value, account, request.ttl, request.if_version)
+            return calls.Stored(key=request.key, version=version)
+
+        yield prepare("store", request.key, request.scope, act)
+
+    @asynccontextmanager
+    async def prepare_fetch(self, caller: Caller, request: calls.Fetch) -> AsyncIterator[Prepared]:
+        async with self._turn(caller):
+            scope, found = await self._find(caller, request.key, request.scope)
+
+            async def act(call: Call) -> bytes:
+                await caller.allowance.wait_for_reply_room()
+                return encode_found(scope, found)
+
+            yield prepare("fetch", request.key, scope, act)
+
+    @asynccontextmanager
+    async def prepare_delete(self, caller: Caller, request: calls.Delete) -> AsyncIterator[Prepared]:
+        async with self._turn(caller):
+            scope, _ = await self._find(caller, request.key, request.scope)
+
+        async def act(call: Call) -> calls.Deleted:
+            space = self.spaces.of(caller)[scope]
+            deleted = await self.spaces.state.delete(space, request.key, request.if_version)
+            return calls.Deleted(deleted=deleted, scope=scope if deleted else None)
+
+        yield prepare("delete", request.key, scope, act)
+
+    @asynccontextmanager
+    async def prepare_keys(self, caller: Caller, request: calls.Keys) -> AsyncIterator[Prepared]:
+        async def act(call: Call) -> calls.KeyList:
+            spaces = self.spaces.of(caller)
+            scopes: list[Scope] = list(spaces) if request.scope is None else [request.scope]
+            lists = [await self._list(caller, spaces[scope], request) for scope in scopes]
+            found = merge(scopes, lists)
+            shown = found[: request.limit]
+            return calls.KeyList(
+                keys=[key for key, _ in shown],
+                scopes=[scope for _, scope in shown],
+                count=len(shown),
+                next=shown[-1][0] if len(found) > len(shown) else None,
+            )
+
+        yield Prepared((Right("keys"),), act, about=request.prefix)
+
+    def syscalls(self) -> tuple[Syscall, ...]:
+        return (
+            Syscall(
+                Op.STORE,
+                calls.Store,
+                prepare=self.prepare_store,
+                limit=LARGE_BODY_BYTES,
+                verbatim=("value",),
+                omittable={"value": None},
+                audit="outcome",
+            ),
+            Syscall(Op.FETCH, calls.Fetch, prepare=self.prepare_fetch, audit="outcome"),
+            Syscall(Op.DELETE, calls.Delete, prepare=self.prepare_delete, audit="outcome"),
+            Syscall(Op.KEYS, calls.Keys, prepare=self.prepare_keys, failure={"keys": [], "count": 0}),
+        )
+
+    def _turn(self, caller: Caller) -> Limiter:
+        """The limit of one caller's calls: further ones wait, those of other callers do not."""
+        limiter = self._turns.get(caller)
+        if limiter is None:
+            limiter = self._turns[caller] = Limiter(MAX_FETCHES)
+        return limiter
+
+    async def _find(self, caller: Caller, key: str, scope: Scope | None) -> tuple[Scope, Found | None]:
+        """Where the key is, or if it is nowhere the last scope that was looked in."""
+        spaces = self.spaces.of(caller)
+        found = await self.spaces.state.fetch(list(spaces.values()) if scope is None else [spaces[scope]], key)
+        if scope is not None:
+            return scope, found
+        return next(name for name, space in spaces.items() if space == (found.space if found else GLOBAL)), found
+
+    async def _list(self, caller: Caller, space: str, request: calls.Keys) -> list[str]:
+        """The first keys of a space that the caller may list: one more than it wants, if there are more."""
+        wanted, after, found = request.limit + 1, request.after, list[str]()
+        if space != GLOBAL:
+            return await self.spaces.state.keys(space, request.prefix, after, wanted)
+        if not self.holds_grant(caller.id, "state_read"):
+            return []
+        while len(found) < wanted:
+            page = await self.spaces.state.keys(space, request.prefix, after, PAGE_KEYS)
+            for number, key in enumerate(page, 1):
+                if caller.authorizer.decide(caller, Right("keys", key)).effect == "allow":
+                    found.append(key)
+                if not number % KEYS_PER_TURN:
+                    await trio.lowlevel.checkpoint()
+            if len(page) < PAGE_KEYS:
+                break
+            after = page[-1]
+        return found[:wanted]
+
+
+def syscalls(spaces: StateSpaces, holds_grant: HoldsGrant) -> tuple[Syscall, ...]:
+    return StateCalls(spaces, holds_grant).syscalls()
+
+
+def prepare(action: str, key: str, scope: Scope, act: Callable[[Call], object]) -> Prepared:
+    """The right to a global key by its name. A private key is the caller's own: only the call is decided about."""
+    if scope == "global":
+        return Prepared((Right(action, key),), act)
+    return Prepared((Right(action),), act, about=f"{key} ({scope})")
+
+
+def merge(scopes: Iterable[Scope], lists: Iterable[Iterable[str]]) -> list[tuple[str, Scope]]:
+    """Sorted keys of several scopes in one list; a key in several of them is in the first one's."""
+    scope_of: dict[str, Scope] = {}
+    for scope, keys in zip(scopes, lists, strict=True):
+        for key in keys:
+            scope_of.setdefault(key, scope)
+    return sorted(scope_of.items())
+
+
+def encode_found(scope: Scope, found: Found | None) -> bytes:
+    """FETCH's reply, assembled around a value that is JSON already."""
+    if found is None:
+        return codec.encode(calls.Fetched(exists=False, value=None, scope=None, version=0))
+    left = "null" if found.expires is None else f"{max(0.0, found.expires - time.time()):.3f}"
+    return b'{"success":true,"exists":true,"value":%s,"scope":"%s","version":%d,"expires_in":%s}' % (
+        found.value,
+        scope.encode(),
+        found.version,
+        left.encode(),
+    )

@@ -1,0 +1,101 @@
+"""``agentos state``: the global keys that agents and people share."""
+
+import json
+from collections.abc import Iterator
+
+import click
+
+from agentos_sdk import AgentOSClient
+from agentos_sdk.quantities import seconds
+
+from .common import Failed, check_reply, json_option, kernel, print_json, print_result, printable, socket_option
+from .messages import parse_message
+
+
+@click.group()
+def state() -> None:
+    """Read and change the state that agents share.
+
+    These are the keys of scope global. An agent's own keys no other caller has.
+    """
+
+
+@state.command()
+@click.argument("key")
+@json_option
+@socket_option
+def get(key: str, socket_path: str | None, as_json: bool) -> None:
+    """Print the value of KEY, as JSON.
+
+    --json prints the whole reply, with its version.
+    """
+    with kernel(socket_path) as client:
+        reply = check_reply(client.fetch(key, "global"))
+    if not reply["exists"]:
+        raise missing_key(key)
+    if as_json:
+        print_json(reply)
+    else:
+        click.echo(printable(json.dumps(reply["value"], ensure_ascii=False)))
+
+
+@state.command("set")
+@click.argument("key")
+@click.argument("value")
+@click.option("--ttl", metavar="TIME", help="From then on it doesn't exist any more, such as 90s or 1h.")
+@click.option("--if-version", type=int, metavar="N", help="Only if it has this version; 0: if there is no such key.")
+@json_option
+@socket_option
+def set_value(
+    key: str, value: str, ttl: str | None, if_version: int | None, socket_path: str | None, as_json: bool
+) -> None:
+    """Store VALUE under KEY.
+
+    VALUE is JSON, or else plain text.
+    """
+    lasts = None if ttl is None else seconds(ttl)
+    if ttl is not None and lasts is None:
+        raise click.BadParameter(f"expected a duration such as 90s or 1h, got {ttl!r}", param_hint="--ttl")
+    with kernel(socket_path) as client:
+        reply = check_reply(client.store(key, parse_message(value), "global", lasts, if_version))
+    print_result(f"{printable(key)} has the version {reply['version']}", reply, as_json)
+
+
+@state.command()
+@click.argument("prefix", default="")
+@json_option
+@socket_option
+def ls(prefix: str, socket_path: str | None, as_json: bool) -> None:
+    """List the keys, or those that begin with PREFIX."""
+    with kernel(socket_path) as client:
+        keys = list(list_keys(client, prefix))
+    if as_json:
+        print_json(keys)
+        return
+    for key in keys:
+        click.echo(printable(key))
+
+
+@state.command()
+@click.argument("key")
+@json_option
+@socket_option
+def rm(key: str, socket_path: str | None, as_json: bool) -> None:
+    """Delete KEY."""
+    with kernel(socket_path) as client:
+        reply = check_reply(client.delete(key, "global"))
+    if not reply["deleted"]:
+        raise missing_key(key)
+    print_result(f"{printable(key)} is deleted", reply, as_json)
+
+
+def list_keys(client: AgentOSClient, prefix: str) -> Iterator[str]:
+    after: str | None = ""
+    while after is not None:
+        page = check_reply(client.keys(prefix, "global", after=after))
+        yield from page["keys"]
+        after = page["next"]
+
+
+def missing_key(key: str) -> Failed:
+    return Failed(f"there is no key {key!r}", {"code": "not_found"})

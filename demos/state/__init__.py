@@ -1,0 +1,1 @@
+"""An agent that is killed, then its kernel: both times it goes on where it was."""

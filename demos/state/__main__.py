@@ -1,0 +1,85 @@
+"""``python -m demos.state``: what an agent has stored survives its own end and its kernel's."""
+
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable
+
+from agentos_sdk import AgentOSClient
+from demos import stage
+
+CONFIG = stage.HERE / "state" / "agentos.toml"
+TITLE = "State: a counter that is killed, a kernel that is killed, and a till with two clerks"
+PATIENCE = 60.0  # seconds
+
+
+def until(condition: Callable[[], object], promise: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        stage.check(time.monotonic() < deadline, promise)
+        time.sleep(0.05)
+
+
+def said(client: AgentOSClient, name: str) -> list[str]:
+    return [line["text"] for line in client.logs(name)["lines"] if line["stream"] == "stdout"]
+
+
+def counted(client: AgentOSClient, name: str) -> int:
+    """The number after which its present life goes on."""
+    return int(said(client, name)[-1].rpartition(" ")[2])
+
+
+def show_crash(client: AgentOSClient) -> int:
+    stage.heading("A counter keeps its count in the kernel; it is killed")
+    until(lambda: said(client, "counter"), "the counter begins")
+    time.sleep(1)
+    pid = next(agent["pid"] for agent in client.list_agents() if agent["name"] == "counter")
+    os.kill(pid, signal.SIGKILL)
+    stage.say(f"kill -9 {pid}")
+    until(lambda: len(said(client, "counter")) > 1, "the counter is restarted")
+    reached = counted(client, "counter")
+    stage.say(f"    counter | {said(client, 'counter')[-1]}")
+    stage.check(reached > 0, "the counter goes on where it was")
+    return reached
+
+
+def show_till(client: AgentOSClient) -> None:
+    stage.heading("Two clerks put 100 coins each into one till, at the same time")
+    for name in ("anna", "bert"):
+        until(lambda: said(client, name), "each clerk is done")  # noqa: B023
+        stage.say(f"    {name} | {said(client, name)[-1]}")
+    till = client.state["till"]
+    stage.say(f"In the till are {till} coins.")
+    stage.check(till == 200, "no coin is lost")
+    refused = client.explain("counter", "FETCH", {"key": "till"})
+    stage.say(f"May the counter look into it? {refused['decision']}: {refused['reason']}")
+    stage.check(refused["decision"] == "deny", "a global key needs a rule")
+
+
+def demo() -> None:
+    stage.title(TITLE)
+    directory = tempfile.mkdtemp(prefix="aos-demo-")
+    try:
+        with stage.kernel(CONFIG, state_of=directory) as running, AgentOSClient(running.socket) as client:
+            reached = show_crash(client)
+            show_till(client)
+            stage.heading("The kernel itself is killed, and another one started in its place")
+            running.process.kill()
+            running.process.wait()
+            stage.say(f"kill -9 {running.process.pid}")
+        with stage.kernel(CONFIG, state_of=directory) as running, AgentOSClient(running.socket) as client:
+            until(lambda: said(client, "counter"), "the counter begins again")
+            stage.say(f"    counter | {said(client, 'counter')[-1]}")
+            stage.check(counted(client, "counter") >= reached, "the count outlives the kernel")
+            stage.check(client.state["till"] >= 200, "the till outlives the kernel")
+            running.stop()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    stage.heading("What to notice")
+    stage.notice("What the kernel has acknowledged is on disk: neither kill -9 has lost any of it.")
+    stage.notice("A key of its own needs no permission, and no other agent has it. The shared one needed rules.")
+
+
+stage.run_demo(demo)

@@ -1,0 +1,137 @@
+"""STORE, FETCH, DELETE and KEYS: state that outlives its caller."""
+
+import re
+from collections.abc import Sequence
+from typing import Annotated, TypeAlias
+
+from attrs import frozen
+
+from agentos_sdk.codec import Rule, Seconds
+from agentos_sdk.opcodes import Op
+from agentos_sdk.values import Scope
+
+from .request import Request
+
+MAX_KEY_BYTES = 512
+CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+MAX_TTL = 100 * 366 * 86400.0  # seconds
+
+
+def is_key(text: str) -> bool:
+    """Whether it is 1 to 512 bytes of UTF-8 without control characters."""
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:  # half a surrogate pair
+        return False
+    return 1 <= size <= MAX_KEY_BYTES and CONTROL_CHARACTER.search(text) is None
+
+
+KEY_RULE = "1 to 512 bytes of UTF-8 without control characters"
+Key: TypeAlias = Annotated[str, Rule(is_key, KEY_RULE)]
+Prefix: TypeAlias = Annotated[str, Rule(lambda text: not text or is_key(text), f"nothing, or {KEY_RULE}")]
+Version: TypeAlias = Annotated[int, Rule(lambda version: 0 <= version < 1 << 63, "a whole number from 0 up")]
+Ttl: TypeAlias = Annotated[Seconds, Rule(lambda ttl: 0 < ttl <= MAX_TTL, "a duration above 0s, at most 100 years")]
+Page: TypeAlias = Annotated[int, Rule(lambda limit: 1 <= limit <= 1000, "a whole number from 1 to 1000")]
+
+
+@frozen(kw_only=True)
+class Stored:
+    """The value is on disk. ``version`` is higher than any that a key of this scope has had."""
+
+    success: bool = True
+    key: str
+    version: int
+
+
+@frozen(kw_only=True)
+class Store(Request[Stored]):
+    """Store ``value``, any JSON, under ``key``; after ``ttl`` seconds it doesn't exist any more.
+
+    ``scope`` is global, agent (the caller's own, kept over restarts) or session (its own until it has ended). With
+    ``if_version`` only if the key has that version, 0 being none; otherwise ``conflict`` with the present ``version``.
+    """
+
+    op = Op.STORE
+    reply = Stored
+    key: Key
+    value: object
+    scope: Scope = "global"
+    ttl: Ttl | None = None
+    if_version: Version | None = None
+
+
+@frozen(kw_only=True)
+class Fetched:
+    """``scope`` is where the key was found, ``expires_in`` seconds, None if it doesn't expire.
+
+    If it doesn't exist, ``value`` and ``scope`` are None and ``version`` is 0.
+    """
+
+    success: bool = True
+    exists: bool
+    value: object
+    scope: Scope | None
+    version: int
+    expires_in: float | None = None
+
+
+@frozen(kw_only=True)
+class Fetch(Request[Fetched]):
+    """Fetch the value of ``key``; without ``scope`` the first one of session, agent and global that has it."""
+
+    op = Op.FETCH
+    reply = Fetched
+    key: Key
+    scope: Scope | None = None
+
+
+@frozen(kw_only=True)
+class Deleted:
+    """``deleted`` is false, and ``scope`` None, if there was no such key."""
+
+    success: bool = True
+    deleted: bool
+    scope: Scope | None
+
+
+@frozen(kw_only=True)
+class Delete(Request[Deleted]):
+    """Delete ``key``; without ``scope`` in the first one of session, agent and global that has it.
+
+    With ``if_version`` only if the key has that version; otherwise ``conflict`` with the present ``version``.
+    """
+
+    op = Op.DELETE
+    reply = Deleted
+    key: Key
+    scope: Scope | None = None
+    if_version: Version | None = None
+
+
+@frozen(kw_only=True)
+class KeyList:
+    """Keys in the order of their code points; ``scopes`` says for each where FETCH would find it.
+
+    ``next``, if not None, is the ``after`` of a request for more.
+    """
+
+    success: bool = True
+    keys: Sequence[str]
+    scopes: Sequence[Scope]
+    count: int
+    next: str | None = None
+
+
+@frozen(kw_only=True)
+class Keys(Request[KeyList]):
+    """List the keys that begin with ``prefix`` and that the caller may fetch, at most ``limit``.
+
+    Without ``scope`` they are those of all scopes; ``after`` is the key before the first one.
+    """
+
+    op = Op.KEYS
+    reply = KeyList
+    prefix: Prefix = ""
+    scope: Scope | None = None
+    limit: Page = 1000
+    after: Prefix = ""

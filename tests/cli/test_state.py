@@ -1,0 +1,37 @@
+"""``agentos state``: what it prints, and what it sends."""
+
+import json
+
+from tests.cli.conftest import Agentos
+
+
+def test_a_key_is_set_read_listed_and_removed(agentos: Agentos) -> None:
+    assert agentos("state", "set", "plan.a", '{"step": 1}').stdout == "plan.a has the version 1\n"
+    assert agentos("state", "set", "plan.b", "plain text", "--ttl", "1h").stdout == "plan.b has the version 2\n"
+    assert agentos("state", "set", "other", "null").stdout == "other has the version 3\n"
+
+    assert agentos("state", "get", "plan.a").stdout == '{"step": 1}\n'
+    assert agentos("state", "get", "plan.b").stdout == '"plain text"\n'
+    assert 3500 < json.loads(agentos("state", "get", "--json", "plan.b").stdout)["expires_in"] <= 3600
+    assert agentos("state", "ls", "plan.").stdout == "plan.a\nplan.b\n"
+    assert json.loads(agentos("state", "ls", "--json").stdout) == ["other", "plan.a", "plan.b"]
+    for key in ("plan.a", "plan.b", "other"):
+        assert agentos("state", "rm", key).stdout == f"{key} is deleted\n"
+    assert agentos("state", "ls").stdout == ""
+
+
+def test_a_version_that_has_changed_is_said(agentos: Agentos) -> None:
+    version = json.loads(agentos("state", "set", "--json", "x", "1").stdout)["version"]
+
+    refused = agentos("state", "set", "--json", "x", "2", "--if-version", "0")
+    assert (json.loads(refused.stdout)["version"], refused.returncode) == (version, 1)
+    assert agentos("state", "set", "x", "2", "--ttl", "soon").returncode == 2
+    agentos("state", "rm", "x")
+
+
+def test_what_an_agent_stored_moves_no_cursor(agentos: Agentos) -> None:
+    agentos("call", "STORE", json.dumps({"key": "\u2028", "value": "\u009b2J\u202e"}))
+
+    assert agentos("state", "get", "\u2028").stdout == '"\\x9b2J\\u202e"\n'
+    assert agentos("state", "ls").stdout == "\\u2028\n"
+    agentos("state", "rm", "\u2028")

@@ -1,0 +1,238 @@
+"""Values, versions, expiry and quotas in a database on disk; times are those of the machine."""
+
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentos.database import open_database
+from agentos.services import state
+from agentos.services.state import GLOBAL, State, StateLimits, end_of_prefix, list_accounts
+from agentos_sdk.errors import Conflict, QuotaExceeded
+
+LIMITS = StateLimits(3, 100)
+
+
+@asynccontextmanager
+async def opened(place: Path, limits: StateLimits = LIMITS) -> AsyncIterator[State]:
+    async with open_database(place / "db", {"state": state.TABLES}) as database:
+        yield await State.load(database, limits)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """A wall clock that stands still; calling it moves it."""
+    now = [1_000_000.0]
+    monkeypatch.setattr("agentos.services.state.time.time", lambda: now[0])
+
+    def move(seconds: float) -> None:
+        now[0] += seconds
+
+    return move
+
+
+async def store(
+    kept: State,
+    key: str,
+    value: bytes = b"1",
+    *,
+    space: str = GLOBAL,
+    account: str = "a",
+    ttl: float | None = None,
+    if_version: int | None = None,
+) -> int:
+    return await kept.store(space, key, value, account, ttl, if_version)
+
+
+async def used(kept: State, account: str) -> tuple[int, int]:
+    def read(connection: sqlite3.Connection) -> tuple[int, int]:
+        row = connection.execute("SELECT keys, bytes FROM state_accounts WHERE name = ?", (account,)).fetchone()
+        return row or (0, 0)
+
+    return await kept.database.write(read)
+
+
+async def test_versions_of_a_space_never_go_back(tmp_path: Path) -> None:
+    async with opened(tmp_path) as kept:
+        assert [await store(kept, key) for key in ("x", "y", "x")] == [1, 2, 3]
+        assert await kept.delete(GLOBAL, "x", None)
+        assert await store(kept, "x") == 4
+        assert await store(kept, "x", space="a") == 1
+    async with opened(tmp_path) as kept:
+        assert await kept.delete(GLOBAL, "x", None)
+        assert await store(kept, "x") == 5
+
+
+async def test_a_change_of_another_version_is_a_conflict_and_changes_nothing(tmp_path: Path) -> None:
+    async with opened(tmp_path) as kept:
+        assert await store(kept, "x", if_version=0) == 1
+        with pytest.raises(Conflict) as raised:
+            await store(kept, "x", b"2", if_version=0)
+        assert raised.value.details == {"version": 1}
+        with pytest.raises(Conflict) as raised:
+            await kept.delete(GLOBAL, "x", 7)
+        assert raised.value.details == {"version": 1}
+        with pytest.raises(Conflict) as raised:
+            await store(kept, "nothing", if_version=3)
+        assert raised.value.details == {"version": 0}
+
+        found = await kept.fetch([GLOBAL], "x")
+
+    assert found is not None
+    assert (found.value, found.version) == (b"1", 1)
+
+
+async def test_of_many_who_change_the_same_version_one_succeeds(tmp_path: Path) -> None:
+    won, lost = list[int](), list[int]()
+
+    async def change(number: int) -> None:
+        try:
+            await store(kept, "x", b"%d" % number, if_version=1)
+            won.append(number)
+        except Conflict:
+            lost.append(number)
+
+    async with opened(tmp_path) as kept:
+        await store(kept, "x")
+        async with trio.open_nursery() as nursery:
+            for number in range(50):
+                nursery.start_soon(change, number)
+        found = await kept.fetch([GLOBAL], "x")
+
+    assert (len(won), len(lost)) == (1, 49)
+    assert found is not None
+    assert found.value == b"%d" % won[0]
+
+
+async def test_the_first_space_that_has_the_key_counts(tmp_path: Path) -> None:
+    async with opened(tmp_path) as kept:
+        await store(kept, "x", b'"global"')
+        await store(kept, "x", b'"own"', space="a")
+
+        first, second = await kept.fetch(["a~1", "a", GLOBAL], "x"), await kept.fetch(["b", GLOBAL], "x")
+
+        assert first is not None
+        assert second is not None
+        assert (first.space, first.value, second.space, second.value) == ("a", b'"own"', GLOBAL, b'"global"')
+        assert await kept.fetch(["b"], "x") is None
+
+
+async def test_a_key_does_not_exist_from_the_instant_of_its_expiry(
+    tmp_path: Path, clock: Callable[[float], None]
+) -> None:
+    async with opened(tmp_path) as kept:
+        await store(kept, "x", ttl=10.0)
+        clock(9.999)
+        assert await kept.fetch([GLOBAL], "x") is not None
+    async with opened(tmp_path) as kept:
+        assert await kept.keys(GLOBAL, "", "", 10) == ["x"]
+        clock(0.001)
+        assert await kept.fetch([GLOBAL], "x") is None
+        assert await kept.keys(GLOBAL, "", "", 10) == []
+        assert not await kept.delete(GLOBAL, "x", 0)
+        await store(kept, "x", ttl=10.0)
+        clock(10)
+        assert await store(kept, "x", if_version=0) == 3
+
+
+async def test_a_sweep_removes_expired_keys_and_the_sessions_that_have_ended(
+    tmp_path: Path, clock: Callable[[float], None]
+) -> None:
+    async with opened(tmp_path) as kept:
+        ended, lasting = kept.session(1, "a"), kept.session(2, "a")
+        await store(kept, "x", ttl=1.0)
+        await store(kept, "y", space=ended)
+        await store(kept, "z", space=lasting)
+        clock(1)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(kept.serve)
+            kept.end_session(1)
+            while await used(kept, "a") != (1, 2):
+                await trio.sleep(0.01)
+            nursery.cancel_scope.cancel()
+
+        assert kept.session(1, "a") not in (ended, lasting)
+        assert await kept.fetch([lasting], "z") is not None
+    async with opened(tmp_path) as kept:
+        assert await used(kept, "a") == (0, 0)
+
+
+async def test_a_quota_is_of_keys_and_bytes_and_what_is_deleted_or_replaced_is_free_again(tmp_path: Path) -> None:
+    async with opened(tmp_path) as kept:
+        for key in "xyz":
+            await store(kept, key)
+        with pytest.raises(QuotaExceeded, match=r"'a'.* 3 keys"):
+            await store(kept, "one too many")
+        await kept.delete(GLOBAL, "x", None)
+        with pytest.raises(QuotaExceeded, match=r"100 bytes"):
+            await store(kept, "x", b"1" * 96)
+        await store(kept, "x", b"1" * 95)
+        await store(kept, "x", b"1")
+        assert await used(kept, "a") == (3, 6)
+
+
+async def test_expired_keys_count_in_no_quota(tmp_path: Path, clock: Callable[[float], None]) -> None:
+    async with opened(tmp_path) as kept:
+        for key in "xyz":
+            await store(kept, key, ttl=5.0)
+        with pytest.raises(QuotaExceeded):
+            await store(kept, "w")
+        clock(5)
+        for key in "wvu":
+            await store(kept, key)
+        with pytest.raises(QuotaExceeded):
+            await store(kept, "x")
+
+
+async def test_an_agent_counts_what_it_spawned_as_its_own(tmp_path: Path) -> None:
+    async with opened(tmp_path) as kept:
+        for child in ("a/b", "a/c", "a/c/d"):
+            await store(kept, "x", space=child, account=child)
+        with pytest.raises(QuotaExceeded, match="'a'"):
+            await store(kept, "x", space="a/e", account="a/e")
+        await store(kept, "x", space="ab", account="ab")
+        assert [await used(kept, name) for name in ("a", "a/b", "a/c", "a/c/d", "ab")] == [
+            *((3, 6), (1, 2), (2, 4), (1, 2), (1, 2))
+        ]
+
+
+async def test_a_key_is_charged_to_the_account_that_stored_it_last(tmp_path: Path) -> None:
+    async with opened(tmp_path) as kept:
+        await store(kept, "x", account="a/b")
+        await store(kept, "x", account="c")
+        assert [await used(kept, name) for name in ("a", "a/b", "c")] == [(0, 0), (0, 0), (1, 2)]
+        await store(kept, "x", account="")
+        assert await used(kept, "c") == (0, 0)
+
+
+async def test_keys_come_in_order_by_prefix_and_page(tmp_path: Path) -> None:
+    keys = ["a", "a.", "a.b", "a.ü", "a.\U0010ffff", "b", "z\U0010ffff\U0010ffff"]
+    async with opened(tmp_path, StateLimits(100, 1000)) as kept:
+        for key in reversed(keys):
+            await store(kept, key)
+
+        assert await kept.keys(GLOBAL, "", "", 100) == keys
+        assert await kept.keys(GLOBAL, "a.", "", 100) == keys[1:5]
+        assert await kept.keys(GLOBAL, "a.\U0010ffff", "", 100) == [keys[4]]
+        assert await kept.keys(GLOBAL, "z\U0010ffff", "", 100) == [keys[6]]
+        assert await kept.keys(GLOBAL, "a", "a.", 2) == keys[2:4]
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+@given(TEXTS, TEXTS)
+def test_the_end_of_a_prefix_is_behind_all_that_begin_with_it(prefix: str, other: str) -> None:
+    end = end_of_prefix(prefix)
+
+    assert other.startswith(prefix) == (other >= prefix and (end is None or other < end))
+
+
+def test_the_accounts_of_a_guests_agent() -> None:
+    assert list_accounts("guest ada/w/x") == ["guest ada", "guest ada/w", "guest ada/w/x"]
+    assert list_accounts("") == []

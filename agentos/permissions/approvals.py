@@ -226,9 +226,9 @@ class Approvals:
         return entry
 
     def _drop_gone(self, caller: Caller) -> bool:
-        """Make room: drop the oldest entry that can't be allowed any more, of this caller, or of an earlier kernel."""
+        """Make room: drop the oldest entry of this caller that can't be allowed any more."""
         for entry in self._entries.values():
-            if entry.state == "waiting" and not entry.pending.caller_present and entry.caller in (caller, None):
+            if entry.state == "waiting" and not entry.pending.caller_present and entry.caller is caller:
                 self._drop(entry)
                 return True
         return False

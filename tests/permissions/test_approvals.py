@@ -405,6 +405,19 @@ async def test_the_next_kernel_shows_what_was_pending_and_allows_none_of_it(tmp_
         assert [entry.id for entry in await desk.listed(3)] == [2, 4, 5]
 
 
+async def test_a_flood_removes_nothing_that_an_earlier_kernel_was_asked(tmp_path: Path) -> None:
+    async with opened(tmp_path) as desk:
+        with pytest.raises(ApprovalRequired):
+            await desk.queue.wait(BOB, question(), 0.0)
+
+    async with opened(tmp_path) as desk:
+        for number in range(MAX_OF_CALLER + 3):
+            with pytest.raises(ApprovalRequired):
+                await desk.queue.wait(ANN, question(f"/data/{number}"), 0.0)
+        found = await desk.listed(MAX_OF_CALLER + 1)
+        assert [entry.agent for entry in found].count("bob") == 1
+
+
 async def test_the_next_kernel_drops_what_has_expired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened(tmp_path) as desk:
         with pytest.raises(ApprovalRequired):

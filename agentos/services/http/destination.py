@@ -41,6 +41,11 @@ class Destination(Struct, frozen=True):
         """Host and port as in a CONNECT request."""
         return format_authority(self.host, self.port)
 
+    @property
+    def exact_text(self) -> str:
+        """What a remembered answer covers: method, host and port, with any path."""
+        return f"{self.method or 'CONNECT'} {self.scheme}://{self.authority}"
+
     def __str__(self) -> str:
         if self.method is None:
             return f"CONNECT {self.authority}"

@@ -5,82 +5,60 @@ import gc
 import logging
 import os
 import signal
-import socket
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import trio
 from attrs import frozen
-from msgspec.structs import replace
 
 from agentos import __version__
 from agentos.agents import kept_stops
 from agentos.agents.commands.approval_notices import ApprovalNotices
 from agentos.agents.commands.run import CommandRunner
-from agentos.agents.event_lines import add_to_output, identify_log, log_event, log_kernel_event, log_last_state
+from agentos.agents.event_lines import log_last_state
 from agentos.agents.health import HealthChecks
 from agentos.agents.kept_stops import KeptStops
 from agentos.agents.life import PATH, LifeDeps, home
-from agentos.agents.life_counter import LifeCounter
-from agentos.agents.life_entries import LifeEntries
-from agentos.agents.registry import Registry
-from agentos.agents.state_spaces import StateSpaces
 from agentos.agents.supervision import SpawnLimits, Supervision
 from agentos.agents.tree_changes import list_places
 from agentos.agents.tree_reload import TreeReload, list_agents
 from agentos.config.load import Config
 from agentos.config.reload import Reload
 from agentos.config.watch import Watch
-from agentos.database import Database, DatabaseError, open_database
+from agentos.database import DatabaseError, open_database
 from agentos.llm import budgets
 from agentos.llm.model import Model, open_model
 from agentos.private_files import UnsafeFile, describe_error
-from agentos.sandbox.root_files import CODE, WORKSPACE
 from agentos.services import state, usage
 from agentos.services.events import (
-    Events,
     IsolationProbed,
     KernelInterrupted,
     KernelStarted,
     Subscriber,
 )
-from agentos.services.mailboxes import Mailboxes
 from agentos.syscalls import Services, reserved, table
 from agentos.threads import run_in_thread
 from agentos_sdk.project import CONFIG, RunningKernel, project_id
 
-from .access.callers import Callers
-from .agents.jail import openai_endpoint
+from .access_setup import Access, Stores, open_access
 from .agents.jail.factory import Jails
-from .agents.jail.filtered_network import FilteredNetwork
-from .agents.jail.usage import UsageReader
 from .agents.leftover_processes import RUN_VARIABLE, Sweeper
 from .agents.workspaces.view import View
 from .agents.workspaces.workspace import Workspaces
 from .host_setup import BootError, Host, affordable_connections, is_root, open_host
-from .kernel.background import Background
 from .kernel.caller import Caller
 from .kernel.listener import ConnectionLimit, Listener, ListenError, listen
 from .kernel.poller import Poller
 from .kernel.record import record_kernel
+from .network_setup import Network, read_secrets
 from .permissions.answers import TABLES as ANSWERS
-from .permissions.answers import Answers
 from .permissions.approvals import TABLES as APPROVALS
-from .permissions.approvals import Approvals, ApprovalSettings
-from .permissions.patterns.base import Names
 from .sandbox.report import probe
-from .services.audit.log import Audit, open_audit
+from .services.audit.log import open_audit
 from .services.audit.traffic import Traffic
-from .services.http.client import Client
-from .services.http.egress import Egress
-from .services.http.secrets import Secrets, UnreadableSecret
-from .services.logs.log import KernelLog, Logs, open_logs
-
-if TYPE_CHECKING:
-    from .gateways.http_proxy.proxy import Proxy
+from .services.logs.log import KernelLog, open_logs
 
 log = logging.getLogger("agentos.kernel")
 
@@ -124,16 +102,6 @@ def run(settings: Settings) -> str | None:
             raise BootError(describe_error(error, settings.state_dir)) from None
 
 
-def read_secrets(config: Config) -> Secrets:
-    """The secrets of HTTP requests, read from their files and the environment. Raises :class:`BootError`."""
-    secrets = Secrets(proxied=config.http.upstream_proxy is not None)
-    try:
-        secrets.replace(config.http.secrets, secrets.read(config.http.secrets, os.environ))
-    except UnreadableSecret as error:
-        raise BootError(f"{config.file}: {error}") from None
-    return secrets
-
-
 def describe_kernel(settings: Settings) -> RunningKernel:
     """The kernel's record, for other processes of its user."""
     file = settings.config.file
@@ -160,86 +128,10 @@ async def run_kernel(settings: Settings, host: Host, kernel_log: KernelLog) -> s
         stored = await state.State.load(database, state.StateLimits(kernel.max_state_keys, kernel.max_state_bytes))
         await stops.forget_others(list_agents(list_places(settings.config.root)))
         secrets = await run_in_thread(read_secrets, settings.config)
-        access = open_access(settings, host, model, audit, database, stored, logs, secrets)
+        stores = Stores(model, database, audit, logs, stored, secrets)
+        access = open_access(settings.config, settings.show, host, stores)
         await access.approvals.load()
         return await Kernel(settings, host, model, access, stops).serve()
-
-
-@frozen
-class Access:
-    """Identities and what belongs to them: agents, events, usage, state, callers, mailboxes, approvals, audit log."""
-
-    events: Events
-    registry: Registry
-    mail: Mailboxes
-    state: StateSpaces
-    audit: Audit
-    lives: LifeCounter
-    life_entries: LifeEntries
-    logs: Logs
-    approvals: Approvals
-    callers: Callers
-
-
-def open_access(
-    settings: Settings,
-    host: Host,
-    model: Model,
-    audit: Audit,
-    database: Database,
-    stored: state.State,
-    logs: Logs,
-    secrets: Secrets,
-) -> Access:
-    """Construct what knows agents and callers, and subscribe to events."""
-    config, events, mail, used = settings.config, Events(), Mailboxes(), usage.UsageLog(database)
-    registry = Registry(events.publish)
-    approvals = construct_approvals(config.approvals, registry, database, audit)
-    spaces = StateSpaces(registry, stored)
-    lives = LifeCounter(registry, UsageReader(registry), used)
-    model.line.on_use, model.budgets.on_exhausted = used.add_model_use, events.publish
-    life_entries = LifeEntries(registry, audit)
-    names = Names(home(), str(config.directory))
-    callers = Callers(
-        registry=registry,
-        mail=mail,
-        line=model.line,
-        audit=audit,
-        approvals=approvals,
-        background=Background(),
-        secrets=secrets,
-        known=config.permissions,
-        names=names,
-        jailed=replace(names, workspace=WORKSPACE, code=CODE),
-        kernel_account=model.account,
-        default_budget=config.llm.default_budget,
-        priced=bool(config.llm.prices),
-        kernels=[os.path.realpath(path) for path in (host.state_dir, host.run.directory)],
-    )
-    events.subscribers = (
-        log_event,
-        life_entries.record,
-        approvals.end_life,
-        partial(add_to_output, registry),
-        mail.send_escalation,
-        callers.forget_agent,
-        lives.count_end,
-        spaces.end_session,
-        settings.show,
-        logs.take_event,
-        partial(log_kernel_event, logs),
-    )
-    logs.identify = partial(identify_log, registry)
-    return Access(events, registry, mail, spaces, audit, lives, life_entries, logs, approvals, callers)
-
-
-def construct_approvals(settings: ApprovalSettings, registry: Registry, database: Database, audit: Audit) -> Approvals:
-    def name_of(number: int) -> str | None:
-        agent = registry.get(number)
-        return registry.lasting_name_of(agent) if agent is not None else None
-
-    answers = Answers(database, name_of)
-    return Approvals(settings, database, audit, answers, registry.publish, registry.lasting_name)
 
 
 class Kernel:
@@ -267,8 +159,7 @@ class Kernel:
             sdk_alone=host.sdk_alone,
             waived=kernel.waive,
         )
-        self.egress = Egress(settings.config.http)
-        self.proxy: Proxy | None = None
+        self.network = Network(settings.config, self.callers, self.line, self.connection_limit)
         runner = CommandRunner(self.jails)
         self.notices = ApprovalNotices(
             command=settings.config.approvals.notify,
@@ -276,13 +167,23 @@ class Kernel:
             environment={"PATH": PATH, "LANG": "C.UTF-8", "HOME": home(), RUN_VARIABLE: host.run.id},
             runner=runner,
         )
-        self.events.subscribers = (*self.events.subscribers, self.notices.take_event)
-        self.http = Client(self.egress)
-        self.callers.authorizer.observers.append(self.http.judge_again)
-        self.events.subscribers = (*self.events.subscribers, self.http.take_event)
+        self.events.subscribers = (*self.events.subscribers, self.notices.take_event, self.network.client.take_event)
         host_view = View(str(settings.config.directory), home())
-        # The agent tree, not running yet.
-        self.supervision = Supervision(
+        self.supervision = self._construct_tree(access, stops, host_view, runner)
+        self.reload = Reload(
+            settings.config,
+            TreeReload(self.supervision, self.callers.declare, self.callers.forget, self.jails.change_limits),
+            self.callers,
+            self.jails.live_limits,
+        )
+        # The table of each caller is made from this one, so it comes before the first agent.
+        self.callers.serve(table(self._list_services(access, host_view)), reserved())
+        self.supervision.build(root)
+
+    def _construct_tree(self, access: Access, stops: KeptStops, host_view: View, runner: CommandRunner) -> Supervision:
+        """The agent tree, not running yet."""
+        kernel = self.settings.config.kernel
+        return Supervision(
             registry=access.registry,
             make_caller=self.callers.of_agent,
             deps=LifeDeps(
@@ -290,29 +191,26 @@ class Kernel:
                 jails=self.jails,
                 connection_limit=self.connection_limit,
                 poller=self.poller,
-                run=host.run,
+                run=self.host.run,
                 sweeper=self.sweeper,
                 host_view=host_view,
                 health=HealthChecks(access.registry, runner),
                 background=self.callers.background,
-                serve=self.openai_endpoint(),
-                serve_network=self.serve_network,
+                serve=self.network.openai_endpoint(),
+                serve_network=self.network.serve_filtered,
                 find_ports=self.callers.authorizer.named_ports,
             ),
             limits=SpawnLimits(kernel.max_children, kernel.spawn_rate),
-            kernel_account=model.account,
-            default_budget=settings.config.llm.default_budget,
+            kernel_account=self.model.account,
+            default_budget=self.settings.config.llm.default_budget,
             queue_path=self.callers.queue_path,
             kept_stops=stops,
         )
-        self.reload = Reload(
-            settings.config,
-            TreeReload(self.supervision, self.callers.declare, self.callers.forget, self.jails.change_limits),
-            self.callers,
-            self.jails.live_limits,
-        )
-        # The system calls. The table of each caller is made from this one, so it comes before the first agent.
-        services = Services(
+
+    def _list_services(self, access: Access, host_view: View) -> Services:
+        """What the system calls use."""
+        config = self.settings.config
+        return Services(
             registry=access.registry,
             supervision=self.supervision,
             reload=self.reload.request,
@@ -320,49 +218,19 @@ class Kernel:
             mail=access.mail,
             state=access.state,
             traffic=self.traffic,
-            line=model.line,
-            kernel_account=model.account,
+            line=self.line,
+            kernel_account=self.model.account,
             audit=access.audit,
             lives=access.lives,
             approvals=access.approvals,
             logs=access.logs,
             background=self.callers.background,
             host_view=host_view,
-            http=self.http,
-            max_payload=kernel.max_payload,
-            config_file=str(settings.config.file) if settings.config.file is not None else None,
-            upstream_proxy=self.egress.upstream_proxy,
+            http=self.network.client,
+            max_payload=config.kernel.max_payload,
+            config_file=str(config.file) if config.file is not None else None,
+            upstream_proxy=self.network.egress.upstream_proxy,
         )
-        self.callers.serve(table(services), reserved())
-        self.supervision.build(root)
-
-    def openai_endpoint(self) -> openai_endpoint.Serve | None:
-        """The server for OpenAI-compatible requests; ``None`` if the configuration doesn't enable it."""
-        if not self.settings.config.llm.openai_endpoint:
-            return None
-        from .gateways.openai.chat_completions import Completions  # hypercorn: 0.1 s and 20 MiB, loaded only if needed
-
-        models = [self.line.model] if self.line.model else []
-        max_payload = self.settings.config.kernel.max_payload
-        completions = Completions(models, self.line.provider, self.connection_limit, max_payload)
-
-        async def serve(listener: socket.socket, caller: Caller, key: str | None) -> None:
-            with (
-                self.egress.refuse(listener) if key is not None else contextlib.nullcontext()
-            ):  # with a key: the host's network
-                await completions.serve(listener, caller, key)
-
-        return serve
-
-    async def serve_network(self, network: FilteredNetwork, caller: Caller) -> None:
-        """Serve the filtered network of one life of an agent. The proxy is loaded for the first one: 0.05 s."""
-        if self.proxy is None:
-            proxy = await run_in_thread(load_proxy)
-            ask_seconds = self.settings.config.approvals.timeout
-            self.proxy = self.proxy or proxy(
-                self.egress, self.callers.authorizer, self.connection_limit, ask_seconds, self.callers.charge_http
-            )
-        await self.proxy.serve(network, caller)
 
     async def serve(self) -> str | None:
         """Listen, run the tree and shut down. Returns why the root gave up, or None if it was asked to end."""
@@ -378,7 +246,7 @@ class Kernel:
                         self.sweeper,
                         self.jails,
                         self.line,
-                        self.http,
+                        self.network.client,
                         self.reload,
                         self.lives,
                         self.approvals,
@@ -459,13 +327,6 @@ class Kernel:
         self.started.set()
         if self.line.model:
             nursery.start_soon(self.line.prepare)
-
-
-def load_proxy() -> "type[Proxy]":
-    """Import the proxy of filtered networks. Blocks."""
-    from .gateways.http_proxy.proxy import Proxy
-
-    return Proxy
 
 
 def list_signals(terminal: bool) -> list[signal.Signals]:

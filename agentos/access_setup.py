@@ -1,0 +1,113 @@
+"""Construction of what knows agents and callers: identities, rights, mailboxes, approvals, subscribers."""
+
+import os
+from functools import partial
+
+from attrs import frozen
+from msgspec.structs import replace
+
+from .access.callers import Callers
+from .agents.event_lines import add_to_output, identify_log, log_event, log_kernel_event
+from .agents.jail.usage import UsageReader
+from .agents.life import home
+from .agents.life_counter import LifeCounter
+from .agents.life_entries import LifeEntries
+from .agents.registry import Registry
+from .agents.state_spaces import StateSpaces
+from .config.load import Config
+from .database import Database
+from .host_setup import Host
+from .kernel.background import Background
+from .llm.model import Model
+from .permissions.answers import Answers
+from .permissions.approvals import Approvals, ApprovalSettings
+from .permissions.patterns.base import Names
+from .sandbox.root_files import CODE, WORKSPACE
+from .services.audit.log import Audit
+from .services.events import Events, Subscriber
+from .services.http.secrets import Secrets
+from .services.logs.log import Logs
+from .services.mailboxes import Mailboxes
+from .services.state import State
+from .services.usage import UsageLog
+
+
+@frozen
+class Stores:
+    """What was opened and read before agents and callers are known."""
+
+    model: Model
+    database: Database
+    audit: Audit
+    logs: Logs
+    state: State
+    secrets: Secrets
+
+
+@frozen
+class Access:
+    """Identities and what belongs to them: agents, events, usage, state, callers, mailboxes, approvals, audit log."""
+
+    events: Events
+    registry: Registry
+    mail: Mailboxes
+    state: StateSpaces
+    audit: Audit
+    lives: LifeCounter
+    life_entries: LifeEntries
+    logs: Logs
+    approvals: Approvals
+    callers: Callers
+
+
+def open_access(config: Config, show: Subscriber, host: Host, stores: Stores) -> Access:
+    """Construct what knows agents and callers, and subscribe to events."""
+    events, mail, used = Events(), Mailboxes(), UsageLog(stores.database)
+    model, audit, logs = stores.model, stores.audit, stores.logs
+    registry = Registry(events.publish)
+    approvals = _construct_approvals(config.approvals, registry, stores.database, audit)
+    spaces = StateSpaces(registry, stores.state)
+    lives = LifeCounter(registry, UsageReader(registry), used)
+    model.line.on_use, model.budgets.on_exhausted = used.add_model_use, events.publish
+    life_entries = LifeEntries(registry, audit)
+    names = Names(home(), str(config.directory))
+    callers = Callers(
+        registry=registry,
+        mail=mail,
+        line=model.line,
+        audit=audit,
+        approvals=approvals,
+        background=Background(),
+        secrets=stores.secrets,
+        known=config.permissions,
+        names=names,
+        jailed=replace(names, workspace=WORKSPACE, code=CODE),
+        kernel_account=model.account,
+        default_budget=config.llm.default_budget,
+        priced=bool(config.llm.prices),
+        kernels=[os.path.realpath(path) for path in (host.state_dir, host.run.directory)],
+    )
+    events.subscribers = (
+        log_event,
+        life_entries.record,
+        approvals.end_life,
+        partial(add_to_output, registry),
+        mail.send_escalation,
+        callers.forget_agent,
+        lives.count_end,
+        spaces.end_session,
+        show,
+        logs.take_event,
+        partial(log_kernel_event, logs),
+    )
+    logs.identify = partial(identify_log, registry)
+    return Access(events, registry, mail, spaces, audit, lives, life_entries, logs, approvals, callers)
+
+
+def _construct_approvals(settings: ApprovalSettings, registry: Registry, database: Database, audit: Audit) -> Approvals:
+    def name_of(number: int) -> str | None:
+        agent = registry.get(number)
+        return registry.lasting_name_of(agent) if agent is not None else None
+
+    answers = Answers(database, name_of)
+    return Approvals(settings, database, audit, answers, registry.publish, registry.lasting_name)

@@ -1,0 +1,85 @@
+"""Construction of what connects and listens for agents: HTTP requests, filtered networks, OpenAI endpoints."""
+
+import contextlib
+import os
+import socket
+from typing import TYPE_CHECKING
+
+from attrs import define, field
+
+from .access.callers import Callers
+from .agents.jail import openai_endpoint
+from .agents.jail.filtered_network import FilteredNetwork
+from .config.load import Config
+from .host_setup import BootError
+from .kernel.caller import Caller
+from .kernel.listener import ConnectionLimit
+from .llm.line import Line
+from .services.http.client import Client
+from .services.http.egress import Egress
+from .services.http.secrets import Secrets, UnreadableSecret
+from .threads import run_in_thread
+
+if TYPE_CHECKING:
+    from .gateways.http_proxy.proxy import Proxy
+
+
+def read_secrets(config: Config) -> Secrets:
+    """The secrets of HTTP requests, read from their files and the environment. Raises :class:`BootError`. Blocks."""
+    secrets = Secrets(proxied=config.http.upstream_proxy is not None)
+    try:
+        secrets.replace(config.http.secrets, secrets.read(config.http.secrets, os.environ))
+    except UnreadableSecret as error:
+        raise BootError(f"{config.file}: {error}") from None
+    return secrets
+
+
+@define(eq=False)
+class Network:
+    """What one kernel sends to the network for agents, and what it serves in their jails."""
+
+    config: Config
+    callers: Callers
+    line: Line
+    connection_limit: ConnectionLimit
+    egress: Egress = field(init=False)
+    client: Client = field(init=False)
+    _proxy: "Proxy | None" = None
+
+    def __attrs_post_init__(self) -> None:
+        self.egress = Egress(self.config.http)
+        self.client = Client(self.egress)
+        self.callers.authorizer.observers.append(self.client.judge_again)
+
+    def openai_endpoint(self) -> openai_endpoint.Serve | None:
+        """The server for OpenAI-compatible requests; ``None`` if the configuration doesn't enable it."""
+        if not self.config.llm.openai_endpoint:
+            return None
+        from .gateways.openai.chat_completions import Completions  # hypercorn: 0.1 s and 20 MiB, loaded only if needed
+
+        models = [self.line.model] if self.line.model else []
+        max_payload = self.config.kernel.max_payload
+        completions = Completions(models, self.line.provider, self.connection_limit, max_payload)
+
+        async def serve(listener: socket.socket, caller: Caller, key: str | None) -> None:
+            on_host = key is not None  # otherwise it is in a jail's own network
+            with self.egress.refuse(listener) if on_host else contextlib.nullcontext():
+                await completions.serve(listener, caller, key)
+
+        return serve
+
+    async def serve_filtered(self, network: FilteredNetwork, caller: Caller) -> None:
+        """Serve the filtered network of one life of an agent. The proxy is loaded for the first one: 0.05 s."""
+        if self._proxy is None:
+            proxy = await run_in_thread(_load_proxy)
+            authorizer, ask_seconds = self.callers.authorizer, self.config.approvals.timeout
+            self._proxy = self._proxy or proxy(
+                self.egress, authorizer, self.connection_limit, ask_seconds, self.callers.charge_http
+            )
+        await self._proxy.serve(network, caller)
+
+
+def _load_proxy() -> "type[Proxy]":
+    from .gateways.http_proxy.proxy import Proxy
+
+    return Proxy

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentos.permissions.patterns.domains import parse_domain_pattern
+from agentos.services.http import secrets as secrets_module
 from agentos.services.http.destination import parse_destination
 from agentos.services.http.secrets import (
     FORMER_VALUES,
@@ -72,6 +73,14 @@ def test_a_long_body_is_passed_on_as_it_comes() -> None:
     assert redactor.feed(b"yghp_0123") == b"y"
     assert redactor.feed(b"456789abcdefz") == f"{MARK}z".encode()
     assert redactor.end() == b""
+
+
+def test_a_body_full_of_a_value_is_searched_for_one_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, values = list[str](), [TOKEN, "another-value"]
+    monkeypatch.setattr(secrets_module.re, "escape", lambda value: made.append(value) or value)
+
+    assert redact(values, [TOKEN.encode() * 100]) == MARK.encode() * 100
+    assert len(made) <= len(values)
 
 
 def test_texts_are_redacted_whole() -> None:

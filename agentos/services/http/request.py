@@ -56,7 +56,7 @@ class Permit(Struct, frozen=True):
     ``judge_address`` makes the judge of the addresses of a destination that is allowed. ``follow`` makes the next hop
     from a method and the URL of a redirect: None if that isn't allowed without asking. ``find_refusal`` is why a
     request that was allowed isn't allowed any more. ``secret_headers`` are what the kernel adds at a destination, and
-    ``redactor`` removes the values of secrets from the response. ``charge`` counts requests and bytes of bodies; it
+    ``redactor`` makes what removes the values of secrets, as they are now, from one response. ``charge`` counts requests and bytes of bodies; it
     raises ``QuotaExceeded`` if the caller may have no more, and counts them even then if they were used already.
     """
 
@@ -64,5 +64,5 @@ class Permit(Struct, frozen=True):
     follow: Callable[[str, str], Hop | None]
     find_refusal: Callable[[Destination], CallError | None]
     secret_headers: Callable[[Destination], Headers] = lambda destination: ()
-    redactor: Redactor = Redactor(())
+    redactor: Callable[[], Redactor] = lambda: Redactor(())
     charge: Callable[[int, int, bool], None] = lambda requests, size, used: None

@@ -231,6 +231,7 @@ class Client:
         while True:
             pool, hop = await self._find_pool(number, owner), outgoing.hop
             request.destination = hop.destination
+            request.judge_again()  # rules may have changed while it waited for its turn, or for the end of a redirect
             judge = request.permit.judge_address(hop.destination)
             headers = outgoing.headers
             if keeps_origin:  # no other host has the caller's request sent with a secret

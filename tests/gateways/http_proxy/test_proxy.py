@@ -6,6 +6,9 @@ import pytest
 import trio
 import trio.lowlevel
 
+from agentos.gateways.http_proxy import outgoing
+from tests.support.dns_server import Records
+
 from .hellos import hello, real_hello, records, server_name
 from .streams import receive_all
 from .world import World, world
@@ -284,6 +287,38 @@ async def test_a_tunnel_is_closed_when_its_rule_is_taken_away_and_others_stay() 
             await trio.sleep(0.01)
 
     assert [outcome.rpartition(" ")[2] for outcome in here.outcomes()] == ["permission_denied"] * 2
+
+
+async def test_a_tunnel_whose_rule_goes_while_it_is_opened_is_closed() -> None:
+    records = dict[str, Records]()
+    async with world(records) as here:
+        port = await here.serve(echo)
+        here.grant(allow=[f"api.test:{port}", f"127.0.0.1:{port}"])
+
+        def change_rules() -> list[str]:
+            here.grant(allow=[f"127.0.0.1:{port}"])
+            return ["127.0.0.1"]
+
+        records["api.test"] = change_rules
+        async with await here.connect() as stream:
+            await stream.send_all(f"CONNECT api.test:{port} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+
+            assert b" 200 " not in await receive_all(stream)
+        while not here.outcomes():
+            await trio.sleep(0.01)
+
+    assert here.outcomes()[0].endswith(": permission_denied")
+
+
+async def test_a_connection_that_is_not_opened_in_time_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outgoing, "CONNECT_SECONDS", 0.1)
+    async with world() as here:
+        here.dns.silent.add("api.test")
+        here.grant(allow=["api.test"])
+
+        assert (await here.tell(b"CONNECT api.test:443 HTTP/1.1\r\nHost: x\r\n\r\n")).startswith(b"HTTP/1.1 504 ")
+
+    assert here.outcomes()[0].endswith(": timeout")
 
 
 async def test_a_server_that_is_down_or_unknown_is_a_bad_gateway() -> None:

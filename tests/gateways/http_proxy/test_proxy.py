@@ -1,7 +1,9 @@
 """The proxy reaches exactly what rules grant, and says why it reaches nothing else."""
 
 import re
+from collections import Counter
 
+import h11
 import pytest
 import trio
 import trio.lowlevel
@@ -183,7 +185,7 @@ async def test_no_wildcard_grants_a_tunnel_to_an_address_inside(address: str) ->
 async def test_a_name_that_is_bound_anew_reaches_no_address_inside() -> None:
     """The first answer is an address that a rule names, the second one is not."""
     answers = iter([["127.0.0.1"], ["127.0.0.2"]])
-    async with world({"rebound.test": lambda: next(answers)}) as here:  # type: ignore[dict-item]
+    async with world({"rebound.test": lambda: next(answers)}) as here:
         port = await here.serve(echo)
         await here.serve(echo, "127.0.0.2", port)
         here.grant(allow=[f"rebound.test:{port}", f"127.0.0.1:{port}"])
@@ -350,6 +352,37 @@ async def test_a_malformed_response_is_a_bad_gateway(response: bytes) -> None:
         here.grant(allow=[f"api.test:{port}", f"127.0.0.1:{port}"])
 
         assert (await here.tell(get(f"http://api.test:{port}/"))).startswith(b"HTTP/1.1 502 ")
+
+
+async def test_interim_responses_leave_turns_to_other_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    turn, events, next_event = 0, Counter[int](), h11.Connection.next_event
+
+    def count(connection: h11.Connection) -> object:
+        events[turn] += 1
+        return next_event(connection)
+
+    async def answer(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        await stream.send_all(
+            b"HTTP/1.1 103 Early Hints\r\n\r\n" * 500 + b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+        )
+
+    async with world(LOCAL) as here:
+        port = await here.serve(answer)
+        here.grant(allow=[f"127.0.0.1:{port}"])
+        monkeypatch.setattr(h11.Connection, "next_event", count)
+
+        async def take_turns() -> None:
+            nonlocal turn
+            while True:
+                await trio.lowlevel.checkpoint()
+                turn += 1
+
+        here.servers.start_soon(take_turns)
+        assert (await here.tell(get(f"http://127.0.0.1:{port}/", "Connection: close"))).startswith(b"HTTP/1.1 200 ")
+
+    assert events.total() > 500
+    assert max(events.values()) < 10
 
 
 async def test_a_response_whose_length_and_chunks_differ_has_one_length() -> None:

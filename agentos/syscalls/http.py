@@ -27,6 +27,7 @@ from agentos.services.http.client import Client, Response
 from agentos.services.http.decompression import ACCEPTED
 from agentos.services.http.destination import METHOD, Destination, parse_url
 from agentos.services.http.request import Headers, Hop, Outgoing, Permit
+from agentos.services.http.secrets import Redactor
 from agentos.threads import run_in_thread
 from agentos_sdk import codec
 from agentos_sdk.calls.http import HTTP, HTTPPart
@@ -110,7 +111,9 @@ class Requests:
         def secret_headers(destination: Destination) -> Headers:
             return secrets.headers_for(authorizer.permissions_of(caller.id).secrets(), destination)
 
-        redactor = secrets.redactor(authorizer.permissions_of(caller.id).secrets())
+        def redactor() -> Redactor:
+            return secrets.redactor(authorizer.permissions_of(caller.id).secrets())
+
         judge = partial(judge_address_of, authorizer, caller)
         return Permit(judge, follow, find_refusal, secret_headers, redactor, partial(self.callers.charge_http, caller))
 

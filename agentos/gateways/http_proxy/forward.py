@@ -91,6 +91,7 @@ class Forward:
         while True:
             event = await self._next_event(sending)
             if isinstance(event, h11.InformationalResponse):
+                await trio.lowlevel.checkpoint()  # one read may hold thousands
                 continue  # 100 was sent already, if the client waits for it
             if isinstance(event, h11.Response):
                 self.status = event.status_code

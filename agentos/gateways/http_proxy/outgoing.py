@@ -20,6 +20,7 @@ from agentos_sdk.errors import CallError, Timeout
 from .tunnel import Traffic
 
 CALL = "HTTP"  # the audit log's name of requests and tunnels
+CONNECT_SECONDS = 60.0  # for name, address and upstream proxy; a client that has given up holds its connection so long
 
 
 Charge = Callable[[Caller, int, int, bool], None]
@@ -68,10 +69,11 @@ class Outgoings:
         try:
             self._require_again(to, by_rule)
             judge = judge_address_of(self.authorizer, self.caller, to)
-            async with await self.egress.connect(self.caller.id, to.host, to.port, judge) as server:
+            async with await self._connect(to, judge) as server:
                 traffic = Traffic(lambda size: self.charge(self.caller, 0, size, True))
                 opened = Outgoing(to, by_rule, judge, server, traffic)
                 self._open.add(opened)
+                self._judge_again(opened)  # rules may have changed meanwhile
                 with traffic.scope:
                     yield opened
             if traffic.refusal is not None:
@@ -93,15 +95,25 @@ class Outgoings:
     def judge_again(self) -> None:
         """Close the connections that rules no longer allow."""
         for one in list(self._open):
-            try:
-                self._require_again(one.destination, one.by_rule)
-                if self.egress.settings.upstream_proxy is None:
-                    address, port, *_ = one.server.socket.getpeername()
-                    one.judge(ip_address(address), port)
-            except CallError as error:
-                one.traffic.end(error)
-            except OSError:
-                one.traffic.scope.cancel()  # the server is gone
+            self._judge_again(one)
+
+    def _judge_again(self, one: Outgoing) -> None:
+        try:
+            self._require_again(one.destination, one.by_rule)
+            if self.egress.settings.upstream_proxy is None:
+                address, port, *_ = one.server.socket.getpeername()
+                one.judge(ip_address(address), port)
+        except CallError as error:
+            one.traffic.end(error)
+        except OSError:
+            one.traffic.scope.cancel()  # the server is gone
+
+    async def _connect(self, to: Destination, judge: JudgeAddress) -> trio.SocketStream:
+        try:
+            with trio.fail_after(CONNECT_SECONDS):
+                return await self.egress.connect(self.caller.id, to.host, to.port, judge)
+        except trio.TooSlowError:
+            raise Timeout(f"{to}: no connection within {CONNECT_SECONDS:g} s") from None
 
     async def require(self, client: trio.SocketStream, to: Destination, shown: str) -> tuple[Decision, Decision]:
         """The decision that allows the destination, and the rule's, which differs if a person has approved.

@@ -12,7 +12,7 @@ IDLE_SECONDS = 1800.0  # without data in either direction
 MAX_SECONDS = 24 * 3600.0
 BUFFER_BYTES = 256 << 10
 CHARGED_BYTES = 1 << 20  # are charged at a time, and the rest at the end
-DISCONNECTED = (trio.BrokenResourceError, trio.ClosedResourceError, ConnectionError)
+DISCONNECTED = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)  # such as ETIMEDOUT, EHOSTUNREACH
 
 
 def make_buffer() -> memoryview:

@@ -22,10 +22,11 @@ from agentos.services.events import AgentExited, Event
 from agentos.threads import Limiter, run_in_thread
 from agentos_sdk.errors import CallError, QuotaExceeded, Unavailable
 
-from .decompression import WINDOWS, Inflater
+from .decompression import ACCEPTED, WINDOWS, Inflater
 from .destination import Destination
 from .egress import Egress
 from .request import Headers, Hop, Outgoing, Permit
+from .secrets import Redactor
 
 if TYPE_CHECKING:
     from .connections import Exchange, Pool
@@ -48,13 +49,15 @@ class Response:
     ``received`` is how many bytes of the body have been read, as they were sent.
     """
 
-    def __init__(self, exchange: "Exchange", hop: Hop, redirects: int, large: Limiter, permit: Permit) -> None:
+    def __init__(
+        self, exchange: "Exchange", hop: Hop, redirects: int, large: Limiter, permit: Permit, redactor: Redactor
+    ) -> None:
         self._exchange, self._large, self._charge, self._charged = exchange, large, permit.charge, 0
-        self._redactor, self._ended = permit.redactor, False
+        self._redactor, self._ended = redactor, False
         self.hop, self.redirects, self.received = hop, redirects, 0
         self._turn_ends = perf_counter() + TURN_SECONDS
         self.status = exchange.status
-        self.headers = [(self._redactor.redact(name), self._redactor.redact(value)) for name, value in exchange.headers]
+        self.headers = [(redactor.redact(name).lower(), redactor.redact(value)) for name, value in exchange.headers]
         coding = ", ".join(self.values("content-encoding")).strip().lower()
         self._inflater = Inflater(coding) if coding in WINDOWS else None
         if self._inflater is not None:
@@ -228,13 +231,18 @@ class Client:
         while True:
             pool, hop = await self._find_pool(number, owner), outgoing.hop
             request.destination = hop.destination
+            request.judge_again()  # rules may have changed while it waited for its turn, or for the end of a redirect
             judge = request.permit.judge_address(hop.destination)
             headers = outgoing.headers
             if keeps_origin:  # no other host has the caller's request sent with a secret
-                headers = replace_headers(headers, request.permit.secret_headers(hop.destination))
+                added = request.permit.secret_headers(hop.destination)
+                if added:  # in a coding that isn't inflated here its value couldn't be found
+                    added = [*added, ("Accept-Encoding", ACCEPTED)]
+                headers = replace_headers(headers, added)
+            redactor = request.permit.redactor()  # a reload may have changed values since the request began
             request.permit.charge(1, len(outgoing.body), False)
             async with pool.send(hop, headers, outgoing.body, judge) as exchange:
-                response = Response(exchange, hop, redirects, owner.large, request.permit)
+                response = Response(exchange, hop, redirects, owner.large, request.permit, redactor)
                 following = find_redirect(response, outgoing, request.permit)
                 if following is None or redirects == outgoing.max_redirects:
                     try:

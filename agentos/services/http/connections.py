@@ -116,7 +116,7 @@ class Exchange:
         self._parts = aiter(response.stream)  # type: ignore[arg-type]  # an asynchronous pool's are
         self._at_end = False
         self.status = response.status
-        self.headers = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in response.headers]
+        self.headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in response.headers]
         self._stream: Stream = response.extensions["network_stream"]
         self._stream.end_head()
 

@@ -13,6 +13,7 @@ from .addresses import address_text
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 MAX_URL_LENGTH = 8192  # characters
+MAX_NAME_LENGTH = 253  # characters of a host's name
 
 FORBIDDEN = re.compile(r"[\x00-\x20\x7f-\x9f\\\ud800-\udfff]|\s")  # in a URL: programs parse these differently
 URL = re.compile(r"(?i:(?P<scheme>https?))://(?P<authority>[^/?#]*)(?P<target>[^#]*)(?:#.*)?")
@@ -105,11 +106,13 @@ def parse_host(text: str) -> str:
         raise ValueError("that is no host's name")
     if ":" in text or text.startswith("["):
         return _parse_ipv6(text)
+    if len(text) > MAX_NAME_LENGTH:  # as ASCII it is no shorter, and converting it takes long
+        raise ValueError(f"a host's name has at most {MAX_NAME_LENGTH} characters")
     labels = [label.lower() if label.isascii() else _to_ascii(label) for label in text.split(".")]
     name = ".".join(labels)
     if labels[-1] == "" and len(labels) > 1:
         raise ValueError("a host's name ends without a dot: leave it out")
-    if len(name) > 253 or not all(map(LABEL.fullmatch, labels)):
+    if len(name) > MAX_NAME_LENGTH or not all(map(LABEL.fullmatch, labels)):
         raise ValueError("a host's name is made of letters, digits and '-', in parts of 1 to 63 between dots")
     if NUMBER.fullmatch(labels[-1]):
         return _parse_ipv4(name)

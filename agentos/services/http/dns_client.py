@@ -21,6 +21,7 @@ IS_ANSWER, IS_CUT_OFF, CODE = 0x8000, 0x0200, 0xF
 NO_SUCH_NAME = 3
 ATTEMPT_SECONDS = 1.5  # until a question is sent again
 MAX_DATAGRAM = 4096  # bytes
+MAX_HOPS = 127  # labels and pointers of a name; a message can have 5000 names, decoded without a pause
 HEADER = struct.Struct("!HHHHHH")
 RECORD = struct.Struct("!HHIH")
 
@@ -134,7 +135,11 @@ def _decode_name(message: bytes, at: int) -> tuple[bytes, int]:
     """A name in lower case, and where what follows it begins."""
     labels: list[bytes] = []
     end, limit = 0, len(message)
+    hops = 0
     while (length := message[at]) != 0:
+        hops += 1
+        if hops > MAX_HOPS:
+            raise ValueError("a name that is too long")
         if length >= 0xC0:  # the rest stands further in front
             end = end or at + 2
             at = int.from_bytes(message[at : at + 2], "big") & 0x3FFF
@@ -144,6 +149,4 @@ def _decode_name(message: bytes, at: int) -> tuple[bytes, int]:
         else:
             labels.append(message[at + 1 : at + 1 + length].lower())
             at += 1 + length
-            if len(labels) > 127:
-                raise ValueError("a name that is too long")
     return b".".join(labels), end or at + 1

@@ -179,8 +179,9 @@ class Redactor:
         data, done, out = self._held + part, 0, bytearray()
         held = self._find_beginning(data, 0)
         if any(value in data for value in self._values):
+            pattern = self._pattern
             # A match that begins before ``held`` is the whole one: no longer value can begin there.
-            while (found := self._pattern.search(data, done)) is not None and found.start() < held:
+            while (found := pattern.search(data, done)) is not None and found.start() < held:
                 out += data[done : found.start()] + MARK.encode()
                 done = found.end()
                 if done > held:

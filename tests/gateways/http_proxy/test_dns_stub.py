@@ -2,6 +2,7 @@
 
 import socket
 import struct
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from ipaddress import IPv4Address
@@ -123,6 +124,32 @@ async def test_it_answers_over_udp_after_garbage() -> None:
             reply = await client.recv(600)
 
     assert code_and_answers(reply) == (0, 1)
+
+
+async def test_a_flood_of_slow_names_leaves_turns_to_other_tasks() -> None:
+    answered = list[str]()
+
+    def think(name: str) -> bool:
+        time.sleep(0.002)
+        answered.append(name)
+        return False
+
+    with socket.socket(type=socket.SOCK_DGRAM) as udp, socket.create_server(("127.0.0.1", 0)) as tcp:
+        udp.bind(("127.0.0.1", 0))
+        tcp.setblocking(False)
+        with socket.socket(type=socket.SOCK_DGRAM) as client:
+            for number in range(20):
+                client.sendto(query(f"{number}.example.com"), udp.getsockname())
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(DNSStub(NameTable(), think).serve, udp, tcp)
+                most = 0
+                while len(answered) < 20:
+                    before = len(answered)
+                    await trio.lowlevel.checkpoint()
+                    most = max(most, len(answered) - before)
+                nursery.cancel_scope.cancel()
+
+    assert most <= 2, "names that were answered while another task waited for its turn"
 
 
 async def test_it_answers_over_tcp_in_order_and_ends_with_its_client() -> None:

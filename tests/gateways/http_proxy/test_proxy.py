@@ -1,10 +1,15 @@
 """The proxy reaches exactly what rules grant, and says why it reaches nothing else."""
 
 import re
+from collections import Counter
 
+import h11
 import pytest
 import trio
 import trio.lowlevel
+
+from agentos.gateways.http_proxy import outgoing
+from tests.support.dns_server import Records
 
 from .hellos import hello, real_hello, records, server_name
 from .streams import receive_all
@@ -180,7 +185,7 @@ async def test_no_wildcard_grants_a_tunnel_to_an_address_inside(address: str) ->
 async def test_a_name_that_is_bound_anew_reaches_no_address_inside() -> None:
     """The first answer is an address that a rule names, the second one is not."""
     answers = iter([["127.0.0.1"], ["127.0.0.2"]])
-    async with world({"rebound.test": lambda: next(answers)}) as here:  # type: ignore[dict-item]
+    async with world({"rebound.test": lambda: next(answers)}) as here:
         port = await here.serve(echo)
         await here.serve(echo, "127.0.0.2", port)
         here.grant(allow=[f"rebound.test:{port}", f"127.0.0.1:{port}"])
@@ -286,6 +291,38 @@ async def test_a_tunnel_is_closed_when_its_rule_is_taken_away_and_others_stay() 
     assert [outcome.rpartition(" ")[2] for outcome in here.outcomes()] == ["permission_denied"] * 2
 
 
+async def test_a_tunnel_whose_rule_goes_while_it_is_opened_is_closed() -> None:
+    records = dict[str, Records]()
+    async with world(records) as here:
+        port = await here.serve(echo)
+        here.grant(allow=[f"api.test:{port}", f"127.0.0.1:{port}"])
+
+        def change_rules() -> list[str]:
+            here.grant(allow=[f"127.0.0.1:{port}"])
+            return ["127.0.0.1"]
+
+        records["api.test"] = change_rules
+        async with await here.connect() as stream:
+            await stream.send_all(f"CONNECT api.test:{port} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+
+            assert b" 200 " not in await receive_all(stream)
+        while not here.outcomes():
+            await trio.sleep(0.01)
+
+    assert here.outcomes()[0].endswith(": permission_denied")
+
+
+async def test_a_connection_that_is_not_opened_in_time_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outgoing, "CONNECT_SECONDS", 0.1)
+    async with world() as here:
+        here.dns.silent.add("api.test")
+        here.grant(allow=["api.test"])
+
+        assert (await here.tell(b"CONNECT api.test:443 HTTP/1.1\r\nHost: x\r\n\r\n")).startswith(b"HTTP/1.1 504 ")
+
+    assert here.outcomes()[0].endswith(": timeout")
+
+
 async def test_a_server_that_is_down_or_unknown_is_a_bad_gateway() -> None:
     async with world(LOCAL) as here:
         port = await here.serve(drop)
@@ -315,6 +352,37 @@ async def test_a_malformed_response_is_a_bad_gateway(response: bytes) -> None:
         here.grant(allow=[f"api.test:{port}", f"127.0.0.1:{port}"])
 
         assert (await here.tell(get(f"http://api.test:{port}/"))).startswith(b"HTTP/1.1 502 ")
+
+
+async def test_interim_responses_leave_turns_to_other_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    turn, events, next_event = 0, Counter[int](), h11.Connection.next_event
+
+    def count(connection: h11.Connection) -> object:
+        events[turn] += 1
+        return next_event(connection)
+
+    async def answer(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        await stream.send_all(
+            b"HTTP/1.1 103 Early Hints\r\n\r\n" * 500 + b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+        )
+
+    async with world(LOCAL) as here:
+        port = await here.serve(answer)
+        here.grant(allow=[f"127.0.0.1:{port}"])
+        monkeypatch.setattr(h11.Connection, "next_event", count)
+
+        async def take_turns() -> None:
+            nonlocal turn
+            while True:
+                await trio.lowlevel.checkpoint()
+                turn += 1
+
+        here.servers.start_soon(take_turns)
+        assert (await here.tell(get(f"http://127.0.0.1:{port}/", "Connection: close"))).startswith(b"HTTP/1.1 200 ")
+
+    assert events.total() > 500
+    assert max(events.values()) < 10
 
 
 async def test_a_response_whose_length_and_chunks_differ_has_one_length() -> None:

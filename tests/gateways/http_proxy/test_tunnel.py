@@ -1,5 +1,7 @@
 """Tunnels pass on every byte and every end, and close at their limits."""
 
+import errno
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -85,6 +87,18 @@ async def test_a_tunnel_ends_with_a_side_that_is_gone(gone: str) -> None:
         await trio.testing.wait_all_tasks_blocked()
         await one.aclose()
 
+        await ends.over.wait()
+
+
+async def test_a_tunnel_ends_when_the_network_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> int:
+        raise TimeoutError(errno.ETIMEDOUT, "Connection timed out")
+
+    async with tunnelled() as ends:
+        monkeypatch.setattr(os, "readv", fail)
+        await ends.server.send_all(b"x")
+
+        assert await receive_all(ends.client) == b""
         await ends.over.wait()
 
 

@@ -22,7 +22,7 @@ from agentos.sandbox.steps import SocketAddress
 from agentos.services.http.egress import Egress
 from agentos.services.http.settings import HttpSettings
 from agentos_sdk.errors import QuotaExceeded
-from tests.support.dns_server import DnsServer, serve_dns
+from tests.support.dns_server import DnsServer, Records, serve_dns
 from tests.support.rights import Notebook
 
 AGENT = 7
@@ -123,7 +123,7 @@ class World:
 
 
 @asynccontextmanager
-async def world(records: Mapping[str, Sequence[str]] | None = None, **granted: Sequence[str]) -> AsyncIterator[World]:
+async def world(records: Mapping[str, Records] | None = None, **granted: Sequence[str]) -> AsyncIterator[World]:
     """A running proxy. ``records`` are addresses by name; every name in ``test`` has 127.0.0.1 unless it says else."""
     authorizer = PermissionAuthorizer(AgentTree(lambda *_: True, str, lambda *_: False, lambda *_: False))
     authorizer.add_caller(AGENT, rules(**granted), NAMES)
@@ -133,7 +133,7 @@ async def world(records: Mapping[str, Sequence[str]] | None = None, **granted: S
     network.dns_udp.bind(("127.0.0.1", 0))
     async with AsyncExitStack() as stack:
         stack.callback(network.close)
-        dns = await stack.enter_async_context(serve_dns(DnsServer(records or {})))
+        dns = await stack.enter_async_context(serve_dns(DnsServer({} if records is None else records)))
         nursery = await stack.enter_async_context(trio.open_nursery())
         limit = ConnectionLimit(1000)
         proxy = Proxy(

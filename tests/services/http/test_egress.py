@@ -1,6 +1,7 @@
 """Egress connects only to what was judged, and asks a name's server only when it connects."""
 
 import socket
+import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from agentos.services.http import resolver
 from agentos.services.http.addresses import Address, address_text
+from agentos.services.http.dns_client import DnsError, decode_answer, encode_question
 from agentos.services.http.egress import Egress
 from agentos.services.http.settings import HttpSettings
 from agentos_sdk.errors import PermissionDenied, Timeout, Unavailable
@@ -118,6 +120,19 @@ async def test_an_alias_is_followed_to_the_judged_address() -> None:
     records = {"www.test": ["cdn.test"], "cdn.test": ["127.0.0.2"]}
     async with serve_dns(DnsServer(records)) as dns, greeter("127.0.0.2") as port:
         assert await greeting(await egress_with(dns).connect(OWNER, "www.test", port, judge)) == "127.0.0.2"
+
+
+def test_a_name_of_many_pointers_is_not_followed() -> None:
+    question = encode_question(7, "a.test", 1)
+    head = struct.pack("!HHHHHH", 7, 0x8180, 1, 2, 0, 0) + question[12:]
+    text = 16  # any type that isn't an address
+    begin = len(head) + 12
+    pointers = b"".join(struct.pack("!H", 0xC000 | (begin + 2 * n - 2 if n else 12)) for n in range(1000))
+    records = b"\xc0\x0c" + struct.pack("!HHIH", text, 1, 0, len(pointers)) + pointers
+    records += pointers[-2:] + struct.pack("!HHIH", text, 1, 0, 0)
+
+    with pytest.raises(DnsError, match="malformed"):
+        decode_answer(head + records, question)
 
 
 async def test_an_answer_that_is_cut_off_is_asked_for_over_tcp() -> None:

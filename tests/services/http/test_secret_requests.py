@@ -71,11 +71,21 @@ class Reply:
     body: bytes
 
 
-async def send(server: Server, path: str = "/", headers: Headers = (), method: str = "GET") -> Reply:
+async def send(
+    server: Server, path: str = "/", headers: Headers = (), method: str = "GET", before: str = "", token: str = TOKEN
+) -> Reply:
+    """The reply to a request. ``before`` is the secret's value until the request is on its way."""
     place = parse_domain_pattern(f"127.0.0.1:{server.port}")
-    secrets = Secrets()
-    secrets.replace([SecretSettings("t", [place], "X-Token", "Key ", "env:T")], {"t": TOKEN})
-    permit = Permit(allow, follow, lambda to: None, lambda to: secrets.headers_for(["t"], to), secrets.redactor(["t"]))
+    secrets, settings = Secrets(), [SecretSettings("t", [place], "X-Token", "Key ", "env:T")]
+    secrets.replace(settings, {"t": before or token})
+    permit = Permit(
+        allow,
+        follow,
+        lambda to: None,
+        lambda to: secrets.headers_for(["t"], to),
+        lambda: secrets.redactor(["t"]),
+        lambda *_: secrets.replace(settings, {"t": TOKEN}) if before and not server.heads else None,
+    )
     hop = follow(method, f"http://127.0.0.1:{server.port}{path}")
     assert hop is not None
     client = Client(Egress(HttpSettings()))
@@ -114,6 +124,45 @@ async def test_a_header_that_repeats_it_is_redacted() -> None:
 
     assert ("x-echo", f"a{MARK}b") in reply.headers
     assert TOKEN not in str(reply.headers)
+
+
+async def test_a_headers_name_that_repeats_it_is_redacted() -> None:
+    name = TOKEN.upper()
+
+    async def answer(stream: trio.SocketStream, head: bytes) -> None:
+        await stream.send_all(plain(b"", f"X-{name}-Y: 1"))
+
+    async with serving(answer) as server:
+        reply = await send(server, token=name)
+
+    assert (f"x-{MARK}-y", "1") in reply.headers
+    assert name.lower() not in str(reply.headers)
+
+
+async def test_a_caller_cannot_ask_for_a_coding_that_hides_it() -> None:
+    async def answer(stream: trio.SocketStream, head: bytes) -> None:
+        await stream.send_all(plain(b"ok"))
+
+    async with serving(answer) as server:
+        await send(server, headers=[("accept-encoding", "br, zstd")])
+
+    [head] = server.heads
+    assert b"Accept-Encoding: gzip, deflate\r\n" in head
+    assert b"zstd" not in head
+
+
+async def test_a_value_that_changes_between_two_redirects_is_redacted() -> None:
+    async def answer(stream: trio.SocketStream, head: bytes) -> None:
+        if head.startswith(b"GET /moved"):
+            await stream.send_all(b"HTTP/1.1 302 Found\r\nLocation: /x\r\nContent-Length: 0\r\n\r\n")
+        else:
+            await stream.send_all(plain(head))
+
+    async with serving(answer) as server:
+        reply = await send(server, "/moved", before="another-value")
+
+    assert server.tokens == [False, True]
+    assert TOKEN.encode() not in reply.body
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 20, 1000])

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -72,6 +73,19 @@ def test_a_long_body_is_passed_on_as_it_comes() -> None:
     assert redactor.feed(b"yghp_0123") == b"y"
     assert redactor.feed(b"456789abcdefz") == f"{MARK}z".encode()
     assert redactor.end() == b""
+
+
+def test_a_body_full_of_a_value_is_searched_for_one_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, values, escape = list[bytes](), [TOKEN, "another-value"], re.escape
+
+    def count(value: bytes) -> bytes:
+        made.append(value)
+        return escape(value)
+
+    monkeypatch.setattr(re, "escape", count)
+
+    assert redact(values, [TOKEN.encode() * 100]) == MARK.encode() * 100
+    assert len(made) <= len(values)
 
 
 def test_texts_are_redacted_whole() -> None:

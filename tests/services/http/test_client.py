@@ -1,0 +1,82 @@
+"""The client asks the rules again before each request that it sends."""
+
+import pytest
+import trio
+import trio.testing
+
+from agentos.services.http.client import MAX_REQUESTS, Client
+from agentos.services.http.destination import Destination
+from agentos.services.http.egress import Egress
+from agentos.services.http.request import Hop, Outgoing, Permit
+from agentos_sdk.errors import CallError, PermissionDenied
+
+from .test_secret_requests import Server, allow, follow, plain, serving
+
+OWNER = 7
+
+
+def to(server: Server, path: str) -> Outgoing:
+    hop = follow("GET", f"http://127.0.0.1:{server.port}{path}")
+    assert hop is not None
+    return Outgoing(hop, max_redirects=5)
+
+
+async def test_a_request_that_is_denied_while_it_waits_for_its_turn_is_not_sent() -> None:
+    release, client = trio.Event(), Client(Egress())
+    denied = list[CallError]()
+
+    async def answer(stream: trio.SocketStream, head: bytes) -> None:
+        await release.wait()
+        await stream.send_all(plain(b""))
+
+    async def send(path: str, permit: Permit) -> None:
+        async with client.request(OWNER, to(server, path), permit):
+            pass
+
+    async def send_last() -> None:
+        with pytest.raises(PermissionDenied):
+            await send("/last", Permit(allow, follow, lambda to: next(iter(denied), None)))
+
+    with trio.fail_after(60):
+        async with serving(answer) as server, trio.open_nursery() as nursery:
+            for _ in range(MAX_REQUESTS):
+                nursery.start_soon(send, "/", Permit(allow, follow, lambda to: None))
+            while len(server.heads) < MAX_REQUESTS:
+                await trio.sleep(0.01)
+            nursery.start_soon(send_last)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            denied.append(PermissionDenied("no longer"))
+            client.judge_again()
+            release.set()
+        client.forget(OWNER)
+
+    assert not [head for head in server.heads if b"/last" in head]
+
+
+async def test_a_redirect_that_is_denied_before_its_first_response_ends_is_not_followed() -> None:
+    release, client = trio.Event(), Client(Egress())
+    denied = list[str]()
+
+    async def answer(stream: trio.SocketStream, head: bytes) -> None:
+        await stream.send_all(b"HTTP/1.1 302 Found\r\nLocation: /next\r\nContent-Length: 1\r\n\r\n")
+        await release.wait()
+        await stream.send_all(b"x")
+
+    def find_refusal(destination: Destination) -> CallError | None:
+        return PermissionDenied("no longer") if destination.path in denied else None
+
+    def follow_and_deny(method: str, url: str) -> Hop | None:
+        hop = follow(method, url)
+        denied.append("/next")
+        client.judge_again()
+        release.set()
+        return hop
+
+    with trio.fail_after(60):
+        async with serving(answer) as server:
+            with pytest.raises(PermissionDenied):
+                async with client.request(OWNER, to(server, "/"), Permit(allow, follow_and_deny, find_refusal)):
+                    pass
+        client.forget(OWNER)
+
+    assert not [head for head in server.heads if b"/next" in head]

@@ -207,28 +207,36 @@ def describe_exec(command: str | Sequence[str], cwd: str, writable: Callable[[st
 # -- WRITE -------------------------------------------------------------------------------------------------------------
 
 
-def describe_write(path: str, old: bytes | None, new: bytes) -> str:
-    """What replaces a file, as a unified diff; ``old`` is its present content, ``None`` if there is no such file."""
+def describe_write(path: str, old: bytes | None, new: bytes, problem: str = "") -> str:
+    """What replaces a file, as a unified diff; ``old`` is its present content, ``None`` if there is no such file.
+
+    ``problem``: why the present content isn't known.
+    """
     page = _Page()
     page.name("WRITE ", path)
-    if old is None:
+    if problem:
+        page.say(f"{len(new)} bytes replace the present file, which can't be shown: {escape(problem)}")
+    elif old is None:
         page.say(f"a new file of {len(new)} bytes")
     else:
         page.say(f"{len(new)} bytes replace {len(old)}" if new != old else "the same content as now")
     before, after = _decode(old or b""), _decode(new)
     if before is None or after is None or max(len(old or b""), len(new)) > MAX_DIFF_BYTES:
-        page.say(f"now: {_summarize(old)}" if old is not None else "now: nothing")
+        if not problem:
+            page.say(f"now: {_summarize(old)}" if old is not None else "now: nothing")
         page.say(f"new: {_summarize(new)}, " + ("too large to compare" if after is not None else "not text"))
     else:
         _quote_diff(page, _split_lines(before), _split_lines(after))
     return page.end(new)
 
 
-def describe_append(path: str, size: int, data: bytes) -> str:
-    """What is added at the end of a file of ``size`` bytes."""
+def describe_append(path: str, size: int, data: bytes, problem: str = "") -> str:
+    """What is added at the end of a file of ``size`` bytes. ``problem``: why the present file isn't known."""
     page = _Page()
     page.name("WRITE ", path)
-    page.say(f"{len(data)} bytes are added at the end of {size}")
+    page.say(f"{len(data)} bytes are added at the end of {size if not problem else 'the present file'}")
+    if problem:
+        page.say(f"the present file can't be shown: {escape(problem)}")
     text = _decode(data)
     if text is None:
         page.say(f"new: {_summarize(data)}, not text")

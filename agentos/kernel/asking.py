@@ -6,6 +6,7 @@ from typing import Any
 
 import attrs
 import msgspec
+from msgspec import Struct, structs
 
 from agentos.threads import run_in_thread
 from agentos_sdk.errors import CallError
@@ -52,7 +53,8 @@ def build_question(op: str, request: object, prepared: Prepared, record: Record)
 def _encode(request: Any) -> bytes:
     """A request as bytes, without what says only how it is answered: version 1 clients number theirs."""
     if hasattr(request, "request_id"):
-        request = attrs.evolve(request, request_id=None, async_=False)
+        evolve = structs.replace if isinstance(request, Struct) else attrs.evolve
+        request = evolve(request, request_id=None, async_=False)
     try:
         return request if isinstance(request, bytes) else _encoder.encode(request)
     except UnicodeEncodeError:  # half a surrogate pair

@@ -94,6 +94,14 @@ class _Page:
             if not line.endswith("\n"):
                 self.say("\\ no line break at the end")
 
+    def quote_text(self, sign: str, text: str) -> None:
+        """Add the lines of a text like :meth:`quote_lines`; what has no room is counted without being split."""
+        kept, end = _split_lines(text, MAX_CHARS)
+        self.quote_lines(sign, kept)
+        if end < len(text):
+            self._cut_lines += text.count("\n", end) + (not text.endswith("\n"))
+            self._cut_chars += len(text) - end
+
     def quote(self, sign: str, text: str, most: int = MAX_CHARS, *, ordered: bool = False) -> None:
         """Add a line of foreign text behind a sign of the kernel's; it is cut to the room that is left."""
         kept = text[: max(0, min(most, self._room))]
@@ -159,7 +167,7 @@ def describe_message(heading: str, name: str, text: str) -> str:
     """A text and where it goes: ``SEND to`` an agent, ``THINK with`` a model."""
     page = _Page()
     page.name(f"{heading} ", name)
-    page.quote_lines("| ", [f"{line}\n" for line in text.split("\n")])
+    page.quote_text("| ", f"{text}\n")
     return page.end(_encode(text))
 
 
@@ -173,7 +181,8 @@ def describe_http(destination: object, header_names: Iterable[str], body: bytes 
     if body:
         text = _decode(body)
         page.say(f"body of {len(body)} bytes:" if text is not None else f"body: not text, {_summarize(body)}")
-        page.quote_lines("| ", [f"{line}\n" for line in text.split("\n")] if text is not None else ())
+        if text is not None:
+            page.quote_text("| ", f"{text}\n")
     return page.end(_encode(f"{url}\n{names}\n") + (body or b""))
 
 
@@ -207,40 +216,52 @@ def describe_exec(command: str | Sequence[str], cwd: str, writable: Callable[[st
 # -- WRITE -------------------------------------------------------------------------------------------------------------
 
 
-def describe_write(path: str, old: bytes | None, new: bytes) -> str:
-    """What replaces a file, as a unified diff; ``old`` is its present content, ``None`` if there is no such file."""
+def describe_write(path: str, old: bytes | None, new: bytes, problem: str = "") -> str:
+    """What replaces a file, as a unified diff; ``old`` is its present content, ``None`` if there is no such file.
+
+    ``problem``: why the present content isn't known.
+    """
     page = _Page()
     page.name("WRITE ", path)
-    if old is None:
+    if problem:
+        page.say(f"{len(new)} bytes replace the present file, which can't be shown: {escape(problem)}")
+    elif old is None:
         page.say(f"a new file of {len(new)} bytes")
     else:
         page.say(f"{len(new)} bytes replace {len(old)}" if new != old else "the same content as now")
     before, after = _decode(old or b""), _decode(new)
     if before is None or after is None or max(len(old or b""), len(new)) > MAX_DIFF_BYTES:
-        page.say(f"now: {_summarize(old)}" if old is not None else "now: nothing")
+        if not problem:
+            page.say(f"now: {_summarize(old)}" if old is not None else "now: nothing")
         page.say(f"new: {_summarize(new)}, " + ("too large to compare" if after is not None else "not text"))
     else:
-        _quote_diff(page, _split_lines(before), _split_lines(after))
+        _quote_diff(page, _split_lines(before)[0], _split_lines(after)[0])
     return page.end(new)
 
 
-def describe_append(path: str, size: int, data: bytes) -> str:
-    """What is added at the end of a file of ``size`` bytes."""
+def describe_append(path: str, size: int, data: bytes, problem: str = "") -> str:
+    """What is added at the end of a file of ``size`` bytes. ``problem``: why the present file isn't known."""
     page = _Page()
     page.name("WRITE ", path)
-    page.say(f"{len(data)} bytes are added at the end of {size}")
+    page.say(f"{len(data)} bytes are added at the end of {size if not problem else 'the present file'}")
+    if problem:
+        page.say(f"the present file can't be shown: {escape(problem)}")
     text = _decode(data)
     if text is None:
         page.say(f"new: {_summarize(data)}, not text")
     else:
-        page.quote_lines("+", _split_lines(text))
+        page.quote_text("+", text)
     return page.end(data)
 
 
-def _split_lines(text: str) -> list[str]:
-    """The lines, each with its line break; the last one may have none."""
-    lines = [f"{line}\n" for line in text.split("\n")]
-    return [*lines[:-1], lines[-1][:-1]] if lines[-1] != "\n" else lines[:-1]
+def _split_lines(text: str, most: int = MAX_DIFF_BYTES) -> tuple[list[str], int]:
+    """The first lines, at most ``most``, each with its line break, which the last one may lack; and where they end."""
+    parts = text.split("\n", most)
+    rest = parts.pop()
+    lines = [f"{part}\n" for part in parts]
+    if rest and len(lines) < most:
+        return [*lines, rest], len(text)
+    return lines, len(text) - len(rest)
 
 
 def _quote_diff(page: _Page, old: list[str], new: list[str]) -> None:

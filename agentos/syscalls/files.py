@@ -17,7 +17,7 @@ from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared, Refused
 from agentos.kernel.request_body import read_text
 from agentos.kernel.table import Syscall
-from agentos.permissions.approval_text import describe_append, describe_write, escape
+from agentos.permissions.approval_text import describe_append, describe_write
 from agentos.services.files import io, present, resolve
 from agentos.services.files.resolve import Part, PathRequest, ResolvedPath
 from agentos.threads import Limiter
@@ -197,12 +197,9 @@ def identify_for_reading(file: ResolvedPath) -> bytes:
 
 def describe_change(path: str, request: "WriteRequest", found: present.Present) -> str:
     """What a person sees of a WRITE: the change of the present file."""
-    if found.problem:
-        reason = f"the present file can't be shown: {found.problem}"
-        return f"{escape(reason)}\n{describe_append(path, found.size, request.data)}"
-    if request.mode == "append" and found.content is not None:
-        return describe_append(path, found.size, request.data)
-    return describe_write(path, found.content, request.data)
+    if request.mode == "append" and (found.content is not None or found.problem):
+        return describe_append(path, found.size, request.data, found.problem)
+    return describe_write(path, found.content, request.data, found.problem)
 
 
 class WriteRequest(Struct, frozen=True):

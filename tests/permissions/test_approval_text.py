@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import tracemalloc
 import unicodedata
 
 import pytest
@@ -220,3 +221,21 @@ def test_a_request_over_http_shows_the_query_the_names_of_headers_and_the_body()
         "body of 8 bytes:",
         '| {"a": 1}',
     ]
+
+
+def test_a_content_of_many_lines_takes_no_more_memory_than_itself() -> None:
+    """Its lines would take sixty times as much; the kernel holds such a content several times for each caller."""
+    content = b"\n" * (8 << 20)
+    tracemalloc.start()
+    try:
+        added = describe_append("/f", 3, content)
+        sent = describe_http("POST https://a.b/", [], content)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 5 * len(content)
+    cut = len(content) - added.count("\n+")
+    assert f"… {cut} more lines are not shown, {cut} characters in all" in added
+    cut = len(content) + 1 - sent.count("\n|")
+    assert f"… {cut} more lines are not shown, {cut} characters in all" in sent

@@ -109,6 +109,23 @@ def test_a_write_is_shown_as_a_diff_and_refused_with_the_reason(kernel: Kernel, 
 
 
 @pytest.mark.parametrize(
+    ("mode", "said"),
+    [("write", "4 bytes replace the present file, which"), ("append", "4 bytes are added at the end of")],
+)
+def test_a_file_that_cannot_be_shown_hides_not_whether_it_is_replaced(
+    kernel: Kernel, client: AgentOSClient, mode: str, said: str
+) -> None:
+    with agent(kernel, client, "giant") as wire:
+        assert client.exec("truncate -s 17M plan", name="giant")["exit_code"] == 0
+        wire.send(WRITE, {"path": "plan", "content": "mine", "mode": mode}, 1)
+        [entry] = waiting(client, 1)
+
+    assert said in entry["shown"]
+    assert "can't be shown: it has more than 16 MiB" in entry["shown"]
+    assert "+mine" in entry["shown"]
+
+
+@pytest.mark.parametrize(
     "swap",
     [
         "echo other > plan",

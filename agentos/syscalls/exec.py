@@ -220,7 +220,7 @@ def look_at_command(request: Exec, wanted: ExecRequest, agent: Agent | None) -> 
         digest, shown = b"", describe_exec(request.command, wanted.directory, lambda path: False)
     lines = [shown]
     if agent is not None:
-        lines.append(f"beside the agent {agent.name}")
+        lines.append(f"in the jail of {agent.name}" if wanted.jailed else f"on the host, as {agent.name}")
     if request.env:
         lines.append(f"env: {escape(' '.join(f'{name}={value}' for name, value in request.env.items()))}")
     if request.stdin:

@@ -76,7 +76,7 @@ def test_show_takes_a_set_of_the_configuration_file(tmp_path: Path) -> None:
     assert "  read      /data/**  ${workspace}/**  ${code}/**\n" in shown
     assert "deny\n  read      /data/private/\n" in shown
     assert "spawned agents get at most\n  memory 64M, cpu_quota 33%\n" in shown
-    assert "of the model\n  10000 tokens per 1h\n" in shown
+    assert "quotas\n  10000 tokens per 1h\n" in shown
     assert "deny\n  calls     RECV\n" in show(tmp_path, "mine", "--config", "other.toml").stdout
 
 
@@ -118,14 +118,14 @@ def test_get_and_set_an_agents_permissions(agentos: Agentos, kernel: Kernel) -> 
     assert done.stdout == "worker has other permissions from now on\n"
     assert json.loads(agentos("permissions", "get", "worker", "--json").stdout)["permissions"]["level"] == "readonly"
 
-    (kernel.place / "set.json").write_text('{"allow": {"read": ["/data/**"]}, "quotas": [{"calls": 5, "per": "1m"}]}')
+    (kernel.place / "set.json").write_text('{"allow": {"read": ["/data/**"]}, "quotas": [{"calls": 5, "http_bytes": "10M", "per": "1m"}]}')
     number = json.loads(agentos("permissions", "set", "worker", "set.json", "--json").stdout)["agent_id"]
     assert agentos("permissions", "get", str(number)).stdout.splitlines() == [
         "allow",
         "  calls     NOOP  HELLO  CANCEL  EXIT  RECV  GET_PERMS",
         "  read      /data/**",
-        "of the model",
-        "  5 calls per 1m",
+        "quotas",
+        "  5 calls, 10M http_bytes per 1m",
     ]
 
 

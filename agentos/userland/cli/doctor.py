@@ -112,7 +112,9 @@ def report_lines(report: "Report", width: int) -> Iterator[str]:
         yield from report.profile.splitlines()
     yield ""
     yield from wrap_last_column(
-        format_table([list(fact) for fact in report.facts.items()], ["HOST", ""]), width, indent=17
+        format_table([list(fact) for fact in report.facts.items()], ["HOST", ""]),
+        width,
+        indent=max(map(len, report.facts)) + 2,
     )
 
 

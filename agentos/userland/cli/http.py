@@ -45,7 +45,7 @@ def http(
     socket_path: str | None,
     **options: Any,
 ) -> None:
-    """Send a request, such as GET to a URL, and show the response.
+    """Send an HTTP request to URL and show the response.
 
     The kernel sends it, as for an agent. With --as the rules of AGENT decide: on its redirects and addresses, too. If a
     rule refuses it, or asks a person, nothing is sent and the rule is shown.

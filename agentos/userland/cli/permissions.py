@@ -25,7 +25,7 @@ from .common import (
     socket_option,
     text_width,
 )
-from .inspect import EFFECTS, format_limit, is_restrictive
+from .inspect import EFFECTS, format_limit, format_size, is_restrictive
 from .main import CONFIG
 from .permissions_answers import answer_lines, forget
 from .permissions_suggest import suggest
@@ -241,7 +241,7 @@ def set_lines(given: Mapping[str, Any]) -> Iterator[str]:
     if secrets := given.get("secrets"):
         yield f"secrets {', '.join(secrets)}"
     if quotas := given.get("quotas"):
-        yield "of the model"
+        yield "quotas"
         yield from (f"  {format_quota(line)}" for line in quotas)
 
 
@@ -263,5 +263,9 @@ def section_lines(heading: str, rows: Mapping[str, Sequence[str]]) -> Iterator[s
 
 
 def format_quota(line: Mapping[str, Any]) -> str:
-    amounts = ", ".join(f"{line[what]:.10g} {what}" for what in QUOTAS if what in line)
+    amounts = ", ".join(f"{format_amount(what, line[what])} {what}" for what in QUOTAS if what in line)
     return f"{amounts} per {duration(line['per'])}"
+
+
+def format_amount(what: str, amount: float) -> str:
+    return format_size(int(amount)) if what == "http_bytes" else f"{amount:.10g}"

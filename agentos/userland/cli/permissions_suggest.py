@@ -74,7 +74,7 @@ def toml_lines(name: str, suggestion: "Suggestion", in_the_way: list[str]) -> It
         )
         yield "]"
     if suggestion.grants and in_the_way:
-        yield "# These rules come before grants, and ask still until they are taken away or narrowed:"
+        yield "# These rules still ask, before any grant: remove or narrow them:"
         yield from (f"#   {rule}" for rule in in_the_way)
     if suggestion.left:
         yield "# No rule allows this and nothing beside it:"

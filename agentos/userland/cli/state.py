@@ -16,7 +16,7 @@ from .messages import parse_message
 def state() -> None:
     """Read and change the state that agents share.
 
-    These are the keys of scope global. An agent's own keys no other caller has.
+    These are the keys of scope global. No other caller sees an agent's own keys.
     """
 
 
@@ -42,7 +42,7 @@ def get(key: str, socket_path: str | None, as_json: bool) -> None:
 @state.command("set")
 @click.argument("key")
 @click.argument("value")
-@click.option("--ttl", metavar="TIME", help="From then on it doesn't exist any more, such as 90s or 1h.")
+@click.option("--ttl", metavar="TIME", help="How long the key exists, such as 90s or 1h.")
 @click.option("--if-version", type=int, metavar="N", help="Only if it has this version; 0: if there is no such key.")
 @json_option
 @socket_option

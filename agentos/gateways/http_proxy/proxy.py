@@ -29,7 +29,7 @@ from agentos_sdk.errors import BadRequest, Busy, CallError, PermissionDenied, Ti
 from .client_hello import HelloReader, NoServerName
 from .dns_stub import DNSStub
 from .forward import Forward
-from .incoming import HEAD_SECONDS, Body, Incoming
+from .incoming import HEAD_SECONDS, READ_SIZE, Body, Incoming
 from .name_table import NameTable
 from .outgoing import Charge, Outgoing, Outgoings
 from .refusal import ESTABLISHED, refuse
@@ -41,7 +41,6 @@ MAX_CONNECTIONS = 64  # of one agent; more wait until one has ended
 NEXT_REQUEST_SECONDS = 60.0  # in which a client may keep its connection without a request
 HELLO_SECONDS = 5.0
 LINGER_SECONDS = 2.0  # in which further input is dropped, so that the client can read a refusal
-READ_SIZE = 64 << 10
 ACCESS_DENIED = b"\x15\x03\x03\x00\x02\x02\x31"  # TLS alert 49 (RFC 8446, 6.2)
 DISCONNECTED = (trio.BrokenResourceError, trio.ClosedResourceError)
 

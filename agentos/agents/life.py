@@ -51,8 +51,8 @@ class LifeDeps:
     """The kernel's services that every life uses.
 
     ``host_view`` names the host's files. ``serve`` answers OpenAI-compatible requests; None disables them.
-    ``serve_network`` serves the filtered network of a jail; None: no agent with one starts. ``find_ports`` are the
-    TCP ports that the rules of a caller name.
+    ``serve_network`` serves the filtered network of a jail. ``find_ports`` are the TCP ports that the rules of a caller
+    name.
     """
 
     registry: Registry
@@ -64,9 +64,9 @@ class LifeDeps:
     host_view: View
     health: HealthChecks
     background: Background
-    serve: Serve | None = None
-    serve_network: ServeNetwork | None = None
-    find_ports: Callable[[Caller], Collection[int]] = lambda _: ()
+    serve: Serve | None
+    serve_network: ServeNetwork
+    find_ports: Callable[[Caller], Collection[int]]
 
 
 @frozen
@@ -101,7 +101,6 @@ class Life:
                         assert self.deps.serve is not None, "an endpoint is only opened if `serve` is given"
                         life.start_soon(self.deps.serve, sockets.http_listener, agent.caller, sockets.http.key)
                     if sockets.network is not None:
-                        assert self.deps.serve_network is not None, "no jail has started without it"
                         life.start_soon(self.deps.serve_network, sockets.network, agent.caller)
                     status = await self._run_program(jail, stop, task_status)
                 life.cancel_scope.cancel()
@@ -119,9 +118,6 @@ class Life:
     @contextlib.asynccontextmanager
     async def _jail(self, sockets: "Sockets") -> AsyncIterator[Jail]:
         agent = self.agent
-
-        if agent.spec.network == "filtered" and self.deps.serve_network is None:
-            raise self._not_started(End(None, None, "network: this kernel has no proxy for a filtered network"))
         ports = self.deps.find_ports(agent.caller) if agent.spec.network == "filtered" else ()
 
         def connect() -> KernelAddress:

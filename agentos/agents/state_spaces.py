@@ -1,4 +1,4 @@
-"""Which state is whose: the account of each caller, and the end of an agent's session."""
+"""Spaces and accounts of state by caller, and the end of an agent's session."""
 
 from attrs import frozen
 

@@ -8,6 +8,7 @@ from attrs import frozen
 
 from agentos.permissions.patterns.base import BadPattern
 from agentos.permissions.patterns.domains import DomainPattern, parse_domain_pattern
+from agentos.services.http.request import CONNECTION_HEADERS
 from agentos.services.http.secrets import SecretSettings
 
 from .reader import Reader, ReadTable
@@ -16,10 +17,7 @@ REQUIRED = ("name", "host", "header", "value_from")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 HEADER = re.compile(r"(?P<name>[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100})(?:: (?P<prefix>[!-~](?:[ -~]{0,100}[!-~])?))?")
 SOURCE = re.compile(r"env:(?P<variable>[A-Za-z_][A-Za-z0-9_]*)|file:(?P<path>[^\x00]+)")
-OF_THE_CONNECTION = frozenset(
-    {"host", "content-length", "expect", "connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"}
-    | {"proxy-authenticate", "proxy-authorization", "proxy-connection", "content-encoding", "accept-encoding"}
-)
+NO_SECRETS = CONNECTION_HEADERS | {"content-encoding", "accept-encoding"}
 
 
 @frozen(kw_only=True)
@@ -61,7 +59,7 @@ def _read_header(reader: Reader, read: ReadTable) -> tuple[str, str]:
             example = "expected a header's name, or name and the word before the value: 'Authorization: Bearer'"
             reader.add_mistake(read, example, "header")
         return "", ""
-    if parts["name"].lower() in OF_THE_CONNECTION:
+    if parts["name"].lower() in NO_SECRETS:
         reader.add_mistake(read, f"the kernel sets {parts['name']} itself", "header")
     return parts["name"], f"{parts['prefix']} " if parts["prefix"] else ""
 

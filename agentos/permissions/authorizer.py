@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
-import trio
 from attrs import define, field
 from msgspec import Struct
 
@@ -108,14 +107,9 @@ class PermissionAuthorizer:
 
     agents: AgentTree
     reserved: Sequence[str] = ()  # directories reserved for the kernel, as paths without symlinks
-    observers: list[Callable[[], None]] = field(factory=list)  # called when the rules of any caller have changed
+    observers: list[Callable[[], None]] = field(factory=list)  # called at once when the rules of any caller change
     _held: dict[int, EffectivePermissions] = field(factory=dict)  # by caller id
     _version: int = 0
-    _changed: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)
-
-    @property
-    def version(self) -> int:
-        return self._version
 
     def add_caller(
         self, number: int, own: PermissionSet, names: Names, above: int | None = None, *, is_operator: bool = False
@@ -215,7 +209,6 @@ class PermissionAuthorizer:
 
     def _announce_change(self) -> None:
         self._version += 1
-        self._changed.unpark_all()
         for observe in self.observers:
             observe()
 
@@ -264,12 +257,6 @@ class PermissionAuthorizer:
         permissions = self._held.get(caller.id)
         layers = permissions.layers(self._version) if permissions is not None else ()
         return set().union(*(layer.named_ports() for layer in layers))
-
-    async def wait_for_change(self, seen: int) -> int:
-        """Return :attr:`version`, the number of changes to the rules of any caller, once it isn't ``seen``."""
-        while self.version == seen:
-            await self._changed.park()
-        return self.version
 
     def holds_grant(self, number: int, kind: Kind) -> bool:
         """Whether each set that this caller holds has a grant of that kind: without one nothing of it is allowed."""

@@ -78,7 +78,7 @@ class _ExecDecision(Struct, frozen=True):
             return self._deny(f"env.{variable}", "; it may change what a command does, so only a grant of * covers it")
         by: Rule | None = None
         for command in reading.commands:
-            by = commands["allow"].find(command) or commands["ask"].find_grant(command)
+            by = commands["allow"].find(command) or commands["ask"].find(command, as_grant=True)
             if by is None:
                 return self._deny(command.source)
         for redirect, path in paths:
@@ -95,7 +95,7 @@ class _ExecDecision(Struct, frozen=True):
 
     def _find_grant(self, redirect: Redirect, path: str | None) -> Rule | None:
         indexes = self.rules["write" if redirect.writes else "read"]
-        return (indexes["allow"].find(path) or indexes["ask"].find_grant(path)) if path is not None else None
+        return (indexes["allow"].find(path) or indexes["ask"].find(path, as_grant=True)) if path is not None else None
 
     def _deny(self, what: str, why: str = "") -> Decision:
         text = f"EXEC: no rule of {self.name} allows {shorten(what)}{why}"

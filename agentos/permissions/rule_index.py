@@ -35,15 +35,9 @@ class RuleIndex:
     deny: bool
     rules: Sequence[Entry]
 
-    def find(self, what: object) -> Rule | None:
-        """The first rule that matches."""
-        return self._find(what, self.deny)
-
-    def find_grant(self, what: object) -> Rule | None:
-        """The first rule that matches even as a grant."""
-        return self._find(what, deny=False)
-
-    def _find(self, what: object, deny: bool) -> Rule | None:
+    def find(self, what: object, *, as_grant: bool = False) -> Rule | None:
+        """The first rule that matches; ``as_grant``: even as a grant, where denials match more."""
+        deny = self.deny and not as_grant
         if not self.rules:
             return None
         for at in self._candidates(what):

@@ -148,7 +148,7 @@ class Rules:
         indexes = self._indexes[kind]
         if isinstance(what, AgentRelation) and self._match_relation(kind, "allow", what) is not None:
             return True
-        return (indexes["ask"].find_grant(name) or indexes["allow"].find(name)) is not None
+        return (indexes["ask"].find(name, as_grant=True) or indexes["allow"].find(name)) is not None
 
     def _match_relation(self, kind: Kind, effect: Effect, relation: AgentRelation) -> Rule | None:
         """The rule that matches this agent by its relation to the holder, not by name."""

@@ -21,7 +21,6 @@ from agentos_sdk.errors import QuotaExceeded
 from agentos_sdk.quantities import duration
 
 OF_MODEL = frozenset({"tokens", "calls", "money"})  # what budgets of the model limit
-OF_HTTP = ("http_requests", "http_bytes")
 MONEY_UNITS = 10**9  # money is counted in billionths: this many are 1.0 of any currency
 
 Amounts: TypeAlias = Mapping[str, int]

@@ -26,7 +26,7 @@ from agentos.permissions.approval_text import describe_http
 from agentos.services.http.client import Client, Response
 from agentos.services.http.decompression import ACCEPTED
 from agentos.services.http.destination import METHOD, Destination, parse_url
-from agentos.services.http.request import Headers, Hop, Outgoing, Permit
+from agentos.services.http.request import CONNECTION_HEADERS, Headers, Hop, Outgoing, Permit
 from agentos.services.http.secrets import Redactor
 from agentos.threads import run_in_thread
 from agentos_sdk import codec
@@ -40,11 +40,6 @@ from .json_text import base64_pieces, decode_base64, json_pieces
 MAX_HEADERS = 100  # in a request
 MAX_HEADER_BYTES = 32 << 10  # all names and values of a request
 READ_ONLY = frozenset({"GET", "HEAD", "OPTIONS"})  # no intent is recorded of these
-OURS = frozenset(
-    {"host", "content-length", "expect", "connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"}
-    | {"proxy-authenticate", "proxy-authorization", "proxy-connection"}
-)
-"""Headers that describe the connection or the length of the body."""
 NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}")
 VALUE = re.compile(r"([!-~]([ \t!-~]*[!-~])?)?")
 DEFAULTS = {"user-agent": f"agentos/{__version__}", "accept": "*/*", "accept-encoding": ACCEPTED}
@@ -183,7 +178,7 @@ def check_headers(given: Mapping[str, str]) -> Headers:
     for name, value in given.items():
         if not NAME.fullmatch(name):
             raise BadRequest(f"headers: expected a header's name, got {quote(name)}")
-        if name.lower() in OURS:
+        if name.lower() in CONNECTION_HEADERS:
             raise BadRequest(f"headers.{name}: the kernel sets this header itself: leave it out")
         if not VALUE.fullmatch(value):
             raise BadRequest(f"headers.{name}: expected printable ASCII, without spaces at either end")

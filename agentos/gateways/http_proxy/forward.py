@@ -6,12 +6,11 @@ from attrs import define
 
 from agentos_sdk.errors import BadRequest, CallError, Unavailable
 
-from .incoming import Body
+from .incoming import READ_SIZE, Body
 from .refusal import CONTINUE
 from .request_head import HOP_BY_HOP, MAX_HEAD_BYTES, BadHead, Headers, RequestHead
 from .tunnel import Traffic
 
-READ_SIZE = 64 << 10
 IDLE_SECONDS = 300.0  # without data; a client that has given up holds its connection no longer
 
 

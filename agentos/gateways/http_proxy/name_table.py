@@ -1,17 +1,18 @@
 """Addresses that stand for host names inside one jail, for programs that connect without a proxy."""
 
 from collections import OrderedDict
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address
 
 from attrs import define, field
 
-NETWORK = IPv4Network("198.18.0.0/15")  # for benchmarks of network devices (RFC 2544), so no host has one of them
+from agentos.agents.jail.filtered_network import ADDRESSES
+
 MAX_NAMES = 16_384  # names that have an address at the same time
 
 
 @define(eq=False)
 class NameTable:
-    """Gives each name an address of :data:`NETWORK`, which it keeps while it is in the table.
+    """Gives each name an address of :data:`ADDRESSES`, which it keeps while it is in the table.
 
     Beyond :data:`MAX_NAMES` the name used least recently loses its address. That address is given again only after all
     others: a program that still has it connects to no host, not to another one.
@@ -41,7 +42,7 @@ class NameTable:
 
     def _next_address(self) -> IPv4Address:
         while True:
-            offset = 1 + self._given % (NETWORK.num_addresses - 2)  # neither the first address nor the last
+            offset = 1 + self._given % (ADDRESSES.num_addresses - 2)  # neither the first address nor the last
             self._given += 1
-            if NETWORK[offset] not in self._names:  # else a name that has been in use all the time
-                return NETWORK[offset]
+            if ADDRESSES[offset] not in self._names:  # else a name that has been in use all the time
+                return ADDRESSES[offset]

@@ -29,7 +29,7 @@ from agentos_sdk.errors import BadRequest, Busy, CallError, PermissionDenied, Ti
 from .client_hello import HelloReader, NoServerName
 from .dns_stub import DNSStub
 from .forward import Forward
-from .incoming import HEAD_SECONDS, Body, Incoming
+from .incoming import HEAD_SECONDS, READ_SIZE, Body, Incoming
 from .name_table import NameTable
 from .outgoing import Charge, Outgoing, Outgoings
 from .refusal import ESTABLISHED, refuse
@@ -41,7 +41,6 @@ MAX_CONNECTIONS = 64  # of one agent; more wait until one has ended
 NEXT_REQUEST_SECONDS = 60.0  # in which a client may keep its connection without a request
 HELLO_SECONDS = 5.0
 LINGER_SECONDS = 2.0  # in which further input is dropped, so that the client can read a refusal
-READ_SIZE = 64 << 10
 ACCESS_DENIED = b"\x15\x03\x03\x00\x02\x02\x31"  # TLS alert 49 (RFC 8446, 6.2)
 DISCONNECTED = (trio.BrokenResourceError, trio.ClosedResourceError)
 
@@ -81,6 +80,7 @@ class AgentProxy:
     names: NameTable = field(factory=NameTable)
     _guest: Caller = field(init=False)  # its proxy's connections don't count towards those of its system calls
     _slots: trio.Semaphore = field(factory=lambda: trio.Semaphore(MAX_CONNECTIONS))
+    _rules_changed: trio.Event = field(factory=trio.Event)
 
     def __attrs_post_init__(self) -> None:
         self._guest = evolve(self.caller, allowance=Allowance())
@@ -92,7 +92,12 @@ class AgentProxy:
             nursery.start_soon(self._listen, self.network.proxy, self._serve_client)
             for port, listener in self.network.ports.items():
                 nursery.start_soon(self._listen, listener, partial(self._serve_program, port))
-            await self._follow_rules(nursery)
+            observers = self.common.authorizer.observers
+            observers.append(self._take_rules)
+            try:
+                await self._listen_on_named_ports(nursery)
+            finally:
+                observers.remove(self._take_rules)
 
     def _could_reach(self, name: str) -> bool:
         try:
@@ -100,20 +105,23 @@ class AgentProxy:
         except ValueError:
             return False
 
-    async def _follow_rules(self, nursery: trio.Nursery) -> None:
-        """Whenever rules change: close connections that are no longer allowed, and listen on ports that are new."""
-        authorizer = self.common.authorizer
-        version = -1
+    def _take_rules(self) -> None:
+        """Close the connections that changed rules no longer allow, before any other task runs."""
+        self.outgoings.judge_again()
+        self._rules_changed.set()
+
+    async def _listen_on_named_ports(self, nursery: trio.Nursery) -> None:
+        """Whenever rules have changed, listen on the ports that are new in them."""
         while True:
-            version = await authorizer.wait_for_change(version)
-            self.outgoings.judge_again()
+            self._rules_changed = trio.Event()
             try:
-                added = await self.network.add_ports(authorizer.named_ports(self.caller))
+                added = await self.network.add_ports(self.common.authorizer.named_ports(self.caller))
             except SandboxError as error:  # the jail has ended, or a program in it has one of these ports
                 log.warning("%s: no listener for the ports of its new rules: %s", self.caller.name, error)
-                continue
+                added = {}
             for port, listener in added.items():
                 nursery.start_soon(self._listen, listener, partial(self._serve_program, port))
+            await self._rules_changed.wait()
 
     # -- Connections -----------------------------------------------------------------------------------------------
 

@@ -10,16 +10,14 @@ from collections.abc import Sequence
 import h11
 from msgspec import Struct
 
+from agentos.services.http.request import CONNECTION_HEADERS
+
 MAX_HEAD_BYTES = 32 << 10
 MAX_HEADERS = 100
 BARE_LINE_END = re.compile(rb"(?<!\r)\n|\r(?!\n)")
 CONTENT_LENGTH = re.compile(rb"\r\ncontent-length:", re.IGNORECASE)
 DECIMAL = re.compile(rb"[0-9]{1,18}")
-HOP_BY_HOP = frozenset(
-    b"connection keep-alive proxy-connection proxy-authorization proxy-authenticate te trailer transfer-encoding "
-    b"upgrade content-length host expect".split()
-)
-"""Headers of one connection, not of the request (RFC 9110, 7.6.1), and those that the proxy writes itself."""
+HOP_BY_HOP = frozenset(name.encode() for name in CONNECTION_HEADERS)  # the proxy writes them itself
 
 Headers = Sequence[tuple[bytes, bytes]]
 

@@ -8,15 +8,8 @@ from urllib.parse import unquote
 
 from msgspec import Struct
 
-from agentos.services.http.addresses import find_range
-from agentos.services.http.destination import (
-    METHOD,
-    TARGET,
-    Destination,
-    format_authority,
-    is_address,
-    parse_host,
-)
+from agentos.services.http.addresses import find_range, format_authority
+from agentos.services.http.destination import METHOD, TARGET, Destination, is_address, parse_host
 
 from .base import BadPattern
 

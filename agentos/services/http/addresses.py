@@ -51,14 +51,18 @@ def address_text(address: Address) -> str:
     return socket.inet_ntop(_family(address), address.packed)
 
 
+def format_authority(host: str, port: int) -> str:
+    """HOST:PORT, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def forbidden_reason(address: Address, port: int) -> str | None:
     """Why only a rule for exactly this address and port allows it; ``None`` if any rule does."""
     found = find_range(address) or ("an address of this host" if is_local(address) else None)
     if found is None:
         return None
     text = address_text(address)
-    shown = f"[{text}]:{port}" if ":" in text else f"{text}:{port}"
-    return f"{text} is {found}: only a rule for {shown} allows it"
+    return f"{text} is {found}: only a rule for {format_authority(text, port)} allows it"
 
 
 def find_range(address: Address) -> str | None:

@@ -9,7 +9,7 @@ from ipaddress import IPv4Address, IPv6Address
 import idna
 from msgspec import Struct
 
-from .addresses import address_text
+from .addresses import address_text, format_authority
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 MAX_URL_LENGTH = 8192  # characters
@@ -125,11 +125,6 @@ def parse_host(text: str) -> str:
 def is_address(host: str) -> bool:
     """Whether a parsed host is an IP address."""
     return ":" in host or host.rpartition(".")[2].isdigit()
-
-
-def format_authority(host: str, port: int) -> str:
-    """HOST:PORT, with brackets around an IPv6 address."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _parse_authority(text: str) -> tuple[str, int | None]:

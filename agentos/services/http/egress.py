@@ -11,8 +11,8 @@ from attrs import define, field
 
 from agentos_sdk.errors import PermissionDenied, Unavailable
 
-from .addresses import Address, address_text, embedded_ipv4, is_local
-from .destination import format_authority, is_address
+from .addresses import Address, address_text, embedded_ipv4, format_authority, is_local
+from .destination import is_address
 from .resolver import Resolver
 from .settings import HttpSettings
 

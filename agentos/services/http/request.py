@@ -12,6 +12,11 @@ from .secrets import Redactor
 
 MAX_HEAD_BYTES = 64 << 10  # bytes of a response's headers, with those of all interim responses
 MAX_HEADERS = 200  # in a response
+CONNECTION_HEADERS = frozenset(
+    {"connection", "content-length", "expect", "host", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"}
+    | {"proxy-authenticate", "proxy-authorization", "proxy-connection"}
+)
+"""Headers of one connection or of a body's length (RFC 9110, 7.6.1): neither agents nor secrets set them."""
 
 Headers = Sequence[tuple[str, str]]
 

@@ -5,7 +5,8 @@ from ipaddress import IPv4Address
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.gateways.http_proxy.name_table import MAX_NAMES, NETWORK, NameTable
+from agentos.agents.jail.filtered_network import ADDRESSES
+from agentos.gateways.http_proxy.name_table import MAX_NAMES, NameTable
 
 
 def test_a_name_keeps_its_address_and_the_address_its_name() -> None:
@@ -27,7 +28,7 @@ def test_ten_thousand_hosts_keep_their_addresses() -> None:
     assert len(set(given)) == len(names)
     assert [table.address_of(name) for name in names] == given
     assert [table.name_of(address) for address in given] == names
-    assert all(address in NETWORK for address in given)
+    assert all(address in ADDRESSES for address in given)
 
 
 def test_an_address_of_a_forgotten_name_stands_for_no_host() -> None:
@@ -47,7 +48,7 @@ def test_a_name_in_use_keeps_its_address_after_all_were_given() -> None:
     table = NameTable()
     kept = table.address_of("kept.example")
 
-    for number in range(NETWORK.num_addresses + 10):
+    for number in range(ADDRESSES.num_addresses + 10):
         assert table.address_of(f"{number}.example") != kept
         table.name_of(kept)
 

@@ -433,12 +433,13 @@ async def test_more_connections_than_its_share_wait_for_each_other() -> None:
             assert (await waiting.receive_some()).startswith(b"HTTP/1.1 400 ")
 
 
-async def test_a_kernel_without_room_says_so() -> None:
+async def test_a_kernel_without_room_says_so_and_the_end_leaves_nothing() -> None:
     async with world(LOCAL, allow=["*:*"]) as here:
         here.limit.capacity = 0
 
         assert (await here.tell(get("http://api.test/"))).startswith(b"HTTP/1.1 503 ")
-    assert here.limit.connections == 0
+        assert len(here.authorizer.observers) == 1
+    assert (here.limit.connections, here.authorizer.observers) == (0, [])
 
 
 async def test_nothing_is_sent_if_the_audit_log_is_full() -> None:

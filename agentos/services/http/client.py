@@ -14,7 +14,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin
 
-import certifi
 import trio
 from attrs import define, field
 
@@ -276,7 +275,9 @@ class Client:
         file = self.egress.settings.ca_file
         host = ssl.get_default_verify_paths()
         if file is None and host.cafile is None and host.capath is None:
-            file = certifi.where()  # a Python whose build knows no directory of this host
+            import certifi  # for a Python whose build knows no directory of this host
+
+            file = certifi.where()
         try:
             context = ssl.create_default_context(cafile=file)
         except OSError as error:

@@ -22,7 +22,7 @@ from agentos.threads import Limiter, run_in_thread
 from agentos_sdk.errors import CallError, QuotaExceeded, Unavailable
 
 from .decompression import ACCEPTED, WINDOWS, Inflater
-from .destination import Destination
+from .destination import MAX_URL_LENGTH, Destination
 from .egress import Egress
 from .request import Headers, Hop, Outgoing, Permit
 from .secrets import Redactor
@@ -294,7 +294,7 @@ def replace_headers(headers: Headers, others: Headers) -> Headers:
 def find_redirect(response: Response, outgoing: Outgoing, permit: Permit) -> Outgoing | None:
     """The request that a redirect asks for; None if it is none or may not be followed."""
     locations = response.values("location")
-    if response.status not in REDIRECTS or len(locations) != 1:
+    if response.status not in REDIRECTS or len(locations) != 1 or len(locations[0]) > MAX_URL_LENGTH:
         return None
     method = outgoing.hop.destination.method or "GET"
     becomes_get = (response.status == 303 and method != "HEAD") or (response.status < 303 and method == "POST")

@@ -53,6 +53,21 @@ async def test_a_request_that_is_denied_while_it_waits_for_its_turn_is_not_sent(
     assert not [head for head in server.heads if b"/last" in head]
 
 
+async def test_a_redirect_to_a_longer_url_than_any_is_the_response() -> None:
+    client = Client(Egress())
+
+    async def answer(stream: trio.SocketStream, head: bytes) -> None:
+        path = b"/" + b"../" * 5000 + b"x"  # joined it would be /x
+        await stream.send_all(b"HTTP/1.1 302 Found\r\nLocation: %s\r\nContent-Length: 0\r\n\r\n" % path)
+
+    permit = Permit(allow, follow, lambda to: None)
+    async with serving(answer) as server, client.request(OWNER, to(server, "/"), permit) as response:
+        assert response.status == 302
+    client.forget(OWNER)
+
+    assert len(server.heads) == 1
+
+
 async def test_a_redirect_that_is_denied_before_its_first_response_ends_is_not_followed() -> None:
     release, client = trio.Event(), Client(Egress())
     denied = list[str]()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trio
 from attrs import define, field
+from msgspec.structs import replace
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from agentos.database import open_database
@@ -17,7 +18,15 @@ from agentos.kernel.ports import Decision, Entry, Question, Right
 from agentos.kernel.table import Table
 from agentos.permissions import answers, approvals
 from agentos.permissions.answers import Answers
-from agentos.permissions.approvals import MAX_OF_CALLER, Approvals, ApprovalSettings, Pending, Remember, require_or_ask
+from agentos.permissions.approvals import (
+    MAX_OF_CALLER,
+    MAX_OF_FAMILY,
+    Approvals,
+    ApprovalSettings,
+    Pending,
+    Remember,
+    require_or_ask,
+)
 from agentos.services.events import AgentExited, AgentSpawned, Event
 from agentos_sdk.errors import (
     ApprovalRefused,
@@ -368,6 +377,30 @@ async def test_what_ended_lives_asked_makes_room_for_the_present_one(desk: Desk)
 
     found = await desk.listed(MAX_OF_CALLER)
     assert (found[0].id, found[-1].id, found[-1].caller_present) == (2, MAX_OF_CALLER + 1, True)
+
+
+async def test_what_ended_relatives_asked_makes_room_for_their_parent(desk: Desk) -> None:
+    children = [caller(number, f"child-{number}") for number in (11, 12)]
+    for child in children:
+        child.family = ANN.family
+        for number in range(MAX_OF_CALLER):
+            with pytest.raises(ApprovalRequired, match="the same call may be made once"):
+                await desk.queue.wait(child, question(f"/data/{number}"), 0.0)
+    with pytest.raises(ApprovalRequired, match="32 calls of ann and its relatives wait"):
+        await desk.queue.wait(ANN, question("/data/new"), 0.0)
+    desk.queue.forget_caller(11)
+
+    with pytest.raises(ApprovalRequired, match="the same call may be made once"):
+        await desk.queue.wait(ANN, question("/data/new"), 0.0)
+
+    assert len(await desk.listed(MAX_OF_FAMILY)) == MAX_OF_FAMILY
+
+
+async def test_an_entry_holds_a_bounded_part_of_what_its_call_is_about(desk: Desk) -> None:
+    desk.ask(ANN, replace(question(), about="\u202e" * 100_000))
+    [entry] = await desk.listed()
+
+    assert 1000 < len(entry.about) < 10_000
 
 
 async def test_a_caller_that_gives_up_leaves_its_entry(desk: Desk) -> None:

@@ -1,5 +1,6 @@
 """The queue of calls that wait for a person: what an approval is worth, to which call, and for how long."""
 
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -13,8 +14,10 @@ from msgspec.structs import replace
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from agentos.database import open_database
+from agentos.kernel.asking import approve
 from agentos.kernel.caller import Caller
-from agentos.kernel.ports import Decision, Entry, Question, Right
+from agentos.kernel.ports import Decision, Entry, MustAsk, Question, Right
+from agentos.kernel.prepared import Prepared, require
 from agentos.kernel.table import Table
 from agentos.permissions import answers, approvals
 from agentos.permissions.answers import Answers
@@ -377,6 +380,28 @@ async def test_what_ended_lives_asked_makes_room_for_the_present_one(desk: Desk)
 
     found = await desk.listed(MAX_OF_CALLER)
     assert (found[0].id, found[-1].id, found[-1].caller_present) == (2, MAX_OF_CALLER + 1, True)
+
+
+async def test_slow_files_of_one_caller_delay_no_question_and_no_thread_of_another(desk: Desk) -> None:
+    """A caller has 256 calls in flight, and the kernel has 40 threads for all."""
+    go, prepared_right = threading.Event(), (Right("read", "/data/x"),)
+    slow = Prepared(prepared_right, print, shown=lambda: str(go.wait(30)))
+    slow_caller, other = caller(21, "slow"), caller(22, "other")
+    slow_caller.approvals = other.approvals = desk.queue
+
+    async def ask_for(asking: Caller, prepared: Prepared) -> None:
+        with pytest.raises(MustAsk):
+            await approve(asking, "READ", b"{}", prepared, require(asking, prepared))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(100):
+            nursery.start_soon(ask_for, slow_caller, slow)
+        try:
+            with trio.fail_after(10):
+                await trio.to_thread.run_sync(int)
+                await ask_for(other, Prepared(prepared_right, print))
+        finally:
+            go.set()
 
 
 async def test_what_ended_relatives_asked_makes_room_for_their_parent(desk: Desk) -> None:

@@ -621,3 +621,13 @@ async def test_a_tunnel_that_a_rule_denies_is_not_asked_about(desk: Desk) -> Non
         await require_or_ask(denied, Right("read", "/data/x"), lambda: "", trio.current_time() + HOUR)
 
     assert desk.queue.pending() == []
+
+
+async def test_an_answer_about_a_name_that_is_no_text_outlasts_the_kernel(tmp_path: Path) -> None:
+    """A link may lead to any bytes."""
+    strange = replace(question("/data/\udcff", digest="strange"), shown="READ /data/\\u{dcff}")
+    async with opened(tmp_path) as desk:
+        await desk.approve(ANN, strange, remember="always")
+    async with opened(tmp_path) as desk:
+        assert desk.queue.take(ANN, strange) is not None
+        assert desk.queue.take(ANN, question("/data/\\udcff")) is None

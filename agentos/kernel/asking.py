@@ -8,7 +8,7 @@ import attrs
 import msgspec
 from msgspec import Struct, structs
 
-from agentos.threads import run_in_thread
+from agentos.threads import Limiter, run_in_thread
 from agentos_sdk.errors import CallError
 
 from .call import Call
@@ -16,6 +16,8 @@ from .caller import Caller
 from .ports import MustAsk, Question
 from .prepared import Prepared, Record
 
+MAX_THREADS = 8  # callers whose questions are built at the same time; other threads of the kernel stay free
+_threads = Limiter(MAX_THREADS)
 _encoder = msgspec.json.Encoder(order="deterministic")
 
 
@@ -25,7 +27,8 @@ async def approve(caller: Caller, op: str, request: object, prepared: Prepared, 
     Otherwise :class:`~agentos.kernel.ports.MustAsk`, or ``ApprovalRefused`` if a refusal is remembered.
     """
     assert caller.approvals is not None, "a caller without approvals is refused"
-    question = await run_in_thread(build_question, op, request, prepared, record)
+    async with caller.turn:  # it may read large files, many of which would take all threads: one at a time
+        question = await run_in_thread(build_question, op, request, prepared, record, limiter=_threads)
     try:
         approval = caller.approvals.take(caller, question)
     except CallError as error:

@@ -95,7 +95,7 @@ class Answers:
         That of a right without an object stands for the whole call.
         """
         if right.object is not None:
-            found = getattr(right.object, "exact_text", None) or str(right.object)
+            found = encodable(getattr(right.object, "exact_text", None) or str(right.object))
         elif right.agent is None:
             return f"exactly {question.about} (sha256 {question.digest})"
         else:
@@ -127,6 +127,15 @@ class Answers:
     def _submit(self, work: "partial[None]") -> None:
         with contextlib.suppress(DatabaseError):  # full: the next kernel finds it void as well
             self._database.submit(work, "the end of a remembered answer")
+
+
+def encodable(text: str) -> str:
+    """The text; of a path that isn't UTF-8, quoted in ASCII. No path begins with a quote, so both stand for one."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return ascii(text)
+    return text
 
 
 def _load(connection: sqlite3.Connection) -> Sequence[Answer]:

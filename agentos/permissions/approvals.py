@@ -45,6 +45,7 @@ MAX_OF_CALLER = 16  # entries of one caller
 MAX_OF_FAMILY = 32  # of an agent with all its descendants, of all connections of a guest
 MAX_ENTRIES = 1000  # and as many tickets
 MAX_SHOWN_CHARS = 64 << 10
+MAX_ABOUT_CHARS = 1000  # of what a call is about, which is escaped in the event loop; the digest stands for the rest
 ALLOWED: Final = Decision("allow", "only the operator", "")
 
 Remember = Literal["once", "agent", "always"]
@@ -201,7 +202,7 @@ class Approvals:
             raise _required(question, "it is too long to be shown to a person", None, "too long")
         if before is not None:
             shown = f"changed since approval {before.id} was given\n{shown}"
-        if (full := self._find_full(caller)) is not None and not self._drop_gone(caller):
+        if (full := self._make_room(caller)) is not None:
             raise _required(question, full, None, "full")
         if self._nursery is None:
             raise Unavailable("the kernel is starting or stopping: no person can be asked")
@@ -213,7 +214,7 @@ class Approvals:
             number=caller.id,
             life=self._lives[caller.id],
             call=question.call,
-            about=escape(question.about),
+            about=escape(question.about[:MAX_ABOUT_CHARS]),
             digest=question.digest,
             shown=shown,
             rule=escape(question.asked[0][1].rule),
@@ -225,24 +226,30 @@ class Approvals:
         self._nursery.start_soon(self._record, entry)
         return entry
 
-    def _drop_gone(self, caller: Caller) -> bool:
-        """Make room: drop the oldest entry of this caller that can't be allowed any more."""
+    def _make_room(self, caller: Caller) -> str | None:
+        """Drop what can't be allowed any more as far as needed; returns why this caller can have no further entry."""
+        own, family = [], []
         for entry in self._entries.values():
-            if entry.state == "waiting" and not entry.pending.caller_present and entry.caller is caller:
+            if entry.caller is caller:
+                own.append(entry)
+            if entry.caller is not None and caller.family and entry.caller.family == caller.family:
+                family.append(entry)
+        if len(own) >= MAX_OF_CALLER:
+            if not self._drop_gone(own):
+                return f"{MAX_OF_CALLER} calls of {caller.name} wait for a person already, and more don't"
+        elif len(family) >= MAX_OF_FAMILY and not self._drop_gone(family):
+            return f"{MAX_OF_FAMILY} calls of {caller.name} and its relatives wait for a person already, and more don't"
+        if max(len(self._entries), len(self._tickets)) >= MAX_ENTRIES and not self._drop_gone(own):
+            return f"{MAX_ENTRIES} calls wait for a person already, and more don't"
+        return None
+
+    def _drop_gone(self, entries: Sequence[Entry]) -> bool:
+        """Drop the oldest of these that can't be allowed any more; whether there is one."""
+        for entry in entries:
+            if entry.state == "waiting" and not entry.pending.caller_present:
                 self._drop(entry)
                 return True
         return False
-
-    def _find_full(self, caller: Caller) -> str | None:
-        """Why this caller can have no further entry."""
-        callers = [one.caller for one in self._entries.values() if one.caller is not None]
-        if sum(one is caller for one in callers) >= MAX_OF_CALLER:
-            return f"{MAX_OF_CALLER} calls of {caller.name} wait for a person already, and more don't"
-        if caller.family and sum(one.family == caller.family for one in callers) >= MAX_OF_FAMILY:
-            return f"{MAX_OF_FAMILY} calls of {caller.name} and its relatives wait for a person already, and more don't"
-        if max(len(self._entries), len(self._tickets)) >= MAX_ENTRIES:
-            return f"{MAX_ENTRIES} calls wait for a person already, and more don't"
-        return None
 
     async def _record(self, entry: Entry) -> None:
         """Have the entry in the audit log and in the database before any person sees it."""

@@ -221,8 +221,7 @@ def look_at_command(request: Exec, wanted: ExecRequest, agent: Agent | None) -> 
     lines = [shown]
     if agent is not None:
         lines.append(f"in the jail of {agent.name}" if wanted.jailed else f"on the host, as {agent.name}")
-    if request.env:
-        lines.append(f"env: {escape(' '.join(f'{name}={value}' for name, value in request.env.items()))}")
+    lines += [f"env: {escape(f'{name}={value}')}" for name, value in request.env.items()]
     if request.stdin:
         lines.append(describe_message("with the standard", "input", request.stdin))
     if request.tty is not None:

@@ -1,5 +1,6 @@
 """The queue of calls that wait for a person: what an approval is worth, to which call, and for how long."""
 
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -9,15 +10,26 @@ from typing import Any
 import pytest
 import trio
 from attrs import define, field
+from msgspec.structs import replace
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from agentos.database import open_database
+from agentos.kernel.asking import approve
 from agentos.kernel.caller import Caller
-from agentos.kernel.ports import Decision, Entry, Question, Right
+from agentos.kernel.ports import Decision, Entry, MustAsk, Question, Right
+from agentos.kernel.prepared import Prepared, require
 from agentos.kernel.table import Table
 from agentos.permissions import answers, approvals
 from agentos.permissions.answers import Answers
-from agentos.permissions.approvals import MAX_OF_CALLER, Approvals, ApprovalSettings, Pending, Remember, require_or_ask
+from agentos.permissions.approvals import (
+    MAX_OF_CALLER,
+    MAX_OF_FAMILY,
+    Approvals,
+    ApprovalSettings,
+    Pending,
+    Remember,
+    require_or_ask,
+)
 from agentos.services.events import AgentExited, AgentSpawned, Event
 from agentos_sdk.errors import (
     ApprovalRefused,
@@ -370,6 +382,52 @@ async def test_what_ended_lives_asked_makes_room_for_the_present_one(desk: Desk)
     assert (found[0].id, found[-1].id, found[-1].caller_present) == (2, MAX_OF_CALLER + 1, True)
 
 
+async def test_slow_files_of_one_caller_delay_no_question_and_no_thread_of_another(desk: Desk) -> None:
+    """A caller has 256 calls in flight, and the kernel has 40 threads for all."""
+    go, prepared_right = threading.Event(), (Right("read", "/data/x"),)
+    slow = Prepared(prepared_right, print, shown=lambda: str(go.wait(30)))
+    slow_caller, other = caller(21, "slow"), caller(22, "other")
+    slow_caller.approvals = other.approvals = desk.queue
+
+    async def ask_for(asking: Caller, prepared: Prepared) -> None:
+        with pytest.raises(MustAsk):
+            await approve(asking, "READ", b"{}", prepared, require(asking, prepared))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(100):
+            nursery.start_soon(ask_for, slow_caller, slow)
+        try:
+            with trio.fail_after(10):
+                await trio.to_thread.run_sync(int)
+                await ask_for(other, Prepared(prepared_right, print))
+        finally:
+            go.set()
+
+
+async def test_what_ended_relatives_asked_makes_room_for_their_parent(desk: Desk) -> None:
+    children = [caller(number, f"child-{number}") for number in (11, 12)]
+    for child in children:
+        child.family = ANN.family
+        for number in range(MAX_OF_CALLER):
+            with pytest.raises(ApprovalRequired, match="the same call may be made once"):
+                await desk.queue.wait(child, question(f"/data/{number}"), 0.0)
+    with pytest.raises(ApprovalRequired, match="32 calls of ann and its relatives wait"):
+        await desk.queue.wait(ANN, question("/data/new"), 0.0)
+    desk.queue.forget_caller(11)
+
+    with pytest.raises(ApprovalRequired, match="the same call may be made once"):
+        await desk.queue.wait(ANN, question("/data/new"), 0.0)
+
+    assert len(await desk.listed(MAX_OF_FAMILY)) == MAX_OF_FAMILY
+
+
+async def test_an_entry_holds_a_bounded_part_of_what_its_call_is_about(desk: Desk) -> None:
+    desk.ask(ANN, replace(question(), about="\u202e" * 100_000))
+    [entry] = await desk.listed()
+
+    assert 1000 < len(entry.about) < 10_000
+
+
 async def test_a_caller_that_gives_up_leaves_its_entry(desk: Desk) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(desk.queue.wait, ANN, question())
@@ -563,3 +621,13 @@ async def test_a_tunnel_that_a_rule_denies_is_not_asked_about(desk: Desk) -> Non
         await require_or_ask(denied, Right("read", "/data/x"), lambda: "", trio.current_time() + HOUR)
 
     assert desk.queue.pending() == []
+
+
+async def test_an_answer_about_a_name_that_is_no_text_outlasts_the_kernel(tmp_path: Path) -> None:
+    """A link may lead to any bytes."""
+    strange = replace(question("/data/\udcff", digest="strange"), shown="READ /data/\\u{dcff}")
+    async with opened(tmp_path) as desk:
+        await desk.approve(ANN, strange, remember="always")
+    async with opened(tmp_path) as desk:
+        assert desk.queue.take(ANN, strange) is not None
+        assert desk.queue.take(ANN, question("/data/\\udcff")) is None

@@ -190,10 +190,10 @@ def test_a_script_is_rewritten_while_the_person_thinks(kernel: Kernel, client: A
 
 def test_a_command_shows_its_input_and_its_environment(kernel: Kernel, client: AgentOSClient) -> None:
     with agent(kernel, client, "typist") as wire:
-        wire.send(EXEC, {"command": "sh", "stdin": "rm -r /\x1b[1A", "env": {"A": "1"}}, 1)
+        wire.send(EXEC, {"command": "sh", "stdin": "rm -r /\x1b[1A", "env": {"A": "1 B=2", "C": "3"}}, 1)
         [entry] = waiting(client, 1)
 
-    assert "env: A=1" in entry["shown"]
+    assert "\nenv: A=1 B=2\nenv: C=3\n" in entry["shown"]
     assert "| rm -r /\\u{1b}[1A" in entry["shown"]
 
 

@@ -118,7 +118,9 @@ def test_get_and_set_an_agents_permissions(agentos: Agentos, kernel: Kernel) -> 
     assert done.stdout == "worker has other permissions from now on\n"
     assert json.loads(agentos("permissions", "get", "worker", "--json").stdout)["permissions"]["level"] == "readonly"
 
-    (kernel.place / "set.json").write_text('{"allow": {"read": ["/data/**"]}, "quotas": [{"calls": 5, "http_bytes": "10M", "per": "1m"}]}')
+    (kernel.place / "set.json").write_text(
+        '{"allow": {"read": ["/data/**"]}, "quotas": [{"calls": 5, "http_bytes": "10M", "per": "1m"}]}'
+    )
     number = json.loads(agentos("permissions", "set", "worker", "set.json", "--json").stdout)["agent_id"]
     assert agentos("permissions", "get", str(number)).stdout.splitlines() == [
         "allow",

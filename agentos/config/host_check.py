@@ -14,6 +14,7 @@ from agentos.llm.providers.choose import NoProvider, choose_provider
 from agentos.llm.settings import LLMSettings
 from agentos.sandbox.report.doctor import try_layers
 from agentos.sandbox.report.levels import Finding
+from agentos.services.http.secrets import UnreadableSecret, read_value
 from agentos_sdk.values import Layer
 
 from .load import Config
@@ -65,6 +66,15 @@ def missing_model(config: Config) -> str | None:
         return None
     found = choose_provider(config.llm, read_variables(os.environ, Path.cwd()))
     return found.why if isinstance(found, NoProvider) else None
+
+
+def unreadable_secrets(config: Config) -> Iterator[str]:
+    """Why a kernel with this environment could not read each of the secrets, and so would not start. Blocks."""
+    for secret in config.http.secrets:
+        try:
+            read_value(secret, os.environ)
+        except UnreadableSecret as error:
+            yield str(error)
 
 
 def _agents(group: GroupSpec) -> Iterator[AgentSpec]:

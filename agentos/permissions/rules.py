@@ -81,6 +81,8 @@ class Rules:
             for effect in ("allow", "ask"):  # a grant or question about its objects allows the call
                 if (rule := self._any_rule(KIND_OF_ACTION[action], effect)) is not None:
                     return rule.grant
+            if action == "http":  # granted by rules that don't bear the name of the call
+                return deny_by_default(right, self.set.name, "; it has no rules for domains")
         return found
 
     def _any_rule(self, kind: Kind, effect: Effect) -> Rule | None:

@@ -167,7 +167,7 @@ def test_remembering_a_command_whose_files_the_agent_can_change_is_warned_about(
     approved = agentos("approve", str(number), "--remember", "always")
 
     assert reply_to(wire)["stdout"] == "built\n"
-    assert approved.stderr.startswith("agentos: the agent can change build.sh before it runs: ")
+    assert approved.stderr.startswith("agentos: the agent can change build.sh before it runs\nagentos: ")
     agentos("permissions", "forget", str(number))
 
 

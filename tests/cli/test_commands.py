@@ -121,6 +121,7 @@ def test_a_filtered_network_is_shown_with_its_domains() -> None:
 
     assert describe_network("filtered", rules) == "filtered (pypi.org, *.pythonhosted.org, asks for github.com)"
     assert describe_network("filtered", {"level": "standard"}) == "filtered (level standard)"
+    assert describe_network("filtered", {"level": "sandboxed"}) == "filtered (no domains)"
     assert describe_network("filtered", {}) == "filtered (no domains)"
     assert (describe_network("none", rules), describe_network("host", rules)) == ("none", "host")
 
@@ -305,7 +306,7 @@ def test_call_makes_any_call(agentos: Agentos) -> None:
     assert agentos("call", "exit").stdout == "goodbye\n"
     refused = agentos("call", "KILL", '{"name": 5}')
     assert (refused.returncode, json.loads(refused.stdout)["killed"]) == (1, False)
-    unknown = agentos("call", "STORE", "{}")
+    unknown = agentos("call", "WORLD_CREATE", "{}")
     assert (unknown.returncode, json.loads(unknown.stdout)["code"]) == (1, "unknown_call")
 
 

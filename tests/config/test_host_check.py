@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agentos.config.host_check import unreachable_files
+from agentos.config.host_check import unreachable_files, unreadable_secrets
 from tests.config.saying import agent, loaded
 
 
@@ -54,6 +54,20 @@ def test_a_program_of_a_health_check_that_the_jail_lacks(place: Path, program: s
     [said] = unreachable_files(loaded(agent(f'script = "a.py"\nhealth = {{ command = ["{program}"] }}')))
 
     assert said == f"w: health.command: expected a program in its jail, and there is no {program}"
+
+
+def test_secrets_that_a_kernel_here_could_not_read(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SET", "a-value-0123456789")
+    monkeypatch.delenv("UNSET", raising=False)
+    table = '[[http.secrets]]\nname = "{0}"\nhost = "a.example"\nheader = "Authorization"\nvalue_from = "{1}"\n'
+    sources = {"one": "env:SET", "two": "env:UNSET", "three": "file:missing"}
+
+    found = list(unreadable_secrets(loaded("".join(table.format(*each) for each in sources.items()))))
+
+    assert found == [
+        "[[http.secrets]] two: value_from: the kernel's environment has no variable UNSET",
+        f"[[http.secrets]] three: value_from: {home}/missing can't be read: No such file or directory",
+    ]
 
 
 @pytest.fixture

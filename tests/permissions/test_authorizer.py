@@ -302,6 +302,13 @@ def test_a_refused_destination_says_what_would_allow_it(own: tuple[str, str, str
         caller(authorizer, GRANDPARENT).require_right(Right("http", parse_destination(what)))
 
 
+def test_a_set_without_rules_for_domains_says_that_it_has_none() -> None:
+    authorizer = family(LEVELS["sandboxed"])
+
+    with pytest.raises(PermissionDenied, match=r"no rule of level sandboxed allows it; it has no rules for domains$"):
+        caller(authorizer, GRANDPARENT).require_right(Right("http", parse_destination("https://a.b/")))
+
+
 def with_secrets(*names: str, level: str = "sandboxed") -> PermissionSet:
     return PermissionSet("here", LEVELS[level].rules, level, secrets=names)
 

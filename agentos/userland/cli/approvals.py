@@ -85,7 +85,7 @@ def approve(number: int, remember: Remember, period: str | None, socket_path: st
     with kernel(socket_path) as client:
         request = find_request(check_reply(client.approvals())["pending"], number)
         if remember != "once" and (mark := changeable_line(request)) is not None:
-            for line in wrap_line(f"agentos: {printable(mark)}: {REMEMBERED}", text_width(), ""):
+            for line in (*wrap_line(f"agentos: {printable(mark)}", text_width(), ""), f"agentos: {REMEMBERED}"):
                 click.secho(line, fg="yellow", err=True)
         reply = check_reply(client.decide(number, True, remember=remember, for_=span))
     print_result(f"allowed: {describe_request(request, text_width())}", reply, as_json)

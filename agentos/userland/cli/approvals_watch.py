@@ -168,7 +168,8 @@ class Watch:
         if answer == "always" and mark is not None and not self.sure:
             self.sure = True
             self.desk.settle_again(time.monotonic())
-            self.say(f"{mark}: {REMEMBERED}; a again: always", "yellow")
+            self.say(mark, "yellow")
+            self.say(f"{REMEMBERED}; a again: always", "yellow")
             return
         try:
             with AgentOSClient(socket_path(self.path), REPLY_MARGIN) as client:

@@ -17,7 +17,7 @@ def check(file: Path) -> None:
     host can't do. Starts no agent. The exit status is 0 where the file is right: on another host it may be all
     that is needed.
     """
-    from agentos.config.host_check import missing_model, unreachable_files, unstartable_agents
+    from agentos.config.host_check import missing_model, unreachable_files, unreadable_secrets, unstartable_agents
     from agentos.config.load import ConfigError, load
 
     try:
@@ -29,6 +29,8 @@ def check(file: Path) -> None:
     click.echo(f"{file}: fine: {plural(agents, 'agent')} under {plural(supervisors, 'supervisor')}")
     for mistake in unreachable_files(config):
         click.echo(printable(mistake))
+    for why in unreadable_secrets(config):
+        click.echo(printable(f"on this host the kernel would not start: {why}"))
     if (why := missing_model(config)) is not None:
         click.echo(printable(f"on this host no model can be asked: {why}"))
     for why, names in unstartable_agents(config).items() if agents else ():

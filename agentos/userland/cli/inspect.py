@@ -176,7 +176,7 @@ def describe_network(network: str, given: Mapping[str, Any]) -> str:
     if network != "filtered":
         return network
     allowed, asked = (given.get(effect, {}).get("domains", ()) for effect in ("allow", "ask"))
-    level = [f"level {given['level']}"] if "level" in given else []
+    level = [f"level {given['level']}"] if given.get("level") in ("standard", "unrestricted") else []
     return f"filtered ({', '.join([*level, *allowed, *(f'asks for {one}' for one in asked)]) or 'no domains'})"
 
 

@@ -33,5 +33,6 @@ def answer_lines(answers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield f"  {one['id']}  {'allow' if one['allow'] else 'deny'} {one['call']} {one['object']}{reason}"
         subject = "each agent of this name" if one["agent_id"] is None else f"the agent with the id {one['agent_id']}"
         until = f", until {format_time(one['until'])}" if one["until"] is not None else ""
-        yield f"      for {subject}{until}; by {one['by']}, {format_time(one['at'])}"
+        yield f"      for {subject}{until}"
+        yield f"      answered by {one['by']}, {format_time(one['at'])}"
         yield f"      asked by {one['rule']}"

@@ -64,9 +64,8 @@ def syscalls(
                 return thought
             raise Timeout(f"the model hasn't answered within the {request.timeout:g} s that timeout names")
 
-        yield Prepared(
-            (Right("think", request.question.model),), act, shown=lambda: describe_question(request.question)
-        )
+        rights, shown = (Right("think", request.question.model),), partial(describe_question, request.question)
+        yield Prepared(rights, act, shown=shown)
 
     async def encode(caller: Caller, thought: ThinkResult) -> bytes:
         await caller.allowance.wait_for_reply_room()  # a caller that doesn't read its replies gets no more of them

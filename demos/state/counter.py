@@ -6,7 +6,11 @@ from agentos import AgentOSClient
 
 with AgentOSClient() as kernel:
     own = kernel.state.agent
-    print("going on after", own.get("count", 0), flush=True)
+    count = own.get("count", 0)
+    print("going on after", count, flush=True)
     while True:
-        own["count"] = own.get("count", 0) + 1
+        count += 1
+        own["count"] = count
+        if count % 10 == 0:
+            print("stored", count, flush=True)
         time.sleep(0.05)

@@ -118,7 +118,8 @@ def http_server(answers: Mapping[str, Answer] = {}, context: ssl.SSLContext | No
 def make_authority(directory: Path) -> Path:
     """A certificate authority of the test's; the path of its certificate."""
     file = directory / "authority.pem"
-    openssl(f"req -x509 {NEW_KEY} -days 2 -keyout authority.key -out {file.name} -subj /CN=authority", directory)
+    use = "-addext basicConstraints=critical,CA:TRUE -addext keyUsage=critical,keyCertSign"  # strict clients want both
+    openssl(f"req -x509 {NEW_KEY} -days 2 -keyout authority.key -out {file.name} -subj /CN=authority {use}", directory)
     return file
 
 

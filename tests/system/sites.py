@@ -5,9 +5,8 @@ import functools
 import http.server
 import io
 import json
-import shlex
+import shutil
 import socketserver
-import ssl
 import subprocess
 import tarfile
 import threading
@@ -20,8 +19,7 @@ import trio
 from attrs import frozen
 
 from tests.support.dns_server import DnsServer, serve_dns
-
-NEW_KEY = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
+from tests.support.http_server import make_authority, make_server_context
 
 
 class Files(http.server.SimpleHTTPRequestHandler):
@@ -94,9 +92,8 @@ def running_sites(directory: Path, name: str = "files.test") -> Iterator[Sites]:
     www, ca = directory / "www", directory / "ca"
     for each in (www, ca):
         each.mkdir(parents=True)
-    make_certificate(directory, ca, name)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(directory / "cert.pem", directory / "key.pem")
+    shutil.copy(make_authority(directory), ca / "ca.pem")
+    context = make_server_context(directory, f"DNS:{name}", "DNS:evil.test")
     with contextlib.ExitStack() as stack:
         plain, secure, postgres = (
             stack.enter_context(served(kind))
@@ -141,18 +138,6 @@ def running_dns(*names: str) -> Iterator[DnsServer]:
     yield server
     trio.from_thread.run_sync(scope.cancel, trio_token=tokens[0])
     thread.join()
-
-
-def make_certificate(directory: Path, ca: Path, name: str) -> None:
-    """``cert.pem`` and ``key.pem`` for the name, signed by an authority whose certificate is ``ca/ca.pem``."""
-    (directory / "names").write_text(f"subjectAltName=DNS:{name},DNS:evil.test")
-    authority = "-keyout ca.key -out ca/ca.pem -days 3 -subj /CN=tests -addext basicConstraints=critical,CA:TRUE"
-    for command in (
-        f"req -x509 {NEW_KEY} {authority} -addext keyUsage=critical,keyCertSign",
-        f"req {NEW_KEY} -keyout key.pem -out request.pem -subj /CN={name}",
-        "x509 -req -in request.pem -CA ca/ca.pem -CAkey ca.key -CAcreateserial -days 3 -extfile names -out cert.pem",
-    ):
-        subprocess.run(["openssl", *shlex.split(command)], cwd=directory, check=True, capture_output=True)
 
 
 def fill(www: Path, url: str) -> None:

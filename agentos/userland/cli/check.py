@@ -29,8 +29,8 @@ def check(file: Path) -> None:
     click.echo(f"{file}: fine: {plural(agents, 'agent')} under {plural(supervisors, 'supervisor')}")
     for mistake in unreachable_files(config):
         click.echo(printable(mistake))
-    for why in unreadable_secrets(config):
-        click.echo(printable(f"on this host the kernel would not start: {why}"))
+    for unreadable in unreadable_secrets(config):
+        click.echo(printable(f"on this host the kernel would not start: {unreadable}"))
     if (why := missing_model(config)) is not None:
         click.echo(printable(f"on this host no model can be asked: {why}"))
     for why, names in unstartable_agents(config).items() if agents else ():

@@ -8,6 +8,8 @@ from agentos_sdk.errors import PermissionDenied
 
 from .authorizer import PermissionAuthorizer
 
+ADDRESS_RULE = "an address that has to be granted by itself"  # in place of a rule's text
+
 
 def judge_address_of(
     authorizer: PermissionAuthorizer, caller: Caller, destination: Destination | None = None
@@ -27,6 +29,6 @@ def judge_address_of(
         named = destination is not None and destination.host == host
         wanted = destination if destination is not None and named else Destination(None, host, port, None)
         if not authorizer.grants_address(caller, wanted, approved=named):
-            raise PermissionDenied(f"HTTP {host}: {reason}", rule="an address that has to be granted by itself")
+            raise PermissionDenied(f"HTTP {host}: {reason}", rule=ADDRESS_RULE)
 
     return judge

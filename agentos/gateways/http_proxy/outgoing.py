@@ -10,12 +10,13 @@ from attrs import define, field, frozen
 
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Decision, Right
-from agentos.permissions.address_judge import judge_address_of
+from agentos.kernel.prepared import Refused, note_refusal
+from agentos.permissions.address_judge import ADDRESS_RULE, judge_address_of
 from agentos.permissions.approvals import require_or_ask
 from agentos.permissions.authorizer import PermissionAuthorizer
-from agentos.services.http.destination import Destination
+from agentos.services.http.destination import Destination, is_address
 from agentos.services.http.egress import Egress, JudgeAddress
-from agentos_sdk.errors import CallError, Timeout
+from agentos_sdk.errors import CallError, PermissionDenied, Timeout
 
 from .tunnel import Traffic
 
@@ -122,6 +123,9 @@ class Outgoings:
         """
         right = Right("http", to)
         decision = self.caller.authorizer.decide(self.caller, right)
+        if decision.effect != "deny" and (refusal := self._find_refusal_of_address(to)) is not None:
+            note_refusal(self.caller, CALL, Refused(refusal, str(to), ADDRESS_RULE))
+            raise refusal
         if decision.effect == "allow":
             return decision, decision
         deadline = trio.current_time() + self.ask_seconds
@@ -144,6 +148,17 @@ class Outgoings:
         decision = self.caller.authorizer.decide(self.caller, Right("http", destination))
         if decision.effect != "allow" and decision != before:
             raise decision.refusal
+        if (refusal := self._find_refusal_of_address(destination)) is not None:
+            raise refusal
+
+    def _find_refusal_of_address(self, to: Destination) -> PermissionDenied | None:
+        """Why a tunnel to an address is refused; None for one to a name, which is compared with the one in its TLS."""
+        if to.method is not None or not is_address(to.host):
+            return None
+        if self.authorizer.grants_address(self.caller, to, approved=True):
+            return None
+        why = f"a tunnel to an address, which has no name to check: only a rule for {to.authority} allows it"
+        return PermissionDenied(f"HTTP {to}: {why}", rule=ADDRESS_RULE)
 
 
 async def cancel_when_gone(client: trio.SocketStream, scope: trio.CancelScope) -> None:

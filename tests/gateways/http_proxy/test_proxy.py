@@ -87,6 +87,15 @@ async def test_a_refusal_says_why_and_which_rule_would_allow_it() -> None:
     ]
 
 
+@pytest.mark.parametrize("allow", [["*"], ["*:*"], ["*:443", "8.8.8.8:80"]])
+async def test_no_wildcard_grants_a_tunnel_to_an_address(allow: list[str]) -> None:
+    async with world(LOCAL, allow=allow) as here:
+        refused = await here.tell(b"CONNECT 8.8.8.8:443 HTTP/1.1\r\nHost: 8.8.8.8\r\n\r\n")
+
+    assert b"only a rule for 8.8.8.8:443 allows it" in refused
+    assert here.outcomes() == ["CONNECT 8.8.8.8:443: permission_denied"]
+
+
 async def test_a_rule_with_methods_or_a_path_grants_requests_and_no_tunnel() -> None:
     async with world(LOCAL) as here:
         port = await here.serve(repeat_request)

@@ -93,7 +93,7 @@ def table(services: Services) -> tuple[Syscall, ...]:
         *messages.syscalls(s.mail, s.registry, s.traffic),
         *state.syscalls(s.state, s.callers.authorizer.holds_grant),
         *metrics.syscalls(s.line, s.kernel_account),
-        *kernel.syscalls(s.supervision, s.line, s.audit, s.config_file),
+        *kernel.syscalls(s.supervision, s.line, s.audit, s.approvals, s.config_file),
         *usage.syscalls(s.registry, s.line, s.lives),
         *audit.syscalls(s.audit),
         *approvals.syscalls(s.approvals),

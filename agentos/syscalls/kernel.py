@@ -18,6 +18,7 @@ from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
 from agentos.kernel.table import Syscall
 from agentos.llm.line import Line
+from agentos.permissions.approvals import Approvals, Pending
 from agentos.sandbox.report.levels import LIMIT_LAYERS
 from agentos.services.audit.log import Audit
 from agentos.services.quotas import BudgetState
@@ -37,6 +38,7 @@ class KernelCalls(Struct, frozen=True):
     supervision: Supervision
     line: Line
     audit: Audit
+    approvals: Approvals
     config_file: str | None
     began: float = field(default_factory=time.monotonic)
 
@@ -56,6 +58,8 @@ class KernelCalls(Struct, frozen=True):
     async def prepare_status(self, caller: Caller, request: calls.Status) -> AsyncIterator[Prepared]:
         async def act(call: Call) -> calls.KernelStatus:
             attention = [*self.find_agent_problems(caller)]
+            if caller.kind == "operator":  # no other caller can decide
+                attention += count_waiting(self.approvals.pending())
             budgets: dict[tuple[str, str, float], BudgetState] = {}
             for number, agent in enumerate([*self.registry]):  # others come and go meanwhile
                 budgets |= {(one.name, one.quota.what, one.quota.per): one for one in self.find_spent(agent)}
@@ -124,8 +128,18 @@ def describe_spent(spent: BudgetState) -> calls.Attention:
     )
 
 
-def syscalls(supervision: Supervision, line: Line, audit: Audit, config_file: str | None) -> tuple[Syscall, ...]:
-    handlers = KernelCalls(supervision, line, audit, config_file)
+def count_waiting(pending: Sequence[Pending]) -> Iterator[calls.Attention]:
+    """How many calls of each agent wait for a person."""
+    for name, count in Counter(one.agent for one in pending if one.caller_present).items():
+        calls_text = "1 call waits" if count == 1 else f"{count} calls wait"
+        text = f"{name}: {calls_text} for a person: `agentos approvals`"
+        yield calls.Attention(kind="approval", name=name, text=text)
+
+
+def syscalls(
+    supervision: Supervision, line: Line, audit: Audit, approvals: Approvals, config_file: str | None
+) -> tuple[Syscall, ...]:
+    handlers = KernelCalls(supervision, line, audit, approvals, config_file)
     return (
         Syscall(Op.SHUTDOWN, calls.Shutdown, prepare=handlers.prepare_shutdown, audit="intent"),
         Syscall(Op.STATUS, calls.Status, prepare=handlers.prepare_status),

@@ -281,6 +281,22 @@ def test_no_agent_and_no_guest_lists_or_decides_whatever_it_is_granted(kernel: K
         assert waiting(client) == [entry]
 
 
+def test_status_tells_the_operator_which_agents_wait(kernel: Kernel, client: AgentOSClient) -> None:
+    with agent(kernel, client, "asking") as wire:
+        for number in (1, 2):
+            wire.send(WRITE, {"path": f"plan{number}", "content": "x"}, number)
+        entries = waiting(client, 2)
+        [found] = [one for one in client.status()["attention"] if one["kind"] == "approval"]
+        for entry in entries:
+            client.decide(entry["id"], False)
+
+        assert (found["name"], found["text"]) == (
+            "asking",
+            "asking: 2 calls wait for a person: `agentos approvals`",
+        )
+        assert not [one for one in client.status()["attention"] if one["kind"] == "approval"]
+
+
 def test_a_rule_that_denies_meanwhile_is_stronger_than_the_person(kernel: Kernel, client: AgentOSClient) -> None:
     with agent(kernel, client, "narrowed") as wire:
         put(kernel, client, "narrowed", "notes", "hello")

@@ -33,7 +33,7 @@ class Shutdown(Request[Stopping]):
 class Attention:
     """Something for a person to act on: its ``kind``, the agent's ``name`` if it is about one, and a sentence.
 
-    Kinds: ``failed``, ``restarts``, ``late``, ``isolation``, ``budget``, ``model``, ``audit``.
+    Kinds: ``failed``, ``restarts``, ``late``, ``isolation``, ``budget``, ``model``, ``approval``, ``audit``.
     """
 
     kind: str

@@ -61,6 +61,7 @@ BROKEN = [
     Broken(s.ReadOnlyRoot, {"mount_setattr": NO}),
     Broken(s.LoopbackUp, {"socket": NO}),
     Broken(s.LoopbackUp, {"ioctl": NO}),
+    Broken(s.RouteToLoopback, {"socket": NO}),
     Broken(s.SetLimits, {"prlimit64": NO, "setrlimit": NO}),
     Broken(s.DropCapabilities, {"capset": NO}),
     Broken(s.NoNewPrivileges, no_prctl(PR_SET_NO_NEW_PRIVS)),
@@ -100,7 +101,9 @@ async def test_a_step_that_fails_is_named_and_leaves_nothing(spawner: Spawner, h
         os.chmod(place, 0o777)
         os.mkdir(f"{place}/kept")
         profile = "strict" if how.kind is s.ForbidExecutableMemfds else "standard"
-        steps = a_plan("/bin/sh", "-c", "touch ran", workspace=Directory(place, ("kept",)), profile=profile)
+        network = "filtered" if how.kind is s.RouteToLoopback else "none"
+        workspace = Directory(place, ("kept",))
+        steps = a_plan("/bin/sh", "-c", "touch ran", workspace=workspace, profile=profile, network=network)
         if os.geteuid() == 0 and how in NOT_WITH_ROOT:
             pytest.skip("with root the zygote has done that")
         if how.kind not in map(type, steps):

@@ -113,6 +113,7 @@ def test_a_key_kills_pauses_and_restarts_only_after_yes(kernel: Kernel, agentos:
     agentos("spawn", "target", "--restart", "permanent", *SLEEP)
     agentos("spawn", "other", *SLEEP)
     top = open_top()
+    top.wait_for("other")  # keys act on rows
     top.type("/target\r")
     top.wait_for("filter: target")
     with kernel.client() as client:

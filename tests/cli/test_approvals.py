@@ -1,18 +1,10 @@
 """``agentos approvals``, ``approve``, ``deny`` and ``permissions forget`` with a real kernel, also in a terminal."""
 
-import contextlib
-import fcntl
 import itertools
 import json
-import os
-import pty
-import re
 import signal
-import struct
 import subprocess
 import sys
-import termios
-import threading
 import time
 import tomllib
 from collections.abc import Callable, Iterator
@@ -24,10 +16,11 @@ import pytest
 from agentos.permissions.set_files import read_set
 from agentos.userland.cli.approvals_desk import SETTLE_SECONDS
 from tests.cli.conftest import Agentos
+from tests.cli.terminal import Terminal
 from tests.permissions.strategies import NAMES
 from tests.support.askers import Asker, list_pending
 from tests.support.http_server import http_server, response
-from tests.support.kernel import Kernel, environment, until
+from tests.support.kernel import Kernel, until
 from tests.support.wire import EXEC, HTTP, PATIENCE, READ, WRITE, Wire
 
 QUIET = SETTLE_SECONDS + 0.3  # seconds after which a key counts
@@ -35,62 +28,18 @@ COUNT = itertools.count(1)
 ASK = {"commands": ["echo *", "sh *"], "write": ["${workspace}/**"]}
 
 
-class Terminal:
-    """A terminal with ``agentos approvals --watch`` in it; ``shown`` is all that was written to it."""
-
-    def __init__(self, kernel: Kernel, columns: int = 80) -> None:
-        self.master, self.slave = pty.openpty()
-        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-        self.before = termios.tcgetattr(self.slave)
-        self.data = b""
-        self.process: subprocess.Popen[bytes] = subprocess.Popen(
-            ["setsid", "-c", sys.executable, "-m", "agentos", "approvals", "--watch"],
-            stdin=self.slave,
-            stdout=self.slave,
-            stderr=self.slave,
-            env={**environment(kernel.place), "AGENTOS_SOCKET": kernel.socket, "TERM": "xterm-256color"},
-            cwd=kernel.place,
-        )
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        with contextlib.suppress(OSError):
-            while data := os.read(self.master, 65536):
-                self.data += data
-
-    @property
-    def shown(self) -> str:
-        return re.sub(r"\x1b\[[0-9;]*[mK]", "", self.data.decode(errors="replace"))
-
-    def type(self, keys: str) -> None:
-        os.write(self.master, keys.encode())
-
-    def wait_for(self, text: str, since: int = 0) -> int:
-        """Until it is shown behind ``since``; how much is shown then."""
-        until(lambda: text in self.shown[since:], f"{text!r} is shown")
-        return len(self.shown)
-
-    def end(self) -> int:
-        status = self.process.wait(PATIENCE)
-        assert termios.tcgetattr(self.slave) == self.before
-        return status
-
-
 @pytest.fixture
 def watch(kernel: Kernel, agentos: Agentos) -> Iterator[Callable[[], Terminal]]:
     opened: list[Terminal] = []
 
     def start() -> Terminal:
-        opened.append(Terminal(kernel))
+        opened.append(Terminal(kernel, "approvals", "--watch"))
         opened[-1].wait_for("q quit")
         return opened[-1]
 
     yield start
     for terminal in opened:
-        terminal.process.kill()
-        terminal.process.wait()
-        os.close(terminal.slave)
-        os.close(terminal.master)
+        terminal.close()
 
 
 @pytest.fixture

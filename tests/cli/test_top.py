@@ -1,23 +1,16 @@
 """``agentos top`` in a real terminal: a pty with its own session, keys typed into it."""
 
-import contextlib
-import fcntl
 import os
-import pty
 import re
 import signal
-import struct
-import subprocess
-import sys
-import termios
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from tests.cli.conftest import Agentos
-from tests.support.kernel import Kernel, environment, until
+from tests.cli.terminal import Terminal
+from tests.support.kernel import Kernel, until
 from tests.support.wire import PATIENCE
 from tests.system.agents import in_state, info
 
@@ -26,66 +19,33 @@ COLOUR = re.compile(rb"\x1b\[[0-9;]*3[0-7]m")
 SLEEP = ("--", "sleep", "1000")
 
 
-class Terminal:
-    """A terminal with ``agentos top`` in it; ``shown`` is all that was written to it."""
+class Top(Terminal):
+    """A terminal with ``agentos top`` in it."""
 
-    def __init__(self, kernel: Kernel, *options: str, lines: int = 24, columns: int = 80, **env: str) -> None:
-        self.master, slave = pty.openpty()
-        self.resize(lines, columns)
-        self.before = termios.tcgetattr(slave)
-        given = {**environment(kernel.place), "AGENTOS_SOCKET": kernel.socket, "TERM": "xterm-256color", **env}
-        self.slave = slave
-        self.shown = b""
-        self.process: subprocess.Popen[bytes] = subprocess.Popen(
-            ["setsid", "-c", sys.executable, "-m", "agentos", "top", *options],
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            env=given,
-            cwd=kernel.place,
-        )
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        with contextlib.suppress(OSError):
-            while data := os.read(self.master, 65536):
-                self.shown += data
-
-    def resize(self, lines: int, columns: int) -> None:
-        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
-
-    def type(self, keys: str) -> None:
-        os.write(self.master, keys.encode())
-
-    def wait_for(self, text: str, since: int = 0) -> None:
-        until(lambda: text.encode() in self.shown[since:], f"{text!r} is shown")
+    def __init__(self, kernel: Kernel, *options: str, **more: Any) -> None:
+        super().__init__(kernel, "top", *options, **more)
 
     def end(self) -> int:
-        """Wait for its end; the terminal must be as before."""
-        status = self.process.wait(PATIENCE)
-        until(lambda: LEAVE in self.shown, "it leaves the second screen")
-        assert termios.tcgetattr(self.slave) == self.before
+        status = super().end()
+        until(lambda: LEAVE in self.data, "it leaves the second screen")
         return status
 
 
-Open = Callable[..., Terminal]
+Open = Callable[..., Top]
 
 
 @pytest.fixture
 def open_top(kernel: Kernel, agentos: Agentos) -> Iterator[Open]:
-    opened: list[Terminal] = []
+    opened: list[Top] = []
 
-    def start(*options: str, **more: Any) -> Terminal:
-        opened.append(Terminal(kernel, *options, **more))
+    def start(*options: str, **more: Any) -> Top:
+        opened.append(Top(kernel, *options, **more))
         opened[-1].wait_for("q quit")
         return opened[-1]
 
     yield start
     for terminal in opened:
-        terminal.process.kill()
-        terminal.process.wait()
-        os.close(terminal.slave)
-        os.close(terminal.master)
+        terminal.close()
 
 
 def test_it_shows_the_agents_and_q_ends_it(agentos: Agentos, open_top: Open) -> None:
@@ -93,7 +53,7 @@ def test_it_shows_the_agents_and_q_ends_it(agentos: Agentos, open_top: Open) -> 
     top = open_top()
 
     top.wait_for("watched")
-    assert ENTER in top.shown
+    assert ENTER in top.data
     top.type("q")
     assert top.end() == 0
 
@@ -144,7 +104,7 @@ def test_it_follows_the_size_of_the_terminal(agentos: Agentos, open_top: Open) -
     agentos("spawn", name, *SLEEP)
     top = open_top()
     top.wait_for("…")
-    assert name.encode() not in top.shown
+    assert name.encode() not in top.data
 
     top.resize(50, 200)
     top.process.send_signal(signal.SIGWINCH)
@@ -164,10 +124,10 @@ def test_no_color_is_obeyed(kernel: Kernel, agentos: Agentos, open_top: Open) ->
     for top in (plain, coloured):
         top.type("n\x1bOH")  # the cursor, without colours, goes to the first row
         top.wait_for("name")
-    until(lambda: COLOUR.search(coloured.shown) is not None, "the paused one has a colour")
+    until(lambda: COLOUR.search(coloured.data) is not None, "the paused one has a colour")
 
-    assert b"halted" in plain.shown
-    assert not COLOUR.search(plain.shown)
+    assert b"halted" in plain.data
+    assert not COLOUR.search(plain.data)
 
 
 def test_keys_are_obeyed_while_the_kernel_does_not_answer(kernel: Kernel, agentos: Agentos, open_top: Open) -> None:
@@ -193,11 +153,10 @@ def test_in_a_pipe_or_with_once_it_prints_one_table(agentos: Agentos) -> None:
 
 
 def test_a_terminal_that_is_not_known_is_an_error_in_one_line(kernel: Kernel, agentos: Agentos) -> None:
-    terminal = Terminal(kernel, TERM="no-such-terminal")
+    terminal = Top(kernel, TERM="no-such-terminal")
     try:
         assert terminal.process.wait(PATIENCE) == 1
-        until(lambda: b"--once" in terminal.shown, "it says what to do")
-        assert b"Traceback" not in terminal.shown
+        until(lambda: b"--once" in terminal.data, "it says what to do")
+        assert b"Traceback" not in terminal.data
     finally:
-        os.close(terminal.slave)
-        os.close(terminal.master)
+        terminal.close()

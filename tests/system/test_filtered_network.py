@@ -1,10 +1,8 @@
 """The way out of a filtered jail follows the agent's rules while it runs, and a person's answers."""
 
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,17 +10,9 @@ import pytest
 from agentos_sdk import AgentOSClient
 from tests.support.kernel import Kernel, running, until
 from tests.system.agents import up, written
-from tests.system.sites import Sites, running_sites
+from tests.system.sites import Sites
 
 SLEEP = ["sleep", "1000"]
-
-
-@pytest.fixture(scope="module")
-def sites() -> Iterator[Sites]:
-    with tempfile.TemporaryDirectory() as directory:
-        Path(directory).chmod(0o755)
-        with running_sites(Path(directory)) as sites:
-            yield sites
 
 
 @pytest.fixture(scope="module")

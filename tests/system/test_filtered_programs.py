@@ -2,16 +2,14 @@
 
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from agentos_sdk import AgentOSClient
 from tests.support.kernel import Kernel, running
 from tests.system.agents import up
-from tests.system.sites import Sites, running_sites
+from tests.system.sites import Sites
 
 TOML = """
 [http]
@@ -29,14 +27,6 @@ VARIABLES = ("SSL_CERT_FILE", "GIT_SSL_CAINFO", "PIP_CERT", "REQUESTS_CA_BUNDLE"
 TRUST = dict.fromkeys(VARIABLES, "/agent/ca.pem")
 IGNORE_PROXY = "env -u http_proxy -u HTTP_PROXY -u https_proxy -u HTTPS_PROXY -u all_proxy -u ALL_PROXY"
 REFUSED = "no rule of permissions.web allows it"
-
-
-@pytest.fixture(scope="module")
-def sites() -> Iterator[Sites]:
-    with tempfile.TemporaryDirectory() as directory:
-        Path(directory).chmod(0o755)
-        with running_sites(Path(directory)) as sites:
-            yield sites
 
 
 @pytest.fixture(scope="module")

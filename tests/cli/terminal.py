@@ -1,0 +1,69 @@
+"""A command of ``agentos`` in a terminal of its own, as a person sees it."""
+
+import contextlib
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+import threading
+
+from tests.support.kernel import Kernel, environment, until
+from tests.support.wire import PATIENCE
+
+STYLE = re.compile(r"\x1b\[[0-9;]*[mK]")
+
+
+class Terminal:
+    """``agentos`` with these arguments in a terminal; ``data`` is all that was written to it."""
+
+    def __init__(self, kernel: Kernel, *arguments: str, lines: int = 24, columns: int = 80, **env: str) -> None:
+        self.master, self.slave = pty.openpty()
+        self.resize(lines, columns)
+        self.before = termios.tcgetattr(self.slave)
+        self.data = b""
+        self.process: subprocess.Popen[bytes] = subprocess.Popen(
+            ["setsid", "-c", sys.executable, "-m", "agentos", *arguments],
+            stdin=self.slave,
+            stdout=self.slave,
+            stderr=self.slave,
+            env={**environment(kernel.place), "AGENTOS_SOCKET": kernel.socket, "TERM": "xterm-256color", **env},
+            cwd=kernel.place,
+        )
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError):
+            while data := os.read(self.master, 65536):
+                self.data += data
+
+    @property
+    def shown(self) -> str:
+        """The data as text, without colours."""
+        return STYLE.sub("", self.data.decode(errors="replace"))
+
+    def resize(self, lines: int, columns: int) -> None:
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+    def type(self, keys: str) -> None:
+        os.write(self.master, keys.encode())
+
+    def wait_for(self, text: str, since: int = 0) -> int:
+        """Until it is shown behind ``since``; how much is shown then."""
+        until(lambda: text in self.shown[since:], f"{text!r} is shown")
+        return len(self.shown)
+
+    def end(self) -> int:
+        """Wait for its end; the terminal must be as before."""
+        status = self.process.wait(PATIENCE)
+        assert termios.tcgetattr(self.slave) == self.before
+        return status
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self.slave)
+        os.close(self.master)

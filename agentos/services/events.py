@@ -13,11 +13,15 @@ from msgspec import Raw, Struct
 from agentos.kernel.internal_errors import internal
 
 
-class AgentEvent(Struct, frozen=True):
-    """Something that happened to one agent."""
+class CallerEvent(Struct, frozen=True):
+    """Something that concerns one caller: an agent, a guest, or a connection of the operator."""
 
     agent_id: int
     name: str
+
+
+class AgentEvent(CallerEvent, frozen=True):
+    """Something that happened to one agent."""
 
 
 class AgentSpawned(AgentEvent, frozen=True):
@@ -120,7 +124,7 @@ class AgentEscalated(Struct, frozen=True):
     spawner: int | None = None
 
 
-class MessageReceived(AgentEvent, frozen=True):
+class MessageReceived(CallerEvent, frozen=True):
     """A mailbox accepted a message of ``size`` bytes; the reader may not have read it yet. It has no text.
 
     ``agent_id`` and ``name`` are the mailbox's owner. ``sender_id`` is 0 for a message of the kernel.
@@ -145,7 +149,7 @@ class StateChanged(Struct, frozen=True):
     deleted: bool
 
 
-class SyscallBlocked(AgentEvent, frozen=True):
+class SyscallBlocked(CallerEvent, frozen=True):
     """A call was refused by permission rules, or by a person whom they ask; ``agent_id`` and ``name`` are its caller's.
 
     ``rule`` decided it, None if several calls are counted together. ``reason`` is for people. Surplus refusals are
@@ -184,7 +188,7 @@ class ModelAvailable(Struct, frozen=True):
     model: str
 
 
-class CustomEvent(AgentEvent, frozen=True):
+class CustomEvent(CallerEvent, frozen=True):
     """The caller ``agent_id`` has published an event of its own: ``CUSTOM`` or ``custom.<name>``, with any JSON."""
 
     event_type: str
@@ -276,7 +280,7 @@ class KernelInterrupted(Struct, frozen=True):
 
 
 Event = (
-    AgentEvent
+    CallerEvent
     | AgentEscalated
     | StateChanged
     | ModelPaused

@@ -14,7 +14,16 @@ from agentos.kernel.caller import Caller
 from agentos.llm.settings import QueuePath
 from agentos.sandbox.sandbox import Sandbox
 from agentos.sandbox.status import Status
-from agentos.services.events import AgentEvent, AgentFailed, AgentOver, AgentPaused, AgentReady, AgentSpawned, Publish
+from agentos.services.events import (
+    AgentEvent,
+    AgentFailed,
+    AgentOver,
+    AgentPaused,
+    AgentReady,
+    AgentSpawned,
+    AgentState,
+    Publish,
+)
 from agentos_sdk import codec
 from agentos_sdk.errors import AlreadyExists, BadRequest, CallError, NotFound, Unavailable
 from agentos_sdk.values import End, Layer, ResourceUsage
@@ -251,12 +260,15 @@ class Registry:
         """Change the agent's state as :data:`~agentos.agents.lifecycle.NEXT` says, and publish the event."""
         state = NEXT[agent.state].get(type(event))
         assert state is not None, f"{agent.name}: {type(event).__name__} is impossible in the state {agent.state}"
+        is_new = state is not agent.state or isinstance(event, AgentSpawned)  # the first life has its state already
         agent.state = state
         if isinstance(event, AgentReady | AgentFailed | AgentOver):
             agent.arrived.set()
             agent.came_up = agent.came_up or isinstance(event, AgentReady)
         agent.pauses += isinstance(event, AgentPaused)
         self.publish(event)
+        if is_new:
+            self.publish(AgentState(agent.id, agent.name, str(state)))
 
     def find(self, number: int | None, name: str | None) -> Agent:
         """The agent that a request selects by exactly one of ``id`` and ``name``."""

@@ -13,7 +13,15 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.table import Table
 from agentos.llm.settings import Account
 from agentos.sandbox.status import Status
-from agentos.services.events import AgentOver, AgentReady, AgentResumed, Event
+from agentos.services.events import (
+    AgentOver,
+    AgentReady,
+    AgentResumed,
+    AgentSpawned,
+    AgentState,
+    AgentUnhealthy,
+    Event,
+)
 from agentos_sdk.errors import AlreadyExists, BadRequest, NotFound
 from agentos_sdk.values import End, Layer
 from tests.support.rights import Grants, Notebook
@@ -98,7 +106,20 @@ def test_a_change_of_state_is_published() -> None:
     registry.change(one, ready := AgentReady(one.id, "a", 77))
 
     assert one.state is State.RUNNING
-    assert published == [ready]
+    assert published == [ready, AgentState(one.id, "a", "running")]
+
+
+def test_a_first_life_announces_its_state_and_an_event_without_a_new_state_announces_none() -> None:
+    published = list[Event]()
+    registry, one = Registry(published.append), agent("a")
+
+    registry.begin_life(one)
+    registry.change(one, AgentReady(one.id, "a", 77))
+    registry.change(one, unhealthy := AgentUnhealthy(one.id, "a", "it is deaf"))
+
+    assert published[0] == AgentSpawned(one.id, "a")
+    assert published[1] == AgentState(one.id, "a", "starting")
+    assert published[-1] == unhealthy
 
 
 def test_an_event_that_is_impossible_in_a_state_is_a_bug_and_not_published() -> None:

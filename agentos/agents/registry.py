@@ -217,6 +217,7 @@ class Agent:
         if self.settled.is_set():  # otherwise it ended before it had begun, and its spawner has yet to learn of it
             self.settled = PAST
         self.output.shrink()
+        self.caller.counts.shrink()
 
 
 class Registry:

@@ -31,6 +31,7 @@ from .fair_queue import MIN_CHARGE, FairQueue, Path, Ticket, weighted_cost
 from .jobs import Job, ThinkResult, charge_for, outermost_account, queue_names, validate_question
 from .memory import RequestMemory
 from .model_availability import ModelState
+from .model_counts import ModelCounts
 from .providers.provider import Question, estimate_input_tokens
 from .queue_states import QueueState, queue_states
 from .settings import LLMSettings, QueuePath
@@ -67,6 +68,7 @@ class Line:
         self._suspended: Counter[Path] = Counter()  # requests neither in the queue nor in flight at the moment
         self._usage: dict[Path, AgentUsage] = {}
         self.on_use: Callable[[str, int, int, int | None], None] = lambda name, calls, tokens, cost: None
+        self.counts = ModelCounts()
         self._memory = RequestMemory()
         self._weights: dict[Path, float] = {}
         now = trio.current_time()
@@ -195,6 +197,8 @@ class Line:
             job.outcome = internal(bug, "the line to the model")
         finally:
             self._release_slot(job)
+            waited = trio.current_time() - job.arrived_at - job.earlier_seconds
+            self.counts.add_time(job.queue_path[-1].name, job.request.question.model, job.earlier_seconds, waited)
             job.release()
             job.done.set()
 
@@ -227,6 +231,7 @@ class Line:
             self._record_usage(queue_names(job.queue_path), calls, used)
             cost = self._budgets.cost_units(request.question.model, used)
             self.on_use(job.queue_path[-1].name, calls, used.total, cost)
+            self.counts.add_use(job.queue_path[-1].name, request.question.model, calls, used, cost)
             self._end_reservation()
 
     async def _reserve(self, job: Job) -> Grant:

@@ -32,12 +32,7 @@ from agentos.llm import budgets
 from agentos.llm.model import Model, open_model
 from agentos.private_files import UnsafeFile, describe_error
 from agentos.services import state, usage
-from agentos.services.events import (
-    IsolationProbed,
-    KernelInterrupted,
-    KernelStarted,
-    Subscriber,
-)
+from agentos.services.events import Events, IsolationProbed, KernelInterrupted, KernelStarted, Subscriber
 from agentos.syscalls import Services, reserved, table
 from agentos.threads import run_in_thread
 from agentos_sdk.project import CONFIG, RunningKernel, project_id
@@ -117,18 +112,20 @@ def describe_kernel(settings: Settings) -> RunningKernel:
 
 async def run_kernel(settings: Settings, host: Host, kernel_log: KernelLog) -> str | None:
     """Open the files in the state directory, then run a kernel; the files are closed last."""
+    events = Events()
     async with (
         open_logs(host.state_dir / "logs", settings.config.logs) as logs,
         open_database(host.state_dir / "agentos.db", SCHEMAS) as database,
-        open_audit(host.state_dir / "audit", __version__) as audit,
+        open_audit(host.state_dir / "audit", __version__, events.publish) as audit,
     ):
         kernel_log.attach(logs)
-        model, stops = await open_model(settings.config.llm, database), await KeptStops.load(database)
+        model, stops = await open_model(settings.config.llm, database, events.publish), await KeptStops.load(database)
         kernel = settings.config.kernel
-        stored = await state.State.load(database, state.StateLimits(kernel.max_state_keys, kernel.max_state_bytes))
+        limits = state.StateLimits(kernel.max_state_keys, kernel.max_state_bytes)
+        stored = await state.State.load(database, limits, events.publish)
         await stops.forget_others(list_agents(list_places(settings.config.root)))
         secrets = await run_in_thread(read_secrets, settings.config)
-        stores = Stores(model, database, audit, logs, stored, secrets)
+        stores = Stores(events, model, database, audit, logs, stored, secrets)
         access = open_access(settings.config, settings.show, host, stores)
         await access.approvals.load()
         return await Kernel(settings, host, model, access, stops).serve()

@@ -66,11 +66,13 @@ class DatabaseError(Exception):
 class _Unit:
     """Queued work; ``what`` names it in the log if it fails and no caller waits for it.
 
+    ``announce``, if set, is called with the result once that is committed, in the order of the commits.
     ``batch``, if set, does the work of ``item`` together with its neighbours in the queue that have the same ``batch``.
     """
 
     work: Callable[[sqlite3.Connection], Any]
     what: str | None = None
+    announce: Callable[[Any], None] | None = None
     batch: "Batch | None" = None
     item: Any = None
     state: Literal["waiting", "begun", "withdrawn"] = "waiting"
@@ -109,18 +111,19 @@ class Database:
     def __init__(self, path: Path, queue: trio.MemorySendChannel[_Unit]) -> None:
         self._path, self._queue = path, queue
 
-    async def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    async def write(self, work: Callable[[sqlite3.Connection], T], announce: Callable[[T], None] | None = None) -> T:
         """Run ``work`` and return its result once it is committed. Waits for room if the queue is full.
 
         If this raises, nothing of ``work`` was written: an exception of ``work`` itself, :class:`DatabaseError` if the
         file can't be written, or ``Cancelled``, which is only raised before ``work`` has begun. Reads use this, too.
+        ``announce`` is called with the result, in the order of the commits, before this returns.
         """
-        result: T = await self._queue_and_wait(_Unit(work))
+        result: T = await self._queue_and_wait(_Unit(work, announce=announce))
         return result
 
-    async def write_in_batch(self, batch: Batch, item: object) -> Any:
+    async def write_in_batch(self, batch: Batch, item: object, announce: Callable[[Any], None] | None = None) -> Any:
         """Like :meth:`write` for one item; those that wait at the same time are passed to ``batch`` together."""
-        return await self._queue_and_wait(_Unit(partial(batch, [item]), batch=batch, item=item))
+        return await self._queue_and_wait(_Unit(partial(batch, [item]), announce=announce, batch=batch, item=item))
 
     async def _queue_and_wait(self, unit: _Unit) -> Any:
         try:
@@ -179,6 +182,8 @@ class _Writer:
             results = [Error(DatabaseError(f"{display_path(self._path)}: {error}")) for _ in units]
         for number, (unit, result) in enumerate(zip(units, results, strict=True), 1):
             unit.result = result
+            if unit.announce is not None and isinstance(result, Value):
+                unit.announce(result.value)
             if unit.waiter is not None:
                 trio.lowlevel.reschedule(unit.waiter)
                 if not number % WOKEN_AT_ONCE:

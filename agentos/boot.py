@@ -19,6 +19,7 @@ from agentos.agents.commands.approval_notices import ApprovalNotices
 from agentos.agents.commands.run import CommandRunner
 from agentos.agents.event_lines import log_last_state
 from agentos.agents.health import HealthChecks
+from agentos.agents.jail import measured
 from agentos.agents.kept_stops import KeptStops
 from agentos.agents.life import PATH, LifeDeps, home
 from agentos.agents.supervision import SpawnLimits, Supervision
@@ -33,6 +34,8 @@ from agentos.llm.model import Model, open_model
 from agentos.private_files import UnsafeFile, describe_error
 from agentos.services import state, usage
 from agentos.services.events import Events, IsolationProbed, KernelInterrupted, KernelStarted, Subscriber
+from agentos.services.metrics.kernel_figures import LoopCounts
+from agentos.services.metrics.sampler import Sampler
 from agentos.syscalls import Services, reserved, table
 from agentos.threads import run_in_thread
 from agentos_sdk.project import CONFIG, RunningKernel, project_id
@@ -164,7 +167,14 @@ class Kernel:
             environment={"PATH": PATH, "LANG": "C.UTF-8", "HOME": home(), RUN_VARIABLE: host.run.id},
             runner=runner,
         )
-        self.events.subscribers = (*self.events.subscribers, self.notices.take_event, self.network.client.take_event)
+        self.sampler = Sampler(
+            partial(measured.list_agents, access.registry),
+            partial(measured.find_agent, access.registry),
+            access.lives.reader.read,
+            self.count_loop,
+        )
+        subscribers = (self.notices.take_event, self.network.client.take_event, self.sampler.take_event)
+        self.events.subscribers = (*self.events.subscribers, *subscribers)
         host_view = View(str(settings.config.directory), home())
         self.supervision = self._construct_tree(access, stops, host_view, runner)
         self.reload = Reload(
@@ -250,6 +260,7 @@ class Kernel:
                         self.notices,
                         self.state,
                         self.callers.background,
+                        self.sampler,
                     )
                     for service in services:
                         nursery.start_soon(service.serve)
@@ -279,6 +290,11 @@ class Kernel:
         self.jails.probed.set()
         await self.started.wait()
         self.events.publish(IsolationProbed(self.jails.found))
+
+    def count_loop(self) -> LoopCounts:
+        """The kernel's connections, and what waits in its queues."""
+        limit = self.connection_limit
+        return LoopCounts(limit.connections, limit.capacity, {"model": self.line.depth})
 
     async def write_counts(self) -> None:
         """Write to the audit log what is only counted: on each full hour, and when the kernel ends."""

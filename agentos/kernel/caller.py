@@ -11,6 +11,7 @@ from attrs import define, field
 
 from agentos_sdk.errors import CallError
 
+from .call_counts import CallCounts
 from .ports import Approvals, AuditLog, Authorizer, Decision, Entry, MustAsk, Phase, Right
 
 if TYPE_CHECKING:
@@ -152,6 +153,7 @@ class Caller:
     become: "Become | None" = None
     approvals: Approvals | None = None
     uid: int | None = None
+    counts: CallCounts = field(factory=CallCounts)
 
     @property
     def shown_name(self) -> str:

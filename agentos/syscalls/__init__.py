@@ -45,6 +45,8 @@ from . import (
 )
 from .spawn import Spawning
 
+NOOP = int(Op.NOOP)
+
 
 class Services(Struct, frozen=True):
     """What the handlers of system calls use.
@@ -108,4 +110,5 @@ def reserved() -> Mapping[Op, int]:
 
 
 def echo(caller: Caller, body: bytes) -> bytes:
+    caller.counts.ok[NOOP] += 1
     return body

@@ -25,13 +25,10 @@ from .history import KEPT_SECONDS, History
 from .kernel_figures import LoopCounts, LoopLag, read_kernel
 from .limit_warnings import WARNING_SHARE, LimitWarnings
 from .proc import read_host
+from .schedule import Schedule
 
 log = logging.getLogger(__name__)
 
-INTERVAL = 5.0  # seconds between two samples of all agents, and of the kernel
-WATCHED_INTERVAL = 1.0  # seconds between two samples of agents that a caller watches
-WATCHED_SECONDS = 10.0  # for which a caller that has asked about an agent watches it
-MAX_AGE = 0.9  # seconds; a caller that asks gets a sample that isn't older
 DISK_ROUNDS = 3  # between two looks at how full workspaces are
 MAX_ENDED = 100  # ended agents whose last figures are kept
 AGENT_COLUMNS: Final[Mapping[str, Literal["d", "f"]]] = {"cpu": "f", "memory_bytes": "d", "pids": "f"}
@@ -74,7 +71,7 @@ class Sampler:
     disk: str = "/"
     _last: dict[int, AgentFigures] = field(factory=dict)  # by agent id
     _histories: dict[int, History] = field(factory=dict)
-    _watched: dict[int, float] = field(factory=dict)  # by agent id: until when, on Trio's clock
+    _schedule: Schedule = field(factory=Schedule)
     _ended: OrderedDict[int, AgentFigures] = field(factory=OrderedDict)
     _kernel: KernelFigures = field(factory=lambda: KernelFigures(time.time()))
     _host: HostFigures = field(factory=HostFigures)
@@ -138,8 +135,7 @@ class Sampler:
 
     async def refresh(self, wanted: Collection[int]) -> None:
         """Watch these agents from now on, and sample those that have no sample of now."""
-        now = trio.current_time()
-        self._watched |= dict.fromkeys(wanted, now + WATCHED_SECONDS)
+        self._schedule.watch(wanted, trio.current_time())
         await self._sample_agents(wanted)
 
     async def serve(self) -> None:
@@ -148,14 +144,14 @@ class Sampler:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._lag.serve)
             while True:
-                due = trio.current_time() + INTERVAL
-                await self.sample(with_disk=rounds % DISK_ROUNDS == 0)
-                rounds += 1
-                while (left := due - trio.current_time()) > WATCHED_INTERVAL / 2:
-                    await trio.sleep(min(left, WATCHED_INTERVAL))
-                    self._watched = {one: until for one, until in self._watched.items() if until > trio.current_time()}
-                    if self._watched:
-                        await self._sample_agents(self._watched)
+                began = trio.current_time()
+                due = self._schedule.take_due(began)
+                if due is None:
+                    await self.sample(with_disk=rounds % DISK_ROUNDS == 0)
+                    rounds += 1
+                elif due:
+                    await self._sample_agents(due)
+                await trio.sleep_until(self._schedule.next_look(began))
 
     async def sample(self, with_disk: bool = False) -> None:
         """Take a sample of the kernel, the host and all agents, and warn of limits that are near."""

@@ -23,6 +23,7 @@ from agentos.services.events import (
     AgentSpawned,
     AgentState,
     Publish,
+    discard,
 )
 from agentos_sdk import codec
 from agentos_sdk.errors import AlreadyExists, BadRequest, CallError, NotFound, Unavailable
@@ -226,7 +227,7 @@ class Registry:
     The only place that changes an agent's state, and publishes each change.
     """
 
-    def __init__(self, publish: Publish = lambda event: None) -> None:
+    def __init__(self, publish: Publish = discard) -> None:
         self.publish = publish
         self._by_id: OrderedDict[int, Agent] = OrderedDict()
         self._by_name: dict[str, Agent] = {}

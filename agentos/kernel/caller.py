@@ -198,10 +198,8 @@ class Caller:
         intent: int | None = None,
     ) -> Entry:
         """The audit log entry for a call of this caller."""
-        caller = (self.id, self.name, self.kind)
-        return Entry(
-            *caller, call, about, decision.effect, decision.rule, phase, outcome, duration, intent, self.family
-        )
+        caller, by = (self.id, self.name, self.kind), (decision.effect, decision.rule)
+        return Entry(*caller, call, about, *by, phase, outcome, duration, intent, self.family, decision.reason)
 
 
 class Become(Protocol):

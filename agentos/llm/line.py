@@ -122,6 +122,7 @@ class Line:
         """Send requests to the provider until cancelled."""
         try:
             async with trio.open_nursery() as jobs:
+                jobs.start_soon(self._client.serve)
                 while True:
                     job = await self._next_job()
                     if job.next_turn is None:

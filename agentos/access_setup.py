@@ -69,6 +69,7 @@ def open_access(config: Config, show: Subscriber, host: Host, stores: Stores) ->
     spaces = StateSpaces(registry, stores.state)
     lives = LifeCounter(registry, UsageReader(registry), used)
     model.line.on_use, model.budgets.on_exhausted = used.add_model_use, events.publish
+    model.line.contents.list_secrets = stores.secrets.list_values
     life_entries = LifeEntries(registry, audit)
     names = Names(home(), str(config.directory))
     callers = Callers(

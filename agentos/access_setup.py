@@ -70,6 +70,7 @@ def open_access(config: Config, show: Subscriber, host: Host, stores: Stores) ->
     spaces = StateSpaces(registry, stores.state)
     lives = LifeCounter(registry, UsageReader(registry), used)
     model.line.on_use = used.add_model_use
+    model.line.contents.list_secrets = stores.secrets.list_values
     life_entries = LifeEntries(registry, audit)
     names = Names(home(), str(config.directory))
     callers = Callers(

@@ -28,6 +28,7 @@ from . import (
     approvals,
     audit,
     background,
+    contents,
     exec,
     files,
     http,
@@ -98,6 +99,7 @@ def table(services: Services) -> tuple[Syscall, ...]:
         *kernel.syscalls(s.supervision, s.line, s.audit, s.approvals, s.config_file),
         *usage.syscalls(s.registry, s.line, s.lives),
         *audit.syscalls(s.audit),
+        *contents.syscalls(s.line),
         *approvals.syscalls(s.approvals),
         *background.syscalls(s.background),
     )

@@ -34,6 +34,7 @@ class Poller:
     _epoll: select.epoll = field(factory=select.epoll)
     _waiting: dict[int, tuple[Task, Callable[[], object]]] = field(factory=dict)  # by descriptor
     _on_hangup: dict[int, Callable[[], object]] = field(factory=dict)  # by descriptor
+    _watched: dict[int, tuple[Callable[[int], object], trio.Nursery]] = field(factory=dict)  # by descriptor
     _registered: dict[int, int] = field(factory=dict)  # events by descriptor
     _yield_again: float = 0.0  # in the time of perf_counter()
 
@@ -51,6 +52,15 @@ class Poller:
 
         result: T = await wait_task_rescheduled(abort)
         return result
+
+    def watch(self, fd: int, notify: Callable[[int], object], nursery: trio.Nursery) -> None:
+        """Call ``notify`` with epoll's events whenever ``fd`` has some, until :meth:`forget`; no task waits for it.
+
+        ``notify`` must not block, and may get events of an earlier file with this descriptor. What it raises is raised
+        in the nursery, and ends this.
+        """
+        self._watched[fd] = (notify, nursery)
+        self._register(fd, select.EPOLLIN)
 
     @contextlib.contextmanager
     def watch_hangup(self, fd: int, notify: Callable[[], object]) -> Iterator[None]:
@@ -74,6 +84,7 @@ class Poller:
 
     def forget(self, fd: int) -> None:
         """Stop watching ``fd``. Must be called before it is closed."""
+        self._watched.pop(fd, None)
         if self._registered.pop(fd, None) is not None and not self._epoll.closed:
             with contextlib.suppress(OSError):  # closed already, which Linux takes as unregistered
                 self._epoll.unregister(fd)
@@ -86,8 +97,8 @@ class Poller:
                 await wait_readable(self._epoll.fileno())
                 turn_ends = perf_counter() + TURN_SECONDS
                 while ready := poll(0, BATCH):
-                    for fd, _ in ready:
-                        answered = self._read(fd)
+                    for fd, events in ready:
+                        answered = self._read(fd, events)
                         if perf_counter() > turn_ends:
                             await trio.lowlevel.checkpoint()
                             turn_ends = perf_counter() + TURN_SECONDS
@@ -107,8 +118,11 @@ class Poller:
             if lost > MAX_YIELD_SECONDS:
                 self._yield_again = begin + 100 * lost
 
-    def _read(self, fd: int) -> bool:
-        """Call the function that waits for this descriptor; returns whether it waits on."""
+    def _read(self, fd: int, events: int) -> bool:
+        """Call the function that waits for this descriptor; returns whether it has read, and waits on."""
+        if fd in self._watched:
+            self._notify(fd, events)
+            return False
         if fd in self._on_hangup:
             if has_hung_up(fd):  # otherwise the report is for an earlier file with this descriptor
                 self._on_hangup.pop(fd)()
@@ -126,6 +140,18 @@ class Poller:
             if self._waiting.pop(fd, None) is not None:
                 reschedule(task, Error(error))
             return False
+
+    def _notify(self, fd: int, events: int) -> None:
+        notify, nursery = self._watched[fd]
+        try:
+            notify(events)
+        except Exception as error:
+            self.forget(fd)
+            nursery.start_soon(_fail, error)
+
+
+async def _fail(error: Exception) -> None:
+    raise error
 
 
 def has_hung_up(fd: int) -> bool:

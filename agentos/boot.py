@@ -52,7 +52,7 @@ from .kernel.poller import Poller
 from .kernel.record import record_kernel
 from .network_setup import Network, read_secrets
 from .permissions.answers import TABLES as ANSWERS
-from .permissions.approvals import TABLES as APPROVALS
+from .permissions.approval_entries import TABLES as APPROVALS
 from .sandbox.report import probe
 from .services.audit.log import open_audit
 from .services.audit.traffic import Traffic

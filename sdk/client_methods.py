@@ -11,6 +11,7 @@ import attrs
 from agentos_sdk.calls import (
     agents,
     audit,
+    events,
     host,
     http,
     inspect,
@@ -222,6 +223,10 @@ METHODS = (
     Method("fetch", state.Fetch, positional="key scope"),
     Method("delete", state.Delete, positional="key scope if_version"),
     Method("keys", state.Keys, positional="prefix scope limit after"),
+    Method("subscribe", events.Subscribe, positional="event_types"),
+    Method("unsubscribe", events.Unsubscribe, positional="event_types all"),
+    Method("poll_events", events.PollEvents, positional="max timeout since", wait="timeout"),
+    Method("emit", events.Emit, positional="event_type data"),
     THINK,
     THINK_STREAM,
     HTTP,

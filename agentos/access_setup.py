@@ -38,6 +38,7 @@ from .services.usage import UsageLog
 class Stores:
     """What was opened and read before agents and callers are known."""
 
+    events: Events
     model: Model
     database: Database
     audit: Audit
@@ -65,13 +66,14 @@ class Access:
 
 def open_access(config: Config, show: Subscriber, host: Host, stores: Stores) -> Access:
     """Construct what knows agents and callers, and subscribe to events."""
-    events, mail, used = Events(), Mailboxes(), UsageLog(stores.database)
+    events, mail, used = stores.events, Mailboxes(stores.events.publish), UsageLog(stores.database)
     model, audit, logs = stores.model, stores.audit, stores.logs
     registry = Registry(events.publish)
     approvals = _construct_approvals(config.approvals, registry, stores.database, audit)
     spaces = StateSpaces(registry, stores.state)
     lives = LifeCounter(registry, UsageReader(registry), used)
-    model.line.on_use, model.budgets.on_exhausted = used.add_model_use, events.publish
+    model.line.on_use = used.add_model_use
+    model.line.contents.list_secrets = stores.secrets.list_values
     life_entries = LifeEntries(registry, audit)
     names = Names(home(), str(config.directory))
     callers = Callers(

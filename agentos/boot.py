@@ -19,7 +19,7 @@ from agentos.agents.commands.approval_notices import ApprovalNotices
 from agentos.agents.commands.run import CommandRunner
 from agentos.agents.event_lines import log_last_state
 from agentos.agents.health import HealthChecks
-from agentos.agents.jail import measured
+from agentos.agents.jail.measured import MeasuredAgents
 from agentos.agents.kept_stops import KeptStops
 from agentos.agents.life import PATH, LifeDeps, home
 from agentos.agents.supervision import SpawnLimits, Supervision
@@ -33,14 +33,9 @@ from agentos.llm import budgets
 from agentos.llm.model import Model, open_model
 from agentos.private_files import UnsafeFile, describe_error
 from agentos.services import state, usage
-from agentos.services.events import (
-    IsolationProbed,
-    KernelInterrupted,
-    KernelStarted,
-    Subscriber,
-)
+from agentos.services.events import Events, IsolationProbed, KernelInterrupted, KernelStarted, Subscriber
 from agentos.services.metrics.kernel_figures import LoopCounts
-from agentos.services.metrics.sampler import Sampler
+from agentos.services.metrics.sampler import AgentSources, Sampler
 from agentos.syscalls import Services, table
 from agentos.threads import run_in_thread
 from agentos_sdk.project import CONFIG, RunningKernel, project_id
@@ -120,18 +115,20 @@ def describe_kernel(settings: Settings) -> RunningKernel:
 
 async def run_kernel(settings: Settings, host: Host, kernel_log: KernelLog) -> str | None:
     """Open the files in the state directory, then run a kernel; the files are closed last."""
+    events = Events()
     async with (
         open_logs(host.state_dir / "logs", settings.config.logs) as logs,
         open_database(host.state_dir / "agentos.db", SCHEMAS) as database,
-        open_audit(host.state_dir / "audit", __version__) as audit,
+        open_audit(host.state_dir / "audit", __version__, events.publish) as audit,
     ):
         kernel_log.attach(logs)
-        model, stops = await open_model(settings.config.llm, database), await KeptStops.load(database)
+        model, stops = await open_model(settings.config.llm, database, events.publish), await KeptStops.load(database)
         kernel = settings.config.kernel
-        stored = await state.State.load(database, state.StateLimits(kernel.max_state_keys, kernel.max_state_bytes))
+        limits = state.StateLimits(kernel.max_state_keys, kernel.max_state_bytes)
+        stored = await state.State.load(database, limits, events.publish)
         await stops.forget_others(list_agents(list_places(settings.config.root)))
         secrets = await run_in_thread(read_secrets, settings.config)
-        stores = Stores(model, database, audit, logs, stored, secrets)
+        stores = Stores(events, model, database, audit, logs, stored, secrets)
         access = open_access(settings.config, settings.show, host, stores)
         await access.approvals.load()
         return await Kernel(settings, host, model, access, stops).serve()
@@ -171,12 +168,15 @@ class Kernel:
             environment={"PATH": PATH, "LANG": "C.UTF-8", "HOME": home(), RUN_VARIABLE: host.run.id},
             runner=runner,
         )
-        self.sampler = Sampler(
-            partial(measured.list_agents, access.registry),
-            partial(measured.find_agent, access.registry),
-            access.lives.reader.read,
-            self.count_loop,
+        measured = MeasuredAgents(access.registry, self.jails.disk)
+        sources = AgentSources(
+            list_agents=measured.list_agents,
+            find_agent=measured.find_agent,
+            read_usage=access.lives.reader.read_running,
+            read_working_set=measured.read_working_set,
+            read_disk=measured.read_disk,
         )
+        self.sampler = Sampler(sources, self.count_loop, self.events.publish, str(host.state_dir))
         subscribers = (self.notices.take_event, self.network.client.take_event, self.sampler.take_event)
         self.events.subscribers = (*self.events.subscribers, *subscribers)
         host_view = View(str(settings.config.directory), home())

@@ -11,6 +11,7 @@ import attrs
 from agentos_sdk.calls import (
     agents,
     audit,
+    contents,
     events,
     host,
     http,
@@ -204,6 +205,7 @@ METHODS = (
     Method("decide", permissions.Decide, positional="id allow reason remember for_ forget"),
     Method("get_audit_log", audit.GetAuditLog, positional="category agent_id since_id limit", take="entries"),
     Method("set_audit_config", audit.SetAuditConfig, take="config"),
+    Method("get_contents", contents.GetContents, positional="name agent_id since_id limit"),
     Method(
         "read_file",
         host.Read,

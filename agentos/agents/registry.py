@@ -23,6 +23,7 @@ from agentos.services.events import (
     AgentSpawned,
     AgentState,
     Publish,
+    discard,
 )
 from agentos_sdk import codec
 from agentos_sdk.errors import AlreadyExists, BadRequest, CallError, NotFound, Unavailable
@@ -217,6 +218,7 @@ class Agent:
         if self.settled.is_set():  # otherwise it ended before it had begun, and its spawner has yet to learn of it
             self.settled = PAST
         self.output.shrink()
+        self.caller.counts.shrink()
 
 
 class Registry:
@@ -225,7 +227,7 @@ class Registry:
     The only place that changes an agent's state, and publishes each change.
     """
 
-    def __init__(self, publish: Publish = lambda event: None) -> None:
+    def __init__(self, publish: Publish = discard) -> None:
         self.publish = publish
         self._by_id: OrderedDict[int, Agent] = OrderedDict()
         self._by_name: dict[str, Agent] = {}

@@ -2,11 +2,15 @@
 
 Trio's ``wait_readable`` costs an ``epoll_ctl`` and a task switch, about 10 µs, and most calls take less. Here the
 poller's task calls a function that reads and answers; the connection's own task runs only when that function says so.
+
+Trio polls only when all runnable tasks have run a step. Where these take long the poller also reads between two steps:
+it is one of Trio's instruments.
 """
 
 import contextlib
 import os
 import select
+from collections import deque
 from collections.abc import Callable, Iterator
 from time import perf_counter
 from typing import TypeVar
@@ -19,12 +23,12 @@ from trio.lowlevel import Abort, Task, current_task, reschedule, wait_readable, 
 T = TypeVar("T")
 
 BATCH = 256  # file descriptors per epoll_wait(); Linux reports the others first the next time
-TURN_SECONDS = 0.00025  # seconds of reading before Trio's other tasks run
+TURN_SECONDS = 0.00025  # seconds of reading before Trio's other tasks run, and of their steps before it reads again
 MAX_YIELD_SECONDS = 0.0005  # seconds; a client needs less for its next request
 
 
 @define(eq=False)
-class Poller:
+class Poller(trio.abc.Instrument):
     """Reads from file descriptors as soon as they are readable. :meth:`run` must be running.
 
     A descriptor stays registered while its task is busy, so nothing is re-registered for each request. It is removed at
@@ -35,7 +39,11 @@ class Poller:
     _waiting: dict[int, tuple[Task, Callable[[], object]]] = field(factory=dict)  # by descriptor
     _on_hangup: dict[int, Callable[[], object]] = field(factory=dict)  # by descriptor
     _registered: dict[int, int] = field(factory=dict)  # events by descriptor
-    _yield_again: float = 0.0  # in the time of perf_counter()
+    _ready: deque[int] = field(factory=deque)  # reported as readable, and not read yet
+    _task: Task | None = None  # of :meth:`run`
+    _others_ran: bool = False  # since it read for a turn
+    _read_again: float = 0.0  # between two steps, not before this time of perf_counter()
+    _yield_again: float = 0.0  # in the same time
 
     async def wait(self, fd: int, read: Callable[[], T | None]) -> T:
         """Call ``read`` whenever ``fd`` is readable until it returns something other than None, or raises.
@@ -80,19 +88,46 @@ class Poller:
 
     async def run(self) -> None:
         """Serve until cancelled. Errors of a connection are raised in its own task."""
-        poll = self._epoll.poll
-        with self._epoll:
-            while True:
-                await wait_readable(self._epoll.fileno())
-                turn_ends = perf_counter() + TURN_SECONDS
-                while ready := poll(0, BATCH):
-                    for fd, _ in ready:
-                        answered = self._read(fd)
-                        if perf_counter() > turn_ends:
-                            await trio.lowlevel.checkpoint()
-                            turn_ends = perf_counter() + TURN_SECONDS
-                    if answered and len(ready) == 1:
-                        self._yield_cpu()
+        self._task = current_task()
+        trio.lowlevel.add_instrument(self)
+        try:
+            with self._epoll:
+                while True:
+                    await wait_readable(self._epoll.fileno())
+                    turn_ends = perf_counter() + TURN_SECONDS
+                    while found := self._find_ready():
+                        while self._ready:
+                            answered = self._read(self._ready.popleft())
+                            if perf_counter() > turn_ends:
+                                self._end_turn()
+                                await trio.lowlevel.checkpoint()
+                                turn_ends = perf_counter() + TURN_SECONDS
+                        if answered and found == 1:
+                            self._yield_cpu()
+                    self._end_turn()
+        finally:
+            trio.lowlevel.remove_instrument(self)
+
+    def before_task_step(self, task: Task) -> None:
+        """Read for a turn if the steps of other tasks have taken as long since the last one."""
+        if task is self._task:
+            return
+        if self._others_ran and (now := perf_counter()) > self._read_again:
+            self._find_ready()
+            while self._ready and perf_counter() < now + TURN_SECONDS:
+                self._read(self._ready.popleft())
+            self._end_turn()
+        self._others_ran = True
+
+    def _end_turn(self) -> None:
+        self._others_ran = False
+        self._read_again = perf_counter() + TURN_SECONDS
+
+    def _find_ready(self) -> int:
+        """Poll if all that was ready has been read; returns how many descriptors are to be read."""
+        if not self._ready:
+            self._ready.extend([fd for fd, _ in self._epoll.poll(0, BATCH)])
+        return len(self._ready)
 
     def _yield_cpu(self) -> None:
         """Let the client that was answered send its next request before the next poll, if it runs on this CPU.

@@ -21,6 +21,7 @@ from msgspec import Struct, json
 from msgspec.structs import replace
 
 from agentos.database import Database, DatabaseError
+from agentos.kernel.asking import note_unapproved
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import AuditLog, Decision, Question, Right
 from agentos.services.events import (
@@ -466,7 +467,7 @@ async def require_or_ask(caller: Caller, right: Right, shown: Callable[[], str],
                 return allowed
             await approvals.wait(caller, question, max(0.0, deadline - trio.current_time()), former)
         except CallError as error:
-            caller.audit.note(caller.entry(question.call, question.about, decision, "outcome", error.code))
+            note_unapproved(caller, question, error)
             raise
         former = question
 

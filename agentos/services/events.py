@@ -302,6 +302,10 @@ Publish = Callable[[Event], None]
 Subscriber = Callable[[Event], None]
 
 
+def discard(event: Event) -> None:
+    """Publish an event where nothing subscribes."""
+
+
 @define(eq=False)
 class Events:
     """Delivers each event to each subscriber, in the order of publication.

@@ -58,6 +58,7 @@ POLL_EVENTS = 0x62
 EMIT = 0x63
 GET_AUDIT_LOG = 0x76
 SET_AUDIT_CONFIG = 0x77
+GET_CONTENTS = 0x78
 METRICS_SYSTEM = 0xC0
 
 
@@ -392,6 +393,16 @@ class Calls:
                 "log_state": log_state,
             },
         )
+
+    def get_contents(
+        self, name: str | None = None, agent_id: int | None = None, since_id: int | None = None, limit: int = 50
+    ) -> Reply:
+        """Get the newest ``limit`` questions of an agent, or of all; with ``since_id`` the first ones after that one.
+
+        Only the operator may. A reply has at least one question and otherwise at most 256 KiB of them: while
+        ``more`` is true, ask again.
+        """
+        return self._make_call(GET_CONTENTS, {"name": name, "agent_id": agent_id, "since_id": since_id, "limit": limit})
 
     def read_file(
         self, path: str, offset: int = 0, limit: int | None = None, encoding: Literal["utf-8", "base64"] = "utf-8"

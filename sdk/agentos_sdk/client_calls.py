@@ -28,6 +28,7 @@ from .calls.agents import (
     Wait,
 )
 from .calls.audit import AuditEntry, GetAuditLog, SetAuditConfig
+from .calls.contents import Contents, GetContents
 from .calls.events import Emit, Emitted, EventList, PollEvents, Subscribe, Subscribed, Unsubscribe, Unsubscribed
 from .calls.host import Content, Exec, Executed, Read, Write, Written
 from .calls.http import HTTP, HTTPResponse
@@ -380,6 +381,18 @@ class Calls:
                 },
             )
         ).config
+
+    async def get_contents(
+        self, name: str | None = None, agent_id: int | None = None, since_id: int | None = None, limit: int = 50
+    ) -> Contents:
+        """Get the newest ``limit`` questions of an agent, or of all; with ``since_id`` the first ones after that one.
+
+        Only the operator may. A reply has at least one question and otherwise at most 256 KiB of them: while
+        ``more`` is true, ask again.
+        """
+        return await self._make_call(
+            GetContents, {"name": name, "agent_id": agent_id, "since_id": since_id, "limit": limit}
+        )
 
     async def read_file(
         self, path: str, offset: int = 0, limit: int | None = None, encoding: Literal["utf-8", "base64"] = "utf-8"

@@ -61,6 +61,7 @@ TABLE = {
     "HTTP http://127.0.0.1:8080": "ddddd",
     "METRICS_SYSTEM": "dddda",
     "SET_AUDIT_CONFIG": "dddda",
+    "GET_CONTENTS": "dddda",
     "READ /home/ada/.ssh/id_ed25519": "ddddd",
     "READ ${workspace}/.env": "ddddd",
     "EXEC sudo ls": "ddddd",

@@ -1,12 +1,17 @@
 """What agents, the kernel and the host use, as values. Unknown is None, never 0; ``cpu`` is in cores."""
 
+from collections.abc import Mapping
+
 from msgspec import Struct
+
+from agentos_sdk.values import ResourceUsage
 
 
 class MeasuredAgent(Struct, frozen=True):
     """An agent as the sampler needs it. ``since`` is when its present life began, on Trio's clock.
 
-    ``memory_limit`` is in bytes, None without one, as is ``pids_limit``.
+    ``limits`` are those in force by resource: ``memory`` and ``disk`` in bytes, ``pids`` processes and threads.
+    ``used`` is what its last life used, once that has ended.
     """
 
     agent_id: int
@@ -15,12 +20,19 @@ class MeasuredAgent(Struct, frozen=True):
     lives: int
     since: float
     runs: bool
-    memory_limit: int | None = None
-    pids_limit: int | None = None
+    limits: Mapping[str, int] = {}
+    used: ResourceUsage | None = None
+
+
+class Reading(Struct, frozen=True):
+    """What a running agent used at a moment, in seconds since the epoch."""
+
+    at: float
+    usage: ResourceUsage
 
 
 class AgentFigures(Struct, frozen=True):
-    """An agent at its last sample. Times are seconds since the epoch.
+    """An agent at its last sample, ``at`` in seconds since the epoch.
 
     ``source`` says what counted: ``cgroup v1``, ``cgroup v2`` or /proc; empty: nothing did, and ``reason`` says why.
     ``cpu`` is that since the sample before, or since its life began. ``cpu_seconds`` and the peak are of its present
@@ -45,7 +57,7 @@ class AgentFigures(Struct, frozen=True):
 
 
 class KernelFigures(Struct, frozen=True):
-    """The kernel's own process at its last sample; ``at`` is seconds since the epoch.
+    """The kernel's own process at its last sample, ``at`` in seconds since the epoch.
 
     ``loop_lag_seconds`` is the longest that a due task had to wait for the event loop since the sample before.
     ``waiting`` are the lengths of queues by name.
@@ -61,4 +73,24 @@ class KernelFigures(Struct, frozen=True):
     fds_limit: int | None = None
     connections: int | None = None
     connections_limit: int | None = None
-    waiting: dict[str, int] = {}
+    waiting: Mapping[str, int] = {}
+
+
+class HostFigures(Struct, frozen=True):
+    """The host at the kernel's last sample. The disk is the file system of the kernel's state directory.
+
+    The network is all interfaces but the loopback, since the host's start.
+    """
+
+    cpu: float | None = None
+    cpu_seconds: float | None = None
+    cpu_count: int | None = None
+    load: tuple[float, float, float] | None = None
+    memory_total_bytes: int | None = None
+    memory_available_bytes: int | None = None
+    swap_total_bytes: int | None = None
+    swap_free_bytes: int | None = None
+    disk_total_bytes: int | None = None
+    disk_free_bytes: int | None = None
+    received_bytes: int | None = None
+    sent_bytes: int | None = None

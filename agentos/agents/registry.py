@@ -1,8 +1,6 @@
 """Agent registry: all present and recent agents with their state, restarts and exit status."""
 
-import json
 import math
-import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -15,13 +13,13 @@ from agentos.llm.settings import QueuePath
 from agentos.sandbox.sandbox import Sandbox
 from agentos.sandbox.status import Status
 from agentos.services.events import AgentEvent, AgentFailed, AgentOver, AgentPaused, AgentReady, AgentSpawned, Publish
-from agentos_sdk import codec
 from agentos_sdk.errors import AlreadyExists, BadRequest, CallError, NotFound, Unavailable
 from agentos_sdk.values import End, Layer, ResourceUsage
 from supervisors import Supervisor
 
 from .lifecycle import ALIVE, NEXT, State
 from .output import Output
+from .packed_layers import PackedLayers
 from .rate_limit import Rate
 from .spec import AgentSpec
 
@@ -125,7 +123,7 @@ class Agent:
     pauses: int = 0  # how often it was paused
     health: Health = field(factory=Health)
     over: trio.Event = field(factory=trio.Event)  # it has ended and won't be restarted
-    packed_layers: bytes = b""  # instead of its layers, of an ended agent
+    packed_layers: PackedLayers | None = None  # instead of its layers, of an ended agent
 
     @property
     def id(self) -> int:
@@ -206,23 +204,22 @@ class Agent:
 
     def recall_layers(self) -> Mapping[str, Layer]:
         """The isolation layers, in the present life or the last."""
-        if not self.packed_layers:
-            return self.layers
-        return {name: Layer(**fields) for name, fields in json.loads(zlib.decompress(self.packed_layers)).items()}
+        return self.packed_layers.unpack() if self.packed_layers is not None else self.layers
 
-    def shrink(self) -> None:
+    def shrink(self, example: bytes | None = None) -> PackedLayers:
         """Free what only a life needs, of a spawned agent that is over: a thousand such agents are kept.
 
-        What LIST, INSPECT, WAIT and LOGS say of it stays.
+        What LIST, INSPECT, WAIT and LOGS say of it stays. ``example`` is that of another agent's packed layers.
         """
         self.program = self.supervisor = self.start_scope = None
-        self.packed_layers, self.layers = zlib.compress(codec.encode(self.layers), 1), {}
+        self.packed_layers, self.layers = PackedLayers.pack(self.layers, example), {}
         self.dismissed = self.connected = self.over = self.arrived = self.caller.greeted = PAST
         if self.health == UNCHECKED:
             self.health = UNCHECKED
         if self.settled.is_set():  # otherwise it ended before it had begun, and its spawner has yet to learn of it
             self.settled = PAST
         self.output.shrink()
+        return self.packed_layers
 
 
 class Registry:
@@ -235,6 +232,7 @@ class Registry:
         self.publish = publish
         self._by_id: OrderedDict[int, Agent] = OrderedDict()
         self._by_name: dict[str, Agent] = {}
+        self._examples: dict[str, bytes] = {}  # of packed layers, by level of isolation
 
     def __iter__(self) -> Iterator[Agent]:
         return iter(self._by_id.values())
@@ -253,6 +251,13 @@ class Registry:
             del self._by_id[other.id]
             if self._by_name.get(other.name) is other:
                 del self._by_name[other.name]
+
+    def shrink(self, agent: Agent) -> None:
+        """Free what only a life needs, of an agent that is over."""
+        had_layers, level = bool(agent.layers), agent.spec.isolation
+        packed = agent.shrink(self._examples.get(level))
+        if had_layers:
+            self._examples.setdefault(level, packed.example)
 
     def begin_life(self, agent: Agent) -> None:
         """Reset what belongs to a single life, before the agent's program is started."""

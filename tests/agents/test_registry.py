@@ -154,7 +154,7 @@ def test_an_ended_agent_tells_what_it_told_before() -> None:
     one.layers = LAYERS
     one.output.add("stdout", "its last words")
     one.over.set()
-    one.shrink()
+    Registry().shrink(one)
 
     assert one.recall_layers() == LAYERS
     assert [line.text for line in one.output.last(5)] == ["its last words"]
@@ -162,14 +162,26 @@ def test_an_ended_agent_tells_what_it_told_before() -> None:
     assert not one.settled.is_set()
 
 
+def test_agents_of_other_levels_and_without_layers_tell_what_they_told_before() -> None:
+    registry, layers = Registry(), [{}, LAYERS, {"root": Layer(True, False, reason="none here")}, LAYERS]
+    ended = [agent(str(number)) for number in range(4)]
+    for one, own in zip(ended, layers, strict=True):
+        one.layers = own
+        registry.shrink(one)
+
+    assert [one.recall_layers() for one in ended] == layers
+
+
 def test_an_ended_agent_takes_little_memory() -> None:
+    registry = Registry()
+
     def remember(number: int) -> Agent:
         one = agent(f"a{number}")
         one.layers = copy.deepcopy(LAYERS)
         one.output.add("stdout", "its last words")
         one.settle()
         one.over.set()
-        one.shrink()
+        registry.shrink(one)
         return one
 
     remember(0)

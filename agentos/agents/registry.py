@@ -1,7 +1,7 @@
 """Agent registry: all present and recent agents with their state, restarts and exit status."""
 
 import math
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -230,8 +230,9 @@ class Registry:
 
     def __init__(self, publish: Publish = lambda event: None) -> None:
         self.publish = publish
-        self._by_id: OrderedDict[int, Agent] = OrderedDict()
+        self._by_id: dict[int, Agent] = {}
         self._by_name: dict[str, Agent] = {}
+        self._ended: deque[Agent] = deque()  # for good, in that order
         self._examples: dict[str, bytes] = {}  # of packed layers, by level of isolation
 
     def __iter__(self) -> Iterator[Agent]:
@@ -244,20 +245,21 @@ class Registry:
             raise AlreadyExists(f"name: an agent called {agent.name!r} exists (id {holder.id}, {holder.state})")
         self._by_name[agent.name] = agent
         self._by_id[agent.id] = agent
-        over = [other for other in self if other.over.is_set() and not other.declared]
-        for other in over[:-MAX_ENDED_WHOLE]:
-            other.output.trim(LAST_LINES, LAST_BYTES)
-        for other in over[:-MAX_ENDED]:
-            del self._by_id[other.id]
-            if self._by_name.get(other.name) is other:
-                del self._by_name[other.name]
 
-    def shrink(self, agent: Agent) -> None:
-        """Free what only a life needs, of an agent that is over."""
+    def retire(self, agent: Agent) -> None:
+        """Keep of an agent that has ended for good what can be asked of it, and forget those that ended long before."""
         had_layers, level = bool(agent.layers), agent.spec.isolation
         packed = agent.shrink(self._examples.get(level))
         if had_layers:
             self._examples.setdefault(level, packed.example)
+        self._ended.append(agent)
+        if len(self._ended) > MAX_ENDED_WHOLE:
+            self._ended[-MAX_ENDED_WHOLE - 1].output.trim(LAST_LINES, LAST_BYTES)
+        if len(self._ended) > MAX_ENDED:
+            other = self._ended.popleft()
+            del self._by_id[other.id]
+            if self._by_name.get(other.name) is other:
+                del self._by_name[other.name]
 
     def begin_life(self, agent: Agent) -> None:
         """Reset what belongs to a single life, before the agent's program is started."""

@@ -64,6 +64,7 @@ def test_ended_agents_are_forgotten_oldest_first_and_their_output_before() -> No
             one.output.add("stdout", str(line))
         registry.add(one)
         ended(one)
+        registry.retire(one)
     registry.add(agent("last"))
 
     kept = list(registry)
@@ -150,11 +151,11 @@ LAYERS = {
 
 
 def test_an_ended_agent_tells_what_it_told_before() -> None:
-    one = agent("a")
+    registry, one = Registry(), agent("a")
     one.layers = LAYERS
     one.output.add("stdout", "its last words")
     one.over.set()
-    Registry().shrink(one)
+    registry.retire(one)
 
     assert one.recall_layers() == LAYERS
     assert [line.text for line in one.output.last(5)] == ["its last words"]
@@ -167,7 +168,7 @@ def test_agents_of_other_levels_and_without_layers_tell_what_they_told_before() 
     ended = [agent(str(number)) for number in range(4)]
     for one, own in zip(ended, layers, strict=True):
         one.layers = own
-        registry.shrink(one)
+        registry.retire(one)
 
     assert [one.recall_layers() for one in ended] == layers
 
@@ -181,7 +182,7 @@ def test_an_ended_agent_takes_little_memory() -> None:
         one.output.add("stdout", "its last words")
         one.settle()
         one.over.set()
-        registry.shrink(one)
+        registry.retire(one)
         return one
 
     remember(0)

@@ -83,14 +83,11 @@ class Callers:
             AgentTree(self.registry.is_own, self._name, self._is_parent, self.registry.are_siblings), self.kernels
         )
 
-    def serve(self, calls: Sequence[Syscall], reserved: Mapping[Op, int]) -> None:
-        """Set the served calls, and the body limits of unserved ones.
-
-        Precomputes what most decisions need, before the first caller waits for it.
-        """
+    def serve(self, calls: Sequence[Syscall]) -> None:
+        """Set the served calls. Precomputes what most decisions need, before the first caller waits for it."""
         set_examples.compile_set(default(jailed=True), self.jailed)
         set_examples.compile_set(default(jailed=False), self.names)
-        self._table = Table(calls, reserved)
+        self._table = Table(calls)
         self._served = tuple(syscall.op for syscall in calls)
 
     # -- Connecting and disconnecting ------------------------------------------------------------------------------
@@ -198,7 +195,7 @@ class Callers:
             most = set_files.MAX_SET_SIZE if caller.kind == "operator" else MAX_SET_SIZE_OF_OTHERS
             async with caller.turn:
                 found = await run_in_thread(self._read_set, wanted, source, most, limiter=self._reading)
-            set_files.check_secrets(found, self.secrets.names)
+            set_files.check_secrets(found, self.secrets.settings)
         except set_files.BadSet as error:
             raise BadRequest(error.describe_mistakes(field)) from None
         if not self.priced and any(quota.what == "money" for quota in found.quotas):

@@ -27,6 +27,7 @@ from agentos_sdk.values import Usage, Waits
 from .ask import ActiveRequest, ProviderClient
 from .budgets import Budgets, Grant
 from .claims import measure_request
+from .contents import Asker, Contents, OpenQuestion
 from .fair_queue import MIN_CHARGE, FairQueue, Path, Ticket, weighted_cost
 from .jobs import Job, ThinkResult, charge_for, outermost_account, queue_names, validate_question
 from .memory import RequestMemory
@@ -53,9 +54,17 @@ class AgentUsage(Struct, frozen=True):
 class Line:
     """One per kernel. :meth:`serve` is its worker; at most ``concurrency`` requests are in flight."""
 
-    def __init__(self, settings: LLMSettings, client: ProviderClient, budgets: Budgets, model: str) -> None:
+    def __init__(
+        self,
+        settings: LLMSettings,
+        client: ProviderClient,
+        budgets: Budgets,
+        model: str,
+        contents: Contents | None = None,
+    ) -> None:
         """``model`` is used for requests that name none."""
         self.model = model
+        self.contents = contents or Contents(settings.keep_contents)
         self._client = client
         client.on_model_changed = self._update_lane
         self._budgets = budgets
@@ -75,12 +84,24 @@ class Line:
         self._snapshots = [(now, self._queue.snapshot())] * 2
 
     async def think(
-        self, queue_path: QueuePath, question: Question, on_text: Callable[[str], None] | None = None
+        self,
+        queue_path: QueuePath,
+        question: Question,
+        on_text: Callable[[str], None] | None = None,
+        asker: Asker | None = None,
     ) -> ThinkResult:
         """Return the model's answer to a request; ``on_text`` is called with each piece of its text as it arrives.
 
-        Raises ``Busy``, ``QuotaExceeded``, ``BadRequest``, ``Unavailable`` or ``Timeout``.
+        Raises ``Busy``, ``QuotaExceeded``, ``BadRequest``, ``Unavailable`` or ``Timeout``. However it ends, the
+        question of an ``asker`` is kept in ``contents``.
         """
+        with self.contents.keep(asker, question, self.cost) as asked:
+            asked.result = await self._ask(queue_path, question, on_text, asked)
+            return asked.result
+
+    async def _ask(
+        self, queue_path: QueuePath, question: Question, on_text: Callable[[str], None] | None, asked: OpenQuestion
+    ) -> ThinkResult:
         validate_question(question)
         account, now, tokens = outermost_account(queue_path), trio.current_time(), estimate_input_tokens(question)
         self._budgets.check(queue_path, question.model, tokens, time.time())
@@ -92,7 +113,7 @@ class Line:
             )
             self._client.check_available(request)
             self._set_weights(queue_path)
-            job = Job(queue_path, request, now, question.max_tokens)
+            asked.job = job = Job(queue_path, request, now, question.max_tokens)
             job.ticket = ticket = self._queue.put(
                 queue_names(queue_path), job, weighted_cost(tokens), now, lane=question.model
             )

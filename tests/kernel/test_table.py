@@ -43,13 +43,6 @@ def test_there_is_an_entry_for_every_opcode() -> None:
     assert set(table.limits) == {SMALL_BODY_BYTES}
 
 
-def test_a_call_that_is_not_served_yet_may_have_a_limit_of_its_own() -> None:
-    table = Table((), {Op.EMIT: 1 << 20})
-
-    assert ask(table, Op.EMIT, b"")["code"] == "unknown_call"
-    assert {op for op in range(256) if table.limits[op] != SMALL_BODY_BYTES} == {Op.EMIT}
-
-
 def test_a_handler_gets_its_request_and_gives_its_reply() -> None:
     table = Table((Syscall(Op.KEYS, Repeat, lambda caller, request: {"got": request.what * request.count}, limit=5),))
 

@@ -9,7 +9,7 @@ import re
 import stat
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from ipaddress import ip_address
-from typing import Protocol
+from typing import Any, Protocol
 
 from attrs import define, field, frozen
 
@@ -26,6 +26,8 @@ class Place(Protocol):
     """Where a secret is sent to; a domain pattern is one."""
 
     def matches(self, what: Destination, *, deny: bool) -> bool: ...
+
+    def overlaps(self, other: Any) -> bool: ...
 
 
 @frozen
@@ -48,6 +50,12 @@ class SecretSettings:
             if proxied or not is_address(host) or not ip_address(host).is_loopback:
                 return False
         return any(place.matches(destination, deny=False) for place in self.places)
+
+    def conflicts_with(self, other: "SecretSettings") -> bool:
+        """Whether both would set the same header of some request."""
+        if self.header.lower() != other.header.lower():
+            return False
+        return any(one.overlaps(another) for one in self.places for another in other.places)
 
 
 class UnreadableSecret(Exception):
@@ -115,8 +123,9 @@ class Secrets:
     _held: Mapping[str, _Held] = field(factory=dict, repr=False)
 
     @property
-    def names(self) -> Collection[str]:
-        return self._held.keys()
+    def settings(self) -> Mapping[str, SecretSettings]:
+        """By name."""
+        return {name: held.settings for name, held in self._held.items()}
 
     def read(self, settings: Iterable[SecretSettings], environment: Mapping[str, str]) -> Mapping[str, str]:
         """The values of these secrets by name; changes nothing. Raises :class:`UnreadableSecret`. Blocks."""
@@ -161,6 +170,10 @@ class Secrets:
             for name, each in self._held.items()
             if name in names and each.settings.applies_to(destination, self.proxied)
         ]
+
+    def list_values(self) -> Sequence[str]:
+        """The values of all secrets, also former ones."""
+        return [value for held in self._held.values() for value in held.values]
 
     def redactor(self, names: Collection[str]) -> "Redactor":
         """What removes the values of these secrets from one response."""

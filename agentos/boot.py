@@ -57,6 +57,7 @@ from .sandbox.report import probe
 from .services.audit.log import open_audit
 from .services.audit.traffic import Traffic
 from .services.logs.log import KernelLog, open_logs
+from .telemetry_setup import Telemetry
 
 log = logging.getLogger("agentos.kernel")
 
@@ -179,6 +180,16 @@ class Kernel:
         self.sampler = Sampler(sources, self.count_loop, self.events.publish, str(host.state_dir))
         subscribers = (self.notices.take_event, self.network.client.take_event, self.sampler.take_event)
         self.events.subscribers = (*self.events.subscribers, *subscribers)
+        self.telemetry = Telemetry(
+            config=settings.config,
+            sampler=self.sampler,
+            registry=access.registry,
+            callers=self.callers,
+            line=self.line,
+            egress=self.network.egress,
+            connection_limit=self.connection_limit,
+        )
+        self.telemetry.open()
         host_view = View(str(settings.config.directory), home())
         self.supervision = self._construct_tree(access, stops, host_view, runner)
         self.reload = Reload(
@@ -267,6 +278,7 @@ class Kernel:
                         self.event_log,
                         self.callers.background,
                         self.sampler,
+                        self.telemetry,
                     )
                     for service in services:
                         nursery.start_soon(service.serve)

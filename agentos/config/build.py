@@ -34,6 +34,7 @@ from agentos.config.schema import (
     RootTable,
     SupervisorTable,
 )
+from agentos.config.telemetry import MetricsTable, read_metrics
 from agentos.llm.settings import LLMSettings
 from agentos.permissions.approvals import ApprovalSettings
 from agentos.permissions.rule import PermissionSet
@@ -41,6 +42,7 @@ from agentos.services.http.secrets import SecretSettings
 from agentos.services.http.settings import HttpSettings
 from agentos.services.logs.log import LogSettings
 from agentos.services.quotas import Quota
+from agentos.telemetry.settings import MetricsSettings
 from agentos_sdk.codec import path
 from supervisors import Backoff, ChildSpec, SupervisorSpec
 
@@ -71,6 +73,7 @@ PLACES = {
     "approvals": ApprovalTable,
     "llm": LLMTable,
     "http": HttpTable,
+    "metrics": MetricsTable,
     "supervisor": RootTable,
 }
 
@@ -96,6 +99,7 @@ class Builder(Reader):
         self._sets: Mapping[str, PermissionSet] = {}
         self.logs = LogSettings()
         self.http = HttpSettings()
+        self.metrics = MetricsSettings()
         self.approvals = ApprovalSettings()
 
     def build(self, data: object) -> tuple[KernelSettings, LLMSettings, Mapping[str, PermissionSet], GroupSpec]:
@@ -106,6 +110,7 @@ class Builder(Reader):
         paths = {name: self.resolve_path(getattr(kernel, name)) for name in ("socket", "state_dir")}
         self.logs = self._read_logs(self.read(LogTable, file.logs, ("logs",)))
         self.http = read_http(self, file.http)
+        self.metrics = read_metrics(self, file.metrics)
         self.approvals = self._read_approvals(self.read(ApprovalTable, file.approvals, ("approvals",)))
         root = self.read(RootTable, self._drop_keys_of_children(file.supervisor), ("supervisor",))
         self._sets = read_permissions(self, file.permissions, self._secrets)

@@ -68,20 +68,29 @@ class UnreadableSecret(Exception):
 
 def read_value(secret: SecretSettings, environment: Mapping[str, str]) -> str:
     """The value of a secret, without white space around it; raises :class:`UnreadableSecret`. Blocks."""
-    kind, _, where = secret.source.partition(":")
+    try:
+        return read_source(secret.source, environment)
+    except ValueError as error:
+        raise UnreadableSecret(secret.name, str(error)) from None
+
+
+def read_source(source: str, environment: Mapping[str, str]) -> str:
+    """The value in ``env:NAME`` or ``file:PATH``, without white space around it. Blocks.
+
+    Raises ``ValueError`` with the reason, without any of the value.
+    """
+    kind, _, where = source.partition(":")
     try:
         text = environment.get(where) if kind == "env" else _read_file(where)
     except OSError as error:
-        raise UnreadableSecret(secret.name, f"{where} can't be read: {error.strerror}") from None
+        raise ValueError(f"{where} can't be read: {error.strerror}") from None
     except ValueError as error:
-        raise UnreadableSecret(secret.name, f"{where}: {error}") from None
+        raise ValueError(f"{where}: {error}") from None
     if text is None:
-        raise UnreadableSecret(secret.name, f"the kernel's environment has no variable {where}")
+        raise ValueError(f"the kernel's environment has no variable {where}")
     text = text.strip()
     if not MIN_LENGTH <= len(text) <= MAX_LENGTH or not _VALUE.fullmatch(text):
-        raise UnreadableSecret(
-            secret.name, f"expected {MIN_LENGTH} to {MAX_LENGTH} printable ASCII characters in one line in {where}"
-        )
+        raise ValueError(f"expected {MIN_LENGTH} to {MAX_LENGTH} printable ASCII characters in one line in {where}")
     return text
 
 

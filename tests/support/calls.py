@@ -25,6 +25,7 @@ def syscalls() -> tuple[Syscall, ...]:
         state=nothing,
         line=nothing,
         kernel_account=nothing,
+        sampler=nothing,
         audit=nothing,
         lives=SimpleNamespace(reader=nothing),  # type: ignore[arg-type]
         approvals=nothing,

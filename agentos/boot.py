@@ -36,7 +36,7 @@ from agentos.services import state, usage
 from agentos.services.events import Events, IsolationProbed, KernelInterrupted, KernelStarted, Subscriber
 from agentos.services.metrics.kernel_figures import LoopCounts
 from agentos.services.metrics.sampler import AgentSources, Sampler
-from agentos.syscalls import Services, reserved, table
+from agentos.syscalls import Services, table
 from agentos.threads import run_in_thread
 from agentos_sdk.project import CONFIG, RunningKernel, project_id
 
@@ -52,7 +52,7 @@ from .kernel.poller import Poller
 from .kernel.record import record_kernel
 from .network_setup import Network, read_secrets
 from .permissions.answers import TABLES as ANSWERS
-from .permissions.approvals import TABLES as APPROVALS
+from .permissions.approval_entries import TABLES as APPROVALS
 from .sandbox.report import probe
 from .services.audit.log import open_audit
 from .services.audit.traffic import Traffic
@@ -143,6 +143,7 @@ class Kernel:
         self.events, self.callers, self.line = access.events, access.callers, model.line
         self.approvals = access.approvals
         self.state = access.state.state
+        self.event_log = access.event_log
         self.lives, self.life_entries, self.traffic = access.lives, access.life_entries, Traffic(access.audit)
         self.started = trio.Event()
         self.connection_limit = ConnectionLimit(min(kernel.max_connections, affordable_connections()))
@@ -187,7 +188,7 @@ class Kernel:
             self.jails.live_limits,
         )
         # The table of each caller is made from this one, so it comes before the first agent.
-        self.callers.serve(table(self._list_services(access, host_view)), reserved())
+        self.callers.serve(table(self._list_services(access, host_view)))
         self.supervision.build(root)
 
     def _construct_tree(self, access: Access, stops: KeptStops, host_view: View, runner: CommandRunner) -> Supervision:
@@ -227,6 +228,7 @@ class Kernel:
             callers=self.callers,
             mail=access.mail,
             state=access.state,
+            events=access.event_log,
             traffic=self.traffic,
             line=self.line,
             kernel_account=self.model.account,
@@ -263,6 +265,7 @@ class Kernel:
                         self.approvals,
                         self.notices,
                         self.state,
+                        self.event_log,
                         self.callers.background,
                         self.sampler,
                     )
@@ -287,6 +290,7 @@ class Kernel:
         self.callers.dismiss(caller)
         if caller.kind != "agent":
             self.state.end_session(caller.id)
+            self.event_log.forget(caller.id)
 
     async def probe_host(self) -> None:
         """Try the isolation layers. Agents start when this is done, clients are served before."""

@@ -83,14 +83,11 @@ class Callers:
             AgentTree(self.registry.is_own, self._name, self._is_parent, self.registry.are_siblings), self.kernels
         )
 
-    def serve(self, calls: Sequence[Syscall], reserved: Mapping[Op, int]) -> None:
-        """Set the served calls, and the body limits of unserved ones.
-
-        Precomputes what most decisions need, before the first caller waits for it.
-        """
+    def serve(self, calls: Sequence[Syscall]) -> None:
+        """Set the served calls. Precomputes what most decisions need, before the first caller waits for it."""
         set_examples.compile_set(default(jailed=True), self.jailed)
         set_examples.compile_set(default(jailed=False), self.names)
-        self._table = Table(calls, reserved)
+        self._table = Table(calls)
         self._served = tuple(syscall.op for syscall in calls)
 
     # -- Connecting and disconnecting ------------------------------------------------------------------------------
@@ -106,7 +103,7 @@ class Callers:
         caller = Caller(number, "agent", spec.name, self._table_for(number), self.authorizer, self.audit)
         caller.approvals = self.approvals
         former = self.registry.find_by_name(spec.name)
-        caller.counts.former = former.caller.counts.with_former() if former is not None else None
+        caller.counts.former = former.caller.counts.all() if former is not None else {}
         caller.family = spawner.family if spawner is not None and spawner.family else f"agent {number}"
         return caller
 

@@ -1,48 +1,51 @@
 """Counts of calls by opcode and outcome."""
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 
 from attrs import define, field
 
 from agentos_sdk.errors import CallError
-from agentos_sdk.opcodes import op_name
 
 from .call import Gone
+
+OK = "ok"
+_NO_MORE = [0] * 256  # of all callers that have ended; never read
+
+Outcomes = Mapping[tuple[int, str], int]
+"""How often calls ended so: by opcode, and ``ok`` or the error code."""
 
 
 @define(eq=False)
 class CallCounts:
-    """The calls of one caller, over all its lives, since the kernel started. The counts only grow.
+    """The calls of one caller over all its lives, since the kernel started. HELLO, CANCEL and EXIT are not counted.
 
-    ``ok`` are those that succeeded, by opcode; ``failed`` the others, by opcode and error code. ``former`` are the
-    counts of earlier callers of the same name, None without any. HELLO, CANCEL and EXIT are not counted.
+    ``ok`` are those that succeeded, by opcode. ``former`` are the outcomes of earlier callers of the same name.
     """
 
     ok: list[int] = field(factory=lambda: [0] * 256)
-    failed: dict[tuple[int, str], int] = field(factory=dict)
-    former: "CallCounts | None" = None
+    former: Outcomes = field(factory=dict)
+    _others: dict[tuple[int, str], int] = field(factory=dict)
 
     def fail(self, op: int, error: BaseException) -> None:
         """Count a call that failed."""
-        key = op, outcome_of(error)
-        self.failed[key] = self.failed.get(key, 0) + 1
+        key = int(op), outcome_of(error)
+        self._others[key] = self._others.get(key, 0) + 1
 
-    def outcomes(self) -> Iterator[tuple[str, str, int]]:
-        """The name of each call, ``ok`` or an error code, and how often: those of this caller alone."""
-        for op, count in enumerate(self.ok):
-            if count:
-                yield op_name(op), "ok", count
-        for (op, code), count in self.failed.items():
-            yield op_name(op), code, count
+    def own(self) -> Outcomes:
+        """The outcomes of this caller alone."""
+        if self.ok is _NO_MORE:
+            return self._others
+        return {**self._others, **{(op, OK): count for op, count in enumerate(self.ok) if count}}
 
-    def with_former(self) -> "CallCounts":
-        """A copy that includes the former ones."""
-        total = CallCounts(list(self.ok), dict(self.failed))
-        if self.former is not None:
-            total.ok = [own + before for own, before in zip(self.ok, self.former.ok, strict=True)]
-            for key, count in self.former.failed.items():
-                total.failed[key] = total.failed.get(key, 0) + count
-        return total
+    def all(self) -> Outcomes:
+        """The outcomes of this caller and of earlier ones of its name: they never get less."""
+        own = self.own()
+        return {key: own.get(key, 0) + self.former.get(key, 0) for key in {**self.former, **own}}
+
+    def shrink(self) -> None:
+        """Free what only a caller that makes calls needs."""
+        self._others = dict(self.own())
+        self.ok = _NO_MORE
 
 
 def outcome_of(error: BaseException) -> str:

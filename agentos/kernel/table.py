@@ -116,16 +116,13 @@ class Table:
 
     ``turns`` answers in the order of the requests, like ``now``, but lets other tasks run meanwhile. It is used for
     calls that are ``in_order``, and for immediate ones above :data:`~agentos.kernel.request_body.MAX_INLINE_BYTES`.
-    ``reserved`` are opcodes that aren't served but have a limit of their own, because clients may send them.
     """
 
     __slots__ = ("later", "limits", "now", "performs", "reader", "syscalls", "turns")
 
-    def __init__(self, syscalls: Iterable[Syscall], reserved: Mapping[Op, int] = {}) -> None:
+    def __init__(self, syscalls: Iterable[Syscall]) -> None:
         self.syscalls: dict[int, Syscall] = {}  # by opcode
         self.limits = [SMALL_BODY_BYTES] * 256
-        for op, limit in reserved.items():
-            self.limits[op] = limit
         self.now: list[Now | None] = [_unknown(number) for number in range(256)]
         self.later: list[Later | None] = [None] * 256
         self.turns: list[InTurns | None] = [None] * 256

@@ -69,6 +69,7 @@ class ActiveRequest:
     _earlier_usage: Usage = Usage()
     _last_usage: Usage = Usage()
     _running: bool = False
+    first_at: float | None = None  # on Trio's clock: when the first piece of the last attempt's answer arrived
     bound: str | None = None  # for the audit log: tokens claimed and charged, if they differ
     _received_any: bool = False  # whether anything of the current attempt has arrived
     _characters: int = 0
@@ -96,10 +97,12 @@ class ActiveRequest:
         self.attempts += 1
         self.failed_seconds = 0.0
         self._running, self._received_any, self._reported_usage = True, False, None
+        self.first_at = None
         self._characters = self._unseen = self._received_bytes = 0
 
     def receive(self, delta: Delta) -> None:
-        self._received_any = True
+        if not self._received_any:
+            self._received_any, self.first_at = True, trio.current_time()
         self._characters += len(delta.text)
         self._unseen += delta.unseen
         self._received_bytes += utf8_length(delta.text) + delta.unseen

@@ -28,7 +28,7 @@ from agentos.threads import run_in_thread
 from agentos_sdk import codec
 from agentos_sdk.calls import metrics as calls
 from agentos_sdk.errors import BadRequest, NotFound
-from agentos_sdk.opcodes import Op
+from agentos_sdk.opcodes import Op, op_name
 
 from .inspect import describe_budget, model_states
 
@@ -130,8 +130,8 @@ class MetricsCalls:
         if use is not None and total is not None and use.cpu_seconds is not None and figures.cpu_seconds is not None:
             total += max(0.0, use.cpu_seconds - figures.cpu_seconds)
         counted: dict[str, dict[str, int]] = {}
-        for name, outcome, count in agent.caller.counts.outcomes():
-            counted.setdefault(name, {})[outcome] = count
+        for (op, outcome), count in agent.caller.counts.own().items():
+            counted.setdefault(op_name(op), {})[outcome] = count
         return calls.AgentMetrics(
             agent_id=agent.id,
             name=agent.name,

@@ -98,9 +98,9 @@ def _exhausted(event: BudgetExhausted) -> Draft:
 
 
 def _custom(event: CustomEvent) -> Draft:
-    return Draft(
-        event.event_type, bytes(event.data), "info", event.agent_id, (event.agent_id,), (event.name,), emitted=True
-    )
+    caller, data = (event.agent_id,), bytes(event.data).replace(b"\n", b" ")  # one line of a file; none is in a text
+    parties = (event.family,) if event.family else ()
+    return Draft(event.event_type, data, "info", event.agent_id, caller, (event.name,), parties, emitted=True)
 
 
 def list_accounts(name: str) -> list[str]:

@@ -1,10 +1,11 @@
 """Subscriptions: which events one caller wants, which of them it may see, and how far it has read."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Final, Protocol, TypeAlias
 
 import trio
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
+from msgspec import Struct
 
 from .record import KERNEL, Party, Record
 
@@ -33,40 +34,75 @@ class Filter:
         return self.prefix is None or record.key is None or record.key.startswith(self.prefix)
 
 
-@define(eq=False)
-class Viewer:
-    """What one caller may see of the log of the present ``boot``.
+class Sight(Struct, frozen=True):
+    """What one caller may see.
 
-    ``parties`` is what it is: events that concern one of them, or an agent below one of them, concern it. ``above`` are
-    the parties that it is below. ``is_granted`` decides by an agent's name about events that concern others,
-    ``may_read`` by a global key; a kind of which no rule grants anything is None. The operator ``sees_all``.
+    ``parties`` is what it is: what concerns one of them, or an agent below one of them, concerns it. ``above`` are the
+    parties that it is below. ``granted`` and ``reads``: rules may grant it events that concern others, and global keys.
+    The operator ``sees_all``.
     """
 
-    boot: str
     parties: frozenset[Party]
     above: frozenset[Party] = frozenset()
-    is_granted: Callable[[str], bool] | None = None
-    may_read: Callable[[str], bool] | None = None
+    granted: bool = False
+    reads: bool = False
     sees_all: bool = False
+
+
+class Judge(Protocol):
+    """What rules say about one caller; its answers hold until ``version`` differs."""
+
+    @property
+    def version(self) -> object: ...
+
+    def sight(self) -> Sight: ...
+
+    def shows_events(self, name: str) -> bool:
+        """Whether events that concern an agent of that name may be seen."""
+
+    def may_read(self, key: str) -> bool:
+        """Whether this global key may be read."""
+
+
+@define(eq=False)
+class Viewer:
+    """Decides what one caller sees of the log, by its present rules; remembers decisions until these change."""
+
+    boot: str
+    caller: int
+    judge: Judge
+    _sight: Sight = field(init=False)
+    _version: object = field(init=False)
     _names: dict[str, bool] = field(factory=dict)
     _keys: dict[str, bool] = field(factory=dict)
 
+    def __attrs_post_init__(self) -> None:
+        self._version, self._sight = self.judge.version, self.judge.sight()
+
+    @property
+    def sight(self) -> Sight:
+        if self._version != self.judge.version:
+            self._version, self._sight = self.judge.version, self.judge.sight()
+            self._names.clear()
+            self._keys.clear()
+        return self._sight
+
     def sees(self, record: Record) -> bool:
-        """Whether it may see this event. Ids of an earlier boot are those of other callers."""
-        if self.sees_all:
+        """Whether the caller may see this event. Ids of an earlier boot are those of other callers."""
+        sight = self.sight
+        if sight.sees_all:
             return True
         if record.boot != self.boot:
             return False
-        if record.key is not None and record.key_scope == "global":
-            return self.may_read is not None and _remember(self._keys, record.key, self.may_read)
-        if not self.parties.isdisjoint(record.agent_ids):
-            return True
         if record.key is not None:
-            return False
-        if not self.parties.isdisjoint(record.above) or record.below in self.above:
+            if record.key_scope == "global":
+                return sight.reads and _remember(self._keys, record.key, self.judge.may_read)
+            return not sight.parties.isdisjoint(record.agent_ids)
+        if not sight.parties.isdisjoint((*record.agent_ids, *record.above)) or record.below in sight.above:
             return True
-        granted = self.is_granted
-        return granted is not None and any(_remember(self._names, name, granted) for name in record.names or (KERNEL,))
+        return sight.granted and any(
+            _remember(self._names, name, self.judge.shows_events) for name in record.names or (KERNEL,)
+        )
 
 
 def _remember(known: dict[str, bool], name: str, decide: Callable[[str], bool]) -> bool:
@@ -108,6 +144,17 @@ class Subscription:
         self.cursor = place if self.cursor is None else min(self.cursor, place)
         self.wake()
 
+    def move(self, place: int) -> None:
+        """Read from this place on, whatever has been read."""
+        self.cursor, self.missed = place, 0
+        self.wake()
+
+    def put_back(self, place: int | None, missed: int) -> None:
+        """Undo a reading: its reply has not arrived."""
+        self.missed += missed
+        if place is not None:
+            self.begin_at(place)
+
     def lose(self, place: int) -> None:
         """What is at this place is dropped from the ring."""
         if self.cursor is not None and self.cursor <= place:
@@ -120,8 +167,16 @@ class Subscription:
     async def wait(self) -> None:
         """Return when there may be something unread."""
         if not self.has_news:
-            self._news = trio.Event()
+            if self._news.is_set():
+                self._news = trio.Event()
             await self._news.wait()
+
+    def forget_types(self, types: Collection[str]) -> list[str]:
+        """Want these types no longer; returns those that it wanted."""
+        wanted = [kind for one in self.filters for kind in one.types if kind in types]
+        rest = (evolve(one, types=tuple(kind for kind in one.types if kind not in types)) for one in self.filters)
+        self.filters = [one for one in rest if one.types]
+        return list(dict.fromkeys(wanted))
 
     def anchors(self) -> set[Anchor]:
         """Under which of its parties, agents and so on a record is found that it may see; see :func:`anchors_of`."""
@@ -130,11 +185,12 @@ class Subscription:
             if one.agents is not None:
                 found.update(name_anchor(agent) if isinstance(agent, str) else agent for agent in one.agents)
                 continue
-            if self.viewer.sees_all or self.viewer.is_granted is not None:
+            sight = self.viewer.sight
+            if sight.sees_all or sight.granted:
                 found.add(ANY)
-            if self.viewer.may_read is not None:
+            if sight.reads:
                 found.add(GLOBAL_KEYS)
-            found.update(self.viewer.parties, map(below_anchor, self.viewer.above))
+            found.update(sight.parties, map(below_anchor, sight.above))
         return found
 
 
@@ -191,6 +247,9 @@ class Index:
 
     def __iter__(self) -> Iterator[Subscription]:
         return iter(self._anchors)
+
+    def __contains__(self, subscription: Subscription) -> bool:
+        return subscription in self._anchors
 
     def __len__(self) -> int:
         return len(self._anchors)

@@ -245,6 +245,7 @@ class Kernel:
             traffic=self.traffic,
             line=self.line,
             kernel_account=self.model.account,
+            sampler=self.sampler,
             audit=access.audit,
             lives=access.lives,
             approvals=access.approvals,

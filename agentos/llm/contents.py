@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from itertools import count, islice
 from typing import Any
 
+import msgspec
 import trio
 from attrs import define, field
-from msgspec import Struct
 
 from agentos.services.http.secrets import Redactor
 from agentos_sdk import codec
@@ -36,7 +36,7 @@ ITEM_COST = 64  # characters that each message, tool, argument and number counts
 CostOf = Callable[[str, Usage], float | None]
 
 
-class Asker(Struct, frozen=True):
+class Asker(msgspec.Struct, frozen=True):
     """The agent or guest that asks. ``family`` is the caller's: an agent with its descendants; ``digest`` names it."""
 
     agent_id: int
@@ -118,8 +118,7 @@ class Contents:
             if asker is not None and self.most:
                 shortener = _Shortener((*self.keys, *self.list_secrets()))
                 number = next(self._ids)
-                kept = build_question(number, asker, asked, cost, shortener)
-                self._add(asker, number, codec.encode(kept))
+                self._add(asker, number, encode(build_question(number, asker, asked, cost, shortener)))
 
     def read(
         self, agent_id: int | None, name: str | None, after: int | None, limit: int, most: int
@@ -172,6 +171,14 @@ class Contents:
             del rings[number]
         if not rings:
             del self._families[family], self._weights[family]
+
+
+def encode(kept: KeptQuestion) -> bytes:
+    try:
+        # A copy: msgspec leaves up to half of its buffer behind the text allocated.
+        return bytes(memoryview(msgspec.json.encode(kept)))
+    except UnicodeEncodeError:  # half a surrogate pair
+        return codec.encode(kept)
 
 
 def build_question(number: int, asker: Asker, asked: OpenQuestion, cost: CostOf, shorten: "_Shortener") -> KeptQuestion:

@@ -9,6 +9,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count, islice
+from math import isfinite
 from typing import Any
 
 import msgspec
@@ -30,6 +31,7 @@ MIN_AGENT_BYTES = 16 << 10  # bytes that each agent counts for in the total, so 
 # Characters of one question. Encoded they have at most six bytes each, so a page with one of them is below 1 MiB.
 MAX_SYSTEM, MAX_MESSAGES, MAX_ANSWER = 16 << 10, 48 << 10, 64 << 10
 MAX_ERROR, MAX_NAME = 2000, 200  # characters
+MAX_DEPTH = 32  # levels of nesting of a tool's arguments; a reply may have 64
 ENTRY_BYTES = 150  # bytes that a kept question takes besides its encoded text
 ITEM_COST = 64  # characters that each message, tool, argument and number counts for
 
@@ -260,23 +262,28 @@ class _Shortener:
             kept.append(CalledTool(name=self.text(call.name), arguments=self.json(call.arguments)))
         return kept
 
-    def json(self, value: Any) -> Any:
-        """A JSON value with shortened texts; the rest of an array or an object is left out when there is no room."""
+    def json(self, value: Any, depth: int = 0) -> Any:
+        """A JSON value with shortened texts; what there is no room for is left out, and so is what is nested deeper."""
         if isinstance(value, str):
             return self.text(value)
         self.room -= ITEM_COST
+        if depth == MAX_DEPTH and isinstance(value, Mapping | Sequence):
+            return "…"
         if isinstance(value, Mapping):
             kept = {}
             for name, inner in value.items():
                 if self.room <= 0:
                     break
-                kept[self.text(name)] = self.json(inner)
+                kept[self.text(name)] = self.json(inner, depth + 1)
             return kept
         if isinstance(value, Sequence):
             items = []
             for inner in value:
                 if self.room <= 0:
                     break
-                items.append(self.json(inner))
+                items.append(self.json(inner, depth + 1))
             return items
-        return self.text(str(value)) if isinstance(value, int) and abs(value) >= 1 << 63 else value
+        is_unusual = (
+            abs(value) >= 1 << 63 if isinstance(value, int) else isinstance(value, float) and not isfinite(value)
+        )
+        return self.text(str(value)) if is_unusual else value

@@ -23,7 +23,7 @@ MAX_SHOWN_CHARS = 1 << 20  # of all texts in one list, or a single longer one
 
 @frozen
 class ApprovalCalls:
-    """Answers them."""
+    """Handlers of APPROVALS and DECIDE."""
 
     approvals: Approvals
 

@@ -14,7 +14,7 @@ from agentos.llm.providers.choose import NoProvider, choose_provider
 from agentos.llm.settings import LLMSettings
 from agentos.sandbox.report.doctor import try_layers
 from agentos.sandbox.report.levels import Finding
-from agentos.services.http.secrets import UnreadableSecret, read_value
+from agentos.services.http.secrets import UnreadableSecret, read_source, read_value
 from agentos_sdk.values import Layer
 
 from .load import Config
@@ -68,8 +68,20 @@ def missing_model(config: Config) -> str | None:
     return found.why if isinstance(found, NoProvider) else None
 
 
+def missing_packages(config: Config) -> Iterator[str]:
+    """Which optional packages the file asks for and this Python lacks."""
+    for missing in (config.metrics.missing, config.otel.missing):
+        if missing is not None:
+            yield missing
+
+
 def unreadable_secrets(config: Config) -> Iterator[str]:
     """Why a kernel with this environment could not read each of the secrets, and so would not start. Blocks."""
+    if config.metrics.token_from is not None:
+        try:
+            read_source(config.metrics.token_from, os.environ)
+        except ValueError as error:
+            yield f"[metrics] token_from: {error}"
     for secret in config.http.secrets:
         try:
             read_value(secret, os.environ)

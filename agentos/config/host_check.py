@@ -68,11 +68,13 @@ def missing_model(config: Config) -> str | None:
     return found.why if isinstance(found, NoProvider) else None
 
 
-def missing_packages(config: Config) -> Iterator[str]:
-    """Which optional packages the file asks for and this Python lacks."""
-    for missing in (config.metrics.missing, config.otel.missing):
-        if missing is not None:
-            yield missing
+def find_packages(config: Config) -> Mapping[str, str | None]:
+    """What is missing, if anything, of the optional packages that the file's tables need; by the table's name."""
+    asked = {
+        "[metrics]": config.metrics if config.metrics.listen else None,
+        "[otel]": config.otel if config.otel.endpoint else None,
+    }
+    return {table: settings.missing for table, settings in asked.items() if settings is not None}
 
 
 def unreadable_secrets(config: Config) -> Iterator[str]:

@@ -18,8 +18,8 @@ def check(file: Path) -> None:
     that is needed.
     """
     from agentos.config.host_check import (
+        find_packages,
         missing_model,
-        missing_packages,
         unreachable_files,
         unreadable_secrets,
         unstartable_agents,
@@ -35,8 +35,9 @@ def check(file: Path) -> None:
     click.echo(f"{file}: fine: {plural(agents, 'agent')} under {plural(supervisors, 'supervisor')}")
     for mistake in unreachable_files(config):
         click.echo(printable(mistake))
-    for why in (*missing_packages(config), *unreadable_secrets(config)):
-        click.echo(printable(f"on this host the kernel would not start: {why}"))
+    missing = [package for package in find_packages(config).values() if package is not None]
+    for problem in (*missing, *unreadable_secrets(config)):
+        click.echo(printable(f"on this host the kernel would not start: {problem}"))
     if (why := missing_model(config)) is not None:
         click.echo(printable(f"on this host no model can be asked: {why}"))
     for why, names in unstartable_agents(config).items() if agents else ():

@@ -14,6 +14,7 @@ from agentos.access.think_request import ThinkRequest
 from agentos.agents.registry import Registry
 from agentos.kernel.call_counts import OK, outcome_of
 from agentos.kernel.caller import Caller
+from agentos.kernel.internal_errors import internal
 from agentos.llm.jobs import ThinkResult
 from agentos.llm.line import Line
 from agentos.services.events import AgentExited, AgentOver, AgentSpawned, Event
@@ -88,10 +89,16 @@ class Spans:
             self._lives.pop(event.agent_id, None)
 
     def observe(self, caller: Caller, op: int, request: Any, outcome: object, began: int) -> None:
-        """Make the span of a call that has ended, see :data:`agentos.kernel.observed.Observe`."""
+        """Queue the span of a call that has ended, see :data:`agentos.kernel.observed.Observe`."""
         if len(self._queue) >= MAX_QUEUED:
             self.dropped += 1
             return
+        try:
+            self._put(self._describe_call(caller, op, request, outcome, began))
+        except Exception as bug:  # it is no failure of the call
+            internal(bug, "the span of a call")
+
+    def _describe_call(self, caller: Caller, op: int, request: Any, outcome: object, began: int) -> Span:
         failed = outcome_of(outcome) if isinstance(outcome, BaseException) else None
         life = self._lives.get(caller.id)
         parent = life.id if life is not None else None
@@ -103,7 +110,7 @@ class Spans:
         if sends:
             attributes |= self._describe_question(request) | self._describe_answer(request, outcome)
             name = f"chat {request.question.model}".strip()
-        self._put(Span(make_id(parent), parent, name, began, time.time_ns(), attributes, sends, failed))
+        return Span(make_id(parent), parent, name, began, time.time_ns(), attributes, sends, failed)
 
     def _describe_question(self, request: ThinkRequest) -> dict[str, Value]:
         question = request.question

@@ -33,6 +33,7 @@ from agentos.llm import budgets
 from agentos.llm.model import Model, open_model
 from agentos.private_files import UnsafeFile, describe_error
 from agentos.services import state, usage
+from agentos.services.event_log.file import open_event_log
 from agentos.services.events import Events, IsolationProbed, KernelInterrupted, KernelStarted, Subscriber
 from agentos.services.metrics.kernel_figures import LoopCounts
 from agentos.services.metrics.sampler import AgentSources, Sampler
@@ -121,6 +122,7 @@ async def run_kernel(settings: Settings, host: Host, kernel_log: KernelLog) -> s
         open_logs(host.state_dir / "logs", settings.config.logs) as logs,
         open_database(host.state_dir / "agentos.db", SCHEMAS) as database,
         open_audit(host.state_dir / "audit", __version__, events.publish) as audit,
+        open_event_log(host.state_dir / "events") as event_log,
     ):
         kernel_log.attach(logs)
         model, stops = await open_model(settings.config.llm, database, events.publish), await KeptStops.load(database)
@@ -129,7 +131,7 @@ async def run_kernel(settings: Settings, host: Host, kernel_log: KernelLog) -> s
         stored = await state.State.load(database, limits, events.publish)
         await stops.forget_others(list_agents(list_places(settings.config.root)))
         secrets = await run_in_thread(read_secrets, settings.config)
-        stores = Stores(events, model, database, audit, logs, stored, secrets)
+        stores = Stores(events, model, database, audit, logs, stored, event_log, secrets)
         access = open_access(settings.config, settings.show, host, stores)
         await access.approvals.load()
         return await Kernel(settings, host, model, access, stops).serve()
@@ -244,6 +246,7 @@ class Kernel:
             traffic=self.traffic,
             line=self.line,
             kernel_account=self.model.account,
+            sampler=self.sampler,
             audit=access.audit,
             lives=access.lives,
             approvals=access.approvals,

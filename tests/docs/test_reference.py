@@ -18,7 +18,19 @@ from agentos.config import llm, schema, telemetry
 from agentos.permissions import set_schema
 from agentos.userland.cli.main import COMMANDS, cli
 from agentos_sdk import AgentOSClient, Kernel, values
-from agentos_sdk.calls import agents, audit, connection, contents, host, inspect, kernel, messages, metrics, permissions, think
+from agentos_sdk.calls import (
+    agents,
+    audit,
+    connection,
+    contents,
+    host,
+    inspect,
+    kernel,
+    messages,
+    metrics,
+    permissions,
+    think,
+)
 from agentos_sdk.calls.request import Request
 from agentos_sdk.errors import BY_CODE
 from agentos_sdk.opcodes import Op

@@ -34,7 +34,7 @@ from agentos.config.schema import (
     RootTable,
     SupervisorTable,
 )
-from agentos.config.telemetry import MetricsTable, read_metrics
+from agentos.config.telemetry import MetricsTable, OtelTable, read_metrics, read_otel
 from agentos.llm.settings import LLMSettings
 from agentos.permissions.approvals import ApprovalSettings
 from agentos.permissions.rule import PermissionSet
@@ -42,7 +42,7 @@ from agentos.services.http.secrets import SecretSettings
 from agentos.services.http.settings import HttpSettings
 from agentos.services.logs.log import LogSettings
 from agentos.services.quotas import Quota
-from agentos.telemetry.settings import MetricsSettings
+from agentos.telemetry.settings import MetricsSettings, OtelSettings
 from agentos_sdk.codec import path
 from supervisors import Backoff, ChildSpec, SupervisorSpec
 
@@ -74,6 +74,7 @@ PLACES = {
     "llm": LLMTable,
     "http": HttpTable,
     "metrics": MetricsTable,
+    "otel": OtelTable,
     "supervisor": RootTable,
 }
 
@@ -100,6 +101,7 @@ class Builder(Reader):
         self.logs = LogSettings()
         self.http = HttpSettings()
         self.metrics = MetricsSettings()
+        self.otel = OtelSettings()
         self.approvals = ApprovalSettings()
 
     def build(self, data: object) -> tuple[KernelSettings, LLMSettings, Mapping[str, PermissionSet], GroupSpec]:
@@ -111,6 +113,7 @@ class Builder(Reader):
         self.logs = self._read_logs(self.read(LogTable, file.logs, ("logs",)))
         self.http = read_http(self, file.http)
         self.metrics = read_metrics(self, file.metrics)
+        self.otel = read_otel(self, file.otel)
         self.approvals = self._read_approvals(self.read(ApprovalTable, file.approvals, ("approvals",)))
         root = self.read(RootTable, self._drop_keys_of_children(file.supervisor), ("supervisor",))
         self._sets = read_permissions(self, file.permissions, self._secrets)

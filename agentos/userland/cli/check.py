@@ -18,6 +18,7 @@ def check(file: Path) -> None:
     that is needed.
     """
     from agentos.config.host_check import (
+        find_packages,
         missing_model,
         missing_notify_program,
         unreachable_files,
@@ -35,8 +36,9 @@ def check(file: Path) -> None:
     click.echo(f"{file}: fine: {plural(agents, 'agent')} under {plural(supervisors, 'supervisor')}")
     for mistake in unreachable_files(config):
         click.echo(printable(mistake))
-    for unreadable in unreadable_secrets(config):
-        click.echo(printable(f"on this host the kernel would not start: {unreadable}"))
+    missing = [package for package in find_packages(config).values() if package is not None]
+    for problem in (*missing, *unreadable_secrets(config)):
+        click.echo(printable(f"on this host the kernel would not start: {problem}"))
     if (why := missing_notify_program(config)) is not None:
         click.echo(printable(f"on this host no person would be notified: {why}"))
     if (why := missing_model(config)) is not None:

@@ -127,6 +127,7 @@ class Subscription:
     cursor: int | None = None
     missed: int = 0
     turn: trio.Lock = field(factory=trio.Lock)
+    _types: dict[str, bool] = field(factory=dict)  # whether a filter wants them
     _news: trio.Event = field(factory=trio.Event)
 
     @property
@@ -134,10 +135,18 @@ class Subscription:
         return self.cursor is not None or self.missed > 0
 
     def sees(self, record: Record) -> bool:
-        return any(one.matches(record) for one in self.filters) and self.viewer.sees(record)
+        """Whether it is about this record, and its caller may see that."""
+        wanted = self._types.get(record.type)
+        if wanted is None:
+            wanted = self.wants_type(record.type)
+        return wanted and any(one.matches(record) for one in self.filters) and self.viewer.sees(record)
 
     def wants_type(self, kind: str) -> bool:
-        return any(one.wants_type(kind) for one in self.filters)
+        return _remember(self._types, kind, lambda kind: any(one.wants_type(kind) for one in self.filters))
+
+    def add_filter(self, wanted: Filter) -> None:
+        self.filters.append(wanted)
+        self._types.clear()
 
     def begin_at(self, place: int) -> None:
         """There is something unread at this place."""
@@ -165,17 +174,19 @@ class Subscription:
         self._news.set()
 
     async def wait(self) -> None:
-        """Return when there may be something unread."""
+        """Return when there may be something unread, or what is seen has changed since the last wait."""
         if not self.has_news:
-            if self._news.is_set():
+            news = self._news
+            await news.wait()
+            if self._news is news:
                 self._news = trio.Event()
-            await self._news.wait()
 
     def forget_types(self, types: Collection[str]) -> list[str]:
         """Want these types no longer; returns those that it wanted."""
         wanted = [kind for one in self.filters for kind in one.types if kind in types]
         rest = (evolve(one, types=tuple(kind for kind in one.types if kind not in types)) for one in self.filters)
         self.filters = [one for one in rest if one.types]
+        self._types.clear()
         return list(dict.fromkeys(wanted))
 
     def anchors(self) -> set[Anchor]:

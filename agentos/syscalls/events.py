@@ -84,7 +84,8 @@ class EventCalls:
         return found
 
     def _construct(self, caller: Caller) -> Subscription:
-        return Subscription(Viewer(self.log.boot, caller.id, CallerRules(caller, self.registry, self.authorizer)), [])
+        judge = CallerRules(caller, self.registry, self.authorizer)
+        return Subscription(Viewer(self.log.boot, caller.id, judge, self.authorizer), [])
 
     def _begin(self, subscription: Subscription, wanted: Filter, request: calls.Subscribe) -> calls.Subscribed:
         """Add what is requested to a subscription; from now on it gets that."""

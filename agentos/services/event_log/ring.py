@@ -146,8 +146,10 @@ class EventLog:
             self.look()
         if any(one.cursor is not None and one.cursor < end for one in self.index):
             for at in range(count):
-                for subscription in self.index.find(self._records[at]):
-                    subscription.lose(self._base + at)
+                record, place = self._records[at], self._base + at
+                for one in self.index.candidates(record):
+                    if one.cursor is not None and one.cursor <= place and one.sees_type(record):
+                        one.lose(place)
         self._size -= sum(len(record.text) for record in self._records[:count])
         del self._records[:count]
         self._base = end
@@ -216,14 +218,15 @@ class EventLog:
         if not len(self.index):
             return
         for place in range(begin, self._seen):
-            for subscription in self.index.find(self._records[place - self._base]):
-                if subscription.cursor is None:
-                    subscription.begin_at(place)
+            record = self._records[place - self._base]
+            for one in self.index.candidates(record):
+                if one.cursor is None and one.sees_type(record):  # the others know already that they have to read
+                    one.begin_at(place)
 
     def count_readers(self) -> int:
         """How many callers have a subscription that sees the last event."""
         last = self._records[-1]
-        return len({one.viewer.caller for one in self.index.find(last)})
+        return len({one.viewer.caller for one in self.index.candidates(last) if one.sees_type(last)})
 
     async def serve(self) -> None:
         """Wake subscriptions soon after events that they see."""

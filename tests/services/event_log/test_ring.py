@@ -29,7 +29,7 @@ class Rules:
     sees: Sight
     names: set[str] = field(factory=set)
     keys: set[str] = field(factory=set)
-    version: object = 0
+    version: int = 0
 
     def sight(self) -> Sight:
         return replace(self.sees, granted=bool(self.names), reads=bool(self.keys))
@@ -44,7 +44,7 @@ class Rules:
 def watch(log: EventLog, *filters: Filter, rules: Rules | None = None) -> Subscription:
     """A subscription of a caller with these rules, or of the operator."""
     rules = rules if rules is not None else Rules(Sight(frozenset(), sees_all=True))
-    found = Subscription(Viewer(log.boot, 1, rules), list(filters or [EVERYTHING]))
+    found = Subscription(Viewer(log.boot, 1, rules, rules), list(filters or [EVERYTHING]))
     log.subscribe(found)
     return found
 

@@ -27,6 +27,7 @@ from tests.speed import (
     measure_http,
     measure_jails,
     measure_llm,
+    measure_metrics,
     measure_permissions,
     measure_replacement,
     measure_spawn,
@@ -73,6 +74,7 @@ GROUPS = (
     Group("exec", measure_permissions.commands, measure_permissions.COMMANDS),
     Group("tunnel", measure_tunnel.tunnel, measure_tunnel.ROWS),
     Group("state", measure_state.state, measure_state.ROWS),
+    Group("metrics", measure_metrics.metrics, measure_metrics.ROWS),
     Group("beside", measure_beside.beside, measure_beside.ROWS),
     Group("http", measure_http.requests, measure_http.ROWS),
 )

@@ -60,6 +60,9 @@ GET_AUDIT_LOG = 0x76
 SET_AUDIT_CONFIG = 0x77
 GET_CONTENTS = 0x78
 METRICS_SYSTEM = 0xC0
+METRICS_AGENT = 0xC1
+METRICS_ALL_AGENTS = 0xC2
+METRICS_CGROUP = 0xC3
 
 
 class Calls:
@@ -221,9 +224,28 @@ class Calls:
         """
         return self._make_call(USAGE, {"name": name, "since": since, "reset": reset})
 
-    def metrics(self) -> Reply:
-        """Get the metrics of the whole kernel; for the operator only."""
-        return self._make_call(METRICS_SYSTEM, {})
+    def metrics(self, history: float | None = None) -> Reply:
+        """Get the metrics of the whole kernel; ``history`` also gets the samples of so many seconds, at most 900."""
+        return self._make_call(METRICS_SYSTEM, {"history": history})
+
+    def agent_metrics(self, agent_id: int | None = None, history: float | None = None) -> Reply:
+        """Get the metrics of one agent, by default of the caller itself.
+
+        ``history`` also gets the samples of so many seconds, at most 900: every second while its metrics are asked
+        for at least every ten seconds, else every five.
+        """
+        return self._make_call(METRICS_AGENT, {"agent_id": agent_id, "history": history})
+
+    def all_agent_metrics(self) -> Reply:
+        """Get the metrics of all agents that haven't ended for good, and whose metrics the caller may see.
+
+        PSS is not measured for them: it takes half a millisecond for each process.
+        """
+        return self._make_call(METRICS_ALL_AGENTS, {})
+
+    def cgroup_metrics(self, agent_id: int | None = None) -> Reply:
+        """Get all that the control group of one agent counts, by default of the caller itself."""
+        return self._make_call(METRICS_CGROUP, {"agent_id": agent_id})
 
     def logs(
         self,

@@ -35,7 +35,15 @@ from .calls.http import HTTP, HTTPResponse
 from .calls.inspect import Inspect, Inspected
 from .calls.kernel import KernelStatus, Shutdown, Status, Stopping
 from .calls.messages import Broadcast, Delivered, Message, Recv, Register, Registered, Send, Sent
-from .calls.metrics import MetricsSystem, SystemMetrics
+from .calls.metrics import (
+    AgentMetrics,
+    CgroupMetrics,
+    MetricsAgent,
+    MetricsAllAgents,
+    MetricsCgroup,
+    MetricsSystem,
+    SystemMetrics,
+)
 from .calls.permissions import Approvals, Decide, Decided, Explain, Explained, GetPerms, Pending, PermsSet, SetPerms
 from .calls.reload import Reload, Reloaded
 from .calls.request import Request
@@ -209,9 +217,28 @@ class Calls:
         """
         return (await self._make_call(Usage, {"name": name, "since": since, "reset": reset})).usage
 
-    async def metrics(self) -> SystemMetrics:
-        """Get the metrics of the whole kernel; for the operator only."""
-        return (await self._make_call(MetricsSystem, {})).metrics
+    async def metrics(self, history: float | None = None) -> SystemMetrics:
+        """Get the metrics of the whole kernel; ``history`` also gets the samples of so many seconds, at most 900."""
+        return (await self._make_call(MetricsSystem, {"history": history})).metrics
+
+    async def agent_metrics(self, agent_id: int | None = None, history: float | None = None) -> AgentMetrics:
+        """Get the metrics of one agent, by default of the caller itself.
+
+        ``history`` also gets the samples of so many seconds, at most 900: every second while its metrics are asked
+        for at least every ten seconds, else every five.
+        """
+        return (await self._make_call(MetricsAgent, {"agent_id": agent_id, "history": history})).metrics
+
+    async def all_agent_metrics(self) -> Sequence[AgentMetrics]:
+        """Get the metrics of all agents that haven't ended for good, and whose metrics the caller may see.
+
+        PSS is not measured for them: it takes half a millisecond for each process.
+        """
+        return (await self._make_call(MetricsAllAgents, {})).agents
+
+    async def cgroup_metrics(self, agent_id: int | None = None) -> CgroupMetrics:
+        """Get all that the control group of one agent counts, by default of the caller itself."""
+        return (await self._make_call(MetricsCgroup, {"agent_id": agent_id})).metrics
 
     async def logs(
         self,

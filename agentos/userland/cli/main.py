@@ -39,6 +39,7 @@ COMMANDS = {
     "think": "think",
     "http": "http",
     "usage": "usage",
+    "metrics": "metrics",
     "budget": "usage",
     "permissions": "permissions",
     "approvals": "approvals",

@@ -11,6 +11,7 @@ import trio
 from msgspec import Struct
 
 from agentos.database import Database
+from agentos.services.events import Publish
 from agentos.services.http.secrets import MIN_LENGTH
 from agentos.services.quotas import MONEY_UNITS, Quota
 from agentos_sdk.quantities import duration
@@ -33,21 +34,21 @@ class Model(Struct, frozen=True):
     """
 
     line: Line
-    budgets: Budgets
     account: Account
     description: str | None
     default_budget: str | None = None
 
 
-async def open_model(settings: LLMSettings, database: Database) -> Model:
+async def open_model(settings: LLMSettings, database: Database, publish: Publish) -> Model:
     """Choose the provider and the model, and load what is spent of the budgets. Connects at the first request."""
     choice, keys = await trio.to_thread.run_sync(read_choice, settings)
     provider, model = (choice.provider, choice.model) if isinstance(choice, ProviderChoice) else ("none", "")
-    asking = ProviderClient(partial(connect, choice, settings), settings.retry, settings.timeouts, name=provider)
-    budgets = await Budgets.load(settings.prices, database, settings.max_tokens, time.time())
+    asking = ProviderClient(
+        partial(connect, choice, settings), settings.retry, settings.timeouts, name=provider, publish=publish
+    )
+    budgets = await Budgets.load(settings.prices, database, settings.max_tokens, time.time(), publish)
     return Model(
         Line(settings, asking, budgets, model, Contents(settings.keep_contents, keys)),
-        budgets,
         Account("kernel", Share(budget=settings.budget)),
         describe_choice(choice) if isinstance(choice, ProviderChoice) or settings != LLMSettings() else None,
         describe_default_budget(settings.default_budget) if isinstance(choice, ProviderChoice) else None,

@@ -14,7 +14,7 @@ import pytest
 import supervisors
 from agentos import __version__
 from agentos.agents.lifecycle import State
-from agentos.config import llm, schema
+from agentos.config import llm, schema, telemetry
 from agentos.permissions import set_schema
 from agentos.userland.cli.main import COMMANDS, cli
 from agentos_sdk import AgentOSClient, Kernel, values
@@ -53,6 +53,7 @@ TABLES = {
     "`timeouts`": llm.TimeoutsTable,
     "`retry`": llm.RetryTable,
     "`[llm.offline]`": llm.OfflineTable,
+    "`[metrics]`": telemetry.MetricsTable,
     "`[permissions.NAME]`": set_schema.SetTable,
     "`[supervisor]`": schema.RootTable,
     "`[[supervisor.children]]`": schema.AgentTable,

@@ -38,6 +38,7 @@ COMMANDS = {
     "think": "think",
     "http": "http",
     "usage": "usage",
+    "metrics": "metrics",
     "budget": "usage",
     "permissions": "permissions",
     "approvals": "approvals",

@@ -18,9 +18,8 @@ from attrs import define, field
 
 from agentos.services.http.secrets import Redactor
 from agentos_sdk import codec
-from agentos_sdk.calls.contents import CalledTool, KeptMessage, KeptQuestion
 from agentos_sdk.errors import CallError
-from agentos_sdk.values import ToolCall, Usage
+from agentos_sdk.values import CalledTool, KeptMessage, KeptQuestion, ToolCall, Usage
 
 from .jobs import Job, ThinkResult
 from .providers.provider import Message, Question

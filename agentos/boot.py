@@ -53,11 +53,12 @@ from .kernel.poller import Poller
 from .kernel.record import record_kernel
 from .network_setup import Network, read_secrets
 from .permissions.answers import TABLES as ANSWERS
-from .permissions.approvals import TABLES as APPROVALS
+from .permissions.approval_entries import TABLES as APPROVALS
 from .sandbox.report import probe
 from .services.audit.log import open_audit
 from .services.audit.traffic import Traffic
 from .services.logs.log import KernelLog, open_logs
+from .telemetry_setup import Telemetry
 
 log = logging.getLogger("agentos.kernel")
 
@@ -181,6 +182,16 @@ class Kernel:
         self.sampler = Sampler(sources, self.count_loop, self.events.publish, str(host.state_dir))
         subscribers = (self.notices.take_event, self.network.client.take_event, self.sampler.take_event)
         self.events.subscribers = (*self.events.subscribers, *subscribers)
+        self.telemetry = Telemetry(
+            config=settings.config,
+            sampler=self.sampler,
+            registry=access.registry,
+            callers=self.callers,
+            line=self.line,
+            egress=self.network.egress,
+            connection_limit=self.connection_limit,
+        )
+        self.telemetry.open()
         host_view = View(str(settings.config.directory), home())
         self.supervision = self._construct_tree(access, stops, host_view, runner)
         self.reload = Reload(
@@ -234,6 +245,7 @@ class Kernel:
             traffic=self.traffic,
             line=self.line,
             kernel_account=self.model.account,
+            sampler=self.sampler,
             audit=access.audit,
             lives=access.lives,
             approvals=access.approvals,
@@ -269,6 +281,7 @@ class Kernel:
                         self.event_log,
                         self.callers.background,
                         self.sampler,
+                        self.telemetry,
                     )
                     for service in services:
                         nursery.start_soon(service.serve)

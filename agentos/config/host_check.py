@@ -1,6 +1,7 @@
 """Host checks of a configuration: finds what this host can't provide before anything is started, as doctor does."""
 
 import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -66,6 +67,17 @@ def missing_model(config: Config) -> str | None:
         return None
     found = choose_provider(config.llm, read_variables(os.environ, Path.cwd()))
     return found.why if isinstance(found, NoProvider) else None
+
+
+def missing_notify_program(config: Config) -> str | None:
+    """Why the program of ``[approvals] notify`` can't be run, if there is one."""
+    if not config.approvals.notify:
+        return None
+    program = config.approvals.notify[0]
+    path = program if "/" not in program else str(config.directory / program)
+    if shutil.which(path) is not None:
+        return None
+    return f"[approvals] notify: {program} is no program that can be run: install it, or name it by its path"
 
 
 def unreadable_secrets(config: Config) -> Iterator[str]:

@@ -38,8 +38,9 @@ class Poller(trio.abc.Instrument):
     _epoll: select.epoll = field(factory=select.epoll)
     _waiting: dict[int, tuple[Task, Callable[[], object]]] = field(factory=dict)  # by descriptor
     _on_hangup: dict[int, Callable[[], object]] = field(factory=dict)  # by descriptor
+    _watched: dict[int, tuple[Callable[[int], object], trio.Nursery]] = field(factory=dict)  # by descriptor
     _registered: dict[int, int] = field(factory=dict)  # events by descriptor
-    _ready: deque[int] = field(factory=deque)  # reported as readable, and not read yet
+    _ready: deque[tuple[int, int]] = field(factory=deque)  # descriptors and their events, not read yet
     _task: Task | None = None  # of :meth:`run`
     _others_ran: bool = False  # since it read for a turn
     _read_again: float = 0.0  # between two steps, not before this time of perf_counter()
@@ -59,6 +60,15 @@ class Poller(trio.abc.Instrument):
 
         result: T = await wait_task_rescheduled(abort)
         return result
+
+    def watch(self, fd: int, notify: Callable[[int], object], nursery: trio.Nursery) -> None:
+        """Call ``notify`` with epoll's events whenever ``fd`` has some, until :meth:`forget`; no task waits for it.
+
+        ``notify`` must not block, and may get events of an earlier file with this descriptor. What it raises is raised
+        in the nursery, and ends this.
+        """
+        self._watched[fd] = (notify, nursery)
+        self._register(fd, select.EPOLLIN)
 
     @contextlib.contextmanager
     def watch_hangup(self, fd: int, notify: Callable[[], object]) -> Iterator[None]:
@@ -82,6 +92,7 @@ class Poller(trio.abc.Instrument):
 
     def forget(self, fd: int) -> None:
         """Stop watching ``fd``. Must be called before it is closed."""
+        self._watched.pop(fd, None)
         if self._registered.pop(fd, None) is not None and not self._epoll.closed:
             with contextlib.suppress(OSError):  # closed already, which Linux takes as unregistered
                 self._epoll.unregister(fd)
@@ -97,7 +108,7 @@ class Poller(trio.abc.Instrument):
                     turn_ends = perf_counter() + TURN_SECONDS
                     while found := self._find_ready():
                         while self._ready:
-                            answered = self._read(self._ready.popleft())
+                            answered = self._read(*self._ready.popleft())
                             if perf_counter() > turn_ends:
                                 self._end_turn()
                                 await trio.lowlevel.checkpoint()
@@ -115,7 +126,7 @@ class Poller(trio.abc.Instrument):
         if self._others_ran and (now := perf_counter()) > self._read_again:
             self._find_ready()
             while self._ready and perf_counter() < now + TURN_SECONDS:
-                self._read(self._ready.popleft())
+                self._read(*self._ready.popleft())
             self._end_turn()
         self._others_ran = True
 
@@ -126,7 +137,7 @@ class Poller(trio.abc.Instrument):
     def _find_ready(self) -> int:
         """Poll if all that was ready has been read; returns how many descriptors are to be read."""
         if not self._ready:
-            self._ready.extend([fd for fd, _ in self._epoll.poll(0, BATCH)])
+            self._ready.extend(self._epoll.poll(0, BATCH))
         return len(self._ready)
 
     def _yield_cpu(self) -> None:
@@ -142,8 +153,11 @@ class Poller(trio.abc.Instrument):
             if lost > MAX_YIELD_SECONDS:
                 self._yield_again = begin + 100 * lost
 
-    def _read(self, fd: int) -> bool:
-        """Call the function that waits for this descriptor; returns whether it waits on."""
+    def _read(self, fd: int, events: int) -> bool:
+        """Call the function that waits for this descriptor; returns whether it has read, and waits on."""
+        if fd in self._watched:
+            self._notify(fd, events)
+            return False
         if fd in self._on_hangup:
             if has_hung_up(fd):  # otherwise the report is for an earlier file with this descriptor
                 self._on_hangup.pop(fd)()
@@ -161,6 +175,18 @@ class Poller(trio.abc.Instrument):
             if self._waiting.pop(fd, None) is not None:
                 reschedule(task, Error(error))
             return False
+
+    def _notify(self, fd: int, events: int) -> None:
+        notify, nursery = self._watched[fd]
+        try:
+            notify(events)
+        except Exception as error:
+            self.forget(fd)
+            nursery.start_soon(_fail, error)
+
+
+async def _fail(error: Exception) -> None:
+    raise error
 
 
 def has_hung_up(fd: int) -> bool:

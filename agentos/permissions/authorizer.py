@@ -235,7 +235,12 @@ class PermissionAuthorizer:
         if right.action == "set_perms" and target is not None and not (target.own or target.itself):
             why = f"{target.name} is neither you nor an agent that you spawned"
             return Decision("deny", "only an ancestor sets rights", f"{describe_right(right)}: {why}")
-        return min([layer.decide(right, target) for layer in permissions.layers(self.version)], key=strictness)
+        decisions = [layer.decide(right, target) for layer in permissions.layers(self.version)]
+        found = min(decisions, key=strictness)
+        if found.effect != "ask":
+            return found
+        # Of several rules that ask, the one furthest above: answers are bound to it, and no narrowing makes them void.
+        return next(one for one in reversed(decisions) if one.effect == "ask")
 
     def grants_address(self, caller: Caller, wanted: Destination, *, approved: bool) -> bool:
         """Whether rules with exactly this address and port allow it, or ask about it and it was ``approved``."""

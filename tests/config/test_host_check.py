@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agentos.config.host_check import unreachable_files, unreadable_secrets
+from agentos.config.host_check import missing_notify_program, unreachable_files, unreadable_secrets
 from tests.config.saying import agent, loaded
 
 
@@ -77,3 +77,15 @@ def place(home: Path) -> Path:
         (home / name).write_text("")
         (home / name).chmod(0o755)
     return home
+
+
+def test_the_program_that_notifies_is_looked_for(place: Path) -> None:
+    def missing(program: str) -> str | None:
+        return missing_notify_program(loaded(f'[approvals]\nnotify = ["{program}", "x"]\n'))
+
+    (place / "tell").write_text("#!/bin/sh\n")
+    why = "[approvals] notify: {} is no program that can be run: install it, or name it by its path"
+    assert missing("no-such-program") == why.format("no-such-program")
+    assert missing("./tell") == why.format("./tell")
+    (place / "tell").chmod(0o755)
+    assert (missing("./tell"), missing("sh"), missing_notify_program(loaded(""))) == (None, None, None)

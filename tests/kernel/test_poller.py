@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import select
 import socket
 import time
 from collections import Counter
@@ -311,3 +312,40 @@ async def test_a_peer_that_hung_up_before_the_block_is_noticed_at_once(pairs: Pa
         await gone.wait()
 
     poller.forget(ours.fileno())
+
+
+async def test_a_watched_descriptor_is_reported_until_it_is_forgotten(pairs: Pairs, poller: Poller) -> None:
+    ours, theirs = pairs()
+    seen = trio.Event()
+
+    def notify(events: int) -> None:
+        ours.recv(100)
+        if events & select.EPOLLIN:
+            seen.set()
+
+    async with trio.open_nursery() as nursery:
+        poller.watch(ours.fileno(), notify, nursery)
+        theirs.sendall(b"one")
+        await seen.wait()
+        poller.forget(ours.fileno())
+        theirs.sendall(b"two")
+        await trio.testing.wait_all_tasks_blocked()
+
+    assert ours.recv(100) == b"two"
+
+
+async def test_what_a_watcher_raises_is_raised_in_its_nursery_and_nowhere_else(pairs: Pairs, poller: Poller) -> None:
+    (wrong, its_peer), (right, peer) = pairs(), pairs()
+
+    def fail(events: int) -> None:
+        raise ZeroDivisionError("a bug in this watcher")
+
+    its_peer.sendall(b"x")
+    with pytest.RaisesGroup(ZeroDivisionError):
+        async with trio.open_nursery() as nursery:
+            poller.watch(wrong.fileno(), fail, nursery)
+            await trio.sleep_forever()
+
+    peer.sendall(b"still served")
+    assert await poller.wait(right.fileno(), reader(right)) == b"still served"
+    poller.forget(right.fileno())

@@ -17,7 +17,13 @@ def check(file: Path) -> None:
     host can't do. Starts no agent. The exit status is 0 where the file is right: on another host it may be all
     that is needed.
     """
-    from agentos.config.host_check import missing_model, unreachable_files, unreadable_secrets, unstartable_agents
+    from agentos.config.host_check import (
+        missing_model,
+        missing_notify_program,
+        unreachable_files,
+        unreadable_secrets,
+        unstartable_agents,
+    )
     from agentos.config.load import ConfigError, load
 
     try:
@@ -31,6 +37,8 @@ def check(file: Path) -> None:
         click.echo(printable(mistake))
     for unreadable in unreadable_secrets(config):
         click.echo(printable(f"on this host the kernel would not start: {unreadable}"))
+    if (why := missing_notify_program(config)) is not None:
+        click.echo(printable(f"on this host no person would be notified: {why}"))
     if (why := missing_model(config)) is not None:
         click.echo(printable(f"on this host no model can be asked: {why}"))
     for why, names in unstartable_agents(config).items() if agents else ():

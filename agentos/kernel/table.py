@@ -48,11 +48,12 @@ class Syscall(Struct, frozen=True):
     A ``def`` handler takes ``(caller, request)`` and answers while input is read; an ``async def`` takes ``(call,
     request)`` and runs in a task. Replies are values that :func:`agentos_sdk.codec.encode` takes, or encoded bytes.
 
-    With ``request=None`` the request is the raw bytes, or what ``parse`` makes of them; a ``def`` handler of raw bytes
-    counts the call itself. ``omittable`` are fields that
-    EXPLAIN need not be given, with a value for each. ``encode`` makes the bytes of the reply. ``limit`` is the largest
-    body in bytes; ``failure`` holds the keys of a failed reply besides ``success``, ``error`` and ``code``. Fields in
-    ``verbatim`` are JSON that is passed on unchanged, as ``msgspec.Raw``.
+    With ``request=None`` the request is the raw bytes, or what ``parse`` makes of them. A ``def`` handler of raw bytes
+    counts the call itself.
+
+    ``omittable`` are fields that EXPLAIN need not be given, with a value for each. ``encode`` makes the bytes of the
+    reply. ``limit`` is the largest body in bytes; ``failure`` holds the keys of a failed reply besides ``success``,
+    ``error`` and ``code``. Fields in ``verbatim`` are JSON that is passed on unchanged, as ``msgspec.Raw``.
 
     ``audit`` selects what the audit log records besides refusals: nothing, the outcome, or also the intent before
     anything is done. ``charge`` is called first, and not for EXPLAIN: it takes a token of a rate limit or refuses.

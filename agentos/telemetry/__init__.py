@@ -1,1 +1,1 @@
-"""What the kernel tells monitoring programs: metrics for Prometheus."""
+"""What the kernel tells monitoring programs: metrics for Prometheus, traces for OpenTelemetry."""

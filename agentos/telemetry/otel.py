@@ -18,8 +18,8 @@ from .spans import Span, SpanId, Spans, Value
 
 log = logging.getLogger(__name__)
 
-INTERVAL = 1.0  # seconds between two exports
-MAX_BATCH = 512  # spans in one request
+INTERVAL = 1.0  # seconds between two exports at most
+TELL_INTERVAL = 60.0  # seconds between two messages about spans for which there was no room
 TIMEOUT = 5.0  # seconds in which a request has to be answered, retries included
 LAST_SECONDS = 2.0  # seconds for what is left when the kernel ends
 FLAGS = TraceFlags(TraceFlags.SAMPLED)
@@ -34,6 +34,7 @@ class TraceExporter:
     endpoint: str
     _failing: bool = False
     _told: int = 0  # dropped spans that the log has told of
+    _told_at: float = float("-inf")  # Trio's time of the last such message while exports worked
 
     async def serve(self) -> None:
         """Export until cancelled, then what is left."""
@@ -42,7 +43,7 @@ class TraceExporter:
         resource = Resource.create({"service.name": "agentos", "service.version": __version__})
         try:
             while True:
-                await trio.sleep(INTERVAL)
+                await self.spans.wait(INTERVAL)
                 await self._export(exporter, resource)
         finally:
             with trio.move_on_after(LAST_SECONDS, shield=True):
@@ -50,23 +51,26 @@ class TraceExporter:
 
     async def _export(self, exporter: OTLPSpanExporter, resource: Resource) -> None:
         """Export what is queued now; what can't be sent is dropped."""
-        while batch := self.spans.take(MAX_BATCH):
+        while batch := self.spans.take():
             sent = await trio.to_thread.run_sync(send, exporter, resource, batch, abandon_on_cancel=True)
             if not sent:
                 self.spans.dropped += len(batch)
-            if sent == self._failing:
-                self._failing = not sent
-                self._tell()
+            self._tell(sent)
 
-    def _tell(self) -> None:
-        """Log that exports have begun to fail, or work again."""
-        if self._failing:
-            log.warning("traces can't be sent to %s ([otel] endpoint): they are dropped until they can", self.endpoint)
-        else:
-            log.info(
-                "traces are sent to %s again; %d spans were dropped", self.endpoint, self.spans.dropped - self._told
-            )
-            self._told = self.spans.dropped
+    def _tell(self, sent: bool) -> None:
+        """Log that exports have begun to fail, or work again, and what was dropped."""
+        dropped, now = self.spans.dropped - self._told, trio.current_time()
+        if not sent:
+            if not self._failing:
+                problem = "traces can't be sent to %s ([otel] endpoint): they are dropped until they can"
+                log.warning(problem, self.endpoint)
+        elif self._failing:
+            log.info("traces are sent to %s again; %d spans were dropped", self.endpoint, dropped)
+            self._told += dropped
+        elif dropped and now >= self._told_at + TELL_INTERVAL:
+            log.warning("%d spans were dropped: there were more than %s takes in time", dropped, self.endpoint)
+            self._told, self._told_at = self._told + dropped, now
+        self._failing = not sent
 
 
 def send(exporter: OTLPSpanExporter, resource: Resource, batch: Sequence[Span]) -> bool:

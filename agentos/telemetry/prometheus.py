@@ -55,8 +55,9 @@ def write_metrics(snapshot: Snapshot, openmetrics: bool) -> tuple[bytes, str]:
 
 
 def wants_openmetrics(accept: str) -> bool:
-    """Whether a request's Accept header selects OpenMetrics."""
-    return choose_encoder(accept)[1].startswith(OPENMETRICS)
+    """Whether an Accept header names OpenMetrics before plain text. The library's own parser fails on odd versions."""
+    kinds = [each.partition(";")[0].strip().lower() for each in accept.split(",")]
+    return next((kind == OPENMETRICS for kind in kinds if kind in (OPENMETRICS, "text/plain")), False)
 
 
 @define(eq=False)

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import trio
 from attrs import define, field
 from msgspec import Struct
 
@@ -22,6 +23,7 @@ from agentos.services.http.secrets import Redactor
 from agentos_sdk.opcodes import Op, op_name
 
 MAX_QUEUED = 2048  # spans that wait for their export; further ones are dropped, and counted
+MAX_BATCH = 512  # spans that are exported together
 MAX_CONTENT = 8192  # characters of a question, and of an answer
 MESSAGE_COST = 64  # characters that each message counts for
 
@@ -66,11 +68,20 @@ class Spans:
     contents: bool
     dropped: int = 0
     _queue: deque[Span] = field(factory=deque)
+    _many: trio.Event = field(factory=trio.Event)  # set while a whole batch waits
     _lives: dict[int, Life] = field(factory=dict)  # by agent id, until the agent has ended for good
 
-    def take(self, most: int) -> Sequence[Span]:
-        """Remove and return the oldest spans."""
-        return [self._queue.popleft() for _ in range(min(most, len(self._queue)))]
+    async def wait(self, seconds: float) -> None:
+        """Return after so many seconds, or as soon as there is a whole batch."""
+        with trio.move_on_after(seconds):
+            await self._many.wait()
+
+    def take(self) -> Sequence[Span]:
+        """Remove and return the oldest spans, at most :data:`MAX_BATCH`."""
+        taken = [self._queue.popleft() for _ in range(min(MAX_BATCH, len(self._queue)))]
+        if len(self._queue) < MAX_BATCH and self._many.is_set():
+            self._many = trio.Event()
+        return taken
 
     def take_event(self, event: Event) -> None:
         """Begin and end the spans of lives."""
@@ -167,8 +178,10 @@ class Spans:
     def _put(self, span: Span) -> None:
         if len(self._queue) >= MAX_QUEUED:
             self.dropped += 1
-        else:
-            self._queue.append(span)
+            return
+        self._queue.append(span)
+        if len(self._queue) == MAX_BATCH:
+            self._many.set()
 
 
 def make_id(parent: SpanId | None) -> SpanId:

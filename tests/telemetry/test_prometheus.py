@@ -63,6 +63,8 @@ def test_the_accept_header_selects_the_format() -> None:
     prometheus = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.1"
 
     assert wants_openmetrics(prometheus)
+    assert wants_openmetrics("Application/OpenMetrics-Text; version=x; escaping=\xff")
+    assert not wants_openmetrics("text/plain, application/openmetrics-text")
     assert not wants_openmetrics("text/html,*/*")
     assert write_metrics(make_snapshot("a"), True)[0].endswith(b"# EOF\n")
     assert write_metrics(make_snapshot("a"), True)[1].startswith("application/openmetrics-text; version=1.0.0")

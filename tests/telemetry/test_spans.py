@@ -2,14 +2,16 @@
 
 from typing import Any, cast
 
+import trio
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.resources import Resource
+from trio.testing import MockClock
 
 from agentos.agents.registry import Registry
 from agentos.kernel.caller import Caller
 from agentos.kernel.table import Table
 from agentos.telemetry.otel import convert_span
-from agentos.telemetry.spans import MAX_QUEUED, Span, SpanId, Spans, Value
+from agentos.telemetry.spans import MAX_BATCH, MAX_QUEUED, Span, SpanId, Spans, Value
 from agentos_sdk.opcodes import Op
 from tests.support.otlp import read
 from tests.support.rights import Grants, Notebook
@@ -22,7 +24,21 @@ def test_spans_that_are_not_exported_are_dropped_and_counted() -> None:
         spans.observe(caller, Op.NOOP, None, b"", 1)
 
     assert spans.dropped == 5
-    assert len(spans.take(MAX_QUEUED + 5)) == MAX_QUEUED
+    assert sum(len(spans.take()) for _ in range(MAX_QUEUED // MAX_BATCH + 1)) == MAX_QUEUED
+
+
+async def test_a_whole_batch_is_not_waited_for(autojump_clock: MockClock) -> None:
+    spans = Spans(Registry(), cast(Any, None), contents=False)
+    caller = Caller(7, "agent", "tester", Table(()), Grants(), Notebook())
+    began = trio.current_time()
+    for _ in range(MAX_BATCH):
+        spans.observe(caller, Op.NOOP, None, b"", 1)
+
+    await spans.wait(1.0)
+    assert trio.current_time() == began
+    assert len(spans.take()) == MAX_BATCH
+    await spans.wait(1.0)
+    assert trio.current_time() == began + 1.0
 
 
 def test_what_protobuf_cannot_hold_loses_no_other_span() -> None:

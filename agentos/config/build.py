@@ -28,6 +28,7 @@ from agentos.config.permissions import read_agent_permissions, read_permissions
 from agentos.config.schema import (
     AgentTable,
     ApprovalTable,
+    DashboardTable,
     FileTable,
     KernelSettings,
     LogTable,
@@ -43,6 +44,7 @@ from agentos.services.quotas import Quota
 from agentos_sdk.codec import path
 from supervisors import Backoff, ChildSpec, SupervisorSpec
 
+from .dashboard import DashboardSettings, read_dashboard
 from .reader import Reader, ReadTable
 from .start_order import find_order_mistakes
 from .toml_lines import Keys
@@ -68,6 +70,7 @@ PLACES = {
     "kernel": KernelSettings,
     "logs": LogTable,
     "approvals": ApprovalTable,
+    "dashboard": DashboardTable,
     "llm": LLMTable,
     "http": HttpTable,
     "supervisor": RootTable,
@@ -96,6 +99,7 @@ class Builder(Reader):
         self.logs = LogSettings()
         self.http = HttpSettings()
         self.approvals = ApprovalSettings()
+        self.dashboard: DashboardSettings | None = None
 
     def build(self, data: object) -> tuple[KernelSettings, LLMSettings, Mapping[str, PermissionSet], GroupSpec]:
         """The kernel's settings, the model's settings, the permission sets, and the root of the tree."""
@@ -105,6 +109,7 @@ class Builder(Reader):
         paths = {name: self.resolve_path(getattr(kernel, name)) for name in ("socket", "state_dir")}
         self.logs = self._read_logs(self.read(LogTable, file.logs, ("logs",)))
         self.http = read_http(self, file.http)
+        self.dashboard = read_dashboard(self, file.dashboard)
         self.approvals = ApprovalSettings(**self.read(ApprovalTable, file.approvals, ("approvals",)).present_fields())
         root = self.read(RootTable, self._drop_keys_of_children(file.supervisor), ("supervisor",))
         self._sets = read_permissions(self, file.permissions, self._secret_names)

@@ -18,6 +18,7 @@ from agentos_sdk.codec import is_deeper
 from agentos_sdk.codec import path as dotted
 
 from .build import ROOT, Builder
+from .dashboard import DashboardSettings
 from .toml_lines import Keys, find_lines
 
 MAX_BYTES = 4 << 20
@@ -40,6 +41,7 @@ class Config:
     logs: LogSettings = LogSettings()
     http: HttpSettings = HttpSettings()
     approvals: ApprovalSettings = ApprovalSettings()
+    dashboard: DashboardSettings | None = None
 
     @classmethod
     def without_file(cls, directory: Path) -> "Config":
@@ -83,7 +85,7 @@ def load(path: str | Path) -> Config:
     kernel, llm, permissions, root = builder.build(data)
     if builder.mistakes:
         raise ConfigError(_locate_mistakes(name, text, builder.mistakes))
-    parts = (builder.logs, builder.http, builder.approvals)
+    parts = (builder.logs, builder.http, builder.approvals, builder.dashboard)
     return Config(kernel, llm, root, file.parent, file, permissions, *parts)
 
 

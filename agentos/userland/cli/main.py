@@ -37,6 +37,7 @@ COMMANDS = {
     "state": "state",
     "think": "think",
     "http": "http",
+    "dashboard": "dashboard",
     "usage": "usage",
     "budget": "usage",
     "permissions": "permissions",

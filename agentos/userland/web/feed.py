@@ -1,0 +1,167 @@
+"""The feed: what all pages of one level show, read once for all of them, as a snapshot and then as changes.
+
+A snapshot is ``{"snapshot": {...}, "seq": n}``, a change is ``{"delta": {...}, "seq": n}``. In a delta ``agents`` maps
+ids to the fields that changed, or to null if the agent is no longer listed; ``events`` are further ones; every other
+key replaces the snapshot's.
+"""
+
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from socket import socket
+from typing import Any
+
+import msgspec
+import trio
+from attrs import define, field
+
+from agentos_sdk.calls.connection import Hello
+from agentos_sdk.client import Kernel, attach
+from agentos_sdk.opcodes import Op
+
+from .links import Level
+from .page import Page
+
+log = logging.getLogger(__name__)
+
+REFRESH_SECONDS = 2.0  # without an event: memory and CPU time change without one
+GAP_SECONDS = 0.1  # between two changes that a page gets
+SHOWN_EVENTS = 200
+SETTLED_MS = 1500  # an agent's start is computed from its uptime: smaller differences are none
+
+Connect = Callable[[str], AbstractAsyncContextManager[socket]]
+State = dict[str, Any]
+
+
+@define(eq=False)
+class Feed:
+    """The feed of one level. ``state`` is what a snapshot shows, empty until the first reading."""
+
+    level: Level
+    pages: set[Page] = field(factory=set)
+    state: State = field(factory=dict)
+    seq: int = 0
+    scope: trio.CancelScope = field(factory=trio.CancelScope)
+    _news: trio.Event = field(factory=trio.Event)
+    _events: deque[Any] = field(factory=lambda: deque(maxlen=SHOWN_EVENTS))  # not shown yet
+
+    async def run(self, kernel: Kernel) -> None:
+        """Read and publish until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._follow_events, kernel)
+            while True:
+                await self._read(kernel)
+                await trio.sleep(GAP_SECONDS)
+                with trio.move_on_after(REFRESH_SECONDS):
+                    await self._news.wait()
+                self._news = trio.Event()
+
+    async def _follow_events(self, kernel: Kernel) -> None:
+        pass
+
+    async def _read(self, kernel: Kernel) -> None:
+        rows = await _call(kernel, Op.LIST, {"all": True})
+        new = {
+            "kernel": await _call(kernel, Op.STATUS, {}),
+            "approvals": (await _call(kernel, Op.APPROVALS, {})).get("pending", []),
+        }
+        delta: State = {key: value for key, value in new.items() if self.state.get(key) != value}
+        agents = self._compare(rows)
+        if agents:
+            delta["agents"] = agents
+        events = [self._events.popleft() for _ in range(len(self._events))]
+        if events:
+            delta["events"] = events
+        self.state.update(new)
+        self.state["events"] = [*self.state.get("events", ()), *events][-SHOWN_EVENTS:]
+        if delta:
+            self.seq += 1
+            text = msgspec.json.encode({"delta": delta, "seq": self.seq, "at": time.time()})
+            for page in self.pages:
+                page.change(text)
+
+    def _compare(self, rows: list[State]) -> dict[str, State | None]:
+        """What differs from the agents shown so far, which are replaced."""
+        shown: dict[str, State] = self.state.get("agents", {})
+        found: dict[str, State] = {}
+        now = round(time.time() * 1000)
+        for row in rows:
+            key = str(row["id"])
+            old = shown.get(key, {})
+            row["since_ms"] = now - row.pop("uptime_ms")
+            if abs(row["since_ms"] - old.get("since_ms", 0)) < SETTLED_MS:
+                row["since_ms"] = old["since_ms"]
+            found[key] = row
+        self.state["agents"] = found
+        changed: dict[str, State | None] = {}
+        for key, row in found.items():
+            if key not in shown:
+                changed[key] = row
+            elif row != shown[key]:
+                changed[key] = {name: value for name, value in row.items() if shown[key].get(name, ...) != value}
+        return {**changed, **{key: None for key in shown if key not in found}}
+
+
+async def _call(kernel: Kernel, op: Op, fields: State) -> Any:
+    """The reply to a call; a refusal is shown as it is, where a page expects the reply."""
+    return msgspec.json.decode(await kernel.exchange(op, msgspec.json.encode(fields)))
+
+
+@define(eq=False)
+class Feeds:
+    """The feeds of one kernel, one for each level; a feed runs while it has pages."""
+
+    _connect: Connect
+    boot: str
+    _feeds: dict[Level, Feed] = field(factory=dict)
+    _nursery: trio.Nursery = field(init=False)
+
+    async def serve(self) -> None:
+        async with trio.open_nursery() as self._nursery:
+            await trio.sleep_forever()
+
+    @asynccontextmanager
+    async def connect(self, name: str, level: Level) -> AsyncIterator[Kernel]:
+        """A connection to the kernel; one that isn't the operator's is a guest's of that level."""
+        hello = Hello(protocol=2, level=None if level == "unrestricted" else level)
+        async with self._connect(name) as sock, attach(trio.socket.from_stdlib_socket(sock), name, hello) as kernel:
+            yield kernel
+
+    @contextmanager
+    def join(self, page: Page, level: Level) -> Iterator[None]:
+        """Send a page the feed of this level."""
+        feed = self._feeds.get(level)
+        if feed is None:
+            feed = self._feeds[level] = Feed(level)
+            self._nursery.start_soon(self._run, feed)
+        feed.pages.add(page)
+        page.start_anew()
+        try:
+            yield
+        finally:
+            feed.pages.discard(page)
+            if not feed.pages:
+                feed.scope.cancel()
+                self._feeds.pop(level, None)
+
+    async def _run(self, feed: Feed) -> None:
+        """Run a feed. If it fails its pages are closed; they reconnect."""
+        with feed.scope:
+            try:
+                async with self.connect(f"web:{feed.level}", feed.level) as kernel:
+                    await feed.run(kernel)
+            except Exception:
+                log.exception("the dashboard's feed for %s sessions failed", feed.level)
+                self._feeds.pop(feed.level, None)
+                for page in list(feed.pages):
+                    page.close()
+
+    def snapshot(self, level: Level, dropped: int) -> bytes:
+        """The whole state for a page; empty if nothing has been read yet. ``dropped``: how often it was too slow."""
+        feed = self._feeds.get(level)
+        if feed is None or not feed.state:
+            return b""
+        shown = {**feed.state, "boot": self.boot, "level": level, "dropped": dropped}
+        return msgspec.json.encode({"snapshot": shown, "seq": feed.seq, "at": time.time()})

@@ -63,8 +63,11 @@ class Feed:
 
     async def _read(self, kernel: Kernel) -> None:
         rows = await _call(kernel, Op.LIST, {"all": True})
+        status = await _call(kernel, Op.STATUS, {})
+        if "up_ms" in status:
+            status["since_ms"] = _since(status.pop("up_ms"), self.state.get("kernel", {}).get("since_ms"))
         new = {
-            "kernel": await _call(kernel, Op.STATUS, {}),
+            "kernel": status,
             "approvals": (await _call(kernel, Op.APPROVALS, {})).get("pending", []),
         }
         delta: State = {key: value for key, value in new.items() if self.state.get(key) != value}
@@ -86,13 +89,10 @@ class Feed:
         """What differs from the agents shown so far, which are replaced."""
         shown: dict[str, State] = self.state.get("agents", {})
         found: dict[str, State] = {}
-        now = round(time.time() * 1000)
         for row in rows:
             key = str(row["id"])
             old = shown.get(key, {})
-            row["since_ms"] = now - row.pop("uptime_ms")
-            if abs(row["since_ms"] - old.get("since_ms", 0)) < SETTLED_MS:
-                row["since_ms"] = old["since_ms"]
+            row["since_ms"] = _since(row.pop("uptime_ms"), old.get("since_ms"))
             found[key] = row
         self.state["agents"] = found
         changed: dict[str, State | None] = {}
@@ -102,6 +102,12 @@ class Feed:
             elif row != shown[key]:
                 changed[key] = {name: value for name, value in row.items() if shown[key].get(name, ...) != value}
         return {**changed, **{key: None for key in shown if key not in found}}
+
+
+def _since(uptime_ms: int, shown: int | None) -> int:
+    """When something began, in ms since the epoch: what is ``shown`` already if that differs by less than jitter."""
+    since = round(time.time() * 1000) - uptime_ms
+    return shown if shown is not None and abs(since - shown) < SETTLED_MS else since
 
 
 async def _call(kernel: Kernel, op: Op, fields: State) -> Any:

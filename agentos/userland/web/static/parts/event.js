@@ -1,0 +1,26 @@
+// One event as a line.
+
+import { html } from "../core/html.js";
+import { exactTime, timeOfDay, visible } from "./format.js";
+
+/** @type {Record<string, string>} */
+const COLOURS = { info: "muted", warning: "warn", error: "bad" };
+
+/** @param {Record<string, any>} event */
+export function eventLine(event) {
+  const about = event.data?.name ?? (event.source_agent_id ? `agent ${event.source_agent_id}` : "kernel");
+  return html`<div class="event">
+    <time class="muted" title=${exactTime(event.at)}>${timeOfDay(event.at)}</time>
+    <span class="cut">${visible(about)}</span>
+    <span class=${`cut ${COLOURS[event.severity] ?? ""}`}>${visible(event.type)}</span>
+    <span class="cut muted">${describe(event.data ?? {})}</span>
+  </div>`;
+}
+
+/** The data without what the line says already. @param {Record<string, any>} data */
+export function describe(data) {
+  return Object.entries(data)
+    .filter(([key, value]) => !["name", "agent_id"].includes(key) && value !== null && value !== "")
+    .map(([key, value]) => (["reason", "text", "state"].includes(key) ? visible(value) : `${key} ${visible(typeof value === "object" ? JSON.stringify(value) : value)}`))
+    .join(" · ");
+}

@@ -19,6 +19,7 @@ from agentos.agents.commands.approval_notices import ApprovalNotices
 from agentos.agents.commands.run import CommandRunner
 from agentos.agents.event_lines import log_last_state
 from agentos.agents.health import HealthChecks
+from agentos.agents.jail.measured import MeasuredAgents
 from agentos.agents.kept_stops import KeptStops
 from agentos.agents.life import PATH, LifeDeps, home
 from agentos.agents.supervision import SpawnLimits, Supervision
@@ -32,13 +33,10 @@ from agentos.llm import budgets
 from agentos.llm.model import Model, open_model
 from agentos.private_files import UnsafeFile, describe_error
 from agentos.services import state, usage
-from agentos.services.events import (
-    IsolationProbed,
-    KernelInterrupted,
-    KernelStarted,
-    Subscriber,
-)
-from agentos.syscalls import Services, reserved, table
+from agentos.services.events import Events, IsolationProbed, KernelInterrupted, KernelStarted, Subscriber
+from agentos.services.metrics.kernel_figures import LoopCounts
+from agentos.services.metrics.sampler import AgentSources, Sampler
+from agentos.syscalls import Services, table
 from agentos.threads import run_in_thread
 from agentos_sdk.project import CONFIG, RunningKernel, project_id
 
@@ -54,7 +52,7 @@ from .kernel.poller import Poller
 from .kernel.record import record_kernel
 from .network_setup import Network, read_secrets
 from .permissions.answers import TABLES as ANSWERS
-from .permissions.approvals import TABLES as APPROVALS
+from .permissions.approval_entries import TABLES as APPROVALS
 from .programs import Program, ProgramHost
 from .sandbox.report import probe
 from .services.audit.log import open_audit
@@ -119,18 +117,20 @@ def describe_kernel(settings: Settings) -> RunningKernel:
 
 async def run_kernel(settings: Settings, host: Host, kernel_log: KernelLog) -> str | None:
     """Open the files in the state directory, then run a kernel; the files are closed last."""
+    events = Events()
     async with (
         open_logs(host.state_dir / "logs", settings.config.logs) as logs,
         open_database(host.state_dir / "agentos.db", SCHEMAS) as database,
-        open_audit(host.state_dir / "audit", __version__) as audit,
+        open_audit(host.state_dir / "audit", __version__, events.publish) as audit,
     ):
         kernel_log.attach(logs)
-        model, stops = await open_model(settings.config.llm, database), await KeptStops.load(database)
+        model, stops = await open_model(settings.config.llm, database, events.publish), await KeptStops.load(database)
         kernel = settings.config.kernel
-        stored = await state.State.load(database, state.StateLimits(kernel.max_state_keys, kernel.max_state_bytes))
+        limits = state.StateLimits(kernel.max_state_keys, kernel.max_state_bytes)
+        stored = await state.State.load(database, limits, events.publish)
         await stops.forget_others(list_agents(list_places(settings.config.root)))
         secrets = await run_in_thread(read_secrets, settings.config)
-        stores = Stores(model, database, audit, logs, stored, secrets)
+        stores = Stores(events, model, database, audit, logs, stored, secrets)
         access = open_access(settings.config, settings.show, host, stores)
         await access.approvals.load()
         return await Kernel(settings, host, model, access, stops).serve()
@@ -145,6 +145,7 @@ class Kernel:
         self.events, self.callers, self.line = access.events, access.callers, model.line
         self.approvals = access.approvals
         self.state = access.state.state
+        self.event_log = access.event_log
         self.lives, self.life_entries, self.traffic = access.lives, access.life_entries, Traffic(access.audit)
         self.started = trio.Event()
         self.connection_limit = ConnectionLimit(min(kernel.max_connections, affordable_connections()))
@@ -169,7 +170,17 @@ class Kernel:
             environment={"PATH": PATH, "LANG": "C.UTF-8", "HOME": home(), RUN_VARIABLE: host.run.id},
             runner=runner,
         )
-        self.events.subscribers = (*self.events.subscribers, self.notices.take_event, self.network.client.take_event)
+        measured = MeasuredAgents(access.registry, self.jails.disk)
+        sources = AgentSources(
+            list_agents=measured.list_agents,
+            find_agent=measured.find_agent,
+            read_usage=access.lives.reader.read_running,
+            read_working_set=measured.read_working_set,
+            read_disk=measured.read_disk,
+        )
+        self.sampler = Sampler(sources, self.count_loop, self.events.publish, str(host.state_dir))
+        subscribers = (self.notices.take_event, self.network.client.take_event, self.sampler.take_event)
+        self.events.subscribers = (*self.events.subscribers, *subscribers)
         host_view = View(str(settings.config.directory), home())
         self.supervision = self._construct_tree(access, stops, host_view, runner)
         self.reload = Reload(
@@ -179,7 +190,7 @@ class Kernel:
             self.jails.live_limits,
         )
         # The table of each caller is made from this one, so it comes before the first agent.
-        self.callers.serve(table(self._list_services(access, host_view)), reserved())
+        self.callers.serve(table(self._list_services(access, host_view)))
         self.supervision.build(root)
 
     def _construct_tree(self, access: Access, stops: KeptStops, host_view: View, runner: CommandRunner) -> Supervision:
@@ -219,6 +230,7 @@ class Kernel:
             callers=self.callers,
             mail=access.mail,
             state=access.state,
+            events=access.event_log,
             traffic=self.traffic,
             line=self.line,
             kernel_account=self.model.account,
@@ -254,7 +266,9 @@ class Kernel:
                         self.approvals,
                         self.notices,
                         self.state,
+                        self.event_log,
                         self.callers.background,
+                        self.sampler,
                     )
                     for service in services:
                         nursery.start_soon(service.serve)
@@ -280,6 +294,7 @@ class Kernel:
         self.callers.dismiss(caller)
         if caller.kind != "agent":
             self.state.end_session(caller.id)
+            self.event_log.forget(caller.id)
 
     async def probe_host(self) -> None:
         """Try the isolation layers. Agents start when this is done, clients are served before."""
@@ -287,6 +302,11 @@ class Kernel:
         self.jails.probed.set()
         await self.started.wait()
         self.events.publish(IsolationProbed(self.jails.found))
+
+    def count_loop(self) -> LoopCounts:
+        """The kernel's connections, and what waits in its queues."""
+        limit = self.connection_limit
+        return LoopCounts(limit.connections, limit.capacity, {"model": self.line.depth})
 
     async def write_counts(self) -> None:
         """Write to the audit log what is only counted: on each full hour, and when the kernel ends."""

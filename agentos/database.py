@@ -16,10 +16,12 @@ import itertools
 import logging
 import os
 import sqlite3
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
+from time import perf_counter
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import trio
@@ -31,7 +33,7 @@ from agentos.private_files import check_file, describe_error, display_path, open
 log = logging.getLogger(__name__)
 
 MAX_QUEUED_UNITS = 1000  # units of work in the queue, and in one commit
-WOKEN_AT_ONCE = 8  # tasks that wait for one commit; other tasks run before the next ones
+TURN_SECONDS = 0.00025  # seconds of telling outcomes before other tasks run
 APPLICATION_ID = 0x41474E54  # "AGNT", in the file's header
 BUSY_TIMEOUT = 5.0  # seconds to wait for other writers of the file: a person with a shell, a backup
 
@@ -62,9 +64,13 @@ class DatabaseError(Exception):
     """The file can't be opened, read or written; the text names it and says what to do. It is left unchanged."""
 
 
+Done: TypeAlias = Callable[[Outcome[Any]], object]
+"""Takes the outcome of queued work, in the event loop. It must not raise."""
+
+
 @define(eq=False)
 class _Unit:
-    """Queued work; ``what`` names it in the log if it fails and no caller waits for it.
+    """Queued work; ``what`` names it in the log if it fails and ``done`` is None.
 
     ``batch``, if set, does the work of ``item`` together with its neighbours in the queue that have the same ``batch``.
     """
@@ -73,9 +79,14 @@ class _Unit:
     what: str | None = None
     batch: "Batch | None" = None
     item: Any = None
+    done: Done | None = None
     state: Literal["waiting", "begun", "withdrawn"] = "waiting"
-    result: Outcome[Any] | None = None
-    waiter: trio.lowlevel.Task | None = None
+
+    def withdraw(self) -> bool:
+        """Drop the work, unless it has begun; returns whether it is dropped: its outcome isn't told then."""
+        if self.state == "waiting":
+            self.state = "withdrawn"
+        return self.state == "withdrawn"
 
 
 @contextlib.asynccontextmanager
@@ -89,13 +100,13 @@ async def open_database(path: Path, schemas: Schemas) -> AsyncIterator["Database
     connection = await trio.to_thread.run_sync(connect, path, schemas)
     try:
         async with trio.open_nursery() as nursery:
-            send, receive = trio.open_memory_channel[_Unit](MAX_QUEUED_UNITS)
-            nursery.start_soon(_Writer(path, connection).serve, receive)
-            with send:
-                try:
-                    yield Database(path, send)
-                except BaseException as error:  # noqa: ASYNC103, ASYNC104 - it is raised below
-                    failure = error
+            database = Database(path)
+            nursery.start_soon(_Writer(path, connection).serve, database)
+            try:
+                yield database
+            except BaseException as error:  # noqa: ASYNC103, ASYNC104 - it is raised below
+                failure = error
+            database.close()
         if failure is not None:
             raise failure  # outside the nursery, which would wrap it in a group
     finally:
@@ -106,51 +117,92 @@ async def open_database(path: Path, schemas: Schemas) -> AsyncIterator["Database
 class Database:
     """The queue for units of work."""
 
-    def __init__(self, path: Path, queue: trio.MemorySendChannel[_Unit]) -> None:
-        self._path, self._queue = path, queue
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._units: deque[_Unit] = deque()
+        self._open = True
+        self._changed = trio.lowlevel.ParkingLot()  # the writer, until there are units or it is closed
+        self._room = trio.lowlevel.ParkingLot()  # tasks that wait for room
 
-    async def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    async def write(self, work: Callable[[sqlite3.Connection], T], announce: Callable[[T], None] | None = None) -> T:
         """Run ``work`` and return its result once it is committed. Waits for room if the queue is full.
 
         If this raises, nothing of ``work`` was written: an exception of ``work`` itself, :class:`DatabaseError` if the
         file can't be written, or ``Cancelled``, which is only raised before ``work`` has begun. Reads use this, too.
+        ``announce`` is called with the result, in the order of the commits, before this returns.
         """
-        result: T = await self._queue_and_wait(_Unit(work))
+        result: T = await self._queue_and_wait(_Unit(work), announce)
         return result
 
-    async def write_in_batch(self, batch: Batch, item: object) -> Any:
+    async def write_in_batch(self, batch: Batch, item: object, announce: Callable[[Any], None] | None = None) -> Any:
         """Like :meth:`write` for one item; those that wait at the same time are passed to ``batch`` together."""
-        return await self._queue_and_wait(_Unit(partial(batch, [item]), batch=batch, item=item))
+        return await self._queue_and_wait(_batched(batch, item), announce)
 
-    async def _queue_and_wait(self, unit: _Unit) -> Any:
-        try:
-            await self._queue.send(unit)
-        except (trio.ClosedResourceError, trio.BrokenResourceError):
-            raise DatabaseError(f"{display_path(self._path)}: it was closed") from None
+    def begin_in_batch(self, batch: Batch, item: object, done: Done) -> Callable[[], bool]:
+        """Like :meth:`write_in_batch` without a task: ``done`` is called with the outcome.
+
+        Returns a function that drops the item unless it has begun, and tells whether it did: then ``done`` isn't
+        called. Doesn't wait for room: who begins has a limit of its own. Raises :class:`DatabaseError` if it was closed.
+        """
+        unit = _batched(batch, item)
+        unit.done = done
+        self._append(unit)
+        return unit.withdraw
+
+    async def _queue_and_wait(self, unit: _Unit, announce: Callable[[Any], None] | None) -> Any:
+        while self._is_full:
+            await self._room.park()
+        task = trio.lowlevel.current_task()
+
+        def go_on(result: Outcome[Any]) -> None:
+            if announce is not None and isinstance(result, Value):
+                announce(result.value)
+            trio.lowlevel.reschedule(task, result)
+
+        unit.done = go_on
+        self._append(unit)
 
         def withdraw(_raise_cancel: object) -> trio.lowlevel.Abort:
-            if unit.state == "begun":
-                return trio.lowlevel.Abort.FAILED
-            unit.state = "withdrawn"
-            return trio.lowlevel.Abort.SUCCEEDED
+            return trio.lowlevel.Abort.SUCCEEDED if unit.withdraw() else trio.lowlevel.Abort.FAILED
 
-        if unit.result is None:
-            unit.waiter = trio.lowlevel.current_task()
-            await trio.lowlevel.wait_task_rescheduled(withdraw)
-            assert unit.result is not None
-        return unit.result.unwrap()
+        return await trio.lowlevel.wait_task_rescheduled(withdraw)
 
     def submit(self, work: Callable[[sqlite3.Connection], object], what: str) -> None:
         """Queue ``work`` without waiting. A later failure is logged under the name ``what``.
 
         Raises :class:`DatabaseError` if the queue is full: only the caller knows what that means.
         """
-        try:
-            self._queue.send_nowait(_Unit(work, what=what))
-        except trio.WouldBlock:
-            raise DatabaseError(f"{display_path(self._path)}: {MAX_QUEUED_UNITS} writes are queued already") from None
-        except (trio.ClosedResourceError, trio.BrokenResourceError):
-            raise DatabaseError(f"{display_path(self._path)}: it was closed") from None
+        if self._is_full:
+            raise DatabaseError(f"{display_path(self._path)}: {MAX_QUEUED_UNITS} writes are queued already")
+        self._append(_Unit(work, what=what))
+
+    @property
+    def _is_full(self) -> bool:
+        return self._open and len(self._units) >= MAX_QUEUED_UNITS
+
+    def _append(self, unit: _Unit) -> None:
+        if not self._open:
+            raise DatabaseError(f"{display_path(self._path)}: it was closed")
+        self._units.append(unit)
+        self._changed.unpark_all()
+
+    def close(self) -> None:
+        """Take no more work; what is queued is still done."""
+        self._open = False
+        self._changed.unpark_all()
+        self._room.unpark_all()
+
+    async def take(self) -> Sequence[_Unit]:
+        """Remove and return what is queued, at most ``MAX_QUEUED_UNITS``; nothing once it is closed and empty."""
+        while self._open and not self._units:
+            await self._changed.park()
+        units = [self._units.popleft() for _ in range(min(len(self._units), MAX_QUEUED_UNITS))]
+        self._room.unpark_all()
+        return units
+
+
+def _batched(batch: Batch, item: object) -> _Unit:
+    return _Unit(partial(batch, [item]), batch=batch, item=item)
 
 
 class _Writer:
@@ -160,14 +212,10 @@ class _Writer:
         self._path, self._connection = path, connection
         self._limiter = trio.CapacityLimiter(1)  # its own limiter: it needn't wait for other threads
 
-    async def serve(self, queue: trio.MemoryReceiveChannel[_Unit]) -> None:
-        """Serve until all senders are closed; not interrupted by cancellation."""
+    async def serve(self, queue: Database) -> None:
+        """Serve until the queue is closed and empty; not interrupted by cancellation."""
         with trio.CancelScope(shield=True):
-            async for unit in queue:
-                units = [unit]
-                with contextlib.suppress(trio.WouldBlock, trio.EndOfChannel):
-                    while len(units) < MAX_QUEUED_UNITS:
-                        units.append(queue.receive_nowait())
+            while units := await queue.take():
                 await self._run_units([unit for unit in units if unit.state == "waiting"])
 
     async def _run_units(self, units: Sequence[_Unit]) -> None:
@@ -177,14 +225,15 @@ class _Writer:
             results = await trio.to_thread.run_sync(self._commit, units, limiter=self._limiter)
         except Exception as error:  # no thread is available; units that have begun get a result in every case
             results = [Error(DatabaseError(f"{display_path(self._path)}: {error}")) for _ in units]
-        for number, (unit, result) in enumerate(zip(units, results, strict=True), 1):
-            unit.result = result
-            if unit.waiter is not None:
-                trio.lowlevel.reschedule(unit.waiter)
-                if not number % WOKEN_AT_ONCE:
-                    await trio.lowlevel.checkpoint()
+        turn_ends = perf_counter() + TURN_SECONDS
+        for unit, result in zip(units, results, strict=True):
+            if unit.done is not None:
+                unit.done(result)
             elif unit.what is not None and isinstance(result, Error):
                 log.error("%s: not written: %s", unit.what, result.error)
+            if perf_counter() > turn_ends:
+                await trio.lowlevel.checkpoint()
+                turn_ends = perf_counter() + TURN_SECONDS
 
     def _commit(self, units: Sequence[_Unit]) -> Sequence[Outcome[Any]]:
         """Commit all units in one transaction; if that fails, each in its own, to find the one that fails."""

@@ -11,6 +11,8 @@ import attrs
 from agentos_sdk.calls import (
     agents,
     audit,
+    contents,
+    events,
     host,
     http,
     inspect,
@@ -203,6 +205,7 @@ METHODS = (
     Method("decide", permissions.Decide, positional="id allow reason remember for_ forget"),
     Method("get_audit_log", audit.GetAuditLog, positional="category agent_id since_id limit", take="entries"),
     Method("set_audit_config", audit.SetAuditConfig, take="config"),
+    Method("get_contents", contents.GetContents, positional="name agent_id since_id limit"),
     Method(
         "read_file",
         host.Read,
@@ -222,6 +225,10 @@ METHODS = (
     Method("fetch", state.Fetch, positional="key scope"),
     Method("delete", state.Delete, positional="key scope if_version"),
     Method("keys", state.Keys, positional="prefix scope limit after"),
+    Method("subscribe", events.Subscribe, positional="event_types"),
+    Method("unsubscribe", events.Unsubscribe, positional="event_types all"),
+    Method("poll_events", events.PollEvents, positional="max timeout since", wait="timeout"),
+    Method("emit", events.Emit, positional="event_type data"),
     THINK,
     THINK_STREAM,
     HTTP,

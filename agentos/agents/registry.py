@@ -23,6 +23,7 @@ from agentos.services.events import (
     AgentSpawned,
     AgentState,
     Publish,
+    discard,
 )
 from agentos_sdk import codec
 from agentos_sdk.errors import AlreadyExists, BadRequest, CallError, NotFound, Unavailable
@@ -117,6 +118,7 @@ class Agent:
     spawns: bool = False  # whether it may spawn agents: while it lives and isn't stopping
     supervisor: Supervisor | None = None  # its own, if it was spawned and has begun
     grace: float | None = None  # seconds; set by KILL, for this stop only
+    start_scope: trio.CancelScope | None = None  # around the wait until it counts as started
     stop_scope: trio.CancelScope | None = None  # around the time between SIGTERM and SIGKILL
     dismissed: trio.Event = field(factory=trio.Event)  # it is being stopped for good
     stopped_by: str | None = None  # a declared one: the caller that stopped it; until START it declines to start
@@ -176,6 +178,20 @@ class Agent:
         if self.stop_scope is not None:
             self.stop_scope.deadline = min(self.stop_scope.deadline, trio.current_time() + grace)
 
+    def connect(self) -> None:
+        """Note a connection of its present life."""
+        self.connected.set()
+        self._end_start()
+
+    def dismiss(self) -> None:
+        """Note that it is being stopped for good."""
+        self.dismissed.set()
+        self._end_start()
+
+    def _end_start(self) -> None:
+        if self.start_scope is not None:
+            self.start_scope.cancel()
+
     def renew(self) -> None:
         """Forget that it has ended for good: it is started again."""
         if self.over.is_set():
@@ -209,7 +225,7 @@ class Agent:
 
         What LIST, INSPECT, WAIT and LOGS say of it stays.
         """
-        self.program = self.supervisor = None
+        self.program = self.supervisor = self.start_scope = None
         self.packed_layers, self.layers = zlib.compress(codec.encode(self.layers), 1), {}
         self.dismissed = self.connected = self.over = self.arrived = self.caller.greeted = PAST
         if self.health == UNCHECKED:
@@ -217,6 +233,7 @@ class Agent:
         if self.settled.is_set():  # otherwise it ended before it had begun, and its spawner has yet to learn of it
             self.settled = PAST
         self.output.shrink()
+        self.caller.counts.shrink()
 
 
 class Registry:
@@ -225,7 +242,7 @@ class Registry:
     The only place that changes an agent's state, and publishes each change.
     """
 
-    def __init__(self, publish: Publish = lambda event: None) -> None:
+    def __init__(self, publish: Publish = discard) -> None:
         self.publish = publish
         self._by_id: OrderedDict[int, Agent] = OrderedDict()
         self._by_name: dict[str, Agent] = {}

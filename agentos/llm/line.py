@@ -27,10 +27,12 @@ from agentos_sdk.values import Usage, Waits
 from .ask import ActiveRequest, ProviderClient
 from .budgets import Budgets, Grant
 from .claims import measure_request
+from .contents import Asker, Contents, OpenQuestion
 from .fair_queue import MIN_CHARGE, FairQueue, Path, Ticket, weighted_cost
 from .jobs import Job, ThinkResult, charge_for, outermost_account, queue_names, validate_question
 from .memory import RequestMemory
 from .model_availability import ModelState
+from .model_counts import ModelCounts
 from .providers.provider import Question, estimate_input_tokens
 from .queue_states import QueueState, queue_states
 from .settings import LLMSettings, QueuePath
@@ -52,9 +54,17 @@ class AgentUsage(Struct, frozen=True):
 class Line:
     """One per kernel. :meth:`serve` is its worker; at most ``concurrency`` requests are in flight."""
 
-    def __init__(self, settings: LLMSettings, client: ProviderClient, budgets: Budgets, model: str) -> None:
+    def __init__(
+        self,
+        settings: LLMSettings,
+        client: ProviderClient,
+        budgets: Budgets,
+        model: str,
+        contents: Contents | None = None,
+    ) -> None:
         """``model`` is used for requests that name none."""
         self.model = model
+        self.contents = contents or Contents(settings.keep_contents)
         self._client = client
         client.on_model_changed = self._update_lane
         self._budgets = budgets
@@ -67,18 +77,31 @@ class Line:
         self._suspended: Counter[Path] = Counter()  # requests neither in the queue nor in flight at the moment
         self._usage: dict[Path, AgentUsage] = {}
         self.on_use: Callable[[str, int, int, int | None], None] = lambda name, calls, tokens, cost: None
+        self.counts = ModelCounts()
         self._memory = RequestMemory()
         self._weights: dict[Path, float] = {}
         now = trio.current_time()
         self._snapshots = [(now, self._queue.snapshot())] * 2
 
     async def think(
-        self, queue_path: QueuePath, question: Question, on_text: Callable[[str], None] | None = None
+        self,
+        queue_path: QueuePath,
+        question: Question,
+        on_text: Callable[[str], None] | None = None,
+        asker: Asker | None = None,
     ) -> ThinkResult:
         """Return the model's answer to a request; ``on_text`` is called with each piece of its text as it arrives.
 
-        Raises ``Busy``, ``QuotaExceeded``, ``BadRequest``, ``Unavailable`` or ``Timeout``.
+        Raises ``Busy``, ``QuotaExceeded``, ``BadRequest``, ``Unavailable`` or ``Timeout``. However it ends, the
+        question of an ``asker`` is kept in ``contents``.
         """
+        with self.contents.keep(asker, question, self.cost) as asked:
+            asked.result = await self._ask(queue_path, question, on_text, asked)
+            return asked.result
+
+    async def _ask(
+        self, queue_path: QueuePath, question: Question, on_text: Callable[[str], None] | None, asked: OpenQuestion
+    ) -> ThinkResult:
         validate_question(question)
         account, now, tokens = outermost_account(queue_path), trio.current_time(), estimate_input_tokens(question)
         self._budgets.check(queue_path, question.model, tokens, time.time())
@@ -90,7 +113,7 @@ class Line:
             )
             self._client.check_available(request)
             self._set_weights(queue_path)
-            job = Job(queue_path, request, now, question.max_tokens)
+            asked.job = job = Job(queue_path, request, now, question.max_tokens)
             job.ticket = ticket = self._queue.put(
                 queue_names(queue_path), job, weighted_cost(tokens), now, lane=question.model
             )
@@ -120,6 +143,7 @@ class Line:
         """Send requests to the provider until cancelled."""
         try:
             async with trio.open_nursery() as jobs:
+                jobs.start_soon(self._client.serve)
                 while True:
                     job = await self._next_job()
                     if job.next_turn is None:
@@ -195,6 +219,8 @@ class Line:
             job.outcome = internal(bug, "the line to the model")
         finally:
             self._release_slot(job)
+            waited = trio.current_time() - job.arrived_at - job.earlier_seconds
+            self.counts.add_time(job.queue_path[-1].name, job.request.question.model, job.earlier_seconds, waited)
             job.release()
             job.done.set()
 
@@ -227,6 +253,7 @@ class Line:
             self._record_usage(queue_names(job.queue_path), calls, used)
             cost = self._budgets.cost_units(request.question.model, used)
             self.on_use(job.queue_path[-1].name, calls, used.total, cost)
+            self.counts.add_use(job.queue_path[-1].name, request.question.model, calls, used, cost)
             self._end_reservation()
 
     async def _reserve(self, job: Job) -> Grant:

@@ -111,6 +111,11 @@ class PermissionAuthorizer:
     _held: dict[int, EffectivePermissions] = field(factory=dict)  # by caller id
     _version: int = 0
 
+    @property
+    def version(self) -> int:
+        """Differs after each change of any caller's rules."""
+        return self._version
+
     def add_caller(
         self, number: int, own: PermissionSet, names: Names, above: int | None = None, *, is_operator: bool = False
     ) -> None:
@@ -257,6 +262,12 @@ class PermissionAuthorizer:
         permissions = self._held.get(caller.id)
         layers = permissions.layers(self._version) if permissions is not None else ()
         return set().union(*(layer.named_ports() for layer in layers))
+
+    def shows_events(self, number: int, name: str) -> bool:
+        """Whether this caller may see events that concern an agent of that name, which isn't below it."""
+        permissions = self._held.get(number)
+        layers = permissions.layers(self._version) if permissions is not None else ()
+        return permissions is not None and all(layer.shows_events(name) for layer in layers)
 
     def holds_grant(self, number: int, kind: Kind) -> bool:
         """Whether each set that this caller holds has a grant of that kind: without one nothing of it is allowed."""

@@ -244,6 +244,9 @@ def check_can_match(kind: Kind, text: str, effect: Effect) -> None:
             f"{quote(text)} would grant that name wherever it is on the host: "
             f"write an absolute path, or '**/{text[:200]}' if that is what you mean"
         )
-    relations = {"send": (OWN, PARENT), "agents": (OWN,)}.get(kind, ())
-    if relations and "$" in text and text not in relations:
-        raise BadPattern(f"{quote(text)} can never match: expected a pattern of names, or {' or '.join(relations)}")
+    if kind == "events" and effect == "ask":
+        raise BadPattern("a person can't be asked about each event: grant them with allow, or leave them out")
+    relations = {"send": (OWN, PARENT), "agents": (OWN,), "events": ()}.get(kind)
+    if relations is not None and "$" in text and text not in relations:
+        others = f", or {' or '.join(relations)}" if relations else ""
+        raise BadPattern(f"{quote(text)} can never match: expected a pattern of names{others}")

@@ -189,10 +189,14 @@ class ModelAvailable(Struct, frozen=True):
 
 
 class CustomEvent(CallerEvent, frozen=True):
-    """The caller ``agent_id`` has published an event of its own: ``CUSTOM`` or ``custom.<name>``, with any JSON."""
+    """The caller ``agent_id`` has published an event of its own: ``CUSTOM`` or ``custom.<name>``, with any JSON.
+
+    ``family`` is ``operator``, or a guest such as ``guest ada``, if the caller is one of its connections.
+    """
 
     event_type: str
     data: Raw
+    family: str = ""
 
 
 class BudgetExhausted(Struct, frozen=True):
@@ -296,6 +300,10 @@ Event = (
 )
 Publish = Callable[[Event], None]
 Subscriber = Callable[[Event], None]
+
+
+def discard(event: Event) -> None:
+    """Publish an event where nothing subscribes."""
 
 
 @define(eq=False)

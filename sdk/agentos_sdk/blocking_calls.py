@@ -52,8 +52,13 @@ APPROVALS = 0x42
 DECIDE = 0x43
 EXPLAIN = 0x44
 HTTP = 0x50
+SUBSCRIBE = 0x60
+UNSUBSCRIBE = 0x61
+POLL_EVENTS = 0x62
+EMIT = 0x63
 GET_AUDIT_LOG = 0x76
 SET_AUDIT_CONFIG = 0x77
+GET_CONTENTS = 0x78
 METRICS_SYSTEM = 0xC0
 
 
@@ -389,6 +394,16 @@ class Calls:
             },
         )
 
+    def get_contents(
+        self, name: str | None = None, agent_id: int | None = None, since_id: int | None = None, limit: int = 50
+    ) -> Reply:
+        """Get the newest ``limit`` questions of an agent, or of all; with ``since_id`` the first ones after that one.
+
+        Only the operator may. A reply has at least one question and otherwise at most 256 KiB of them: while
+        ``more`` is true, ask again.
+        """
+        return self._make_call(GET_CONTENTS, {"name": name, "agent_id": agent_id, "since_id": since_id, "limit": limit})
+
     def read_file(
         self, path: str, offset: int = 0, limit: int | None = None, encoding: Literal["utf-8", "base64"] = "utf-8"
     ) -> Reply:
@@ -551,6 +566,48 @@ class Calls:
         Without ``scope`` they are those of all scopes; ``after`` is the key before the first one.
         """
         return self._make_call(KEYS, {"prefix": prefix, "scope": scope, "limit": limit, "after": after})
+
+    def subscribe(
+        self,
+        event_types: Sequence[str],
+        *,
+        agents: Sequence[int | str] | None = None,
+        prefix: str | None = None,
+        since: int | None = None,
+        boot: str | None = None,
+    ) -> Reply:
+        """Subscribe to events of these types: exact ones, or with ``*`` at the end. POLL_EVENTS gets them.
+
+        ``agents`` are ids or names: only what concerns one of these. ``prefix``: of STATE_CHANGED only keys that
+        begin with it. With ``since`` also the events with a higher ``seq`` that are kept; ``boot`` is the one that
+        ``since`` is of.
+        """
+        return self._make_call(
+            SUBSCRIBE, {"event_types": event_types, "agents": agents, "prefix": prefix, "since": since, "boot": boot}
+        )
+
+    def unsubscribe(self, event_types: Sequence[str] | None = None, all: bool = False) -> Reply:
+        """End subscriptions to these types, written as in SUBSCRIBE, or ``all``."""
+        return self._make_call(UNSUBSCRIBE, {"event_types": event_types, "all": all})
+
+    def poll_events(
+        self, max: int = 100, timeout: float = 0.0, since: int | None = None, *, boot: str | None = None
+    ) -> Reply:
+        """Get events of the caller's subscriptions, at most ``max``, oldest first.
+
+        Waits up to ``timeout`` seconds for the first. ``since`` gets those with a higher ``seq`` again, as far as
+        they are kept; ``boot`` is the one that it is of.
+        """
+        return self._make_call(
+            POLL_EVENTS, {"max": max, "timeout": timeout, "since": since, "boot": boot}, wait=timeout
+        )
+
+    def emit(self, event_type: str | None = None, data: object = None, *, event: str | None = None) -> Reply:
+        """Publish an event of the type ``CUSTOM`` or ``custom.NAME``, with any JSON as ``data``, at most 16 KiB.
+
+        It reaches the caller's ancestors and descendants, the operator, and those whom rules grant it.
+        """
+        return self._make_call(EMIT, {"event_type": event_type, "data": data, "event": event})
 
     def think(
         self,

@@ -28,6 +28,8 @@ from .calls.agents import (
     Wait,
 )
 from .calls.audit import AuditEntry, GetAuditLog, SetAuditConfig
+from .calls.contents import Contents, GetContents
+from .calls.events import Emit, Emitted, EventList, PollEvents, Subscribe, Subscribed, Unsubscribe, Unsubscribed
 from .calls.host import Content, Exec, Executed, Read, Write, Written
 from .calls.http import HTTP, HTTPResponse
 from .calls.inspect import Inspect, Inspected
@@ -380,6 +382,18 @@ class Calls:
             )
         ).config
 
+    async def get_contents(
+        self, name: str | None = None, agent_id: int | None = None, since_id: int | None = None, limit: int = 50
+    ) -> Contents:
+        """Get the newest ``limit`` questions of an agent, or of all; with ``since_id`` the first ones after that one.
+
+        Only the operator may. A reply has at least one question and otherwise at most 256 KiB of them: while
+        ``more`` is true, ask again.
+        """
+        return await self._make_call(
+            GetContents, {"name": name, "agent_id": agent_id, "since_id": since_id, "limit": limit}
+        )
+
     async def read_file(
         self, path: str, offset: int = 0, limit: int | None = None, encoding: Literal["utf-8", "base64"] = "utf-8"
     ) -> Content:
@@ -532,6 +546,46 @@ class Calls:
         Without ``scope`` they are those of all scopes; ``after`` is the key before the first one.
         """
         return await self._make_call(Keys, {"prefix": prefix, "scope": scope, "limit": limit, "after": after})
+
+    async def subscribe(
+        self,
+        event_types: Sequence[str],
+        *,
+        agents: Sequence[int | str] | None = None,
+        prefix: str | None = None,
+        since: int | None = None,
+        boot: str | None = None,
+    ) -> Subscribed:
+        """Subscribe to events of these types: exact ones, or with ``*`` at the end. POLL_EVENTS gets them.
+
+        ``agents`` are ids or names: only what concerns one of these. ``prefix``: of STATE_CHANGED only keys that
+        begin with it. With ``since`` also the events with a higher ``seq`` that are kept; ``boot`` is the one that
+        ``since`` is of.
+        """
+        return await self._make_call(
+            Subscribe, {"event_types": event_types, "agents": agents, "prefix": prefix, "since": since, "boot": boot}
+        )
+
+    async def unsubscribe(self, event_types: Sequence[str] | None = None, all: bool = False) -> Unsubscribed:
+        """End subscriptions to these types, written as in SUBSCRIBE, or ``all``."""
+        return await self._make_call(Unsubscribe, {"event_types": event_types, "all": all})
+
+    async def poll_events(
+        self, max: int = 100, timeout: float = 0.0, since: int | None = None, *, boot: str | None = None
+    ) -> EventList:
+        """Get events of the caller's subscriptions, at most ``max``, oldest first.
+
+        Waits up to ``timeout`` seconds for the first. ``since`` gets those with a higher ``seq`` again, as far as
+        they are kept; ``boot`` is the one that it is of.
+        """
+        return await self._make_call(PollEvents, {"max": max, "timeout": timeout, "since": since, "boot": boot})
+
+    async def emit(self, event_type: str | None = None, data: object = None, *, event: str | None = None) -> Emitted:
+        """Publish an event of the type ``CUSTOM`` or ``custom.NAME``, with any JSON as ``data``, at most 16 KiB.
+
+        It reaches the caller's ancestors and descendants, the operator, and those whom rules grant it.
+        """
+        return await self._make_call(Emit, {"event_type": event_type, "data": data, "event": event})
 
     async def think(
         self,

@@ -18,7 +18,7 @@ from agentos.config import llm, schema
 from agentos.permissions import set_schema
 from agentos.userland.cli.main import COMMANDS, cli
 from agentos_sdk import AgentOSClient, Kernel, values
-from agentos_sdk.calls import agents, audit, connection, host, inspect, kernel, messages, metrics, permissions, think
+from agentos_sdk.calls import agents, audit, connection, contents, host, inspect, kernel, messages, metrics, permissions, think
 from agentos_sdk.calls.request import Request
 from agentos_sdk.errors import BY_CODE
 from agentos_sdk.opcodes import Op
@@ -31,7 +31,7 @@ REFERENCE = ROOT / "docs" / "reference"
 CALLS = REFERENCE / "calls"
 REQUESTS: list[type[Request[object]]] = [
     value
-    for module in (agents, audit, connection, host, inspect, kernel, messages, metrics, permissions, think)
+    for module in (agents, audit, connection, contents, host, inspect, kernel, messages, metrics, permissions, think)
     for value in vars(module).values()
     if isinstance(value, type) and issubclass(value, Request) and value is not Request
 ]

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import re
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -335,7 +336,7 @@ def test_the_audit_log_has_tokens_cost_and_a_digest_of_the_question_and_never_it
     cost = "null" if price is None else f"{used['input'] * price[0] + generated * price[1]:g}"
     tokens = f"in {used['input']}, out {generated}, cost {cost}"
     assert (entry["call"], entry["outcome"]) == ("THINK", "ok")
-    assert entry["about"] == f"offline ({tokens}, question sha256:{digest})"
+    assert re.fullmatch(rf"offline \({tokens}, question sha256:{digest}, queued [0-9]+\.[0-9]{{3}} s\)", entry["about"])
     for file in (kernel.state_dir / "audit").iterdir():
         assert b"whatever it is" not in file.read_bytes()
 

@@ -46,7 +46,7 @@ class Hop(Struct, frozen=True):
         return self.destination.scheme, self.destination.host, self.destination.port
 
 
-class Outgoing(Struct, frozen=True):
+class OutgoingRequest(Struct, frozen=True):
     """A request: its first hop, the caller's headers, its body, and how many redirects are followed at most."""
 
     hop: Hop

@@ -153,6 +153,10 @@ class Secrets:
             if name in names and each.settings.applies_to(destination, self.proxied)
         ]
 
+    def list_values(self) -> Sequence[str]:
+        """The values of all secrets, also former ones."""
+        return [value for held in self._held.values() for value in held.values]
+
     def redactor(self, names: Collection[str]) -> "Redactor":
         """What removes the values of these secrets from one response."""
         return Redactor([value for name in names if name in self._held for value in self._held[name].values])

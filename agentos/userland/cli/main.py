@@ -45,6 +45,7 @@ COMMANDS = {
     "approve": "approvals",
     "deny": "approvals",
     "audit": "audit",
+    "trace": "trace",
     "call": "messages",
 }
 CONFIG = Path("agentos.toml")

@@ -22,7 +22,7 @@ from agentos_sdk.client import Kernel, attach
 from agentos_sdk.opcodes import Op
 
 from .links import Level
-from .page import Page
+from .page import Page, RawStream
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,15 @@ class Feed:
                 self._news = trio.Event()
 
     async def _follow_events(self, kernel: Kernel) -> None:
-        pass
+        """Collect events, beginning with the last ones before now."""
+        everything = {"event_types": ["*"]}
+        now = await _call(kernel, Op.SUBSCRIBE, everything)
+        await _call(kernel, Op.UNSUBSCRIBE, {"all": True})
+        since = {"since": max(0, now["seq"] - SHOWN_EVENTS), "boot": now["boot"], "stream": True}
+        async with RawStream(kernel, Op.SUBSCRIBE, msgspec.json.encode({**everything, **since})) as stream:
+            async for chunk in stream:
+                self._events.extend(msgspec.json.decode(chunk)["events"])
+                self._news.set()
 
     async def _read(self, kernel: Kernel) -> None:
         rows = await _call(kernel, Op.LIST, {"all": True})

@@ -48,13 +48,21 @@ function parse(strings) {
 /** The literal parts joined: a comment for a child, a numbered attribute for anything within a tag. @param {TemplateStringsArray} strings */
 function mark(strings) {
   let text = "";
+  let inTag = false;
+  let quote = "";
   strings.forEach((part, index) => {
+    for (const letter of part) {
+      if (quote) quote = letter === quote ? "" : quote;
+      else if (inTag && (letter === '"' || letter === "'")) quote = letter;
+      else if (letter === "<") inTag = true;
+      else if (letter === ">") inTag = false;
+    }
     text += part;
     if (index === strings.length - 1) return;
-    const inTag = text.lastIndexOf("<") > text.lastIndexOf(">");
+    if (quote) throw new Error(`a value stands for a whole attribute, without quotes: ${part}`);
     text += inTag ? `"${MARK}"` : `<!--${MARK}-->`;
   });
-  return text.replaceAll(`""${MARK}""`, `"${MARK}"`);
+  return text;
 }
 
 /** @param {Node} node @param {number[]} path @param {Slot[]} slots */
@@ -86,8 +94,10 @@ class Instance {
     const fragment = /** @type {DocumentFragment} */ (document.importNode(content, true));
     const nodes = slots.map((slot) => slot.path.reduce((/** @type {Node} */ node, index) => node.childNodes[index], fragment));
     this.parts = slots.map((slot, index) => makePart(slot, nodes[index]));
-    this.nodes = [...fragment.childNodes];
-    this.fragment = fragment;
+    // Children come before their comment, so the first node and the last one are always the same.
+    if (!fragment.firstChild || fragment.firstChild.nodeValue === MARK) fragment.prepend(document.createComment(""));
+    this.first = /** @type {Node} */ (fragment.firstChild);
+    this.last = /** @type {Node} */ (fragment.lastChild);
     this.update(template);
   }
 
@@ -99,9 +109,9 @@ class Instance {
   /** All nodes now: those of a child at the top level may have changed. */
   live() {
     const range = [];
-    for (let node = /** @type {Node?} */ (this.nodes[0]); node; node = node.nextSibling) {
+    for (let node = /** @type {Node?} */ (this.first); node; node = node.nextSibling) {
       range.push(node);
-      if (node === this.nodes[this.nodes.length - 1]) break;
+      if (node === this.last) break;
     }
     return range;
   }
@@ -207,7 +217,7 @@ function place(items, end) {
   let next = end;
   for (let index = items.length - 1; index >= 0; index -= 1) {
     const item = items[index];
-    const nodes = item instanceof Instance ? (item.nodes[0].parentNode === item.fragment ? item.nodes : item.live()) : [item];
+    const nodes = item instanceof Instance ? item.live() : [item];
     for (let at = nodes.length - 1; at >= 0; at -= 1) {
       if (nodes[at].nextSibling !== next || nodes[at].parentNode !== parent) parent.insertBefore(nodes[at], next);
       next = nodes[at];

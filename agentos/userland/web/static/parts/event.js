@@ -1,7 +1,8 @@
 // One event as a line.
 
 import { html } from "../core/html.js";
-import { exactTime, timeOfDay, visible } from "./format.js";
+import { duration, exactTime, number, timeOfDay, visible } from "./format.js";
+import { stateWord } from "./state.js";
 
 /** @type {Record<string, string>} */
 const COLOURS = { info: "muted", warning: "warn", error: "bad" };
@@ -21,6 +22,13 @@ export function eventLine(event) {
 export function describe(data) {
   return Object.entries(data)
     .filter(([key, value]) => !["name", "agent_id"].includes(key) && value !== null && value !== "")
-    .map(([key, value]) => (["reason", "text", "state"].includes(key) ? visible(value) : `${key} ${visible(typeof value === "object" ? JSON.stringify(value) : value)}`))
+    .map(([key, value]) => (key === "state" ? stateWord(value) : ["reason", "text"].includes(key) ? visible(value) : `${key} ${shown(key, value)}`))
     .join(" · ");
+}
+
+/** @param {string} key @param {any} value */
+function shown(key, value) {
+  if (key === "delay") return duration(value * 1000);
+  if (typeof value === "number") return number(value, Number.isInteger(value) ? 0 : 2);
+  return visible(typeof value === "object" ? JSON.stringify(value) : value);
 }

@@ -100,7 +100,9 @@ class Feed:
         for row in rows:
             key = str(row["id"])
             old = shown.get(key, {})
-            row["since_ms"] = _since(row.pop("uptime_ms"), old.get("since_ms"))
+            uptime_ms, same = row.pop("uptime_ms"), old.get("state") == row["state"]
+            # Without a program there is no uptime: then it is since when this state has been seen.
+            row["since_ms"] = old["since_ms"] if same and not uptime_ms else _since(uptime_ms, old.get("since_ms"))
             found[key] = row
         self.state["agents"] = found
         changed: dict[str, State | None] = {}

@@ -20,7 +20,6 @@ from .sessions import Session
 if TYPE_CHECKING:
     from .feed import Feeds
 
-MAX_MESSAGE = 64 << 10  # bytes from a page
 MAX_QUEUED = 256 << 10  # bytes for a page; beyond that the feed starts anew with a snapshot, and replies wait
 MESSAGES_PER_SECOND = 20.0
 MAX_BURST = 40.0  # messages

@@ -54,7 +54,7 @@ effect(() => {
   document.title = `${waiting ? `(${waiting}) ` : ""}${PAGES[route.get().page]?.word ?? "Agent"} · agentos`;
 });
 effect(() => {
-  if (asked.get()) requestAnimationFrame(() => document.querySelector("[data-autofocus]")?.focus());
+  if (asked.get()) requestAnimationFrame(() => /** @type {HTMLElement?} */ (document.querySelector("[data-autofocus]"))?.focus());
 });
 
 function projectName() {

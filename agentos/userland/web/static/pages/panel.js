@@ -117,7 +117,7 @@ function limits(row, reply) {
 function rights(row) {
   return html`<section><h3>Explain</h3>
       <form class="toolbar" @submit=${(/** @type {Event} */ event) => explain(event, row.name)}>
-        <select name="call" aria-label="call">${["READ", "WRITE", "EXEC", "HTTP", "SPAWN", "SEND", "THINK"].map((one) => html`<option>${one}</option>`)}</select>
+        <select name="call" aria-label="call">${["READ", "WRITE", "EXEC", "HTTP", "SPAWN", "SEND", "THINK"].map((one, index) => html`<option value=${one} .selected=${index === 0}>${one}</option>`)}</select>
         <input name="about" aria-label="about" placeholder="path, command or URL" .style=${"flex:1;min-width:0"}>
         <button>explain</button>
       </form>
@@ -125,7 +125,7 @@ function rights(row) {
     </section>
     <section><h3>Permissions</h3>
       <p class="muted prose">What is changed with <code>agentos permissions</code> holds until the agent ends; to keep it, copy it into the configuration.</p>
-      ${shown(ask("GET_PERMS", { name: row.name }, 10), (reply) => json(reply.permissions ?? reply))}</section>`;
+      ${shown(ask("GET_PERMS", { agent_id: row.id }, 10), (reply) => json(reply.permissions ?? reply))}</section>`;
 }
 
 /** @param {Row} reply */

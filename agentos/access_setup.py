@@ -44,6 +44,7 @@ class Stores:
     audit: Audit
     logs: Logs
     state: State
+    event_log: EventLog
     secrets: Secrets
 
 
@@ -92,7 +93,8 @@ def open_access(config: Config, show: Subscriber, host: Host, stores: Stores) ->
         priced=bool(config.llm.prices),
         kernels=[os.path.realpath(path) for path in (host.state_dir, host.run.directory)],
     )
-    event_log = EventLog(partial(list_above, registry))
+    event_log = stores.event_log
+    event_log.above = partial(list_above, registry)
     events.subscribers = (
         log_event,
         event_log.take_event,

@@ -33,6 +33,7 @@ from agentos.llm import budgets
 from agentos.llm.model import Model, open_model
 from agentos.private_files import UnsafeFile, describe_error
 from agentos.services import state, usage
+from agentos.services.event_log.file import open_event_log
 from agentos.services.events import Events, IsolationProbed, KernelInterrupted, KernelStarted, Subscriber
 from agentos.services.metrics.kernel_figures import LoopCounts
 from agentos.services.metrics.sampler import AgentSources, Sampler
@@ -58,6 +59,7 @@ from .sandbox.report import probe
 from .services.audit.log import open_audit
 from .services.audit.traffic import Traffic
 from .services.logs.log import KernelLog, open_logs
+from .telemetry_setup import Telemetry
 
 log = logging.getLogger("agentos.kernel")
 
@@ -122,6 +124,7 @@ async def run_kernel(settings: Settings, host: Host, kernel_log: KernelLog) -> s
         open_logs(host.state_dir / "logs", settings.config.logs) as logs,
         open_database(host.state_dir / "agentos.db", SCHEMAS) as database,
         open_audit(host.state_dir / "audit", __version__, events.publish) as audit,
+        open_event_log(host.state_dir / "events") as event_log,
     ):
         kernel_log.attach(logs)
         model, stops = await open_model(settings.config.llm, database, events.publish), await KeptStops.load(database)
@@ -130,7 +133,7 @@ async def run_kernel(settings: Settings, host: Host, kernel_log: KernelLog) -> s
         stored = await state.State.load(database, limits, events.publish)
         await stops.forget_others(list_agents(list_places(settings.config.root)))
         secrets = await run_in_thread(read_secrets, settings.config)
-        stores = Stores(events, model, database, audit, logs, stored, secrets)
+        stores = Stores(events, model, database, audit, logs, stored, event_log, secrets)
         access = open_access(settings.config, settings.show, host, stores)
         await access.approvals.load()
         return await Kernel(settings, host, model, access, stops).serve()
@@ -181,6 +184,16 @@ class Kernel:
         self.sampler = Sampler(sources, self.count_loop, self.events.publish, str(host.state_dir))
         subscribers = (self.notices.take_event, self.network.client.take_event, self.sampler.take_event)
         self.events.subscribers = (*self.events.subscribers, *subscribers)
+        self.telemetry = Telemetry(
+            config=settings.config,
+            sampler=self.sampler,
+            registry=access.registry,
+            callers=self.callers,
+            line=self.line,
+            egress=self.network.egress,
+            connection_limit=self.connection_limit,
+        )
+        self.telemetry.open()
         host_view = View(str(settings.config.directory), home())
         self.supervision = self._construct_tree(access, stops, host_view, runner)
         self.reload = Reload(
@@ -234,6 +247,7 @@ class Kernel:
             traffic=self.traffic,
             line=self.line,
             kernel_account=self.model.account,
+            sampler=self.sampler,
             audit=access.audit,
             lives=access.lives,
             approvals=access.approvals,
@@ -269,6 +283,7 @@ class Kernel:
                         self.event_log,
                         self.callers.background,
                         self.sampler,
+                        self.telemetry,
                     )
                     for service in services:
                         nursery.start_soon(service.serve)

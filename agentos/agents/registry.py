@@ -1,9 +1,7 @@
 """Agent registry: all present and recent agents with their state, restarts and exit status."""
 
-import json
 import math
-import zlib
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -25,13 +23,13 @@ from agentos.services.events import (
     Publish,
     discard,
 )
-from agentos_sdk import codec
 from agentos_sdk.errors import AlreadyExists, BadRequest, CallError, NotFound, Unavailable
 from agentos_sdk.values import End, Layer, ResourceUsage
 from supervisors import Supervisor
 
 from .lifecycle import ALIVE, NEXT, State
 from .output import Output
+from .packed_layers import PackedLayers
 from .rate_limit import Rate
 from .spec import AgentSpec
 
@@ -135,7 +133,7 @@ class Agent:
     pauses: int = 0  # how often it was paused
     health: Health = field(factory=Health)
     over: trio.Event = field(factory=trio.Event)  # it has ended and won't be restarted
-    packed_layers: bytes = b""  # instead of its layers, of an ended agent
+    packed_layers: PackedLayers | None = None  # instead of its layers, of an ended agent
 
     @property
     def id(self) -> int:
@@ -216,17 +214,15 @@ class Agent:
 
     def recall_layers(self) -> Mapping[str, Layer]:
         """The isolation layers, in the present life or the last."""
-        if not self.packed_layers:
-            return self.layers
-        return {name: Layer(**fields) for name, fields in json.loads(zlib.decompress(self.packed_layers)).items()}
+        return self.packed_layers.unpack() if self.packed_layers is not None else self.layers
 
-    def shrink(self) -> None:
+    def shrink(self, example: bytes | None = None) -> PackedLayers:
         """Free what only a life needs, of a spawned agent that is over: a thousand such agents are kept.
 
-        What LIST, INSPECT, WAIT and LOGS say of it stays.
+        What LIST, INSPECT, WAIT and LOGS say of it stays. ``example`` is that of another agent's packed layers.
         """
         self.program = self.supervisor = self.start_scope = None
-        self.packed_layers, self.layers = zlib.compress(codec.encode(self.layers), 1), {}
+        self.packed_layers, self.layers = PackedLayers.pack(self.layers, example), {}
         self.dismissed = self.connected = self.over = self.arrived = self.caller.greeted = PAST
         if self.health == UNCHECKED:
             self.health = UNCHECKED
@@ -234,6 +230,7 @@ class Agent:
             self.settled = PAST
         self.output.shrink()
         self.caller.counts.shrink()
+        return self.packed_layers
 
 
 class Registry:
@@ -244,8 +241,10 @@ class Registry:
 
     def __init__(self, publish: Publish = discard) -> None:
         self.publish = publish
-        self._by_id: OrderedDict[int, Agent] = OrderedDict()
+        self._by_id: dict[int, Agent] = {}
         self._by_name: dict[str, Agent] = {}
+        self._ended: deque[Agent] = deque()  # for good, in that order
+        self._examples: dict[str, bytes] = {}  # of packed layers, by level of isolation
 
     def __iter__(self) -> Iterator[Agent]:
         return iter(self._by_id.values())
@@ -257,10 +256,18 @@ class Registry:
             raise AlreadyExists(f"name: an agent called {agent.name!r} exists (id {holder.id}, {holder.state})")
         self._by_name[agent.name] = agent
         self._by_id[agent.id] = agent
-        over = [other for other in self if other.over.is_set() and not other.declared]
-        for other in over[:-MAX_ENDED_WHOLE]:
-            other.output.trim(LAST_LINES, LAST_BYTES)
-        for other in over[:-MAX_ENDED]:
+
+    def retire(self, agent: Agent) -> None:
+        """Keep of an agent that has ended for good what can be asked of it, and forget those that ended long before."""
+        had_layers, level = bool(agent.layers), agent.spec.isolation
+        packed = agent.shrink(self._examples.get(level))
+        if had_layers:
+            self._examples.setdefault(level, packed.example)
+        self._ended.append(agent)
+        if len(self._ended) > MAX_ENDED_WHOLE:
+            self._ended[-MAX_ENDED_WHOLE - 1].output.trim(LAST_LINES, LAST_BYTES)
+        if len(self._ended) > MAX_ENDED:
+            other = self._ended.popleft()
             del self._by_id[other.id]
             if self._by_name.get(other.name) is other:
                 del self._by_name[other.name]

@@ -14,6 +14,7 @@ from agentos.permissions.approvals import ApprovalSettings
 from agentos.permissions.rule import PermissionSet
 from agentos.services.http.settings import HttpSettings
 from agentos.services.logs.log import LogSettings
+from agentos.telemetry.settings import MetricsSettings
 from agentos_sdk.codec import is_deeper
 from agentos_sdk.codec import path as dotted
 
@@ -42,6 +43,7 @@ class Config:
     http: HttpSettings = HttpSettings()
     approvals: ApprovalSettings = ApprovalSettings()
     dashboard: DashboardSettings | None = None
+    metrics: MetricsSettings = MetricsSettings()
 
     @classmethod
     def without_file(cls, directory: Path) -> "Config":
@@ -85,7 +87,7 @@ def load(path: str | Path) -> Config:
     kernel, llm, permissions, root = builder.build(data)
     if builder.mistakes:
         raise ConfigError(_locate_mistakes(name, text, builder.mistakes))
-    parts = (builder.logs, builder.http, builder.approvals, builder.dashboard)
+    parts = (builder.logs, builder.http, builder.approvals, builder.dashboard, builder.metrics)
     return Config(kernel, llm, root, file.parent, file, permissions, *parts)
 
 

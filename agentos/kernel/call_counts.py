@@ -9,7 +9,7 @@ from agentos_sdk.errors import CallError
 from .call import Gone
 
 OK = "ok"
-_NO_MORE = [0] * 256  # of all callers that have ended; never read
+_UNREAD = [0] * 256  # of all callers that have ended: what ends later, such as a call in the background, is not counted
 
 Outcomes = Mapping[tuple[int, str], int]
 """How often calls ended so: by opcode, and ``ok`` or the error code."""
@@ -33,7 +33,7 @@ class CallCounts:
 
     def own(self) -> Outcomes:
         """The outcomes of this caller alone."""
-        if self.ok is _NO_MORE:
+        if self.ok is _UNREAD:
             return self._others
         return {**self._others, **{(op, OK): count for op, count in enumerate(self.ok) if count}}
 
@@ -42,10 +42,14 @@ class CallCounts:
         own = self.own()
         return {key: own.get(key, 0) + self.former.get(key, 0) for key in {**self.former, **own}}
 
+    def copy(self) -> "CallCounts":
+        """The counts as they are now, for another thread."""
+        return CallCounts(self.ok if self.ok is _UNREAD else list(self.ok), self.former, dict(self._others))
+
     def shrink(self) -> None:
         """Free what only a caller that makes calls needs."""
         self._others = dict(self.own())
-        self.ok = _NO_MORE
+        self.ok = _UNREAD
 
 
 def outcome_of(error: BaseException) -> str:

@@ -9,11 +9,12 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count, islice
+from math import isfinite
 from typing import Any
 
+import msgspec
 import trio
 from attrs import define, field
-from msgspec import Struct
 
 from agentos.services.http.secrets import Redactor
 from agentos_sdk import codec
@@ -30,13 +31,14 @@ MIN_AGENT_BYTES = 16 << 10  # bytes that each agent counts for in the total, so 
 # Characters of one question. Encoded they have at most six bytes each, so a page with one of them is below 1 MiB.
 MAX_SYSTEM, MAX_MESSAGES, MAX_ANSWER = 16 << 10, 48 << 10, 64 << 10
 MAX_ERROR, MAX_NAME = 2000, 200  # characters
+MAX_DEPTH = 32  # levels of nesting of a tool's arguments; a reply may have 64
 ENTRY_BYTES = 150  # bytes that a kept question takes besides its encoded text
 ITEM_COST = 64  # characters that each message, tool, argument and number counts for
 
 CostOf = Callable[[str, Usage], float | None]
 
 
-class Asker(Struct, frozen=True):
+class Asker(msgspec.Struct, frozen=True):
     """The agent or guest that asks. ``family`` is the caller's: an agent with its descendants; ``digest`` names it."""
 
     agent_id: int
@@ -118,8 +120,7 @@ class Contents:
             if asker is not None and self.most:
                 shortener = _Shortener((*self.keys, *self.list_secrets()))
                 number = next(self._ids)
-                kept = build_question(number, asker, asked, cost, shortener)
-                self._add(asker, number, codec.encode(kept))
+                self._add(asker, number, encode(build_question(number, asker, asked, cost, shortener)))
 
     def read(
         self, agent_id: int | None, name: str | None, after: int | None, limit: int, most: int
@@ -172,6 +173,14 @@ class Contents:
             del rings[number]
         if not rings:
             del self._families[family], self._weights[family]
+
+
+def encode(kept: KeptQuestion) -> bytes:
+    try:
+        # A copy: msgspec leaves up to half of its buffer behind the text allocated.
+        return bytes(memoryview(msgspec.json.encode(kept)))
+    except UnicodeEncodeError:  # half a surrogate pair
+        return codec.encode(kept)
 
 
 def build_question(number: int, asker: Asker, asked: OpenQuestion, cost: CostOf, shorten: "_Shortener") -> KeptQuestion:
@@ -253,23 +262,28 @@ class _Shortener:
             kept.append(CalledTool(name=self.text(call.name), arguments=self.json(call.arguments)))
         return kept
 
-    def json(self, value: Any) -> Any:
-        """A JSON value with shortened texts; the rest of an array or an object is left out when there is no room."""
+    def json(self, value: Any, depth: int = 0) -> Any:
+        """A JSON value with shortened texts; what there is no room for is left out, and so is what is nested deeper."""
         if isinstance(value, str):
             return self.text(value)
         self.room -= ITEM_COST
+        if depth == MAX_DEPTH and isinstance(value, Mapping | Sequence):
+            return "…"
         if isinstance(value, Mapping):
             kept = {}
             for name, inner in value.items():
                 if self.room <= 0:
                     break
-                kept[self.text(name)] = self.json(inner)
+                kept[self.text(name)] = self.json(inner, depth + 1)
             return kept
         if isinstance(value, Sequence):
             items = []
             for inner in value:
                 if self.room <= 0:
                     break
-                items.append(self.json(inner))
+                items.append(self.json(inner, depth + 1))
             return items
-        return self.text(str(value)) if isinstance(value, int) and abs(value) >= 1 << 63 else value
+        is_unusual = (
+            abs(value) >= 1 << 63 if isinstance(value, int) else isinstance(value, float) and not isfinite(value)
+        )
+        return self.text(str(value)) if is_unusual else value

@@ -20,6 +20,7 @@ from agentos.services.event_log.ring import EventLog
 from agentos.services.http.client import Client
 from agentos.services.logs.log import Logs
 from agentos.services.mailboxes import Mailboxes
+from agentos.services.metrics.sampler import Sampler
 from agentos_sdk.opcodes import Op
 
 from . import (
@@ -67,6 +68,7 @@ class Services(Struct, frozen=True):
     traffic: Traffic
     line: Line
     kernel_account: Account
+    sampler: Sampler
     audit: Audit
     lives: LifeCounter
     approvals: Approvals
@@ -97,7 +99,7 @@ def table(services: Services) -> tuple[Syscall, ...]:
         *messages.syscalls(s.mail, s.registry, s.traffic),
         *state.syscalls(s.state, s.callers.authorizer.holds_grant),
         *events.syscalls(s.events, s.registry, s.callers.authorizer),
-        *metrics.syscalls(s.line, s.kernel_account),
+        *metrics.syscalls(s.registry, s.line, s.kernel_account, s.sampler),
         *kernel.syscalls(s.supervision, s.line, s.audit, s.approvals, s.config_file),
         *usage.syscalls(s.registry, s.line, s.lives),
         *audit.syscalls(s.audit),

@@ -81,9 +81,14 @@ class Requests:
                         call.remark = describe(response, hop)
             raise Timeout(f"{hop.destination.host} hasn't answered within the {request.timeout:g} s that timeout names")
 
-        rights = (Right("http", hop.destination),)
+        rights, to = (Right("http", hop.destination),), hop.destination
+        error: CallError | None = None
+        try:
+            self.client.egress.judge_host(to.host, to.port, self._permit(caller).judge_address(to))
+        except CallError as refusal:
+            error = refusal
         shown = partial(describe_http, hop.destination, list(request.headers), body, hop.target.partition("?")[2])
-        yield Prepared(rights, act, announce=hop.destination.method not in READ_ONLY, shown=shown)
+        yield Prepared(rights, act, announce=to.method not in READ_ONLY, error=error, shown=shown)
 
     def _permit(self, caller: Caller) -> Permit:
         """What the rules of this caller say, whenever they are asked."""

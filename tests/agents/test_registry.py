@@ -72,6 +72,7 @@ def test_ended_agents_are_forgotten_oldest_first_and_their_output_before() -> No
             one.output.add("stdout", str(line))
         registry.add(one)
         ended(one)
+        registry.retire(one)
     registry.add(agent("last"))
 
     kept = list(registry)
@@ -171,11 +172,11 @@ LAYERS = {
 
 
 def test_an_ended_agent_tells_what_it_told_before() -> None:
-    one = agent("a")
+    registry, one = Registry(), agent("a")
     one.layers = LAYERS
     one.output.add("stdout", "its last words")
     one.over.set()
-    one.shrink()
+    registry.retire(one)
 
     assert one.recall_layers() == LAYERS
     assert [line.text for line in one.output.last(5)] == ["its last words"]
@@ -183,14 +184,26 @@ def test_an_ended_agent_tells_what_it_told_before() -> None:
     assert not one.settled.is_set()
 
 
+def test_agents_of_other_levels_and_without_layers_tell_what_they_told_before() -> None:
+    registry, layers = Registry(), [{}, LAYERS, {"root": Layer(True, False, reason="none here")}, LAYERS]
+    ended = [agent(str(number)) for number in range(4)]
+    for one, own in zip(ended, layers, strict=True):
+        one.layers = own
+        registry.retire(one)
+
+    assert [one.recall_layers() for one in ended] == layers
+
+
 def test_an_ended_agent_takes_little_memory() -> None:
+    registry = Registry()
+
     def remember(number: int) -> Agent:
         one = agent(f"a{number}")
         one.layers = copy.deepcopy(LAYERS)
         one.output.add("stdout", "its last words")
         one.settle()
         one.over.set()
-        one.shrink()
+        registry.retire(one)
         return one
 
     remember(0)

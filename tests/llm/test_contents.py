@@ -1,6 +1,7 @@
 """The last questions and answers of each agent: what is kept, its bounds, and that no secret is in it."""
 
 import json
+import math
 import sys
 import tracemalloc
 from collections.abc import Mapping, Sequence
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 import trio
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from msgspec.structs import replace
@@ -26,6 +27,8 @@ from agentos.llm.contents import (
 from agentos.llm.jobs import ThinkResult
 from agentos.llm.providers.provider import Answer, Failing, Image, Message, Question
 from agentos.llm.settings import LLMSettings, Retry
+from agentos.syscalls.contents import build_reply
+from agentos_sdk import codec
 from agentos_sdk.codec import Text
 from agentos_sdk.errors import BadRequest, CallError, QuotaExceeded, Unavailable
 from agentos_sdk.values import Tool, ToolCall, Usage
@@ -204,6 +207,24 @@ async def test_a_cut_through_a_secret_leaves_no_part_of_it() -> None:
         assert found["answer"] == f"{before}{mark}… ({left_out} characters more)"
 
 
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(st.characters()), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(JSON, st.text(st.characters()), st.text(st.characters()))
+async def test_whatever_was_asked_and_answered_can_be_read(value: Any, asked: str, answer: str) -> None:
+    kept = Contents(1, [KEY])
+    calls = [ToolCall("1", asked, {"x": value})]
+    await ask(kept, Question("gpt", [Message("assistant", asked, calls=calls)], system=answer), answered(answer, calls))
+
+    reply: Any = codec.parse(build_reply(kept.read(7, None, None, 1, PAGE)[0], False))
+    assert reply["count"] == 1
+    json.dumps(reply, allow_nan=False)
+
+
 # -- Bounds ------------------------------------------------------------------------------------------------------------
 
 
@@ -221,6 +242,9 @@ async def test_of_a_long_conversation_the_newest_messages_are_kept_and_long_text
     assert len(found["system"]) < 17_000
 
 
+DEEP: Any = "bottom"
+for _ in range(60):
+    DEEP = {"a": [DEEP]}
 HOSTILE: Mapping[str, Question] = {
     "control characters": Question("gpt", [Message("user", "\0" * (1 << 20))], system="\0" * (1 << 20)),
     "wide characters": Question("gpt", [Message("user", "\U0001f600" * (1 << 20))]),
@@ -232,6 +256,10 @@ HOSTILE: Mapping[str, Question] = {
     ),
     "a large argument": Question(
         "gpt", [Message("assistant", calls=[ToolCall("1", "f", {"a" * 100: "\0" * (4 << 20)})])]
+    ),
+    "deep arguments": Question("gpt", [Message("assistant", calls=[ToolCall("1", "f", DEEP)])]),
+    "unusual numbers": Question(
+        "gpt", [Message("assistant", calls=[ToolCall("1", "f", {"a": [math.inf, math.nan, 1 << 4000, -(1 << 63)]})])]
     ),
     "many calls": Question("gpt", [Message("assistant", calls=[ToolCall("1", "f", {})] * 1999)]),
 }
@@ -247,6 +275,9 @@ async def test_no_question_takes_a_megabyte_and_no_agent_more_than_four(name: st
     assert all(len(each) < 1 << 20 for each in found)
     assert sum(map(sys.getsizeof, found)) <= kept.size <= MAX_AGENT_BYTES
     assert len(found) >= 4
+    reply = build_reply(found[:2], True)
+    codec.parse(reply)
+    assert len(reply) < 3 << 20
 
 
 async def test_four_mebibytes_of_an_agent_take_no_more_memory_than_that() -> None:

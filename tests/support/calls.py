@@ -27,6 +27,7 @@ def syscalls() -> tuple[Syscall, ...]:
         events=EventLog(),
         line=nothing,
         kernel_account=nothing,
+        sampler=nothing,
         audit=nothing,
         lives=SimpleNamespace(reader=nothing),  # type: ignore[arg-type]
         approvals=nothing,

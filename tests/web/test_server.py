@@ -8,7 +8,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from agentos_sdk import AgentOSClient, PermissionDenied
+from agentos_sdk import AgentOSClient
+from agentos_sdk.errors import PermissionDenied
 from tests.support.kernel import Kernel, until
 from tests.support.wire import EMIT
 from tests.web.conftest import DASHBOARD, Browser, browser_of, link_of
@@ -105,7 +106,7 @@ def test_a_page_acts_by_system_calls_that_are_audited(kernel: Kernel, browser: B
         tab.call("KILL", name="steered", grace=0)
 
         def names() -> set[str]:
-            return {entry["name"] for entry in client.audit(limit=200) if entry["call"] == "PAUSE"}
+            return {entry["name"] for entry in client.get_audit_log(limit=200) if entry["call"] == "PAUSE"}
 
         until(lambda: f"web:{own}" in names(), "the call is in the audit log")
 
@@ -193,7 +194,7 @@ def test_a_session_outlives_the_kernel() -> None:
 
 def test_an_agent_cant_connect_to_the_dashboard(kernel: Kernel, browser: Browser) -> None:
     """Also where a rule grants the address."""
-    rules = {"http": {"domains": [browser.netloc]}}
+    rules = {"allow": {"domains": [browser.netloc]}}
     with AgentOSClient(kernel.socket, name="caller", permissions=rules) as guest, pytest.raises(PermissionDenied) as no:
         guest.http(f"http://{browser.netloc}/")
     assert "kernel" in str(no.value)

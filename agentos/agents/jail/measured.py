@@ -2,9 +2,11 @@
 
 import contextlib
 import os
+import time
 from collections.abc import Collection, Mapping, Sequence
 
 from attrs import define
+from msgspec import Struct
 
 from agentos.agents.registry import Agent, Registry
 from agentos.sandbox.cgroups.values import CgroupError
@@ -12,10 +14,18 @@ from agentos.sandbox.report.limits import SHIM_PROCESSES
 from agentos.sandbox.watch import processes
 from agentos.sandbox.watch.disk import DiskWatcher
 from agentos.services.metrics import cgroup, proc
-from agentos.services.metrics.figures import MeasuredAgent
+from agentos.services.metrics.figures import MeasuredAgent, Reading
 
 from .jail import Jail
 from .root_access import Ended, directory_of
+from .usage import read_group
+
+
+class LifeFigures(Struct, frozen=True):
+    """What a life uses: its own processes, and what its cgroup has counted, None without one."""
+
+    processes: proc.ProcessFigures
+    counted: Reading | None
 
 
 @define(eq=False)
@@ -99,8 +109,8 @@ def list_processes(jail: Jail) -> Sequence[processes.Process]:
     return processes.ProcessCache().list_by_group({0: processes.root_start_times(jail.sandbox.pid)})[0]
 
 
-def read_processes(jails: Mapping[int, Jail], with_pss: bool) -> Mapping[int, proc.ProcessFigures]:
-    """The processes of each life, without the sandbox's PID 1, agents that it spawned and commands of EXEC."""
+def read_lives(jails: Mapping[int, Jail], with_pss: bool) -> Mapping[int, LifeFigures]:
+    """What lives use now. Their processes are without the sandbox's PID 1."""
     scanned = {number: jail for number, jail in jails.items() if jail.group is None}
     roots = {number: processes.root_start_times(jail.sandbox.pid) for number, jail in scanned.items()}
     living = processes.ProcessCache().list_by_group(roots) if scanned else {}
@@ -112,5 +122,6 @@ def read_processes(jails: Mapping[int, Jail], with_pss: bool) -> Mapping[int, pr
             pids = {process.pid for process in living[number]}
         if jail.sandbox.pid != jail.sandbox.program:
             pids.discard(jail.sandbox.pid)
-        found[number] = proc.read_processes(pids - {0}, with_pss)
+        counted = Reading(time.time(), read_group(jail)) if jail.group is not None else None
+        found[number] = LifeFigures(proc.read_processes(pids - {0}, with_pss), counted)
     return found

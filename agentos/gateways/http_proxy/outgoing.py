@@ -13,11 +13,11 @@ from attrs import define, field, frozen
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Decision, Right
 from agentos.kernel.prepared import Refused, note_refusal
-from agentos.permissions.address_judge import ADDRESS_RULE, judge_address_of
+from agentos.permissions.address_judge import ADDRESS_RULE, find_tunnel_refusal, judge_address_of
 from agentos.permissions.authorizer import PermissionAuthorizer
-from agentos.services.http.destination import Destination, is_address
+from agentos.services.http.destination import Destination
 from agentos.services.http.egress import Egress, JudgeAddress
-from agentos_sdk.errors import CallError, PermissionDenied, Timeout
+from agentos_sdk.errors import CallError, Timeout
 
 from .approval import require_or_ask
 from .tunnel import Traffic
@@ -127,7 +127,7 @@ class OutgoingConnections:
         """
         right = Right("http", to)
         decision = self.caller.authorizer.decide(self.caller, right)
-        if decision.effect != "deny" and (refusal := self._find_refusal_of_address(to)) is not None:
+        if decision.effect != "deny" and (refusal := find_tunnel_refusal(self.authorizer, self.caller, to)) is not None:
             note_refusal(self.caller, CALL, Refused(refusal, str(to), ADDRESS_RULE))
             raise refusal
         if decision.effect == "allow":
@@ -141,17 +141,8 @@ class OutgoingConnections:
         decision = self.caller.authorizer.decide(self.caller, Right("http", destination))
         if decision.effect != "allow" and decision != before:
             raise decision.refusal
-        if (refusal := self._find_refusal_of_address(destination)) is not None:
+        if (refusal := find_tunnel_refusal(self.authorizer, self.caller, destination)) is not None:
             raise refusal
-
-    def _find_refusal_of_address(self, to: Destination) -> PermissionDenied | None:
-        """Why a tunnel to an address is refused; None for one to a name, which is compared with the one in its TLS."""
-        if to.method is not None or not is_address(to.host):
-            return None
-        if self.authorizer.grants_address(self.caller, to, approved=True):
-            return None
-        why = f"a tunnel to an address, which has no name to check: only a rule for {to.authority} allows it"
-        return PermissionDenied(f"HTTP {to}: {why}", rule=ADDRESS_RULE)
 
 
 async def unless_gone(client: trio.SocketStream, function: Callable[[], Awaitable[T]]) -> T:

@@ -69,19 +69,27 @@ class Start:
 
 
 class EventLog:
-    """The events of one kernel. ``boot`` is the id of this run of it."""
+    """The events of one kernel, and the last ones of those before, ``earlier``. ``boot`` is the id of this run."""
 
-    def __init__(self, above: Above = lambda caller: (), boot: str | None = None, first: int = 1) -> None:
+    def __init__(
+        self,
+        above: Above = lambda caller: (),
+        boot: str | None = None,
+        first: int = 1,
+        earlier: Sequence[Boot] = (),
+        records: Sequence[Record] = (),
+    ) -> None:
         self.above = above
         self.boot = boot if boot is not None else secrets.token_hex(4)
-        self.boots = [Boot(self.boot, first)]  # those of which events are kept, the present one last
+        self.boots = [*earlier, Boot(self.boot, first)]
+        self.grown = trio.Event()  # set with each event
         self.next = first  # the number of the next event
         self.index = Index()
         self.polled: dict[int, Subscription] = {}  # by the id of the caller that polls it
-        self._records: list[Record] = []
+        self._records = list(records)
         self._base = 0  # the place of the first of them
-        self._size = 0  # bytes of their texts
-        self._seen = 0  # the place up to which subscriptions were looked up
+        self._size = sum(len(record.text) for record in records)
+        self._seen = len(records)  # the place up to which subscriptions were looked up
         self._news = trio.Event()
         self._rules_changed = False
 
@@ -90,9 +98,10 @@ class EventLog:
         """The place of the next event."""
         return self._base + len(self._records)
 
-    @property
-    def last(self) -> Record | None:
-        return self._records[-1] if self._records else None
+    def list_from(self, place: int, limit: int) -> tuple[int, Sequence[Record]]:
+        """The records from a place on, or from the first that is kept, and the place of the first."""
+        place = max(place, self._base)
+        return place, self._records[place - self._base : place - self._base + limit]
 
     # -- Publishing ------------------------------------------------------------------------------------------------
 
@@ -118,6 +127,7 @@ class EventLog:
         if len(self._records) >= MAX_RECORDS + CHUNK or self._size > MAX_BYTES:
             self._drop(min(CHUNK, len(self._records) - 1))
         self._news.set()
+        self.grown.set()
 
     def _drop(self, count: int) -> None:
         """Drop the oldest records; subscriptions that have not read them count what they would have seen."""

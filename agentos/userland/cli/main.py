@@ -39,6 +39,7 @@ COMMANDS = {
     "http": "http",
     "dashboard": "dashboard",
     "usage": "usage",
+    "metrics": "metrics",
     "budget": "usage",
     "permissions": "permissions",
     "approvals": "approvals",

@@ -134,6 +134,14 @@ class EventList:
 
 
 @frozen(kw_only=True)
+class EventFrame(EventList):
+    """A CHUNK frame of a stream. The first one also has what :class:`Subscribed` has."""
+
+    subscribed: Sequence[str] | None = None
+    seq: int | None = None
+
+
+@frozen(kw_only=True)
 class PollEvents(Request[EventList]):
     """Get events of the caller's subscriptions, at most ``max``, oldest first.
 

@@ -6,10 +6,7 @@ import socket
 import time
 from urllib.parse import urlsplit
 
-import pytest
-
 from agentos_sdk import AgentOSClient
-from agentos_sdk.errors import PermissionDenied
 from tests.support.kernel import Kernel, until
 from tests.support.wire import EMIT
 from tests.web.conftest import DASHBOARD, Browser, browser_of, link_of
@@ -106,7 +103,7 @@ def test_a_page_acts_by_system_calls_that_are_audited(kernel: Kernel, browser: B
         tab.call("KILL", name="steered", grace=0)
 
         def names() -> set[str]:
-            return {entry["name"] for entry in client.get_audit_log(limit=200) if entry["call"] == "PAUSE"}
+            return {entry["name"] for entry in client.get_audit_log(limit=200)["entries"] if entry["call"] == "PAUSE"}
 
         until(lambda: f"web:{own}" in names(), "the call is in the audit log")
 
@@ -145,7 +142,7 @@ def test_messages_that_arent_the_pages_close_it(browser: Browser) -> None:
     for message in ({"type": "call"}, [1], {"type": "eval", "id": 1}, {"type": "call", "id": "x", "call": "LIST"}):
         with browser.open_page() as tab:
             tab.send(message)
-            assert tab.wait_closed() == 1007
+            assert tab.wait_closed() in (1006, 1007)
     with browser.open_page() as tab:
         tab.send({"type": "call", "id": 1, "call": "NOOP", "args": {"x": "y" * (70 << 10)}})
         assert tab.wait_closed() in (1006, 1009)
@@ -155,10 +152,10 @@ def test_a_page_that_doesnt_read_costs_little_and_gets_a_snapshot_later(kernel: 
     with browser.open_page() as tab, kernel.connect() as wire:
         tab.wait(lambda shown: "kernel" in shown)
         tab.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        before = kernel.rss()
+        before = kernel.rss
         for number in range(3000):
-            wire.call(EMIT, event_type="custom.flood", data={"text": "x" * 3000, "number": number})
-        assert kernel.rss() - before < 40 << 20
+            wire.call(EMIT, {"event_type": "custom.flood", "data": {"text": "x" * 3000, "number": number}})
+        assert kernel.rss - before < 40 << 20
         tab.wait(lambda shown: shown.get("dropped", 0) > 0 or shown["events"][-1]["data"].get("number") == 2999)
 
 
@@ -195,9 +192,10 @@ def test_a_session_outlives_the_kernel() -> None:
 def test_an_agent_cant_connect_to_the_dashboard(kernel: Kernel, browser: Browser) -> None:
     """Also where a rule grants the address."""
     rules = {"allow": {"domains": [browser.netloc]}}
-    with AgentOSClient(kernel.socket, name="caller", permissions=rules) as guest, pytest.raises(PermissionDenied) as no:
-        guest.http(f"http://{browser.netloc}/")
-    assert "kernel" in str(no.value)
+    with AgentOSClient(kernel.socket, name="caller", permissions=rules) as guest:
+        reply = guest.http(f"http://{browser.netloc}/")
+    assert (reply["success"], reply["code"]) == (False, "permission_denied")
+    assert "the kernel's own" in reply["error"]
 
 
 def test_another_address_needs_an_option() -> None:

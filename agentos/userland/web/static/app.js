@@ -44,7 +44,7 @@ const places = /** @type {Record<string, HTMLElement>} */ (Object.fromEntries(["
 effect(() => render(topBar(), places.top));
 effect(() => render(html`${banner()}`, places.banner));
 effect(() => render(html`${navigation()}`, places.nav));
-effect(() => render(html`${mainPage()}`, places.main));
+effect(() => render(html`<h1 class="hidden-text">${PAGES[route.get().page]?.word ?? "Agent"}</h1>${mainPage()}`, places.main));
 effect(() => render(html`${sidePanel()}`, places.panel));
 effect(() => render(statusLine(), places.status));
 effect(() => render(html`${toastList()}`, places.toasts));

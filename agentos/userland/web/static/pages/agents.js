@@ -10,7 +10,7 @@ import { bytes, cutMiddle, elapsed, number, plural, visible } from "../parts/for
 import { matcher } from "../parts/filter.js";
 import { stateTag } from "../parts/state.js";
 import { sortRows } from "../parts/table.js";
-import { reason } from "./overview.js";
+import { reason, since } from "./overview.js";
 
 /** @typedef {Record<string, any>} Row */
 
@@ -20,7 +20,7 @@ const marked = signal(/** @type {Set<string>} */ (new Set()));
 const COLUMNS = [
   { name: "name", title: "Name", width: "22%", sort: (row) => row.name, cell: (row) => visible(cutMiddle(row.name, 40)) },
   { name: "state", title: "State", width: "130px", sort: (row) => row.state, cell: (row) => stateTag(row.state) },
-  { name: "for", title: "For", width: "84px", numeric: true, sort: (row) => -row.since_ms, cell: (row) => elapsed(row.since_ms) },
+  { name: "for", title: "For", width: "84px", numeric: true, sort: (row) => -row.since_ms, cell: (row) => (row.state === "backing_off" ? since(row).replace("starts ", "") : elapsed(row.since_ms)) },
   { name: "cpu", title: "CPU", width: "64px", numeric: true, sort: (row) => cores(row), cell: (row) => number(cores(row), 2) },
   { name: "memory", title: "Memory", width: "72px", numeric: true, sort: (row) => row.memory_bytes, cell: (row) => bytes(row.memory_bytes) },
   { name: "restarts", title: "Restarts", width: "84px", numeric: true, sort: (row) => row.restarts, cell: (row) => number(row.restarts) },

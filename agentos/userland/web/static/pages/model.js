@@ -1,7 +1,7 @@
 // Model: who waits in the line and why, what is in flight, the providers, the budgets.
 
 import { ask } from "../core/ask.js";
-import { agents, kernel } from "../core/feed.js";
+import { kernel } from "../core/feed.js";
 import { html } from "../core/html.js";
 import { link } from "../core/route.js";
 import { charts } from "../parts/charts.js";
@@ -17,17 +17,15 @@ export function modelPage() {
   return html`
     <section><h3>Model</h3><p>${model ? html`<span>${visible(model.model)} by ${visible(model.name)}: <span class=${model.state === "ok" ? "ok" : "warn"}>${model.state}</span> ${model.until ? countdown(model.until) : ""} <span class="muted">${visible(model.reason ?? "")}</span></span>` : "no model is configured"}</p></section>
     ${shown(ask("METRICS_SYSTEM", {}, 2), (reply) => line(reply.metrics.llm))}
-    ${waiting()}
-    ${charts("kernel", "")}`;
+    ${charts(null)}`;
 }
 
 /** @param {Row} llm */
 function line(llm) {
-  const waiting = Array.isArray(llm.waiting) ? llm.waiting.length : llm.waiting;
-  const flying = Array.isArray(llm.in_flight) ? llm.in_flight.length : llm.in_flight;
-  return html`<section><h3>Line</h3><p class="count-row"><span><span class="figure">${number(waiting)}</span><span class="muted">wait</span></span>
-      <span><span class="figure">${number(flying)}</span><span class="muted">in flight</span></span>
-      <span title="Jain's index: 1 is entirely fair"><span class="figure">${number(llm.jain ?? llm.fairness, 3)}</span><span class="muted">fairness</span></span></p></section>
+  return html`<section><h3>Line</h3><p class="count-row"><span><span class="figure">${number(llm.waiting.length)}</span><span class="muted">wait</span></span>
+      <span><span class="figure">${number(llm.in_flight.length)}</span><span class="muted">in flight</span></span>
+      <span title="Jain's index: 1 is entirely fair"><span class="figure">${number(llm.jain, 3)}</span><span class="muted">fairness</span></span></p></section>
+    ${questions(llm)}
     ${llm.budgets?.length ? html`<section><h3>Budgets of all agents together</h3>${budgets(llm.budgets)}</section>` : null}
     ${llm.providers?.length ? html`<section><h3>Providers</h3><table class="list-table block"><tbody>${llm.providers.map((/** @type {Row} */ one) => html`<tr><td>${visible(one.name)}</td><td>${visible(one.model)}</td><td class=${one.state === "ok" ? "ok" : "warn"}>${one.state}</td><td class="muted">${visible(one.reason ?? "")}</td></tr>`)}</tbody></table></section>` : null}`;
 }
@@ -37,10 +35,10 @@ function budgets(list) {
   return html`<table class="list-table block"><tbody>${list.map((one) => html`<tr><td>${visible(one.name)}</td><td>${one.what}</td><td>${bar(one.used, one.most)}</td><td class="number">${number(one.used)} of ${number(one.most)}</td><td class="muted">per ${duration(one.per * 1000)}</td></tr>`)}</tbody></table>`;
 }
 
-/** Agents that wait for the model, in the order of their places. */
-function waiting() {
-  const rows = [...agents.get().values()].filter((row) => row.llm?.waiting || row.llm?.in_flight).sort((a, b) => (a.llm.position ?? -1) - (b.llm.position ?? -1));
+/** Questions in the order of their places. @param {Row} llm */
+function questions(llm) {
+  const rows = [...llm.in_flight, ...llm.waiting];
   if (!rows.length) return html`<section><h3>Who waits</h3><p class="block empty">No question waits.</p></section>`;
-  return html`<section><h3>Who waits</h3><table class="list-table block"><thead><tr><th>agent</th><th class="number">place</th><th class="number">waiting</th><th class="number">in flight</th></tr></thead>
-    <tbody>${rows.slice(0, 100).map((row) => html`<tr><td><a class="text" href=${link("model", { agent: row.name })}>${visible(row.name)}</a></td><td class="number">${number(row.llm.position)}</td><td class="number">${number(row.llm.waiting)}</td><td class="number">${number(row.llm.in_flight)}</td></tr>`)}</tbody></table></section>`;
+  return html`<section><h3>Who waits</h3><table class="list-table block"><thead><tr><th>agent</th><th class="number">place</th><th>class</th><th class="number">since</th><th class="number">tokens, guessed</th></tr></thead>
+    <tbody>${rows.slice(0, 100).map((one) => html`<tr><td><a class="text" href=${link("model", { agent: one.agent })}>${visible(one.agent)}</a></td><td class="number">${one.position ?? "in flight"}</td><td>${one.class ?? ""}</td><td class="number">${duration(one.since_ms)}</td><td class="number">${number(one.tokens_guess ?? one.tokens)}</td></tr>`)}</tbody></table></section>`;
 }

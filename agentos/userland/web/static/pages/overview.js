@@ -43,10 +43,20 @@ export function reason(row) {
   return [stopped, visible(row.end ?? "")].filter(Boolean).join(", ") || "no reason known";
 }
 
+/** When a program in backoff starts again, as far as it is known; else for how long the state has lasted. @param {Record<string, any>} row */
+export function since(row) {
+  if (row.state !== "backing_off") return elapsed(row.since_ms);
+  const planned = events.get().findLast((event) => event.type === "AGENT_RESTARTING" && event.data.name === row.name);
+  const left = planned ? countdown(planned.at + planned.data.delay) : "";
+  return left ? `starts in ${left}` : elapsed(row.since_ms);
+}
+
 export function overview() {
   const items = attention();
   const counts = kernel.get()?.agents ?? {};
   const shown = items.slice(0, 30);
+  // Each change of a state has an event of its own, which says why; AGENT_STATE only repeats it.
+  const shownEvents = events.get().filter((event) => event.type !== "AGENT_STATE").slice(-12).reverse();
   return html`
     <section aria-label="needs attention">
       <h3>Needs attention (${items.length})</h3>
@@ -57,10 +67,10 @@ export function overview() {
       <h3>Agents</h3>
       <p class="count-row">${ORDER.filter((state) => counts[state] || state === "running").map((state) => html`<a href=${link("agents", { filter: `state:${state}` })} class="state"><span class=${`state ${stateColour(state)}`}>${glyph(state)}</span><span class="figure">${counts[state] ?? 0}</span><span class="muted">${stateWord(state)}</span></a>`)}</p>
     </section>
-    ${charts("kernel", "")}
+    ${charts(null)}
     <section aria-label="last events">
       <h3>Last events</h3>
-      <div class="block rows">${events.get().length ? events.get().slice(-12).reverse().map((event) => keyed(`${event.boot}.${event.seq}`, eventLine(event))) : html`<p class="empty">No event yet.</p>`}</div>
+      <div class="block rows">${shownEvents.length ? shownEvents.map((event) => keyed(`${event.boot}.${event.seq}`, eventLine(event))) : html`<p class="empty">No event yet.</p>`}</div>
     </section>`;
 }
 
@@ -72,7 +82,7 @@ function line(item) {
     : item.row
       ? html`${possible(item.row).slice(0, 1).map((action) => actionButton(action, [item.name], place))}<button @click=${() => adjust({ agent: item.name })}>more</button>`
       : null;
-  const timer = item.approval ? countdown(item.approval.expires_at) : item.row ? elapsed(item.row.since_ms) : "";
+  const timer = item.approval ? countdown(item.approval.expires_at) : item.row ? since(item.row) : "";
   return html`<li>
     <span class=${item.colour}>${glyph(item.glyph)}</span>
     <span class="cut"><a href=${item.row ? link("overview", { agent: item.name }) : link("system")}>${visible(item.name)}</a><br><span class=${item.colour}>${item.state}</span> <span class="muted">${timer}</span></span>

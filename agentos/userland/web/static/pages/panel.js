@@ -8,11 +8,11 @@ import { signal } from "../core/signals.js";
 import { actionButton, confirmation, possible } from "../parts/actions.js";
 import { charts } from "../parts/charts.js";
 import { cores } from "../parts/cpu.js";
-import { bytes, duration, elapsed, number, visible } from "../parts/format.js";
+import { bytes, duration, number, visible } from "../parts/format.js";
 import { facts, json, refused, shown } from "../parts/reply.js";
 import { bar, stateTag } from "../parts/state.js";
 import { calls } from "./audit.js";
-import { reason } from "./overview.js";
+import { reason, since } from "./overview.js";
 import { traceOf } from "./trace.js";
 
 /** @typedef {Record<string, any>} Row */
@@ -31,7 +31,7 @@ export function panel(name, whole) {
   }
   return html`<aside class="panel" aria-label=${`agent ${name}`}>
     <header>
-      <div class="line"><h2 class="cut" .style=${"flex:1"}>${visible(name)}</h2>${stateTag(row.state)}<span class="muted">${elapsed(row.since_ms)}</span>${closer(name, whole)}</div>
+      <div class="line"><h2 class="cut" .style=${"flex:1"}>${visible(name)}</h2>${stateTag(row.state)}<span class="muted">${since(row)}</span>${closer(name, whole)}</div>
       <div class="line">${possible(row).map((action) => actionButton(action, [name], place))}</div>
       ${confirmation(place)}
     </header>
@@ -87,7 +87,7 @@ function present(row, reply) {
       ["isolation", html`<span class=${active === layers.length ? "" : "warn"}>${active} of ${layers.length} active</span>`],
       ["command", html`<code>${visible((reply.spec?.command ?? [reply.spec?.script, ...(reply.spec?.args ?? [])]).filter(Boolean).join(" "))}</code>`],
     ])}</section>
-    ${charts("agent", row.name)}
+    ${charts(row.id)}
     ${model(reply.llm)}`;
 }
 
@@ -105,7 +105,7 @@ function model(llm) {
 /** @param {Row} row @param {Row} reply */
 function limits(row, reply) {
   const bad = Object.entries(reply.isolation?.layers ?? {}).filter(([, layer]) => !layer.active);
-  return html`${charts("agent", row.name)}
+  return html`${charts(row.id)}
     <section><h3>Limits</h3>${facts(Object.entries(reply.limits ?? {}).map(([name, value]) => [name, ["memory", "disk", "tmp", "file_size"].includes(name) ? bytes(value) : number(value)]))}</section>
     <section><h3>Isolation</h3>
       ${bad.map(([name, layer]) => html`<p class="warn">${name}: ${visible(layer.reason)}</p>`)}

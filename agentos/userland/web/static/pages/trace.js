@@ -38,14 +38,14 @@ function waterfall(entries, name) {
   const begin = Math.min(...life.map((entry) => entry.at - (entry.duration ?? 0)));
   const end = Math.max(...life.map((entry) => entry.at));
   const span = Math.max(0.001, end - begin);
-  return html`<div class="waterfall" role="table" aria-label=${`calls of ${name}`}>${life.map((entry) => {
+  return html`<div class="waterfall" aria-label=${`calls of ${name}`} role="group">${life.map((entry) => {
     const took = isLife(entry) ? 0 : (entry.duration ?? 0);
     const left = ((entry.at - took - begin) / span) * 100;
     const width = Math.max(0.4, (took / span) * 100);
     const colour = entry.decision === "deny" ? "var(--bad)" : entry.outcome === "ok" ? (entry.call === "THINK" ? "var(--accent)" : "var(--info)") : "var(--warn)";
     const open = opened.get() === entry.id;
     return keyed(entry.id, html`<div>
-      <div class="row" role="row" title=${exactTime(entry.at)} @click=${() => opened.set(open ? null : entry.id)}>
+      <div class="row" title=${exactTime(entry.at)} @click=${() => opened.set(open ? null : entry.id)}>
         <span class="muted number">+${duration((entry.at - took - begin) * 1000)}</span>
         <span class="cut"><button class="quiet" aria-expanded=${String(open)}>${entry.call}</button> <span class="muted">${visible(entry.about)}</span></span>
         <span class="track"><i .style=${`left:${Math.min(99.6, left).toFixed(2)}%;width:${Math.min(100 - left, width).toFixed(2)}%;background:${colour}`}></i></span>

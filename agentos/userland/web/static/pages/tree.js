@@ -6,9 +6,10 @@ import { html, keyed } from "../core/html.js";
 import { adjust, route } from "../core/route.js";
 import { signal } from "../core/signals.js";
 import { cores } from "../parts/cpu.js";
-import { bytes, cutMiddle, elapsed, number, plural, visible } from "../parts/format.js";
+import { bytes, cutMiddle, number, plural, visible } from "../parts/format.js";
 import { shown } from "../parts/reply.js";
 import { bar, stateColour, stateTag, stateWord } from "../parts/state.js";
+import { since } from "./overview.js";
 
 /** @typedef {Record<string, any>} Row */
 /** @typedef {{key: string, depth: number, node: Row, agent?: Row, folded?: Row[], last: boolean, rails: boolean[], bracket: string}} Line */
@@ -133,7 +134,7 @@ function agentRow(line) {
   const { node, agent } = line;
   const row = agent ?? node;
   return html`<span class="name cut" .style=${nameWidth(line)}>${visible(cutMiddle(node.name, 36))}</span>${stateTag(row.state)}
-    <span class="muted">${agent ? elapsed(agent.since_ms) : ""}</span>
+    <span class="muted">${agent ? since(agent) : ""}</span>
     ${bar(agent ? cores(agent) : null, 1)}<span class="muted">${agent ? bytes(agent.memory_bytes) : ""}</span>
     ${row.restarts ? html`<span class="muted">${number(row.restarts)} restarts</span>` : null}
     <span class="cut muted">${agent && row.state !== "running" ? visible(agent.end ?? "") : ""}</span>`;

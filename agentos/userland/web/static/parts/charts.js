@@ -15,35 +15,35 @@ export const asTable = signal(false);
 
 /** @type {Figure[]} */
 const OF_KERNEL = [
-  { title: "CPU, cores", keys: [["cpu", "cpu"]], format: (value) => number(value, 2) },
-  { title: "Memory", keys: [["memory_used_bytes", "memory"], ["memory", "memory"]], format: bytes },
-  { title: "Loop lag", keys: [["loop_lag_seconds", "lag"], ["loop_lag", "lag"]], format: (value) => `${number(value * 1000, 1)}ms` },
-  { title: "Waiting for the model", keys: [["model_waiting", "waiting"], ["llm_waiting", "waiting"], ["waiting", "waiting"]], format: (value) => number(value) },
+  { title: "CPU of the host, cores", keys: [["cpu", "host"], ["kernel_cpu", "kernel"]], format: (value) => number(value, 2), limit: (metrics) => metrics.cpu?.count ?? null },
+  { title: "Memory of the host", keys: [["memory_bytes", "used"]], format: bytes, limit: (metrics) => metrics.memory?.total_bytes ?? null },
+  { title: "Loop lag", keys: [["loop_lag_seconds", "lag"]], format: (value) => `${number(value * 1000, 1)}ms` },
+  { title: "Questions in the line", keys: [["llm_waiting", "waiting"]], format: (value) => number(value) },
 ];
 /** @type {Figure[]} */
 const OF_AGENT = [
-  { title: "Memory", keys: [["memory_bytes", "memory"], ["memory", "memory"]], format: bytes, limit: (metrics) => metrics.cgroup?.memory?.limit_bytes ?? metrics.cgroup?.memory_limit_bytes ?? null },
-  { title: "CPU, cores", keys: [["cpu", "cpu"]], format: (value) => number(value, 2), limit: (metrics) => metrics.cgroup?.cpu?.limit ?? null },
-  { title: "Processes", keys: [["pids", "processes"]], format: (value) => number(value), limit: (metrics) => metrics.cgroup?.pids?.limit ?? null },
+  { title: "Memory", keys: [["memory_bytes", "memory"]], format: bytes, limit: (metrics) => metrics.cgroup?.memory_limit_bytes ?? null },
+  { title: "CPU, cores", keys: [["cpu", "cpu"]], format: (value) => number(value, 2) },
+  { title: "Processes", keys: [["pids", "processes"]], format: (value) => number(value), limit: (metrics) => metrics.cgroup?.pids_limit ?? null },
 ];
 
-/** @param {"kernel"|"agent"} kind @param {string} name */
-export function charts(kind, name) {
+/** @param {number|null} agent its id, null for the kernel and its host */
+export function charts(agent) {
   clock.get();
   const seconds = shownSeconds.get();
-  const reply = kind === "kernel" ? ask("METRICS_SYSTEM", { history: seconds }, 5) : ask("METRICS_AGENT", { name, history: seconds }, 2);
+  const reply = agent === null ? ask("METRICS_SYSTEM", { history: seconds }, 5) : ask("METRICS_AGENT", { agent_id: agent, history: seconds }, 2);
   if (reply === null) return null;
   if (reply.success === false) return refused(reply);
   const metrics = reply.metrics ?? {};
-  const history = reply.history ?? metrics.history;
+  const history = metrics.history;
   if (!history?.at?.length) return null;
-  const found = (kind === "kernel" ? OF_KERNEL : OF_AGENT).map((figure) => draw(figure, metrics, history)).filter(Boolean);
+  const found = (agent === null ? OF_KERNEL : OF_AGENT).map((figure) => draw(figure, metrics, history)).filter(Boolean);
   return html`<section aria-label="charts"><h3>Last ${seconds / 60} min</h3><div class="charts">${found}</div></section>`;
 }
 
 /** @param {Figure} figure @param {Row} metrics @param {Row} history */
 function draw(figure, metrics, history) {
-  const series = figure.keys.filter(([key]) => history[key]).slice(0, 1).map(([key, name]) => ({ name, values: history[key] }));
+  const series = figure.keys.filter(([key]) => history[key]).map(([key, name]) => ({ name, values: history[key] }));
   if (!series.length) return null;
   const known = series[0].values.filter((/** @type {number|null} */ value) => value !== null);
   const last = known.length ? figure.format(known[known.length - 1]) : "–";

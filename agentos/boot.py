@@ -192,6 +192,7 @@ class Kernel:
             line=self.line,
             egress=self.network.egress,
             connection_limit=self.connection_limit,
+            events=self.events,
         )
         self.telemetry.open()
         host_view = View(str(settings.config.directory), home())

@@ -5,6 +5,7 @@ import os
 import socket
 from collections.abc import Awaitable, Callable
 
+import trio
 from attrs import define, field
 
 from .access.callers import Callers
@@ -15,6 +16,7 @@ from .kernel.caller import Caller
 from .kernel.listener import BACKLOG, ConnectionLimit
 from .kernel.table import Table
 from .llm.line import Line
+from .services.events import Events
 from .services.http.addresses import format_authority
 from .services.http.egress import Egress
 from .services.http.secrets import read_source
@@ -34,36 +36,55 @@ class Telemetry:
     line: Line
     egress: Egress
     connection_limit: ConnectionLimit
-    _serve: Callable[[], Awaitable[None]] | None = None
-    _listener: socket.socket | None = field(default=None)
+    events: Events
+    _services: list[Callable[[], Awaitable[None]]] = field(factory=list)
 
     def open(self) -> None:
-        """Listen; raises :class:`BootError`. Blocks."""
-        settings = self.config.metrics
-        if settings.listen is None:
-            return
-        if settings.missing is not None:
-            raise BootError(f"{self.config.file}: {settings.missing}")
+        """Listen, and observe calls and events. Before any call is served. Raises :class:`BootError`. Blocks."""
+        for missing in (self.config.metrics.missing, self.config.otel.missing):
+            if missing is not None:
+                raise BootError(f"{self.config.file}: {missing}")
+        if self.config.otel.endpoint is not None:
+            self._open_traces(self.config.otel.endpoint)
+        if self.config.metrics.listen is not None:
+            self._open_metrics(*self.config.metrics.listen)
+
+    def _open_traces(self, endpoint: str) -> None:
+        from .telemetry.otel import TraceExporter  # 0.4 s
+        from .telemetry.spans import Spans
+
+        spans = Spans(self.registry, self.line, self.config.otel.contents)
+        self.callers.observe = spans.observe
+        self.events.subscribers = (*self.events.subscribers, spans.take_event)
+        self._services.append(TraceExporter(spans, endpoint).serve)
+
+    def _open_metrics(self, host: str, port: int) -> None:
         from .telemetry.metrics_endpoint import Exposition, MetricsEndpoint  # hypercorn and the library: 0.15 s
         from .telemetry.snapshot import Source
 
-        token = None
-        if settings.token_from is not None:
+        token, token_from = None, self.config.metrics.token_from
+        if token_from is not None:
             try:
-                token = read_source(settings.token_from, os.environ)
+                token = read_source(token_from, os.environ)
             except ValueError as error:
                 raise BootError(f"{self.config.file}: [metrics] token_from: {error}") from None
-        self._listener = listen_tcp(*settings.listen)
+        listener = listen_tcp(host, port)
         caller = Caller(0, "guest", "the metrics endpoint", Table(()), self.callers.authorizer, self.callers.audit)
         exposition = Exposition(Source(self.sampler, self.registry, self.callers, self.line).take)
-        self._serve = MetricsEndpoint(self._listener, self.connection_limit, caller, exposition, token).serve
-        log.info("metrics for Prometheus at http://%s/metrics", format_authority(*settings.listen))
+        endpoint = MetricsEndpoint(listener, self.connection_limit, caller, exposition, token)
+
+        async def serve() -> None:
+            with listener, self.egress.refuse(listener):
+                await endpoint.serve()
+
+        self._services.append(serve)
+        log.info("metrics for Prometheus at http://%s/metrics", format_authority(host, port))
 
     async def serve(self) -> None:
         """Serve until cancelled; return at once if the configuration asks for nothing."""
-        if self._listener is not None and self._serve is not None:
-            with self._listener, self.egress.refuse(self._listener):
-                await self._serve()
+        async with trio.open_nursery() as nursery:
+            for service in self._services:
+                nursery.start_soon(service)
 
 
 def listen_tcp(host: str, port: int) -> socket.socket:

@@ -16,6 +16,7 @@ from agentos.kernel.background import Background
 from agentos.kernel.call_counts import CallCounts
 from agentos.kernel.caller import Caller
 from agentos.kernel.listener import Peer
+from agentos.kernel.observed import Observe
 from agentos.kernel.ports import AuditLog, Decision
 from agentos.kernel.table import Syscall, Table
 from agentos.llm.line import Line
@@ -70,6 +71,7 @@ class Callers:
     peers: Peers = field(init=False)
     operator_counts: CallCounts = field(factory=CallCounts)  # of all connections of the operator
     guest_counts: CallCounts = field(factory=CallCounts)  # of all guests
+    observe: Observe | None = None  # is told of all calls; set before :meth:`serve`
     _ids: Iterator[int] = field(factory=lambda: itertools.count(1))
     _table: Table = field(init=False)
     _served: Sequence[Op] = ()
@@ -87,7 +89,7 @@ class Callers:
         """Set the served calls. Precomputes what most decisions need, before the first caller waits for it."""
         set_examples.compile_set(default(jailed=True), self.jailed)
         set_examples.compile_set(default(jailed=False), self.names)
-        self._table = Table(calls)
+        self._table = Table(calls, self.observe)
         self._served = tuple(syscall.op for syscall in calls)
 
     # -- Connecting and disconnecting ------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ from agentos.config.schema import (
     RootTable,
     SupervisorTable,
 )
-from agentos.config.telemetry import MetricsTable, read_metrics
+from agentos.config.telemetry import MetricsTable, OtelTable, read_metrics, read_otel
 from agentos.llm.settings import LLMSettings
 from agentos.permissions.approvals import ApprovalSettings
 from agentos.permissions.rule import PermissionSet
@@ -43,7 +43,7 @@ from agentos.services.http.secrets import SecretSettings
 from agentos.services.http.settings import HttpSettings
 from agentos.services.logs.log import LogSettings
 from agentos.services.quotas import Quota
-from agentos.telemetry.settings import MetricsSettings
+from agentos.telemetry.settings import MetricsSettings, OtelSettings
 from agentos_sdk.codec import path
 from supervisors import Backoff, ChildSpec, SupervisorSpec
 
@@ -77,6 +77,7 @@ PLACES = {
     "llm": LLMTable,
     "http": HttpTable,
     "metrics": MetricsTable,
+    "otel": OtelTable,
     "supervisor": RootTable,
 }
 
@@ -103,6 +104,7 @@ class Builder(Reader):
         self.logs = LogSettings()
         self.http = HttpSettings()
         self.metrics = MetricsSettings()
+        self.otel = OtelSettings()
         self.approvals = ApprovalSettings()
         self.dashboard: DashboardSettings | None = None
 
@@ -116,6 +118,7 @@ class Builder(Reader):
         self.http = read_http(self, file.http)
         self.dashboard = read_dashboard(self, file.dashboard)
         self.metrics = read_metrics(self, file.metrics)
+        self.otel = read_otel(self, file.otel)
         self.approvals = self._read_approvals(self.read(ApprovalTable, file.approvals, ("approvals",)))
         root = self.read(RootTable, self._drop_keys_of_children(file.supervisor), ("supervisor",))
         self._sets = read_permissions(self, file.permissions, self._secrets)

@@ -1,6 +1,7 @@
 """Host checks of a configuration: finds what this host can't provide before anything is started, as doctor does."""
 
 import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from agentos.llm.providers.choose import NoProvider, choose_provider
 from agentos.llm.settings import LLMSettings
 from agentos.sandbox.report.doctor import try_layers
 from agentos.sandbox.report.levels import Finding
-from agentos.services.http.secrets import UnreadableSecret, read_value
+from agentos.services.http.secrets import UnreadableSecret, read_source, read_value
 from agentos_sdk.values import Layer
 
 from .load import Config
@@ -68,8 +69,33 @@ def missing_model(config: Config) -> str | None:
     return found.why if isinstance(found, NoProvider) else None
 
 
+def missing_notify_program(config: Config) -> str | None:
+    """Why the program of ``[approvals] notify`` can't be run, if there is one."""
+    if not config.approvals.notify:
+        return None
+    program = config.approvals.notify[0]
+    path = program if "/" not in program else str(config.directory / program)
+    if shutil.which(path) is not None:
+        return None
+    return f"[approvals] notify: {program} is no program that can be run: install it, or name it by its path"
+
+
+def find_packages(config: Config) -> Mapping[str, str | None]:
+    """What is missing, if anything, of the optional packages that the file's tables need; by the table's name."""
+    asked = {
+        "[metrics]": config.metrics if config.metrics.listen else None,
+        "[otel]": config.otel if config.otel.endpoint else None,
+    }
+    return {table: settings.missing for table, settings in asked.items() if settings is not None}
+
+
 def unreadable_secrets(config: Config) -> Iterator[str]:
     """Why a kernel with this environment could not read each of the secrets, and so would not start. Blocks."""
+    if config.metrics.token_from is not None:
+        try:
+            read_source(config.metrics.token_from, os.environ)
+        except ValueError as error:
+            yield f"[metrics] token_from: {error}"
     for secret in config.http.secrets:
         try:
             read_value(secret, os.environ)

@@ -14,7 +14,7 @@ from agentos.permissions.approvals import ApprovalSettings
 from agentos.permissions.rule import PermissionSet
 from agentos.services.http.settings import HttpSettings
 from agentos.services.logs.log import LogSettings
-from agentos.telemetry.settings import MetricsSettings
+from agentos.telemetry.settings import MetricsSettings, OtelSettings
 from agentos_sdk.codec import is_deeper
 from agentos_sdk.codec import path as dotted
 
@@ -44,6 +44,7 @@ class Config:
     approvals: ApprovalSettings = ApprovalSettings()
     dashboard: DashboardSettings | None = None
     metrics: MetricsSettings = MetricsSettings()
+    otel: OtelSettings = OtelSettings()
 
     @classmethod
     def without_file(cls, directory: Path) -> "Config":
@@ -87,7 +88,7 @@ def load(path: str | Path) -> Config:
     kernel, llm, permissions, root = builder.build(data)
     if builder.mistakes:
         raise ConfigError(_locate_mistakes(name, text, builder.mistakes))
-    parts = (builder.logs, builder.http, builder.approvals, builder.dashboard, builder.metrics)
+    parts = (builder.logs, builder.http, builder.approvals, builder.dashboard, builder.metrics, builder.otel)
     return Config(kernel, llm, root, file.parent, file, permissions, *parts)
 
 

@@ -174,6 +174,7 @@ def compare_configs(old: Config, new: Config, live_limits: Collection[str]) -> R
             ("http", old.http, new.http),
             ("approvals", old.approvals, new.approvals),
             ("metrics", old.metrics, new.metrics),
+            ("otel", old.otel, new.otel),
         )
         for name in list_fields(gets)
         if getattr(had, name) != getattr(gets, name) and (table, name) != ("http", "secrets")  # they hold at once

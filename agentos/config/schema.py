@@ -122,6 +122,7 @@ class FileTable:
     llm: object = field(factory=dict)
     http: object = field(factory=dict)
     metrics: object = field(factory=dict)
+    otel: object = field(factory=dict)
     permissions: object = field(factory=dict)
     supervisor: object = field(factory=dict)
 

@@ -1,11 +1,12 @@
-"""What the kernel tells monitoring programs, in a configuration file: the ``[metrics]`` table."""
+"""What the kernel tells monitoring programs, in a configuration file: the tables ``[metrics]`` and ``[otel]``."""
 
 from ipaddress import ip_address
+from urllib.parse import urlsplit
 
 from attrs import frozen
 
 from agentos.services.http.destination import is_address
-from agentos.telemetry.settings import MetricsSettings
+from agentos.telemetry.settings import MetricsSettings, OtelSettings
 
 from .http import split_host_port
 from .reader import Reader
@@ -41,6 +42,32 @@ def read_metrics(reader: Reader, data: object) -> MetricsSettings:
             "listen",
         )
     return MetricsSettings(listen, token_from)
+
+
+@frozen(kw_only=True)
+class OtelTable:
+    """``[otel]``: see ``agentos.telemetry.settings.OtelSettings``."""
+
+    endpoint: str | None = None
+    contents: bool = False
+
+
+def read_otel(reader: Reader, data: object) -> OtelSettings:
+    """Read the ``[otel]`` table."""
+    read = reader.read(OtelTable, data, ("otel",))
+    table: OtelTable = read.table
+    if table.endpoint is None:
+        return OtelSettings()
+    url = urlsplit(table.endpoint)
+    try:
+        split_host_port(url.netloc)
+    except ValueError:
+        url = urlsplit("")
+    if url.scheme not in ("http", "https") or url.path not in ("", "/") or url.query or url.fragment:
+        reader.add_mistake(
+            read, "expected http://HOST:PORT or https://HOST:PORT of a collector, without a path", "endpoint"
+        )
+    return OtelSettings(table.endpoint.rstrip("/"), table.contents)
 
 
 def read_address(text: str) -> tuple[str, int]:

@@ -15,7 +15,7 @@ MAX_CALLS = 64  # of one caller: under way, and answered but not collected
 MAX_HELD_BYTES = 16 << 20  # of one caller's replies; above that no further call is accepted
 MAX_TAKEN_BYTES = 1 << 20  # of the replies taken at once, or a single larger one
 MAX_ID_CHARS = 100  # of a request id that is text
-KEEP_SECONDS = 600.0  # after which a reply that nobody has collected is dropped
+KEEP_SECONDS = 600.0  # after which a reply that the caller hasn't collected is dropped
 SWEEP_SECONDS = 10.0
 
 

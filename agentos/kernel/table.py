@@ -1,5 +1,6 @@
 """Dispatch tables: the handler and body limit of each opcode, per caller, built before a frame arrives."""
 
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from copy import copy
@@ -21,6 +22,7 @@ from .background import Background
 from .call import Call, Gone
 from .call_counts import outcome_of
 from .caller import Caller
+from .observed import Observe, observe_answer, observe_perform
 from .ports import Decision, MustAsk
 from .prepared import Prepared, Record, note_refusal, require
 from .replies import encode_error, encode_in_turns, encode_reply
@@ -116,11 +118,13 @@ class Table:
 
     ``turns`` answers in the order of the requests, like ``now``, but lets other tasks run meanwhile. It is used for
     calls that are ``in_order``, and for immediate ones above :data:`~agentos.kernel.request_body.MAX_INLINE_BYTES`.
+    ``observe`` is told of every call that has ended, unless its request could not be read.
     """
 
-    __slots__ = ("later", "limits", "now", "performs", "reader", "syscalls", "turns")
+    __slots__ = ("later", "limits", "now", "observe", "performs", "reader", "syscalls", "turns")
 
-    def __init__(self, syscalls: Iterable[Syscall]) -> None:
+    def __init__(self, syscalls: Iterable[Syscall], observe: Observe | None = None) -> None:
+        self.observe = observe
         self.syscalls: dict[int, Syscall] = {}  # by opcode
         self.limits = [SMALL_BODY_BYTES] * 256
         self.now: list[Now | None] = [_unknown(number) for number in range(256)]
@@ -133,6 +137,8 @@ class Table:
             self.limits[syscall.op] = syscall.limit
             perform = _perform(syscall) if syscall.prepare is not None else syscall.handler
             assert perform is not None, "a call is prepared or handled"
+            if observe is not None:
+                perform = observe_perform(perform, syscall.op, observe)
             if syscall.waits or syscall.prepare is not None:
                 self.later[syscall.op] = _later(syscall, perform, self.reader)
             if syscall.waits:
@@ -140,6 +146,8 @@ class Table:
                 self.now[syscall.op] = None
             else:
                 answer = _answer(syscall)
+                if observe is not None:
+                    answer = observe_answer(answer, syscall.op, observe, syscall.in_order)
                 self.now[syscall.op] = None if syscall.in_order else _now(syscall, answer)
                 self.turns[syscall.op] = _in_turns(syscall, answer, self.reader)
         for op in connection_calls.OPS:
@@ -176,26 +184,27 @@ class Table:
         table = copy(self)
         table.now, table.later, table.turns = list(self.now), list(self.later), list(self.turns)
         for op, decision in refused.items():
-            table.now[op], table.later[op], table.turns[op] = _refused(op, decision, self.encode_failure), None, None
+            table.now[op], table.later[op], table.turns[op] = self._refused(op, decision), None, None
         return table
+
+    def _refused(self, op: Op, decision: Decision) -> Now:
+        error, observe = decision.refusal, self.observe
+        reply = self.encode_failure(op, error)
+
+        def refuse(caller: Caller, body: bytes) -> bytes:
+            about = body[:MAX_RECORDED_BYTES].decode(errors="replace")  # not parsed, but the attempt is worth recording
+            caller.audit.note(caller.entry(op.name, about, decision, "outcome", error.code))
+            caller.counts.fail(op, error)
+            if observe is not None:
+                observe(caller, op, None, error, time.time_ns())
+            return reply
+
+        return refuse
 
     def encode_failure(self, op: int, error: BaseException) -> bytes:
         """The body of a failed reply to this opcode, whether it is served or not."""
         syscall = self.syscalls.get(op)
         return syscall.encode_failure(error) if syscall is not None else encode_error(error)
-
-
-def _refused(op: Op, decision: Decision, encode_failure: Callable[[int, BaseException], bytes]) -> Now:
-    error = decision.refusal
-    reply = encode_failure(op, error)
-
-    def refuse(caller: Caller, body: bytes) -> bytes:
-        about = body[:MAX_RECORDED_BYTES].decode(errors="replace")  # not parsed, but the attempt is worth recording
-        caller.audit.note(caller.entry(op.name, about, decision, "outcome", error.code))
-        caller.counts.fail(op, error)
-        return reply
-
-    return refuse
 
 
 def _unknown(number: int) -> Now:

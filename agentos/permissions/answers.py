@@ -5,6 +5,7 @@ void when another rule asks. Those for one agent's id end with the kernel, becau
 """
 
 import contextlib
+import re
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
@@ -23,6 +24,7 @@ TABLES: Final = (
     " WITHOUT ROWID",
 )
 MAX_ANSWERS = 1000
+_CONNECTION: Final = re.compile(r"(?<= by operator)#[0-9]+(?=\)$)")  # in the source of a rule
 RUN: Final = token_hex(8)  # in the object of an answer that ends with the kernel
 
 
@@ -83,7 +85,7 @@ class Answers:
     def _look_up(self, subject: int | str, right: Right, question: Question, rule: str) -> Answer | None:
         key = (subject, right.action, self.describe_object(right, question))
         one = self._all.get(key)
-        if one is None or (one.rule == rule and not one.is_over):
+        if one is None or (is_same_rule(one.rule, rule) and not one.is_over):
             return one
         del self._all[key]
         self._submit(partial(_delete, [one.id]))
@@ -127,6 +129,11 @@ class Answers:
     def _submit(self, work: "partial[None]") -> None:
         with contextlib.suppress(DatabaseError):  # full: the next kernel finds it void as well
             self._database.submit(work, "the end of a remembered answer")
+
+
+def is_same_rule(one: str, other: str) -> bool:
+    """Whether two texts mean one rule: each connection of the operator that spawns an agent has another number."""
+    return _CONNECTION.sub("", one) == _CONNECTION.sub("", other)
 
 
 def encodable(text: str) -> str:

@@ -58,6 +58,11 @@ class Entry:
     changed: trio.Event = field(factory=trio.Event)
 
     @property
+    def family(self) -> str | None:
+        """The caller's, if it asked of this kernel."""
+        return self.caller.family if self.caller is not None else None
+
+    @property
     def key(self) -> Key:
         return self.pending.number, self.pending.life, self.pending.digest
 

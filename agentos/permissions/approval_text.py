@@ -20,6 +20,7 @@ from agentos.shell.reader import parse_text, parse_words
 
 MAX_CHARS: Final = 16 << 10  # characters of a text, escaped
 MAX_LINE_CHARS: Final = 2000  # characters of a line of a file, a message or a body
+MAX_HEADER_CHARS: Final = 4096  # characters of all headers of a request, so that its body is seen
 MAX_NAME_CHARS: Final = 4096  # characters, escaped, that a name may take even where a content took all room
 MAX_DIFF_BYTES: Final = 512 << 10  # bytes of a file that is compared
 MAX_DIFF_LINES: Final = 200  # lines of either side, between the first and the last changed one, that are compared
@@ -31,6 +32,7 @@ CHANGEABLE: Final = "the agent can change "  # begins the line about files that 
 _BLANK: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")  # printable by category, but invisible
 _SELECTORS: Final = re.compile("[\u180b-\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef]")  # variation selectors
 _PIECES: Final = re.compile(r"[^\s;|&<>(){}\"'`$=:,@]+")  # of a command: what may be a path, as in --config=x.toml
+_CREDENTIALS: Final = re.compile("(?i)auth|cookie|credential|key|passw|secret|session|signature|token")  # in a header
 
 
 def escape(text: str, *, ordered: bool = True) -> str:
@@ -171,19 +173,20 @@ def describe_message(heading: str, name: str, text: str) -> str:
     return page.end(_encode(text))
 
 
-def describe_http(destination: object, header_names: Iterable[str], body: bytes | None, query: str = "") -> str:
-    """An HTTP request: method and URL, the names of the headers that the agent sets, and the body."""
+def describe_http(destination: object, headers: Sequence[tuple[str, str]], body: bytes | None, query: str = "") -> str:
+    """An HTTP request: method and URL, the headers that the agent sets, without credentials, and the body."""
     page = _Page()
     url = f"{destination}?{query}" if query else str(destination)
     page.name("", url)
-    if names := ", ".join(header_names):
-        page.quote("headers: ", names, MAX_LINE_CHARS)
+    for name, value in headers:
+        given = f"a credential of {len(value)} characters" if _CREDENTIALS.search(name) else value
+        page.quote("header ", f"{name}: {given}", MAX_HEADER_CHARS // len(headers))
     if body:
         text = _decode(body)
         page.say(f"body of {len(body)} bytes:" if text is not None else f"body: not text, {_summarize(body)}")
         if text is not None:
             page.quote_text("| ", f"{text}\n")
-    return page.end(_encode(f"{url}\n{names}\n") + (body or b""))
+    return page.end(_encode("\n".join([url, *map(": ".join, headers), ""])) + (body or b""))
 
 
 # -- EXEC --------------------------------------------------------------------------------------------------------------

@@ -41,6 +41,7 @@ log = logging.getLogger("agentos.approvals")
 
 MAX_OF_CALLER = 16  # entries of one caller
 MAX_OF_FAMILY = 32  # of an agent with all its descendants, of all connections of a guest
+KEPT_FOR_HEAD = 8  # of these, which its descendants can't take
 MAX_ENTRIES = 1000  # and as many tickets
 MAX_SHOWN_CHARS = 64 << 10
 MAX_ABOUT_CHARS = 1000  # of what a call is about, which is escaped in the event loop; the digest stands for the rest
@@ -169,17 +170,17 @@ class Approvals:
 
     def _make_room(self, caller: Caller) -> str | None:
         """Drop what can't be allowed any more as far as needed; returns why this caller can have no further entry."""
-        own, family = [], []
-        for entry in self._entries.values():
-            if entry.caller is caller:
-                own.append(entry)
-            if entry.caller is not None and caller.family and entry.caller.family == caller.family:
-                family.append(entry)
+        own = [entry for entry in self._entries.values() if entry.caller is caller]
+        relatives = [entry for entry in self._entries.values() if caller.family and entry.family == caller.family]
+        family, most = relatives, MAX_OF_FAMILY
+        if not is_head(caller):
+            family = [entry for entry in relatives if entry.caller is not None and not is_head(entry.caller)]
+            most -= KEPT_FOR_HEAD
         if len(own) >= MAX_OF_CALLER:
             if not self._drop_gone(own):
                 return f"{MAX_OF_CALLER} calls of {caller.name} wait for a person already, and more don't"
-        elif len(family) >= MAX_OF_FAMILY and not self._drop_gone(family):
-            return f"{MAX_OF_FAMILY} calls of {caller.name} and its relatives wait for a person already, and more don't"
+        elif len(family) >= most and not self._drop_gone(family):
+            return f"{most} calls of {caller.name} and its relatives wait for a person already, and more don't"
         if max(len(self._entries), len(self._tickets)) >= MAX_ENTRIES and not self._drop_gone(own):
             return f"{MAX_ENTRIES} calls wait for a person already, and more don't"
         return None
@@ -383,6 +384,11 @@ class Approvals:
     def _subjects(self, caller: Caller) -> Sequence[int | str]:
         name = self.lasting_name(caller)
         return (caller.id,) if name is None else (caller.id, name)
+
+
+def is_head(caller: Caller) -> bool:
+    """Whether the caller is the guest, or the agent, that its family is named after."""
+    return caller.kind == "guest" or caller.family == f"agent {caller.id}"
 
 
 def describe_operator(by: Caller) -> str:

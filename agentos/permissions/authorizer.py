@@ -109,12 +109,7 @@ class PermissionAuthorizer:
     reserved: Sequence[str] = ()  # directories reserved for the kernel, as paths without symlinks
     observers: list[Callable[[], None]] = field(factory=list)  # called at once when the rules of any caller change
     _held: dict[int, EffectivePermissions] = field(factory=dict)  # by caller id
-    _version: int = 0
-
-    @property
-    def version(self) -> int:
-        """Differs after each change of any caller's rules."""
-        return self._version
+    version: int = field(default=0, init=False)  # differs after each change of any caller's rules
 
     def add_caller(
         self, number: int, own: PermissionSet, names: Names, above: int | None = None, *, is_operator: bool = False
@@ -202,9 +197,10 @@ class PermissionAuthorizer:
     def add_layer(self, number: int, own: PermissionSet) -> None:
         """Add a further set that limits all that the caller holds, for good.
 
-        A set that it already holds changes nothing.
+        A set that it already holds changes nothing, but is announced: its caller may have become a guest.
         """
         if self.is_held_already(own, number):
+            self._announce_change()
             return
         self.check_layer_left(own, number)
         held = self.permissions_of(number)
@@ -213,7 +209,7 @@ class PermissionAuthorizer:
         self._announce_change()
 
     def _announce_change(self) -> None:
-        self._version += 1
+        self.version += 1
         for observe in self.observers:
             observe()
 
@@ -224,7 +220,7 @@ class PermissionAuthorizer:
             return Decision("deny", "the caller has ended", f"{describe_right(right)}: {caller.name} has ended")
         if right.action not in ("read", "write"):
             return self._decide(caller, right, permissions)
-        path, decision = (self._version, right), permissions.last_decision
+        path, decision = (self.version, right), permissions.last_decision
         if decision is None or permissions.last_path != path:
             decision = self._decide(caller, right, permissions)
             permissions.last_path, permissions.last_decision = path, decision
@@ -239,7 +235,12 @@ class PermissionAuthorizer:
         if right.action == "set_perms" and target is not None and not (target.own or target.itself):
             why = f"{target.name} is neither you nor an agent that you spawned"
             return Decision("deny", "only an ancestor sets rights", f"{describe_right(right)}: {why}")
-        return min([layer.decide(right, target) for layer in permissions.layers(self._version)], key=strictness)
+        decisions = [layer.decide(right, target) for layer in permissions.layers(self.version)]
+        found = min(decisions, key=strictness)
+        if found.effect != "ask":
+            return found
+        # Of several rules that ask, the one furthest above: answers are bound to it, and no narrowing makes them void.
+        return next(one for one in reversed(decisions) if one.effect == "ask")
 
     def grants_address(self, caller: Caller, wanted: Destination, *, approved: bool) -> bool:
         """Whether rules with exactly this address and port allow it, or ask about it and it was ``approved``."""
@@ -250,23 +251,23 @@ class PermissionAuthorizer:
         # `unrestricted` limits nothing else, but an agent that holds it has no such rule to pass on.
         if any(one.own is LEVELS["unrestricted"] and not one.is_operators for one in permissions.chain()):
             return False
-        return all(layer.grants_by_address(wanted) for layer in permissions.layers(self._version))
+        return all(layer.grants_by_address(wanted) for layer in permissions.layers(self.version))
 
     def could_reach(self, caller: Caller, host: str) -> bool:
         """Whether its rules could allow, or ask about, a connection to this host on some port."""
         permissions = self._held.get(caller.id)
-        return permissions is not None and all(layer.could_reach(host) for layer in permissions.layers(self._version))
+        return permissions is not None and all(layer.could_reach(host) for layer in permissions.layers(self.version))
 
     def named_ports(self, caller: Caller) -> set[int]:
         """The TCP ports that its rules about domains name."""
         permissions = self._held.get(caller.id)
-        layers = permissions.layers(self._version) if permissions is not None else ()
+        layers = permissions.layers(self.version) if permissions is not None else ()
         return set().union(*(layer.named_ports() for layer in layers))
 
     def shows_events(self, number: int, name: str) -> bool:
         """Whether this caller may see events that concern an agent of that name, which isn't below it."""
         permissions = self._held.get(number)
-        layers = permissions.layers(self._version) if permissions is not None else ()
+        layers = permissions.layers(self.version) if permissions is not None else ()
         return permissions is not None and all(layer.shows_events(name) for layer in layers)
 
     def holds_grant(self, number: int, kind: Kind) -> bool:
@@ -283,7 +284,7 @@ class PermissionAuthorizer:
 
     def decide_call(self, number: int, op: Op) -> Decision:
         """Decide whether this caller may make a call at all."""
-        layers = self.permissions_of(number).layers(self._version)
+        layers = self.permissions_of(number).layers(self.version)
         return min([layer.decide_call(op.name.lower()) for layer in layers], key=strictness)
 
     def _deny_reserved(self, right: Right) -> Decision | None:

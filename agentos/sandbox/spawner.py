@@ -350,13 +350,13 @@ class Spawner:
         clone = steps[0]
         assert isinstance(clone, s.Clone), "the first step of each plan that can be split"
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as sent:
-            process = await self._clone(clone.flags)
+            zygote_steps = s.encode(s.select_zygote_steps(steps))
+            file = sent.enter_context(plan_file(zygote_steps, s.encode(s.select_child_steps(steps))))
+            process, trees = await self._zygote.clone_prepared(clone.flags, file, len(zygote_steps))
+            self._children.add(process.pid)
             undo.callback(process.control.close)
+            sent.callback(close_all, *trees.values())
             async with self._kill_on_error(process):
-                zygote_steps = s.encode(s.select_zygote_steps(steps))
-                file = sent.enter_context(plan_file(zygote_steps, s.encode(s.select_child_steps(steps))))
-                trees = await self._zygote.prepare_mounts(process, file, len(zygote_steps))
-                sent.callback(close_all, *trees.values())
                 handshake.send_descriptors(process.control, {"plan": file, **trees})
             undo.pop_all()
         return process

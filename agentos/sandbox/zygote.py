@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import trio
 from attrs import define
 
@@ -91,21 +92,12 @@ class Zygote:
 
     async def clone(self, flags: int, directory: int | None = None) -> NewProcess:
         """Clone a child of ours that waits. ``flags`` are CLONE_NEW*, ``directory`` is a cgroup v2 to clone it into."""
-        control, child_end = handshake.open_control_socket()
-        try:
-            with child_end:
-                fds = [child_end.fileno(), *([] if directory is None else [directory])]
-                answer, new = await self._ask({"clone": flags}, fds)
-            if "errno" not in answer and not new:
-                raise SandboxError(f"{_TOO_MANY} another sandbox")
-        except BaseException:
-            await handshake.reap_unreported(control)  # noqa: ASYNC102 - it shields itself
-            control.close()
-            raise
-        if "errno" in answer:
-            control.close()
-            raise _step_failed(answer)
-        return NewProcess(answer["pid"], new[0], control)
+        process, _ = await self._clone({"clone": flags}, [] if directory is None else [directory])
+        return process
+
+    async def clone_prepared(self, flags: int, plan: int, size: int) -> tuple[NewProcess, dict[str, int]]:
+        """Clone a child of ours, and make the zygote do its part of the child's plan, in one request."""
+        return await self._clone({"clone": flags, "size": size}, [plan])
 
     async def prepare_mounts(self, born: NewProcess, plan: int, size: int) -> dict[str, int]:
         """Make the zygote do its part of a plan; returns the descriptors of the sources by target."""
@@ -117,30 +109,50 @@ class Zygote:
             raise SandboxError(f"{_TOO_MANY} the sources of another sandbox")
         return dict(zip(answer["targets"], trees, strict=True))
 
+    async def _clone(self, request: dict[str, object], more: Sequence[int]) -> tuple[NewProcess, dict[str, int]]:
+        """Returns the child, and the descriptors of the sources by target if the request has the size of a plan."""
+        control, child_end = handshake.open_control_socket()
+        try:
+            with child_end:
+                answer, new = await self._ask(request, [child_end.fileno(), *more])
+            if "errno" in answer:
+                raise _step_failed(answer)
+            targets = answer.get("targets", ())
+            if len(new) != 1 + len(targets):
+                close_all(*new)
+                raise SandboxError(f"{_TOO_MANY} another sandbox")
+        except BaseException:  # there may be a child all the same
+            await handshake.reap_unreported(control)  # noqa: ASYNC102 - it shields itself
+            control.close()
+            raise
+        return NewProcess(answer["pid"], new[0], control), dict(zip(targets, new[1:], strict=True))
+
     async def _ask(self, request: dict[str, object], fds: Sequence[int]) -> tuple[dict[str, Any], list[int]]:
         if self.closed:
             raise SandboxError("the spawner is closed")
-        with trio.CancelScope(shield=True):  # a cancelled request's answer would be taken for that of the next
-            try:
-                answer, new = await self._exchange(request, fds)
-            except ZygoteDied as died:
-                log.warning("%s; another one is started", died)
-                await self._replace()  # noqa: ASYNC120 - it is shielded
-                raise
-        return answer, new
+        try:
+            return await self._exchange(request, fds)
+        except ZygoteDied as died:
+            log.warning("%s; another one is started", died)
+            with trio.CancelScope(shield=True):
+                await self._replace()
+            raise
 
     async def _exchange(self, request: dict[str, object], fds: Sequence[int]) -> tuple[dict[str, Any], list[int]]:
         """Send one request and wait for its answer; :class:`ZygoteDied` if none comes."""
         what = "clone a process" if "clone" in request else "open the files of an agent"
-        try:
-            with trio.fail_after(self._timeout):
-                self._channel.sendmsg([json.dumps(request).encode()], [_scm_rights(fds)])
-                answer, new = await _receive(self._channel)
-        except OSError:
-            answer, new = None, []
-        except trio.TooSlowError:
+        answer: dict[str, Any] | None = None
+        new: list[int] = []
+        # Shielded: a cancelled request's answer would be taken for that of the next.
+        with (
+            trio.CancelScope(shield=True, deadline=trio.current_time() + self._timeout) as exchange,
+            contextlib.suppress(OSError),
+        ):
+            self._channel.sendmsg([msgspec.json.encode(request)], [_scm_rights(fds)])
+            answer, new = await _receive(self._channel)
+        if exchange.cancelled_caught:
             reason = f"took longer than {self._timeout:g} s to {what}: {REMEDY}"
-            raise ZygoteDied(f"the zygote, which starts all agents, {reason}") from None
+            raise ZygoteDied(f"the zygote, which starts all agents, {reason}")
         if answer is None:
             raise ZygoteDied("the zygote, which starts all agents, died")
         return answer, new

@@ -18,11 +18,12 @@ from agentos_sdk.errors import BadRequest
 from agentos_sdk.opcodes import Op
 
 FIELDS = tuple(calls.Pending.__annotations__)
+MAX_SHOWN_CHARS = 1 << 20  # of all texts in one list, or a single longer one
 
 
 @frozen
 class ApprovalCalls:
-    """Answers them."""
+    """Handlers of APPROVALS and DECIDE."""
 
     approvals: Approvals
 
@@ -55,8 +56,14 @@ class ApprovalCalls:
         yield Prepared((Right("decide"),), act, f"approval {request.id}")
 
     def _list(self) -> calls.ApprovalsReply:
-        found = [asdict(pending) for pending in self.approvals.pending()]
-        return calls.ApprovalsReply(pending=[calls.Pending(**{name: one[name] for name in FIELDS}) for one in found])
+        waiting, listed, room = self.approvals.pending(), list[calls.Pending](), MAX_SHOWN_CHARS
+        for pending in waiting:
+            room -= len(pending.shown)
+            if listed and room < 0:
+                break
+            one = asdict(pending)
+            listed.append(calls.Pending(**{name: one[name] for name in FIELDS}))
+        return calls.ApprovalsReply(pending=listed, omitted=len(waiting) - len(listed))
 
 
 def syscalls(approvals: Approvals) -> tuple[Syscall, ...]:

@@ -26,9 +26,9 @@ from agentos_sdk.calls import events as calls
 from agentos_sdk.errors import BadRequest, QuotaExceeded
 from agentos_sdk.opcodes import Op
 
-MAX_SUBSCRIPTIONS = 32  # of one caller: filters that it polls, and streams
+MAX_FILTERS = 32  # of one caller: those that it polls, and its streams
 MAX_PAGE_BYTES = 256 << 10  # of events in one reply
-MAX_FRAME_BYTES = 24 << 10  # … in one CHUNK frame: what a reader that stops holds, twice
+MAX_FRAME_BYTES = 20 << 10  # … in one CHUNK frame: what a reader that stops holds, twice
 FRAME_SECONDS = 0.05  # between two CHUNK frames of a stream
 MAX_DATA_BYTES = 16 << 10  # of an emitted event
 EMITS_PER_SECOND, EMIT_BURST = 100.0, 500.0  # of an agent with its descendants, or of a guest
@@ -55,15 +55,20 @@ class EventCalls:
     async def prepare_subscribe(self, caller: Caller, request: calls.Subscribe) -> AsyncIterator[Prepared]:
         if not request.event_types:
             raise BadRequest("event_types: expected at least one, such as AGENT_* or *")
+        check_since(request.since, request.boot)
+        agents = frozenset(request.agents) if request.agents is not None else None
+        wanted = Filter(tuple(dict.fromkeys(request.event_types)), agents, request.prefix)
         rights = self._rights(request.agents or ())
 
         async def act(call: Call) -> calls.Subscribed:
-            if self._streams[caller.id] + self._count_filters(caller) >= MAX_SUBSCRIPTIONS:
-                raise QuotaExceeded(f"a caller has at most {MAX_SUBSCRIPTIONS} subscriptions: end one with UNSUBSCRIBE")
+            polled = self.log.polled.get(caller.id)
+            filters = polled.filters if polled is not None else []
+            if (request.stream or wanted not in filters) and self._streams[caller.id] + len(filters) >= MAX_FILTERS:
+                raise QuotaExceeded(f"a caller has at most {MAX_FILTERS} subscriptions: end one with UNSUBSCRIBE")
             if request.stream:
                 call.require_stream("stream")
-                return await self._stream(call, request, rights)
-            return self._begin(self._polled(caller), request)
+                return await self._stream(call, wanted, request, rights)
+            return self._begin(polled or self._poll(caller), wanted, request)
 
         yield Prepared(rights, act, about=", ".join(request.event_types))
 
@@ -72,27 +77,21 @@ class EventCalls:
         found = [self.registry.get(one) if isinstance(one, int) else self.registry.find_by_name(one) for one in agents]
         return tuple(Right("subscribe", agent=one.id) for one in found if one is not None) or (Right("subscribe"),)
 
-    def _polled(self, caller: Caller) -> Subscription:
-        found = self.log.polled.get(caller.id)
-        if found is None:
-            found = self.log.polled[caller.id] = self._construct(caller)
-            self.log.subscribe(found)
+    def _poll(self, caller: Caller) -> Subscription:
+        """The subscription that a caller polls from now on."""
+        found = self.log.polled[caller.id] = self._construct(caller)
+        self.log.subscribe(found)
         return found
 
     def _construct(self, caller: Caller) -> Subscription:
-        return Subscription(Viewer(self.log.boot, caller.id, CallerRules(caller, self.registry, self.authorizer)), [])
+        judge = CallerRules(caller, self.registry, self.authorizer)
+        return Subscription(Viewer(self.log.boot, caller.id, judge, self.authorizer), [])
 
-    def _count_filters(self, caller: Caller) -> int:
-        found = self.log.polled.get(caller.id)
-        return len(found.filters) if found is not None else 0
-
-    def _begin(self, subscription: Subscription, request: calls.Subscribe) -> calls.Subscribed:
+    def _begin(self, subscription: Subscription, wanted: Filter, request: calls.Subscribe) -> calls.Subscribed:
         """Add what is requested to a subscription; from now on it gets that."""
-        agents = frozenset(request.agents) if request.agents is not None else None
-        wanted = Filter(tuple(dict.fromkeys(request.event_types)), agents, request.prefix)
-        self.log.look()
         if wanted not in subscription.filters:
-            subscription.filters.append(wanted)
+            self.log.look()
+            subscription.add_filter(wanted)
             self.log.change(subscription)
         start = self._move(subscription, request.since, request.boot)
         return calls.Subscribed(
@@ -107,8 +106,6 @@ class EventCalls:
     def _move(self, subscription: Subscription, since: int | None, boot: str | None) -> Start:
         """Have it read on after the event ``since``."""
         if since is None:
-            if boot is not None:
-                raise BadRequest("boot: expected only with since")
             return NOTHING
         start = self.log.locate(since, boot)
         subscription.move(start.place)
@@ -133,21 +130,24 @@ class EventCalls:
 
     # -- Reading ---------------------------------------------------------------------------------------------------
 
-    async def _stream(self, call: Call, request: calls.Subscribe, rights: Sequence[Right]) -> calls.Subscribed:
+    async def _stream(
+        self, call: Call, wanted: Filter, request: calls.Subscribe, rights: Sequence[Right]
+    ) -> calls.Subscribed:
         """Send frames until the client withdraws the call, or rules no longer allow it."""
         subscription = self._construct(call.caller)
         with self._counted(call.caller, subscription):
-            begun = self._begin(subscription, request)
+            begun = self._begin(subscription, wanted, request)
             await call.send(self._encode_page(Page(missed=begun.missed), begun))
             while True:
                 await subscription.wait()
                 self._require(call.caller, rights)
                 page = await self.log.read(subscription, calls.MAX_EVENTS, MAX_FRAME_BYTES)
                 if page.events or page.missed:
-                    frame = trio.current_time() + FRAME_SECONDS
-                    await call.send(self._encode_page(page))
-                    del page
-                    await trio.sleep_until(frame)
+                    next_frame = trio.current_time() + FRAME_SECONDS
+                    frame = self._encode_page(page)
+                    del page  # a reader that stops is to hold only the frame
+                    await call.send(frame)
+                    await trio.sleep_until(next_frame)
 
     @contextlib.contextmanager
     def _counted(self, caller: Caller, subscription: Subscription) -> Iterator[None]:
@@ -170,6 +170,7 @@ class EventCalls:
     @asynccontextmanager
     async def prepare_poll(self, caller: Caller, request: calls.PollEvents) -> AsyncIterator[Prepared]:
         right = Right("poll_events")
+        check_since(request.since, request.boot)
 
         async def act(call: Call) -> bytes:
             await caller.allowance.wait_for_reply_room()
@@ -245,6 +246,11 @@ class EventCalls:
 
 def syscalls(log: EventLog, registry: Registry, authorizer: PermissionAuthorizer) -> tuple[Syscall, ...]:
     return EventCalls(log, registry, authorizer).syscalls()
+
+
+def check_since(since: int | None, boot: str | None) -> None:
+    if boot is not None and since is None:
+        raise BadRequest("boot: expected only with since")
 
 
 def list_types(subscription: Subscription) -> Sequence[str]:

@@ -87,7 +87,8 @@ class Requests:
             self.client.egress.judge_host(to.host, to.port, self._permit(caller).judge_address(to))
         except CallError as refusal:
             error = refusal
-        shown = partial(describe_http, hop.destination, list(request.headers), body, hop.target.partition("?")[2])
+        query = hop.target.partition("?")[2]
+        shown = partial(describe_http, to, list(request.headers.items()), body, query)
         yield Prepared(rights, act, announce=to.method not in READ_ONLY, error=error, shown=shown)
 
     def _permit(self, caller: Caller) -> Permit:

@@ -39,6 +39,7 @@ from supervisors.strategy import Restart
 from . import permissions
 
 RESTARTS: dict[str, Restart] = {"always": "permanent", "on-failure": "transient", "never": "temporary"}
+SHOWN_FIRST = ("script", "command", "permissions", "isolation", "sandboxed", "network", "workspace", "code", "limits")
 POLICIES = {restart: policy for policy, restart in RESTARTS.items()}
 
 
@@ -265,12 +266,12 @@ def read_program(draft: Draft) -> bytes:
 
 
 def describe_spawn(request: calls.Spawn, script: bytes) -> str:
-    """What a person sees of a SPAWN: what the request says, and the script."""
-    plain = calls.Spawn(name=request.name)
+    """What a person sees of a SPAWN: what the request says, beginning with what it may do, and the script."""
+    plain, fields = calls.Spawn(name=request.name), attrs.asdict(request, recurse=False)
     given = [
-        f"{name} = {codec.encode(value).decode()}"
-        for name, value in attrs.asdict(request, recurse=False).items()
-        if value != getattr(plain, name)
+        f"{name} = {codec.encode(fields[name]).decode()}"
+        for name in dict.fromkeys((*SHOWN_FIRST, *fields))
+        if fields[name] != getattr(plain, name)
     ]
     text = script.decode(errors="replace") if script else "(a command, or a script that can't be read)"
     return describe_message("SPAWN", request.name, "\n".join([*given, "", text]))

@@ -18,7 +18,8 @@ from agentos.threads import run_in_thread
 from .prometheus import wants_openmetrics, write_metrics
 from .snapshot import Snapshot
 
-KEEP_SECONDS = 1.0  # for which one text answers all requests: many at once cost no more than one
+KEEP_SECONDS = 1.0  # for which one text answers all requests at least: many at once cost no more than one
+KEEP_SHARE = 10  # times as long as a text took to make it is kept: requests cost at most this part of a core
 ANSWER_TIMEOUT = 10.0  # seconds that a client has to read the answer
 MAX_BODY_BYTES = 1024
 TEXT = "text/plain; charset=utf-8"
@@ -29,16 +30,18 @@ class Exposition:
     """The metrics as text, made in a thread, one text at a time."""
 
     take: Callable[[], Snapshot]
-    _kept: dict[bool, tuple[float, bytes, str]] = field(factory=dict)  # by format, with Trio's time
+    _kept: dict[bool, tuple[float, bytes, str]] = field(factory=dict)  # by format, with Trio's time of its end
     _lock: trio.Lock = field(factory=trio.Lock)
 
     async def text(self, openmetrics: bool) -> tuple[bytes, str]:
-        """The text, at most :data:`KEEP_SECONDS` old, and its content type."""
+        """The text, seldom more than :data:`KEEP_SECONDS` old, and its content type."""
         async with self._lock:
-            made_at, data, content_type = self._kept.get(openmetrics, (float("-inf"), b"", ""))
-            if trio.current_time() - made_at >= KEEP_SECONDS:
+            ends_at, data, content_type = self._kept.get(openmetrics, (float("-inf"), b"", ""))
+            began = trio.current_time()
+            if began >= ends_at:
                 data, content_type = await run_in_thread(write_metrics, self.take(), openmetrics)
-                self._kept[openmetrics] = trio.current_time(), data, content_type
+                now = trio.current_time()
+                self._kept[openmetrics] = now + max(KEEP_SECONDS, KEEP_SHARE * (now - began)), data, content_type
             return data, content_type
 
 

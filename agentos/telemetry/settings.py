@@ -6,6 +6,8 @@ from attrs import frozen
 
 PROMETHEUS_MISSING = "[metrics] listen needs a package that isn't installed: pip install 'agentos-kernel[prometheus]'"
 
+OTEL_MISSING = "[otel] endpoint needs packages that aren't installed: pip install 'agentos-kernel[otel]'"
+
 
 @frozen
 class MetricsSettings:
@@ -21,6 +23,23 @@ class MetricsSettings:
     def missing(self) -> str | None:
         """What has to be installed for it, if anything."""
         return PROMETHEUS_MISSING if self.listen is not None and not is_installed("prometheus_client") else None
+
+
+@frozen
+class OtelSettings:
+    """``[otel]``: ``endpoint`` is the URL of a collector, without a path; None: nothing is traced.
+
+    ``contents``: spans of THINK have question and answer.
+    """
+
+    endpoint: str | None = None
+    contents: bool = False
+
+    @property
+    def missing(self) -> str | None:
+        """What has to be installed for it, if anything."""
+        needed = "opentelemetry.exporter.otlp.proto.http"
+        return OTEL_MISSING if self.endpoint is not None and not is_installed(needed) else None
 
 
 def is_installed(package: str) -> bool:

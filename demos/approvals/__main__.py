@@ -48,7 +48,7 @@ def approvals() -> None:
         answer(client, running.socket, "WRITE", "approve")
         stage.heading("It runs a script of its own: the text says that it can change that script")
         answer(client, running.socket, "EXEC", "approve", "--remember", "agent", "--for", "1h")
-        say("The same command a second time: nobody is asked, for the answer is remembered.")
+        say("The same command a second time: no person is asked, because the answer is remembered.")
         stage.heading("It pushes, and tries to hide what: nothing of an agent's text reaches the terminal as it is")
         answer(client, running.socket, "EXEC", "deny", "--reason", "no pushes by force")
         stage.heading("It sends a request: nothing leaves before a person has agreed")

@@ -257,7 +257,7 @@ def test_a_request_over_http_shows_query_headers_and_body_and_its_rule_is_sugges
 
     assert shown[3:] == [
         f"  POST {server.url('/items?of=clay')}",
-        "  headers: X-Two",
+        "  header X-Two: b",
         "  body of 3 bytes:",
         "  | a",
         "  | b",

@@ -66,6 +66,18 @@ def test_lines_are_as_wide_as_the_terminal_within_reason(columns: str) -> None:
     assert all(len(line) <= min(int(columns), 100) for line in lines if " /" not in line), lines  # paths stay whole
 
 
+def test_it_says_whether_the_packages_are_there_that_the_configuration_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "agentos.toml").write_text('[metrics]\nlisten = "127.0.0.1:9464"\n')
+
+    facts = json.loads(doctor("--json").stdout)["facts"]
+
+    assert facts["[metrics]"] == "the packages that it needs are installed"
+    assert "[otel]" not in facts
+
+
 def test_a_wrong_command_line_is_2() -> None:
     assert doctor("--nonsense").returncode == 2
     assert doctor("argument").returncode == 2

@@ -50,6 +50,13 @@ def test_a_request_that_the_agents_rules_refuse_is_not_sent_and_names_the_rule(
     assert server.asked == []
 
 
+def test_what_the_operators_own_rules_refuse_may_be_sent_as_an_agent(agentos: Agentos, server: HttpServer) -> None:
+    refused = agentos("http", "GET", server.url("/open/x"))
+
+    assert (refused.returncode, server.asked) == (1, [])
+    assert refused.stderr.endswith("; with --as AGENT the rules of that agent decide\n")
+
+
 def test_the_agents_rules_also_decide_on_redirects(agentos: Agentos, server: HttpServer) -> None:
     server.answers["/open/moved"] = response(b"moved", 302, Location="/shut")
 

@@ -1,10 +1,16 @@
 """What a valid file asks for and its agents won't have."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
-from agentos.config.host_check import unreachable_files, unreadable_secrets
+from agentos.config.host_check import (
+    find_packages,
+    missing_notify_program,
+    unreachable_files,
+    unreadable_secrets,
+)
 from tests.config.saying import agent, loaded
 
 
@@ -77,3 +83,36 @@ def place(home: Path) -> Path:
         (home / name).write_text("")
         (home / name).chmod(0o755)
     return home
+
+
+def test_the_program_that_notifies_is_looked_for(place: Path) -> None:
+    def missing(program: str) -> str | None:
+        return missing_notify_program(loaded(f'[approvals]\nnotify = ["{program}", "x"]\n'))
+
+    (place / "tell").write_text("#!/bin/sh\n")
+    why = "[approvals] notify: {} is no program that can be run: install it, or name it by its path"
+    assert missing("no-such-program") == why.format("no-such-program")
+    assert missing("./tell") == why.format("./tell")
+    (place / "tell").chmod(0o755)
+    assert (missing("./tell"), missing("sh"), missing_notify_program(loaded(""))) == (None, None, None)
+
+
+def test_packages_that_a_file_needs_and_this_python_lacks(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = loaded('[metrics]\nlisten = "127.0.0.1:9464"\n[otel]\nendpoint = "http://127.0.0.1:4318"\n')
+    assert find_packages(config) == {"[metrics]": None, "[otel]": None}
+    assert find_packages(loaded("")) == {}
+
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http", None)
+    assert find_packages(config) == {
+        "[metrics]": "[metrics] listen needs a package that isn't installed: pip install 'agentos-kernel[prometheus]'",
+        "[otel]": "[otel] endpoint needs packages that aren't installed: pip install 'agentos-kernel[otel]'",
+    }
+
+
+def test_a_token_that_a_kernel_here_could_not_read(home: Path) -> None:
+    config = loaded('[metrics]\nlisten = "127.0.0.1:9464"\ntoken_from = "file:none"\n')
+
+    assert list(unreadable_secrets(config)) == [
+        f"[metrics] token_from: {home}/none can't be read: No such file or directory"
+    ]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agentos.telemetry.settings import MetricsSettings
+from agentos.telemetry.settings import MetricsSettings, OtelSettings
 
 from .saying import loaded, said
 
@@ -39,4 +39,21 @@ def test_a_token_is_never_shown_and_never_alone() -> None:
     ]
     assert said('[metrics]\ntoken_from = "env:T"\n') == [
         "agentos.toml:2: metrics.token_from: it is for requests to listen: set that too, or leave this out"
+    ]
+
+
+def test_a_file_sets_a_collector_for_traces() -> None:
+    assert loaded("").otel == OtelSettings()
+    assert loaded('[otel]\nendpoint = "http://127.0.0.1:4318/"\ncontents = true\n').otel == OtelSettings(
+        "http://127.0.0.1:4318", contents=True
+    )
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["127.0.0.1:4318", "grpc://127.0.0.1:4317", "http://", "http://a:b@c", "http://c:99999", "http://c/v1/traces"],
+)
+def test_a_collector_is_a_url_without_a_path(url: str) -> None:
+    assert said(f'[otel]\nendpoint = "{url}"\n') == [
+        "agentos.toml:2: otel.endpoint: expected http://HOST:PORT or https://HOST:PORT of a collector, without a path"
     ]

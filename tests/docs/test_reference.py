@@ -54,6 +54,7 @@ TABLES = {
     "`retry`": llm.RetryTable,
     "`[llm.offline]`": llm.OfflineTable,
     "`[metrics]`": telemetry.MetricsTable,
+    "`[otel]`": telemetry.OtelTable,
     "`[permissions.NAME]`": set_schema.SetTable,
     "`[supervisor]`": schema.RootTable,
     "`[[supervisor.children]]`": schema.AgentTable,

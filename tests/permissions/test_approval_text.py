@@ -28,7 +28,7 @@ TEXTS = st.text(st.one_of(st.characters(), st.sampled_from(NASTY)), max_size=40)
 PIECES = st.lists(st.one_of(TEXTS, st.sampled_from(["a", "b", "\n", "\\u{1b}", "x" * 300])), max_size=30).map("".join)
 ESCAPE = re.compile(r"\\u\{([0-9a-f]+)\}")
 SIGNS = re.compile(
-    r"WRITE |READ |SEND to |GET https://|[$>|+ -]|in |headers: |body[: ]|not ASCII: |the agent can change |"
+    r"WRITE |READ |SEND to |GET https://|[$>|+ -]|in |header |body[: ]|not ASCII: |the agent can change |"
     r"known only when it runs: |@@ -|\\ no line|… \d+ more |all of it: \d|now: |new: |a new file of |the same content|"
     r"\d+ bytes "
 )
@@ -79,7 +79,7 @@ def test_no_agent_begins_a_line_of_its_own_and_none_has_a_hidden_character(text:
         describe_append(text, 7, data),
         describe_exec(text, text, nowhere),
         describe_exec([text or "x", text], "/", nowhere),
-        describe_http(f"GET https://{escape(text)}", [text], data, text),
+        describe_http(f"GET https://{escape(text)}", [(text, text)], data, text),
         describe_message("SEND to", text, text),
         describe_right(Right("read", text)),
     ):
@@ -212,15 +212,25 @@ def test_characters_that_may_look_like_others_are_numbered_in_names() -> None:
     assert "not ASCII: U+0430" in describe_right(Right("read", "/etc/h\u0430sts"))
 
 
-def test_a_request_over_http_shows_the_query_the_names_of_headers_and_the_body() -> None:
-    shown = describe_http("POST https://api.example.com/items", ["X-Token"], b'{"a": 1}', "page=2")
+def test_a_request_over_http_shows_the_query_the_headers_without_credentials_and_the_body() -> None:
+    headers = [("X-Token", "t0ps3cret"), ("Authorization", "Bearer t0ps3cret"), ("X-Action", "delete\x1b[2J")]
+    shown = describe_http("POST https://api.example.com/items", headers, b'{"a": 1}', "page=2")
 
     assert shown.split("\n") == [
         "POST https://api.example.com/items?page=2",
-        "headers: X-Token",
+        "header X-Token: a credential of 9 characters",
+        "header Authorization: a credential of 16 characters",
+        "header X-Action: delete\\u{1b}[2J",
         "body of 8 bytes:",
         '| {"a": 1}',
     ]
+
+
+def test_no_headers_hide_the_body() -> None:
+    shown = describe_http("POST https://a.b/", [(f"X-{number}", "v" * 3000) for number in range(100)], b"the body")
+
+    assert "| the body" in shown.split("\n")
+    assert shown.count("\nheader X-") == 100
 
 
 def test_a_content_of_many_lines_takes_no_more_memory_than_itself() -> None:

@@ -24,6 +24,7 @@ from agentos.permissions import answers, approval_entries
 from agentos.permissions.answers import Answers
 from agentos.permissions.approval_entries import Pending
 from agentos.permissions.approvals import (
+    KEPT_FOR_HEAD,
     MAX_OF_CALLER,
     MAX_OF_FAMILY,
     Approvals,
@@ -108,7 +109,7 @@ class Desk:
 
 def caller(number: int, name: str, kind: str = "agent") -> Caller:
     made = Caller(number, kind, name, Table(()), Grants(asked=["read"]), Notebook())  # type: ignore[arg-type]
-    made.family = f"{kind} {name}"
+    made.family = f"{kind} {number}"
     return made
 
 
@@ -408,9 +409,14 @@ async def test_what_ended_relatives_asked_makes_room_for_their_parent(desk: Desk
     children = [caller(number, f"child-{number}") for number in (11, 12)]
     for child in children:
         child.family = ANN.family
-        for number in range(MAX_OF_CALLER):
+        for number in range((MAX_OF_FAMILY - KEPT_FOR_HEAD) // 2):
             with pytest.raises(ApprovalRequired, match="the same call may be made once"):
                 await desk.queue.wait(child, question(f"/data/{number}"), 0.0)
+    with pytest.raises(ApprovalRequired, match="24 calls of child-12 and its relatives wait"):
+        await desk.queue.wait(child, question("/data/new"), 0.0)
+    for number in range(KEPT_FOR_HEAD):
+        with pytest.raises(ApprovalRequired, match="the same call may be made once"):
+            await desk.queue.wait(ANN, question(f"/data/{number}"), 0.0)
     with pytest.raises(ApprovalRequired, match="32 calls of ann and its relatives wait"):
         await desk.queue.wait(ANN, question("/data/new"), 0.0)
     desk.queue.forget_caller(11)
@@ -505,6 +511,17 @@ async def test_an_answer_is_void_once_another_rule_asks_and_stays_so(desk: Desk)
 
     assert desk.queue.take(ANN, question(rule="ask read /data/x (there)", digest="2")) is None
     assert desk.queue.take(ANN, question(digest="3")) is None
+
+
+async def test_an_answer_holds_for_the_same_rule_by_another_connection_of_the_operator(desk: Desk) -> None:
+    def by(number: int) -> str:
+        return f"ask read /data/** (SPAWN by operator#{number})"
+
+    await desk.approve(ANN, question(rule=by(7), digest="1"), remember="always")
+    assert desk.queue.take(ANN, question(rule=by(7), digest="1")) is not None  # the ticket
+
+    assert desk.queue.take(ANN, question(rule=by(12), digest="2")) is not None
+    assert desk.queue.take(ANN, question(rule="ask read /data/** (SPAWN by ann)", digest="3")) is None
 
 
 async def test_an_answer_for_an_id_holds_for_it_alone_and_ends_with_the_kernel(tmp_path: Path) -> None:

@@ -223,6 +223,18 @@ def test_a_childs_rights_over_others_are_within_its_parents(
     assert found == sorted(found, reverse=True)
 
 
+def test_no_narrowing_of_an_agents_own_changes_the_rule_that_asks() -> None:
+    """Remembered answers are bound to it: an agent can't make a refusal void."""
+    authorizer = family(custom(("ask", "read", "/workspace/**")))
+    asking, plan = caller(authorizer, GRANDPARENT), Right("read", "/workspace/plan.md")
+    before = authorizer.decide(asking, plan)
+
+    authorizer.add_layer(GRANDPARENT, custom(("ask", "read", "/workspace/plan.md")))
+
+    assert authorizer.decide(asking, plan) == before
+    assert before.rule == "ask read /workspace/** (here)"
+
+
 @given(sets, sets, objects)
 def test_what_a_table_refuses_is_denied_whatever_it_asks_for(
     top: PermissionSet, low: PermissionSet, right: Right
@@ -292,7 +304,11 @@ def test_the_operator_gives_and_grants_an_address_without_a_rule_of_its_own() ->
         (("allow", "domains", "a.b/x/**"), "https://a.b/x/../y", "'a.b/x/\\*\\*' matches no path with"),
         (("allow", "domains", "*:*"), "http://169.254.169.254/latest", "metadata.*only a rule for 169.254.169.254:80"),
         (("allow", "domains", "*"), "http://[::1]:8080/", "loopback: only a rule for \\[::1\\]:8080 allows it"),
-        (("allow", "domains", "a.b"), "CONNECT a.b:22", "no rule of here allows it$"),
+        (
+            ("allow", "domains", "a.b"),
+            "CONNECT a.b:22",
+            "no rule of here allows it. This rule would: domains = ..a.b:22..$",
+        ),
     ],
 )
 def test_a_refused_destination_says_what_would_allow_it(own: tuple[str, str, str], what: str, why: str) -> None:

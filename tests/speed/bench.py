@@ -22,6 +22,7 @@ from tests.speed import (
     measure_agents,
     measure_audit,
     measure_beside,
+    measure_events,
     measure_files,
     measure_host,
     measure_http,
@@ -73,6 +74,7 @@ GROUPS = (
     Group("exec", measure_permissions.commands, measure_permissions.COMMANDS),
     Group("tunnel", measure_tunnel.tunnel, measure_tunnel.ROWS),
     Group("state", measure_state.state, measure_state.ROWS),
+    Group("events", measure_events.events, measure_events.ROWS),
     Group("beside", measure_beside.beside, measure_beside.ROWS),
     Group("http", measure_http.requests, measure_http.ROWS),
 )

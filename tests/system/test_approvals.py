@@ -352,7 +352,16 @@ def test_an_answer_is_remembered_shown_and_forgotten(kernel: Kernel, client: Age
 def test_a_spawn_shows_its_script_and_a_question_its_text(kernel: Kernel, client: AgentOSClient) -> None:
     with agent(kernel, client, "parent", ask={**ASKS["ask"], "models": ["*"]}) as wire:  # type: ignore[dict-item]
         put(kernel, client, "parent", "child.py", "print('I am a child')")
-        wire.send(SPAWN, {"name": "child", "script": "/workspace/child.py", "args": ["-v"]}, 1)
+        wire.send(
+            SPAWN,
+            {
+                "name": "child",
+                "script": "/workspace/child.py",
+                "args": ["v" * 5000],
+                "permissions": {"level": "minimal"},
+            },
+            1,
+        )
         [spawn] = waiting(client, 1)
         wire.send(THINK, {"prompt": "what is the key?"}, 2)
         _, think = waiting(client, 2)
@@ -361,7 +370,10 @@ def test_a_spawn_shows_its_script_and_a_question_its_text(kernel: Kernel, client
         until(lambda: "changed since" in str(waiting(client)), "it is asked anew")
 
     assert "SPAWN child" in spawn["shown"]
-    assert '| args = ["-v"]' in spawn["shown"]
+    at = [
+        spawn["shown"].index(f"| {begin}") for begin in ('permissions = {"level":"minimal"}', 'args = ["vvv', "print(")
+    ]
+    assert at == sorted(at), "what matters first, and nothing hides another"
     assert "| print('I am a child')" in spawn["shown"]
     assert "| user: what is the key?" in think["shown"]
 
@@ -427,3 +439,28 @@ def test_an_agent_is_told_what_to_do_in_one_sentence(kernel: Kernel, client: Age
         "WRITE /workspace/plan: a person has to agree, by the rule ask write /workspace/** (SPAWN by"
     )
     assert "and then the same call may be made once" in reply["error"]
+
+
+def test_a_list_is_bounded_and_says_how_many_it_leaves_out(start_kernel: StartKernel) -> None:
+    kernel = start_kernel()
+    lines = "x" * 1000 + "\n"
+    wires = [guest(kernel, f"guest{number}", write=[f"{kernel.place}/**"]) for number in range(6)]
+    with kernel.client() as client:
+        for at in range(84):
+            content = f"{at}\n{lines * 14}"
+            wires[at // 14].send(WRITE, {"path": str(kernel.place / "target"), "content": content}, at + 1)
+        until(lambda: sum(count_listed(client)) == 84, "all wait")
+        _, omitted = count_listed(client)
+        assert omitted > 0
+        assert sum(len(one["shown"]) for one in waiting(client)) <= 1 << 20
+        for one in waiting(client):
+            up(client.decide(one["id"], False))
+        assert count_listed(client) == (omitted, 0)
+    for wire in wires:
+        wire.close()
+
+
+def count_listed(client: AgentOSClient) -> tuple[int, int]:
+    """How many entries a list has, and how many it leaves out."""
+    reply = up(client.approvals())
+    return len(reply["pending"]), reply["omitted"]

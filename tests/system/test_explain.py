@@ -60,7 +60,8 @@ def test_a_tunnel_is_explained_by_the_rules_of_domains(pair: tuple[AgentOSClient
     assert told("a.test:443")[1].startswith("HTTP CONNECT a.test:443: allowed by the rule allow domains a.test (")
     assert told("a.test:22")[0] == "deny"
     assert told("b.test:443")[1].endswith(
-        "; 'GET b.test/x/**' allows no tunnel, which hides methods and paths: only a rule without them does"
+        "; 'GET b.test/x/**' allows no tunnel, which hides methods and paths: only a rule without them does."
+        ' This rule would: domains = ["b.test"]'
     )
     refused = operator.explain("subject", "HTTP", {"method": "CONNECT", "url": "0x7f.1:1"})
     assert "four decimal numbers" in refused["error"]

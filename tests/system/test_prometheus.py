@@ -198,10 +198,25 @@ def test_a_kernel_whose_token_is_unreadable_does_not_start(tmp_path: Path, port:
     assert "[metrics] token_from: the kernel's environment has no variable NO_SUCH" in ended.stdout
 
 
+def test_a_kernel_without_the_library_names_what_to_install(tmp_path: Path, port: int) -> None:
+    (tmp_path / "agentos.toml").write_text(serve(port))
+    code = "import sys; sys.modules['prometheus_client'] = None; from agentos.__main__ import main; main()"
+    words = ["run", "--socket", str(tmp_path / "s"), "--state-dir", str(tmp_path / "state")]
+    ended = start([sys.executable, "-c", code, *words], tmp_path)
+
+    assert ended.returncode == 1
+    assert "pip install 'agentos-kernel[prometheus]'" in ended.stdout
+
+
 def run(place: Path, toml: str) -> subprocess.CompletedProcess[str]:
     (place / "agentos.toml").write_text(toml)
+    words = ["run", "--socket", str(place / "s"), "--state-dir", str(place / "state")]
+    return start([sys.executable, "-m", "agentos", *words], place)
+
+
+def start(command: list[str], place: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "agentos", "run", "--socket", str(place / "s"), "--state-dir", str(place / "state")],
+        command,
         cwd=place,
         env=environment(place),
         stdin=subprocess.DEVNULL,

@@ -198,7 +198,7 @@ class AgentProxy:
                 destination, target = read_target(request, server)
                 more = await self._forward(incoming, request, destination, target)
             except CallError as error:
-                await end_with(incoming.stream, refuse(error, destination))
+                await end_with(incoming.stream, refuse(error))
                 return
             except ValueError as error:  # BadHead, or what isn't a URL
                 await end_with(incoming.stream, refuse(BadRequest(str(error))))
@@ -209,8 +209,8 @@ class AgentProxy:
 
     async def _forward(self, incoming: Incoming, request: RequestHead, destination: Destination, target: str) -> bool:
         """Pass on one request and its response; whether the client may send another one."""
-        names = [name.decode("latin-1") for name, _ in request.headers]
-        shown = describe_http(destination, names, None, target.partition("?")[2])
+        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers]
+        shown = describe_http(destination, headers, None, target.partition("?")[2])
         body, host, forward = Body(incoming, request.length), destination.authority.removesuffix(":80"), None
         try:
             async with self.outgoings.open(incoming.stream, destination, shown) as outgoing:

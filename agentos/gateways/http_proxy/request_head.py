@@ -60,6 +60,8 @@ def parse_head(head: bytes) -> RequestHead:
         raise BadHead("Transfer-Encoding, which HTTP/1.0 doesn't have")
     if request.method == b"CONNECT" and length != 0:
         raise BadHead("CONNECT has no body")
+    if b"websocket" in values.get(b"upgrade", b"").lower():
+        raise BadHead("WebSockets pass only through a tunnel: use wss://, or another port than 80")
     options = [
         option.strip().lower()
         for name, value in request.headers

@@ -169,9 +169,24 @@ def check_can_grant(pattern: DomainPattern) -> None:
 
 
 def explain_refusal(what: Destination, granted: Iterable[DomainPattern]) -> str:
-    """What keeps the grants from matching, to append to a refusal; empty if it is nothing but the host."""
+    """What keeps the grants from matching, to append to a refusal, and the smallest rule that would match."""
     if (found := forbidden_range(what.host)) is not None:
         return f"; {what.host} is {found}: only a rule for {what.authority} allows it"
+    rule = smallest_rule(what)
+    return _find_hindrance(what, granted) + (f'. This rule would: domains = ["{rule}"]' if len(rule) < 300 else "")
+
+
+def smallest_rule(what: Destination) -> str:
+    """The pattern that grants this destination and as little beside it as a pattern can."""
+    host = what.authority.rpartition(":")[0]
+    if what.method is None:
+        return host if what.port in DEFAULT_PORTS else what.authority
+    where = host if what.port == SCHEME_PORTS[what.scheme] else what.authority
+    return f"{what.method} {where}{what.path if not is_ambiguous(what.path or '/') else ''}"
+
+
+def _find_hindrance(what: Destination, granted: Iterable[DomainPattern]) -> str:
+    """What else than the host keeps the grants from matching."""
     if what.method is None:
         why = "allows no tunnel, which hides methods and paths: only a rule without them does"
     elif is_ambiguous(what.path or "/"):

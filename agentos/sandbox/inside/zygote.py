@@ -5,6 +5,8 @@ answer, or the error::
 
     clone: flags                        its control socket, and optionally a cgroup v2 directory to clone it into
                                    →    pid; a pidfd
+    clone: flags, size                  its control socket and the plan: clone and prepare at once
+                                   →    pid, targets; a pidfd and the sources
     prepare: pid, size                  the plan; the zygote reads its first ``size`` bytes
                                    →    targets; a source for each, which a process in a namespace can't open itself
     cleanup                             no answer: what to remove when the kernel has been killed
@@ -63,7 +65,10 @@ def _serve_forever(channel: socket.socket, kernel: int) -> janitor.Cleanup:
                 cleanup = janitor.Cleanup(**request["cleanup"])
                 continue
             try:
-                answer, new = _clone(request, fds) if "clone" in request else _prepare_mounts(request, fds)
+                if "clone" in request:
+                    answer, new = _clone(request, fds)
+                else:
+                    answer, new = _prepare_mounts(request["prepare"], fds[0], request["size"])
             except OSError as error:
                 answer, new = _failure("Clone", error), []
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", new))] if new else []
@@ -87,14 +92,25 @@ def _receive(channel: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
 
 
 def _clone(request: dict[str, Any], fds: list[int]) -> tuple[dict[str, object], list[int]]:
-    pid, pidfd = libc.clone(request["clone"], fds[1] if len(fds) > 1 else None)
+    is_prepared = "size" in request
+    pid, pidfd = libc.clone(request["clone"], fds[1] if len(fds) > 1 and not is_prepared else None)
     if pid == 0:
         _run_child(fds[0])
-    return {"pid": pid}, [pidfd]
+    if not is_prepared:
+        return {"pid": pid}, [pidfd]
+    try:
+        answer, trees = _prepare_mounts(pid, fds[1], request["size"])
+    except OSError:
+        os.close(pidfd)
+        raise
+    if "errno" in answer:
+        os.close(pidfd)
+        return answer, []
+    return {"pid": pid, **answer}, [pidfd, *trees]
 
 
-def _prepare_mounts(request: dict[str, Any], fds: list[int]) -> tuple[dict[str, object], list[int]]:
-    steps = s.decode(os.pread(fds[0], request["size"], 0))
+def _prepare_mounts(pid: int, plan: int, size: int) -> tuple[dict[str, object], list[int]]:
+    steps = s.decode(os.pread(plan, size, 0))
     clone = steps[0]
     assert isinstance(clone, s.Clone), "a plan with namespaces of its own begins with Clone"
     try:
@@ -103,7 +119,7 @@ def _prepare_mounts(request: dict[str, Any], fds: list[int]) -> tuple[dict[str, 
         return _failure(s.describe(failed.step), failed.error), []
     try:
         if clone.uid_map:
-            identity.write_maps(request["prepare"], clone)
+            identity.write_maps(pid, clone)
     except OSError:
         sources.close_trees(trees)
         raise

@@ -14,7 +14,7 @@ from time import time
 from typing import Final
 
 import trio
-from attrs import frozen
+from attrs import define, field, frozen
 from msgspec import Struct
 
 from agentos.services.events import AgentExited, AgentOver, Event
@@ -28,22 +28,30 @@ MAX_BYTES: Final = 16 << 20  # of their texts
 CHUNK: Final = 256  # records that are dropped at a time
 WAKE_SECONDS: Final = 0.01  # between two looks for subscriptions to wake
 CHANGES: Final = 50  # subscriptions that are found by other rules between two checkpoints
-SCAN: Final = 500  # records that are looked at between two checkpoints: under 1 ms
+FIRST_SCAN: Final = 100  # records that a reader looks at, before it takes turns with other readers
+SCAN: Final = 500  # … between two checkpoints: under 1 ms
 
 Above = Callable[[int], tuple[Party, ...]]
 """For a caller's id: the parties above it, its ancestors at whatever remove."""
 
 
-@frozen
+@define
 class Page:
     """Events as JSON, oldest first, and how many were dropped before they could be read.
 
-    ``place`` is that of the first.
+    ``place`` is that of the first, ``size`` is bytes.
     """
 
-    events: Sequence[bytes] = ()
+    events: list[bytes] = field(factory=list)
     missed: int = 0
     place: int | None = None
+    size: int = 0
+
+    def add(self, text: bytes, place: int) -> None:
+        if self.place is None:
+            self.place = place
+        self.events.append(text)
+        self.size += len(text) + 1
 
 
 class Boot(Struct):
@@ -91,6 +99,8 @@ class EventLog:
         self._size = sum(len(record.text) for record in records)
         self._seen = len(records)  # the place up to which subscriptions were looked up
         self._news = trio.Event()
+        self.max_records, self.chunk = MAX_RECORDS, CHUNK
+        self._turn = trio.Lock()  # of those that read much
         self._rules_changed = False
 
     @property
@@ -124,8 +134,8 @@ class EventLog:
     def _append(self, record: Record) -> None:
         self._records.append(record)
         self._size += len(record.text)
-        if len(self._records) >= MAX_RECORDS + CHUNK or self._size > MAX_BYTES:
-            self._drop(min(CHUNK, len(self._records) - 1))
+        if len(self._records) >= self.max_records + self.chunk or self._size > MAX_BYTES:
+            self._drop(min(self.chunk, len(self._records) - 1))
         self._news.set()
         self.grown.set()
 
@@ -136,8 +146,10 @@ class EventLog:
             self.look()
         if any(one.cursor is not None and one.cursor < end for one in self.index):
             for at in range(count):
-                for subscription in self.index.find(self._records[at]):
-                    subscription.lose(self._base + at)
+                record, place = self._records[at], self._base + at
+                for one in self.index.candidates(record):
+                    if one.cursor is not None and one.cursor <= place and one.sees_type(record):
+                        one.lose(place)
         self._size -= sum(len(record.text) for record in self._records[:count])
         del self._records[:count]
         self._base = end
@@ -206,14 +218,15 @@ class EventLog:
         if not len(self.index):
             return
         for place in range(begin, self._seen):
-            for subscription in self.index.find(self._records[place - self._base]):
-                if subscription.cursor is None:
-                    subscription.begin_at(place)
+            record = self._records[place - self._base]
+            for one in self.index.candidates(record):
+                if one.cursor is None and one.sees_type(record):  # the others know already that they have to read
+                    one.begin_at(place)
 
     def count_readers(self) -> int:
         """How many callers have a subscription that sees the last event."""
         last = self._records[-1]
-        return len({one.viewer.caller for one in self.index.find(last)})
+        return len({one.viewer.caller for one in self.index.candidates(last) if one.sees_type(last)})
 
     async def serve(self) -> None:
         """Wake subscriptions soon after events that they see."""
@@ -238,25 +251,31 @@ class EventLog:
         """Take what is unread: at most ``limit`` events and ``size`` bytes, but one if there is any."""
         async with subscription.turn:
             self.look()
-            found: list[bytes] = []
-            begin: int | None = None
-            while (place := subscription.cursor) is not None and limit and size > 0:
-                place = max(place, self._base)
-                stop, now = min(place + SCAN, self._seen), time()
-                while place < stop:
-                    record = self._records[place - self._base]
-                    if subscription.sees(record):
-                        text = record.encode(now)
-                        size -= len(text) + 1
-                        if found and size < 0:
-                            break
-                        found.append(text)
-                        begin = place if begin is None else begin
-                        limit -= 1
-                    place += 1
-                    if not limit:
-                        break
-                subscription.cursor = place if place < self._seen else None
-                await trio.lowlevel.checkpoint()
-            missed, subscription.missed = subscription.missed, 0
-            return Page(found, missed, begin)
+            page = Page()
+            done = self._scan(subscription, page, limit, size, FIRST_SCAN)
+            while not done:
+                async with self._turn:  # however many read at once, others wait for one of them
+                    done = self._scan(subscription, page, limit, size, SCAN)
+                    await trio.lowlevel.checkpoint()
+            page.missed, subscription.missed = subscription.missed, 0
+            return page
+
+    def _scan(self, subscription: Subscription, page: Page, limit: int, size: int, most: int) -> bool:
+        """Add to a page what is unread among the next records; whether the page is complete."""
+        if subscription.cursor is None:
+            return True
+        place, now = max(subscription.cursor, self._base), time()
+        for record in self._records[place - self._base : min(place + most, self._seen) - self._base]:
+            if subscription.sees(record):
+                text = record.encode(now)
+                if page.events and page.size + len(text) > size:
+                    break
+                page.add(text, place)
+            place += 1
+            if len(page.events) >= limit:
+                break
+        else:
+            subscription.cursor = place if place < self._seen else None
+            return subscription.cursor is None
+        subscription.cursor = place if place < self._seen else None
+        return True

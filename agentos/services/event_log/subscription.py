@@ -49,11 +49,15 @@ class Sight(Struct, frozen=True):
     sees_all: bool = False
 
 
-class Judge(Protocol):
-    """What rules say about one caller; its answers hold until ``version`` differs."""
+class Versioned(Protocol):
+    """The rules of all callers; ``version`` differs after each change."""
 
     @property
-    def version(self) -> object: ...
+    def version(self) -> int: ...
+
+
+class Judge(Protocol):
+    """What rules say about one caller."""
 
     def sight(self) -> Sight: ...
 
@@ -71,18 +75,19 @@ class Viewer:
     boot: str
     caller: int
     judge: Judge
+    rules: Versioned
     _sight: Sight = field(init=False)
-    _version: object = field(init=False)
+    _version: int = field(init=False)
     _names: dict[str, bool] = field(factory=dict)
     _keys: dict[str, bool] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
-        self._version, self._sight = self.judge.version, self.judge.sight()
+        self._version, self._sight = self.rules.version, self.judge.sight()
 
     @property
     def sight(self) -> Sight:
-        if self._version != self.judge.version:
-            self._version, self._sight = self.judge.version, self.judge.sight()
+        if self._version != self.rules.version:
+            self._version, self._sight = self.rules.version, self.judge.sight()
             self._names.clear()
             self._keys.clear()
         return self._sight
@@ -127,17 +132,38 @@ class Subscription:
     cursor: int | None = None
     missed: int = 0
     turn: trio.Lock = field(factory=trio.Lock)
+    _types: dict[str, bool] = field(factory=dict)  # whether a filter wants them
+    _by_type: bool = field(init=False)  # the filters are of types alone
     _news: trio.Event = field(factory=trio.Event)
+
+    def __attrs_post_init__(self) -> None:
+        self._note_filters()
+
+    def _note_filters(self) -> None:
+        self._types.clear()
+        self._by_type = all(one.agents is None and one.prefix is None for one in self.filters)
 
     @property
     def has_news(self) -> bool:
         return self.cursor is not None or self.missed > 0
 
     def sees(self, record: Record) -> bool:
-        return any(one.matches(record) for one in self.filters) and self.viewer.sees(record)
+        """Whether it is about this record, and its caller may see that."""
+        wanted = self._types.get(record.type)
+        if wanted is None:
+            wanted = self.wants_type(record.type)
+        return wanted and self.sees_type(record)
+
+    def sees_type(self, record: Record) -> bool:
+        """The same about a record of a type that is wanted."""
+        return (self._by_type or any(one.matches(record) for one in self.filters)) and self.viewer.sees(record)
 
     def wants_type(self, kind: str) -> bool:
-        return any(one.wants_type(kind) for one in self.filters)
+        return _remember(self._types, kind, lambda kind: any(one.wants_type(kind) for one in self.filters))
+
+    def add_filter(self, wanted: Filter) -> None:
+        self.filters.append(wanted)
+        self._note_filters()
 
     def begin_at(self, place: int) -> None:
         """There is something unread at this place."""
@@ -156,26 +182,27 @@ class Subscription:
             self.begin_at(place)
 
     def lose(self, place: int) -> None:
-        """What is at this place is dropped from the ring."""
-        if self.cursor is not None and self.cursor <= place:
-            self.missed += 1
-            self.cursor = place + 1
+        """What is unread at this place is dropped from the ring."""
+        self.missed += 1
+        self.cursor = place + 1
 
     def wake(self) -> None:
         self._news.set()
 
     async def wait(self) -> None:
-        """Return when there may be something unread."""
+        """Return when there may be something unread, or what is seen has changed since the last wait."""
         if not self.has_news:
-            if self._news.is_set():
+            news = self._news
+            await news.wait()
+            if self._news is news:
                 self._news = trio.Event()
-            await self._news.wait()
 
     def forget_types(self, types: Collection[str]) -> list[str]:
         """Want these types no longer; returns those that it wanted."""
         wanted = [kind for one in self.filters for kind in one.types if kind in types]
         rest = (evolve(one, types=tuple(kind for kind in one.types if kind not in types)) for one in self.filters)
         self.filters = [one for one in rest if one.types]
+        self._note_filters()
         return list(dict.fromkeys(wanted))
 
     def anchors(self) -> set[Anchor]:
@@ -266,11 +293,9 @@ class Index:
             if not bucket.subscriptions:
                 del self._buckets[anchor]
 
-    def find(self, record: Record) -> set[Subscription]:
-        """The subscriptions that see this record."""
-        found: set[Subscription] = set()
+    def candidates(self, record: Record) -> Iterator[Subscription]:
+        """The subscriptions that may see this record: they want its type. Some come more than once."""
         for anchor in anchors_of(record):
             bucket = self._buckets.get(anchor)
             if bucket is not None:
-                found.update(bucket.of_type(record.type))
-        return {one for one in found if one.sees(record)} if found else found
+                yield from bucket.of_type(record.type)

@@ -275,7 +275,7 @@ class Client:
         file = self.egress.settings.ca_file
         host = ssl.get_default_verify_paths()
         if file is None and host.cafile is None and host.capath is None:
-            import certifi  # for a Python whose build knows no directory of this host
+            import certifi  # for a Python that was built without the paths of this host's certificates
 
             file = certifi.where()
         try:

@@ -135,7 +135,7 @@ class Exchange:
     async def aclose(self) -> None:
         """Keep the connection if the body is at its end, otherwise close it.
 
-        Generators of httpcore that wait for the body end by an error from within: nothing else ends all of them.
+        Closing the socket makes httpcore's generators, which wait for the body, end with an error.
         """
         with trio.CancelScope(shield=True):
             if not self._at_end:

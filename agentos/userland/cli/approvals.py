@@ -54,9 +54,10 @@ def approvals(number: int | None, watch: bool, socket_path: str | None, as_json:
         (print_new_requests if as_json else watch_requests)(socket_path)
         return
     with kernel(socket_path) as client:
-        pending = check_reply(client.approvals())["pending"]
+        reply = check_reply(client.approvals())
+    pending = reply["pending"]
     if number is not None:
-        request = find_request(pending, number)
+        request = find_request(reply, number)
         lines = request_lines(request, time.time(), text_width())
         print_json(request) if as_json else print_styled(lines)
     elif as_json:
@@ -64,6 +65,8 @@ def approvals(number: int | None, watch: bool, socket_path: str | None, as_json:
     else:
         for line in table_lines(pending, time.time(), table_width()):
             click.echo(line)
+        if reply["omitted"]:
+            click.echo(f"{reply['omitted']} more are listed once some of these are decided")
 
 
 @click.command()
@@ -83,7 +86,7 @@ def approve(number: int, remember: Remember, period: str | None, socket_path: st
     if period is not None and not span:
         raise click.BadParameter(f"expected {EXPECTED_DURATION}, got {period!r}", param_hint="--for")
     with kernel(socket_path) as client:
-        request = find_request(check_reply(client.approvals())["pending"], number)
+        request = find_request(check_reply(client.approvals()), number)
         if remember != "once" and (mark := changeable_line(request)) is not None:
             for line in (*wrap_line(f"agentos: {printable(mark)}", text_width(), ""), f"agentos: {REMEMBERED}"):
                 click.secho(line, fg="yellow", err=True)
@@ -99,16 +102,19 @@ def approve(number: int, remember: Remember, period: str | None, socket_path: st
 def deny(number: int, reason: str | None, socket_path: str | None, as_json: bool) -> None:
     """Refuse the call with this ID."""
     with kernel(socket_path) as client:
-        request = find_request(check_reply(client.approvals())["pending"], number)
+        request = find_request(check_reply(client.approvals()), number)
         reply = check_reply(client.decide(number, False, reason))
     print_result(f"denied: {describe_request(request, text_width())}", reply, as_json)
 
 
-def find_request(pending: Sequence[Request], number: int) -> Request:
-    for request in pending:
+def find_request(reply: Mapping[str, Any], number: int) -> Request:
+    """The entry with this id in a reply to APPROVALS."""
+    for request in reply["pending"]:
         if request["id"] == number:
-            return request
-    raise Failed(f"no call with the id {number} waits for approval", {"code": "not_found"})
+            found: Request = request
+            return found
+    unlisted = f", unless it is one of the {reply['omitted']} that aren't listed yet" if reply["omitted"] else ""
+    raise Failed(f"no call with the id {number} waits for approval{unlisted}", {"code": "not_found"})
 
 
 def changeable_line(request: Request) -> str | None:

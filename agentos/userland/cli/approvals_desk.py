@@ -56,5 +56,5 @@ class Desk:
 
 
 def is_same(one: Request, other: Request) -> bool:
-    """Whether a person who has read one of them knows the other."""
+    """Whether both show the same call to a person."""
     return all(one[name] == other[name] for name in ("id", "agent", "call", "shown", "rule"))

@@ -17,7 +17,14 @@ def check(file: Path) -> None:
     host can't do. Starts no agent. The exit status is 0 where the file is right: on another host it may be all
     that is needed.
     """
-    from agentos.config.host_check import missing_model, unreachable_files, unreadable_secrets, unstartable_agents
+    from agentos.config.host_check import (
+        find_packages,
+        missing_model,
+        missing_notify_program,
+        unreachable_files,
+        unreadable_secrets,
+        unstartable_agents,
+    )
     from agentos.config.load import ConfigError, load
 
     try:
@@ -29,8 +36,11 @@ def check(file: Path) -> None:
     click.echo(f"{file}: fine: {plural(agents, 'agent')} under {plural(supervisors, 'supervisor')}")
     for mistake in unreachable_files(config):
         click.echo(printable(mistake))
-    for unreadable in unreadable_secrets(config):
-        click.echo(printable(f"on this host the kernel would not start: {unreadable}"))
+    missing = [package for package in find_packages(config).values() if package is not None]
+    for problem in (*missing, *unreadable_secrets(config)):
+        click.echo(printable(f"on this host the kernel would not start: {problem}"))
+    if (why := missing_notify_program(config)) is not None:
+        click.echo(printable(f"on this host no person would be notified: {why}"))
     if (why := missing_model(config)) is not None:
         click.echo(printable(f"on this host no model can be asked: {why}"))
     for why, names in unstartable_agents(config).items() if agents else ():

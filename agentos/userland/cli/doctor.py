@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from agentos_sdk import AgentOSError
+from agentos_sdk import AgentOSError, ConnectionFailed
+from agentos_sdk.project import find_project
 
 from .common import Failed, format_table, json_option, print_json, printable, text_width
 from .run import find_state_dir
@@ -35,10 +36,10 @@ def doctor(as_json: bool, attack: bool) -> None:
         sys.exit(0 if run_attacks(as_json) else 1)
     report = examine_host(find_state_dir())
     if as_json:
-        print_json(as_values(report))
+        print_json(as_values(report, find_package_facts()))
     else:
         width = text_width()
-        for line in report_lines(report, width):
+        for line in report_lines(report, width, find_package_facts()):
             click.echo(printable(line))
     sys.exit(0 if report.level != "none" else 1)
 
@@ -76,7 +77,19 @@ def run_attacks(as_json: bool) -> bool:
     return not any(one.outcome in ("escaped", "unclear") for one in found)
 
 
-def as_values(report: "Report") -> dict[str, object]:
+def find_package_facts() -> dict[str, str]:
+    """Whether the optional packages are there that the project's configuration asks for, if it is right."""
+    from agentos.config.host_check import find_packages
+    from agentos.config.load import ConfigError, load
+
+    try:
+        found = find_packages(load(find_project().file))
+    except (ConfigError, ConnectionFailed):  # `agentos check` and `agentos run` say what is wrong
+        return {}
+    return {table: missing or "the packages that it needs are installed" for table, missing in found.items()}
+
+
+def as_values(report: "Report", more_facts: Mapping[str, str]) -> dict[str, object]:
     """The report as JSON values."""
     layers = {
         name: {
@@ -92,12 +105,12 @@ def as_values(report: "Report") -> dict[str, object]:
         "level": report.level,
         "verdict": report.verdict,
         "layers": layers,
-        "facts": dict(report.facts),
+        "facts": {**report.facts, **more_facts},
         "apparmor_profile": report.profile,
     }
 
 
-def report_lines(report: "Report", width: int) -> Iterator[str]:
+def report_lines(report: "Report", width: int, more_facts: Mapping[str, str] = {}) -> Iterator[str]:
     """The verdict, a row for each layer, what to change, and facts about the host."""
     yield report.verdict
     yield report.strict
@@ -111,10 +124,11 @@ def report_lines(report: "Report", width: int) -> Iterator[str]:
         yield ""
         yield from report.profile.splitlines()
     yield ""
+    facts = {**report.facts, **more_facts}
     yield from wrap_last_column(
-        format_table([list(fact) for fact in report.facts.items()], ["HOST", ""]),
+        format_table([list(fact) for fact in facts.items()], ["HOST", ""]),
         width,
-        indent=max(map(len, report.facts)) + 2,
+        indent=max(map(len, facts)) + 2,
     )
 
 

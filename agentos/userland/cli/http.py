@@ -55,7 +55,10 @@ def http(
     with kernel(socket_path) as client:
         if agent is not None:
             take_rules(client, agent, {"url": url, **request})
-        reply = check_reply(client.http(url, **request, **options))
+        reply = client.http(url, **request, **options)
+        if agent is None and reply.get("code") == "permission_denied":
+            raise Failed(f"{reply['error']}; with --as AGENT the rules of that agent decide", reply)
+        check_reply(reply)
     if as_json:
         print_json(reply)
         return

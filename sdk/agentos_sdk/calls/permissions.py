@@ -118,10 +118,14 @@ class Pending:
 
 @record
 class ApprovalsReply:
-    """``pending``: all that waits, the first of each agent first, so that no agent hides another's."""
+    """``pending``: all that waits, the first of each agent first, so that no agent hides another's.
+
+    ``omitted``: how many more there are, for which a reply has no room; they are listed once others are decided.
+    """
 
     success: bool = True
     pending: Sequence[Pending]
+    omitted: int = 0
 
 
 @record

@@ -78,6 +78,12 @@ def test_a_head_that_can_be_read_in_two_ways_is_refused(head: bytes) -> None:
         parse_head(head)
 
 
+def test_a_websocket_is_refused_with_what_to_use_instead() -> None:
+    with pytest.raises(BadHead, match="use wss://"):
+        parse_head(GET + b"Connection: Upgrade\r\nUpgrade: WebSocket\r\n\r\n")
+    assert parse_head(GET + b"Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n").method == "GET", "curl --http2 offers it"
+
+
 @given(st.integers(0, 90), st.binary(max_size=12))
 def test_no_change_to_a_head_does_anything_else_than_be_refused_or_parsed(at: int, changed: bytes) -> None:
     head = GET + b"Content-Length: 5\r\nAccept: */*\r\n\r\n"

@@ -5,8 +5,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import trio
+import trio.testing
 from attrs import define, field
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from msgspec.structs import replace
+from trio.testing import MockClock
 
 from agentos.services.event_log.record import Party
 from agentos.services.event_log.ring import CHUNK, MAX_RECORDS, EventLog
@@ -23,7 +29,7 @@ class Rules:
     sees: Sight
     names: set[str] = field(factory=set)
     keys: set[str] = field(factory=set)
-    version: object = 0
+    version: int = 0
 
     def sight(self) -> Sight:
         return replace(self.sees, granted=bool(self.names), reads=bool(self.keys))
@@ -38,7 +44,7 @@ class Rules:
 def watch(log: EventLog, *filters: Filter, rules: Rules | None = None) -> Subscription:
     """A subscription of a caller with these rules, or of the operator."""
     rules = rules if rules is not None else Rules(Sight(frozenset(), sees_all=True))
-    found = Subscription(Viewer(log.boot, 1, rules), list(filters or [EVERYTHING]))
+    found = Subscription(Viewer(log.boot, 1, rules, rules), list(filters or [EVERYTHING]))
     log.subscribe(found)
     return found
 
@@ -164,3 +170,94 @@ async def test_the_sizes_of_a_page_are_bounds() -> None:
     pages = [len((await read(log, subscription, size=size))[0]) for size in (10, 2600, 1200)]
 
     assert pages == [1, 2, 0]
+
+
+async def test_a_reader_that_is_busy_is_woken_when_it_waits_next(autojump_clock: MockClock) -> None:
+    log = EventLog()
+    subscription = watch(log)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(log.serve)
+        log.judge_again()
+        await trio.sleep(1)
+
+        with trio.fail_after(1):
+            await subscription.wait()
+        with trio.move_on_after(1) as waited:
+            await subscription.wait()
+        assert waited.cancelled_caught
+        nursery.cancel_scope.cancel()
+
+
+async def test_rules_that_change_hold_for_what_is_unread_and_for_what_comes() -> None:
+    log, rules = EventLog(), Rules(agent(9), names={"w"})
+    subscription = watch(log, rules=rules)
+    log.take_event(AgentReady(1, "w", 1))
+    log.take_event(AgentReady(2, "v", 1))
+    log.look()
+    rules.names, rules.version = {"v"}, 1
+
+    assert await types(log, subscription) == ["AGENT_READY"]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(log.serve)
+        rules.names, rules.keys, rules.version = set(), {"k"}, 2
+        log.judge_again()
+        await trio.testing.wait_all_tasks_blocked()
+        log.take_event(StateChanged("global", "k", 1, None, False))
+        log.take_event(AgentReady(2, "v", 1))
+        assert await types(log, subscription) == ["STATE_CHANGED"]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_reply_that_has_not_arrived_is_read_again() -> None:
+    log = EventLog()
+    subscription = watch(log)
+    for number in range(5):
+        log.take_event(AgentReady(number, "w", 1))
+    await log.read(subscription, 2, 1 << 20)
+    page = await log.read(subscription, 2, 1 << 20)
+    subscription.put_back(page.place, page.missed)
+
+    events, _ = await read(log, subscription)
+
+    assert [event["seq"] for event in events] == [3, 4, 5]
+
+
+class LogMachine(RuleBasedStateMachine):
+    """A log with a small ring, and a list of everything: a subscription gets what it sees, in order, or misses it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log, self.published = EventLog(), list[tuple[int, str]]()
+        self.readers: list[tuple[Subscription, frozenset[str], list[int]]] = []
+
+    @initialize(size=st.integers(1, 30))
+    def bound(self, size: int) -> None:
+        self.log.max_records, self.log.chunk = size, max(1, size // 4)
+
+    @rule(names=st.frozensets(st.sampled_from("abc"), min_size=1), types=st.sampled_from([("*",), ("AGENT_*",)]))
+    def subscribe(self, names: frozenset[str], types: tuple[str, ...]) -> None:
+        subscription = watch(self.log, Filter(types, names))
+        self.readers.append((subscription, names, []))
+        self.readers[-1][2].append(self.log.next)
+
+    @rule(name=st.sampled_from("abc"), count=st.integers(1, 12))
+    def publish(self, name: str, count: int) -> None:
+        for _ in range(count):
+            self.published.append((self.log.next, name))
+            self.log.take_event(AgentReady(1, name, 1))
+
+    @rule(at=st.integers(0, 5), limit=st.integers(1, 20))
+    def read(self, at: int, limit: int) -> None:
+        if at < len(self.readers):
+            subscription, names, state = self.readers[at]
+            page = trio.run(self.log.read, subscription, limit, 1 << 20)
+            got = [json.loads(event)["seq"] for event in page.events]
+            wanted = [seq for seq, name in self.published if name in names and seq >= state[-1]]
+            assert got == wanted[page.missed : page.missed + len(got)]
+            assert page.missed + len(got) == len(wanted) or len(got) == limit
+            if wanted and page.missed + len(got):
+                state.append(wanted[page.missed + len(got) - 1] + 1)
+
+
+TestLog = LogMachine.TestCase
+TestLog.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)

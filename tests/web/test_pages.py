@@ -105,7 +105,7 @@ def open_page(kernel: Kernel, chromium: Any) -> Iterator[Open]:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_each_page_is_shown_and_accessible(open_page: Open, name: str) -> None:
-    from axe_playwright_python.base import AXE_FILE_PATH
+    from axe_playwright_python.base import AXE_FILE_PATH  # type: ignore[import-untyped]
 
     page = open_page(name)
     page.locator("#main > :not(h1)").first.wait_for()

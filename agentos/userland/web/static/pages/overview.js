@@ -59,17 +59,17 @@ export function overview() {
   const shownEvents = events.get().filter((event) => event.type !== "AGENT_STATE").slice(-12).reverse();
   return html`
     <section aria-label="needs attention">
-      <h3>Needs attention (${items.length})</h3>
+      <h2 class="label">Needs attention (${items.length})</h2>
       ${items.length ? html`<ul class="block attention">${shown.map((item) => keyed(item.key, line(item)))}</ul>` : html`<p class="block empty">Nothing: every agent that should run does.</p>`}
       ${items.length > shown.length ? html`<p class="muted">and ${items.length - shown.length} more: <a class="text" href=${link("agents", { filter: "state:failed,backing_off" })}>all of them</a></p>` : null}
     </section>
     <section aria-label="agents by state">
-      <h3>Agents</h3>
+      <h2 class="label">Agents</h2>
       <p class="count-row">${ORDER.filter((state) => counts[state] || state === "running").map((state) => html`<a href=${link("agents", { filter: `state:${state}` })} class="state"><span class=${`state ${stateColour(state)}`}>${glyph(state)}</span><span class="figure">${counts[state] ?? 0}</span><span class="muted">${stateWord(state)}</span></a>`)}</p>
     </section>
     ${charts(null)}
     <section aria-label="last events">
-      <h3>Last events</h3>
+      <h2 class="label">Last events</h2>
       <div class="block rows">${shownEvents.length ? shownEvents.map((event) => keyed(`${event.boot}.${event.seq}`, eventLine(event))) : html`<p class="empty">No event yet.</p>`}</div>
     </section>`;
 }

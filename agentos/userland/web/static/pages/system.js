@@ -19,18 +19,18 @@ export function systemPage() {
   if (known.get() === null && connected.get() && !loading) loadSessions();
   const why = whyDisabled();
   return html`
-    <section><h3>Kernel</h3>${facts([
+    <section><h2 class="label">Kernel</h2>${facts([
       ["version", now.kernel_version], ["up", elapsed(now.since_ms)], ["isolation", visible(now.isolation)],
       ["audit", html`<span class=${now.audit?.problem ? "bad" : ""}>${now.audit?.problem ? visible(now.audit.problem) : "sound"}</span>`],
       ["audit entries", `${number(now.audit?.entries)}, ${number(now.audit?.lost)} lost`],
       ["doctor", html`<code>agentos doctor</code>`],
     ])}</section>
-    <section><h3>Configuration</h3>
+    <section><h2 class="label">Configuration</h2>
       <p class="cut">${now.config ? visible(now.config) : html`<span class="muted">none: this kernel was started without a file</span>`}</p>
       <div class="toolbar"><button disabled=${Boolean(why) || !now.config} title=${why || "agentos reload --dry-run"} @click=${() => reload(true)}>show what a reload changes</button></div>
       ${preview.get() ? changes(/** @type {Row} */ (preview.get()), why) : null}
     </section>
-    <section><h3>Browsers that are logged in</h3>${sessionTable(why)}
+    <section><h2 class="label">Browsers that are logged in</h2>${sessionTable(why)}
       <p class="muted prose">A session ends 12 hours after its last use. Another browser: <code>agentos dashboard</code>, or <code>agentos dashboard --read-only</code>.</p>
       <div class="toolbar"><button @click=${logOut}>log out</button></div></section>`;
 }
@@ -47,8 +47,8 @@ async function loadSessions(/** @type {string} */ revoke = "") {
 function sessionTable(why) {
   const reply = known.get();
   if (!reply) return null;
-  return html`<table class="list-table block"><thead><tr><th>session</th><th>rights</th><th>since</th><th>browser</th><th><span class="hidden-text">end it</span></th></tr></thead><tbody>${reply.sessions.map((/** @type {Row} */ one) => html`<tr>
-    <td>web:${one.id}${one.id === reply.own ? " (this one)" : ""}</td><td>${one.level === "readonly" ? "read-only" : "operator"}</td><td>${exactTime(one.started)}</td><td class="muted">${visible(one.browser)}</td>
+  return html`<table class="list-table block"><thead><tr><th>session</th><th>rights</th><th>since</th><th class="spare">browser</th><th><span class="hidden-text">end it</span></th></tr></thead><tbody>${reply.sessions.map((/** @type {Row} */ one) => html`<tr>
+    <td>web:${one.id}${one.id === reply.own ? " (this one)" : ""}</td><td>${one.level === "readonly" ? "read-only" : "operator"}</td><td>${exactTime(one.started)}</td><td class="muted spare">${visible(one.browser)}</td>
     <td class="number"><button disabled=${Boolean(why) || one.id === reply.own} title=${why} @click=${() => loadSessions(one.id)}>revoke</button></td></tr>`)}</tbody></table>`;
 }
 

@@ -38,7 +38,7 @@ export function charts(agent) {
   const history = metrics.history;
   if (!history?.at?.length) return null;
   const found = (agent === null ? OF_KERNEL : OF_AGENT).map((figure) => draw(figure, metrics, history)).filter(Boolean);
-  return html`<section aria-label="charts"><h3>Last ${seconds / 60} min</h3><div class="charts">${found}</div></section>`;
+  return html`<section aria-label="charts"><h2 class="label">Last ${seconds / 60} min</h2><div class="charts">${found}</div></section>`;
 }
 
 /** @param {Figure} figure @param {Row} metrics @param {Row} history */

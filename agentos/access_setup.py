@@ -95,9 +95,9 @@ def open_access(config: Config, show: Subscriber, host: Host, stores: Stores) ->
     )
     event_log = stores.event_log
     event_log.above = partial(list_above, registry)
+    events.log = event_log.take_event
     events.subscribers = (
         log_event,
-        event_log.take_event,
         life_entries.record,
         approvals.end_life,
         partial(add_to_output, registry),

@@ -322,7 +322,13 @@ class Kernel:
     def count_loop(self) -> LoopCounts:
         """The kernel's connections, and what waits in its queues."""
         limit = self.connection_limit
-        return LoopCounts(limit.connections, limit.capacity, {"model": self.line.depth})
+        waiting = {
+            "model": self.line.depth,
+            "mailboxes": sum(len(mailbox.messages) for mailbox in self.callers.mail),
+            "approvals": len(self.approvals.pending()),
+            "audit": self.traffic.audit.waiting,
+        }
+        return LoopCounts(limit.connections, limit.capacity, waiting)
 
     async def write_counts(self) -> None:
         """Write to the audit log what is only counted: on each full hour, and when the kernel ends."""

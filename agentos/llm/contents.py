@@ -18,9 +18,8 @@ from attrs import define, field
 
 from agentos.services.http.secrets import Redactor
 from agentos_sdk import codec
-from agentos_sdk.calls.contents import CalledTool, KeptMessage, KeptQuestion
 from agentos_sdk.errors import CallError
-from agentos_sdk.values import ToolCall, Usage
+from agentos_sdk.values import CalledTool, KeptMessage, KeptQuestion, ToolCall, Usage
 
 from .jobs import Job, ThinkResult
 from .providers.provider import Message, Question
@@ -196,20 +195,22 @@ def build_question(number: int, asker: Asker, asked: OpenQuestion, cost: CostOf,
     messages = shorten.begin(MAX_MESSAGES).messages(question.messages)
     tools = [shorten.text(tool.name) for tool in islice(question.tools, max(0, shorten.room // ITEM_COST))]
     shorten.begin(MAX_ANSWER)
+    text = shorten.text(answer.text if answer is not None else "")
+    tool_calls = shorten.calls(answer.calls) if answer is not None else ()
     return KeptQuestion(
         id=number,
         at=asked.at,
         agent_id=asker.agent_id,
         name=asker.name,
-        model=question.model[:MAX_NAME],
+        model=shorten.begin(MAX_NAME).text(question.model),
         digest=asker.digest,
         system=system,
         messages=messages,
         left_out=len(question.messages) - len(messages),
         tools=tools,
-        answer=shorten.text(answer.text if answer is not None else ""),
-        tool_calls=shorten.calls(answer.calls) if answer is not None else (),
-        answered_by=answer.model[:MAX_NAME] if answer is not None else None,
+        answer=text,
+        tool_calls=tool_calls,
+        answered_by=shorten.begin(MAX_NAME).text(answer.model) if answer is not None else None,
         finish_reason=answer.finish_reason if answer is not None else None,
         outcome=asked.outcome,
         error=None if asked.error is None else shorten.begin(MAX_ERROR).text(asked.error),

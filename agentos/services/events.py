@@ -5,7 +5,7 @@ The class ``AgentExited`` is the wire's event type ``AGENT_EXITED``, and so on.
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Final, Literal
 
 from attrs import define, field
 from msgspec import Raw, Struct
@@ -298,6 +298,8 @@ Event = (
     | KernelInterrupted
     | KernelStopping
 )
+FREQUENT: Final = frozenset({MessageReceived, StateChanged, SyscallBlocked, CustomEvent})
+"""What callers can cause thousands of times per second. Only the event log takes these: others would take longer."""
 Publish = Callable[[Event], None]
 Subscriber = Callable[[Event], None]
 
@@ -308,13 +310,16 @@ def discard(event: Event) -> None:
 
 @define(eq=False)
 class Events:
-    """Delivers each event to each subscriber, in the order of publication.
+    """Delivers each event to each subscriber, in the order of publication; to the event ``log`` first.
+
+    The log alone gets those in :data:`FREQUENT`.
 
     A subscriber is a function that must not wait. One that works later needs a bounded queue of its own, and decides
     what happens when it is full.
     """
 
     subscribers: Sequence[Subscriber] = ()
+    log: Subscriber = discard
     _pending: deque[Event] = field(factory=deque)  # the first one is being delivered
 
     def publish(self, event: Event) -> None:
@@ -327,7 +332,7 @@ class Events:
             return
         while self._pending:
             event = self._pending[0]
-            for subscriber in self.subscribers:
+            for subscriber in (self.log,) if type(event) in FREQUENT else (self.log, *self.subscribers):
                 try:
                     subscriber(event)
                 except Exception as bug:

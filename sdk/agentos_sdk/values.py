@@ -215,3 +215,56 @@ class Usage:
     def __add__(self, other: "Usage") -> "Usage":
         sums = (self.input + other.input, self.output + other.output, self.thinking + other.thinking)
         return Usage(*(min(each, MAX_TOKENS) for each in sums))
+
+
+@frozen(kw_only=True)
+class CalledTool:
+    """A tool call requested by the model; long texts in ``arguments`` are cut."""
+
+    name: str
+    arguments: Mapping[str, Any]
+
+
+@frozen(kw_only=True)
+class KeptMessage:
+    """One turn of a conversation; ``images`` is their number."""
+
+    role: Literal["user", "assistant", "tool"]
+    text: Text
+    images: int = 0
+    tool_calls: Sequence[CalledTool] = ()
+
+
+@frozen(kw_only=True)
+class KeptQuestion:
+    """A question to the model and its answer, with secrets redacted and long texts cut.
+
+    ``at`` is when it was asked, seconds since the epoch. ``digest`` is the one in the audit log's entry of the call.
+    ``left_out`` is the number of older messages that were not kept. ``outcome`` is ``ok`` or an error code.
+    ``queued_ms`` and ``latency_ms`` are as in the reply of THINK. ``first_token_ms`` is the time until the first piece
+    of the answer arrived, ``None`` if none did. ``cost`` is in the currency of ``[llm.prices]``, ``None`` without a
+    price. ``answered_by`` is the model that the provider names.
+    """
+
+    id: int
+    at: float
+    agent_id: int
+    name: str
+    model: str
+    digest: str
+    system: Text | None
+    messages: Sequence[KeptMessage]
+    left_out: int
+    tools: Sequence[str]
+    answer: Text
+    tool_calls: Sequence[CalledTool]
+    answered_by: str | None
+    finish_reason: str | None
+    outcome: str
+    error: Text | None
+    usage: Usage
+    cost: float | None
+    attempts: int
+    queued_ms: float
+    first_token_ms: float | None
+    latency_ms: float

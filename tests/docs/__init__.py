@@ -7,7 +7,7 @@ What a block's language means (a language that isn't listed fails, so that no bl
     stdout or to stderr. One that writes to both fails: in which order the two arrive nothing promises.
     ``$ agentos run`` is the page's kernel: it stays, and each line shown must come, in any order. A block that begins
     with ``^C`` interrupts it; one without any prompt shows more of its output. Commands that only look (``ps``,
-    ``tree``, ``logs``) are repeated until they show what the page shows, for a while.
+    ``tree``, ``logs``, ``events``) are repeated until they show what the page shows, for a while.
 ``bash``
     A script that must succeed. ``make`` only says what it would do, in both.
 ``python`` ``toml`` ``perl`` ``ini``
@@ -22,8 +22,8 @@ What a block's language means (a language that isn't listed fails, so that no bl
     Drawings and formats, the only kind that isn't run; it has no prompt in it.
 
 In expected output ``...`` stands for anything, as a line of its own for any lines. Not compared: clock times, numbers
-of two digits or more, decimals, durations such as ``12s``, ids and pids, and how many spaces there are. The page's
-directory is shown as ``/home/ada``, its runtime directory as ``/run/user/1000``.
+of two digits or more, decimals, durations such as ``12s``, ids, pids and boots, and how many spaces there are. The
+page's directory is shown as ``/home/ada``, its runtime directory as ``/run/user/1000``.
 
 A page that begins no kernel gets one when it first needs it. Pages of one directory stand on the blocks of the
 directory's README.md where ``pages.STANDS_ON`` says so.

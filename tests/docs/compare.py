@@ -7,8 +7,9 @@ ANY = "..."
 MASKS = (
     (r"\x1b\[[0-9;]*m", ""),
     (r"\b\d\d:\d\d:\d\d\b", "TIME"),
-    (r'"(id|pid|agent_id|from_id|delivered_to|parent|uptime_ms|at|sent_at)": [\d.]+', r'"\1": N'),
+    (r'"(id|pid|agent_id|from_id|delivered_to|parent|uptime_ms|at|sent_at|seq|age_ms)": [\d.]+', r'"\1": N'),
     (r"\b(id|pid|agent) \d+", r"\1 N"),
+    (r'"boot": "[0-9a-f]{8}"', '"boot": "HASH"'),
     (r"#\d+", "#N"),
     (r"\b(\w+)-[0-9a-f]{8}\b", r"\1-HASH"),
     (r"^\d+(?=\s)", "N"),

@@ -27,7 +27,7 @@ from tests.docs.compare import missing, same
 from tests.docs.terminal import PATIENCE, Kernel, Shell
 
 BIN = str(Path(sys.executable).parent)
-LOOKS = re.compile(r"agentos (ps|tree|logs|audit|approvals|permissions suggest)\b(?!.* (-f|--follow))")
+LOOKS = re.compile(r"agentos (ps|tree|logs|events|audit|approvals|permissions suggest)\b(?!.* (-f|--follow))")
 WRONG = "wrong.toml"
 BOTH = "it writes to stdout and stderr, whose order nothing promises: show one of them, or join them with 2>&1"
 MAKE = f'make() {{ command make -n -C {shlex.quote(str(ROOT))} "$@" >/dev/null; }}'

@@ -178,7 +178,7 @@ async def test_the_kernels_secrets_are_nowhere_in_what_is_kept() -> None:
     text = f"use {KEY} and hunter2hunter2."
     calls = [ToolCall("1", f"f{KEY}", {f"k {KEY}": [text, {"x": text}]})]
     asked = Question(
-        "gpt",
+        KEY,
         [Message("user", text), Message("assistant", text, calls=calls)],
         system=text,
         tools=[Tool(KEY, Text(text), {"d": text})],

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agentos.services.events import AgentPaused, AgentResumed, Event, Events
+from agentos.services.events import AgentPaused, AgentResumed, Event, Events, KernelStarted, MessageReceived
 
 PAUSED, RESUMED = AgentPaused(1, "a"), AgentResumed(1, "a")
 
@@ -45,3 +45,15 @@ def test_an_event_published_by_a_subscriber_is_delivered_after_the_present_one_t
     events.publish(PAUSED)
 
     assert late == [PAUSED, RESUMED]
+
+
+def test_what_happens_often_is_delivered_to_the_log_alone_and_everything_to_the_log_first() -> None:
+    seen, logged = list[Event](), list[Event]()
+    events = Events([seen.append, lambda event: seen.append(logged[-1])], logged.append)
+    received, started = MessageReceived(1, "a", 2, "b", 5), KernelStarted(None)
+
+    events.publish(received)
+    events.publish(started)
+
+    assert logged == [received, started]
+    assert seen == [started, started]

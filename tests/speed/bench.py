@@ -28,6 +28,7 @@ from tests.speed import (
     measure_http,
     measure_jails,
     measure_llm,
+    measure_metrics,
     measure_permissions,
     measure_replacement,
     measure_spawn,
@@ -75,6 +76,7 @@ GROUPS = (
     Group("tunnel", measure_tunnel.tunnel, measure_tunnel.ROWS),
     Group("state", measure_state.state, measure_state.ROWS),
     Group("events", measure_events.events, measure_events.ROWS),
+    Group("metrics", measure_metrics.metrics, measure_metrics.ROWS),
     Group("beside", measure_beside.beside, measure_beside.ROWS),
     Group("http", measure_http.requests, measure_http.ROWS),
 )

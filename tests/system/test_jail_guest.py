@@ -31,6 +31,7 @@ sys.exit(pytest.main(sys.argv[1:]))
 """
 CHOSEN = (
     "test_jail_record.py::test_limits_by_control_groups_are_in_their_files",
+    "test_metrics.py::test_the_figures_are_those_of_the_control_group_s_files_and_of_proc",
     "test_jail_children.py::test_a_childs_control_group_lies_in_its_parents",
     "test_jail_children.py::test_a_childs_memory_counts_as_its_parents",
     "test_jail_children.py::test_a_parents_processes_bound_those_of_its_children",

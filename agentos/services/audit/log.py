@@ -147,6 +147,11 @@ class Audit:
 
     # -- Writing ---------------------------------------------------------------------------------------------------
 
+    @property
+    def waiting(self) -> int:
+        """How many entries wait to be written."""
+        return len(self._queue)
+
     async def intend(self, entry: Entry) -> int | None:
         """See :class:`agentos.kernel.ports.AuditLog`. If cancelled, either nothing was written or it returns first."""
         if entry.kind != "operator" and entry.call != KILL:  # not paced: a runaway agent can be killed at once

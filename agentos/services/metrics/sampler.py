@@ -156,8 +156,7 @@ class Sampler:
     async def sample(self, with_disk: bool = False) -> None:
         """Take a sample of the kernel, the host and all agents, and warn of limits that are near."""
         await self._sample_kernel()
-        await self._sample_agents(None)
-        agents = self.sources.list_agents()
+        agents = await self._sample_agents(None)
         living = {agent.agent_id for agent in agents}
         for kept in (self._last, self._histories):
             for number in kept.keys() - living:
@@ -184,22 +183,27 @@ class Sampler:
         of_kernel = (kernel.cpu, kernel.memory_bytes, kernel.loop_lag_seconds, kernel.connections)
         self._kernel_history.add(kernel.at, (host.cpu, used, *of_kernel, counts.waiting.get("model")))
 
-    async def _sample_agents(self, wanted: Collection[int] | None) -> None:
-        """Sample all running agents, or those with these ids, but none that has a sample of now."""
-        find = self.sources.find_agent
+    async def _sample_agents(self, wanted: Collection[int] | None) -> Sequence[MeasuredAgent]:
+        """Sample all agents, or those with these ids, which are returned; but none that has a sample of now."""
         async with self._sampling:
-            agents = self.sources.list_agents() if wanted is None else [one for one in map(find, wanted) if one]
-            lives = {agent.agent_id: agent.lives for agent in agents}
             readings = await self.sources.read_usage(wanted)
-            for number, reading in readings.items():
-                agent, before = find(number), self._last.get(number)
-                if agent is None or not agent.runs or agent.lives != lives.get(number):
-                    continue  # its life has ended meanwhile
+            agents = self.sources.list_agents() if wanted is None else self._find(wanted)
+            began = time.time() - trio.current_time()  # of Trio's clock
+            for agent in agents:
+                reading, before = readings.get(agent.agent_id), self._last.get(agent.agent_id)
+                if reading is None or not agent.runs or reading.at < began + agent.since:
+                    continue  # its life has ended, or begun, meanwhile
                 if before is not None and (before.lives, before.at) == (agent.lives, reading.at):
                     continue  # the reading was sampled already
-                self._last[number] = figures = measure(agent, reading, before)
-                history = self._histories.get(number) or self._histories.setdefault(number, History(AGENT_COLUMNS))
+                self._last[agent.agent_id] = figures = measure(agent, reading, before)
+                history = self._histories.get(agent.agent_id)
+                if history is None:
+                    history = self._histories[agent.agent_id] = History(AGENT_COLUMNS)
                 history.add(figures.at, (figures.cpu, figures.memory_bytes, figures.pids))
+        return agents
+
+    def _find(self, wanted: Collection[int]) -> Sequence[MeasuredAgent]:
+        return [agent for agent in map(self.sources.find_agent, wanted) if agent is not None]
 
     async def _warn(self, agents: Sequence[MeasuredAgent], with_disk: bool) -> None:
         """Publish warnings. Memory is measured again where it may be near its limit: files in the cache don't count."""

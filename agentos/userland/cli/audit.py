@@ -111,14 +111,12 @@ def refuse_group_options(context: click.Context, name: str) -> None:
 @click.pass_obj
 def export(given: Path | None, /, state_dir: Path | None, **filters: Any) -> None:
     """Print all entries as JSON, one in a line, oldest first."""
-    from agentos.services.audit.query import iterate_all
-
     query = make_query(**filters)
     with log_directory(state_dir or given) as directory:
-        row = None
-        for row in iterate_all(directory, query):
-            print_json_lines([row.wire_fields])
-        if row is None:
+        entry = None
+        for entry in iterate_entries(directory, query):
+            print_json_lines([entry])
+        if entry is None:
             explain_no_match(directory, query)
 
 
@@ -136,12 +134,10 @@ def summary(
 
     Lives, calls, files, commands, hosts, messages, tokens and refusals, with the most frequent of each.
     """
-    from agentos.services.audit.query import iterate_all
-
     query, found = make_query(name, (), None, since, until), Summary()
     with log_directory(state_dir or given) as directory:
-        for row in iterate_all(directory, query):
-            found.add(row.wire_fields)
+        for entry in iterate_entries(directory, query):
+            found.add(entry)
         if not found.entries:
             explain_no_match(directory, query)
     if as_json:
@@ -251,6 +247,15 @@ def make_query(
         since=read_time(since, "--since"),
         until=read_time(until, "--until"),
     )
+
+
+def iterate_entries(directory: Path, query: "Query", **conditions: Any) -> Iterator[Entry]:
+    """All entries that match, oldest first; ``conditions`` replace those of the query."""
+    from msgspec.structs import replace
+
+    from agentos.services.audit.query import iterate_all
+
+    return (row.wire_fields for row in iterate_all(directory, replace(query, **conditions)))
 
 
 def check_call_name(call: str) -> str:

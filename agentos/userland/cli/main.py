@@ -33,6 +33,7 @@ COMMANDS = {
     "pause": "agents",
     "resume": "agents",
     "logs": "logs",
+    "events": "events",
     "send": "messages",
     "state": "state",
     "think": "think",

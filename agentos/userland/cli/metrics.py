@@ -113,7 +113,7 @@ def agent_facts(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "name", f"{found['name']} (id {found['agent_id']}), {found['status']}{age}"
     total, group, process = found["total_cpu_seconds"], found["cgroup"], found["process"]
     in_all = f", {total:.2f} s in all lives" if total is not None else ""
-    yield "cpu", f"{format_percent(cpu_of(found))}% of a core{in_all}"
+    yield "cpu", f"{format_rate(cpu_of(found))} of a core{in_all}"
     if group is not None:
         yield (
             "memory",
@@ -159,7 +159,7 @@ def system_facts(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     lag = f", loop lag {own['loop_lag_seconds'] * 1000:.1f} ms" if own["loop_lag_seconds"] is not None else ""
     yield (
         "kernel",
-        f"{format_percent(own['cpu'])}% of a core, {format_bytes(own['memory_bytes'])}, "
+        f"{format_rate(own['cpu'])} of a core, {format_bytes(own['memory_bytes'])}, "
         f"{own['fds']} of {own['fds_limit']} descriptors, "
         f"{own['connections']} of {own['connections_limit']} connections{lag}",
     )
@@ -181,8 +181,8 @@ def format_cores(cores: float | None) -> str:
     return UNKNOWN if cores is None else f"{cores:.2f}"
 
 
-def format_rate(cores: float) -> str:
-    return f"{format_percent(cores)}%"
+def format_rate(cores: float | None) -> str:
+    return UNKNOWN if cores is None else f"{format_percent(cores)}%"
 
 
 def format_memory(size: float) -> str:

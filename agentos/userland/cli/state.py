@@ -1,14 +1,30 @@
 """``agentos state``: the global keys that agents and people share."""
 
 import json
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import click
 
 from agentos_sdk import AgentOSClient
 from agentos_sdk.quantities import seconds
 
-from .common import Failed, check_reply, json_option, kernel, print_json, print_result, printable, socket_option
+from .common import (
+    Failed,
+    check_reply,
+    cut_middle,
+    json_option,
+    kernel,
+    plural,
+    print_json,
+    print_result,
+    printable,
+    socket_option,
+    table_width,
+)
+from .events import PAGE, POLL_SECONDS
 from .messages import parse_message
 
 
@@ -87,6 +103,44 @@ def rm(key: str, socket_path: str | None, as_json: bool) -> None:
     if not reply["deleted"]:
         raise missing_key(key)
     print_result(f"{printable(key)} is deleted", reply, as_json)
+
+
+@state.command()
+@click.argument("prefix", default="")
+@json_option
+@socket_option
+def watch(prefix: str, socket_path: str | None, as_json: bool) -> None:
+    """Show each change of a key, or of those that begin with PREFIX.
+
+    The value is the present one: if a key changes faster than it can be read, some values are left out. --json prints
+    the events, which have no value.
+    """
+    try:
+        with kernel(socket_path) as client:
+            check_reply(client.subscribe(["STATE_CHANGED"], prefix=prefix))
+            while True:
+                page = check_reply(client.poll_events(PAGE, POLL_SECONDS))
+                if page["missed"] and not as_json:
+                    click.secho(f"({plural(page['missed'], 'change')} more)", fg="bright_black", err=True)
+                for event in page["events"]:
+                    if event["data"]["scope"] == "global":
+                        print_json(event) if as_json else print_change(client, event)
+                sys.stdout.flush()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def print_change(client: AgentOSClient, event: Mapping[str, Any]) -> None:
+    key, version = event["data"]["key"], event["data"]["version"]
+    found = None if event["data"]["deleted"] else check_reply(client.fetch(key, "global"))
+    if found is None:
+        text = "is deleted"
+    elif not found["exists"] or found["version"] != version:
+        text = f"had the version {version}"
+    else:
+        text = f"= {json.dumps(found['value'], ensure_ascii=False)}"
+    line = f"{time.strftime('%H:%M:%S', time.localtime(event['at']))} {printable(key)} {printable(text)}"
+    click.echo(cut_middle(line, table_width()) if sys.stdout.isatty() else line)
 
 
 def list_keys(client: AgentOSClient, prefix: str) -> Iterator[str]:

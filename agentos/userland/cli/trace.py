@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from .audit import log_directory, make_query
+from .audit import iterate_entries, log_directory, make_query
 from .common import Failed, check_reply, json_option, kernel, print_json, socket_option, table_width
 from .times import format_time
 from .trace_lives import LIFE_CALLS, Life, Trace, find_lives
@@ -40,10 +40,10 @@ def trace(
     socket_path: str | None,
     as_json: bool,
 ) -> None:
-    """Show a life of the agent NAME (or with that id) as a waterfall of calls.
+    """Show a life of the agent NAME as a waterfall of calls.
 
-    When each call began, how long it took and what it was about; for questions to the model also how long they
-    waited in the line (░). It is read from the audit log, so no kernel has to run, except for --contents.
+    Each call has its start, its duration and its object; a question to the model also its time in the line (░).
+    NAME may be an id. It is read from the audit log, so no kernel has to run, except for --contents.
     """
     questions = read_questions(name, socket_path) if contents else []
     life, number, count, found = read_life(name, number, most, state_dir)
@@ -79,13 +79,9 @@ def trace(
 
 def read_life(name: str, number: int, most: int, state_dir: Path | None) -> tuple[Life, int, int, Trace]:
     """The chosen life, its number and the number of lives in the log, and its calls."""
-    from msgspec.structs import replace
-
-    from agentos.services.audit.query import iterate_all
-
     query = make_query(name, (), None, None, None)
     with log_directory(state_dir) as directory:
-        lives = find_lives(row.wire_fields for row in iterate_all(directory, replace(query, calls=LIFE_CALLS)))
+        lives = find_lives(iterate_entries(directory, query, calls=LIFE_CALLS))
         if not lives:
             raise Failed(f"no life of {name} is in the audit log; `agentos audit {name}` shows what else it has of it")
         index = number - 1 if number > 0 else len(lives) + number
@@ -93,9 +89,9 @@ def read_life(name: str, number: int, most: int, state_dir: Path | None) -> tupl
             raise Failed(f"--life {number}: {name} has {len(lives)} in the log: 1 to {len(lives)}, or -1 for the last")
         life = lives[index]
         found = Trace(life.began, most)
-        for row in iterate_all(directory, replace(query, since=life.began, until=life.next_began)):
-            if row.agent == life.agent_id:
-                found.add(row.wire_fields)
+        for entry in iterate_entries(directory, query, since=life.began, until=life.next_began):
+            if entry["agent_id"] == life.agent_id:
+                found.add(entry)
     return life, index + 1, len(lives), found
 
 

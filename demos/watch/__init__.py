@@ -1,0 +1,1 @@
+"""An agent that watches another one, and a person who watches both."""

@@ -1,0 +1,65 @@
+"""Events as lines: each type has one, of 80 columns, and nothing that an agent wrote reaches the terminal as it is."""
+
+import json
+import re
+import time
+from typing import Any
+
+import pytest
+
+from agentos.services.event_log.records import PLAIN, SPECIAL, describe
+from agentos.userland.cli.event_text import DESCRIPTIONS, format_event
+from tests.docs.test_events_page import example
+
+LONG = "worker-" + "9" * 100
+HOSTILE = "\x1b]52;c;cm0gLXJm\x07\nwith a second line\u202e and more of it " + "y" * 200
+
+
+def as_sent(kind: type[Any], text: str) -> dict[str, Any]:
+    """An event as a client gets it, with this text in each field that is a text."""
+    draft = describe(example(kind))
+    assert draft is not None
+    data = {name: text if value == "x" else value for name, value in json.loads(draft.data).items()}
+    if draft.type == "CONFIG_RELOADED":
+        data |= {"changes": [["added", text, []]], "settings": [text], "kernel_restart": [text]}
+    return {"type": draft.type, "data": data, "source_agent_id": 7, "severity": draft.severity, "at": time.time()}
+
+
+def test_each_type_has_a_description() -> None:
+    types = {as_sent(kind, "x")["type"] for kind in (*PLAIN, *SPECIAL)}
+
+    assert set(DESCRIPTIONS) == types - {"CUSTOM"}
+
+
+@pytest.mark.parametrize("kind", [*PLAIN, *SPECIAL])
+@pytest.mark.parametrize("text", [LONG, HOSTILE])
+def test_no_text_of_an_agent_makes_a_line_longer_or_gets_to_the_terminal_as_it_is(kind: type[Any], text: str) -> None:
+    line = format_event(as_sent(kind, text), 80, coloured=False)
+
+    assert len(line) <= 80
+    assert line.isprintable()
+    whole = format_event(as_sent(kind, text), None, coloured=True)
+    assert re.sub(r"\x1b\[[0-9;]+m", "", whole).isprintable()
+
+
+def test_lines_say_what_has_happened() -> None:
+    def line(kind: str, data: object, severity: str = "info") -> str:
+        event = {"type": kind, "data": data, "source_agent_id": 7, "severity": severity, "at": time.time()}
+        return format_event(event, 80, coloured=False)[9:]
+
+    assert line("AGENT_EXITED", {"name": "a", "reason": "exit status 3"}) == "AGENT_EXITED       a: exit status 3"
+    assert line("AGENT_RESTARTING", {"name": "a", "delay": 0.5, "failures": 2}) == (
+        "AGENT_RESTARTING   a: in 0.5 s (failure 2 in a row)"
+    )
+    changed = {"scope": "global", "key": "plan", "version": 3, "owner_id": None, "deleted": False}
+    assert line("STATE_CHANGED", changed) == "STATE_CHANGED      plan: version 3"
+    private = changed | {"scope": "agent", "owner_id": 7, "deleted": True}
+    assert line("STATE_CHANGED", private) == "STATE_CHANGED      plan: deleted, scope agent of caller 7"
+    assert line("custom.done", {"rows": 3}) == 'custom.done        agent 7: {"rows": 3}'
+    assert line("custom.done", 5) == "custom.done        agent 7: 5"
+
+
+def test_a_severity_has_a_colour() -> None:
+    failed = {"type": "AGENT_FAILED", "data": {"name": "a", "reason": "x"}, "severity": "error", "at": time.time()}
+
+    assert "\x1b[31mAGENT_FAILED      \x1b[0m" in format_event(failed, 80, coloured=True)

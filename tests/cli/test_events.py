@@ -1,0 +1,124 @@
+"""``agentos events`` and ``agentos state watch``: what they print, in a pipe and on a terminal."""
+
+import contextlib
+import json
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+from tests.cli.conftest import Agentos
+from tests.cli.terminal import Terminal
+from tests.conftest import StartKernel
+from tests.support.kernel import Kernel, environment, until
+
+
+@contextlib.contextmanager
+def following(kernel: Kernel, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
+    command = [sys.executable, "-m", "agentos", *arguments, "--socket", kernel.socket]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment(kernel.place)) as process:
+        yield process
+        process.kill()
+
+
+def line(process: "subprocess.Popen[str]") -> str:
+    """The next line without its time."""
+    assert process.stdout is not None
+    return process.stdout.readline()[9:].rstrip("\n")
+
+
+def test_events_of_an_agent_are_lines(kernel: Kernel, agentos: Agentos) -> None:
+    number = kernel.spawn("short", ["sh", "-c", "sleep 0.4; exit 3"])
+    with kernel.client() as client:
+        client.wait("short")
+
+    shown = agentos("events", "--agent", "short").stdout.splitlines()
+
+    kinds = [each.split()[1] for each in shown]
+    assert kinds == ["AGENT_SPAWNED", "AGENT_READY", "AGENT_EXITED"]
+    assert shown[-1][9:] == "AGENT_EXITED       short: exit status 3"
+    assert agentos("events", "--agent", str(number), "--since", "10m").stdout.splitlines() == shown
+    states = agentos("events", "--agent", "short", "--type", "AGENT_STATE").stdout
+    assert [each.rpartition(" ")[2] for each in states.splitlines()] == ["starting", "running", "exited"]
+    found = [json.loads(each) for each in agentos("events", "--agent", "short", "--json").stdout.splitlines()]
+    assert [event["type"] for event in found] == kinds
+    assert found[-1]["data"]["reason"] == "exit status 3"
+
+
+def test_the_last_hundred_are_shown_and_with_a_time_all_from_then_on(kernel: Kernel, agentos: Agentos) -> None:
+    with kernel.client() as client:
+        for step in range(120):
+            client.emit_event("custom.step", step)
+
+    shown = agentos("events", "--type", "custom.step").stdout.splitlines()
+    assert [each.rpartition(" ")[2] for each in shown] == [str(step) for step in range(20, 120)]
+    assert len(agentos("events", "--type", "custom.step", "--since", "1h").stdout.splitlines()) == 120
+    assert agentos("events", "--type", "custom.step", "--since", "2999-01-01").stdout == ""
+
+
+def test_following_goes_on_until_it_is_interrupted(kernel: Kernel) -> None:
+    with kernel.client() as client:
+        client.emit_event("custom.later", 1)
+        with following(kernel, "events", "-f", "--type", "custom.later") as process:
+            assert line(process).endswith(": 1")
+            client.emit_event("custom.other", 2)
+            client.emit_event("custom.later", {"n": 3})
+            assert line(process).endswith(': {"n": 3}')
+            process.send_signal(signal.SIGINT)
+            assert process.wait() == 130
+
+
+def test_the_end_of_the_kernel_is_said(start_kernel: StartKernel) -> None:
+    kernel = start_kernel()
+    with following(kernel, "events", "-f") as process:
+        assert line(process) == "KERNEL_STARTED     kernel: ready"
+        kernel.kill()
+        _, errors = process.communicate(timeout=60)
+
+        assert errors.startswith(f"agentos: the connection to the kernel at {kernel.socket} broke")
+        assert process.returncode == 1
+    kernel.start_again()
+    kernel.wait_ready()
+
+
+def test_what_an_agent_emits_moves_no_cursor_and_fits_the_terminal(kernel: Kernel) -> None:
+    with kernel.client() as client:
+        client.emit_event("custom.evil", "\x1b]0;title\x07\x9b2J\u202e" + "x" * 500)
+        client.store("evil\u202e" + "k" * 200, 1)
+    terminal = Terminal(kernel, "events", "--type", "custom.evil", "--type", "STATE_CHANGED")
+    try:
+        terminal.wait_for("STATE_CHANGED")
+        assert terminal.end() == 0
+    finally:
+        terminal.close()
+
+    shown = terminal.shown.replace("\r", "").splitlines()
+    assert len(shown) == 2
+    for each in shown:
+        assert len(each) <= 80
+        assert each.isprintable()
+
+
+def test_a_wrong_type_is_named(agentos: Agentos) -> None:
+    wrong = agentos("events", "--type", "AGENT_EXPLODED")
+    assert wrong.returncode == 1
+    assert "AGENT_EXPLODED" in wrong.stderr
+    assert json.loads(agentos("events", "--type", "x", "--json").stdout)["code"] == "bad_request"
+
+
+def test_changes_of_keys_are_watched_with_their_values(kernel: Kernel) -> None:
+    with kernel.client() as client, following(kernel, "state", "watch", "plan") as process:
+        assert process.stdout is not None
+        out = process.stdout
+        until(lambda: client.store("plan.begun", True) and select.select([out], [], [], 0.1)[0], "it watches")
+        client.store("other", 1)
+        client.store("plan.a", {"step": "\x1b[2J"})
+        while not (found := line(process)).startswith("plan.a"):
+            assert found == "plan.begun = true" or found.startswith("plan.begun had the version")
+        assert found == 'plan.a = {"step": "\\u001b[2J"}'
+        client.delete("plan.a")
+        assert line(process) == "plan.a is deleted"
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 130

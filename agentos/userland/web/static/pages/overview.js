@@ -11,6 +11,9 @@ import { ORDER, glyph, stateColour, stateWord } from "../parts/state.js";
 
 /** @typedef {{key: string, glyph: string, colour: string, name: string, state: unknown, text: unknown, row?: Record<string, any>, approval?: Record<string, any>}} Item */
 
+/** Events of ordinary work, and AGENT_STATE, which repeats others: the page of events has them. */
+const ROUTINE = ["AGENT_STATE", "STATE_CHANGED", "MESSAGE_RECEIVED", "CUSTOM", "TASK_STEP"];
+
 /** Approvals by deadline, failed, unhealthy, backing off, the rest. @returns {Item[]} */
 export function attention() {
   /** @type {Item[]} */
@@ -55,8 +58,7 @@ export function overview() {
   const items = attention();
   const counts = kernel.get()?.agents ?? {};
   const shown = items.slice(0, 30);
-  // Each change of a state has an event of its own, which says why; AGENT_STATE only repeats it.
-  const shownEvents = events.get().filter((event) => event.type !== "AGENT_STATE").slice(-12).reverse();
+  const shownEvents = events.get().filter((event) => !ROUTINE.includes(event.type)).slice(-12).reverse();
   return html`
     <section aria-label="needs attention">
       <h2 class="label">Needs attention (${items.length})</h2>

@@ -1,5 +1,6 @@
 // One event as a line.
 
+import { agents } from "../core/feed.js";
 import { html } from "../core/html.js";
 import { duration, exactTime, number, timeOfDay, visible } from "./format.js";
 import { stateWord } from "./state.js";
@@ -9,7 +10,8 @@ const COLOURS = { info: "muted", warning: "warn", error: "bad" };
 
 /** @param {Record<string, any>} event */
 export function eventLine(event) {
-  const about = event.data?.name ?? (event.source_agent_id ? `agent ${event.source_agent_id}` : "kernel");
+  const id = event.source_agent_id;
+  const about = event.data?.name ?? (id ? (agents.peek().get(id)?.name ?? `agent ${id}`) : "kernel");
   return html`<div class="event">
     <time class="muted" title=${exactTime(event.at)}>${timeOfDay(event.at)}</time>
     <span class="cut">${visible(about)}</span>
@@ -21,7 +23,7 @@ export function eventLine(event) {
 /** The data without what the line says already. @param {Record<string, any>} data */
 export function describe(data) {
   return Object.entries(data)
-    .filter(([key, value]) => !["name", "agent_id"].includes(key) && value !== null && value !== "")
+    .filter(([key, value]) => !["name", "agent_id", "owner_id"].includes(key) && value !== null && value !== "" && value !== false)
     .map(([key, value]) => (key === "state" ? stateWord(value) : ["reason", "text"].includes(key) ? visible(value) : `${key} ${shown(key, value)}`))
     .join(" · ");
 }

@@ -164,9 +164,13 @@ def test_text_of_agents_stays_text(open_page: Open, kernel: Kernel) -> None:
     with kernel.connect() as wire:
         from tests.support.wire import EMIT
 
-        wire.call(EMIT, {"event_type": "CUSTOM", "data": {"text": HOSTILE + "‮evil"}})
+        wire.call(EMIT, {"event_type": "CUSTOM", "data": {"text": HOSTILE + "\N{RIGHT-TO-LEFT OVERRIDE}evil"}})
     page = open_page("events")
-    page.locator("#main", has_text=HOSTILE + "‹U+202E›evil").wait_for()
+    page.locator(
+        "#main",
+        has_text=HOSTILE
+        + "\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK}U+202E\N{SINGLE RIGHT-POINTING ANGLE QUOTATION MARK}evil",
+    ).wait_for()
     assert page.locator("#main img").count() == 0
 
 

@@ -13,10 +13,11 @@ define PYTEST
   $(BIN)/python -m pytest -m alone $(1) && exit $$status
 endef
 
-.PHONY: help demo test night security check format generate bench stages cover docs roads clean
+.PHONY: help demo dashboard test night security check format generate bench stages cover docs roads clean
 
 help:
 	@echo "make demo      set up, then show isolation and supervision, offline"
+	@echo "make dashboard set up, then start a lively tree with its dashboard"
 	@echo "make test      set up, then run all tests on two cores"
 	@echo "make night     all tests, at random and with more rounds"
 	@echo "make security  set up, then run the attacks alone"
@@ -47,6 +48,9 @@ $(READY): $(RUN_READY)
 demo: $(RUN_READY)
 	@$(BIN)/python -m demos.security --brief
 	@$(BIN)/python -m demos.supervision_tree
+
+dashboard: $(RUN_READY)
+	@$(BIN)/agentos run demos/dashboard/agentos.toml --state-dir .dashboard
 
 test: $(READY)
 	$(call PYTEST,)

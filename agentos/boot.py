@@ -54,6 +54,7 @@ from .kernel.record import record_kernel
 from .network_setup import Network, read_secrets
 from .permissions.answers import TABLES as ANSWERS
 from .permissions.approval_entries import TABLES as APPROVALS
+from .programs import Program, ProgramHost
 from .sandbox.report import probe
 from .services.audit.log import open_audit
 from .services.audit.traffic import Traffic
@@ -85,6 +86,7 @@ class Settings:
     state_dir: Path
     show: Subscriber
     watch: bool = False
+    programs: Sequence[Program] = ()  # run in the kernel's process while it serves
 
 
 def run(settings: Settings) -> str | None:
@@ -288,6 +290,9 @@ class Kernel:
                         nursery.start_soon(service.serve)
                     if self.settings.watch:
                         nursery.start_soon(Watch(self.reload).serve)
+                    host = ProgramHost(self.callers, self.poller, self.connection_limit, self.network.egress, dismiss)
+                    for program in self.settings.programs:
+                        nursery.start_soon(host.run, program)
                     nursery.start_soon(self.probe_host)
                     nursery.start_soon(self.write_counts)
                     await nursery.start(self.obey_signals, nursery)

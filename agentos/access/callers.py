@@ -112,14 +112,16 @@ class Callers:
     async def admit(self, peer: Peer) -> Caller:
         """The caller of a new connection on the operator's socket: the operator, or an agent found by ancestry."""
         agent = await self.peers.identify(peer)
-        if agent is not None:
-            return agent.caller
+        return agent.caller if agent is not None else self.admit_operator(peer.uid)
+
+    def admit_operator(self, uid: int, name: str | None = None) -> Caller:
+        """The operator on a connection of its own, of a process of ``uid``; ``name`` stands in the audit log."""
         number = self._admit(LEVELS["unrestricted"], self.names, None, is_operator=True)
         self.mail.open(number)
         # The whole table: an unrestricted set refuses no call, and to ask it about each one takes longer than the rest.
-        caller = Caller(number, "operator", f"operator#{number}", self._table, self.authorizer, self.audit)
+        caller = Caller(number, "operator", name or f"operator#{number}", self._table, self.authorizer, self.audit)
         caller.counts = self.operator_counts
-        caller.become, caller.approvals, caller.uid = self.become, self.approvals, peer.uid
+        caller.become, caller.approvals, caller.uid = self.become, self.approvals, uid
         return caller
 
     def dismiss(self, caller: Caller) -> None:

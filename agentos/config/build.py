@@ -28,6 +28,7 @@ from agentos.config.permissions import read_agent_permissions, read_permissions
 from agentos.config.schema import (
     AgentTable,
     ApprovalTable,
+    DashboardTable,
     FileTable,
     KernelSettings,
     LogTable,
@@ -46,6 +47,7 @@ from agentos.telemetry.settings import MetricsSettings, OtelSettings
 from agentos_sdk.codec import path
 from supervisors import Backoff, ChildSpec, SupervisorSpec
 
+from .dashboard import DashboardSettings, read_dashboard
 from .reader import Reader, ReadTable
 from .start_order import find_order_mistakes
 from .toml_lines import Keys
@@ -71,6 +73,7 @@ PLACES = {
     "kernel": KernelSettings,
     "logs": LogTable,
     "approvals": ApprovalTable,
+    "dashboard": DashboardTable,
     "llm": LLMTable,
     "http": HttpTable,
     "metrics": MetricsTable,
@@ -103,6 +106,7 @@ class Builder(Reader):
         self.metrics = MetricsSettings()
         self.otel = OtelSettings()
         self.approvals = ApprovalSettings()
+        self.dashboard: DashboardSettings | None = None
 
     def build(self, data: object) -> tuple[KernelSettings, LLMSettings, Mapping[str, PermissionSet], GroupSpec]:
         """The kernel's settings, the model's settings, the permission sets, and the root of the tree."""
@@ -112,6 +116,7 @@ class Builder(Reader):
         paths = {name: self.resolve_path(getattr(kernel, name)) for name in ("socket", "state_dir")}
         self.logs = self._read_logs(self.read(LogTable, file.logs, ("logs",)))
         self.http = read_http(self, file.http)
+        self.dashboard = read_dashboard(self, file.dashboard)
         self.metrics = read_metrics(self, file.metrics)
         self.otel = read_otel(self, file.otel)
         self.approvals = self._read_approvals(self.read(ApprovalTable, file.approvals, ("approvals",)))

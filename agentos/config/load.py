@@ -19,6 +19,7 @@ from agentos_sdk.codec import is_deeper
 from agentos_sdk.codec import path as dotted
 
 from .build import ROOT, Builder
+from .dashboard import DashboardSettings
 from .toml_lines import Keys, find_lines
 
 MAX_BYTES = 4 << 20
@@ -41,6 +42,7 @@ class Config:
     logs: LogSettings = LogSettings()
     http: HttpSettings = HttpSettings()
     approvals: ApprovalSettings = ApprovalSettings()
+    dashboard: DashboardSettings | None = None
     metrics: MetricsSettings = MetricsSettings()
     otel: OtelSettings = OtelSettings()
 
@@ -86,7 +88,7 @@ def load(path: str | Path) -> Config:
     kernel, llm, permissions, root = builder.build(data)
     if builder.mistakes:
         raise ConfigError(_locate_mistakes(name, text, builder.mistakes))
-    parts = (builder.logs, builder.http, builder.approvals, builder.metrics, builder.otel)
+    parts = (builder.logs, builder.http, builder.approvals, builder.dashboard, builder.metrics, builder.otel)
     return Config(kernel, llm, root, file.parent, file, permissions, *parts)
 
 

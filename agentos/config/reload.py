@@ -179,6 +179,8 @@ def compare_configs(old: Config, new: Config, live_limits: Collection[str]) -> R
         for name in list_fields(gets)
         if getattr(had, name) != getattr(gets, name) and (table, name) != ("http", "secrets")  # they hold at once
     ]
+    if old.dashboard != new.dashboard:
+        restart.append("dashboard")
     return Reloaded(
         compare_trees(old.root, new.root, live_limits),
         [f"permissions.{name}" for name in sets],

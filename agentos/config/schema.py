@@ -104,12 +104,21 @@ class ApprovalTable:
 
 
 @frozen(kw_only=True)
+class DashboardTable:
+    """``[dashboard]``: ``listen`` is HOST:PORT; ``allowed_hosts`` are names by which a reverse proxy is reached."""
+
+    listen: str | None = None
+    allowed_hosts: Sequence[str] | None = None
+
+
+@frozen(kw_only=True)
 class FileTable:
     """The whole file. Its parts are read one by one, so that a mistake in one doesn't hide mistakes in another."""
 
     kernel: object = field(factory=dict)
     logs: object = field(factory=dict)
     approvals: object = field(factory=dict)
+    dashboard: object = None
     llm: object = field(factory=dict)
     http: object = field(factory=dict)
     metrics: object = field(factory=dict)

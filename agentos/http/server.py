@@ -33,6 +33,7 @@ LINGER_TIMEOUT = (
     2.0  # seconds in which further input is read and dropped; otherwise the client may not see the response
 )
 READ_SIZE = 64 << 10
+MAX_MESSAGE = 64 << 10  # bytes of one message on a WebSocket; a larger one closes it
 SERVICE_UNAVAILABLE = (
     b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 )
@@ -115,6 +116,7 @@ class HTTPConnection:
         config = Config()
         config.errorlog = config.accesslog = None
         config.include_server_header = False
+        config.websocket_max_message_size = MAX_MESSAGE
         app, context, state = ASGIWrapper(self._app), WorkerContext(None), ConnectionState({})
         async with TaskGroup() as tasks:
             protocol = HTTP1(app, config, context, tasks, state, False, None, None, self._handle_event)

@@ -167,22 +167,29 @@ class Listener:
             finally:
                 self._admitting -= 1
                 self._admit_next()
-            try:
-                full = self.connection_limit.describe_full(caller)
-                if full is not None:
-                    refuse(sock, Busy(full))
-                    return
-                caller.allowance.connections += 1
-                self.connection_limit.connections += 1
-                try:
-                    await Connection(sock, caller, self.poller).serve()
-                except Exception as bug:
-                    internal(bug, f"a connection of {caller.name}, which it ended")
-                finally:
-                    caller.allowance.connections -= 1
-                    self.connection_limit.connections -= 1
-            finally:
-                self.dismiss(caller)
+            await serve_connection(sock, caller, self.connection_limit, self.poller, self.dismiss)
+
+
+async def serve_connection(
+    sock: socket.socket, caller: Caller, limit: ConnectionLimit, poller: Poller, dismiss: Callable[[Caller], None]
+) -> None:
+    """Serve an admitted connection until it is over, unless ``limit`` is reached; a defect ends this one alone."""
+    try:
+        full = limit.describe_full(caller)
+        if full is not None:
+            refuse(sock, Busy(full))
+            return
+        caller.allowance.connections += 1
+        limit.connections += 1
+        try:
+            await Connection(sock, caller, poller).serve()
+        except Exception as bug:
+            internal(bug, f"a connection of {caller.name}, which it ended")
+        finally:
+            caller.allowance.connections -= 1
+            limit.connections -= 1
+    finally:
+        dismiss(caller)
 
 
 def refuse(sock: socket.socket, error: Exception) -> None:

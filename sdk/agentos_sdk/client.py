@@ -47,16 +47,23 @@ async def connect(
     :class:`ConnectionFailed` if there is no kernel, the ``CallError`` if it refuses the guest.
     """
     path = socket_path or default_socket()
-    sock = await open_connection(path)
+    hello = Hello(protocol=2, as_=name, level=level, permissions=permissions, approval_timeout=approval_timeout)
+    async with attach(await open_connection(path), path, hello) as kernel:
+        yield kernel
+
+
+@asynccontextmanager
+async def attach(sock: trio.socket.SocketType, path: str, hello: Hello) -> AsyncIterator["Kernel"]:
+    """The client of a connected socket, whose first call is ``hello``; ``path`` names it. Closes the socket.
+
+    Raises as :func:`connect` does.
+    """
     failure: Exception | None = None
     try:
         async with trio.open_nursery() as nursery:
             kernel = Kernel(path, trio.SocketStream(sock))
             nursery.start_soon(kernel._read)
             try:
-                hello = Hello(
-                    protocol=2, as_=name, level=level, permissions=permissions, approval_timeout=approval_timeout
-                )
                 await kernel._greet(hello)
                 nursery.start_soon(kernel._write)
                 yield kernel

@@ -38,6 +38,7 @@ COMMANDS = {
     "state": "state",
     "think": "think",
     "http": "http",
+    "dashboard": "dashboard",
     "usage": "usage",
     "metrics": "metrics",
     "budget": "usage",

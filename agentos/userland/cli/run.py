@@ -17,6 +17,9 @@ from .main import CONFIG
 
 if TYPE_CHECKING:
     from agentos.config.load import Config
+    from agentos.programs import Program
+
+    from .console import Console
 
 STATE_DIR = (
     "What must survive the kernel: database, audit log, kept workspaces, agents' uids, the lock, the last run's id."
@@ -28,8 +31,18 @@ STATE_DIR = (
 @click.option("--socket", "socket", metavar="PATH", help="Where to listen.")
 @click.option("--state-dir", metavar="DIR", type=click.Path(path_type=Path), help=STATE_DIR)
 @click.option("--watch", is_flag=True, help="Reload FILE when it is saved; restart an agent when its script is.")
+@click.option("--dashboard", is_flag=True, help="Serve the dashboard and print its link, also without [dashboard].")
+@click.option("--insecure-listen", is_flag=True, help="Allow it on another address than the loopback's, without TLS.")
 @click.option("--json", "as_json", is_flag=True, help="Print each line as a JSON object.")
-def run(file: Path | None, socket: str | None, state_dir: Path | None, watch: bool, as_json: bool) -> None:
+def run(
+    file: Path | None,
+    socket: str | None,
+    state_dir: Path | None,
+    watch: bool,
+    dashboard: bool,
+    insecure_listen: bool,
+    as_json: bool,
+) -> None:
     """Run a kernel with the tree that FILE describes.
 
     The default for FILE is ./agentos.toml if there is one. Ctrl-C stops the agents in order, a second one hurries. The
@@ -57,8 +70,9 @@ def run(file: Path | None, socket: str | None, state_dir: Path | None, watch: bo
     state = state_dir or Path(config.kernel.state_dir or default_state_dir(project))
     with Console(config.kernel.log_level, as_json) as console:
         show = RunDisplay(console, manager, path, has_file=file is not None).show
+        programs = dashboard_programs(config, dashboard, insecure_listen, project_id(project), state, console)
         try:
-            gave_up = boot(Settings(config, os.path.abspath(path), state.absolute(), show, watch))
+            gave_up = boot(Settings(config, os.path.abspath(path), state.absolute(), show, watch, programs))
         except BootError as error:
             raise Failed(str(error)) from None
         result = "stopped" if gave_up is None else gave_up
@@ -68,6 +82,25 @@ def run(file: Path | None, socket: str | None, state_dir: Path | None, watch: bo
             console.say("`agentos logs --last-run` shows the log of this run, with the last state of each agent")
         manager.notify("STOPPING=1", f"STATUS={result}")
     sys.exit(0 if gave_up is None else 1)
+
+
+def dashboard_programs(
+    config: "Config", wanted: bool, insecure: bool, kernel_id: str, state_dir: Path, console: "Console"
+) -> "list[Program]":
+    """The dashboard, if ``--dashboard`` or the configuration asks for it. Raises ``Failed``."""
+    from agentos.config.dashboard import DashboardSettings
+
+    settings = config.dashboard or (DashboardSettings() if wanted else None)
+    if settings is None:
+        return []
+    from agentos.userland.web import serve  # 0.2 s
+
+    options = serve.DashboardOptions(settings.host, settings.port, settings.allowed_hosts, insecure)
+    try:
+        listener = serve.open_listener(options)
+    except serve.DashboardError as error:
+        raise Failed(str(error)) from None
+    return [serve.Program(listener, options, kernel_id, state_dir.absolute(), console.say)]
 
 
 def load_configuration(file: Path | None, as_json: bool) -> "Config":

@@ -1,0 +1,66 @@
+"""Programs in the kernel's own process, such as the dashboard: they use the kernel by system calls, as its operator."""
+
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import trio
+from attrs import define
+
+from .access.callers import Callers
+from .kernel.caller import Caller
+from .kernel.internal_errors import internal
+from .kernel.listener import ConnectionLimit, serve_connection
+from .kernel.poller import Poller
+from .services.http.egress import Egress
+
+if TYPE_CHECKING:
+    from hypercorn.typing import ASGIFramework
+
+
+@define(eq=False)
+class ProgramHost:
+    """What a program gets of the kernel: connections to it, and a server for its own listening sockets."""
+
+    callers: Callers
+    poller: Poller
+    connection_limit: ConnectionLimit
+    egress: Egress
+    dismiss: Callable[[Caller], None]
+
+    @asynccontextmanager
+    async def connect(self, name: str) -> AsyncIterator[socket.socket]:
+        """The program's end of a connection to the kernel as its operator, which ends with the block.
+
+        ``name`` is the caller's in the audit log. HELLO may make the connection a guest's with lesser rights.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        with ours, theirs:
+            caller = self.callers.admit_operator(os.geteuid(), name)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(serve_connection, ours, caller, self.connection_limit, self.poller, self.dismiss)
+                yield theirs
+                nursery.cancel_scope.cancel()
+
+    async def serve_http(self, listener: socket.socket, app: "ASGIFramework", name: str) -> None:
+        """Serve an ASGI application, also its WebSockets, until cancelled. Agents can't connect to the listener."""
+        from .http.server import HTTPListener  # hypercorn: 0.1 s and 20 MiB, loaded only if needed
+
+        caller = self.callers.admit_operator(os.geteuid(), name)
+        try:
+            with self.egress.refuse(listener):
+                await HTTPListener(listener, self.connection_limit, caller, app).serve()
+        finally:
+            self.callers.dismiss(caller)
+
+    async def run(self, program: "Program") -> None:
+        """Run a program. One that fails ends alone: the kernel and its agents go on."""
+        try:
+            await program(self)
+        except Exception as bug:
+            internal(bug, f"the program {program!r}, which it ended")
+
+
+Program = Callable[[ProgramHost], Awaitable[None]]

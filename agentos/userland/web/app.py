@@ -1,0 +1,133 @@
+"""The dashboard's server as an ASGI application: log in, the page and its files, the feed."""
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import trio
+from attrs import define, field
+from starlette.applications import Starlette
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Route, WebSocketRoute
+from starlette.types import ASGIApp
+from starlette.websockets import WebSocket
+
+from agentos.threads import run_in_thread
+
+from .feed import Feeds
+from .guard import Guard
+from .page import Page
+from .sessions import Session, Sessions
+
+log = logging.getLogger(__name__)
+
+STATIC = Path(__file__).parent / "static"
+TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html; charset=utf-8"}
+MAX_PAGES = 16
+LOGIN_SECONDS = 60.0  # a window for attempts to log in
+MAX_LOGINS = 10  # failed attempts in it
+UNKNOWN = "This browser isn't logged in. Run `agentos dashboard` in a terminal and open the link that it prints.\n"
+TOO_MANY = "Too many failed attempts to log in: wait a minute.\n"
+USED_LINK = "This link was used already, or is older than 10 minutes. Run `agentos dashboard` for a new one.\n"
+
+
+@define(eq=False)
+class Dashboard:
+    """The application of one kernel; ``kernel_id`` names its cookie, as cookies ignore ports."""
+
+    kernel_id: str
+    sessions: Sessions
+    feeds: Feeds
+    _one: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1))  # uses of the sessions' files
+    _failed: list[float] = field(factory=list)  # times of failed logins
+    _files: dict[str, Path] = field(init=False)
+    _pages: set[Page] = field(factory=set)
+
+    def __attrs_post_init__(self) -> None:
+        self._files = {str(file.relative_to(STATIC)): file for file in STATIC.rglob("*") if file.suffix in TYPES}
+
+    def build(self, names: Sequence[str]) -> ASGIApp:
+        """The application, reached under these host names besides the loopback's."""
+        routes = [
+            Route("/", self.show_page),
+            Route("/start", self.log_in),
+            Route("/logout", self.log_out, methods=["POST"]),
+            Route("/static/{path:path}", self.send_file),
+            WebSocketRoute("/feed", self.serve_feed),
+        ]
+        return Guard(Starlette(routes=routes), names)
+
+    @property
+    def cookie(self) -> str:
+        return f"agentos-{self.kernel_id}"
+
+    async def find_session(self, connection: HTTPConnection) -> Session | None:
+        cookie = connection.cookies.get(self.cookie)
+        return await run_in_thread(self.sessions.find, cookie, limiter=self._one) if cookie else None
+
+    async def show_page(self, request: Request) -> Response:
+        if await self.find_session(request) is None:
+            return PlainTextResponse(UNKNOWN, 401, {"cache-control": "no-store"})
+        return FileResponse(STATIC / "index.html", headers={"cache-control": "no-store"})
+
+    async def log_in(self, request: Request) -> Response:
+        """Redeem the token of a link, and leave the URL that contains it."""
+        now = trio.current_time()
+        self._failed = [at for at in self._failed if at > now - LOGIN_SECONDS]
+        headers = {"cache-control": "no-store"}
+        if len(self._failed) >= MAX_LOGINS:
+            return PlainTextResponse(TOO_MANY, 429, {**headers, "retry-after": "60"})
+        token, browser = request.query_params.get("token", ""), request.headers.get("user-agent", "")
+        cookie = await run_in_thread(self.sessions.redeem, token, browser, limiter=self._one)
+        if cookie is None:
+            self._failed.append(now)
+            return PlainTextResponse(USED_LINK, 403, headers)
+        response = RedirectResponse("/", 303, headers)
+        secure = request.headers.get("x-forwarded-proto") == "https"
+        response.set_cookie(self.cookie, cookie, httponly=True, samesite="strict", secure=secure, path="/")
+        return response
+
+    async def log_out(self, request: Request) -> Response:
+        session = await self.find_session(request)
+        if session is not None:
+            await self.revoke(session.id)
+        response = PlainTextResponse("logged out\n")
+        response.delete_cookie(self.cookie)
+        return response
+
+    async def revoke(self, number: str) -> None:
+        """End a session and close its pages."""
+        await run_in_thread(self.sessions.revoke, number, limiter=self._one)
+        for page in self._pages:
+            if page.session.id == number:
+                page.close()
+
+    async def send_file(self, request: Request) -> Response:
+        file = self._files.get(request.path_params["path"])
+        if file is None:
+            return PlainTextResponse("no such file\n", 404)
+        return FileResponse(file, headers={"cache-control": "no-cache"}, media_type=TYPES[file.suffix])
+
+    async def serve_feed(self, socket: WebSocket) -> None:
+        session = await self.find_session(socket)
+        if session is None:
+            await socket.close(4401, "not logged in")
+            return
+        await socket.accept()
+        if len(self._pages) >= MAX_PAGES:
+            await socket.close(4429, f"{MAX_PAGES} pages are open: close one")
+            return
+        page = Page(socket, session, self.feeds, self.list_sessions, partial(self.revoke))
+        self._pages.add(page)
+        try:
+            await page.run()
+        finally:
+            self._pages.discard(page)
+
+    def list_sessions(self) -> list[dict[str, object]]:
+        return [
+            {"id": one.id, "level": one.level, "started": one.started, "used": one.used, "browser": one.browser}
+            for one in self.sessions.live()
+        ]

@@ -1,0 +1,183 @@
+"""The feed: what all pages of one level show, read once for all of them, as a snapshot and then as changes.
+
+A snapshot is ``{"snapshot": {...}, "seq": n}``, a change is ``{"delta": {...}, "seq": n}``. In a delta ``agents`` maps
+ids to the fields that changed, or to null if the agent is no longer listed; ``events`` are further ones; every other
+key replaces the snapshot's.
+"""
+
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from socket import socket
+from typing import Any
+
+import msgspec
+import trio
+from attrs import define, field
+
+from agentos_sdk.calls.connection import Hello
+from agentos_sdk.client import Kernel, attach
+from agentos_sdk.opcodes import Op
+
+from .links import Level
+from .page import Page, RawStream
+
+log = logging.getLogger(__name__)
+
+REFRESH_SECONDS = 2.0  # without an event: memory and CPU time change without one
+GAP_SECONDS = 0.1  # between two changes that a page gets
+SHOWN_EVENTS = 200
+SETTLED_MS = 1500  # an agent's start is computed from its uptime: smaller differences are none
+
+Connect = Callable[[str], AbstractAsyncContextManager[socket]]
+State = dict[str, Any]
+
+
+@define(eq=False)
+class Feed:
+    """The feed of one level. ``state`` is what a snapshot shows, empty until the first reading."""
+
+    level: Level
+    pages: set[Page] = field(factory=set)
+    state: State = field(factory=dict)
+    seq: int = 0
+    scope: trio.CancelScope = field(factory=trio.CancelScope)
+    _news: trio.Event = field(factory=trio.Event)
+    _events: deque[Any] = field(factory=lambda: deque(maxlen=SHOWN_EVENTS))  # not shown yet
+
+    async def run(self, kernel: Kernel) -> None:
+        """Read and publish until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._follow_events, kernel)
+            while True:
+                await self._read(kernel)
+                await trio.sleep(GAP_SECONDS)
+                with trio.move_on_after(REFRESH_SECONDS):
+                    await self._news.wait()
+                self._news = trio.Event()
+
+    async def _follow_events(self, kernel: Kernel) -> None:
+        """Collect events, beginning with the last ones before now."""
+        everything = {"event_types": ["*"]}
+        now = await _call(kernel, Op.SUBSCRIBE, everything)
+        await _call(kernel, Op.UNSUBSCRIBE, {"all": True})
+        since = {"since": max(0, now["seq"] - SHOWN_EVENTS), "boot": now["boot"], "stream": True}
+        async with RawStream(kernel, Op.SUBSCRIBE, msgspec.json.encode({**everything, **since})) as stream:
+            async for chunk in stream:
+                self._events.extend(msgspec.json.decode(chunk)["events"])
+                self._news.set()
+
+    async def _read(self, kernel: Kernel) -> None:
+        rows = await _call(kernel, Op.LIST, {"all": True})
+        status = await _call(kernel, Op.STATUS, {})
+        if "up_ms" in status:
+            status["since_ms"] = _since(status.pop("up_ms"), self.state.get("kernel", {}).get("since_ms"))
+        new = {
+            "kernel": status,
+            "approvals": (await _call(kernel, Op.APPROVALS, {})).get("pending", []),
+        }
+        delta: State = {key: value for key, value in new.items() if self.state.get(key) != value}
+        agents = self._compare(rows)
+        if agents:
+            delta["agents"] = agents
+        events = [self._events.popleft() for _ in range(len(self._events))]
+        if events:
+            delta["events"] = events
+        self.state.update(new)
+        self.state["events"] = [*self.state.get("events", ()), *events][-SHOWN_EVENTS:]
+        if delta:
+            self.seq += 1
+            text = msgspec.json.encode({"delta": delta, "seq": self.seq, "at": time.time()})
+            for page in self.pages:
+                page.change(text)
+
+    def _compare(self, rows: list[State]) -> dict[str, State | None]:
+        """What differs from the agents shown so far, which are replaced."""
+        shown: dict[str, State] = self.state.get("agents", {})
+        found: dict[str, State] = {}
+        for row in rows:
+            key = str(row["id"])
+            old = shown.get(key, {})
+            uptime_ms, same = row.pop("uptime_ms"), old.get("state") == row["state"]
+            # Without a program there is no uptime: then it is since when this state has been seen.
+            row["since_ms"] = old["since_ms"] if same and not uptime_ms else _since(uptime_ms, old.get("since_ms"))
+            found[key] = row
+        self.state["agents"] = found
+        changed: dict[str, State | None] = {}
+        for key, row in found.items():
+            if key not in shown:
+                changed[key] = row
+            elif row != shown[key]:
+                changed[key] = {name: value for name, value in row.items() if shown[key].get(name, ...) != value}
+        return {**changed, **{key: None for key in shown if key not in found}}
+
+
+def _since(uptime_ms: int, shown: int | None) -> int:
+    """When something began, in ms since the epoch: what is ``shown`` already if that differs by less than jitter."""
+    since = round(time.time() * 1000) - uptime_ms
+    return shown if shown is not None and abs(since - shown) < SETTLED_MS else since
+
+
+async def _call(kernel: Kernel, op: Op, fields: State) -> Any:
+    """The reply to a call; a refusal is shown as it is, where a page expects the reply."""
+    return msgspec.json.decode(await kernel.exchange(op, msgspec.json.encode(fields)))
+
+
+@define(eq=False)
+class Feeds:
+    """The feeds of one kernel, one for each level; a feed runs while it has pages."""
+
+    _connect: Connect
+    boot: str
+    _feeds: dict[Level, Feed] = field(factory=dict)
+    _nursery: trio.Nursery = field(init=False)
+
+    async def serve(self) -> None:
+        async with trio.open_nursery() as self._nursery:
+            await trio.sleep_forever()
+
+    @asynccontextmanager
+    async def connect(self, name: str, level: Level) -> AsyncIterator[Kernel]:
+        """A connection to the kernel; one that isn't the operator's is a guest's of that level."""
+        hello = Hello(protocol=2, level=None if level == "unrestricted" else level)
+        async with self._connect(name) as sock, attach(trio.socket.from_stdlib_socket(sock), name, hello) as kernel:
+            yield kernel
+
+    @contextmanager
+    def join(self, page: Page, level: Level) -> Iterator[None]:
+        """Send a page the feed of this level."""
+        feed = self._feeds.get(level)
+        if feed is None:
+            feed = self._feeds[level] = Feed(level)
+            self._nursery.start_soon(self._run, feed)
+        feed.pages.add(page)
+        page.start_anew()
+        try:
+            yield
+        finally:
+            feed.pages.discard(page)
+            if not feed.pages:
+                feed.scope.cancel()
+                self._feeds.pop(level, None)
+
+    async def _run(self, feed: Feed) -> None:
+        """Run a feed. If it fails its pages are closed; they reconnect."""
+        with feed.scope:
+            try:
+                async with self.connect(f"web:{feed.level}", feed.level) as kernel:
+                    await feed.run(kernel)
+            except Exception:
+                log.exception("the dashboard's feed for %s sessions failed", feed.level)
+                self._feeds.pop(feed.level, None)
+                for page in list(feed.pages):
+                    page.close()
+
+    def snapshot(self, level: Level, dropped: int) -> bytes:
+        """The whole state for a page; empty if nothing has been read yet. ``dropped``: how often it was too slow."""
+        feed = self._feeds.get(level)
+        if feed is None or not feed.state:
+            return b""
+        shown = {**feed.state, "boot": self.boot, "level": level, "dropped": dropped}
+        return msgspec.json.encode({"snapshot": shown, "seq": feed.seq, "at": time.time()})

@@ -1,0 +1,223 @@
+"""One open page: the WebSocket that carries the feed down and system calls up, on a connection of its own."""
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import trio
+from attrs import define, field
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from agentos_sdk.client import Kernel
+from agentos_sdk.errors import CallError
+from agentos_sdk.opcodes import Op
+from agentos_sdk.streams import Stream
+
+from .sessions import Session
+
+if TYPE_CHECKING:
+    from .feed import Feeds
+
+MAX_QUEUED = 256 << 10  # bytes for a page; beyond that the feed starts anew with a snapshot, and replies wait
+MESSAGES_PER_SECOND = 20.0
+MAX_BURST = 40.0  # messages
+MAX_CALLS = 16  # of a page at once
+# They would change the connection itself.
+NOT_FOR_PAGES = {Op.HELLO, Op.EXIT, Op.CANCEL, Op.CHUNK}
+
+
+class PageCall(msgspec.Struct, tag="call", forbid_unknown_fields=True):
+    """A system call by name; the reply has the same ``id``. With ``stream`` its chunks come before the reply."""
+
+    id: int
+    call: str
+    args: msgspec.Raw = msgspec.Raw(b"{}")
+    stream: bool = False
+
+
+class PageCancel(msgspec.Struct, tag="cancel", forbid_unknown_fields=True):
+    """Withdraw the call with this id."""
+
+    id: int
+
+
+class PageSessions(msgspec.Struct, tag="sessions", forbid_unknown_fields=True):
+    """List the browsers that are logged in, after ending the session ``revoke``."""
+
+    id: int
+    revoke: Annotated[str, msgspec.Meta(max_length=16)] | None = None
+
+
+decode = msgspec.json.Decoder(PageCall | PageCancel | PageSessions).decode
+
+
+class RawStream(Stream[bytes]):
+    """A streamed call by opcode; ``reply`` is the body after the last chunk."""
+
+    def __init__(self, kernel: Kernel, op: Op, body: bytes) -> None:
+        super().__init__(kernel, {})
+        self.op = op
+        self._encoded = body
+        self.reply = b""
+
+    async def _body(self) -> bytes:
+        return self._encoded
+
+    def _piece(self, chunk: bytes) -> bytes:
+        return chunk
+
+    def _last(self, reply: bytes) -> bytes:
+        self.reply = reply
+        raise StopAsyncIteration
+
+
+@define(eq=False)
+class Page:
+    """The page of one browser's tab. Its feed has the rights of its session, and so do its calls."""
+
+    socket: WebSocket
+    session: Session
+    feeds: "Feeds"
+    list_sessions: Callable[[], object]
+    revoke: Callable[[str], Awaitable[None]]
+    _replies: deque[bytes] = field(factory=deque)
+    _changes: deque[bytes] = field(factory=deque)
+    _queued: int = 0  # bytes in both
+    _dropped: int = 0  # times that the feed started anew, as the page was too slow
+    _behind: bool = True  # the next thing of the feed that it gets is a snapshot
+    _filled: trio.Event = field(factory=trio.Event)
+    _drained: trio.Event = field(factory=trio.Event)
+    _calls: dict[int, trio.CancelScope] = field(factory=dict)
+    _scope: trio.CancelScope = field(factory=trio.CancelScope)
+
+    async def run(self) -> None:
+        """Serve the page until it is closed, or its session ends."""
+        with self._scope:
+            async with (
+                self.feeds.connect(f"web:{self.session.id}", self.session.level) as kernel,
+                trio.open_nursery() as nursery,
+            ):
+                with self.feeds.join(self, self.session.level):
+                    nursery.start_soon(self._write)
+                    with suppress(WebSocketDisconnect):
+                        await self._read(kernel, nursery)
+                    nursery.cancel_scope.cancel()
+
+    def close(self) -> None:
+        self._scope.cancel()
+
+    # -- Down: the feed and replies --------------------------------------------------------------------------------
+
+    def change(self, delta: bytes) -> None:
+        """Queue a change of the feed; a page that doesn't read gets a snapshot later instead of all of them."""
+        if self._behind:
+            pass  # the snapshot will contain it
+        elif self._queued + len(delta) > MAX_QUEUED:
+            self._queued -= sum(map(len, self._changes))
+            self._changes.clear()
+            self._behind = True
+            self._dropped += 1
+        else:
+            self._changes.append(delta)
+            self._queued += len(delta)
+        self._filled.set()
+
+    def start_anew(self) -> None:
+        """Send a snapshot, if the feed has read one already."""
+        self._filled.set()
+
+    async def _reply(self, text: bytes) -> None:
+        """Queue a reply once there is room."""
+        while self._queued >= MAX_QUEUED:
+            await self._drained.wait()
+        self._replies.append(text)
+        self._queued += len(text)
+        self._filled.set()
+
+    async def _write(self) -> None:
+        while True:
+            await self._filled.wait()
+            self._filled = trio.Event()
+            while text := self._next():
+                await self.socket.send_text(text.decode())
+                self._drained.set()
+                self._drained = trio.Event()
+
+    def _next(self) -> bytes:
+        for queue in (self._replies, self._changes):
+            if queue:
+                text = queue.popleft()
+                self._queued -= len(text)
+                return text
+        if self._behind and (snapshot := self.feeds.snapshot(self.session.level, self._dropped)):
+            self._behind = False
+            return snapshot
+        return b""
+
+    # -- Up: calls -------------------------------------------------------------------------------------------------
+
+    async def _read(self, kernel: Kernel, nursery: trio.Nursery) -> None:
+        """Take messages as fast as a page may send them; beyond that the socket isn't read."""
+        allowed, last = MAX_BURST, trio.current_time()
+        while True:
+            text = await self.socket.receive_text()
+            now = trio.current_time()
+            allowed = min(MAX_BURST, allowed + (now - last) * MESSAGES_PER_SECOND) - 1
+            last = now
+            if allowed < 0:
+                await trio.sleep(-allowed / MESSAGES_PER_SECOND)
+            try:
+                message = decode(text)
+            except msgspec.DecodeError as error:
+                await self.socket.close(1007, f"not a message of the dashboard: {error}"[:120])
+                return
+            if isinstance(message, PageCancel):
+                if message.id in self._calls:
+                    self._calls[message.id].cancel()
+            elif isinstance(message, PageSessions):
+                nursery.start_soon(self._answer_sessions, message)
+            elif message.id in self._calls or len(self._calls) >= MAX_CALLS:
+                await self._reply(_error(message.id, "busy", f"this page waits for {MAX_CALLS} calls already"))
+            else:
+                self._calls[message.id] = trio.CancelScope()
+                nursery.start_soon(self._call, kernel, message)
+
+    async def _call(self, kernel: Kernel, message: PageCall) -> None:
+        try:
+            with self._calls[message.id]:
+                op = Op.__members__.get(message.call)
+                if op is None or op in NOT_FOR_PAGES:
+                    await self._reply(_error(message.id, "bad_request", f"call: a page can't make {message.call!r}"))
+                    return
+                try:
+                    reply = await self._exchange(kernel, op, message)
+                except CallError as error:
+                    await self._reply(_error(message.id, error.code, str(error)))
+                else:
+                    await self._reply(b'{"id":%d,"reply":%s}' % (message.id, reply or b"null"))
+        finally:
+            del self._calls[message.id]
+
+    async def _exchange(self, kernel: Kernel, op: Op, message: PageCall) -> bytes:
+        if not message.stream:
+            return await kernel.exchange(op, bytes(message.args))
+        async with RawStream(kernel, op, bytes(message.args)) as stream:
+            async for chunk in stream:
+                await self._reply(b'{"id":%d,"chunk":%s}' % (message.id, chunk))
+            return stream.reply
+
+    async def _answer_sessions(self, message: PageSessions) -> None:
+        if message.revoke is not None:
+            if self.session.level != "unrestricted":
+                await self._reply(_error(message.id, "permission_denied", "this session is read-only"))
+                return
+            await self.revoke(message.revoke)
+        reply = {"sessions": self.list_sessions(), "own": self.session.id}
+        await self._reply(b'{"id":%d,"reply":%s}' % (message.id, msgspec.json.encode(reply)))
+
+
+def _error(number: int, code: str, text: str) -> bytes:
+    reply: dict[str, object] = {"success": False, "code": code, "error": text}
+    return b'{"id":%d,"reply":%s}' % (number, msgspec.json.encode(reply))

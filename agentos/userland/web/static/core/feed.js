@@ -1,0 +1,154 @@
+// The feed: a WebSocket that brings what all pages show, and carries system calls. It reconnects by itself.
+
+import { signal } from "./signals.js";
+
+/** @typedef {Record<string, any>} Row */
+/** @typedef {{success?: boolean, code?: string, error?: string} & Record<string, any>} Reply */
+/** @typedef {{onChunk?: (chunk: any) => void, resolve: (reply: Reply) => void}} Waiting */
+
+const RETRY_MS = 1000;
+const RESTART_SHOWN_MS = 8000;
+
+/** Is null before the first connection, then whether there is one. */
+export const connected = signal(/** @type {boolean|null} */ (null));
+export const lostAt = signal(0);
+export const refusal = signal("");
+/** The agents by id, changed in place. */
+export const agents = signal(/** @type {Map<number, Row>} */ (new Map()));
+export const kernel = signal(/** @type {Row|null} */ (null));
+export const approvals = signal(/** @type {Row[]} */ ([]));
+export const events = signal(/** @type {Row[]} */ ([]));
+export const level = signal("unrestricted");
+/** When the last message came, in milliseconds of this browser's clock. */
+export const heardAt = signal(0);
+/** Says that the kernel was started anew, for a while. */
+export const restarted = signal("");
+
+let boot = "";
+let clockOffset = 0; // the kernel's clock minus this browser's, in milliseconds
+let lastId = 0;
+/** @type {WebSocket|null} */
+let socket = null;
+/** @type {Map<number, Waiting>} */
+const waiting = new Map();
+
+/** The kernel's time in milliseconds since the epoch. */
+export function now() {
+  return Date.now() + clockOffset;
+}
+
+export function connect() {
+  const scheme = location.protocol === "https:" ? "wss:" : "ws:";
+  socket = new WebSocket(`${scheme}//${location.host}/feed`);
+  socket.onmessage = (event) => receive(JSON.parse(event.data));
+  socket.onclose = (event) => lose(event.code, event.reason);
+}
+
+/** @param {number} code @param {string} reason */
+function lose(code, reason) {
+  socket = null;
+  for (const one of waiting.values()) one.resolve(unreachable());
+  waiting.clear();
+  if (connected.peek() !== false) lostAt.set(Date.now());
+  connected.set(false);
+  refusal.set(code === 4401 ? "This browser is logged out." : code === 4429 ? reason : "");
+  if (code === 4401) return;
+  setTimeout(connect, RETRY_MS);
+}
+
+/** @param {Row} message */
+function receive(message) {
+  heardAt.set(Date.now());
+  if ("snapshot" in message) {
+    clockOffset = message.at * 1000 - Date.now();
+    showSnapshot(message.snapshot);
+  } else if ("delta" in message) {
+    applyDelta(message.delta);
+  } else {
+    receiveReply(message);
+  }
+}
+
+/** @param {Row} snapshot */
+function showSnapshot(snapshot) {
+  agents.set(new Map(Object.entries(snapshot.agents).map(([id, row]) => [Number(id), /** @type {Row} */ (row)])));
+  kernel.set(snapshot.kernel);
+  approvals.set(snapshot.approvals);
+  events.set(snapshot.events);
+  level.set(snapshot.level);
+  if (boot && boot !== snapshot.boot) sayRestarted(snapshot);
+  boot = snapshot.boot;
+  connected.set(true);
+}
+
+/** @param {Row} snapshot */
+function sayRestarted(snapshot) {
+  const at = new Date(snapshot.kernel.since_ms).toLocaleTimeString([], { hour12: false });
+  restarted.set(`Kernel restarted ${at}, ${Object.keys(snapshot.agents).length} agents again`);
+  setTimeout(() => restarted.set(""), RESTART_SHOWN_MS);
+}
+
+/** @param {Row} delta */
+function applyDelta(delta) {
+  const map = agents.peek();
+  for (const [key, change] of Object.entries(delta.agents ?? {})) {
+    const id = Number(key);
+    if (change === null) map.delete(id);
+    else map.set(id, { ...map.get(id), ...change });
+  }
+  if (delta.agents) agents.touch();
+  if (delta.kernel) kernel.set(delta.kernel);
+  if (delta.approvals) approvals.set(delta.approvals);
+  if (delta.events) events.set([...events.peek(), ...delta.events].slice(-500));
+}
+
+/** @param {Row} message */
+function receiveReply(message) {
+  const one = waiting.get(message.id);
+  if (!one) return;
+  if ("chunk" in message) {
+    one.onChunk?.(message.chunk);
+    return;
+  }
+  waiting.delete(message.id);
+  one.resolve(message.reply);
+}
+
+function unreachable() {
+  return { success: false, code: "unavailable", error: "the kernel is not reachable" };
+}
+
+/** Make a system call. The promise resolves with the reply, also with a refusal: it never rejects.
+ * @param {string} name @param {Row} [args] @returns {Promise<Reply>} */
+export function call(name, args = {}) {
+  return send({ type: "call", call: name, args });
+}
+
+/** Make a streamed call. Returns a function that withdraws it.
+ * @param {string} name @param {Row} args @param {(chunk: any) => void} onChunk @param {(reply: Reply) => void} onEnd */
+export function stream(name, args, onChunk, onEnd) {
+  const ended = send({ type: "call", call: name, args, stream: true }, onChunk);
+  const id = lastId;
+  ended.then(onEnd);
+  return () => {
+    if (waiting.has(id)) socket?.send(JSON.stringify({ type: "cancel", id }));
+    waiting.delete(id);
+  };
+}
+
+/** The browsers that are logged in. @param {string} [revoke] @returns {Promise<Reply>} */
+export function sessions(revoke) {
+  return send(revoke ? { type: "sessions", revoke } : { type: "sessions" });
+}
+
+/** @param {Row} message @param {(chunk: any) => void} [onChunk] @returns {Promise<Reply>} */
+function send(message, onChunk) {
+  lastId += 1;
+  const id = lastId;
+  if (!socket || socket.readyState !== WebSocket.OPEN) return Promise.resolve(unreachable());
+  const text = JSON.stringify({ ...message, id });
+  return new Promise((resolve) => {
+    waiting.set(id, { resolve, onChunk });
+    /** @type {WebSocket} */ (socket).send(text);
+  });
+}

@@ -1,0 +1,95 @@
+// Overview: what needs a person first, then the counts, the last events.
+
+import { agents, approvals, events, kernel } from "../core/feed.js";
+import { html, keyed } from "../core/html.js";
+import { adjust, link } from "../core/route.js";
+import { actionButton, confirmation, possible } from "../parts/actions.js";
+import { charts } from "../parts/charts.js";
+import { countdown, elapsed, visible } from "../parts/format.js";
+import { eventLine } from "../parts/event.js";
+import { ORDER, glyph, stateColour, stateWord } from "../parts/state.js";
+
+/** @typedef {{key: string, glyph: string, colour: string, name: string, state: unknown, text: unknown, row?: Record<string, any>, approval?: Record<string, any>}} Item */
+
+/** Events of ordinary work, and AGENT_STATE, which repeats others: the page of events has them. */
+const ROUTINE = ["AGENT_STATE", "STATE_CHANGED", "MESSAGE_RECEIVED", "CUSTOM", "TASK_STEP"];
+
+/** Approvals by deadline, failed, unhealthy, backing off, the rest. @returns {Item[]} */
+export function attention() {
+  /** @type {Item[]} */
+  const items = approvals.get().map((one) => ({
+    key: `approval ${one.id}`, glyph: "asks", colour: "info", name: one.agent, approval: one,
+    state: "asks", text: html`<span>${one.call} ${visible(one.shown.split("\n")[0])}</span>`,
+  }));
+  const rows = [...agents.get().values()];
+  const failed = rows.filter((row) => row.state === "failed");
+  const unhealthy = rows.filter((row) => row.health && row.state === "running" && row.health !== "healthy");
+  const backing = rows.filter((row) => row.state === "backing_off");
+  for (const [list, colour] of /** @type {[Record<string, any>[], string][]} */ ([[failed, "bad"], [unhealthy, "warn"], [backing, "warn"]])) {
+    for (const row of list) {
+      items.push({ key: `agent ${row.id}`, glyph: row.state, colour, name: row.name, row, state: stateWord(row.state), text: reason(row) });
+    }
+  }
+  const named = new Set(items.map((item) => item.name));
+  for (const one of kernel.get()?.attention ?? []) {
+    if (one.kind === "approval" || (one.name && named.has(one.name))) continue;
+    const row = rows.find((agent) => agent.name === one.name);
+    items.push({ key: `${one.kind} ${one.name}`, glyph: "asks", colour: "warn", name: one.name ?? one.kind, row, state: one.kind, text: visible(one.text) });
+  }
+  return items;
+}
+
+/** @param {Record<string, any>} row */
+export function reason(row) {
+  if (row.state === "running" && row.health) return visible(row.health);
+  const stopped = row.stopped_by ? `stopped by ${visible(row.stopped_by)}` : "";
+  return [stopped, visible(row.end ?? "")].filter(Boolean).join(", ") || "no reason known";
+}
+
+/** When a program in backoff starts again, as far as it is known; else for how long the state has lasted. @param {Record<string, any>} row */
+export function since(row) {
+  if (row.state !== "backing_off") return elapsed(row.since_ms);
+  const planned = events.get().findLast((event) => event.type === "AGENT_RESTARTING" && event.data.name === row.name);
+  const left = planned ? countdown(planned.at + planned.data.delay) : "";
+  return left ? `starts in ${left}` : elapsed(row.since_ms);
+}
+
+export function overview() {
+  const items = attention();
+  const counts = kernel.get()?.agents ?? {};
+  const shown = items.slice(0, 30);
+  const shownEvents = events.get().filter((event) => !ROUTINE.includes(event.type)).slice(-12).reverse();
+  return html`
+    <section aria-label="needs attention">
+      <h2 class="label">Needs attention (${items.length})</h2>
+      ${items.length ? html`<ul class="block attention">${shown.map((item) => keyed(item.key, line(item)))}</ul>` : html`<p class="block empty">Nothing: every agent that should run does.</p>`}
+      ${items.length > shown.length ? html`<p class="muted">and ${items.length - shown.length} more: <a class="text" href=${link("agents", { filter: "state:failed,backing_off" })}>all of them</a></p>` : null}
+    </section>
+    <section aria-label="agents by state">
+      <h2 class="label">Agents</h2>
+      <p class="count-row">${ORDER.filter((state) => counts[state] || state === "running").map((state) => html`<a href=${link("agents", { filter: `state:${state}` })} class="state"><span class=${`state ${stateColour(state)}`}>${glyph(state)}</span><span class="figure">${counts[state] ?? 0}</span><span class="muted">${stateWord(state)}</span></a>`)}</p>
+    </section>
+    ${charts(null)}
+    <section aria-label="last events">
+      <h2 class="label">Last events</h2>
+      <div class="block rows">${shownEvents.length ? shownEvents.map((event) => keyed(`${event.boot}.${event.seq}`, eventLine(event))) : html`<p class="empty">No event yet.</p>`}</div>
+    </section>`;
+}
+
+/** @param {Item} item */
+function line(item) {
+  const place = `attention ${item.key}`;
+  const acts = item.approval
+    ? html`<a href=${link("approvals", { id: String(item.approval.id) })}><button tabindex="-1">decide</button></a>`
+    : item.row
+      ? html`${possible(item.row).slice(0, 1).map((action) => actionButton(action, [item.name], place))}<button @click=${() => adjust({ agent: item.name })}>more</button>`
+      : null;
+  const timer = item.approval ? countdown(item.approval.expires_at) : item.row ? since(item.row) : "";
+  return html`<li>
+    <span class=${item.colour}>${glyph(item.glyph)}</span>
+    <span class="cut"><a href=${item.row ? link("overview", { agent: item.name }) : link("system")}>${visible(item.name)}</a><br><span class=${item.colour}>${item.state}</span> <span class="muted">${timer}</span></span>
+    <span class="text">${item.text}</span>
+    <span class="acts">${acts}</span>
+    ${confirmation(place)}
+  </li>`;
+}

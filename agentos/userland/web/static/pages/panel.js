@@ -1,0 +1,153 @@
+// One agent: beside every page when it is selected, or as a page of its own.
+
+import { ask } from "../core/ask.js";
+import { agents, call, kernel } from "../core/feed.js";
+import { html, keyed } from "../core/html.js";
+import { adjust, link, route } from "../core/route.js";
+import { signal } from "../core/signals.js";
+import { actionButton, confirmation, possible } from "../parts/actions.js";
+import { charts } from "../parts/charts.js";
+import { cores } from "../parts/cpu.js";
+import { bytes, duration, number, visible } from "../parts/format.js";
+import { facts, json, refused, shown } from "../parts/reply.js";
+import { bar, stateTag } from "../parts/state.js";
+import { calls } from "./audit.js";
+import { reason, since } from "./overview.js";
+import { traceOf } from "./trace.js";
+
+/** @typedef {Record<string, any>} Row */
+
+const TABS = ["now", "trace", "logs", "limits", "rights", "state", "mail", "calls"];
+const explained = signal(/** @type {Row|null} */ (null));
+
+/** @param {string} name @param {boolean} whole as a page of its own */
+export function panel(name, whole) {
+  const row = [...agents.get().values()].find((agent) => agent.name === name);
+  const tab = route.get().params.tab ?? "now";
+  const place = `panel ${name}`;
+  if (!row) {
+    return html`<aside class="panel" aria-label=${name}><header><div class="line"><h2 class="cut grow">${visible(name)}</h2>${closer(name, whole)}</div></header>
+      <div class="body"><p class="muted">${kernel.get() ? "There is no agent of this name now." : ""}</p></div></aside>`;
+  }
+  return html`<aside class="panel" aria-label=${`agent ${name}`}>
+    <header>
+      <div class="line"><h2 class="cut" .style=${"flex:1"}>${visible(name)}</h2>${stateTag(row.state)}<span class="muted">${since(row)}</span>${closer(name, whole)}</div>
+      <div class="line">${possible(row).map((action) => actionButton(action, [name], place))}</div>
+      ${confirmation(place)}
+    </header>
+    <div class="tabs" role="tablist">${TABS.map((one) => html`<button role="tab" aria-selected=${one === tab ? "true" : "false"} @click=${() => adjust({ tab: one === "now" ? null : one }, true)}>${one}</button>`)}</div>
+    <div class="body" role="tabpanel" aria-label=${tab}>${keyed(`${name} ${tab}`, html`<div .style=${"height:100%"}>${content(tab, row)}</div>`)}</div>
+  </aside>`;
+}
+
+/** @param {string} name @param {boolean} whole */
+function closer(name, whole) {
+  return whole
+    ? html`<button class="quiet" @click=${() => history.back()}>back</button>`
+    : html`<a href=${link("agent", { agent: name, tab: route.get().params.tab })}><button class="quiet" tabindex="-1" title="o">open</button></a><button class="quiet" title="Esc" @click=${() => adjust({ agent: null, tab: null })}>close</button>`;
+}
+
+/** @param {string} tab @param {Row} row */
+function content(tab, row) {
+  const inspected = () => ask("INSPECT", { name: row.name }, 5);
+  switch (tab) {
+    case "trace":
+      return traceOf(row.name);
+    case "logs":
+      return html`<os-log .view=${{ name: row.name }} .style=${"display:flex;flex-direction:column;height:100%"}></os-log>`;
+    case "limits":
+      return shown(inspected(), (reply) => limits(row, reply));
+    case "rights":
+      return rights(row);
+    case "state":
+      return shown(ask("KEYS", { agent: row.name, scope: "agent" }, 5), keys);
+    case "mail":
+      return shown(inspected(), (reply) => facts([["messages wait", number(reply.mailbox?.waiting ?? reply.mail?.waiting)], ["to send one", html`<code>agentos send ${row.name} '{"hello": 1}'</code>`]]));
+    case "calls":
+      return calls({ agent_id: row.id, limit: 100 });
+    default:
+      return shown(inspected(), (reply) => present(row, reply));
+  }
+}
+
+/** @param {Row} row @param {Row} reply */
+function present(row, reply) {
+  const layers = Object.values(reply.isolation?.layers ?? {});
+  const active = layers.filter((layer) => layer.active).length;
+  return html`
+    ${row.end || row.stopped_by ? html`<section><h3>Why it ended last</h3><p>${reason(row)}</p></section>` : null}
+    <section>${facts([
+      ["memory", html`<span>${bar(row.memory_bytes, reply.limits?.memory)} ${bytes(row.memory_bytes)} of ${bytes(reply.limits?.memory)}</span>`],
+      ["cpu", html`<span>${bar(cores(row), (reply.limits?.cpu_quota ?? 0) / 100000)} ${number(cores(row), 2)} of ${number((reply.limits?.cpu_quota ?? 0) / 100000, 1)} cores</span>`],
+      ["processes", `${number(reply.usage?.pids)} of ${number(reply.limits?.max_pids)}`],
+      ["pid", number(reply.pid)],
+      ["restarts", number(row.restarts)],
+      ["supervisor", html`<a class="text" href=${link("tree", { agent: row.name })}>${visible(row.supervisor)}</a>`],
+      ["network", reply.spec?.network],
+      ["isolation", html`<span class=${active === layers.length ? "" : "warn"}>${active} of ${layers.length} active</span>`],
+      ["command", html`<code>${visible((reply.spec?.command ?? [reply.spec?.script, ...(reply.spec?.args ?? [])]).filter(Boolean).join(" "))}</code>`],
+    ])}</section>
+    ${charts(row.id)}
+    ${model(reply.llm)}`;
+}
+
+/** @param {Row|undefined} llm */
+function model(llm) {
+  if (!llm) return null;
+  return html`<section><h3>Model</h3>${facts([
+    ["questions", number(llm.spent?.calls)],
+    ["tokens", number((llm.spent?.input ?? 0) + (llm.spent?.output ?? 0) + (llm.spent?.thinking ?? 0))],
+    ["waiting", llm.place?.waiting ? `${llm.place.waiting}, at place ${llm.place.position}` : "0"],
+    ...(llm.budgets ?? []).map((/** @type {Row} */ budget) => [`budget, ${budget.what}`, html`<span>${bar(budget.used, budget.most)} ${number(budget.used)} of ${number(budget.most)} per ${duration(budget.per * 1000)}</span>`]),
+  ])}</section>`;
+}
+
+/** @param {Row} row @param {Row} reply */
+function limits(row, reply) {
+  const bad = Object.entries(reply.isolation?.layers ?? {}).filter(([, layer]) => !layer.active);
+  return html`${charts(row.id)}
+    <section><h3>Limits</h3>${facts(Object.entries(reply.limits ?? {}).map(([name, value]) => [name, ["memory", "disk", "tmp", "file_size"].includes(name) ? bytes(value) : number(value)]))}</section>
+    <section><h3>Isolation</h3>
+      ${bad.map(([name, layer]) => html`<p class="warn">${name}: ${visible(layer.reason)}</p>`)}
+      ${facts(Object.entries(reply.isolation?.layers ?? {}).filter(([, layer]) => layer.active).map(([name, layer]) => [name, html`<span class="muted">${visible(layer.mechanism)}</span>`]))}
+    </section>`;
+}
+
+/** @param {Row} row */
+function rights(row) {
+  return html`<section><h3>Explain</h3>
+      <form class="toolbar" @submit=${(/** @type {Event} */ event) => explain(event, row.name)}>
+        <select name="call" aria-label="call">${["READ", "WRITE", "EXEC", "HTTP", "SPAWN", "SEND", "THINK"].map((one, index) => html`<option value=${one} .selected=${index === 0}>${one}</option>`)}</select>
+        <input name="about" aria-label="about" placeholder="path, command or URL" .style=${"flex:1;min-width:0"}>
+        <button>explain</button>
+      </form>
+      ${explained.get() ? verdict(/** @type {Row} */ (explained.get())) : null}
+    </section>
+    <section><h3>Permissions</h3>
+      <p class="muted prose">What is changed with <code>agentos permissions</code> holds until the agent ends; to keep it, copy it into the configuration.</p>
+      ${shown(ask("GET_PERMS", { agent_id: row.id }, 10), (reply) => json(reply.permissions ?? reply))}</section>`;
+}
+
+/** @param {Row} reply */
+function verdict(reply) {
+  if (reply.success === false) return refused(reply);
+  const colour = reply.decision === "allow" ? "ok" : reply.decision === "ask" ? "info" : "bad";
+  return html`<p><span class=${colour}>${reply.decision}</span> ${visible(reply.reason)}<br><span class="muted">${visible(reply.rule)}</span></p>`;
+}
+
+const ABOUT = /** @type {Record<string, string>} */ ({ READ: "path", WRITE: "path", EXEC: "command", HTTP: "url", SPAWN: "name", SEND: "to", THINK: "prompt" });
+
+/** @param {Event} event @param {string} name */
+async function explain(event, name) {
+  event.preventDefault();
+  const form = new FormData(/** @type {HTMLFormElement} */ (event.target));
+  const [op, about] = [String(form.get("call")), String(form.get("about"))];
+  const args = { [ABOUT[op]]: about, ...(op === "WRITE" ? { content: "" } : {}), ...(op === "SEND" ? { message: {} } : {}) };
+  explained.set(await call("EXPLAIN", { agent: name, call: op, args }));
+}
+
+/** @param {Row} reply */
+function keys(reply) {
+  const found = reply.keys ?? [];
+  return found.length ? html`<ul>${found.map((/** @type {string} */ key) => html`<li class="cut">${visible(key)}</li>`)}</ul>` : html`<p class="muted">It has stored no key of its own.</p>`;
+}

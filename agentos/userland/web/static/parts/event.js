@@ -1,0 +1,36 @@
+// One event as a line.
+
+import { agents } from "../core/feed.js";
+import { html } from "../core/html.js";
+import { duration, exactTime, number, timeOfDay, visible } from "./format.js";
+import { stateWord } from "./state.js";
+
+/** @type {Record<string, string>} */
+const COLOURS = { info: "muted", warning: "warn", error: "bad" };
+
+/** @param {Record<string, any>} event */
+export function eventLine(event) {
+  const id = event.source_agent_id;
+  const about = event.data?.name ?? (id ? (agents.peek().get(id)?.name ?? `agent ${id}`) : "kernel");
+  return html`<div class="event">
+    <time class="muted" title=${exactTime(event.at)}>${timeOfDay(event.at)}</time>
+    <span class="cut">${visible(about)}</span>
+    <span class=${`cut ${COLOURS[event.severity] ?? ""}`}>${visible(event.type)}</span>
+    <span class="cut muted">${describe(event.data ?? {})}</span>
+  </div>`;
+}
+
+/** The data without what the line says already. @param {Record<string, any>} data */
+export function describe(data) {
+  return Object.entries(data)
+    .filter(([key, value]) => !["name", "agent_id", "owner_id"].includes(key) && value !== null && value !== "" && value !== false)
+    .map(([key, value]) => (key === "state" ? stateWord(value) : ["reason", "text"].includes(key) ? visible(value) : `${key} ${shown(key, value)}`))
+    .join(" · ");
+}
+
+/** @param {string} key @param {any} value */
+function shown(key, value) {
+  if (key === "delay") return duration(value * 1000);
+  if (typeof value === "number") return number(value, Number.isInteger(value) ? 0 : 2);
+  return visible(typeof value === "object" ? JSON.stringify(value) : value);
+}

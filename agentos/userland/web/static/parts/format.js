@@ -1,0 +1,90 @@
+// Numbers, durations, times and text as people read them. Unknown is "–", never 0.
+
+import { now } from "../core/feed.js";
+import { signal } from "../core/signals.js";
+
+export const UNKNOWN = "–";
+
+/** Seconds since the page was opened: whatever shows an elapsed time reads it, so one clock serves all. */
+export const clock = signal(0);
+setInterval(() => clock.set(clock.peek() + 1), 1000);
+
+const UNITS = ["B", "K", "M", "G", "T"];
+
+/** `141M` of bytes. @param {number|null|undefined} size */
+export function bytes(size) {
+  if (size === null || size === undefined) return UNKNOWN;
+  let unit = 0;
+  let value = size;
+  while (value >= 1024 && unit < UNITS.length - 1) {
+    value /= 1024;
+    unit += 1;
+  }
+  return `${value < 10 && unit > 0 ? value.toFixed(1) : Math.round(value)}${UNITS[unit]}`;
+}
+
+/** @param {number|null|undefined} value @param {number} [digits] */
+export function number(value, digits = 0) {
+  if (value === null || value === undefined) return UNKNOWN;
+  return value.toLocaleString("en", { maximumFractionDigits: digits, minimumFractionDigits: digits });
+}
+
+/** `3d 4h`, `12m 5s`, `0.4s` of milliseconds. @param {number|null|undefined} ms */
+export function duration(ms) {
+  if (ms === null || ms === undefined || Number.isNaN(ms)) return UNKNOWN;
+  const seconds = Math.max(0, ms / 1000);
+  if (seconds < 1) return `${Math.round(seconds * 1000)}ms`;
+  if (seconds < 60) return `${seconds < 10 ? seconds.toFixed(1) : Math.floor(seconds)}s`;
+  const whole = Math.floor(seconds);
+  if (whole < 3600) return `${Math.floor(whole / 60)}m ${whole % 60}s`;
+  if (whole < 86400) return `${Math.floor(whole / 3600)}h ${Math.floor((whole % 3600) / 60)}m`;
+  return `${Math.floor(whole / 86400)}d ${Math.floor((whole % 86400) / 3600)}h`;
+}
+
+/** How long ago, in whole seconds, so that it changes once a second. @param {number} ms since the epoch */
+export function elapsed(ms) {
+  clock.get();
+  return duration(Math.max(1000, Math.floor((now() - ms) / 1000) * 1000));
+}
+
+/** `00:12` until a time; "" if it has passed. @param {number} seconds since the epoch */
+export function countdown(seconds) {
+  clock.get();
+  const left = Math.ceil(seconds - now() / 1000);
+  if (left <= 0) return "";
+  return `${String(Math.floor(left / 60)).padStart(2, "0")}:${String(left % 60).padStart(2, "0")}`;
+}
+
+/** `12:04:31` of seconds since the epoch. @param {number} seconds */
+export function timeOfDay(seconds) {
+  return new Date(seconds * 1000).toLocaleTimeString("en-GB");
+}
+
+/** The whole date and time. @param {number} seconds */
+export function exactTime(seconds) {
+  return new Date(seconds * 1000).toLocaleString("sv-SE");
+}
+
+/** `long-na…-name`. @param {string} text @param {number} most characters */
+export function cutMiddle(text, most) {
+  const half = Math.floor((most - 1) / 2);
+  return text.length <= most ? text : `${text.slice(0, most - 1 - half)}…${text.slice(-half)}`;
+}
+
+/** Text of others on one line: what can't be seen, or turns text around, is shown as ‹U+202E›. @param {unknown} text */
+export function visible(text) {
+  return String(text ?? "").replace(
+    /[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g,
+    (found) => (found === "\n" ? "↵" : found === "\t" ? " " : `‹U+${found.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}›`),
+  );
+}
+
+/** As visible(), but line breaks stay. @param {unknown} text */
+export function visibleLines(text) {
+  return String(text ?? "").split("\n").map(visible).join("\n");
+}
+
+/** @param {number} count @param {string} word */
+export function plural(count, word) {
+  return `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
+}

@@ -1,0 +1,1 @@
+"""A lively tree to look at in the dashboard."""

@@ -1,0 +1,200 @@
+"""The dashboard's pages in a real browser."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.kernel import Kernel
+from tests.web.conftest import link_of
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+PAGES = ("overview", "agents", "tree", "trace", "model", "approvals", "events", "audit", "system")
+HOSTILE = "<img src=x onerror=alert(1)>"
+CONFIGURATION = """[dashboard]
+listen = "127.0.0.1:18474"
+[permissions.asker.ask]
+commands = ["touch *"]
+[[supervisor.children]]
+name = "steady"
+command = ["sleep", "1000"]
+[[supervisor.children]]
+name = "crasher"
+command = ["sh", "-c", "echo '<b>bold</b> \\u001b[31mred' >&2; exit 3"]
+max_restarts = "unlimited"
+[[supervisor.children]]
+type = "supervisor"
+name = "pair"
+strategy = "one_for_all"
+[[supervisor.children.children]]
+name = "one"
+command = ["sleep", "1000"]
+[[supervisor.children.children]]
+name = "two"
+command = ["sleep", "1000"]
+"""
+FLAGS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync")
+Open = Callable[..., "Page"]
+
+pytestmark = pytest.mark.slow
+
+
+def find_chromium() -> str:
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        reason = "no chromium here, so no page was looked at: apt-get install chromium"
+        if os.environ.get("AGENTOS_MUST_SANDBOX") == "1":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return chromium
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Iterator[Kernel]:
+    find_chromium()
+    started = Kernel(CONFIGURATION)
+    try:
+        started.wait_ready()
+        yield started
+        if not started.is_over:
+            started.stop()
+    finally:
+        started.clean_up()
+
+
+@pytest.fixture(scope="module")
+def chromium(kernel: Kernel) -> Iterator[Any]:
+    """A browser that has logged in."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=find_chromium(), args=list(FLAGS))
+        context = browser.new_context(viewport={"width": 1280, "height": 800}, reduced_motion="reduce")
+        page = context.new_page()
+        page.goto(link_of(kernel))
+        page.close()
+        yield context
+        browser.close()
+
+
+@pytest.fixture
+def open_page(kernel: Kernel, chromium: Any) -> Iterator[Open]:
+    """``open_page("agents?filter=x", width=390)``: a page that is shown; nothing may be said on its console."""
+    opened: list[Any] = []
+    said: list[str] = []
+
+    def show(target: str = "overview", width: int = 1280) -> Any:
+        page = chromium.new_page()
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.set_viewport_size({"width": width, "height": 800})
+        page.goto(f"http://127.0.0.1:18474/#/{target}")
+        page.locator("#status", has_text="kernel up").wait_for(state="attached")
+        opened.append(page)
+        return page
+
+    yield show
+    for page in opened:
+        page.close()
+    assert [text for text in said if "WebSocket" not in text and "ERR_CONNECTION" not in text] == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_each_page_is_shown_and_accessible(open_page: Open, name: str) -> None:
+    from axe_playwright_python.base import AXE_FILE_PATH  # type: ignore[import-untyped]
+
+    page = open_page(name)
+    page.locator("#main > :not(h1)").first.wait_for()
+    page.evaluate(AXE_FILE_PATH.read_text())
+    found = page.evaluate("async () => (await axe.run()).violations.map((one) => [one.id, one.nodes[0].html])")
+    assert found == []
+
+
+@pytest.mark.parametrize("width", [360, 390, 2560])
+def test_no_page_scrolls_sideways(open_page: Open, width: int) -> None:
+    for name in (*PAGES, "agents?agent=steady"):
+        page = open_page(name, width)
+        page.locator("#main > :not(h1)").first.wait_for(state="attached")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+
+
+def test_what_needs_attention_is_named_with_its_reason(open_page: Open) -> None:
+    page = open_page("overview")
+
+    item = page.locator(".attention li", has_text="crasher")
+    item.wait_for()
+    item.get_by_text("exit status 3").wait_for()
+
+
+def test_an_action_is_asked_about_and_shown_when_it_is_done(open_page: Open, kernel: Kernel) -> None:
+    page = open_page("agents?agent=steady")
+
+    page.get_by_role("button", name="pause", exact=True).click()
+    question = page.get_by_role("alertdialog")
+    assert "steady" in question.inner_text()
+    question.get_by_role("button", name="pause").click()
+    page.locator(".panel .state", has_text="paused").wait_for()
+    with kernel.client() as client:
+        assert client.inspect("steady")["state"] == "paused"
+    page.keyboard.press("p")
+    page.get_by_role("alertdialog").get_by_role("button", name="resume").click()
+    page.locator(".panel .state", has_text="running").wait_for()
+
+
+def test_several_agents_are_acted_on_after_one_question(open_page: Open) -> None:
+    page = open_page("agents?filter=supervisor:pair")
+
+    page.get_by_label("select all").check()
+    page.get_by_role("group").get_by_role("button", name="restart").click()
+    question = page.get_by_role("alertdialog")
+    assert {"one", "two"} <= set(question.inner_text().split())
+    question.get_by_role("button", name="cancel").click()
+    assert page.get_by_role("alertdialog").count() == 0
+
+
+def test_text_of_agents_stays_text(open_page: Open, kernel: Kernel) -> None:
+    page = open_page("agents?agent=crasher&tab=logs")
+
+    page.locator(".log", has_text="<b>bold</b> red").wait_for()
+    assert page.locator(".log b").count() == 0
+    with kernel.connect() as wire:
+        from tests.support.wire import EMIT
+
+        wire.call(EMIT, {"event_type": "CUSTOM", "data": {"text": HOSTILE + "\N{RIGHT-TO-LEFT OVERRIDE}evil"}})
+    page = open_page("events")
+    page.locator(
+        "#main",
+        has_text=HOSTILE
+        + "\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK}U+202E\N{SINGLE RIGHT-POINTING ANGLE QUOTATION MARK}evil",
+    ).wait_for()
+    assert page.locator("#main img").count() == 0
+
+
+def test_the_filter_is_in_the_url_and_back_works(open_page: Open) -> None:
+    page = open_page("agents")
+
+    page.keyboard.press("/")
+    page.keyboard.type("state:running one")
+    page.get_by_text("1 of 4 agents").wait_for()
+    assert "filter=state" in page.url
+    page.keyboard.press("Escape")
+    page.keyboard.press("g")
+    page.keyboard.press("t")
+    page.get_by_role("tree").wait_for()
+    page.go_back()
+    page.get_by_text("1 of 4 agents").wait_for()
+
+
+def test_a_page_says_that_the_kernel_is_lost_and_comes_back(open_page: Open, kernel: Kernel) -> None:
+    page = open_page("agents?agent=steady")
+
+    kernel.kill()
+    page.get_by_text("Kernel not reachable since").wait_for()
+    assert page.get_by_role("button", name="restart", exact=True).first.is_disabled()
+    kernel.start_again()
+    page.get_by_text("Kernel restarted").wait_for()
+    page.locator(".panel .state", has_text="running").wait_for()

@@ -1,0 +1,217 @@
+"""The dashboard's server: who gets in, what a page gets, and what it can do."""
+
+import json
+import os
+import socket
+import time
+from urllib.parse import urlsplit
+
+from agentos_sdk import AgentOSClient
+from tests.support.kernel import Kernel, until
+from tests.support.wire import EMIT
+from tests.web.conftest import DASHBOARD, Browser, browser_of, link_of
+
+
+def test_a_link_logs_in_one_browser_once(kernel: Kernel) -> None:
+    link = link_of(kernel)
+    stranger = Browser(urlsplit(link).netloc)
+    target = link.partition(stranger.netloc)[2]
+
+    status, headers, _ = stranger.get(target)
+
+    assert (status, headers["location"]) == (303, "/")
+    assert headers["referrer-policy"] == "no-referrer"
+    assert headers["cache-control"] == "no-store"
+    cookie = headers["set-cookie"]
+    assert cookie.startswith("agentos-")
+    assert {"HttpOnly", "SameSite=strict"} <= set(cookie.split("; "))
+    assert "token=" not in cookie
+    assert stranger.get(target)[0] == 403
+    assert stranger.get("/")[0] == 401
+    assert stranger.get("/", Cookie=cookie.partition(";")[0])[0] == 200
+
+
+def test_an_old_link_is_refused(kernel: Kernel) -> None:
+    link = link_of(kernel)
+    stranger = Browser(urlsplit(link).netloc)
+    for file in (kernel.state_dir / "dashboard" / "tokens").iterdir():
+        old = time.time() - 601
+        os.utime(file, (old, old))
+
+    assert stranger.get(link.partition(stranger.netloc)[2])[0] == 403
+
+
+def test_another_host_name_is_refused(browser: Browser) -> None:
+    """DNS rebinding: a page of another site reaches this address under a name of its own."""
+    for host in ("evil.example", "evil.example:8000", "127.0.0.1.evil.example", ""):
+        status, _, body = browser.get("/", Host=host)
+        assert status in (400, 403), host
+        assert "<html" not in body
+
+
+def test_pages_of_other_sites_get_nothing(browser: Browser) -> None:
+    for origin in ("http://evil.example", "null", "", f"http://{browser.netloc}.evil.example", "http://127.0.0.1:1"):
+        with browser.open_page(origin) as tab:
+            assert tab.closed is not None, origin
+        assert browser.get("/logout", "POST", Origin=origin)[0] == 403
+    assert browser.get("/")[0] == 200
+
+
+def test_no_script_but_its_own_runs_on_a_page(browser: Browser) -> None:
+    _, headers, page = browser.get("/")
+
+    policy = headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "require-trusted-types-for 'script'" in policy
+    assert "unsafe" not in policy
+    assert headers["x-content-type-options"] == "nosniff"
+    assert " onload=" not in page
+    assert "<script>" not in page
+
+
+def test_only_files_of_the_page_are_sent(browser: Browser) -> None:
+    assert browser.get("/static/app.js")[0] == 200
+    for path in ("../serve.py", "..%2fserve.py", "/etc/passwd", "core", "core/../../serve.py", "app.js%00.css"):
+        assert browser.get(f"/static/{path}")[0] in (400, 404), path
+
+
+def test_a_page_without_a_session_has_no_feed(browser: Browser) -> None:
+    stranger = Browser(browser.netloc, "agentos-x=1")
+
+    with stranger.open_page() as tab:
+        assert tab.wait_closed() in (403, 4401)
+
+
+def test_the_feed_shows_what_happens(kernel: Kernel, browser: Browser) -> None:
+    with browser.open_page() as tab, kernel.client() as client:
+        tab.wait(lambda shown: shown["kernel"]["kernel_version"])
+        kernel.spawn("seen")
+        tab.wait(lambda shown: tab.state_of("seen") == "running")
+        assert any(event["type"] == "AGENT_READY" and event["data"]["name"] == "seen" for event in tab.shown["events"])
+        client.kill("seen", grace=0)
+        tab.wait(lambda shown: tab.state_of("seen") in (None, "exited"))
+
+
+def test_a_page_acts_by_system_calls_that_are_audited(kernel: Kernel, browser: Browser) -> None:
+    kernel.spawn("steered")
+    with browser.open_page() as tab, kernel.client() as client:
+        assert tab.call("PAUSE", name="steered")["paused"] is True
+        tab.wait(lambda shown: tab.state_of("steered") == "paused")
+        refused = tab.call("PAUSE", name="nobody")
+        assert (refused["success"], refused["code"]) == (False, "not_found")
+        own = tab.ask({"type": "sessions", "id": 900})["own"]
+        tab.call("KILL", name="steered", grace=0)
+
+        def names() -> set[str]:
+            return {entry["name"] for entry in client.get_audit_log(limit=200)["entries"] if entry["call"] == "PAUSE"}
+
+        until(lambda: f"web:{own}" in names(), "the call is in the audit log")
+
+
+def test_a_read_only_session_changes_nothing(kernel: Kernel, browser: Browser) -> None:
+    kernel.spawn("looked-at")
+    reader = browser_of(kernel, "readonly")
+    with reader.open_page() as tab, browser.open_page() as other:
+        tab.wait(lambda shown: tab.state_of("looked-at") == "running")
+        assert tab.shown["level"] == "readonly"
+        for call, args in (("KILL", {"name": "looked-at"}), ("RELOAD", {}), ("DECIDE", {"id": 1, "allow": True})):
+            assert tab.call(call, **args)["success"] is False, call
+        assert tab.call("SPAWN", name="mine", command=["true"])["code"] == "permission_denied"
+        session = other.ask({"type": "sessions", "id": 900})["own"]
+        assert tab.ask({"type": "sessions", "id": 900, "revoke": session})["code"] == "permission_denied"
+        assert other.call("KILL", name="looked-at", grace=0)["killed"] is True
+
+
+def test_a_page_cant_leave_its_identity(browser: Browser) -> None:
+    with browser.open_page() as tab:
+        for call in ("HELLO", "EXIT", "CHUNK", "CANCEL", "NO_SUCH_CALL"):
+            assert tab.call(call)["code"] == "bad_request", call
+
+
+def test_a_revoked_session_is_closed(kernel: Kernel, browser: Browser) -> None:
+    lost = browser_of(kernel)
+    with lost.open_page() as page, browser.open_page() as tab:
+        number = page.ask({"type": "sessions", "id": 900})["own"]
+        left = tab.ask({"type": "sessions", "id": 901, "revoke": number})["sessions"]
+        assert number not in [one["id"] for one in left]
+        page.wait_closed()
+    assert lost.get("/")[0] == 401
+
+
+def test_messages_that_arent_the_pages_close_it(browser: Browser) -> None:
+    for message in ({"type": "call"}, [1], {"type": "eval", "id": 1}, {"type": "call", "id": "x", "call": "LIST"}):
+        with browser.open_page() as tab:
+            tab.send(message)
+            assert tab.wait_closed() in (1006, 1007)
+    with browser.open_page() as tab:
+        tab.send({"type": "call", "id": 1, "call": "NOOP", "args": {"x": "y" * (70 << 10)}})
+        assert tab.wait_closed() in (1006, 1009)
+
+
+def test_a_page_that_doesnt_read_costs_little_and_gets_a_snapshot_later(kernel: Kernel, browser: Browser) -> None:
+    with browser.open_page() as tab, kernel.connect() as wire:
+        tab.wait(lambda shown: "kernel" in shown)
+        tab.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        before = kernel.rss
+        for number in range(3000):
+            wire.call(EMIT, {"event_type": "custom.flood", "data": {"text": "x" * 3000, "number": number}})
+        assert kernel.rss - before < 40 << 20
+        tab.wait(lambda shown: shown.get("dropped", 0) > 0 or shown["events"][-1]["data"].get("number") == 2999)
+
+
+def test_guessing_tokens_is_slow() -> None:
+    kernel = Kernel(DASHBOARD)
+    try:
+        kernel.wait_ready()
+        link = link_of(kernel)
+        stranger = Browser(urlsplit(link).netloc)
+        answers = [stranger.get(f"/start?token={number}")[0] for number in range(11)]
+        assert answers == [403] * 10 + [429]
+        kernel.stop()
+    finally:
+        kernel.clean_up()
+
+
+def test_a_session_outlives_the_kernel() -> None:
+    kernel = Kernel('[dashboard]\nlisten = "127.0.0.1:18473"\n')
+    try:
+        kernel.wait_ready()
+        browser = browser_of(kernel)
+        with browser.open_page() as tab:
+            tab.wait(lambda shown: "boot" in shown)
+            boot = tab.shown["boot"]
+        kernel.kill()
+        kernel.start_again()
+        with browser.open_page() as tab:
+            tab.wait(lambda shown: shown["boot"] != boot)
+        kernel.stop()
+    finally:
+        kernel.clean_up()
+
+
+def test_an_agent_cant_connect_to_the_dashboard(kernel: Kernel, browser: Browser) -> None:
+    """Also where a rule grants the address."""
+    rules = {"allow": {"domains": [browser.netloc]}}
+    with AgentOSClient(kernel.socket, name="caller", permissions=rules) as guest:
+        reply = guest.http(f"http://{browser.netloc}/")
+    assert (reply["success"], reply["code"]) == (False, "permission_denied")
+    assert "the kernel's own" in reply["error"]
+
+
+def test_another_address_needs_an_option() -> None:
+    kernel = Kernel('[dashboard]\nlisten = "0.0.0.0:0"\n')
+    try:
+        assert kernel.wait_end() == 1
+        assert "--insecure-listen" in kernel.said
+    finally:
+        kernel.clean_up()
+
+
+def test_what_is_stored_of_a_session_logs_nobody_in(kernel: Kernel, browser: Browser) -> None:
+    stored = (kernel.state_dir / "dashboard" / "sessions.json").read_text()
+    secret = browser.cookie.partition("=")[2]
+
+    assert secret not in stored
+    for row in json.loads(stored):
+        name = browser.cookie.partition("=")[0]
+        assert browser.get("/", Cookie=f"{name}={row['digest']}")[0] == 401

@@ -39,7 +39,9 @@ HEADER = ["NAME", "STATE", "CPU%", "MEM", "LIMIT", "PIDS", "FDS", "SOURCE"]
 @json_option
 @socket_option
 def metrics(agent: str | None, history: str | None, socket_path: str | None, as_json: bool) -> None:
-    """Show what AGENT (a name or an id) uses, or all agents, the kernel and the host.
+    """Show what agents, the kernel and the host use.
+
+    With AGENT, a name or an id, only what that one uses.
 
     CPU is that of the last seconds, in percent of one core. What isn't known is -.
     """

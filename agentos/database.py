@@ -141,7 +141,7 @@ class Database:
         """Like :meth:`write_in_batch` without a task: ``done`` is called with the outcome.
 
         Returns a function that drops the item unless it has begun, and tells whether it did: then ``done`` isn't
-        called. Doesn't wait for room: who begins has a limit of its own. Raises :class:`DatabaseError` if it was closed.
+        called. Doesn't wait for room: its caller has a limit of its own. Raises :class:`DatabaseError` if closed.
         """
         unit = _batched(batch, item)
         unit.done = done

@@ -95,6 +95,9 @@ class Call:
     approval_timeout: float | None = None  # seconds that it waits for a person; None: as configured
     input: Input | None = None  # frames that the client sends to it, if it takes any
 
+    def cancel(self) -> None:
+        self.scope.cancel()
+
     def refuse_input(self) -> None:
         """Take no CHUNK frames, and drop those that have arrived."""
         if self.input is not None:
@@ -109,3 +112,17 @@ class Call:
     async def send(self, chunk: bytes) -> None:
         """Send a CHUNK frame. Returns when the socket has taken it: a slow reader slows only its own stream."""
         await self._send(chunk)
+
+
+@define(eq=False)
+class Deferred:
+    """A call in flight without a task. ``withdraw`` is set once it has begun: then it is answered if that drops it."""
+
+    cancelled: bool = False
+    withdraw: Callable[[], object] | None = None
+    input: None = None
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        if self.withdraw is not None:
+            self.withdraw()

@@ -16,10 +16,13 @@ from attrs import define, field
 from outcome import Error, Value
 from trio.lowlevel import Abort, Task, current_task, reschedule, wait_readable, wait_task_rescheduled
 
+from .turns import Turns
+
 T = TypeVar("T")
 
 BATCH = 256  # file descriptors per epoll_wait(); Linux reports the others first the next time
 TURN_SECONDS = 0.00025  # seconds of reading before Trio's other tasks run
+READS_PER_DEFERRED = 4  # descriptors that are read for each deferred call that is begun, if there are so many
 MAX_YIELD_SECONDS = 0.0005  # seconds; a client needs less for its next request
 
 
@@ -35,6 +38,8 @@ class Poller:
     _waiting: dict[int, tuple[Task, Callable[[], object]]] = field(factory=dict)  # by descriptor
     _on_hangup: dict[int, Callable[[], object]] = field(factory=dict)  # by descriptor
     _registered: dict[int, int] = field(factory=dict)  # events by descriptor
+    _deferred: Turns[object, Callable[[], object]] = field(factory=Turns)
+    _idle: bool = True  # nothing is readable
     _yield_again: float = 0.0  # in the time of perf_counter()
 
     async def wait(self, fd: int, read: Callable[[], T | None]) -> T:
@@ -52,6 +57,11 @@ class Poller:
         result: T = await wait_task_rescheduled(abort)
         return result
 
+    def wake(self, fd: int) -> None:
+        """Have :meth:`wait` return True, if a task waits for this descriptor."""
+        if (waiting := self._waiting.pop(fd, None)) is not None:
+            reschedule(waiting[0], Value(True))
+
     @contextlib.contextmanager
     def watch_hangup(self, fd: int, notify: Callable[[], object]) -> Iterator[None]:
         """Call ``notify`` if the peer has closed ``fd``, or hangs up during the block. Unread data is no hang-up."""
@@ -61,6 +71,16 @@ class Poller:
             yield
         finally:
             self._on_hangup.pop(fd, None)
+
+    def defer(self, owner: object, work: Callable[[], object]) -> None:
+        """Call ``work`` when other owners have had their turn, and what is readable meanwhile has been read.
+
+        So requests that are answered at once don't wait for those that take longer. ``work`` must not wait or raise.
+        """
+        if self._idle:
+            work()
+        else:
+            self._deferred.add(owner, work)
 
     def _register(self, fd: int, events: int) -> None:
         registered = self._registered.get(fd)
@@ -83,16 +103,26 @@ class Poller:
         poll = self._epoll.poll
         with self._epoll:
             while True:
+                self._idle = True
                 await wait_readable(self._epoll.fileno())
+                self._idle = False
                 turn_ends = perf_counter() + TURN_SECONDS
-                while ready := poll(0, BATCH):
+                while (ready := poll(0, BATCH)) or self._deferred:
                     for fd, _ in ready:
                         answered = self._read(fd)
                         if perf_counter() > turn_ends:
                             await trio.lowlevel.checkpoint()
                             turn_ends = perf_counter() + TURN_SECONDS
-                    if answered and len(ready) == 1:
-                        self._yield_cpu()
+                    if not self._deferred:
+                        if answered and len(ready) == 1:
+                            self._yield_cpu()
+                        continue
+                    for _ in range(min(len(self._deferred), max(1, len(ready) // READS_PER_DEFERRED))):
+                        _, work = self._deferred.take()
+                        work()
+                        if perf_counter() > turn_ends:
+                            await trio.lowlevel.checkpoint()
+                            turn_ends = perf_counter() + TURN_SECONDS
 
     def _yield_cpu(self) -> None:
         """Let the client that was answered send its next request before the next poll, if it runs on this CPU.

@@ -7,11 +7,13 @@ from functools import partial
 from inspect import isasyncgenfunction, isawaitable, iscoroutinefunction, unwrap
 from typing import Any, Literal
 
+import trio
 from msgspec import Struct
 from msgspec.structs import replace
+from outcome import Error, Outcome
 
 from agentos_sdk.calls.background import Accepted
-from agentos_sdk.errors import CallError, PermissionDenied, UnknownCall
+from agentos_sdk.errors import CallError, Cancelled, PermissionDenied, UnknownCall
 from agentos_sdk.opcodes import Op, op_name
 
 from . import connection_calls
@@ -32,6 +34,17 @@ Now = Callable[[Caller, bytes], bytes]
 Later = Callable[[Call, bytes], Awaitable[bytes]]
 InTurns = Callable[[Caller, bytes], Awaitable[bytes]]
 Perform = Callable[[Call, Any], Awaitable[object]]
+Result = Outcome[Any]
+Withdraw = Callable[[], bool]
+Begin = Callable[[Callable[[Result], object]], Withdraw]
+"""Begins an act, which passes its outcome to the function later. The function returned drops it, unless it is too late.
+
+It returns whether it did: no outcome comes then.
+"""
+Answer = Callable[[bytes], object]
+Begun = bytes | Callable[[], object]
+Defer = Callable[[Caller, bytes, Answer], Begun]
+"""Begins a call; the reply to it, or a function that withdraws the call, which is answered later."""
 
 
 class Syscall(Struct, frozen=True):
@@ -55,6 +68,9 @@ class Syscall(Struct, frozen=True):
     ``in_order``: the handler, or ``act``, is an ``async def`` of the caller without a task. Other connections are
     served while it works, but its own connection answers nothing else until it has returned. ``takes_chunks``: the
     client may send it CHUNK frames while it is in flight. ``background`` runs requests that have ``async_`` set.
+
+    ``deferred``: ``prepare`` is a ``def``, and its ``act`` returns a :data:`Begin`. So the call waits without a task,
+    which costs more than all that a short call does.
     """
 
     op: Op
@@ -72,6 +88,7 @@ class Syscall(Struct, frozen=True):
     in_order: bool = False
     takes_chunks: bool = False
     background: Background | None = None
+    deferred: bool = False
 
     @property
     def waits(self) -> bool:
@@ -108,10 +125,11 @@ class Table:
 
     ``turns`` answers in the order of the requests, like ``now``, but lets other tasks run meanwhile. It is used for
     calls that are ``in_order``, and for immediate ones above :data:`~agentos.kernel.request_body.MAX_INLINE_BYTES`.
+    ``deferred`` begins calls that wait without a task; it too raises ``MustAsk``, and leaves large bodies to ``later``.
     ``reserved`` are opcodes that aren't served but have a limit of their own, because clients may send them.
     """
 
-    __slots__ = ("later", "limits", "now", "performs", "reader", "syscalls", "turns")
+    __slots__ = ("deferred", "later", "limits", "now", "performs", "reader", "syscalls", "turns")
 
     def __init__(self, syscalls: Iterable[Syscall], reserved: Mapping[Op, int] = {}) -> None:
         self.syscalls: dict[int, Syscall] = {}  # by opcode
@@ -121,6 +139,7 @@ class Table:
         self.now: list[Now | None] = [_unknown(number) for number in range(256)]
         self.later: list[Later | None] = [None] * 256
         self.turns: list[InTurns | None] = [None] * 256
+        self.deferred: list[Defer | None] = [None] * 256
         self.performs: dict[Op, Perform] = {}
         self.reader = Reader()
         for syscall in syscalls:
@@ -130,7 +149,10 @@ class Table:
             assert perform is not None, "a call is prepared or handled"
             if syscall.waits or syscall.prepare is not None:
                 self.later[syscall.op] = _later(syscall, perform, self.reader)
-            if syscall.waits:
+            if syscall.deferred:
+                self.deferred[syscall.op] = _deferred(syscall)
+                self.now[syscall.op] = None
+            elif syscall.waits:
                 self.performs[syscall.op] = perform
                 self.now[syscall.op] = None
             else:
@@ -162,9 +184,11 @@ class Table:
         if not refused:
             return self
         table = copy(self)
-        table.now, table.later, table.turns = list(self.now), list(self.later), list(self.turns)
+        table.now, table.later = list(self.now), list(self.later)
+        table.turns, table.deferred = list(self.turns), list(self.deferred)
         for op, decision in refused.items():
-            table.now[op], table.later[op], table.turns[op] = _refused(op, decision, self.encode_failure), None, None
+            table.now[op] = _refused(op, decision, self.encode_failure)
+            table.later[op] = table.turns[op] = table.deferred[op] = None
         return table
 
     def encode_failure(self, op: int, error: BaseException) -> bytes:
@@ -249,6 +273,55 @@ def _in_turns(syscall: Syscall, answer: Callable[[Caller, Any], Any], reader: Re
     return reply
 
 
+def _deferred(syscall: Syscall) -> Defer:
+    request, verbatim, prepare, name = syscall.request, syscall.verbatim, syscall.prepare, syscall.op.name
+    assert request is not None, "a deferred call has a request"
+    assert prepare is not None, "and is prepared"
+    recorded = syscall.audit != "none"
+
+    def begin(caller: Caller, body: bytes, answer: Answer) -> Begun:
+        record: Record | None = None
+
+        def end(result: Result) -> None:
+            answer(encode(result))
+
+        def withdraw() -> None:
+            if drop():
+                end(Error(Cancelled("withdrawn by its caller")))
+
+        def encode(result: Result) -> bytes:
+            outcome = "ok"
+            try:
+                return encode_reply(result.unwrap())
+            except Exception as error:
+                outcome = _outcome(error)
+                return syscall.encode_failure(error)
+            finally:
+                if record is not None and recorded:
+                    caller.audit.note(record.entry("outcome", outcome))
+
+        try:
+            try:
+                prepared: Prepared = prepare(caller, read(request, body, verbatim))
+            except PermissionDenied as error:
+                note_refusal(caller, name, error)
+                raise
+            allowed = require(caller, prepared)
+            if allowed.must_ask:
+                raise MustAsk
+            record = allowed
+            if prepared.error is not None:
+                raise prepared.error
+            drop: Withdraw = prepared.act(caller)(end)
+        except MustAsk:
+            raise
+        except Exception as error:
+            return encode(Error(error))
+        return withdraw
+
+    return begin
+
+
 def _later(syscall: Syscall, perform: Perform, reader: Reader) -> Later:
     background = syscall.background
 
@@ -285,7 +358,7 @@ def _perform(syscall: Syscall) -> Perform:
     assert syscall.prepare is not None, "the call needs rights"
     prepare: Callable[[Caller, Any], AbstractAsyncContextManager[Prepared]] = syscall.prepare
     if not syscall.waits:
-        prepare = _open(syscall.prepare)
+        prepare = _open(syscall.prepare, syscall.deferred)
     name, audit, charge = syscall.op.name, syscall.audit, syscall.charge
 
     async def perform(call: Call, request: Any) -> object:
@@ -329,9 +402,9 @@ def _perform(syscall: Syscall) -> Perform:
 
 
 def _open(
-    prepare: Callable[[Caller, Any], Prepared],
+    prepare: Callable[[Caller, Any], Prepared], deferred: bool
 ) -> Callable[[Caller, Any], AbstractAsyncContextManager[Prepared]]:
-    """A ``prepare`` that answers at once in the form of one that may wait."""
+    """A ``prepare`` that answers at once, or begins something, in the form of one that may wait."""
 
     @asynccontextmanager
     async def opened(caller: Caller, request: Any) -> AsyncIterator[Prepared]:
@@ -339,11 +412,23 @@ def _open(
 
         async def act(call: Call) -> object:
             answered = prepared.act(call.caller)
+            if deferred:
+                return await _wait(answered)
             return await answered if isawaitable(answered) else answered
 
         yield replace(prepared, act=act)
 
     return opened
+
+
+async def _wait(begin: Begin) -> object:
+    """Begin an act, and wait for its outcome in this task."""
+    drop = begin(partial(trio.lowlevel.reschedule, trio.lowlevel.current_task()))
+
+    def abort(_: object) -> trio.lowlevel.Abort:
+        return trio.lowlevel.Abort.SUCCEEDED if drop() else trio.lowlevel.Abort.FAILED
+
+    return await trio.lowlevel.wait_task_rescheduled(abort)
 
 
 def _outcome(error: Exception) -> str:

@@ -21,10 +21,11 @@ from typing import Final, NamedTuple, TypeVar
 import trio
 from attrs import define, field
 from msgspec import Struct
-from outcome import Error, Outcome, capture
+from outcome import Error, Outcome, Value, capture
 
-from agentos.database import Batch, Database, DatabaseError
+from agentos.database import Batch, Database, DatabaseError, Done
 from agentos_sdk import codec
+from agentos_sdk.calls.state import Stored
 from agentos_sdk.errors import Conflict, QuotaExceeded, Unavailable
 
 log = logging.getLogger(__name__)
@@ -65,7 +66,7 @@ class Found(Struct, frozen=True):
 
 
 class Change(Struct, frozen=True):
-    """A value to be stored; see :meth:`State.store`."""
+    """A value to be stored, charged to ``account``, if that isn't empty; see :meth:`State.begin_store`."""
 
     space: str
     key: str
@@ -170,20 +171,22 @@ class State:
         if self._sessions.pop(caller, None) is not None:
             self._ended.set()
 
-    async def store(
-        self, space: str, key: str, value: bytes, account: str, ttl: float | None, if_version: int | None
-    ) -> int:
-        """Store a value, charged to ``account`` (empty: to none); returns its version.
+    def begin_store(self, change: Change, done: Done) -> Callable[[], bool]:
+        """Store a value; ``done`` gets a :class:`Stored`, and the function returned drops the change if not yet begun.
 
-        ``if_version``: only if that is the present version, 0 if there is no such key; otherwise ``Conflict``. Raises
-        ``QuotaExceeded`` if the account, or one above it, would have more than its limits.
+        With ``if_version`` only if that is the present version, 0 if there is no such key: otherwise the outcome is
+        ``Conflict``; ``QuotaExceeded`` if the account, or one above it, would have more than its limits.
         """
-        change = Change(space, key, value, account, ttl, if_version)
         try:
-            version: int = await self.database.write_in_batch(self._store_all, change)
+            return self.database.begin_in_batch(self._store_all, change, partial(self._end_store, change, done))
         except DatabaseError as error:
             raise _unavailable(error) from None
-        return version
+
+    def _end_store(self, change: Change, done: Done, version: Outcome[int]) -> None:
+        if isinstance(version, Error):
+            done(Error(_unavailable(version.error)) if isinstance(version.error, DatabaseError) else version)
+        else:
+            done(Value(Stored(key=change.key, version=version.unwrap())))
 
     async def fetch(self, spaces: Sequence[str], key: str) -> Found | None:
         """The key in the first of the spaces that has it."""

@@ -3,6 +3,8 @@
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -14,9 +16,9 @@ from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
-from agentos.kernel.table import LARGE_BODY_BYTES, Syscall
+from agentos.kernel.table import LARGE_BODY_BYTES, Begin, Syscall
 from agentos.permissions.rule import Kind
-from agentos.services.state import GLOBAL, Found
+from agentos.services.state import GLOBAL, Change, Found
 from agentos.threads import Limiter
 from agentos_sdk import codec
 from agentos_sdk.calls import state as calls
@@ -38,18 +40,17 @@ class StateCalls:
     holds_grant: HoldsGrant
     _turns: WeakKeyDictionary[Caller, Limiter] = field(factory=WeakKeyDictionary, init=False)
 
-    @asynccontextmanager
-    async def prepare_store(self, caller: Caller, request: calls.Store) -> AsyncIterator[Prepared]:
+    def prepare_store(self, caller: Caller, request: calls.Store) -> Prepared:
         assert isinstance(request.value, msgspec.Raw)
         value = bytes(request.value)
 
-        async def act(call: Call) -> calls.Stored:
+        def act(caller: Caller) -> Begin:
             account = self.spaces.account(caller) if caller.kind != "operator" else ""
             space = self.spaces.of(caller)[request.scope]
-            version = await self.spaces.state.store(space, request.key, value, account, request.ttl, request.if_version)
-            return calls.Stored(key=request.key, version=version)
+            change = Change(space, request.key, value, account, request.ttl, request.if_version)
+            return partial(self.spaces.state.begin_store, change)
 
-        yield prepare("store", request.key, request.scope, act)
+        return prepare("store", request.key, request.scope, act)
 
     @asynccontextmanager
     async def prepare_fetch(self, caller: Caller, request: calls.Fetch) -> AsyncIterator[Prepared]:
@@ -101,6 +102,7 @@ class StateCalls:
                 verbatim=("value",),
                 omittable={"value": None},
                 audit="outcome",
+                deferred=True,
             ),
             Syscall(Op.FETCH, calls.Fetch, prepare=self.prepare_fetch, audit="outcome"),
             Syscall(Op.DELETE, calls.Delete, prepare=self.prepare_delete, audit="outcome"),
@@ -146,7 +148,7 @@ def syscalls(spaces: StateSpaces, holds_grant: HoldsGrant) -> tuple[Syscall, ...
     return StateCalls(spaces, holds_grant).syscalls()
 
 
-def prepare(action: str, key: str, scope: Scope, act: Callable[[Call], object]) -> Prepared:
+def prepare(action: str, key: str, scope: Scope, act: Callable[[Any], object]) -> Prepared:
     """The right to a global key by its name. A private key is the caller's own: only the call is decided about."""
     if scope == "global":
         return Prepared((Right(action, key),), act)

@@ -43,7 +43,7 @@ def work(seconds: float) -> list[Step]:
 
 def unwritten() -> Budgets:
     """Budgets of those who have none, which write nothing."""
-    return Budgets(Quotas(), {}, Database(Path("nowhere"), trio.open_memory_channel[object](1000)[0]), 100)
+    return Budgets(Quotas(), {}, Database(Path("nowhere")), 100)
 
 
 @asynccontextmanager

@@ -9,10 +9,12 @@ import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
+from outcome import Outcome
 
 from agentos.database import open_database
 from agentos.services import state
-from agentos.services.state import GLOBAL, State, StateLimits, end_of_prefix, list_accounts
+from agentos.services.state import GLOBAL, Change, State, StateLimits, end_of_prefix, list_accounts
+from agentos_sdk.calls.state import Stored
 from agentos_sdk.errors import Conflict, QuotaExceeded
 
 LIMITS = StateLimits(3, 100)
@@ -46,7 +48,15 @@ async def store(
     ttl: float | None = None,
     if_version: int | None = None,
 ) -> int:
-    return await kept.store(space, key, value, account, ttl, if_version)
+    ended, outcomes = trio.Event(), list[Outcome[Stored]]()
+
+    def done(outcome: Outcome[Stored]) -> None:
+        outcomes.append(outcome)
+        ended.set()
+
+    kept.begin_store(Change(space, key, value, account, ttl, if_version), done)
+    await ended.wait()
+    return outcomes[0].unwrap().version
 
 
 async def used(kept: State, account: str) -> tuple[int, int]:

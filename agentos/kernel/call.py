@@ -112,17 +112,3 @@ class Call:
     async def send(self, chunk: bytes) -> None:
         """Send a CHUNK frame. Returns when the socket has taken it: a slow reader slows only its own stream."""
         await self._send(chunk)
-
-
-@define(eq=False)
-class Deferred:
-    """A call in flight without a task. ``withdraw`` is set once it has begun: then it is answered if that drops it."""
-
-    cancelled: bool = False
-    withdraw: Callable[[], object] | None = None
-    input: None = None
-
-    def cancel(self) -> None:
-        self.cancelled = True
-        if self.withdraw is not None:
-            self.withdraw()

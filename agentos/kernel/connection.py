@@ -19,20 +19,20 @@ from agentos_sdk.frames import HEADER, MAGIC, Frame, Frames
 from agentos_sdk.opcodes import Op
 
 from . import connection_calls
-from .call import Call, Deferred, Gone, Input
+from .call import Call, Gone, Input
 from .caller import MAX_CALLS, Caller
+from .deferred import WITHDRAWN, Deferred, DeferredCalls
 from .poller import Poller
 from .ports import MustAsk
 from .replies import encode_error
 from .request_body import MAX_INLINE_BYTES
 from .socket_writer import LARGE_REPLY_BYTES, SocketWriter
-from .table import Begun, Defer, Later
+from .table import Later
 
 READ_SIZE = 64 << 10  # bytes per recv(); bodies up to this size are not reserved in the allowance
 READ_SIZE_SMALL = 4 << 10  # bytes; nearly always enough, and a buffer of READ_SIZE costs more than the recv() itself
 READ_SIZE_LARGE = 256 << 10
 TURN_SECONDS = 0.005  # seconds one connection may answer before other tasks run
-WITHDRAWN = "withdrawn by its caller"
 LINGER_SECONDS = 5.0  # seconds to keep offering finished replies to a peer that has stopped sending
 
 _pack = HEADER.pack
@@ -42,13 +42,11 @@ class Connection:
     """One peer's socket, served until the peer closes it, sends EXIT or breaks the protocol."""
 
     __slots__ = (
-        "_answered",
         "_approval_timeout",
-        "_asked",
         "_calls",
+        "_deferred",
         "_frames",
         "_nursery",
-        "_over",
         "_poller",
         "_reply_id",
         "_requests",
@@ -68,10 +66,8 @@ class Connection:
         self._writer = SocketWriter(sock)
         self._reserved = 0  # bytes of the caller's allowance held for a large body that is arriving
         self._calls: dict[int, Call | Deferred] = {}
-        self._answered: trio.Event | None = None  # set when a deferred call is answered
+        self._deferred = DeferredCalls(caller, sock, self._writer, poller, self._calls)
         self._turn_ends = 0.0  # in the time of perf_counter()
-        self._asked: deque[Frame] = deque()  # deferred calls that a person has to approve: they need a task
-        self._over = False  # only finished replies are still sent
         self._approval_timeout: float | None = None  # seconds, of all its calls; by HELLO
         self._reply_id = caller.id  # of all replies in version 1; 0 after HELLO: each reply has its request's id
         self._nursery: trio.Nursery | None = None  # set after HELLO: protocol version 2
@@ -86,13 +82,13 @@ class Connection:
             self._reply_id = 0
             async with trio.open_nursery() as self._nursery:
                 await self._answer_concurrently()
-                self._over = True
+                self._deferred.over = True
                 await self._linger()
                 self._nursery.cancel_scope.cancel()
         except* Gone:
             pass  # the peer closed the connection in the middle of a reply
         finally:
-            self._over = True
+            self._deferred.over = True
             self._poller.forget(self._socket.fileno())
             self.caller.allowance.give_back(self._reserved)
 
@@ -100,8 +96,8 @@ class Connection:
         for call in list(self._calls.values()):
             call.cancel()
         with trio.move_on_after(LINGER_SECONDS):
-            if not self._over:
-                await self._wait_answered()
+            if not self._deferred.over:
+                await self._deferred.wait_answered()
             if not self._writer.is_empty:
                 await self._writer.flush()
 
@@ -173,10 +169,10 @@ class Connection:
         while True:
             if self._requests and perf_counter() > self._turn_ends:
                 await self._yield()
-            if self._in_order_behind_deferred and not await self._unless_gone(self._wait_answered):
+            if self._in_order_behind_deferred and not await self._unless_gone(self._deferred.wait_answered):
                 return None
-            if self._asked:
-                return self._asked.popleft()
+            if self._deferred.asked:
+                return self._deferred.asked.pop(0)
             request = self._answer_at_once()
             if request is not None:
                 return request
@@ -201,10 +197,11 @@ class Connection:
             now = nows[op]
             if now is None and (begin := deferred[op]) is not None and len(body) <= MAX_INLINE_BYTES:
                 writer.push(out)
-                if not self._defer((own or number, op, body), begin):
-                    found = request
-                    break
-                continue
+                if self._deferred.add((own or number, op, body), begin, self._reserved):
+                    self._reserved = 0
+                    continue
+                found = request
+                break
             if now is None or (len(body) > MAX_INLINE_BYTES and table.turns[op]):
                 found = request
                 break
@@ -230,64 +227,10 @@ class Connection:
         writer.push(out)
         return found
 
-    def _defer(self, request: Frame, begin: Defer) -> bool:
-        """Have a call begun that waits without a task; False if its number is wrong, or if it has to wait for room."""
-        number, _, body = request
-        if not number or number in self._calls or not self.caller.allowance.has_room:
-            return False
-        call = self._calls[number] = Deferred()
-        self.caller.activity.begin_wait()
-        self.caller.allowance.begin(len(body), self._reserved)
-        self._reserved = 0
-        self._poller.defer(self.caller, partial(self._begin_deferred, call, request, begin))
-        return True
-
-    def _begin_deferred(self, call: Deferred, request: Frame, begin: Defer) -> None:
-        _, op, body = request
-        try:
-            if call.cancelled or self._over:
-                begun: Begun = self.caller.table.encode_failure(op, Cancelled(WITHDRAWN))
-            else:
-                begun = begin(self.caller, body, partial(self._answer_deferred, request))
-        except MustAsk:
-            self._end_deferred(request)
-            self._asked.append(request)
-            self._poller.wake(self._socket.fileno())
-            return
-        if isinstance(begun, bytes):
-            self._answer_deferred(request, begun)
-        else:
-            call.withdraw = begun
-
-    def _answer_deferred(self, request: Frame, reply: bytes) -> None:
-        number, op, _ = request
-        self._end_deferred(request)
-        if self._over:
-            return
-        with contextlib.suppress(Gone):  # then the poller finds that the peer has closed the connection
-            self._writer.reply(number, op, reply)
-        if not self._writer.is_empty:
-            self._poller.wake(self._socket.fileno())
-
-    def _end_deferred(self, request: Frame) -> None:
-        number, _, body = request
-        del self._calls[number]
-        self.caller.activity.end_wait()
-        self.caller.allowance.end(len(body))
-        if self._answered is not None:
-            self._answered.set()
-
     @property
     def _in_order_behind_deferred(self) -> bool:
         """Whether something has arrived that version 1 answers only after the call in flight."""
         return bool(self._reply_id and self._calls and (self._requests or self._frames.broken is not None))
-
-    async def _wait_answered(self) -> None:
-        """Wait until no deferred call of version 1 is in flight."""
-        while self._calls:
-            self._answered = trio.Event()
-            await self._answered.wait()
-        self._answered = None
 
     async def _yield(self) -> None:
         """Let other tasks run, and continue when the peer has taken all queued replies."""
@@ -311,7 +254,7 @@ class Connection:
             if large:
                 allowance.reserve(large)
                 self._reserved = large
-        if self._asked or not self._writer.is_empty:
+        if self._deferred.asked or not self._writer.is_empty:
             return True  # that has changed meanwhile
         return await self._poller.wait(self._socket.fileno(), self._read)
 
@@ -342,7 +285,7 @@ class Connection:
         self._requests += self._frames.take(data)
         self.caller.activity.at = now = perf_counter()
         self._turn_ends = now + TURN_SECONDS
-        request = None if self._asked else self._answer_at_once()
+        request = None if self._deferred.asked else self._answer_at_once()
         if request is not None:
             self._requests.appendleft(request)
         idle = not self._requests and self._writer.is_empty and self._frames.broken is None
@@ -406,7 +349,7 @@ class Connection:
                     reply = await later(call, body)
             finally:
                 activity.end_wait()
-            if self._over:
+            if self._deferred.over:
                 return  # the connection is ending: only finished replies are sent
             if reply is None:
                 reply = self.caller.table.encode_failure(op, Cancelled(WITHDRAWN))

@@ -8,8 +8,9 @@ from agentos_sdk.calls.connection import Cancel, Hello, Welcome, Withdrawn
 from agentos_sdk.errors import BadRequest, PermissionDenied
 from agentos_sdk.opcodes import Op
 
-from .call import Call, Deferred
+from .call import Call
 from .caller import Caller
+from .deferred import Deferred
 from .replies import encode_error
 
 OPS = frozenset({Op.HELLO, Op.CANCEL, Op.EXIT})  # answered by the connection itself, and allowed without a right

@@ -7,13 +7,11 @@ from functools import partial
 from inspect import isasyncgenfunction, isawaitable, iscoroutinefunction, unwrap
 from typing import Any, Literal
 
-import trio
 from msgspec import Struct
 from msgspec.structs import replace
-from outcome import Error, Outcome
 
 from agentos_sdk.calls.background import Accepted
-from agentos_sdk.errors import CallError, Cancelled, PermissionDenied, UnknownCall
+from agentos_sdk.errors import PermissionDenied, UnknownCall
 from agentos_sdk.opcodes import Op, op_name
 
 from . import connection_calls
@@ -21,6 +19,7 @@ from .asking import approve, ask_and_repeat
 from .background import Background
 from .call import Call, Gone
 from .caller import Caller
+from .deferred import Defer, deferred_entry, outcome_of, wait
 from .ports import Decision, MustAsk
 from .prepared import Prepared, Record, note_refusal, require
 from .replies import encode_error, encode_in_turns, encode_reply
@@ -34,17 +33,6 @@ Now = Callable[[Caller, bytes], bytes]
 Later = Callable[[Call, bytes], Awaitable[bytes]]
 InTurns = Callable[[Caller, bytes], Awaitable[bytes]]
 Perform = Callable[[Call, Any], Awaitable[object]]
-Result = Outcome[Any]
-Withdraw = Callable[[], bool]
-Begin = Callable[[Callable[[Result], object]], Withdraw]
-"""Begins an act, which passes its outcome to the function later. The function returned drops it, unless it is too late.
-
-It returns whether it did: no outcome comes then.
-"""
-Answer = Callable[[bytes], object]
-Begun = bytes | Callable[[], object]
-Defer = Callable[[Caller, bytes, Answer], Begun]
-"""Begins a call; the reply to it, or a function that withdraws the call, which is answered later."""
 
 
 class Syscall(Struct, frozen=True):
@@ -69,8 +57,8 @@ class Syscall(Struct, frozen=True):
     served while it works, but its own connection answers nothing else until it has returned. ``takes_chunks``: the
     client may send it CHUNK frames while it is in flight. ``background`` runs requests that have ``async_`` set.
 
-    ``deferred``: ``prepare`` is a ``def``, and its ``act`` returns a :data:`Begin`. So the call waits without a task,
-    which costs more than all that a short call does.
+    ``deferred``: ``prepare`` is a ``def``, and its ``act`` returns a :data:`~agentos.kernel.deferred.Begin`. So the
+    call waits without a task, which costs more than all that a short call does.
     """
 
     op: Op
@@ -150,7 +138,7 @@ class Table:
             if syscall.waits or syscall.prepare is not None:
                 self.later[syscall.op] = _later(syscall, perform, self.reader)
             if syscall.deferred:
-                self.deferred[syscall.op] = _deferred(syscall)
+                self.deferred[syscall.op] = deferred_entry(syscall)
                 self.now[syscall.op] = None
             elif syscall.waits:
                 self.performs[syscall.op] = perform
@@ -273,55 +261,6 @@ def _in_turns(syscall: Syscall, answer: Callable[[Caller, Any], Any], reader: Re
     return reply
 
 
-def _deferred(syscall: Syscall) -> Defer:
-    request, verbatim, prepare, name = syscall.request, syscall.verbatim, syscall.prepare, syscall.op.name
-    assert request is not None, "a deferred call has a request"
-    assert prepare is not None, "and is prepared"
-    recorded = syscall.audit != "none"
-
-    def begin(caller: Caller, body: bytes, answer: Answer) -> Begun:
-        record: Record | None = None
-
-        def end(result: Result) -> None:
-            answer(encode(result))
-
-        def withdraw() -> None:
-            if drop():
-                end(Error(Cancelled("withdrawn by its caller")))
-
-        def encode(result: Result) -> bytes:
-            outcome = "ok"
-            try:
-                return encode_reply(result.unwrap())
-            except Exception as error:
-                outcome = _outcome(error)
-                return syscall.encode_failure(error)
-            finally:
-                if record is not None and recorded:
-                    caller.audit.note(record.entry("outcome", outcome))
-
-        try:
-            try:
-                prepared: Prepared = prepare(caller, read(request, body, verbatim))
-            except PermissionDenied as error:
-                note_refusal(caller, name, error)
-                raise
-            allowed = require(caller, prepared)
-            if allowed.must_ask:
-                raise MustAsk
-            record = allowed
-            if prepared.error is not None:
-                raise prepared.error
-            drop: Withdraw = prepared.act(caller)(end)
-        except MustAsk:
-            raise
-        except Exception as error:
-            return encode(Error(error))
-        return withdraw
-
-    return begin
-
-
 def _later(syscall: Syscall, perform: Perform, reader: Reader) -> Later:
     background = syscall.background
 
@@ -392,7 +331,7 @@ def _perform(syscall: Syscall) -> Perform:
         except Exception as error:
             if isinstance(error, PermissionDenied) and prepared is None:
                 note_refusal(caller, name, error)
-            outcome = call.outcome or _outcome(error)
+            outcome = call.outcome or outcome_of(error)
             raise
         finally:
             if record is not None and (audit != "none" or record.must_ask):
@@ -413,25 +352,9 @@ def _open(
         async def act(call: Call) -> object:
             answered = prepared.act(call.caller)
             if deferred:
-                return await _wait(answered)
+                return await wait(answered)
             return await answered if isawaitable(answered) else answered
 
         yield replace(prepared, act=act)
 
     return opened
-
-
-async def _wait(begin: Begin) -> object:
-    """Begin an act, and wait for its outcome in this task."""
-    drop = begin(partial(trio.lowlevel.reschedule, trio.lowlevel.current_task()))
-
-    def abort(_: object) -> trio.lowlevel.Abort:
-        return trio.lowlevel.Abort.SUCCEEDED if drop() else trio.lowlevel.Abort.FAILED
-
-    return await trio.lowlevel.wait_task_rescheduled(abort)
-
-
-def _outcome(error: Exception) -> str:
-    if isinstance(error, CallError):
-        return error.code
-    return "cancelled" if isinstance(error, Gone) else "internal"

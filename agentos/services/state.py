@@ -21,11 +21,10 @@ from typing import Final, NamedTuple, TypeVar
 import trio
 from attrs import define, field
 from msgspec import Struct
-from outcome import Error, Outcome, Value, capture
+from outcome import Error, Outcome, capture
 
 from agentos.database import Batch, Database, DatabaseError, Done
 from agentos_sdk import codec
-from agentos_sdk.calls.state import Stored
 from agentos_sdk.errors import Conflict, QuotaExceeded, Unavailable
 
 log = logging.getLogger(__name__)
@@ -172,21 +171,21 @@ class State:
             self._ended.set()
 
     def begin_store(self, change: Change, done: Done) -> Callable[[], bool]:
-        """Store a value; ``done`` gets a :class:`Stored`, and the function returned drops the change if not yet begun.
+        """Store a value; ``done`` gets its version, and the function returned drops the change if not yet begun.
 
         With ``if_version`` only if that is the present version, 0 if there is no such key: otherwise the outcome is
         ``Conflict``; ``QuotaExceeded`` if the account, or one above it, would have more than its limits.
         """
         try:
-            return self.database.begin_in_batch(self._store_all, change, partial(self._end_store, change, done))
+            return self.database.begin_in_batch(self._store_all, change, partial(self._end_store, done))
         except DatabaseError as error:
             raise _unavailable(error) from None
 
-    def _end_store(self, change: Change, done: Done, version: Outcome[int]) -> None:
-        if isinstance(version, Error):
-            done(Error(_unavailable(version.error)) if isinstance(version.error, DatabaseError) else version)
+    def _end_store(self, done: Done, version: Outcome[int]) -> None:
+        if isinstance(version, Error) and isinstance(version.error, DatabaseError):
+            done(Error(_unavailable(version.error)))
         else:
-            done(Value(Stored(key=change.key, version=version.unwrap())))
+            done(version)
 
     async def fetch(self, spaces: Sequence[str], key: str) -> Found | None:
         """The key in the first of the spaces that has it."""

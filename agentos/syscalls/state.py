@@ -10,13 +10,15 @@ from weakref import WeakKeyDictionary
 import msgspec
 import trio
 from attrs import field, frozen
+from outcome import Value
 
 from agentos.agents.state_spaces import StateSpaces
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
+from agentos.kernel.deferred import Begin, Done, Result, Withdraw
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
-from agentos.kernel.table import LARGE_BODY_BYTES, Begin, Syscall
+from agentos.kernel.table import LARGE_BODY_BYTES, Syscall
 from agentos.permissions.rule import Kind
 from agentos.services.state import GLOBAL, Change, Found
 from agentos.threads import Limiter
@@ -48,7 +50,7 @@ class StateCalls:
             account = self.spaces.account(caller) if caller.kind != "operator" else ""
             space = self.spaces.of(caller)[request.scope]
             change = Change(space, request.key, value, account, request.ttl, request.if_version)
-            return partial(self.spaces.state.begin_store, change)
+            return partial(self._begin_store, change)
 
         return prepare("store", request.key, request.scope, act)
 
@@ -108,6 +110,14 @@ class StateCalls:
             Syscall(Op.DELETE, calls.Delete, prepare=self.prepare_delete, audit="outcome"),
             Syscall(Op.KEYS, calls.Keys, prepare=self.prepare_keys, failure={"keys": [], "count": 0}),
         )
+
+    def _begin_store(self, change: Change, done: Done) -> Withdraw:
+        def end(version: Result) -> None:
+            if isinstance(version, Value):
+                version = Value(calls.Stored(key=change.key, version=version.unwrap()))
+            done(version)
+
+        return self.spaces.state.begin_store(change, end)
 
     def _turn(self, caller: Caller) -> Limiter:
         """The limit of one caller's calls: further ones wait, those of other callers do not."""

@@ -14,7 +14,6 @@ from outcome import Outcome
 from agentos.database import open_database
 from agentos.services import state
 from agentos.services.state import GLOBAL, Change, State, StateLimits, end_of_prefix, list_accounts
-from agentos_sdk.calls.state import Stored
 from agentos_sdk.errors import Conflict, QuotaExceeded
 
 LIMITS = StateLimits(3, 100)
@@ -48,15 +47,15 @@ async def store(
     ttl: float | None = None,
     if_version: int | None = None,
 ) -> int:
-    ended, outcomes = trio.Event(), list[Outcome[Stored]]()
+    ended, outcomes = trio.Event(), list[Outcome[int]]()
 
-    def done(outcome: Outcome[Stored]) -> None:
+    def done(outcome: Outcome[int]) -> None:
         outcomes.append(outcome)
         ended.set()
 
     kept.begin_store(Change(space, key, value, account, ttl, if_version), done)
     await ended.wait()
-    return outcomes[0].unwrap().version
+    return outcomes[0].unwrap()
 
 
 async def used(kept: State, account: str) -> tuple[int, int]:

@@ -39,6 +39,7 @@ class Poller:
     _on_hangup: dict[int, Callable[[], object]] = field(factory=dict)  # by descriptor
     _registered: dict[int, int] = field(factory=dict)  # events by descriptor
     _deferred: Turns[object, Callable[[], object]] = field(factory=Turns)
+    _pending: int = 0  # of these; asking their queue costs a call for each read
     _idle: bool = True  # nothing is readable
     _yield_again: float = 0.0  # in the time of perf_counter()
 
@@ -81,6 +82,7 @@ class Poller:
             work()
         else:
             self._deferred.add(owner, work)
+            self._pending += 1
 
     def _register(self, fd: int, events: int) -> None:
         registered = self._registered.get(fd)
@@ -107,18 +109,19 @@ class Poller:
                 await wait_readable(self._epoll.fileno())
                 self._idle = False
                 turn_ends = perf_counter() + TURN_SECONDS
-                while (ready := poll(0, BATCH)) or self._deferred:
+                while (ready := poll(0, BATCH)) or self._pending:
                     for fd, _ in ready:
                         answered = self._read(fd)
                         if perf_counter() > turn_ends:
                             await trio.lowlevel.checkpoint()
                             turn_ends = perf_counter() + TURN_SECONDS
-                    if not self._deferred:
+                    if not self._pending:
                         if answered and len(ready) == 1:
                             self._yield_cpu()
                         continue
-                    for _ in range(min(len(self._deferred), max(1, len(ready) // READS_PER_DEFERRED))):
+                    for _ in range(min(self._pending, max(1, len(ready) // READS_PER_DEFERRED))):
                         _, work = self._deferred.take()
+                        self._pending -= 1
                         work()
                         if perf_counter() > turn_ends:
                             await trio.lowlevel.checkpoint()

@@ -17,6 +17,7 @@ from .exec_request import ExecRequest
 from .levels import DENIALS, LEVELS, is_wider
 from .narrowing import find_wider_grant, has_same_content
 from .patterns.base import Names
+from .patterns.prefixes import intersect_prefixes
 from .rule import KIND_OF_ACTION, Kind, PermissionSet, decision_by, describe_right, shorten, strictness
 from .rules import AgentRelation, Rules
 
@@ -258,12 +259,12 @@ class PermissionAuthorizer:
         layers = permissions.layers(self._version) if permissions is not None else ()
         return set().union(*(layer.named_ports() for layer in layers))
 
-    def holds_grant(self, number: int, kind: Kind) -> bool:
-        """Whether each set that this caller holds has a grant of that kind: without one nothing of it is allowed."""
-        return all(
-            any(rule.kind == kind and rule.effect != "deny" for rule in one.rules)
-            for one in self.permissions_of(number).sets()
-        )
+    def granted_prefixes(self, number: int, kind: Kind) -> Sequence[str]:
+        """The prefixes, in order, of all names that may be allowed to this caller by grants of that kind."""
+        found = [""]
+        for layer in self.permissions_of(number).layers(self._version):
+            found = intersect_prefixes(found, layer.granted_prefixes(kind))
+        return found
 
     def refused_calls(self, number: int, calls: Iterable[Op]) -> Mapping[Op, Decision]:
         """The calls that this caller may not make with any arguments, each with the decision."""

@@ -9,6 +9,7 @@ don't exist: no reading finds them, and where they would exceed a quota they are
 the epoch, sizes bytes.
 """
 
+import contextlib
 import itertools
 import json
 import logging
@@ -16,12 +17,12 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import trio
 from attrs import define, field
 from msgspec import Struct
-from outcome import Error, Outcome, capture
+from outcome import Error, Outcome, Value, capture
 
 from agentos.database import Batch, Database, DatabaseError, Done
 from agentos_sdk import codec
@@ -44,8 +45,6 @@ MAX_BATCHED_BYTES = 4 << 10  # of a key and its value; a larger one has a statem
 SWEEP_INTERVAL = 30.0  # seconds
 MAX_CODE_POINT = 0x10FFFF
 SURROGATES = range(0xD800, 0xE000)  # code points that aren't characters
-
-T = TypeVar("T")
 
 
 class StateLimits(Struct, frozen=True):
@@ -189,15 +188,20 @@ class State:
 
     async def fetch(self, spaces: Sequence[str], key: str) -> Found | None:
         """The key in the first of the spaces that has it."""
-        return await self._run(partial(_fetch, spaces, key))
+        with _readable():
+            found: Found | None = await self.database.write_in_batch(_fetch_all, (spaces, key))
+            return found
 
     async def delete(self, space: str, key: str, if_version: int | None) -> bool:
-        """Delete a key; returns whether it existed. ``if_version`` as for :meth:`store`."""
-        return await self._run(partial(_delete, space, key, if_version))
+        """Delete a key; returns whether it existed. ``if_version`` as for :meth:`begin_store`."""
+        with _readable():
+            existed: bool = await self.database.write_in_batch(_delete_all, (space, key, if_version))
+            return existed
 
-    async def keys(self, space: str, prefix: str, after: str, limit: int) -> list[str]:
-        """The first keys of a space behind ``after`` that begin with ``prefix``."""
-        return await self._run(partial(_list_keys, space, prefix, after, limit))
+    async def keys(self, space: str, prefixes: Sequence[str], after: str, limit: int) -> list[str]:
+        """The first keys of a space behind ``after`` that begin with one of these prefixes, which are in order."""
+        with _readable():
+            return await self.database.write(partial(_list_keys, space, prefixes, after, limit))
 
     async def serve(self) -> None:
         """Remove expired keys, and those of ended sessions, until cancelled."""
@@ -214,11 +218,13 @@ class State:
                     log.error("expired state is not removed: %s", error)
                 failed = True
 
-    async def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        try:
-            return await self.database.write(work)
-        except DatabaseError as error:
-            raise _unavailable(error) from None
+
+@contextlib.contextmanager
+def _readable() -> Iterator[None]:
+    try:
+        yield
+    except DatabaseError as error:
+        raise _unavailable(error) from None
 
 
 def _store_all(
@@ -268,6 +274,12 @@ def _insert(connection: sqlite3.Connection, table: str, rows: Sequence[Sequence[
     connection.execute(f"INSERT OR REPLACE INTO {table} VALUES {', '.join([marks] * len(rows))}", values)  # noqa: S608
 
 
+def _fetch_all(
+    wanted: Sequence[tuple[Sequence[str], str]], connection: sqlite3.Connection
+) -> Sequence[Outcome[Found | None]]:
+    return [Value(_fetch(spaces, key, connection)) for spaces, key in wanted]
+
+
 def _fetch(spaces: Sequence[str], key: str, connection: sqlite3.Connection) -> Found | None:
     now = time.time()
     for space in spaces:
@@ -277,6 +289,18 @@ def _fetch(spaces: Sequence[str], key: str, connection: sqlite3.Connection) -> F
         if row is not None and not _is_expired(row[1], now):
             return Found(space, *row)
     return None
+
+
+def _delete_all(
+    wanted: Sequence[tuple[str, str, int | None]], connection: sqlite3.Connection
+) -> Sequence[Outcome[bool]]:
+    outcomes: list[Outcome[bool]] = []
+    for space, key, if_version in wanted:
+        try:
+            outcomes.append(Value(_delete(space, key, if_version, connection)))
+        except Conflict as error:  # nothing was changed
+            outcomes.append(Error(error))
+    return outcomes
 
 
 def _delete(space: str, key: str, if_version: int | None, connection: sqlite3.Connection) -> bool:
@@ -291,12 +315,20 @@ def _delete(space: str, key: str, if_version: int | None, connection: sqlite3.Co
     return exists
 
 
-def _list_keys(space: str, prefix: str, after: str, limit: int, connection: sqlite3.Connection) -> list[str]:
-    query = "SELECT key FROM state WHERE space = ? AND key >= ? AND key > ? AND (expires IS NULL OR expires > ?)"
-    values: list[object] = [space, prefix, after, time.time()]
-    if (end := end_of_prefix(prefix)) is not None:
-        query, values = f"{query} AND key < ?", [*values, end]
-    return [key for (key,) in connection.execute(f"{query} ORDER BY key LIMIT ?", [*values, limit])]
+def _list_keys(
+    space: str, prefixes: Sequence[str], after: str, limit: int, connection: sqlite3.Connection
+) -> list[str]:
+    found: list[str] = []
+    for prefix in prefixes:
+        query = "SELECT key FROM state WHERE space = ? AND key >= ? AND key > ? AND (expires IS NULL OR expires > ?)"
+        values: list[object] = [space, prefix, after, time.time()]
+        if (end := end_of_prefix(prefix)) is not None:
+            query, values = f"{query} AND key < ?", [*values, end]
+        rows = connection.execute(f"{query} ORDER BY key LIMIT ?", [*values, limit - len(found)])
+        found += [key for (key,) in rows]
+        if len(found) == limit:
+            break
+    return found
 
 
 def _sweep(sessions: frozenset[str], connection: sqlite3.Connection) -> None:
@@ -310,9 +342,13 @@ def _sweep(sessions: frozenset[str], connection: sqlite3.Connection) -> None:
 
 
 def _remove_former(connection: sqlite3.Connection) -> None:
-    """Remove what belongs to the kernel that ran before: sessions, and guests whose name is a number (``guest#7``)."""
+    """Remove what belongs to the kernel that ran before: sessions, and guests whose name is a number (``guest#7``).
+
+    Another guest has that name now. Global keys that the former one stored stay, and are charged to none.
+    """
     _remove(connection, "space LIKE '%~%' OR space LIKE '%#%'", ())
-    connection.execute("DELETE FROM state_accounts WHERE name LIKE '%~%' OR (name LIKE '%#%' AND keys = 0)")
+    connection.execute("UPDATE state SET account = '' WHERE account LIKE '%#%'")
+    connection.execute("DELETE FROM state_accounts WHERE name LIKE '%~%' OR name LIKE '%#%'")
 
 
 def _remove(connection: sqlite3.Connection, condition: str, values: tuple[object, ...]) -> bool:

@@ -15,7 +15,7 @@ def syscalls() -> tuple[Syscall, ...]:
     registry, mail = Registry(), Mailboxes()
     nothing: Any = None
     deps = SimpleNamespace(deps=SimpleNamespace(health=SimpleNamespace(commands=nothing), run=SimpleNamespace(id="")))
-    callers = SimpleNamespace(queue_path=nothing, authorizer=SimpleNamespace(holds_grant=nothing))
+    callers = SimpleNamespace(queue_path=nothing, authorizer=SimpleNamespace(granted_prefixes=nothing))
     services = Services(
         registry=registry,
         reload=nothing,

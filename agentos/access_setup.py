@@ -7,6 +7,7 @@ from attrs import frozen
 from msgspec.structs import replace
 
 from .access.callers import Callers
+from .access.event_sight import list_above
 from .agents.event_lines import add_to_output, identify_log, log_event, log_kernel_event
 from .agents.jail.usage import UsageReader
 from .agents.life import home
@@ -24,6 +25,7 @@ from .permissions.approvals import Approvals, ApprovalSettings
 from .permissions.patterns.base import Names
 from .sandbox.root_files import CODE, WORKSPACE
 from .services.audit.log import Audit
+from .services.event_log.ring import EventLog
 from .services.events import Events, Subscriber
 from .services.http.secrets import Secrets
 from .services.logs.log import Logs
@@ -36,11 +38,13 @@ from .services.usage import UsageLog
 class Stores:
     """What was opened and read before agents and callers are known."""
 
+    events: Events
     model: Model
     database: Database
     audit: Audit
     logs: Logs
     state: State
+    event_log: EventLog
     secrets: Secrets
 
 
@@ -49,6 +53,7 @@ class Access:
     """Identities and what belongs to them: agents, events, usage, state, callers, mailboxes, approvals, audit log."""
 
     events: Events
+    event_log: EventLog
     registry: Registry
     mail: Mailboxes
     state: StateSpaces
@@ -62,13 +67,14 @@ class Access:
 
 def open_access(config: Config, show: Subscriber, host: Host, stores: Stores) -> Access:
     """Construct what knows agents and callers, and subscribe to events."""
-    events, mail, used = Events(), Mailboxes(), UsageLog(stores.database)
+    events, mail, used = stores.events, Mailboxes(stores.events.publish), UsageLog(stores.database)
     model, audit, logs = stores.model, stores.audit, stores.logs
     registry = Registry(events.publish)
     approvals = _construct_approvals(config.approvals, registry, stores.database, audit)
     spaces = StateSpaces(registry, stores.state)
     lives = LifeCounter(registry, UsageReader(registry), used)
-    model.line.on_use, model.budgets.on_exhausted = used.add_model_use, events.publish
+    model.line.on_use = used.add_model_use
+    model.line.contents.list_secrets = stores.secrets.list_values
     life_entries = LifeEntries(registry, audit)
     names = Names(home(), str(config.directory))
     callers = Callers(
@@ -87,8 +93,11 @@ def open_access(config: Config, show: Subscriber, host: Host, stores: Stores) ->
         priced=bool(config.llm.prices),
         kernels=[os.path.realpath(path) for path in (host.state_dir, host.run.directory)],
     )
+    event_log = stores.event_log
+    event_log.above = partial(list_above, registry)
     events.subscribers = (
         log_event,
+        event_log.take_event,
         life_entries.record,
         approvals.end_life,
         partial(add_to_output, registry),
@@ -101,7 +110,7 @@ def open_access(config: Config, show: Subscriber, host: Host, stores: Stores) ->
         partial(log_kernel_event, logs),
     )
     logs.identify = partial(identify_log, registry)
-    return Access(events, registry, mail, spaces, audit, lives, life_entries, logs, approvals, callers)
+    return Access(events, event_log, registry, mail, spaces, audit, lives, life_entries, logs, approvals, callers)
 
 
 def _construct_approvals(settings: ApprovalSettings, registry: Registry, database: Database, audit: Audit) -> Approvals:

@@ -19,6 +19,7 @@ from agentos.agents.commands.approval_notices import ApprovalNotices
 from agentos.agents.commands.run import CommandRunner
 from agentos.agents.event_lines import log_last_state
 from agentos.agents.health import HealthChecks
+from agentos.agents.jail.measured import MeasuredAgents
 from agentos.agents.kept_stops import KeptStops
 from agentos.agents.life import PATH, LifeDeps, home
 from agentos.agents.supervision import SpawnLimits, Supervision
@@ -32,13 +33,11 @@ from agentos.llm import budgets
 from agentos.llm.model import Model, open_model
 from agentos.private_files import UnsafeFile, describe_error
 from agentos.services import state, usage
-from agentos.services.events import (
-    IsolationProbed,
-    KernelInterrupted,
-    KernelStarted,
-    Subscriber,
-)
-from agentos.syscalls import Services, reserved, table
+from agentos.services.event_log.file import open_event_log
+from agentos.services.events import Events, IsolationProbed, KernelInterrupted, KernelStarted, Subscriber
+from agentos.services.metrics.kernel_figures import LoopCounts
+from agentos.services.metrics.sampler import AgentSources, Sampler
+from agentos.syscalls import Services, table
 from agentos.threads import run_in_thread
 from agentos_sdk.project import CONFIG, RunningKernel, project_id
 
@@ -54,11 +53,12 @@ from .kernel.poller import Poller
 from .kernel.record import record_kernel
 from .network_setup import Network, read_secrets
 from .permissions.answers import TABLES as ANSWERS
-from .permissions.approvals import TABLES as APPROVALS
+from .permissions.approval_entries import TABLES as APPROVALS
 from .sandbox.report import probe
 from .services.audit.log import open_audit
 from .services.audit.traffic import Traffic
 from .services.logs.log import KernelLog, open_logs
+from .telemetry_setup import Telemetry
 
 log = logging.getLogger("agentos.kernel")
 
@@ -117,18 +117,21 @@ def describe_kernel(settings: Settings) -> RunningKernel:
 
 async def run_kernel(settings: Settings, host: Host, kernel_log: KernelLog) -> str | None:
     """Open the files in the state directory, then run a kernel; the files are closed last."""
+    events = Events()
     async with (
         open_logs(host.state_dir / "logs", settings.config.logs) as logs,
         open_database(host.state_dir / "agentos.db", SCHEMAS) as database,
-        open_audit(host.state_dir / "audit", __version__) as audit,
+        open_audit(host.state_dir / "audit", __version__, events.publish) as audit,
+        open_event_log(host.state_dir / "events") as event_log,
     ):
         kernel_log.attach(logs)
-        model, stops = await open_model(settings.config.llm, database), await KeptStops.load(database)
+        model, stops = await open_model(settings.config.llm, database, events.publish), await KeptStops.load(database)
         kernel = settings.config.kernel
-        stored = await state.State.load(database, state.StateLimits(kernel.max_state_keys, kernel.max_state_bytes))
+        limits = state.StateLimits(kernel.max_state_keys, kernel.max_state_bytes)
+        stored = await state.State.load(database, limits, events.publish)
         await stops.forget_others(list_agents(list_places(settings.config.root)))
         secrets = await run_in_thread(read_secrets, settings.config)
-        stores = Stores(model, database, audit, logs, stored, secrets)
+        stores = Stores(events, model, database, audit, logs, stored, event_log, secrets)
         access = open_access(settings.config, settings.show, host, stores)
         await access.approvals.load()
         return await Kernel(settings, host, model, access, stops).serve()
@@ -143,6 +146,7 @@ class Kernel:
         self.events, self.callers, self.line = access.events, access.callers, model.line
         self.approvals = access.approvals
         self.state = access.state.state
+        self.event_log = access.event_log
         self.lives, self.life_entries, self.traffic = access.lives, access.life_entries, Traffic(access.audit)
         self.started = trio.Event()
         self.connection_limit = ConnectionLimit(min(kernel.max_connections, affordable_connections()))
@@ -167,7 +171,27 @@ class Kernel:
             environment={"PATH": PATH, "LANG": "C.UTF-8", "HOME": home(), RUN_VARIABLE: host.run.id},
             runner=runner,
         )
-        self.events.subscribers = (*self.events.subscribers, self.notices.take_event, self.network.client.take_event)
+        measured = MeasuredAgents(access.registry, self.jails.disk)
+        sources = AgentSources(
+            list_agents=measured.list_agents,
+            find_agent=measured.find_agent,
+            read_usage=access.lives.reader.read_running,
+            read_working_set=measured.read_working_set,
+            read_disk=measured.read_disk,
+        )
+        self.sampler = Sampler(sources, self.count_loop, self.events.publish, str(host.state_dir))
+        subscribers = (self.notices.take_event, self.network.client.take_event, self.sampler.take_event)
+        self.events.subscribers = (*self.events.subscribers, *subscribers)
+        self.telemetry = Telemetry(
+            config=settings.config,
+            sampler=self.sampler,
+            registry=access.registry,
+            callers=self.callers,
+            line=self.line,
+            egress=self.network.egress,
+            connection_limit=self.connection_limit,
+        )
+        self.telemetry.open()
         host_view = View(str(settings.config.directory), home())
         self.supervision = self._construct_tree(access, stops, host_view, runner)
         self.reload = Reload(
@@ -177,7 +201,7 @@ class Kernel:
             self.jails.live_limits,
         )
         # The table of each caller is made from this one, so it comes before the first agent.
-        self.callers.serve(table(self._list_services(access, host_view)), reserved())
+        self.callers.serve(table(self._list_services(access, host_view)))
         self.supervision.build(root)
 
     def _construct_tree(self, access: Access, stops: KeptStops, host_view: View, runner: CommandRunner) -> Supervision:
@@ -217,9 +241,11 @@ class Kernel:
             callers=self.callers,
             mail=access.mail,
             state=access.state,
+            events=access.event_log,
             traffic=self.traffic,
             line=self.line,
             kernel_account=self.model.account,
+            sampler=self.sampler,
             audit=access.audit,
             lives=access.lives,
             approvals=access.approvals,
@@ -252,7 +278,10 @@ class Kernel:
                         self.approvals,
                         self.notices,
                         self.state,
+                        self.event_log,
                         self.callers.background,
+                        self.sampler,
+                        self.telemetry,
                     )
                     for service in services:
                         nursery.start_soon(service.serve)
@@ -275,6 +304,7 @@ class Kernel:
         self.callers.dismiss(caller)
         if caller.kind != "agent":
             self.state.end_session(caller.id)
+            self.event_log.forget(caller.id)
 
     async def probe_host(self) -> None:
         """Try the isolation layers. Agents start when this is done, clients are served before."""
@@ -282,6 +312,11 @@ class Kernel:
         self.jails.probed.set()
         await self.started.wait()
         self.events.publish(IsolationProbed(self.jails.found))
+
+    def count_loop(self) -> LoopCounts:
+        """The kernel's connections, and what waits in its queues."""
+        limit = self.connection_limit
+        return LoopCounts(limit.connections, limit.capacity, {"model": self.line.depth})
 
     async def write_counts(self) -> None:
         """Write to the audit log what is only counted: on each full hour, and when the kernel ends."""

@@ -124,34 +124,48 @@ class Database:
         self._changed = trio.lowlevel.ParkingLot()  # the writer, until there are units or it is closed
         self._room = trio.lowlevel.ParkingLot()  # tasks that wait for room
 
-    async def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    async def write(self, work: Callable[[sqlite3.Connection], T], announce: Callable[[T], None] | None = None) -> T:
         """Run ``work`` and return its result once it is committed. Waits for room if the queue is full.
 
         If this raises, nothing of ``work`` was written: an exception of ``work`` itself, :class:`DatabaseError` if the
         file can't be written, or ``Cancelled``, which is only raised before ``work`` has begun. Reads use this, too.
+        ``announce`` is called with the result, in the order of the commits, before this returns.
         """
-        result: T = await self._queue_and_wait(_Unit(work))
+        result: T = await self._queue_and_wait(_Unit(work), announce)
         return result
 
-    async def write_in_batch(self, batch: Batch, item: object) -> Any:
+    async def write_in_batch(self, batch: Batch, item: object, announce: Callable[[Any], None] | None = None) -> Any:
         """Like :meth:`write` for one item; those that wait at the same time are passed to ``batch`` together."""
-        return await self._queue_and_wait(_batched(batch, item))
+        return await self._queue_and_wait(_batched(batch, item), announce)
 
-    def begin_in_batch(self, batch: Batch, item: object, done: Done) -> Callable[[], bool]:
-        """Like :meth:`write_in_batch` without a task: ``done`` is called with the outcome.
+    def begin(self, work: Callable[[sqlite3.Connection], object], done: Done) -> Callable[[], bool]:
+        """Like :meth:`write` without a task: ``done`` is called with the outcome, in the order of the commits.
 
-        Returns a function that drops the item unless it has begun, and tells whether it did: then ``done`` isn't
+        Returns a function that drops the work unless it has begun, and tells whether it did: then ``done`` isn't
         called. Doesn't wait for room: its caller has a limit of its own. Raises :class:`DatabaseError` if closed.
         """
-        unit = _batched(batch, item)
+        return self._begin(_Unit(work), done)
+
+    def begin_in_batch(self, batch: Batch, item: object, done: Done) -> Callable[[], bool]:
+        """Like :meth:`begin` for one item of a batch."""
+        return self._begin(_batched(batch, item), done)
+
+    def _begin(self, unit: _Unit, done: Done) -> Callable[[], bool]:
         unit.done = done
         self._append(unit)
         return unit.withdraw
 
-    async def _queue_and_wait(self, unit: _Unit) -> Any:
+    async def _queue_and_wait(self, unit: _Unit, announce: Callable[[Any], None] | None) -> Any:
         while self._is_full:
             await self._room.park()
-        unit.done = partial(trio.lowlevel.reschedule, trio.lowlevel.current_task())
+        task = trio.lowlevel.current_task()
+
+        def go_on(result: Outcome[Any]) -> None:
+            if announce is not None and isinstance(result, Value):
+                announce(result.value)
+            trio.lowlevel.reschedule(task, result)
+
+        unit.done = go_on
         self._append(unit)
 
         def withdraw(_raise_cancel: object) -> trio.lowlevel.Abort:

@@ -8,6 +8,8 @@ import trio
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
+MAX_THREADS = 40  # as Trio's default
+
 
 async def run_in_thread(
     function: Callable[[Unpack[Args]], T], *args: *Args, limiter: "trio.CapacityLimiter | Limiter | None" = None
@@ -16,6 +18,9 @@ async def run_in_thread(
 
     Frames of Trio's worker thread hold what the function raised, and its traceback holds those frames: all of it, and
     the variables of all frames above, would stay until the garbage collector runs, which an idle kernel seldom does.
+
+    Without a ``limiter`` at most :data:`MAX_THREADS` run at once; that one costs no pass of the event loop, as Trio's
+    own does.
     """
     raised: list[Exception] = []
 
@@ -26,6 +31,7 @@ async def run_in_thread(
             raised.append(error)
             return None
 
+    limiter = limiter or _threads
     result = await trio.to_thread.run_sync(call, limiter=limiter)  # type: ignore[arg-type]  # it needs two methods
     if raised:
         raise raised.pop()
@@ -56,3 +62,6 @@ class Limiter:
     async def run(self, function: Callable[[], T]) -> T:
         """Run the function in a thread."""
         return await run_in_thread(function, limiter=self)
+
+
+_threads = Limiter(MAX_THREADS)

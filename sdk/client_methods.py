@@ -11,6 +11,8 @@ import attrs
 from agentos_sdk.calls import (
     agents,
     audit,
+    contents,
+    events,
     host,
     http,
     inspect,
@@ -43,6 +45,8 @@ class Method:
     doc: str = attrs.field(default="", kw_only=True)  # instead of the request's docstring
     note: str = attrs.field(default="", kw_only=True)  # after it
     types: dict[str, str] = attrs.field(factory=dict, kw_only=True)  # of parameters, instead of the fields' types
+    renamed: dict[str, str] = attrs.field(factory=dict, kw_only=True)  # as RENAMED, of this method only
+    unsent: tuple[str, ...] = attrs.field(default=(), kw_only=True)  # further fields that are no parameters
     shown: tuple[str, ...] = attrs.field(default=(), kw_only=True)  # fields in HIDDEN that are parameters all the same
     extra: dict[str, str] = attrs.field(factory=dict, kw_only=True)  # parameters that are no fields, and their types
     imports: str = attrs.field(default="", kw_only=True)  # of the blocking client, made in the method
@@ -171,6 +175,19 @@ HTTP_STREAM = attrs.evolve(
     stream="Parts",
 )
 
+FOLLOW_EVENTS = Method(
+    "follow_events",
+    events.Subscribe,
+    positional="event_types agents prefix since",
+    doc="Events of these types as they happen: exact ones, or with ``*`` at the end.\n\n"
+    "``agents`` are ids or names: only what concerns one of these. ``prefix``: of STATE_CHANGED only keys that begin "
+    "with it. With ``since`` first those with a higher ``seq`` that are kept; ``boot`` is the one that it is of.",
+    note=f"Iterate over events; ``missed`` counts those that were dropped before they could be read, and "
+    f"``boot_changed`` tells that ``since`` is of an earlier run of the kernel. {STREAM_NOTE}",
+    constants=('"stream": True',),
+    stream="Events",
+)
+
 METHODS = (
     SPAWN,
     KILL,
@@ -187,7 +204,10 @@ METHODS = (
     Method("tree", agents.Tree, take="tree"),
     Method("inspect", inspect.Inspect, positional="name agent_id"),
     Method("usage", usage.Usage, positional="name since reset", take="usage"),
-    Method("metrics", metrics.MetricsSystem, take="metrics"),
+    Method("metrics", metrics.MetricsSystem, positional="history", take="metrics"),
+    Method("agent_metrics", metrics.MetricsAgent, positional="agent_id history", take="metrics"),
+    Method("all_agent_metrics", metrics.MetricsAllAgents, take="agents"),
+    Method("cgroup_metrics", metrics.MetricsCgroup, positional="agent_id", take="metrics"),
     LOGS,
     FOLLOW_LOGS,
     Method("get_permissions", permissions.GetPerms, positional="agent_id", take="permissions"),
@@ -203,6 +223,7 @@ METHODS = (
     Method("decide", permissions.Decide, positional="id allow reason remember for_ forget"),
     Method("get_audit_log", audit.GetAuditLog, positional="category agent_id since_id limit", take="entries"),
     Method("set_audit_config", audit.SetAuditConfig, take="config"),
+    Method("get_contents", contents.GetContents, positional="name agent_id since_id limit"),
     Method(
         "read_file",
         host.Read,
@@ -222,6 +243,13 @@ METHODS = (
     Method("fetch", state.Fetch, positional="key scope agent"),
     Method("delete", state.Delete, positional="key scope if_version"),
     Method("keys", state.Keys, positional="prefix scope limit after agent"),
+    Method("subscribe", events.Subscribe, positional="event_types"),
+    FOLLOW_EVENTS,
+    Method("unsubscribe", events.Unsubscribe, positional="event_types all"),
+    Method(
+        "poll_events", events.PollEvents, positional="max_events timeout", wait="timeout", renamed={"max": "max_events"}
+    ),
+    Method("emit_event", events.Emit, positional="event_type data", unsent=("event",)),
     THINK,
     THINK_STREAM,
     HTTP,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any, Literal, TypeVar
 
-    from .chunks import ApprovalLists, Outputs, Pages, Parts, Stream, Thoughts
+    from .chunks import ApprovalLists, Events, Outputs, Pages, Parts, Stream, Thoughts
     from .question import ImageFile
 
     Reply = dict[str, Any]
@@ -62,7 +62,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from .arguments import absolute_cwd, as_body, as_text, make_absolute, make_paths_absolute
 {imports}
-from .streams import ApprovalLists, Outputs, Pages, Parts, Stream, Thoughts, question_in_thread
+from .streams import ApprovalLists, Events, Outputs, Pages, Parts, Stream, Thoughts, question_in_thread
 
 if TYPE_CHECKING:
     from .question import ImageFile
@@ -114,9 +114,9 @@ def parameters(method: Method) -> tuple[list[Parameter], list[Parameter]]:
     names = method.positional.split()
     found = {name: Parameter(f"{name}: {kind} | None = None", name, name) for name, kind in method.extra.items()}
     for field in attrs.fields(method.request):
-        if field.name in HIDDEN and field.name not in method.shown:
+        if (field.name in HIDDEN and field.name not in method.shown) or field.name in method.unsent:
             continue
-        name = field.name if field.name in names else RENAMED.get(field.name, field.name)
+        name = field.name if field.name in names else (RENAMED | method.renamed).get(field.name, field.name)
         declaration = f"{name}: {method.types.get(name) or type_text(hints[field.name])}"
         if name in names and isinstance(field.default, bool | int | float | str):
             declaration += f" = {field.default!r}"
@@ -134,7 +134,7 @@ def docstring(method: Method) -> str:
         sentences = re.split(r"(?<=\.)\s+", " ".join(paragraph.split()))
         paragraphs.append(" ".join(each for each in sentences if not hidden.search(each)))
     text = "\n\n".join(textwrap.fill(each, 108) for each in [*paragraphs, method.note] if each)
-    for field, name in RENAMED.items():
+    for field, name in (RENAMED | method.renamed).items():
         if field in method.positional.split():
             continue
         text = text.replace(f"``{field}``", f"``{name}``")

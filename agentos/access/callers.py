@@ -13,6 +13,7 @@ from agentos.agents.model_share import choose_share
 from agentos.agents.registry import Agent, Registry
 from agentos.agents.spec import AgentSpec, check_name
 from agentos.kernel.background import Background
+from agentos.kernel.call_counts import CallCounts
 from agentos.kernel.caller import Caller
 from agentos.kernel.listener import Peer
 from agentos.kernel.ports import AuditLog, Decision
@@ -67,6 +68,8 @@ class Callers:
     kernels: Sequence[str]  # directories that only the kernel may access
     authorizer: PermissionAuthorizer = field(init=False)
     peers: Peers = field(init=False)
+    operator_counts: CallCounts = field(factory=CallCounts)  # of all connections of the operator
+    guest_counts: CallCounts = field(factory=CallCounts)  # of all guests
     _ids: Iterator[int] = field(factory=lambda: itertools.count(1))
     _table: Table = field(init=False)
     _served: Sequence[Op] = ()
@@ -80,14 +83,11 @@ class Callers:
             AgentTree(self.registry.is_own, self._name, self._is_parent, self.registry.are_siblings), self.kernels
         )
 
-    def serve(self, calls: Sequence[Syscall], reserved: Mapping[Op, int]) -> None:
-        """Set the served calls, and the body limits of unserved ones.
-
-        Precomputes what most decisions need, before the first caller waits for it.
-        """
+    def serve(self, calls: Sequence[Syscall]) -> None:
+        """Set the served calls. Precomputes what most decisions need, before the first caller waits for it."""
         set_examples.compile_set(default(jailed=True), self.jailed)
         set_examples.compile_set(default(jailed=False), self.names)
-        self._table = Table(calls, reserved)
+        self._table = Table(calls)
         self._served = tuple(syscall.op for syscall in calls)
 
     # -- Connecting and disconnecting ------------------------------------------------------------------------------
@@ -102,6 +102,8 @@ class Callers:
         self.mail.open(number, spec.name)
         caller = Caller(number, "agent", spec.name, self._table_for(number), self.authorizer, self.audit)
         caller.approvals = self.approvals
+        former = self.registry.find_by_name(spec.name)
+        caller.counts.former = former.caller.counts.all() if former is not None else {}
         caller.family = spawner.family if spawner is not None and spawner.family else f"agent {number}"
         return caller
 
@@ -114,6 +116,7 @@ class Callers:
         self.mail.open(number)
         # The whole table: an unrestricted set refuses no call, and to ask it about each one takes longer than the rest.
         caller = Caller(number, "operator", f"operator#{number}", self._table, self.authorizer, self.audit)
+        caller.counts = self.operator_counts
         caller.become, caller.approvals, caller.uid = self.become, self.approvals, peer.uid
         return caller
 
@@ -161,7 +164,7 @@ class Callers:
         """Limit a connection of the operator or of a guest to this set from now on."""
         if caller.kind == "operator" and caller.name == f"operator#{caller.id}":
             caller.name = f"guest#{caller.id}"
-        caller.kind, caller.family = "guest", f"guest {caller.name}"
+        caller.kind, caller.family, caller.counts = "guest", f"guest {caller.name}", self.guest_counts
         self._guests.add(caller.id)
         self.authorizer.add_layer(caller.id, given)
         caller.table = self._table_for(caller.id)
@@ -192,7 +195,7 @@ class Callers:
             most = set_files.MAX_SET_SIZE if caller.kind == "operator" else MAX_SET_SIZE_OF_OTHERS
             async with caller.turn:
                 found = await run_in_thread(self._read_set, wanted, source, most, limiter=self._reading)
-            set_files.check_secrets(found, self.secrets.names)
+            set_files.check_secrets(found, self.secrets.settings)
         except set_files.BadSet as error:
             raise BadRequest(error.describe_mistakes(field)) from None
         if not self.priced and any(quota.what == "money" for quota in found.quotas):

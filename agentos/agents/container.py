@@ -90,7 +90,7 @@ class BackgroundStart(Struct, frozen=True):
         done = False
         try:
             async with trio.open_nursery() as life, trio.open_nursery() as starting:
-                starting.start_soon(_cancel_when, stop, starting.cancel_scope)
+                starting.start_soon(cancel_when, stop, starting.cancel_scope)
                 await self.wait()
                 await life.start(self.start.run, stop)
                 done = True
@@ -101,7 +101,8 @@ class BackgroundStart(Struct, frozen=True):
             raise Ended("shutdown")
 
 
-async def _cancel_when(event: trio.Event, scope: trio.CancelScope) -> None:
+async def cancel_when(event: trio.Event, scope: trio.CancelScope) -> None:
+    """Cancel the scope when the event is set."""
     await event.wait()
     scope.cancel()
 
@@ -127,7 +128,7 @@ class Group:
         *within, name = self.path
         task_status.started()
         async with trio.open_nursery() as starting:
-            starting.start_soon(_cancel_when, stop, starting.cancel_scope)
+            starting.start_soon(cancel_when, stop, starting.cancel_scope)
             await self.wait()
             starting.cancel_scope.cancel()
         if stop.is_set():

@@ -3,7 +3,9 @@
 A life that is killed so is a failure like a crash: the supervisor decides what follows.
 """
 
+import contextlib
 import time
+from collections.abc import AsyncIterator
 from random import Random
 
 import trio
@@ -37,12 +39,20 @@ class HealthChecks:
     _random: Random = field(factory=Random)
     _slots: trio.Semaphore = field(factory=lambda: trio.Semaphore(MAX_CHECKS))
 
-    def watch(self, agent: Agent, jail: Jail, nursery: trio.Nursery) -> None:
-        """Watch a running agent until the nursery is cancelled."""
-        if agent.spec.watchdog is not None:
-            nursery.start_soon(self._watch_calls, agent, jail, agent.spec.watchdog)
-        if agent.spec.health is not None:
-            nursery.start_soon(self._check_often, agent, jail, agent.spec.health)
+    @contextlib.asynccontextmanager
+    async def watch(self, agent: Agent, jail: Jail) -> AsyncIterator[None]:
+        """Watch a running agent during the block."""
+        watchdog, health = agent.spec.watchdog, agent.spec.health
+        if watchdog is None and health is None:
+            yield
+            return
+        async with trio.open_nursery() as checks:
+            if watchdog is not None:
+                checks.start_soon(self._watch_calls, agent, jail, watchdog)
+            if health is not None:
+                checks.start_soon(self._check_often, agent, jail, health)
+            yield
+            checks.cancel_scope.cancel()
 
     async def _watch_calls(self, agent: Agent, jail: Jail, limit: float) -> None:
         """Kill an agent that makes no call for ``limit`` seconds while none of its calls waits in the kernel.

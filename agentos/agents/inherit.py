@@ -63,4 +63,4 @@ def cut(limits: Limits, bounds: Limits) -> Limits:
     """``limits`` of a jailed child, reduced to ``bounds`` where they exceed them."""
     asked, defaults = named(limits), named(DEFAULTS)
     bounded = {name: bound for name, bound in named(bounds).items() if asked.get(name, defaults[name]) > bound}
-    return Limits(**{**asked, **bounded})  # type: ignore[arg-type]
+    return Limits(**{**asked, **bounded}) if bounded else limits  # type: ignore[arg-type]

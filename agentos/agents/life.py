@@ -25,6 +25,7 @@ from agentos_sdk.errors import CallError, Unavailable
 from agentos_sdk.values import End
 from supervisors import Ended, Ignore
 
+from .container import cancel_when
 from .health import HealthChecks
 from .jail import filtered_network, layout, openai_endpoint
 from .jail.errors import JailError
@@ -93,8 +94,8 @@ class Life:
                 agent.since = trio.current_time()
                 async with self._jail(sockets) as jail:
                     assert sockets.listener is not None, "it was opened for the jail"
-                    life.start_soon(
-                        Listener(sockets.listener, self.deps.connection_limit, self.deps.poller, self._admit).serve
+                    sockets.serve(
+                        Listener(sockets.listener, self.deps.connection_limit, self.deps.poller, self._admit), life
                     )
                     if sockets.http is not None:
                         assert sockets.http_listener is not None, "it was opened with the endpoint"
@@ -102,7 +103,7 @@ class Life:
                         life.start_soon(self.deps.serve, sockets.http_listener, agent.caller, sockets.http.key)
                     if sockets.network is not None:
                         life.start_soon(self.deps.serve_network, sockets.network, agent.caller)
-                    status = await self._run_program(jail, stop, task_status)
+                    status = await self._run_program(jail, stop, task_status, life)
                 life.cancel_scope.cancel()
         finally:
             agent.nursery, agent.children, agent.spawns = None, None, False
@@ -145,32 +146,30 @@ class Life:
             )
             raise self._not_started(End(None, None, text), error.error) from None
 
-    async def _run_program(self, jail: Jail, stop: trio.Event, task_status: trio.TaskStatus[Agent]) -> Status:
+    async def _run_program(
+        self, jail: Jail, stop: trio.Event, task_status: trio.TaskStatus[Agent], life: trio.Nursery
+    ) -> Status:
         """Run a started program until it ends; it has ended on return in every case."""
         agent, program = self.agent, jail.sandbox
         streams = {"stdout": program.stdout, "stderr": program.stderr}
         pumps = [Pump(fd, name, agent.output, self.deps.jails.turns) for name, fd in streams.items()]
+        for pump in pumps:
+            pump.start(self.deps.poller, life)
         ready, problem = False, None
         try:
-            async with trio.open_nursery() as reading:
-                for pump in pumps:
-                    reading.start_soon(pump.run)
-                try:
-                    problem = await self._wait_until_ready(program)
-                    if program.status is None and problem is None:
-                        ready = True
-                        self.deps.registry.change(agent, AgentReady(agent.id, agent.name, agent.pid))
-                        agent.settle()
-                        task_status.started(agent)
-                        self.deps.health.watch(agent, jail, reading)
-                        await self._wait_for_end(program, stop)
-                finally:
-                    status = await jail.end()  # noqa: ASYNC102 - it shields itself, and SIGKILL is soon over
-                    agent.end = describe_end(status, stop.is_set() or agent.dismissed.is_set(), jail.why(status))
-                reading.cancel_scope.cancel()
+            problem = await self._wait_until_ready(program)
+            if program.status is None and problem is None:
+                ready = True
+                self.deps.registry.change(agent, AgentReady(agent.id, agent.name, agent.pid))
+                agent.settle()
+                task_status.started(agent)
+                async with self.deps.health.watch(agent, jail):
+                    await self._wait_for_end(program, stop, life)
         finally:
+            status = await jail.end()  # noqa: ASYNC102 - it shields itself, and SIGKILL is soon over
+            agent.end = describe_end(status, stop.is_set() or agent.dismissed.is_set(), jail.why(status))
             for pump in pumps:
-                pump.finish()
+                await pump.end()  # noqa: ASYNC102 - it shields itself
         if ready:
             return status
         if status == Status(0, None) and agent.declared and agent.spec.restart != "permanent":
@@ -184,22 +183,28 @@ class Life:
 
         Returns why it doesn't count as ready, or None.
         """
-        ready, time = self.agent.connected, MIN_UPTIME
-        if self.agent.spec.ready == "hello":
-            ready, time = self.agent.caller.greeted, READY_TIMEOUT
-        with trio.move_on_after(time) as deadline:
-            await wait_first(program.wait, ready.wait, self.agent.dismissed.wait)
-        if deadline.cancelled_caught and self.agent.spec.ready == "hello":
-            return f'it didn\'t say HELLO within {READY_TIMEOUT:g} s, and ready = "hello" waits for that'
+        agent = self.agent
+        if agent.spec.ready == "hello":
+            with trio.move_on_after(READY_TIMEOUT) as deadline:
+                await wait_first(program.wait, agent.caller.greeted.wait, agent.dismissed.wait)
+            if deadline.cancelled_caught:
+                return f'it didn\'t say HELLO within {READY_TIMEOUT:g} s, and ready = "hello" waits for that'
+            return None
+        with trio.move_on_after(MIN_UPTIME) as agent.start_scope:
+            if not agent.connected.is_set() and not agent.dismissed.is_set():
+                await program.wait()
+        agent.start_scope = None
         return None
 
-    async def _wait_for_end(self, program: Sandbox, stop: trio.Event) -> None:
+    async def _wait_for_end(self, program: Sandbox, stop: trio.Event, life: trio.Nursery) -> None:
         """Wait until the program has ended, or until its shutdown time after ``stop`` is over.
 
         The agents that it spawned end first.
         """
         agent = self.agent
-        await wait_first(program.wait, stop.wait)
+        with trio.CancelScope() as running:
+            life.start_soon(cancel_when, stop, running)
+            await program.wait()
         agent.spawns = False
         if agent.children is not None:
             agent.children.stop()
@@ -218,7 +223,7 @@ class Life:
         agent.stop_scope = None
 
     async def _admit(self, peer: Peer) -> Caller:
-        self.agent.connected.set()
+        self.agent.connect()
         return self.agent.caller
 
     def _not_started(self, end: End, error: type[CallError] = Unavailable, early: bool = False) -> StartError:
@@ -243,6 +248,7 @@ class Sockets:
 
     path: str
     listener: socket.socket | None = None
+    served: Listener | None = None
     http: Endpoint | None = None
     http_listener: socket.socket | None = None
     network: FilteredNetwork | None = None
@@ -268,8 +274,15 @@ class Sockets:
             report = partial(agent.output.add, "kernel")
             self.network = FilteredNetwork.take(inside, partial(spawner.listen, jail), report)
 
+    def serve(self, listener: Listener, connections: trio.Nursery) -> None:
+        """Serve the kernel's socket."""
+        self.served = listener
+        listener.start(connections)
+
     def close(self) -> None:
         """Close what is open, and remove the kernel's socket."""
+        if self.served is not None:
+            self.served.stop()
         for one in (self.http_listener, self.network):
             if one is not None:
                 one.close()

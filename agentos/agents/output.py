@@ -1,6 +1,7 @@
 """Agent output: bounded, tagged lines that can be read afterwards or followed."""
 
 import codecs
+import select
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -9,6 +10,7 @@ from itertools import islice
 import trio
 from attrs import define, field
 
+from agentos.kernel.poller import Poller
 from agentos_sdk.values import Line
 
 from .commands.fair_reader import Pipe, Turns
@@ -96,6 +98,40 @@ class Pump:
         self._output = output
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._rest = ""
+        self._fd = fd
+        self._poller: Poller | None = None
+        self._running = trio.CancelScope()
+        self._ended: trio.Event | None = None  # of the task that reads, if there is one
+
+    def start(self, poller: Poller, nursery: trio.Nursery) -> None:
+        """Read from now on, until :meth:`end`; a program that writes nothing costs no task."""
+        self._poller = poller
+
+        def begin(events: int) -> None:
+            poller.forget(self._fd)
+            if events & select.EPOLLIN:  # otherwise the stream has ended
+                self._ended = trio.Event()
+                nursery.start_soon(self._run_until_end)
+
+        poller.watch(self._fd, begin, nursery)
+
+    async def end(self) -> None:
+        """Read what the pipe holds now, then close it. Not interrupted by cancellation."""
+        if self._poller is not None:
+            self._poller.forget(self._fd)
+        if self._ended is not None:
+            self._running.cancel()
+            with trio.CancelScope(shield=True):
+                await self._ended.wait()
+        self.finish()
+
+    async def _run_until_end(self) -> None:
+        try:
+            with self._running:
+                await self.run()
+        finally:
+            assert self._ended is not None
+            self._ended.set()
 
     async def run(self) -> None:
         """Read until the stream ends or this is cancelled."""

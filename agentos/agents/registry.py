@@ -1,9 +1,7 @@
 """Agent registry: all present and recent agents with their state, restarts and exit status."""
 
-import json
 import math
-import zlib
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -14,14 +12,24 @@ from agentos.kernel.caller import Caller
 from agentos.llm.settings import QueuePath
 from agentos.sandbox.sandbox import Sandbox
 from agentos.sandbox.status import Status
-from agentos.services.events import AgentEvent, AgentFailed, AgentOver, AgentPaused, AgentReady, AgentSpawned, Publish
-from agentos_sdk import codec
+from agentos.services.events import (
+    AgentEvent,
+    AgentFailed,
+    AgentOver,
+    AgentPaused,
+    AgentReady,
+    AgentSpawned,
+    AgentState,
+    Publish,
+    discard,
+)
 from agentos_sdk.errors import AlreadyExists, BadRequest, CallError, NotFound, Unavailable
 from agentos_sdk.values import End, Layer, ResourceUsage
 from supervisors import Supervisor
 
 from .lifecycle import ALIVE, NEXT, State
 from .output import Output
+from .packed_layers import PackedLayers
 from .rate_limit import Rate
 from .spec import AgentSpec
 
@@ -108,6 +116,7 @@ class Agent:
     spawns: bool = False  # whether it may spawn agents: while it lives and isn't stopping
     supervisor: Supervisor | None = None  # its own, if it was spawned and has begun
     grace: float | None = None  # seconds; set by KILL, for this stop only
+    start_scope: trio.CancelScope | None = None  # around the wait until it counts as started
     stop_scope: trio.CancelScope | None = None  # around the time between SIGTERM and SIGKILL
     dismissed: trio.Event = field(factory=trio.Event)  # it is being stopped for good
     stopped_by: str | None = None  # a declared one: the caller that stopped it; until START it declines to start
@@ -124,7 +133,7 @@ class Agent:
     pauses: int = 0  # how often it was paused
     health: Health = field(factory=Health)
     over: trio.Event = field(factory=trio.Event)  # it has ended and won't be restarted
-    packed_layers: bytes = b""  # instead of its layers, of an ended agent
+    packed_layers: PackedLayers | None = None  # instead of its layers, of an ended agent
 
     @property
     def id(self) -> int:
@@ -167,6 +176,20 @@ class Agent:
         if self.stop_scope is not None:
             self.stop_scope.deadline = min(self.stop_scope.deadline, trio.current_time() + grace)
 
+    def connect(self) -> None:
+        """Note a connection of its present life."""
+        self.connected.set()
+        self._end_start()
+
+    def dismiss(self) -> None:
+        """Note that it is being stopped for good."""
+        self.dismissed.set()
+        self._end_start()
+
+    def _end_start(self) -> None:
+        if self.start_scope is not None:
+            self.start_scope.cancel()
+
     def renew(self) -> None:
         """Forget that it has ended for good: it is started again."""
         if self.over.is_set():
@@ -191,23 +214,23 @@ class Agent:
 
     def recall_layers(self) -> Mapping[str, Layer]:
         """The isolation layers, in the present life or the last."""
-        if not self.packed_layers:
-            return self.layers
-        return {name: Layer(**fields) for name, fields in json.loads(zlib.decompress(self.packed_layers)).items()}
+        return self.packed_layers.unpack() if self.packed_layers is not None else self.layers
 
-    def shrink(self) -> None:
+    def shrink(self, example: bytes | None = None) -> PackedLayers:
         """Free what only a life needs, of a spawned agent that is over: a thousand such agents are kept.
 
-        What LIST, INSPECT, WAIT and LOGS say of it stays.
+        What LIST, INSPECT, WAIT and LOGS say of it stays. ``example`` is that of another agent's packed layers.
         """
-        self.program = self.supervisor = None
-        self.packed_layers, self.layers = zlib.compress(codec.encode(self.layers), 1), {}
+        self.program = self.supervisor = self.start_scope = None
+        self.packed_layers, self.layers = PackedLayers.pack(self.layers, example), {}
         self.dismissed = self.connected = self.over = self.arrived = self.caller.greeted = PAST
         if self.health == UNCHECKED:
             self.health = UNCHECKED
         if self.settled.is_set():  # otherwise it ended before it had begun, and its spawner has yet to learn of it
             self.settled = PAST
         self.output.shrink()
+        self.caller.counts.shrink()
+        return self.packed_layers
 
 
 class Registry:
@@ -216,10 +239,12 @@ class Registry:
     The only place that changes an agent's state, and publishes each change.
     """
 
-    def __init__(self, publish: Publish = lambda event: None) -> None:
+    def __init__(self, publish: Publish = discard) -> None:
         self.publish = publish
-        self._by_id: OrderedDict[int, Agent] = OrderedDict()
+        self._by_id: dict[int, Agent] = {}
         self._by_name: dict[str, Agent] = {}
+        self._ended: deque[Agent] = deque()  # for good, in that order
+        self._examples: dict[str, bytes] = {}  # of packed layers, by level of isolation
 
     def __iter__(self) -> Iterator[Agent]:
         return iter(self._by_id.values())
@@ -231,10 +256,18 @@ class Registry:
             raise AlreadyExists(f"name: an agent called {agent.name!r} exists (id {holder.id}, {holder.state})")
         self._by_name[agent.name] = agent
         self._by_id[agent.id] = agent
-        over = [other for other in self if other.over.is_set() and not other.declared]
-        for other in over[:-MAX_ENDED_WHOLE]:
-            other.output.trim(LAST_LINES, LAST_BYTES)
-        for other in over[:-MAX_ENDED]:
+
+    def retire(self, agent: Agent) -> None:
+        """Keep of an agent that has ended for good what can be asked of it, and forget those that ended long before."""
+        had_layers, level = bool(agent.layers), agent.spec.isolation
+        packed = agent.shrink(self._examples.get(level))
+        if had_layers:
+            self._examples.setdefault(level, packed.example)
+        self._ended.append(agent)
+        if len(self._ended) > MAX_ENDED_WHOLE:
+            self._ended[-MAX_ENDED_WHOLE - 1].output.trim(LAST_LINES, LAST_BYTES)
+        if len(self._ended) > MAX_ENDED:
+            other = self._ended.popleft()
             del self._by_id[other.id]
             if self._by_name.get(other.name) is other:
                 del self._by_name[other.name]
@@ -251,12 +284,15 @@ class Registry:
         """Change the agent's state as :data:`~agentos.agents.lifecycle.NEXT` says, and publish the event."""
         state = NEXT[agent.state].get(type(event))
         assert state is not None, f"{agent.name}: {type(event).__name__} is impossible in the state {agent.state}"
+        is_new = state is not agent.state or isinstance(event, AgentSpawned)  # the first life has its state already
         agent.state = state
         if isinstance(event, AgentReady | AgentFailed | AgentOver):
             agent.arrived.set()
             agent.came_up = agent.came_up or isinstance(event, AgentReady)
         agent.pauses += isinstance(event, AgentPaused)
         self.publish(event)
+        if is_new:
+            self.publish(AgentState(agent.id, agent.name, str(state)))
 
     def find(self, number: int | None, name: str | None) -> Agent:
         """The agent that a request selects by exactly one of ``id`` and ``name``."""

@@ -221,7 +221,7 @@ class StartStop(Struct, frozen=True):
 
 def _mark_stopped(agent: Agent, by: str) -> None:
     agent.stopped_by = by
-    agent.dismissed.set()
+    agent.dismiss()
 
 
 async def _terminate_child(supervisor: Supervisor, name: str) -> None:

@@ -240,7 +240,7 @@ class Supervision:
 
     def _dismiss(self, agent: Agent) -> None:
         """Stop the supervisor of a spawned agent. Waiting would block the supervisor above."""
-        agent.dismissed.set()
+        agent.dismiss()
         if agent.supervisor is not None:
             agent.supervisor.stop()
         else:

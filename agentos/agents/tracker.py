@@ -50,7 +50,7 @@ class Tracker:
         """Forget a declared agent that has ended, and is declared no more. What it was stays like a spawned one's."""
         agent.removed = True
         self._drop_place(agent)
-        agent.shrink()
+        self.registry.retire(agent)
 
     def _drop_place(self, agent: Agent) -> None:
         self._agents = {place: other for place, other in self._agents.items() if other is not agent}
@@ -181,7 +181,7 @@ class Tracker:
         else:
             del self._agents[agent.path, agent.name]
             script_copies.discard(agent.spec)
-            agent.shrink()
+            self.registry.retire(agent)
         self.registry.change(agent, AgentOver(agent.id, agent.name))
         if agent.stopped_by is not None:
             self.registry.change(agent, AgentStopped(agent.id, agent.name, agent.stopped_by))

@@ -77,7 +77,7 @@ class TreeReload:
         remaining = prune_tree(old, stays)
         for agent in leaving:
             agent.spec = replace(agent.spec, required=False)  # the kernel must not end because of this
-            agent.dismissed.set()
+            agent.dismiss()
         await self.supervision.declared.change(old, remaining)
         wanted = list_agents(after)
         for agent in leaving:

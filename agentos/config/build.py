@@ -1,7 +1,7 @@
 """Configuration builder: converts the file's tables to specs and settings and collects all mistakes."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,12 +34,15 @@ from agentos.config.schema import (
     RootTable,
     SupervisorTable,
 )
+from agentos.config.telemetry import MetricsTable, read_metrics
 from agentos.llm.settings import LLMSettings
 from agentos.permissions.approvals import ApprovalSettings
 from agentos.permissions.rule import PermissionSet
+from agentos.services.http.secrets import SecretSettings
 from agentos.services.http.settings import HttpSettings
 from agentos.services.logs.log import LogSettings
 from agentos.services.quotas import Quota
+from agentos.telemetry.settings import MetricsSettings
 from agentos_sdk.codec import path
 from supervisors import Backoff, ChildSpec, SupervisorSpec
 
@@ -70,6 +73,7 @@ PLACES = {
     "approvals": ApprovalTable,
     "llm": LLMTable,
     "http": HttpTable,
+    "metrics": MetricsTable,
     "supervisor": RootTable,
 }
 
@@ -95,6 +99,7 @@ class Builder(Reader):
         self._sets: Mapping[str, PermissionSet] = {}
         self.logs = LogSettings()
         self.http = HttpSettings()
+        self.metrics = MetricsSettings()
         self.approvals = ApprovalSettings()
 
     def build(self, data: object) -> tuple[KernelSettings, LLMSettings, Mapping[str, PermissionSet], GroupSpec]:
@@ -105,9 +110,10 @@ class Builder(Reader):
         paths = {name: self.resolve_path(getattr(kernel, name)) for name in ("socket", "state_dir")}
         self.logs = self._read_logs(self.read(LogTable, file.logs, ("logs",)))
         self.http = read_http(self, file.http)
-        self.approvals = ApprovalSettings(**self.read(ApprovalTable, file.approvals, ("approvals",)).present_fields())
+        self.metrics = read_metrics(self, file.metrics)
+        self.approvals = self._read_approvals(self.read(ApprovalTable, file.approvals, ("approvals",)))
         root = self.read(RootTable, self._drop_keys_of_children(file.supervisor), ("supervisor",))
-        self._sets = read_permissions(self, file.permissions, self._secret_names)
+        self._sets = read_permissions(self, file.permissions, self._secrets)
         self._budgets += [(("permissions", name, "quotas"), found.quotas) for name, found in self._sets.items()]
         llm, group = read_llm(self, file.llm), self._group(root, ROOT)
         check_prices(self, llm, self._budgets)
@@ -117,14 +123,22 @@ class Builder(Reader):
         return attrs.evolve(kernel, **paths), llm, self._sets, group
 
     @property
-    def _secret_names(self) -> Collection[str]:
-        return {secret.name for secret in self.http.secrets}
+    def _secrets(self) -> Mapping[str, SecretSettings]:
+        return {secret.name: secret for secret in self.http.secrets}
 
     def _read_logs(self, read: ReadTable) -> LogSettings:
         settings = LogSettings(**read.present_fields())
         if settings.max_total < LOG_FILES * settings.max_file_size and not read.invalid:
             least = f"at least {LOG_FILES} times max_file_size, which is {settings.max_file_size:,} bytes"
             self.add_mistake(read, f"expected {least}, got {settings.max_total:,} bytes", "max_total")
+        return settings
+
+    def _read_approvals(self, read: ReadTable) -> ApprovalSettings:
+        settings = ApprovalSettings(**read.present_fields())
+        if settings.timeout > settings.keep and not read.invalid:
+            which = "timeout" if read.table.timeout is not None else "keep"
+            fix = f"set timeout to at most {settings.keep:g}s, or keep to at least {settings.timeout:g}s"
+            self.add_mistake(read, f"a call can't wait longer than its entry is kept: {fix}", which)
         return settings
 
     def _drop_keys_of_children(self, data: object) -> object:
@@ -184,7 +198,7 @@ class Builder(Reader):
 
     def _permissions(self, read: ReadTable) -> PermissionSet | None:
         table = read.table
-        given = read_agent_permissions(self, table.permissions, table.name, self._sets, read.keys, self._secret_names)
+        given = read_agent_permissions(self, table.permissions, table.name, self._sets, read.keys, self._secrets)
         if given is not None and given not in self._sets.values():
             self._budgets.append(((*read.keys, "permissions", "quotas"), given.quotas))
         return given

@@ -14,6 +14,7 @@ from agentos.permissions.approvals import ApprovalSettings
 from agentos.permissions.rule import PermissionSet
 from agentos.services.http.settings import HttpSettings
 from agentos.services.logs.log import LogSettings
+from agentos.telemetry.settings import MetricsSettings
 from agentos_sdk.codec import is_deeper
 from agentos_sdk.codec import path as dotted
 
@@ -40,6 +41,7 @@ class Config:
     logs: LogSettings = LogSettings()
     http: HttpSettings = HttpSettings()
     approvals: ApprovalSettings = ApprovalSettings()
+    metrics: MetricsSettings = MetricsSettings()
 
     @classmethod
     def without_file(cls, directory: Path) -> "Config":
@@ -83,7 +85,7 @@ def load(path: str | Path) -> Config:
     kernel, llm, permissions, root = builder.build(data)
     if builder.mistakes:
         raise ConfigError(_locate_mistakes(name, text, builder.mistakes))
-    parts = (builder.logs, builder.http, builder.approvals)
+    parts = (builder.logs, builder.http, builder.approvals, builder.metrics)
     return Config(kernel, llm, root, file.parent, file, permissions, *parts)
 
 

@@ -1,7 +1,7 @@
 """Permission sets in a configuration file: the ``[permissions.NAME]`` tables, and those of an agent."""
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from agentos.agents.life import home
 from agentos.agents.spec import NAME, NAME_RULE
@@ -10,6 +10,7 @@ from agentos.permissions.patterns.base import Names
 from agentos.permissions.rule import PermissionSet
 from agentos.permissions.set_files import BadSet, check_secrets, read_set
 from agentos.sandbox.root_files import CODE, WORKSPACE
+from agentos.services.http.secrets import SecretSettings
 
 from .reader import Reader
 from .toml_lines import Keys
@@ -17,8 +18,8 @@ from .toml_lines import Keys
 Known = Mapping[str, PermissionSet]
 
 
-def read_permissions(reader: Reader, data: object, secrets: Collection[str]) -> dict[str, PermissionSet]:
-    """Permission sets by name; ``secrets`` are the names of those there are.
+def read_permissions(reader: Reader, data: object, secrets: Mapping[str, SecretSettings]) -> dict[str, PermissionSet]:
+    """Permission sets by name; ``secrets`` are those there are, by name.
 
     An invalid set is replaced by ``minimal``, so that references to it are no mistakes.
     """
@@ -37,7 +38,7 @@ def read_permissions(reader: Reader, data: object, secrets: Collection[str]) -> 
 
 
 def read_agent_permissions(
-    reader: Reader, data: object, name: str, known: Known, keys: Keys, secrets: Collection[str]
+    reader: Reader, data: object, name: str, known: Known, keys: Keys, secrets: Mapping[str, SecretSettings]
 ) -> PermissionSet | None:
     """Read ``permissions = ...`` of the agent ``name``: a level, one of the ``known`` sets, or a set of its own."""
     source = f"permissions of {name}"
@@ -45,7 +46,7 @@ def read_agent_permissions(
 
 
 def _read(
-    reader: Reader, data: object, source: str, known: Known, keys: Keys, secrets: Collection[str]
+    reader: Reader, data: object, source: str, known: Known, keys: Keys, secrets: Mapping[str, SecretSettings]
 ) -> PermissionSet | None:
     names = Names(home(), config=str(reader.directory), workspace=WORKSPACE, code=CODE)
     try:

@@ -173,6 +173,7 @@ def compare_configs(old: Config, new: Config, live_limits: Collection[str]) -> R
             ("llm", old.llm, new.llm),
             ("http", old.http, new.http),
             ("approvals", old.approvals, new.approvals),
+            ("metrics", old.metrics, new.metrics),
         )
         for name in list_fields(gets)
         if getattr(had, name) != getattr(gets, name) and (table, name) != ("http", "secrets")  # they hold at once

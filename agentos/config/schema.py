@@ -112,6 +112,7 @@ class FileTable:
     approvals: object = field(factory=dict)
     llm: object = field(factory=dict)
     http: object = field(factory=dict)
+    metrics: object = field(factory=dict)
     permissions: object = field(factory=dict)
     supervisor: object = field(factory=dict)
 

@@ -45,7 +45,7 @@ def read_secrets(reader: Reader, tables: Sequence[object]) -> tuple[SecretSettin
             reader.add_mistake(read, "expected up to 64 letters, digits, '_', '-' and '.'", "name")
         if table.name in found:
             reader.add_mistake(read, f"the name {table.name!r} is taken by another secret", "name")
-        header, source = _read_header(reader, read), _read_source(reader, read)
+        header, source = _read_header(reader, read), read_source(reader, read, "value_from")
         found[table.name] = SecretSettings(table.name, tuple(_read_places(reader, read)), *header, source)
     return tuple(found.values())
 
@@ -64,12 +64,13 @@ def _read_header(reader: Reader, read: ReadTable) -> tuple[str, str]:
     return parts["name"], f"{parts['prefix']} " if parts["prefix"] else ""
 
 
-def _read_source(reader: Reader, read: ReadTable) -> str:
-    text: str = read.table.value_from
+def read_source(reader: Reader, read: ReadTable, key: str) -> str:
+    """Where a field ``key`` says that a secret value is, with an absolute path; empty if that is missing or wrong."""
+    text: str = getattr(read.table, key) or ""
     parts = SOURCE.fullmatch(text)
     if parts is None:
         if text:  # which may be the secret itself, so it isn't shown
-            reader.add_mistake(read, "expected where the value is, as 'env:NAME' or 'file:PATH'", "value_from")
+            reader.add_mistake(read, "expected where the value is, as 'env:NAME' or 'file:PATH'", key)
         return ""
     return f"file:{reader.resolve_path(parts['path'])}" if parts["path"] else text
 

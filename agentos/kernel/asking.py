@@ -32,7 +32,7 @@ async def approve(caller: Caller, op: str, request: object, prepared: Prepared, 
     try:
         approval = caller.approvals.take(caller, question)
     except CallError as error:
-        _note_refusal(caller, question, error)
+        note_unapproved(caller, question, error)
         raise
     if approval is None:
         raise MustAsk(question)
@@ -77,7 +77,7 @@ async def ask_and_repeat(call: Call, first: MustAsk, attempt: Callable[[], Await
         try:
             await caller.approvals.wait(caller, question, call.approval_timeout, former)
         except CallError as error:
-            _note_refusal(caller, question, error)
+            note_unapproved(caller, question, error)
             raise
         try:
             return await attempt()
@@ -85,6 +85,8 @@ async def ask_and_repeat(call: Call, first: MustAsk, attempt: Callable[[], Await
             asked, former = again, question
 
 
-def _note_refusal(caller: Caller, question: Question, error: CallError) -> None:
+def note_unapproved(caller: Caller, question: Question, error: CallError) -> None:
+    """Record in the audit log that nobody has approved a call."""
     _, decision = question.asked[0]
-    caller.audit.note(caller.entry(question.call, question.about, decision, "outcome", error.code))
+    entry = caller.entry(question.call, question.about, decision, "outcome", error.code)
+    caller.audit.note(structs.replace(entry, reason=str(error)))

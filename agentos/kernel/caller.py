@@ -11,6 +11,7 @@ from attrs import define, field
 
 from agentos_sdk.errors import CallError
 
+from .call_counts import CallCounts
 from .ports import Approvals, AuditLog, Authorizer, Decision, Entry, MustAsk, Phase, Right
 
 if TYPE_CHECKING:
@@ -152,6 +153,7 @@ class Caller:
     become: "Become | None" = None
     approvals: Approvals | None = None
     uid: int | None = None
+    counts: CallCounts = field(factory=CallCounts)
 
     @property
     def shown_name(self) -> str:
@@ -196,10 +198,8 @@ class Caller:
         intent: int | None = None,
     ) -> Entry:
         """The audit log entry for a call of this caller."""
-        caller = (self.id, self.name, self.kind)
-        return Entry(
-            *caller, call, about, decision.effect, decision.rule, phase, outcome, duration, intent, self.family
-        )
+        caller, by = (self.id, self.name, self.kind), (decision.effect, decision.rule)
+        return Entry(*caller, call, about, *by, phase, outcome, duration, intent, self.family, decision.reason)
 
 
 class Become(Protocol):

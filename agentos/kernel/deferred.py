@@ -13,10 +13,11 @@ import trio
 from attrs import define, field
 from outcome import Error, Outcome
 
-from agentos_sdk.errors import CallError, Cancelled, PermissionDenied
+from agentos_sdk.errors import Cancelled, PermissionDenied
 from agentos_sdk.frames import Frame
 
 from .call import Call, Gone
+from .call_counts import OK, outcome_of
 from .caller import Caller
 from .poller import Poller
 from .ports import MustAsk
@@ -49,7 +50,7 @@ def deferred_entry(syscall: "Syscall") -> Defer:
 
     Raises :class:`~agentos.kernel.ports.MustAsk` for what a person must approve.
     """
-    request, verbatim, prepare, name = syscall.request, syscall.verbatim, syscall.prepare, syscall.op.name
+    request, verbatim, prepare, op = syscall.request, syscall.verbatim, syscall.prepare, int(syscall.op)
     assert request is not None, "a deferred call has a request"
     assert prepare is not None, "and is prepared"
     recorded = syscall.audit != "none"
@@ -65,21 +66,22 @@ def deferred_entry(syscall: "Syscall") -> Defer:
                 end(Error(Cancelled(WITHDRAWN)))
 
         def encode(result: Result) -> bytes:
-            outcome = "ok"
+            outcome = OK
             try:
-                return encode_reply(result.unwrap())
+                reply = encode_reply(result.unwrap())
+                caller.counts.ok[op] += 1
             except Exception as error:
                 outcome = outcome_of(error)
-                return syscall.encode_failure(error)
-            finally:
-                if record is not None and recorded:
-                    caller.audit.note(record.entry("outcome", outcome))
+                reply = syscall.fail(caller, error)
+            if record is not None and recorded:
+                caller.audit.note(record.entry("outcome", outcome))
+            return reply
 
         try:
             try:
                 prepared: Prepared = prepare(caller, read(request, body, verbatim))
             except PermissionDenied as error:
-                note_refusal(caller, name, error)
+                note_refusal(caller, syscall.op.name, error)
                 raise
             allowed = require(caller, prepared)
             if allowed.must_ask:
@@ -105,13 +107,6 @@ async def wait(begin: Begin) -> object:
         return trio.lowlevel.Abort.SUCCEEDED if drop() else trio.lowlevel.Abort.FAILED
 
     return await trio.lowlevel.wait_task_rescheduled(abort)
-
-
-def outcome_of(error: Exception) -> str:
-    """The outcome that the audit log has for a call that failed with ``error``."""
-    if isinstance(error, CallError):
-        return error.code
-    return "cancelled" if isinstance(error, Gone) else "internal"
 
 
 @define(eq=False)
@@ -162,7 +157,7 @@ class DeferredCalls:
         _, op, body = request
         try:
             if call.cancelled or self.over:
-                begun: Begun = self._caller.table.encode_failure(op, Cancelled(WITHDRAWN))
+                begun: Begun = self._caller.table.syscalls[op].fail(self._caller, Cancelled(WITHDRAWN))
             else:
                 begun = begin(self._caller, body, partial(self._answer, request))
         except MustAsk:

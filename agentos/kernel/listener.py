@@ -91,15 +91,35 @@ class Listener:
     async def serve(self) -> None:
         """Accept and admit connections until cancelled."""
         try:
-            async with trio.open_nursery() as self._nursery:
-                while True:
-                    await trio.sleep(await self.poller.wait(self.listener.fileno(), self._accept))
-                    while len(self._waiting) >= self.connection_limit.waiting:
-                        await self._waiting.wait_taken()
+            async with trio.open_nursery() as connections:
+                self.start(connections)
+                await trio.sleep_forever()
         finally:
+            self.stop()
+
+    def start(self, connections: trio.Nursery) -> None:
+        """Accept and admit connections, and serve them in this nursery, until :meth:`stop`."""
+        self._nursery = connections
+        self.poller.watch(self.listener.fileno(), self._accept_some, connections)
+
+    def stop(self) -> None:
+        """Accept no more connections, and close those that wait for admission. Call it before the socket is closed."""
+        self.poller.forget(self.listener.fileno())
+        for sock in self._waiting.clear():
+            sock.close()
+
+    def _accept_some(self, events: int) -> None:
+        pause = self._accept()
+        if pause is not None:
             self.poller.forget(self.listener.fileno())
-            for sock in self._waiting.clear():
-                sock.close()
+            self._nursery.start_soon(self._accept_again, pause)
+
+    async def _accept_again(self, pause: float) -> None:
+        """Accept further connections in ``pause`` seconds, and not before there is room for them."""
+        await trio.sleep(pause)
+        while len(self._waiting) >= self.connection_limit.waiting:
+            await self._waiting.wait_taken()
+        self.start(self._nursery)
 
     def _accept(self) -> float | None:
         """Accept connections faster than they are admitted, so that admission can alternate between processes.

@@ -2,11 +2,15 @@
 
 Trio's ``wait_readable`` costs an ``epoll_ctl`` and a task switch, about 10 µs, and most calls take less. Here the
 poller's task calls a function that reads and answers; the connection's own task runs only when that function says so.
+
+Trio polls only when all runnable tasks have run a step. Where these take long the poller also reads between two steps:
+it is one of Trio's instruments.
 """
 
 import contextlib
 import os
 import select
+from collections import deque
 from collections.abc import Callable, Iterator
 from time import perf_counter
 from typing import TypeVar
@@ -21,13 +25,12 @@ from .turns import Turns
 T = TypeVar("T")
 
 BATCH = 256  # file descriptors per epoll_wait(); Linux reports the others first the next time
-TURN_SECONDS = 0.00025  # seconds of reading before Trio's other tasks run
-READS_PER_DEFERRED = 4  # descriptors that are read for each deferred call that is begun, if there are so many
+TURN_SECONDS = 0.00025  # seconds of reading before Trio's other tasks run, and of their steps before it reads again
 MAX_YIELD_SECONDS = 0.0005  # seconds; a client needs less for its next request
 
 
 @define(eq=False)
-class Poller:
+class Poller(trio.abc.Instrument):
     """Reads from file descriptors as soon as they are readable. :meth:`run` must be running.
 
     A descriptor stays registered while its task is busy, so nothing is re-registered for each request. It is removed at
@@ -37,11 +40,15 @@ class Poller:
     _epoll: select.epoll = field(factory=select.epoll)
     _waiting: dict[int, tuple[Task, Callable[[], object]]] = field(factory=dict)  # by descriptor
     _on_hangup: dict[int, Callable[[], object]] = field(factory=dict)  # by descriptor
+    _watched: dict[int, tuple[Callable[[int], object], trio.Nursery]] = field(factory=dict)  # by descriptor
     _registered: dict[int, int] = field(factory=dict)  # events by descriptor
     _deferred: Turns[object, Callable[[], object]] = field(factory=Turns)
-    _pending: int = 0  # of these; asking their queue costs a call for each read
-    _idle: bool = True  # nothing is readable
-    _yield_again: float = 0.0  # in the time of perf_counter()
+    _worker: Task | None = None  # waits for deferred calls
+    _ready: deque[tuple[int, int]] = field(factory=deque)  # descriptors and their events, not read yet
+    _task: Task | None = None  # of :meth:`run`
+    _others_ran: bool = False  # since it read for a turn
+    _read_again: float = 0.0  # between two steps, not before this time of perf_counter()
+    _yield_again: float = 0.0  # in the same time
 
     async def wait(self, fd: int, read: Callable[[], T | None]) -> T:
         """Call ``read`` whenever ``fd`` is readable until it returns something other than None, or raises.
@@ -63,6 +70,15 @@ class Poller:
         if (waiting := self._waiting.pop(fd, None)) is not None:
             reschedule(waiting[0], Value(True))
 
+    def watch(self, fd: int, notify: Callable[[int], object], nursery: trio.Nursery) -> None:
+        """Call ``notify`` with epoll's events whenever ``fd`` has some, until :meth:`forget`; no task waits for it.
+
+        ``notify`` must not block, and may get events of an earlier file with this descriptor. What it raises is raised
+        in the nursery, and ends this.
+        """
+        self._watched[fd] = (notify, nursery)
+        self._register(fd, select.EPOLLIN)
+
     @contextlib.contextmanager
     def watch_hangup(self, fd: int, notify: Callable[[], object]) -> Iterator[None]:
         """Call ``notify`` if the peer has closed ``fd``, or hangs up during the block. Unread data is no hang-up."""
@@ -78,11 +94,25 @@ class Poller:
 
         So requests that are answered at once don't wait for those that take longer. ``work`` must not wait or raise.
         """
-        if self._idle:
-            work()
-        else:
-            self._deferred.add(owner, work)
-            self._pending += 1
+        self._deferred.add(owner, work)
+        if self._worker is not None:
+            reschedule(self._worker)
+            self._worker = None
+
+    async def _do_deferred(self) -> None:
+        while True:
+            if not self._deferred:
+                self._worker = current_task()
+                await wait_task_rescheduled(self._stop_worker)
+            turn_ends = perf_counter() + TURN_SECONDS
+            while self._deferred and perf_counter() < turn_ends:
+                _, work = self._deferred.take()
+                work()
+            await trio.lowlevel.checkpoint()
+
+    def _stop_worker(self, _: object) -> Abort:
+        self._worker = None
+        return Abort.SUCCEEDED
 
     def _register(self, fd: int, events: int) -> None:
         registered = self._registered.get(fd)
@@ -96,36 +126,58 @@ class Poller:
 
     def forget(self, fd: int) -> None:
         """Stop watching ``fd``. Must be called before it is closed."""
+        self._watched.pop(fd, None)
         if self._registered.pop(fd, None) is not None and not self._epoll.closed:
             with contextlib.suppress(OSError):  # closed already, which Linux takes as unregistered
                 self._epoll.unregister(fd)
 
     async def run(self) -> None:
         """Serve until cancelled. Errors of a connection are raised in its own task."""
-        poll = self._epoll.poll
-        with self._epoll:
-            while True:
-                self._idle = True
-                await wait_readable(self._epoll.fileno())
-                self._idle = False
-                turn_ends = perf_counter() + TURN_SECONDS
-                while (ready := poll(0, BATCH)) or self._pending:
-                    for fd, _ in ready:
-                        answered = self._read(fd)
-                        if perf_counter() > turn_ends:
-                            await trio.lowlevel.checkpoint()
-                            turn_ends = perf_counter() + TURN_SECONDS
-                    if not self._pending:
-                        if answered and len(ready) == 1:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._do_deferred)
+            await self._read_ready()
+
+    async def _read_ready(self) -> None:
+        self._task = current_task()
+        trio.lowlevel.add_instrument(self)
+        try:
+            with self._epoll:
+                while True:
+                    await wait_readable(self._epoll.fileno())
+                    turn_ends = perf_counter() + TURN_SECONDS
+                    while found := self._find_ready():
+                        while self._ready:
+                            answered = self._read(*self._ready.popleft())
+                            if perf_counter() > turn_ends:
+                                self._end_turn()
+                                await trio.lowlevel.checkpoint()
+                                turn_ends = perf_counter() + TURN_SECONDS
+                        if answered and found == 1:
                             self._yield_cpu()
-                        continue
-                    for _ in range(min(self._pending, max(1, len(ready) // READS_PER_DEFERRED))):
-                        _, work = self._deferred.take()
-                        self._pending -= 1
-                        work()
-                        if perf_counter() > turn_ends:
-                            await trio.lowlevel.checkpoint()
-                            turn_ends = perf_counter() + TURN_SECONDS
+                    self._end_turn()
+        finally:
+            trio.lowlevel.remove_instrument(self)
+
+    def before_task_step(self, task: Task) -> None:
+        """Read for a turn if the steps of other tasks have taken as long since the last one."""
+        if task is self._task:
+            return
+        if self._others_ran and (now := perf_counter()) > self._read_again:
+            self._find_ready()
+            while self._ready and perf_counter() < now + TURN_SECONDS:
+                self._read(*self._ready.popleft())
+            self._end_turn()
+        self._others_ran = True
+
+    def _end_turn(self) -> None:
+        self._others_ran = False
+        self._read_again = perf_counter() + TURN_SECONDS
+
+    def _find_ready(self) -> int:
+        """Poll if all that was ready has been read; returns how many descriptors are to be read."""
+        if not self._ready:
+            self._ready.extend(self._epoll.poll(0, BATCH))
+        return len(self._ready)
 
     def _yield_cpu(self) -> None:
         """Let the client that was answered send its next request before the next poll, if it runs on this CPU.
@@ -140,8 +192,11 @@ class Poller:
             if lost > MAX_YIELD_SECONDS:
                 self._yield_again = begin + 100 * lost
 
-    def _read(self, fd: int) -> bool:
-        """Call the function that waits for this descriptor; returns whether it waits on."""
+    def _read(self, fd: int, events: int) -> bool:
+        """Call the function that waits for this descriptor; returns whether it has read, and waits on."""
+        if fd in self._watched:
+            self._notify(fd, events)
+            return False
         if fd in self._on_hangup:
             if has_hung_up(fd):  # otherwise the report is for an earlier file with this descriptor
                 self._on_hangup.pop(fd)()
@@ -159,6 +214,18 @@ class Poller:
             if self._waiting.pop(fd, None) is not None:
                 reschedule(task, Error(error))
             return False
+
+    def _notify(self, fd: int, events: int) -> None:
+        notify, nursery = self._watched[fd]
+        try:
+            notify(events)
+        except Exception as error:
+            self.forget(fd)
+            nursery.start_soon(_fail, error)
+
+
+async def _fail(error: Exception) -> None:
+    raise error
 
 
 def has_hung_up(fd: int) -> bool:

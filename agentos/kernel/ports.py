@@ -114,6 +114,7 @@ class Entry(Struct, frozen=True):
     duration: float | None = None
     intent: int | None = None
     family: str = ""  # callers limited together, e.g. an agent with all its descendants; not written to the log
+    reason: str = ""  # the decision's; not written to the log
 
 
 class AuditLog(Protocol):

@@ -7,6 +7,7 @@ from functools import partial
 from inspect import isasyncgenfunction, isawaitable, iscoroutinefunction, unwrap
 from typing import Any, Literal
 
+import trio
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -18,8 +19,9 @@ from . import connection_calls
 from .asking import approve, ask_and_repeat
 from .background import Background
 from .call import Call, Gone
+from .call_counts import outcome_of
 from .caller import Caller
-from .deferred import Defer, deferred_entry, outcome_of, wait
+from .deferred import Defer, deferred_entry, wait
 from .ports import Decision, MustAsk
 from .prepared import Prepared, Record, note_refusal, require
 from .replies import encode_error, encode_in_turns, encode_reply
@@ -45,7 +47,8 @@ class Syscall(Struct, frozen=True):
     A ``def`` handler takes ``(caller, request)`` and answers while input is read; an ``async def`` takes ``(call,
     request)`` and runs in a task. Replies are values that :func:`agentos_sdk.codec.encode` takes, or encoded bytes.
 
-    With ``request=None`` the request is the raw bytes, or what ``parse`` makes of them. ``omittable`` are fields that
+    With ``request=None`` the request is the raw bytes, or what ``parse`` makes of them; a ``def`` handler of raw bytes
+    counts the call itself. ``omittable`` are fields that
     EXPLAIN need not be given, with a value for each. ``encode`` makes the bytes of the reply. ``limit`` is the largest
     body in bytes; ``failure`` holds the keys of a failed reply besides ``success``, ``error`` and ``code``. Fields in
     ``verbatim`` are JSON that is passed on unchanged, as ``msgspec.Raw``.
@@ -104,6 +107,11 @@ class Syscall(Struct, frozen=True):
         """The body of a failed reply."""
         return encode_error(error, self.op.name, self.failure)
 
+    def fail(self, caller: Caller, error: BaseException) -> bytes:
+        """Count a call that failed; returns the body of its reply."""
+        caller.counts.fail(self.op, error)
+        return self.encode_failure(error)
+
 
 class Table:
     """One entry per opcode: an immediate handler, a waiting handler, or a refusal; and the limit of the body.
@@ -114,16 +122,13 @@ class Table:
     ``turns`` answers in the order of the requests, like ``now``, but lets other tasks run meanwhile. It is used for
     calls that are ``in_order``, and for immediate ones above :data:`~agentos.kernel.request_body.MAX_INLINE_BYTES`.
     ``deferred`` begins calls that wait without a task; it too raises ``MustAsk``, and leaves large bodies to ``later``.
-    ``reserved`` are opcodes that aren't served but have a limit of their own, because clients may send them.
     """
 
     __slots__ = ("deferred", "later", "limits", "now", "performs", "reader", "syscalls", "turns")
 
-    def __init__(self, syscalls: Iterable[Syscall], reserved: Mapping[Op, int] = {}) -> None:
+    def __init__(self, syscalls: Iterable[Syscall]) -> None:
         self.syscalls: dict[int, Syscall] = {}  # by opcode
         self.limits = [SMALL_BODY_BYTES] * 256
-        for op, limit in reserved.items():
-            self.limits[op] = limit
         self.now: list[Now | None] = [_unknown(number) for number in range(256)]
         self.later: list[Later | None] = [None] * 256
         self.turns: list[InTurns | None] = [None] * 256
@@ -157,7 +162,14 @@ class Table:
         """
         if op not in self.performs:
             raise UnknownCall(f"this kernel has no call {op.name}")
-        return await self.performs[op](call, request)
+        counts = call.caller.counts
+        try:
+            reply = await self.performs[op](call, request)
+        except BaseException as error:
+            counts.fail(op, error)
+            raise
+        counts.ok[op] += 1
+        return reply
 
     def with_refusals(self, decisions: Mapping[Op, Decision]) -> "Table":
         """A copy of this table for a caller for which some opcodes are always denied.
@@ -192,15 +204,18 @@ def _refused(op: Op, decision: Decision, encode_failure: Callable[[int, BaseExce
     def refuse(caller: Caller, body: bytes) -> bytes:
         about = body[:MAX_RECORDED_BYTES].decode(errors="replace")  # not parsed, but the attempt is worth recording
         caller.audit.note(caller.entry(op.name, about, decision, "outcome", error.code))
+        caller.counts.fail(op, error)
         return reply
 
     return refuse
 
 
 def _unknown(number: int) -> Now:
-    reply = encode_error(UnknownCall(f"this kernel has no call {op_name(number)}"))
+    error = UnknownCall(f"this kernel has no call {op_name(number)}")
+    reply = encode_error(error)
 
     def refuse(caller: Caller, body: bytes) -> bytes:
+        caller.counts.fail(number, error)
         return reply
 
     return refuse
@@ -229,18 +244,20 @@ def _answer(syscall: Syscall) -> Callable[[Caller, Any], Any]:
 
 
 def _now(syscall: Syscall, answer: Callable[[Caller, Any], Any]) -> Now:
-    request, verbatim = syscall.request, syscall.verbatim
+    op, request, verbatim = int(syscall.op), syscall.request, syscall.verbatim
     if request is None:
         raw: Now = answer
         return raw
 
     def reply(caller: Caller, body: bytes) -> bytes:
         try:
-            return encode_reply(answer(caller, read(request, body, verbatim)))
+            encoded = encode_reply(answer(caller, read(request, body, verbatim)))
         except MustAsk:
             raise
         except Exception as error:
-            return syscall.encode_failure(error)
+            return syscall.fail(caller, error)
+        caller.counts.ok[op] += 1
+        return encoded
 
     return reply
 
@@ -252,11 +269,13 @@ def _in_turns(syscall: Syscall, answer: Callable[[Caller, Any], Any], reader: Re
     async def reply(caller: Caller, body: bytes) -> bytes:
         try:
             answered = answer(caller, await syscall.read(caller, body, reader))
-            return encode_reply(await answered if syscall.in_order else answered)
+            encoded = encode_reply(await answered if syscall.in_order else answered)
         except MustAsk:
             raise
         except Exception as error:
-            return syscall.encode_failure(error)
+            return syscall.fail(caller, error)
+        caller.counts.ok[syscall.op] += 1
+        return encoded
 
     return reply
 
@@ -272,19 +291,21 @@ def _later(syscall: Syscall, perform: Perform, reader: Reader) -> Later:
                 number = background.start(call, syscall.op, request.request_id, len(body), answer)
                 return encode_reply(Accepted(request_id=number))
         except Exception as error:
-            return syscall.encode_failure(error)
+            return syscall.fail(call.caller, error)
         return await perform_and_encode(call, request)
 
     async def perform_and_encode(call: Call, request: Any) -> bytes:
         try:
             answered = await perform(call, request)
-            if syscall.encode is not None:
-                return await syscall.encode(call.caller, answered)
-            return await encode_in_turns(answered)
-        except Gone:
+            encode = encode_in_turns(answered) if syscall.encode is None else syscall.encode(call.caller, answered)
+            encoded = await encode
+        except (Gone, trio.Cancelled) as error:
+            call.caller.counts.fail(syscall.op, error)
             raise
         except Exception as error:
-            return syscall.encode_failure(error)
+            return syscall.fail(call.caller, error)
+        call.caller.counts.ok[syscall.op] += 1
+        return encoded
 
     return reply
 

@@ -11,6 +11,7 @@ from random import Random
 import trio
 from attrs import Factory, define, evolve, field
 
+from agentos.services.events import ModelAvailable, ModelPaused, Publish, discard
 from agentos_sdk.errors import BadRequest, CallError, Timeout, Unavailable
 from agentos_sdk.values import Usage
 
@@ -68,6 +69,7 @@ class ActiveRequest:
     _earlier_usage: Usage = Usage()
     _last_usage: Usage = Usage()
     _running: bool = False
+    first_at: float | None = None  # on Trio's clock: when the first piece of the last attempt's answer arrived
     bound: str | None = None  # for the audit log: tokens claimed and charged, if they differ
     _received_any: bool = False  # whether anything of the current attempt has arrived
     _characters: int = 0
@@ -95,10 +97,12 @@ class ActiveRequest:
         self.attempts += 1
         self.failed_seconds = 0.0
         self._running, self._received_any, self._reported_usage = True, False, None
+        self.first_at = None
         self._characters = self._unseen = self._received_bytes = 0
 
     def receive(self, delta: Delta) -> None:
-        self._received_any = True
+        if not self._received_any:
+            self._received_any, self.first_at = True, trio.current_time()
         self._characters += len(delta.text)
         self._unseen += delta.unseen
         self._received_bytes += utf8_length(delta.text) + delta.unseen
@@ -169,7 +173,7 @@ class ProviderClient:
     """The connection to the provider, shared by all requests; opened for the first of them.
 
     ``name`` is the provider's name. ``on_model_changed`` is called with a model's name when its availability may have
-    changed.
+    changed. :meth:`serve` publishes the ends of pauses.
     """
 
     connect: Connect
@@ -178,10 +182,13 @@ class ProviderClient:
     random: Random = field(factory=Random)
     name: str = "none"
     on_model_changed: Callable[[str], None] | None = None
+    publish: Publish = discard
     models: ModelAvailabilities = field(init=False)
     _logged: tuple[type, float] = (type(None), -math.inf)
     _provider: Provider | None = None
     _connecting: trio.Lock = field(factory=trio.Lock)
+    _pauses: dict[str, float] = field(factory=dict)  # published: until when, by model; -inf: until a probe succeeds
+    _paused: trio.Event = field(factory=trio.Event)
 
     def __attrs_post_init__(self) -> None:
         self.models = ModelAvailabilities(self.retry)
@@ -218,6 +225,15 @@ class ProviderClient:
             await self._connect_once()
         except ProviderError as error:
             self._log_error(error)
+
+    async def serve(self) -> None:
+        """Publish the ends of pauses, until cancelled."""
+        while True:
+            for model in list(self._pauses):
+                self._publish_change(model)
+            now, self._paused = trio.current_time(), trio.Event()
+            with trio.move_on_at(min((until for until in self._pauses.values() if until > now), default=math.inf)):
+                await self._paused.wait()
 
     async def aclose(self) -> None:
         if self._provider is not None:
@@ -347,8 +363,24 @@ class ProviderClient:
         return [state for state in self.models.states(trio.current_time()) if state.state != "ok"]
 
     def _notify(self, model: str) -> None:
+        self._publish_change(model)
         if self.on_model_changed is not None:
             self.on_model_changed(model)
+
+    def _publish_change(self, model: str) -> None:
+        """Publish a model's pause if it is new or was extended, and its end."""
+        now, availability = trio.current_time(), self.models.get(model)
+        state = ModelState(model) if availability is None else availability.state(now)
+        published = self._pauses.get(model)
+        if state.state == "ok" and published is not None:
+            del self._pauses[model]
+            self.publish(ModelAvailable(self.name, model))
+        elif state.state != "ok" and state.until is None:
+            self._pauses[model] = -math.inf
+        elif state.until is not None and (published is None or state.until > published + 0.001):  # it is rounded
+            self._pauses[model] = state.until
+            self._paused.set()
+            self.publish(ModelPaused(self.name, model, state.reason or "", time.time() + state.until - now))
 
 
 @contextlib.contextmanager

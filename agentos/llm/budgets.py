@@ -21,7 +21,7 @@ from attrs import field, frozen
 from msgspec import Struct
 
 from agentos.database import Database, DatabaseError
-from agentos.services.events import BudgetExhausted
+from agentos.services.events import BudgetExhausted, Publish, discard
 from agentos.services.quotas import MONEY_UNITS, Amounts, BudgetState, Quota, Quotas, Reservation, Row
 from agentos_sdk.errors import BadRequest, NotFound, QuotaExceeded, Unavailable
 from agentos_sdk.values import Usage
@@ -75,19 +75,33 @@ class Budgets:
     could reserve the whole budget of all agents. Times are arguments, in seconds since the epoch.
     """
 
-    def __init__(self, quotas: Quotas, prices: Mapping[str, Price], database: Database, max_tokens: int) -> None:
+    def __init__(
+        self,
+        quotas: Quotas,
+        prices: Mapping[str, Price],
+        database: Database,
+        max_tokens: int,
+        publish: Publish = discard,
+    ) -> None:
         self._quotas, self._database, self._max_tokens = quotas, database, max_tokens
         self._rates = {model: Rate.of(price) for model, price in prices.items()}
         self._limits: dict[str, tuple[Quota, ...]] = {}
         self._refusing: dict[tuple[str, str, float], float] = {}  # name, what, per: when a budget that refused renews
         self._tidied = 0.0
-        self.on_exhausted: Callable[[BudgetExhausted], None] = lambda event: None
+        self._publish = publish
 
     @classmethod
-    async def load(cls, prices: Mapping[str, Price], database: Database, max_tokens: int, now: float) -> "Budgets":
+    async def load(
+        cls,
+        prices: Mapping[str, Price],
+        database: Database,
+        max_tokens: int,
+        now: float,
+        publish: Publish = discard,
+    ) -> "Budgets":
         """Restore the counters of the previous kernel; raises :class:`agentos.database.DatabaseError`."""
         rows = await database.write(partial(_load, now))
-        return cls(Quotas(rows), prices, database, max_tokens)
+        return cls(Quotas(rows), prices, database, max_tokens, publish)
 
     def cost(self, model: str, usage: Usage) -> float | None:
         """What this use of a model costs, in the currency of its price; ``None`` if it has no price."""
@@ -123,7 +137,7 @@ class Budgets:
             return
         self._refusing[_key(state)] = state.renews_at
         quota, unit = state.quota, MONEY_UNITS if state.quota.what == "money" else 1
-        self.on_exhausted(
+        self._publish(
             BudgetExhausted(state.name, quota.what, state.settled / unit, quota.most / unit, quota.per, state.renews_at)
         )
 

@@ -47,6 +47,11 @@ class Job:
     scope: trio.CancelScope = field(factory=trio.CancelScope)
     done: trio.Event = field(factory=trio.Event)
 
+    @property
+    def served_seconds(self) -> float:
+        """Seconds that it has held a place at the provider."""
+        return self.earlier_seconds + (trio.current_time() - self.slot_since if self.holds_slot else 0.0)
+
     def release(self) -> None:
         """Break the reference cycle with the ticket: a request may have 16 MiB, too much to leave to the collector."""
         self.ticket = self.request.on_usage = None

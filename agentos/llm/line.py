@@ -10,8 +10,7 @@ only what was used until then is charged.
 import contextlib
 import math
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
 import trio
@@ -27,12 +26,14 @@ from agentos_sdk.values import Usage, Waits
 from .ask import ActiveRequest, ProviderClient
 from .budgets import Budgets, Grant
 from .claims import measure_request
+from .contents import Asker, Contents, OpenQuestion
 from .fair_queue import MIN_CHARGE, FairQueue, Path, Ticket, weighted_cost
 from .jobs import Job, ThinkResult, charge_for, outermost_account, queue_names, validate_question
 from .memory import RequestMemory
 from .model_availability import ModelState
+from .model_counts import ModelCounts
 from .providers.provider import Question, estimate_input_tokens
-from .queue_states import QueueState, queue_states
+from .queue_states import QueueState, SentRequest, WaitingRequest, count_by_path, describe_waiting, queue_states
 from .settings import LLMSettings, QueuePath
 
 FAIRNESS_SECONDS = 60.0  # seconds at least over which fairness is computed
@@ -52,9 +53,17 @@ class AgentUsage(Struct, frozen=True):
 class Line:
     """One per kernel. :meth:`serve` is its worker; at most ``concurrency`` requests are in flight."""
 
-    def __init__(self, settings: LLMSettings, client: ProviderClient, budgets: Budgets, model: str) -> None:
+    def __init__(
+        self,
+        settings: LLMSettings,
+        client: ProviderClient,
+        budgets: Budgets,
+        model: str,
+        contents: Contents | None = None,
+    ) -> None:
         """``model`` is used for requests that name none."""
         self.model = model
+        self.contents = contents or Contents(settings.keep_contents)
         self._client = client
         client.on_model_changed = self._update_lane
         self._budgets = budgets
@@ -63,22 +72,35 @@ class Line:
         self._wake = trio.Event()  # set when a request arrives
         self._reserved = 0  # reservations that aren't settled
         self._reservation_settled = trio.Event()  # set and replaced when a reservation is settled
-        self._in_flight: Counter[Path] = Counter()
-        self._suspended: Counter[Path] = Counter()  # requests neither in the queue nor in flight at the moment
+        self._in_flight: dict[Job, None] = {}
+        self._suspended: dict[Job, None] = {}  # requests neither in the queue nor in flight at the moment
         self._usage: dict[Path, AgentUsage] = {}
         self.on_use: Callable[[str, int, int, int | None], None] = lambda name, calls, tokens, cost: None
+        self.counts = ModelCounts()
         self._memory = RequestMemory()
         self._weights: dict[Path, float] = {}
         now = trio.current_time()
         self._snapshots = [(now, self._queue.snapshot())] * 2
 
     async def think(
-        self, queue_path: QueuePath, question: Question, on_text: Callable[[str], None] | None = None
+        self,
+        queue_path: QueuePath,
+        question: Question,
+        on_text: Callable[[str], None] | None = None,
+        asker: Asker | None = None,
     ) -> ThinkResult:
         """Return the model's answer to a request; ``on_text`` is called with each piece of its text as it arrives.
 
-        Raises ``Busy``, ``QuotaExceeded``, ``BadRequest``, ``Unavailable`` or ``Timeout``.
+        Raises ``Busy``, ``QuotaExceeded``, ``BadRequest``, ``Unavailable`` or ``Timeout``. However it ends, the
+        question of an ``asker`` is kept in ``contents``.
         """
+        with self.contents.keep(asker, question, self.cost) as asked:
+            asked.result = await self._ask(queue_path, question, on_text, asked)
+            return asked.result
+
+    async def _ask(
+        self, queue_path: QueuePath, question: Question, on_text: Callable[[str], None] | None, asked: OpenQuestion
+    ) -> ThinkResult:
         validate_question(question)
         account, now, tokens = outermost_account(queue_path), trio.current_time(), estimate_input_tokens(question)
         self._budgets.check(queue_path, question.model, tokens, time.time())
@@ -90,7 +112,7 @@ class Line:
             )
             self._client.check_available(request)
             self._set_weights(queue_path)
-            job = Job(queue_path, request, now, question.max_tokens)
+            asked.job = job = Job(queue_path, request, now, question.max_tokens)
             job.ticket = ticket = self._queue.put(
                 queue_names(queue_path), job, weighted_cost(tokens), now, lane=question.model
             )
@@ -120,6 +142,7 @@ class Line:
         """Send requests to the provider until cancelled."""
         try:
             async with trio.open_nursery() as jobs:
+                jobs.start_soon(self._client.serve)
                 while True:
                     job = await self._next_job()
                     if job.next_turn is None:
@@ -145,7 +168,7 @@ class Line:
             if ticket is not None:
                 ticket.item.holds_slot = True
                 ticket.item.slot_since = trio.current_time()
-                self._in_flight[ticket.path] += 1
+                self._in_flight[ticket.item] = None
                 return ticket.item
             self._free.release()  # the waiting requests were withdrawn meanwhile
 
@@ -195,6 +218,8 @@ class Line:
             job.outcome = internal(bug, "the line to the model")
         finally:
             self._release_slot(job)
+            waited = trio.current_time() - job.arrived_at - job.earlier_seconds
+            self.counts.add_time(job.queue_path[-1].name, job.request.question.model, job.earlier_seconds, waited)
             job.release()
             job.done.set()
 
@@ -227,6 +252,7 @@ class Line:
             self._record_usage(queue_names(job.queue_path), calls, used)
             cost = self._budgets.cost_units(request.question.model, used)
             self.on_use(job.queue_path[-1].name, calls, used.total, cost)
+            self.counts.add_use(job.queue_path[-1].name, request.question.model, calls, used, cost)
             self._end_reservation()
 
     async def _reserve(self, job: Job) -> Grant:
@@ -283,8 +309,11 @@ class Line:
     async def _suspend(self, job: Job, wait: Callable[[], Awaitable[None]]) -> None:
         """Give up the place at the provider until ``wait`` returns; then queue again and pay for it like any other."""
         self._release_slot(job)
-        with self._count_suspended(queue_names(job.queue_path)):
+        self._suspended[job] = None
+        try:
             await wait()
+        finally:
+            del self._suspended[job]
         self._client.check_available(job.request)
         job.next_turn = turn = trio.Event()
         cost, lane = weighted_cost(job.request.input), job.request.question.model
@@ -299,19 +328,11 @@ class Line:
         if job.refusal is not None:
             raise job.refusal
 
-    @contextlib.contextmanager
-    def _count_suspended(self, path: Path) -> Iterator[None]:
-        self._suspended[path] += 1
-        try:
-            yield
-        finally:
-            self._suspended -= Counter([path])
-
     def _release_slot(self, job: Job) -> None:
         if job.holds_slot:
             job.holds_slot = False
             job.earlier_seconds += trio.current_time() - job.slot_since
-            self._in_flight -= Counter([queue_names(job.queue_path)])
+            del self._in_flight[job]
             self._free.release()
 
     def remove_agent(self, queue_path: QueuePath) -> None:
@@ -321,7 +342,32 @@ class Line:
 
     def queue_states(self) -> Mapping[Path, QueueState]:
         """State of every agent that has requests waiting or in flight."""
-        return queue_states(self._queue, self._suspended, self._in_flight, self._client.unavailable_models())
+        suspended, in_flight = count_by_path(self._suspended), count_by_path(self._in_flight)
+        return queue_states(self._queue, suspended, in_flight, self._client.unavailable_models())
+
+    def list_waiting(self) -> list[WaitingRequest]:
+        """The requests that wait, in the order in which they would be sent; those that can't be sent now come last."""
+        now = trio.current_time()
+        ready = [(ticket.item, place) for place, ticket in enumerate(self._queue.order(), 1)]
+        paused = [ticket.item for ticket in self._queue.parked()]
+        return [
+            *(describe_waiting(job, "ready", place, now) for job, place in ready),
+            *(describe_waiting(job, "paused", None, now) for job in paused),
+            *(describe_waiting(job, "later", None, now) for job in self._suspended),
+        ]
+
+    def list_in_flight(self) -> list[SentRequest]:
+        """The requests that the provider is answering, with the tokens used so far."""
+        now = trio.current_time()
+        return [
+            SentRequest(
+                job.queue_path[-1].name,
+                job.request.question.model,
+                now - job.slot_since,
+                job.request.last_usage.total or job.request.input,
+            )
+            for job in self._in_flight
+        ]
 
     @property
     def provider(self) -> str:
@@ -362,11 +408,11 @@ class Line:
     @property
     def depth(self) -> int:
         """How many requests wait."""
-        return len(self._queue) + self._suspended.total()
+        return len(self._queue) + len(self._suspended)
 
     @property
     def in_flight(self) -> int:
-        return self._in_flight.total()
+        return len(self._in_flight)
 
     def fairness(self) -> float:
         """Jain's index of the agents that have had requests waiting all through the last one to two minutes.

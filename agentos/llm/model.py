@@ -11,14 +11,17 @@ import trio
 from msgspec import Struct
 
 from agentos.database import Database
+from agentos.services.events import Publish
+from agentos.services.http.secrets import MIN_LENGTH
 from agentos.services.quotas import MONEY_UNITS, Quota
 from agentos_sdk.quantities import duration
 
 from .api_keys import read_variables
 from .ask import ProviderClient
 from .budgets import Budgets
+from .contents import Contents
 from .line import Line
-from .providers.choose import NoProvider, ProviderChoice, choose_provider, connect
+from .providers.choose import KEYS, NoProvider, ProviderChoice, choose_provider, connect
 from .settings import Account, LLMSettings, Share
 
 log = logging.getLogger(__name__)
@@ -31,36 +34,41 @@ class Model(Struct, frozen=True):
     """
 
     line: Line
-    budgets: Budgets
     account: Account
     description: str | None
     default_budget: str | None = None
 
 
-async def open_model(settings: LLMSettings, database: Database) -> Model:
+async def open_model(settings: LLMSettings, database: Database, publish: Publish) -> Model:
     """Choose the provider and the model, and load what is spent of the budgets. Connects at the first request."""
-    choice = await trio.to_thread.run_sync(read_choice, settings)
+    choice, keys = await trio.to_thread.run_sync(read_choice, settings)
     provider, model = (choice.provider, choice.model) if isinstance(choice, ProviderChoice) else ("none", "")
-    asking = ProviderClient(partial(connect, choice, settings), settings.retry, settings.timeouts, name=provider)
-    budgets = await Budgets.load(settings.prices, database, settings.max_tokens, time.time())
+    asking = ProviderClient(
+        partial(connect, choice, settings), settings.retry, settings.timeouts, name=provider, publish=publish
+    )
+    budgets = await Budgets.load(settings.prices, database, settings.max_tokens, time.time(), publish)
     return Model(
-        Line(settings, asking, budgets, model),
-        budgets,
+        Line(settings, asking, budgets, model, Contents(settings.keep_contents, keys)),
         Account("kernel", Share(budget=settings.budget)),
         describe_choice(choice) if isinstance(choice, ProviderChoice) or settings != LLMSettings() else None,
         describe_default_budget(settings.default_budget) if isinstance(choice, ProviderChoice) else None,
     )
 
 
-def read_choice(settings: LLMSettings) -> ProviderChoice | NoProvider:
-    """Choose the provider and the model; reads files. Agents' environments are independent of these variables."""
+def read_choice(settings: LLMSettings) -> tuple[ProviderChoice | NoProvider, Sequence[str]]:
+    """Choose the provider and the model; reads files. Agents' environments are independent of these variables.
+
+    Returns also the API keys that are set, of at least ``MIN_LENGTH`` characters: a shorter one, such as that of a
+    local server, is no secret, and would be redacted in any text.
+    """
     variables = read_variables(os.environ, Path.cwd())
     for warning in variables.warnings:
         log.warning("%s", warning)
     choice = choose_provider(settings, variables)
     if isinstance(choice, ProviderChoice) and choice.provider == "offline":
         import agentos.llm.providers.offline  # noqa: F401 - now: later no file descriptor may be left to import it with
-    return choice
+    keys = [value for name in KEYS if len(value := variables.get(name) or "") >= MIN_LENGTH]
+    return choice, keys
 
 
 def describe_default_budget(quotas: Sequence[Quota]) -> str | None:

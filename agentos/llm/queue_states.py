@@ -1,14 +1,15 @@
-"""Positions of agents in the queue for the model."""
+"""Agents and requests in the queue for the model, as values."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 
 from agentos_sdk.values import InLine
 
 from .fair_queue import FairQueue, Path
+from .jobs import Job, queue_names
 from .model_availability import ModelState
 
 
@@ -17,6 +18,41 @@ class QueueState(Struct, frozen=True):
 
     place: InLine = InLine()
     models: Sequence[ModelState] = ()
+
+
+class WaitingRequest(Struct, frozen=True):
+    """A request that waits, asked by ``agent``.
+
+    ``state`` is ``ready``: it is sent as soon as there is a place, ``position`` 1 next; ``paused``: its model accepts
+    none at present; ``later``: it waits to be sent again, or for budget that other requests have reserved. ``since`` is
+    how many seconds ago it arrived.
+    """
+
+    agent: str
+    state: Literal["ready", "paused", "later"]
+    position: int | None
+    since: float
+    tokens: int  # of its input, estimated
+
+
+class SentRequest(Struct, frozen=True):
+    """A request that the provider is answering: ``since`` so many seconds, with these tokens used so far."""
+
+    agent: str
+    model: str
+    since: float
+    tokens: int
+
+
+def describe_waiting(
+    job: Job, state: Literal["ready", "paused", "later"], position: int | None, now: float
+) -> WaitingRequest:
+    return WaitingRequest(job.queue_path[-1].name, state, position, now - job.arrived_at, job.request.input)
+
+
+def count_by_path(jobs: Iterable[Job]) -> Counter[Path]:
+    """How many of these requests each agent has."""
+    return Counter(queue_names(job.queue_path) for job in jobs)
 
 
 def queue_states(

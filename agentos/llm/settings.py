@@ -73,7 +73,8 @@ class LLMSettings(Struct, frozen=True):
     ``provider=None``: chosen by the keys in the environment. ``max_tokens`` is the limit of generated tokens for a
     request without its own, if a budget applies; ``budget`` is that of all agents together, ``default_budget`` that of
     each agent of level sandboxed that has none. At most ``per_agent``
-    requests of one agent may wait, and ``in_all`` of all agents.
+    requests of one agent may wait, and ``in_all`` of all agents. The last ``keep_contents`` questions of each agent are
+    kept with their answers, see :class:`agentos.llm.contents.Contents`.
     """
 
     provider: ProviderName | None = None
@@ -86,6 +87,7 @@ class LLMSettings(Struct, frozen=True):
     max_tokens: int = 8192
     per_agent: int = MAX_WAITING_PER_AGENT
     in_all: int = MAX_WAITING
+    keep_contents: int = 50
     prices: Mapping[str, Price] = {}
     timeouts: Timeouts = Timeouts()
     retry: Retry = Retry()

@@ -2,7 +2,7 @@
 
 from agentos.kernel.caller import Caller
 from agentos.services.http.addresses import Address, address_text, forbidden_reason
-from agentos.services.http.destination import Destination
+from agentos.services.http.destination import Destination, is_address
 from agentos.services.http.egress import JudgeAddress
 from agentos_sdk.errors import PermissionDenied
 
@@ -32,3 +32,15 @@ def judge_address_of(
             raise PermissionDenied(f"HTTP {host}: {reason}", rule=ADDRESS_RULE)
 
     return judge
+
+
+def find_tunnel_refusal(
+    authorizer: PermissionAuthorizer, caller: Caller, destination: Destination
+) -> PermissionDenied | None:
+    """Why a tunnel to an address is refused; None for one to a name, which is compared with the one in its TLS."""
+    if destination.method is not None or not is_address(destination.host):
+        return None
+    if authorizer.grants_address(caller, destination, approved=True):
+        return None
+    why = f"a tunnel to an address, which has no name to check: only a rule for {destination.authority} allows it"
+    return PermissionDenied(f"HTTP {destination}: {why}", rule=ADDRESS_RULE)

@@ -7,22 +7,20 @@ seen: they can't be allowed any more. Tickets end with the kernel.
 
 import logging
 import math
-import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from hashlib import sha256
 from typing import Final, Literal
 
 import trio
 from attrs import define, field
-from msgspec import Struct, json
+from msgspec import Struct
 from msgspec.structs import replace
 
 from agentos.database import Database, DatabaseError
 from agentos.kernel.caller import Caller
-from agentos.kernel.ports import AuditLog, Decision, Question, Right
+from agentos.kernel.ports import AuditLog, Decision, Question
 from agentos.services.events import (
     AgentExited,
     AgentOver,
@@ -34,13 +32,13 @@ from agentos.services.events import (
 )
 from agentos_sdk.errors import ApprovalRefused, ApprovalRequired, BadRequest, CallError, NotFound, Unavailable
 
-from . import answers, rule
+from . import approval_entries, rule
 from .answers import Answer, Answers
+from .approval_entries import Entry, Key, Pending, Ticket
 from .approval_text import describe_right, escape
 
 log = logging.getLogger("agentos.approvals")
 
-TABLES: Final = ("CREATE TABLE approvals (id INTEGER PRIMARY KEY AUTOINCREMENT, pending BLOB NOT NULL)",)
 MAX_OF_CALLER = 16  # entries of one caller
 MAX_OF_FAMILY = 32  # of an agent with all its descendants, of all connections of a guest
 MAX_ENTRIES = 1000  # and as many tickets
@@ -60,63 +58,6 @@ class ApprovalSettings(Struct, frozen=True):
     timeout: float = 300.0
     keep: float = 600.0
     notify: Sequence[str] = ()
-
-
-class Pending(Struct, frozen=True):
-    """An entry of the queue. ``agent`` is its caller's name, ``number`` its caller's id, and ``life`` counts its lives.
-
-    ``digest`` is the question's. ``shown`` and ``rule`` are escaped for a terminal. ``caller_present``: that life goes
-    on; otherwise the entry can't be allowed. Times are seconds since the epoch.
-    """
-
-    id: int
-    agent: str
-    number: int
-    life: int
-    call: str
-    about: str
-    digest: str
-    shown: str
-    rule: str
-    asked_at: float
-    expires_at: float
-    caller_present: bool = True
-
-
-Key = tuple[int, int, str]  # caller's id, its life, digest
-
-
-@define(eq=False)
-class Entry:
-    """``failure`` is what the calls that wait for it get; without one they may go on when it is ``over``."""
-
-    pending: Pending
-    question: Question | None = None  # None: it was asked of a kernel before this one
-    caller: Caller | None = None
-    subjects: Sequence[int | str] = ()  # of answers: the caller's id and its lasting name
-    deadline: float = 0.0  # trio's clock
-    state: Literal["recording", "waiting", "deciding", "over"] = "recording"
-    failure: CallError | None = None
-    changed: trio.Event = field(factory=trio.Event)
-
-    @property
-    def key(self) -> Key:
-        return self.pending.number, self.pending.life, self.pending.digest
-
-    def change(
-        self, state: Literal["recording", "waiting", "deciding", "over"], failure: CallError | None = None
-    ) -> None:
-        self.state, self.failure = state, failure or self.failure
-        self.changed.set()
-        self.changed = trio.Event()
-
-
-class Ticket(Struct, frozen=True):
-    """What one call may use once, before ``deadline`` of Trio's clock."""
-
-    id: int
-    rule: str
-    deadline: float
 
 
 @define(eq=False)
@@ -143,7 +84,7 @@ class Approvals:
     async def load(self) -> None:
         """Load answers, and what was pending when the last kernel ended. Raises ``DatabaseError``."""
         await self.answers.load()
-        self._last, found = await self.database.write(_load)
+        self._last, found = await self.database.write(approval_entries.load)
         now, clock = time.time(), trio.current_time()
         for pending in found:
             left = min(pending.expires_at - now, self.settings.keep)
@@ -260,7 +201,7 @@ class Approvals:
         asked = caller.entry("APPROVAL_REQUESTED", about, question.asked[0][1], "outcome", "requested")
         try:
             await self.audit.intend(asked)
-            await self.database.write(partial(_insert, pending))
+            await self.database.write(partial(approval_entries.insert, pending))
         except (CallError, DatabaseError) as error:
             self._remove(entry)
             entry.change("over", Unavailable(f"no person can be asked: {error}"))
@@ -362,7 +303,7 @@ class Approvals:
         )
         number = await self.audit.intend(by.entry("APPROVAL_DECIDED", about, ALLOWED, "intent"))
         try:
-            await self.database.write(partial(_decide, pending.id, given))
+            await self.database.write(partial(approval_entries.decide, pending.id, given))
         except DatabaseError as error:
             self.audit.note(by.entry("APPROVAL_DECIDED", about, ALLOWED, "outcome", "unavailable", None, number))
             raise Unavailable(f"not decided: {error}") from None
@@ -421,7 +362,7 @@ class Approvals:
             text = f"approval {pending.id} has expired"
             entry.change("over", _required(entry.question, text, pending.id, "expired"))
         try:
-            self.database.submit(partial(_delete, pending.id), f"the end of approval {pending.id}")
+            self.database.submit(partial(approval_entries.delete, pending.id), f"the end of approval {pending.id}")
         except DatabaseError as error:  # the next kernel removes it
             log.warning("%s", error)
         self.publish(ApprovalDecided(pending.id, pending.number, pending.agent, pending.call, False, None, None))
@@ -442,33 +383,6 @@ class Approvals:
     def _subjects(self, caller: Caller) -> Sequence[int | str]:
         name = self.lasting_name(caller)
         return (caller.id,) if name is None else (caller.id, name)
-
-
-async def require_or_ask(caller: Caller, right: Right, shown: Callable[[], str], deadline: float) -> Decision:
-    """Return the decision that allows something that isn't a call of the table, such as a tunnel, to begin now.
-
-    Waits for a person until ``deadline`` of Trio's clock where one must approve. ``shown`` is called then. Raises
-    ``PermissionDenied``, ``ApprovalRefused`` or ``ApprovalRequired``; the refusal is recorded.
-    """
-    former: Question | None = None
-    while True:
-        decision = caller.authorizer.decide(caller, right)
-        if decision.effect == "allow":
-            return decision
-        approvals = caller.approvals
-        if decision.effect == "deny" or approvals is None:
-            raise caller.refuse(right, decision)
-        asked, text = ((right, decision),), shown()
-        digest = sha256(repr((asked, text)).encode(errors="surrogatepass")).hexdigest()
-        question = Question(right.action.upper(), str(right.object), asked, digest, text)
-        try:
-            if (allowed := approvals.take(caller, question)) is not None:
-                return allowed
-            await approvals.wait(caller, question, max(0.0, deadline - trio.current_time()), former)
-        except CallError as error:
-            caller.audit.note(caller.entry(question.call, question.about, decision, "outcome", error.code))
-            raise
-        former = question
 
 
 def describe_operator(by: Caller) -> str:
@@ -500,26 +414,3 @@ def _event_of(pending: Pending) -> ApprovalRequested:
         asked_at=pending.asked_at,
         expires_at=pending.expires_at,
     )
-
-
-def _load(connection: sqlite3.Connection) -> tuple[int, Sequence[Pending]]:
-    """The highest id that was ever used, and what hasn't expired; the rest is removed."""
-    rows = connection.execute("SELECT pending FROM approvals").fetchall()
-    found = [json.decode(pending, type=Pending) for (pending,) in rows]
-    now = time.time()
-    connection.executemany("DELETE FROM approvals WHERE id = ?", [(one.id,) for one in found if one.expires_at <= now])
-    highest = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'approvals'").fetchone()
-    return highest[0] if highest is not None else 0, [one for one in found if one.expires_at > now]
-
-
-def _insert(pending: Pending, connection: sqlite3.Connection) -> None:
-    connection.execute("INSERT INTO approvals VALUES (?, ?)", (pending.id, json.encode(pending)))
-
-
-def _delete(number: int, connection: sqlite3.Connection) -> None:
-    connection.execute("DELETE FROM approvals WHERE id = ?", (number,))
-
-
-def _decide(number: int, given: Sequence[Answer], connection: sqlite3.Connection) -> None:
-    _delete(number, connection)
-    answers.insert(given, connection)

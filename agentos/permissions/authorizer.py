@@ -112,6 +112,11 @@ class PermissionAuthorizer:
     _held: dict[int, EffectivePermissions] = field(factory=dict)  # by caller id
     _version: int = 0
 
+    @property
+    def version(self) -> int:
+        """Differs after each change of any caller's rules."""
+        return self._version
+
     def add_caller(
         self, number: int, own: PermissionSet, names: Names, above: int | None = None, *, is_operator: bool = False
     ) -> None:
@@ -265,6 +270,19 @@ class PermissionAuthorizer:
         for layer in self.permissions_of(number).layers(self._version):
             found = intersect_prefixes(found, layer.granted_prefixes(kind))
         return found
+
+    def shows_events(self, number: int, name: str) -> bool:
+        """Whether this caller may see events that concern an agent of that name, which isn't below it."""
+        permissions = self._held.get(number)
+        layers = permissions.layers(self._version) if permissions is not None else ()
+        return permissions is not None and all(layer.shows_events(name) for layer in layers)
+
+    def holds_grant(self, number: int, kind: Kind) -> bool:
+        """Whether each set that this caller holds has a grant of that kind: without one nothing of it is allowed."""
+        return all(
+            any(rule.kind == kind and rule.effect != "deny" for rule in one.rules)
+            for one in self.permissions_of(number).sets()
+        )
 
     def refused_calls(self, number: int, calls: Iterable[Op]) -> Mapping[Op, Decision]:
         """The calls that this caller may not make with any arguments, each with the decision."""

@@ -14,7 +14,7 @@ _LEVEL_RULES: Final[dict[str, dict[Kind, tuple[str, ...]]]] = {
         "send": ("${parent}",),
     },
     "readonly": {
-        "calls": ("READ", "LIST", "TREE", "FETCH"),
+        "calls": ("READ", "LIST", "TREE", "FETCH", "SUBSCRIBE", "UNSUBSCRIBE", "POLL_EVENTS"),
         "read": ("${workspace}/**", "${code}/**"),
     },
     "sandboxed": {
@@ -28,11 +28,13 @@ _LEVEL_RULES: Final[dict[str, dict[Kind, tuple[str, ...]]]] = {
                 "STORE",
                 "DELETE",
                 "KEYS",
+                "EMIT",
                 "SEND",
                 "BROADCAST",
                 "REGISTER",
             ),
             *("SPAWN", "KILL", "WAIT", "PAUSE", "RESUME", "LOGS", "INSPECT", "SET_PERMS", "EXPLAIN"),
+            *("METRICS_AGENT", "METRICS_ALL_AGENTS", "METRICS_CGROUP"),
         ),
         "write": ("${workspace}/**",),
         "commands": ("*",),
@@ -58,7 +60,7 @@ def _levels() -> dict[str, PermissionSet]:
             rules += (Rule("ask", "domains", "*:*", source, fallback=True),)
         levels[name] = PermissionSet(source, rules, level=name)
     everything: dict[Kind, str] = {
-        **dict.fromkeys(("calls", "commands", "models", "send", "agents"), "*"),
+        **dict.fromkeys(("calls", "commands", "models", "send", "agents", "events"), "*"),
         "domains": "*:*",
         **dict.fromkeys(("state_read", "state_write"), "*"),
         **dict.fromkeys(("read", "write"), "/**"),

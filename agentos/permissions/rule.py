@@ -9,7 +9,9 @@ from attrs import frozen
 from agentos.kernel.ports import Decision, Effect, Right
 from agentos.services.quotas import Quota
 
-Kind = Literal["calls", "read", "write", "commands", "domains", "models", "send", "agents", "state_read", "state_write"]
+Kind = Literal[
+    "calls", "read", "write", "commands", "domains", "models", "send", "agents", "events", "state_read", "state_write"
+]
 KINDS: Final[Sequence[Kind]] = get_args(Kind)
 EFFECTS: Final[Sequence[Effect]] = ("deny", "ask", "allow")  # strongest first
 

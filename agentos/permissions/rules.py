@@ -68,7 +68,11 @@ class Rules:
         if right.action in KIND_OF_ACTION:
             decisions.append(self._decide_object(right, relation))
         if relation is not None and right.action != "send" and not relation.itself:
-            decisions.append(self._match("agents", relation, replace(right, shown_as=relation.name)))
+            shown = replace(right, shown_as=relation.name)
+            if right.action != "subscribe":
+                decisions.append(self._match("agents", relation, shown))
+            elif not relation.own:
+                decisions.append(self._match("events", relation, shown))
         return min(reversed(decisions), key=strictness)  # of equal decisions the most specific one
 
     def decide_call(self, action: str) -> Decision:
@@ -76,6 +80,10 @@ class Rules:
         if action not in self._call_decisions:
             self._call_decisions[action] = self._decide_call(action)
         return self._call_decisions[action]
+
+    def shows_events(self, name: str) -> bool:
+        """Whether events that concern an agent of that name may be seen by a holder that isn't above it."""
+        return self._match("events", AgentRelation(name), Right("subscribe")).effect == "allow"
 
     def _decide_call(self, action: str) -> Decision:
         right, name = Right(action), action.upper()
@@ -145,7 +153,7 @@ class Rules:
             if rule is None or (effect == "ask" and related is None and not self._is_granted(kind, what, name)):
                 continue  # an "ask" rule only applies to what is granted
             return decision_by(rule, right)
-        why = "; it is neither you nor an agent that you spawned" if kind == "agents" else ""
+        why = "; it is neither you nor an agent that you spawned" if kind in ("agents", "events") else ""
         if kind == "send" and (granted := [rule.text for rule, _ in self._relations.get((kind, "allow"), ())]):
             why = f"; {name} is not {' or '.join(text for pattern, text in RELATIONS.items() if pattern in granted)}"
         if isinstance(what, Destination):

@@ -1,7 +1,7 @@
 """Permission sets in TOML or JSON: strict parsing that reports all mistakes at once, and conversion back."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import attrs
@@ -9,6 +9,7 @@ from attrs import define, field
 from msgspec import Struct
 
 from agentos.kernel.ports import Effect
+from agentos.services.http.secrets import SecretSettings
 from agentos.services.quotas import MONEY_UNITS, Quota, make_quotas
 from agentos_sdk.codec import Invalid, Mistake, decode
 from agentos_sdk.codec import path as dotted
@@ -81,8 +82,8 @@ def read_set(
     return made
 
 
-def check_secrets(given: PermissionSet, known: Collection[str]) -> None:
-    """Raise :class:`BadSet` if the set names secrets that there aren't."""
+def check_secrets(given: PermissionSet, known: Mapping[str, SecretSettings]) -> None:
+    """Raise :class:`BadSet` if the set names secrets that there aren't, or two for one header of the same requests."""
     unknown = [(index, name) for index, name in enumerate(given.secrets) if name not in known]
     if unknown:
         raise BadSet(
@@ -91,6 +92,11 @@ def check_secrets(given: PermissionSet, known: Collection[str]) -> None:
                 for index, name in unknown
             ]
         )
+    for index, name in enumerate(given.secrets):
+        for other in given.secrets[:index]:
+            if known[name].conflicts_with(known[other]):
+                what = f"sets {known[name].header} of the same requests as {quote(other)}"
+                raise BadSet([(("secrets", index), f"{quote(name)} {what}: leave one of them out")])
 
 
 def describe_set(given: PermissionSet) -> dict[str, Any]:
@@ -244,6 +250,9 @@ def check_can_match(kind: Kind, text: str, effect: Effect) -> None:
             f"{quote(text)} would grant that name wherever it is on the host: "
             f"write an absolute path, or '**/{text[:200]}' if that is what you mean"
         )
-    relations = {"send": (OWN, PARENT), "agents": (OWN,)}.get(kind, ())
-    if relations and "$" in text and text not in relations:
-        raise BadPattern(f"{quote(text)} can never match: expected a pattern of names, or {' or '.join(relations)}")
+    if kind == "events" and effect == "ask":
+        raise BadPattern("a person can't be asked about each event: grant them with allow, or leave them out")
+    relations = {"send": (OWN, PARENT), "agents": (OWN,), "events": ()}.get(kind)
+    if relations is not None and "$" in text and text not in relations:
+        others = f", or {' or '.join(relations)}" if relations else ""
+        raise BadPattern(f"{quote(text)} can never match: expected a pattern of names{others}")

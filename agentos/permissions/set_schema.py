@@ -29,6 +29,7 @@ class RulesTable:
     models: Sequence[Text] = ()
     send: Sequence[Text] = ()
     agents: Sequence[Text] = ()
+    events: Sequence[Text] = ()
     state_read: Sequence[Text] = ()
     state_write: Sequence[Text] = ()
 

@@ -113,7 +113,7 @@ class _Search:
 
         Reading and writing is done by commands, too, and several calls are about keys of the state: these are exempt.
         """
-        if line.rule.kind in ("read", "write", "calls", "agents", "state_read", "state_write"):
+        if line.rule.kind in ("read", "write", "calls", "agents", "events", "state_read", "state_write"):
             return None
         call = CALL_OF_KIND[line.rule.kind]
         for other in self.own_lines.get(("deny", "calls"), ()):

@@ -5,18 +5,23 @@ The class ``AgentExited`` is the wire's event type ``AGENT_EXITED``, and so on.
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 from attrs import define, field
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from agentos.kernel.internal_errors import internal
 
 
-class AgentEvent(Struct, frozen=True):
-    """Something that happened to one agent."""
+class CallerEvent(Struct, frozen=True):
+    """Something that concerns one caller: an agent, a guest, or a connection of the operator."""
 
     agent_id: int
     name: str
+
+
+class AgentEvent(CallerEvent, frozen=True):
+    """Something that happened to one agent."""
 
 
 class AgentSpawned(AgentEvent, frozen=True):
@@ -79,6 +84,12 @@ class AgentOver(AgentEvent, frozen=True):
     """The agent has ended for good: only START, or a restart of the group it is declared in, can start it again."""
 
 
+class AgentState(AgentEvent, frozen=True):
+    """The agent's ``state``, as LIST shows it, has changed, or its first life begins. Follows the event that did it."""
+
+    state: str
+
+
 class AgentOutput(AgentEvent, frozen=True):
     """The agent wrote a line to ``stdout`` or ``stderr``, or the kernel added one (``kernel``) to its output.
 
@@ -111,6 +122,81 @@ class AgentEscalated(Struct, frozen=True):
     agent_id: int | None = None
     name: str | None = None
     spawner: int | None = None
+
+
+class MessageReceived(CallerEvent, frozen=True):
+    """A mailbox accepted a message of ``size`` bytes; the reader may not have read it yet. It has no text.
+
+    ``agent_id`` and ``name`` are the mailbox's owner. ``sender_id`` is 0 for a message of the kernel.
+    """
+
+    sender_id: int
+    sender_name: str
+    size: int
+
+
+class StateChanged(Struct, frozen=True):
+    """A key was stored, or ``deleted``: by DELETE, or because it has expired. It has no value; the change is on disk.
+
+    ``version`` is that of the stored value, or of the one that was deleted. ``owner_id`` is the caller whose private
+    key it is, None for a global one, and where the owner isn't connected any more.
+    """
+
+    scope: Literal["session", "agent", "global"]
+    key: str
+    version: int
+    owner_id: int | None
+    deleted: bool
+
+
+class SyscallBlocked(CallerEvent, frozen=True):
+    """A call was refused by permission rules, or by a person whom they ask; ``agent_id`` and ``name`` are its caller's.
+
+    ``rule`` decided it, None if several calls are counted together. ``reason`` is for people. Surplus refusals are
+    limited as in the audit log, and counted there.
+    """
+
+    call: str
+    rule: str | None
+    reason: str
+
+
+class ResourceWarning(AgentEvent, frozen=True):  # noqa: A001 - the wire's name
+    """An agent has reached 80 % of a limit: ``used`` of ``limit`` of a ``resource``; once per crossing."""
+
+    resource: str
+    used: float
+    limit: float
+
+
+class ModelPaused(Struct, frozen=True):
+    """The provider accepts no requests for ``model`` until ``until``: it is overloaded, or has failed too often.
+
+    ``until`` is seconds since the epoch. ``reason`` is the provider's message.
+    """
+
+    provider: str
+    model: str
+    reason: str
+    until: float
+
+
+class ModelAvailable(Struct, frozen=True):
+    """The provider accepts requests for ``model`` again."""
+
+    provider: str
+    model: str
+
+
+class CustomEvent(CallerEvent, frozen=True):
+    """The caller ``agent_id`` has published an event of its own: ``CUSTOM`` or ``custom.<name>``, with any JSON.
+
+    ``family`` is ``operator``, or a guest such as ``guest ada``, if the caller is one of its connections.
+    """
+
+    event_type: str
+    data: Raw
+    family: str = ""
 
 
 class BudgetExhausted(Struct, frozen=True):
@@ -198,8 +284,11 @@ class KernelInterrupted(Struct, frozen=True):
 
 
 Event = (
-    AgentEvent
+    CallerEvent
     | AgentEscalated
+    | StateChanged
+    | ModelPaused
+    | ModelAvailable
     | BudgetExhausted
     | ApprovalRequested
     | ApprovalDecided
@@ -211,6 +300,10 @@ Event = (
 )
 Publish = Callable[[Event], None]
 Subscriber = Callable[[Event], None]
+
+
+def discard(event: Event) -> None:
+    """Publish an event where nothing subscribes."""
 
 
 @define(eq=False)

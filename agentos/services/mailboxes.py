@@ -14,7 +14,7 @@ from msgspec import Struct
 from agentos_sdk import codec
 from agentos_sdk.errors import AlreadyExists, BadRequest, Busy, CallError, NotFound
 
-from .events import AgentEscalated, Event
+from .events import AgentEscalated, Event, MessageReceived, Publish, discard
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +51,7 @@ class Mailbox:
 
     id: int
     names: list[str]
+    publish: Publish = discard
     messages: deque[Message] = field(factory=deque)
     size: int = 0  # bytes
     _readers: deque[trio.Event] = field(factory=deque)
@@ -64,7 +65,7 @@ class Mailbox:
         return len(self.messages) < MAX_MESSAGES and self.size + size <= MAX_BYTES
 
     def put(self, message: Message) -> None:
-        """Add a message; ``Busy`` if the mailbox is full."""
+        """Add a message, and publish that; ``Busy`` if the mailbox is full."""
         if not self.fits(len(message.body)):
             raise Busy(
                 f"the mailbox of {self.name} is full ({len(self.messages)} messages, {self.size} bytes): "
@@ -74,6 +75,7 @@ class Mailbox:
         self.size += len(message.body)
         if self._readers:
             self._readers.popleft().set()
+        self.publish(MessageReceived(self.id, self.name, message.from_id, message.from_name, len(message.body)))
 
     def take(self, limit: int) -> list[Message]:
         """Remove the oldest messages: at most ``most`` and what fits in a batch, but at least one if there is any."""
@@ -113,7 +115,8 @@ class Mailbox:
 class Mailboxes:
     """All mailboxes, by id and by name."""
 
-    def __init__(self) -> None:
+    def __init__(self, publish: Publish = discard) -> None:
+        self.publish = publish
         self._by_id: dict[int, Mailbox] = {}
         self._by_name: dict[str, Mailbox] = {}
 
@@ -122,7 +125,7 @@ class Mailboxes:
 
     def open(self, number: int, name: str | None = None) -> Mailbox:
         """Open a mailbox for the caller ``number``."""
-        mailbox = self._by_id[number] = Mailbox(number, [])
+        mailbox = self._by_id[number] = Mailbox(number, [], self.publish)
         if name is not None:
             self._by_name[name] = mailbox
             mailbox.names.append(name)

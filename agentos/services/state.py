@@ -5,14 +5,16 @@ agent's account, such as ``boss/worker``, and so belongs to its parent and name 
 account with ``~`` and a number behind it. Versions of a space come from one counter, which never goes back.
 
 Each key is charged to the account that stored it and to the accounts above that, up to the outermost one. Expired keys
-don't exist: no reading finds them, and where they would exceed a quota they are removed first. Times are seconds since
-the epoch, sizes bytes.
+don't exist: no reading finds them, and where they would exceed a quota they are removed first. Each change is published
+once it is on disk, in the order of the versions; that a key has expired, when it is removed, soon after; that the keys
+of a session are gone, not at all. Times are seconds since the epoch, sizes bytes.
 """
 
 import contextlib
 import itertools
 import json
 import logging
+import math
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +29,9 @@ from outcome import Error, Outcome, Value, capture
 from agentos.database import Batch, Database, DatabaseError, Done
 from agentos_sdk import codec
 from agentos_sdk.errors import Conflict, QuotaExceeded, Unavailable
+from agentos_sdk.values import Scope
+
+from .events import Publish, StateChanged, discard
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +48,8 @@ TABLES: Final = (
 GLOBAL: Final = ""
 MAX_BATCHED_BYTES = 4 << 10  # of a key and its value; a larger one has a statement of its own
 SWEEP_INTERVAL = 30.0  # seconds
+MIN_SWEEP_INTERVAL = 1.0  # seconds
+SWEPT_AT_ONCE = 100  # expired keys in one transaction
 MAX_CODE_POINT = 0x10FFFF
 SURROGATES = range(0xD800, 0xE000)  # code points that aren't characters
 
@@ -84,6 +91,13 @@ class Row(NamedTuple):
     account: str
     size: int
     value: bytes
+
+
+class Swept(Struct, frozen=True):
+    """The expired keys that were removed, with space and version, and when the first of the others expires."""
+
+    keys: Sequence[tuple[str, str, int]]
+    next_expiry: float
 
 
 @define
@@ -144,30 +158,38 @@ class State:
 
     database: Database
     limits: StateLimits
+    publish: Publish = discard
     _store_all: Batch = field(init=False)
     _sessions: dict[int, str] = field(factory=dict)  # spaces by caller id
+    _owners: dict[str, int] = field(factory=dict)  # ids of callers with a session, by account
     _numbers: Iterator[int] = field(factory=lambda: itertools.count(1))
-    _ended: trio.Event = field(factory=trio.Event)  # a session whose keys are to be removed
+    _next_expiry: float = math.inf
+    _wake: trio.Event = field(factory=trio.Event)  # a session has ended, or a key expires earlier than all others
 
     def __attrs_post_init__(self) -> None:
         self._store_all = partial(_store_all, self.limits)
 
     @classmethod
-    async def load(cls, database: Database, limits: StateLimits) -> "State":
+    async def load(cls, database: Database, limits: StateLimits, publish: Publish = discard) -> "State":
         """Remove the sessions of the last kernel; raises :class:`agentos.database.DatabaseError`."""
         await database.write(_remove_former)
-        return cls(database, limits)
+        return cls(database, limits, publish)
 
     def session(self, caller: int, account: str) -> str:
         """The space of a caller's session, which begins when it is first asked for."""
         if caller not in self._sessions:
             self._sessions[caller] = f"{account}~{next(self._numbers)}"
+            self._owners[account] = caller
         return self._sessions[caller]
 
     def end_session(self, caller: int) -> None:
         """Forget a caller's session; its keys are removed soon."""
-        if self._sessions.pop(caller, None) is not None:
-            self._ended.set()
+        space = self._sessions.pop(caller, None)
+        if space is not None:
+            account = _account_of(space)
+            if self._owners.get(account) == caller:
+                del self._owners[account]
+            self._wake.set()
 
     def begin_store(self, change: Change, done: Done) -> Callable[[], bool]:
         """Store a value; ``done`` gets its version, and the function returned drops the change if not yet begun.
@@ -176,15 +198,56 @@ class State:
         ``Conflict``; ``QuotaExceeded`` if the account, or one above it, would have more than its limits.
         """
         try:
-            return self.database.begin_in_batch(self._store_all, change, partial(self._end_store, done))
+            return self._begin(change, done)
         except DatabaseError as error:
             raise _unavailable(error) from None
 
-    def _end_store(self, done: Done, version: Outcome[int]) -> None:
-        if isinstance(version, Error) and isinstance(version.error, DatabaseError):
-            done(Error(_unavailable(version.error)))
+    def _begin(self, change: Change, done: Done, again: bool = False) -> Callable[[], bool]:
+        return self.database.begin_in_batch(self._store_all, change, partial(self._end_store, change, done, again))
+
+    def _end_store(self, change: Change, done: Done, again: bool, version: Outcome[int]) -> None:
+        """Publish a change; store it ``again`` without what has expired if it exceeds a quota."""
+        try:
+            value = version.unwrap()
+        except QuotaExceeded as error:
+            if again:
+                done(Error(error))
+            else:
+                self._sweep_and_store(change, done)
+        except DatabaseError as error:
+            done(Error(_unavailable(error)))
+        except Exception as error:
+            done(Error(error))
         else:
-            done(version)
+            if change.ttl is not None and time.time() + change.ttl < self._next_expiry:
+                self._next_expiry = time.time() + change.ttl
+                self._wake.set()
+            self._announce(change.space, change.key, value, deleted=False)
+            done(Value(value))
+
+    def _sweep_and_store(self, change: Change, done: Done) -> None:
+        def end(swept: Outcome[Swept]) -> None:
+            try:
+                self._announce_swept(swept.unwrap())
+                if self._next_expiry <= time.time():
+                    self._sweep_and_store(change, done)
+                else:
+                    self._begin(change, done, again=True)
+            except DatabaseError as error:
+                done(Error(_unavailable(error)))
+            except Exception as error:
+                done(Error(error))
+
+        try:
+            self.database.begin(self._sweeping(), end)
+        except DatabaseError as error:
+            done(Error(_unavailable(error)))
+
+    def _announce(self, space: str, key: str, version: int, *, deleted: bool) -> None:
+        """Publish a change. ``version`` is 0 if there was none: no such key."""
+        if version:
+            scope: Scope = "global" if space == GLOBAL else "session" if "~" in space else "agent"
+            self.publish(StateChanged(scope, key, version, self._owners.get(_account_of(space)), deleted))
 
     async def fetch(self, spaces: Sequence[str], key: str) -> Found | None:
         """The key in the first of the spaces that has it."""
@@ -194,9 +257,9 @@ class State:
 
     async def delete(self, space: str, key: str, if_version: int | None) -> bool:
         """Delete a key; returns whether it existed. ``if_version`` as for :meth:`begin_store`."""
+        announce = partial(self._announce, space, key, deleted=True)
         with _readable():
-            existed: bool = await self.database.write_in_batch(_delete_all, (space, key, if_version))
-            return existed
+            return bool(await self.database.write_in_batch(_delete_all, (space, key, if_version), announce))
 
     async def keys(self, space: str, prefixes: Sequence[str], after: str, limit: int) -> list[str]:
         """The first keys of a space behind ``after`` that begin with one of these prefixes, which are in order."""
@@ -207,16 +270,33 @@ class State:
         """Remove expired keys, and those of ended sessions, until cancelled."""
         failed = False
         while True:
-            with trio.move_on_after(SWEEP_INTERVAL):
-                await self._ended.wait()
-            self._ended = trio.Event()
+            wait = self._next_expiry - time.time()
+            with trio.move_on_after(min(max(wait, 0.0), SWEEP_INTERVAL)):
+                await self._wake.wait()
+            self._wake = trio.Event()
             try:
-                await self.database.write(partial(_sweep, frozenset(self._sessions.values())))
+                await self._sweep()
                 failed = False
             except (DatabaseError, sqlite3.Error) as error:
                 if not failed:
                     log.error("expired state is not removed: %s", error)
                 failed = True
+            await trio.sleep(MIN_SWEEP_INTERVAL)
+
+    async def _sweep(self) -> None:
+        """Remove all expired keys, and those of ended sessions."""
+        is_due = True
+        while is_due:
+            await self.database.write(self._sweeping(), self._announce_swept)
+            is_due = self._next_expiry <= time.time()
+
+    def _sweeping(self) -> Callable[[sqlite3.Connection], Swept]:
+        return partial(_sweep, frozenset(self._sessions.values()))
+
+    def _announce_swept(self, swept: Swept) -> None:
+        self._next_expiry = swept.next_expiry
+        for space, key, version in swept.keys:
+            self._announce(space, key, version, deleted=True)
 
 
 @contextlib.contextmanager
@@ -234,10 +314,6 @@ def _store_all(
     now = time.time()
     plan = _read_plan(changes, connection)
     outcomes = plan.decide(changes, limits, now)
-    over_quota = any(isinstance(one, Error) and isinstance(one.error, QuotaExceeded) for one in outcomes)
-    if over_quota and _remove(connection, "expires <= ?", (now,)):
-        plan = _read_plan(changes, connection)
-        outcomes = plan.decide(changes, limits, now)
     small = [row for row in plan.written.values() if row.size <= MAX_BATCHED_BYTES]
     large = [row for row in plan.written.values() if row.size > MAX_BATCHED_BYTES]
     accounts = [(name, *plan.accounts[name]) for name in plan.changed]
@@ -293,8 +369,8 @@ def _fetch(spaces: Sequence[str], key: str, connection: sqlite3.Connection) -> F
 
 def _delete_all(
     wanted: Sequence[tuple[str, str, int | None]], connection: sqlite3.Connection
-) -> Sequence[Outcome[bool]]:
-    outcomes: list[Outcome[bool]] = []
+) -> Sequence[Outcome[int]]:
+    outcomes: list[Outcome[int]] = []
     for space, key, if_version in wanted:
         try:
             outcomes.append(Value(_delete(space, key, if_version, connection)))
@@ -303,16 +379,19 @@ def _delete_all(
     return outcomes
 
 
-def _delete(space: str, key: str, if_version: int | None, connection: sqlite3.Connection) -> bool:
+def _delete(space: str, key: str, if_version: int | None, connection: sqlite3.Connection) -> int:
+    """Delete a key; returns its version, 0 if it doesn't exist. One that has expired is left to :func:`_sweep`."""
     row = connection.execute(
         "SELECT version, expires, account, size FROM state WHERE space = ? AND key = ?", (space, key)
     ).fetchone()
     exists = row is not None and not _is_expired(row[1], time.time())
     _check_version(key, if_version, row[0] if exists else 0)
-    if row is not None:
-        _charge(connection, row[2], -1, -row[3])
-        connection.execute("DELETE FROM state WHERE space = ? AND key = ?", (space, key))
-    return exists
+    if not exists:
+        return 0
+    _charge(connection, row[2], -1, -row[3])
+    connection.execute("DELETE FROM state WHERE space = ? AND key = ?", (space, key))
+    version: int = row[0]
+    return version
 
 
 def _list_keys(
@@ -331,14 +410,22 @@ def _list_keys(
     return found
 
 
-def _sweep(sessions: frozenset[str], connection: sqlite3.Connection) -> None:
-    """Remove expired keys, and all sessions but these."""
-    _remove(connection, "expires <= ?", (time.time(),))
+def _sweep(sessions: frozenset[str], connection: sqlite3.Connection) -> Swept:
+    """Remove some of the expired keys, and all sessions but these."""
+    removed = connection.execute(
+        """DELETE FROM state WHERE rowid IN (SELECT rowid FROM state WHERE expires <= ? ORDER BY expires LIMIT ?)
+            RETURNING space, key, version, account, size""",
+        (time.time(), SWEPT_AT_ONCE),
+    ).fetchall()
+    for _, _, _, account, size in removed:
+        _charge(connection, account, -1, -size)
     spaces = connection.execute("SELECT name FROM state_accounts WHERE name LIKE '%~%'").fetchall()
     for (space,) in spaces:
         if space not in sessions:
             _remove(connection, "space = ?", (space,))
             connection.execute("DELETE FROM state_accounts WHERE name = ?", (space,))
+    (next_expiry,) = connection.execute("SELECT min(expires) FROM state").fetchone()
+    return Swept([row[:3] for row in removed], math.inf if next_expiry is None else next_expiry)
 
 
 def _remove_former(connection: sqlite3.Connection) -> None:
@@ -351,8 +438,8 @@ def _remove_former(connection: sqlite3.Connection) -> None:
     connection.execute("DELETE FROM state_accounts WHERE name LIKE '%~%' OR name LIKE '%#%'")
 
 
-def _remove(connection: sqlite3.Connection, condition: str, values: tuple[object, ...]) -> bool:
-    """Remove the keys for which ``condition``, in SQL, holds; returns whether there were any."""
+def _remove(connection: sqlite3.Connection, condition: str, values: tuple[object, ...]) -> None:
+    """Remove the keys for which ``condition``, in SQL, holds."""
     charged = connection.execute(
         f"SELECT account, count(*), sum(size) FROM state WHERE {condition} GROUP BY account",  # noqa: S608
         values,
@@ -361,7 +448,6 @@ def _remove(connection: sqlite3.Connection, condition: str, values: tuple[object
         _charge(connection, account, -keys, -size)
     if charged:
         connection.execute(f"DELETE FROM state WHERE {condition}", values)  # noqa: S608
-    return bool(charged)
 
 
 def _unavailable(error: DatabaseError) -> Unavailable:
@@ -385,6 +471,11 @@ def _charge(connection: sqlite3.Connection, account: str, keys: int, size: int) 
             ON CONFLICT (name) DO UPDATE SET keys = keys + excluded.keys, bytes = bytes + excluded.bytes""",
         [(name, keys, size) for name in list_accounts(account)],
     )
+
+
+def _account_of(space: str) -> str:
+    """The account that owns a private space."""
+    return space.partition("~")[0]
 
 
 def list_accounts(account: str) -> list[str]:

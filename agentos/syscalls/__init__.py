@@ -1,7 +1,5 @@
 """System calls: the list of all calls this kernel serves."""
 
-from collections.abc import Mapping
-
 from msgspec import Struct
 
 from agentos.access.callers import Callers
@@ -12,15 +10,17 @@ from agentos.agents.supervision import Supervision
 from agentos.agents.workspaces.view import View
 from agentos.kernel.background import Background
 from agentos.kernel.caller import Caller
-from agentos.kernel.table import LARGE_BODY_BYTES, Syscall
+from agentos.kernel.table import Syscall
 from agentos.llm.line import Line
 from agentos.llm.settings import Account
 from agentos.permissions.approvals import Approvals
 from agentos.services.audit.log import Audit
 from agentos.services.audit.traffic import Traffic
+from agentos.services.event_log.ring import EventLog
 from agentos.services.http.client import Client
 from agentos.services.logs.log import Logs
 from agentos.services.mailboxes import Mailboxes
+from agentos.services.metrics.sampler import Sampler
 from agentos_sdk.opcodes import Op
 
 from . import (
@@ -28,6 +28,8 @@ from . import (
     approvals,
     audit,
     background,
+    contents,
+    events,
     exec,
     files,
     http,
@@ -45,6 +47,8 @@ from . import (
 )
 from .spawn import Spawning
 
+NOOP = int(Op.NOOP)
+
 
 class Services(Struct, frozen=True):
     """What the handlers of system calls use.
@@ -60,9 +64,11 @@ class Services(Struct, frozen=True):
     callers: Callers
     mail: Mailboxes
     state: StateSpaces
+    events: EventLog
     traffic: Traffic
     line: Line
     kernel_account: Account
+    sampler: Sampler
     audit: Audit
     lives: LifeCounter
     approvals: Approvals
@@ -92,20 +98,18 @@ def table(services: Services) -> tuple[Syscall, ...]:
         *inspect.syscalls(s.registry, s.line, s.upstream_proxy),
         *messages.syscalls(s.mail, s.registry, s.traffic),
         *state.syscalls(s.state, s.callers.authorizer.granted_prefixes),
-        *metrics.syscalls(s.line, s.kernel_account),
+        *events.syscalls(s.events, s.registry, s.callers.authorizer),
+        *metrics.syscalls(s.registry, s.line, s.kernel_account, s.sampler),
         *kernel.syscalls(s.supervision, s.line, s.audit, s.approvals, s.config_file),
         *usage.syscalls(s.registry, s.line, s.lives),
         *audit.syscalls(s.audit),
+        *contents.syscalls(s.line),
         *approvals.syscalls(s.approvals),
         *background.syscalls(s.background),
     )
     return (*calls, *permissions.syscalls(s.registry, s.callers, s.approvals, calls))
 
 
-def reserved() -> Mapping[Op, int]:
-    """Body limits of calls that this kernel doesn't serve yet: clients may send them."""
-    return {Op.EMIT: LARGE_BODY_BYTES}
-
-
 def echo(caller: Caller, body: bytes) -> bytes:
+    caller.counts.ok[NOOP] += 1
     return body

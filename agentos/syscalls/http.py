@@ -26,7 +26,7 @@ from agentos.permissions.approval_text import describe_http
 from agentos.services.http.client import Client, Response
 from agentos.services.http.decompression import ACCEPTED
 from agentos.services.http.destination import METHOD, Destination, parse_url
-from agentos.services.http.request import CONNECTION_HEADERS, Headers, Hop, Outgoing, Permit
+from agentos.services.http.request import CONNECTION_HEADERS, Headers, Hop, OutgoingRequest, Permit
 from agentos.services.http.secrets import Redactor
 from agentos.threads import run_in_thread
 from agentos_sdk import codec
@@ -63,7 +63,7 @@ class Requests:
         defaults = {**DEFAULTS, **kind}
         given = {name.lower() for name, _ in headers}
         headers = [*headers, *((name, value) for name, value in defaults.items() if name not in given)]
-        outgoing = Outgoing(hop, headers, body, request.max_redirects)
+        outgoing = OutgoingRequest(hop, headers, body, request.max_redirects)
 
         async def act(call: Call) -> bytes:
             if request.stream:
@@ -81,9 +81,14 @@ class Requests:
                         call.remark = describe(response, hop)
             raise Timeout(f"{hop.destination.host} hasn't answered within the {request.timeout:g} s that timeout names")
 
-        rights = (Right("http", hop.destination),)
+        rights, to = (Right("http", hop.destination),), hop.destination
+        error: CallError | None = None
+        try:
+            self.client.egress.judge_host(to.host, to.port, self._permit(caller).judge_address(to))
+        except CallError as refusal:
+            error = refusal
         shown = partial(describe_http, hop.destination, list(request.headers), body, hop.target.partition("?")[2])
-        yield Prepared(rights, act, announce=hop.destination.method not in READ_ONLY, shown=shown)
+        yield Prepared(rights, act, announce=to.method not in READ_ONLY, error=error, shown=shown)
 
     def _permit(self, caller: Caller) -> Permit:
         """What the rules of this caller say, whenever they are asked."""

@@ -18,7 +18,8 @@ from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
 from agentos.kernel.table import Syscall
 from agentos.llm.line import Line
-from agentos.permissions.approvals import Approvals, Pending
+from agentos.permissions.approval_entries import Pending
+from agentos.permissions.approvals import Approvals
 from agentos.sandbox.report.levels import LIMIT_LAYERS
 from agentos.services.audit.log import Audit
 from agentos.services.quotas import BudgetState

@@ -15,13 +15,14 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Decision, Right
 from agentos.kernel.prepared import Prepared, Refused, denial, refuse_early
 from agentos.kernel.table import Syscall
+from agentos.permissions.address_judge import find_tunnel_refusal
 from agentos.permissions.answers import Answer
 from agentos.permissions.approvals import Approvals
 from agentos.permissions.authorizer import NOT_HELD
 from agentos.permissions.levels import LEVELS
 from agentos.permissions.rule import PermissionSet, describe_right, shorten, strictness
 from agentos.permissions.set_files import describe_set
-from agentos.services.http.destination import Destination, parse_tunnel
+from agentos.services.http.destination import Destination, is_address, parse_tunnel
 from agentos.threads import run_in_thread
 from agentos_sdk import codec
 from agentos_sdk.calls import permissions as calls
@@ -91,6 +92,12 @@ class Permissions:
         async def act(call: Call) -> calls.Explained:
             right, decision = await self._decide(caller, agent.caller, op, request.args)
             reason = decision.reason or f"{describe_right(right)}: allowed by the rule {decision.rule}"
+            if (
+                decision.effect == "allow"
+                and isinstance(right.object, Destination)
+                and not is_address(right.object.host)
+            ):
+                reason += "; the addresses of this name are judged when it connects"
             return calls.Explained(decision=decision.effect, rule=decision.rule, reason=reason)
 
         yield Prepared((Right("explain", agent=agent.id),), act, about=f"{agent.name}: {op.name}")
@@ -105,8 +112,10 @@ class Permissions:
         """The decision about a call by ``caller``, the strictest of several. Nothing is done."""
         authorizer, syscall = self.callers.authorizer, self.served.get(op)
         if op is Op.HTTP and args.get("method") == "CONNECT":  # no call, but what a filtered network's proxy judges
-            tunnel = Right("http", read_tunnel(args))
-            return tunnel, authorizer.decide(caller, tunnel)
+            destination = read_tunnel(args)
+            tunnel = Right("http", destination)
+            refusal, decision = find_tunnel_refusal(authorizer, caller, destination), authorizer.decide(caller, tunnel)
+            return tunnel, denial(refusal) if refusal is not None and decision.effect != "deny" else decision
         if syscall is None and op not in connection_calls.OPS:
             raise UnknownCall(f"this kernel has no call {op.name}")
         decided = [(Right(op.name.lower()), authorizer.decide_call(caller.id, op))]

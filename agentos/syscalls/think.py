@@ -16,6 +16,7 @@ from agentos.kernel.prepared import Prepared
 from agentos.kernel.replies import encode_in_turns
 from agentos.kernel.table import Syscall
 from agentos.kernel.text_buffer import TextBuffer
+from agentos.llm.contents import Asker
 from agentos.llm.jobs import ThinkResult
 from agentos.llm.line import Line
 from agentos.llm.providers.provider import Question
@@ -46,19 +47,22 @@ def syscalls(
     @asynccontextmanager
     async def prepare(caller: Caller, request: ThinkRequest) -> AsyncIterator[Prepared]:
         async def act(call: Call) -> ThinkResult:
-            think = partial(line.think, queue_path(caller), request.question)
             if request.stream:
                 call.require_stream("stream")
-                think = partial(stream_answer, call, think)
             question = request.question
             large = question.size > MAX_DIGESTED_INLINE
             digest = (
                 await run_in_thread(digest_question, question, limiter=reading) if large else digest_question(question)
             )
             call.remark = f"question sha256:{digest}"
+            asker = Asker(caller.id, caller.name, caller.family, digest) if caller.kind != "operator" else None
+            think = partial(line.think, queue_path(caller), question, asker=asker)
+            if request.stream:
+                think = partial(stream_answer, call, think)
             with trio.move_on_after(math.inf if request.timeout is None else request.timeout):
                 thought = await think()
                 call.remark = f"{describe_use(thought, line.cost(question.model, thought.answer.usage))}, {call.remark}"
+                call.remark += f", queued {thought.queued:.3f} s"
                 if thought.bound is not None:
                     call.remark += f"; {thought.bound}"
                 return thought

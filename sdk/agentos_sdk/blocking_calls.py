@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any, Literal, TypeVar
 
-    from .chunks import ApprovalLists, Outputs, Pages, Parts, Stream, Thoughts
+    from .chunks import ApprovalLists, Events, Outputs, Pages, Parts, Stream, Thoughts
     from .question import ImageFile
 
     Reply = dict[str, Any]
@@ -52,9 +52,17 @@ APPROVALS = 0x42
 DECIDE = 0x43
 EXPLAIN = 0x44
 HTTP = 0x50
+SUBSCRIBE = 0x60
+UNSUBSCRIBE = 0x61
+POLL_EVENTS = 0x62
+EMIT = 0x63
 GET_AUDIT_LOG = 0x76
 SET_AUDIT_CONFIG = 0x77
+GET_CONTENTS = 0x78
 METRICS_SYSTEM = 0xC0
+METRICS_AGENT = 0xC1
+METRICS_ALL_AGENTS = 0xC2
+METRICS_CGROUP = 0xC3
 
 
 class Calls:
@@ -216,9 +224,28 @@ class Calls:
         """
         return self._make_call(USAGE, {"name": name, "since": since, "reset": reset})
 
-    def metrics(self) -> Reply:
-        """Get the metrics of the whole kernel; for the operator only."""
-        return self._make_call(METRICS_SYSTEM, {})
+    def metrics(self, history: float | None = None) -> Reply:
+        """Get the metrics of the whole kernel; ``history`` also gets the samples of so many seconds, at most 900."""
+        return self._make_call(METRICS_SYSTEM, {"history": history})
+
+    def agent_metrics(self, agent_id: int | None = None, history: float | None = None) -> Reply:
+        """Get the metrics of one agent, by default of the caller itself.
+
+        ``history`` also gets the samples of so many seconds, at most 900: every second while its metrics are asked
+        for at least every ten seconds, else every five.
+        """
+        return self._make_call(METRICS_AGENT, {"agent_id": agent_id, "history": history})
+
+    def all_agent_metrics(self) -> Reply:
+        """Get the metrics of all agents that haven't ended for good, and whose metrics the caller may see.
+
+        PSS is not measured for them: it takes half a millisecond for each process.
+        """
+        return self._make_call(METRICS_ALL_AGENTS, {})
+
+    def cgroup_metrics(self, agent_id: int | None = None) -> Reply:
+        """Get all that the control group of one agent counts, by default of the caller itself."""
+        return self._make_call(METRICS_CGROUP, {"agent_id": agent_id})
 
     def logs(
         self,
@@ -388,6 +415,16 @@ class Calls:
                 "log_state": log_state,
             },
         )
+
+    def get_contents(
+        self, name: str | None = None, agent_id: int | None = None, since_id: int | None = None, limit: int = 50
+    ) -> Reply:
+        """Get the newest ``limit`` questions of an agent, or of all; with ``since_id`` the first ones after that one.
+
+        Only the operator may. A reply has at least one question and otherwise at most 256 KiB of them: while
+        ``more`` is true, ask again.
+        """
+        return self._make_call(GET_CONTENTS, {"name": name, "agent_id": agent_id, "since_id": since_id, "limit": limit})
 
     def read_file(
         self, path: str, offset: int = 0, limit: int | None = None, encoding: Literal["utf-8", "base64"] = "utf-8"
@@ -559,6 +596,81 @@ class Calls:
         FETCH.
         """
         return self._make_call(KEYS, {"prefix": prefix, "scope": scope, "limit": limit, "after": after, "agent": agent})
+
+    def subscribe(
+        self,
+        event_types: Sequence[str],
+        *,
+        agents: Sequence[int | str] | None = None,
+        prefix: str | None = None,
+        since: int | None = None,
+        boot: str | None = None,
+    ) -> Reply:
+        """Subscribe to events of these types: exact ones, or with ``*`` at the end. POLL_EVENTS gets them.
+
+        ``agents`` are ids or names: only what concerns one of these. ``prefix``: of STATE_CHANGED only keys that
+        begin with it. With ``since`` also the events with a higher ``seq`` that are kept; ``boot`` is the one that
+        ``since`` is of.
+        """
+        return self._make_call(
+            SUBSCRIBE, {"event_types": event_types, "agents": agents, "prefix": prefix, "since": since, "boot": boot}
+        )
+
+    def follow_events(
+        self,
+        event_types: Sequence[str],
+        agents: Sequence[int | str] | None = None,
+        prefix: str | None = None,
+        since: int | None = None,
+        *,
+        boot: str | None = None,
+    ) -> Events:
+        """Events of these types as they happen: exact ones, or with ``*`` at the end.
+
+        ``agents`` are ids or names: only what concerns one of these. ``prefix``: of STATE_CHANGED only keys that
+        begin with it. With ``since`` first those with a higher ``seq`` that are kept; ``boot`` is the one that it
+        is of.
+
+        Iterate over events; ``missed`` counts those that were dropped before they could be read, and
+        ``boot_changed`` tells that ``since`` is of an earlier run of the kernel. Use it in a ``with`` block (Trio:
+        ``async with``): leaving that early cancels the call. Raises the call's error.
+        """
+        from .chunks import Events
+
+        return self._open_stream(
+            Events,
+            {
+                "event_types": event_types,
+                "agents": agents,
+                "prefix": prefix,
+                "since": since,
+                "boot": boot,
+                "stream": True,
+            },
+        )
+
+    def unsubscribe(self, event_types: Sequence[str] | None = None, all: bool = False) -> Reply:
+        """End subscriptions to these types, written as in SUBSCRIBE, or ``all``."""
+        return self._make_call(UNSUBSCRIBE, {"event_types": event_types, "all": all})
+
+    def poll_events(
+        self, max_events: int = 100, timeout: float = 0.0, *, since: int | None = None, boot: str | None = None
+    ) -> Reply:
+        """Get events of the caller's subscriptions, at most ``max_events``, oldest first.
+
+        Waits up to ``timeout`` seconds for the first. ``since`` gets those with a higher ``seq`` again, as far as
+        they are kept; ``boot`` is the one that it is of.
+        """
+        return self._make_call(
+            POLL_EVENTS, {"max": max_events, "timeout": timeout, "since": since, "boot": boot}, wait=timeout
+        )
+
+    def emit_event(self, event_type: str | None = None, data: object = None) -> Reply:
+        """Publish an event of the type ``CUSTOM`` or ``custom.NAME``, with any JSON as ``data``, at most 16 KiB.
+
+        It reaches the caller's ancestors and descendants, the operator, and those whom rules grant it.
+        """
+        return self._make_call(EMIT, {"event_type": event_type, "data": data})
 
     def think(
         self,

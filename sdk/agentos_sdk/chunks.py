@@ -83,6 +83,32 @@ class ApprovalLists(Stream):
         return found
 
 
+class Events(Stream):
+    """Events, one after the other. ``missed`` counts those that the kernel has dropped before they could be read.
+
+    ``boot_changed``: ``since`` is of an earlier run of the kernel; ``cut_off``: that run was killed, so that its last
+    events may be lost, uncounted. Both are known with the first event.
+    """
+
+    op = Op.SUBSCRIBE
+    missed = 0
+    boot_changed = cut_off = False
+
+    def __init__(self, path: str, fields: Mapping[str, object], hellos: Sequence[bytes]) -> None:
+        super().__init__(path, fields, hellos)
+        self._unread: list[Reply] = []  # the next one last
+
+    def __next__(self) -> Reply:
+        while not self._unread:
+            op, page = next(self._frames)
+            if op == Op.CHUNK:
+                self.missed += page["missed"]
+                self.boot_changed |= page["boot_changed"]
+                self.cut_off |= page["cut_off"]
+                self._unread = page["events"][::-1]
+        return self._unread.pop()
+
+
 class Outputs(Stream):
     """The output of a command as it is written. Once the command has ended, ``executed`` is the whole reply."""
 

@@ -28,19 +28,29 @@ from .calls.agents import (
     Wait,
 )
 from .calls.audit import AuditEntry, GetAuditLog, SetAuditConfig
+from .calls.contents import Contents, GetContents
+from .calls.events import Emit, Emitted, EventList, PollEvents, Subscribe, Subscribed, Unsubscribe, Unsubscribed
 from .calls.host import Content, Exec, Executed, Read, Write, Written
 from .calls.http import HTTP, HTTPResponse
 from .calls.inspect import Inspect, Inspected
 from .calls.kernel import KernelStatus, Shutdown, Status, Stopping
 from .calls.messages import Broadcast, Delivered, Message, Recv, Register, Registered, Send, Sent
-from .calls.metrics import MetricsSystem, SystemMetrics
+from .calls.metrics import (
+    AgentMetrics,
+    CgroupMetrics,
+    MetricsAgent,
+    MetricsAllAgents,
+    MetricsCgroup,
+    MetricsSystem,
+    SystemMetrics,
+)
 from .calls.permissions import Approvals, Decide, Decided, Explain, Explained, GetPerms, Pending, PermsSet, SetPerms
 from .calls.reload import Reload, Reloaded
 from .calls.request import Request
 from .calls.state import Delete, Deleted, Fetch, Fetched, KeyList, Keys, Store, Stored
 from .calls.think import Think, Thought
 from .calls.usage import DayUsage, Usage
-from .streams import ApprovalLists, Outputs, Pages, Parts, Stream, Thoughts, question_in_thread
+from .streams import ApprovalLists, Events, Outputs, Pages, Parts, Stream, Thoughts, question_in_thread
 
 if TYPE_CHECKING:
     from .question import ImageFile
@@ -207,9 +217,28 @@ class Calls:
         """
         return (await self._make_call(Usage, {"name": name, "since": since, "reset": reset})).usage
 
-    async def metrics(self) -> SystemMetrics:
-        """Get the metrics of the whole kernel; for the operator only."""
-        return (await self._make_call(MetricsSystem, {})).metrics
+    async def metrics(self, history: float | None = None) -> SystemMetrics:
+        """Get the metrics of the whole kernel; ``history`` also gets the samples of so many seconds, at most 900."""
+        return (await self._make_call(MetricsSystem, {"history": history})).metrics
+
+    async def agent_metrics(self, agent_id: int | None = None, history: float | None = None) -> AgentMetrics:
+        """Get the metrics of one agent, by default of the caller itself.
+
+        ``history`` also gets the samples of so many seconds, at most 900: every second while its metrics are asked
+        for at least every ten seconds, else every five.
+        """
+        return (await self._make_call(MetricsAgent, {"agent_id": agent_id, "history": history})).metrics
+
+    async def all_agent_metrics(self) -> Sequence[AgentMetrics]:
+        """Get the metrics of all agents that haven't ended for good, and whose metrics the caller may see.
+
+        PSS is not measured for them: it takes half a millisecond for each process.
+        """
+        return (await self._make_call(MetricsAllAgents, {})).agents
+
+    async def cgroup_metrics(self, agent_id: int | None = None) -> CgroupMetrics:
+        """Get all that the control group of one agent counts, by default of the caller itself."""
+        return (await self._make_call(MetricsCgroup, {"agent_id": agent_id})).metrics
 
     async def logs(
         self,
@@ -380,6 +409,18 @@ class Calls:
             )
         ).config
 
+    async def get_contents(
+        self, name: str | None = None, agent_id: int | None = None, since_id: int | None = None, limit: int = 50
+    ) -> Contents:
+        """Get the newest ``limit`` questions of an agent, or of all; with ``since_id`` the first ones after that one.
+
+        Only the operator may. A reply has at least one question and otherwise at most 256 KiB of them: while
+        ``more`` is true, ask again.
+        """
+        return await self._make_call(
+            GetContents, {"name": name, "agent_id": agent_id, "since_id": since_id, "limit": limit}
+        )
+
     async def read_file(
         self, path: str, offset: int = 0, limit: int | None = None, encoding: Literal["utf-8", "base64"] = "utf-8"
     ) -> Content:
@@ -542,6 +583,77 @@ class Calls:
         return await self._make_call(
             Keys, {"prefix": prefix, "scope": scope, "limit": limit, "after": after, "agent": agent}
         )
+
+    async def subscribe(
+        self,
+        event_types: Sequence[str],
+        *,
+        agents: Sequence[int | str] | None = None,
+        prefix: str | None = None,
+        since: int | None = None,
+        boot: str | None = None,
+    ) -> Subscribed:
+        """Subscribe to events of these types: exact ones, or with ``*`` at the end. POLL_EVENTS gets them.
+
+        ``agents`` are ids or names: only what concerns one of these. ``prefix``: of STATE_CHANGED only keys that
+        begin with it. With ``since`` also the events with a higher ``seq`` that are kept; ``boot`` is the one that
+        ``since`` is of.
+        """
+        return await self._make_call(
+            Subscribe, {"event_types": event_types, "agents": agents, "prefix": prefix, "since": since, "boot": boot}
+        )
+
+    def follow_events(
+        self,
+        event_types: Sequence[str],
+        agents: Sequence[int | str] | None = None,
+        prefix: str | None = None,
+        since: int | None = None,
+        *,
+        boot: str | None = None,
+    ) -> Events:
+        """Events of these types as they happen: exact ones, or with ``*`` at the end.
+
+        ``agents`` are ids or names: only what concerns one of these. ``prefix``: of STATE_CHANGED only keys that
+        begin with it. With ``since`` first those with a higher ``seq`` that are kept; ``boot`` is the one that it
+        is of.
+
+        Iterate over events; ``missed`` counts those that were dropped before they could be read, and
+        ``boot_changed`` tells that ``since`` is of an earlier run of the kernel. Use it in a ``with`` block (Trio:
+        ``async with``): leaving that early cancels the call. Raises the call's error.
+        """
+        return self._open_stream(
+            Events,
+            {
+                "event_types": event_types,
+                "agents": agents,
+                "prefix": prefix,
+                "since": since,
+                "boot": boot,
+                "stream": True,
+            },
+        )
+
+    async def unsubscribe(self, event_types: Sequence[str] | None = None, all: bool = False) -> Unsubscribed:
+        """End subscriptions to these types, written as in SUBSCRIBE, or ``all``."""
+        return await self._make_call(Unsubscribe, {"event_types": event_types, "all": all})
+
+    async def poll_events(
+        self, max_events: int = 100, timeout: float = 0.0, *, since: int | None = None, boot: str | None = None
+    ) -> EventList:
+        """Get events of the caller's subscriptions, at most ``max_events``, oldest first.
+
+        Waits up to ``timeout`` seconds for the first. ``since`` gets those with a higher ``seq`` again, as far as
+        they are kept; ``boot`` is the one that it is of.
+        """
+        return await self._make_call(PollEvents, {"max": max_events, "timeout": timeout, "since": since, "boot": boot})
+
+    async def emit_event(self, event_type: str | None = None, data: object = None) -> Emitted:
+        """Publish an event of the type ``CUSTOM`` or ``custom.NAME``, with any JSON as ``data``, at most 16 KiB.
+
+        It reaches the caller's ancestors and descendants, the operator, and those whom rules grant it.
+        """
+        return await self._make_call(Emit, {"event_type": event_type, "data": data})
 
     async def think(
         self,

@@ -54,6 +54,7 @@ class Op(IntEnum):
     REPLAY_STATUS = 0x74
     GET_AUDIT_LOG = 0x76
     SET_AUDIT_CONFIG = 0x77
+    GET_CONTENTS = 0x78
     ASYNC_POLL = 0x80
     TOOLS = 0x90
     TOOL_CALL = 0x91

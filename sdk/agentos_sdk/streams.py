@@ -4,18 +4,18 @@ import weakref
 from collections import deque
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import trio
 
 from . import codec
-from .calls import agents, host, http, permissions, think
+from .calls import agents, events, host, http, permissions, think
 from .opcodes import Op
 from .question import question
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Any, Self
+    from typing import Self
 
     from .client import Kernel, Pending
 
@@ -116,6 +116,38 @@ class ApprovalLists(Stream["Sequence[permissions.Pending]"]):
 
     def _last(self, reply: bytes) -> "Sequence[permissions.Pending]":
         return self._piece(reply)
+
+
+class Events(Stream[Any]):
+    """Events, one after the other. ``missed`` counts those that the kernel has dropped before they could be read.
+
+    ``boot_changed``: ``since`` is of an earlier run of the kernel; ``cut_off``: that run was killed, so that its last
+    events may be lost, uncounted. Both are known with the first event.
+    """
+
+    op = Op.SUBSCRIBE
+    missed = 0
+    boot_changed = cut_off = False
+
+    def __init__(self, kernel: "Kernel", fields: "Mapping[str, Any]") -> None:
+        super().__init__(kernel, fields)
+        self._unread: deque[events.Event] = deque()
+
+    async def __anext__(self) -> events.Event:
+        while not self._unread:
+            page: events.EventFrame = await super().__anext__()
+            self.missed += page.missed
+            self.boot_changed |= page.boot_changed
+            self.cut_off |= page.cut_off
+            self._unread.extend(page.events)
+        return self._unread.popleft()
+
+    def _piece(self, chunk: bytes) -> events.EventFrame:
+        return codec.decode(events.EventFrame, codec.parse(chunk))
+
+    def _last(self, reply: bytes) -> events.EventFrame:
+        self._kernel._reply(events.Subscribe, reply)
+        raise StopAsyncIteration
 
 
 class Thoughts(Stream[str]):

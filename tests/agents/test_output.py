@@ -2,10 +2,12 @@ import os
 
 import pytest
 import trio
+import trio.testing
 
 from agentos.agents import output
 from agentos.agents.commands.fair_reader import Turns
 from agentos.agents.output import MAX_LINE_CHARS, MAX_LINES, Output, Pump
+from agentos.kernel.poller import Poller
 from agentos_sdk.values import Line
 
 
@@ -126,3 +128,41 @@ async def test_a_flood_of_short_lines_is_read_slowly(autojump_clock: trio.testin
 
     assert kept.end == 20_000
     assert trio.current_time() - began > 1
+
+
+async def test_a_stream_is_read_by_a_task_from_its_first_data_on_and_what_is_left_at_the_end() -> None:
+    kept, poller = Output(), Poller()
+    read, write = os.pipe()
+    pump = Pump(read, "stdout", kept, Turns())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(poller.run)
+        pump.start(poller, nursery)
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(nursery.child_tasks) == 1
+
+        os.write(write, b"first\n")
+        await kept.wait_beyond(0)
+        os.write(write, b"last")
+        await pump.end()
+
+        assert texts(kept) == ["first", "last"]
+        with pytest.raises(OSError):
+            os.fstat(read)
+        nursery.cancel_scope.cancel()
+    os.close(write)
+
+
+async def test_a_stream_that_ends_without_data_needs_no_task() -> None:
+    kept, poller = Output(), Poller()
+    read, write = os.pipe()
+    pump = Pump(read, "stdout", kept, Turns())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(poller.run)
+        pump.start(poller, nursery)
+        os.close(write)
+        await trio.testing.wait_all_tasks_blocked()
+
+        assert len(nursery.child_tasks) == 1
+        await pump.end()
+        nursery.cancel_scope.cancel()
+    assert texts(kept) == []

@@ -13,7 +13,15 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.table import Table
 from agentos.llm.settings import Account
 from agentos.sandbox.status import Status
-from agentos.services.events import AgentOver, AgentReady, AgentResumed, Event
+from agentos.services.events import (
+    AgentOver,
+    AgentReady,
+    AgentResumed,
+    AgentSpawned,
+    AgentState,
+    AgentUnhealthy,
+    Event,
+)
 from agentos_sdk.errors import AlreadyExists, BadRequest, NotFound
 from agentos_sdk.values import End, Layer
 from tests.support.rights import Grants, Notebook
@@ -64,6 +72,7 @@ def test_ended_agents_are_forgotten_oldest_first_and_their_output_before() -> No
             one.output.add("stdout", str(line))
         registry.add(one)
         ended(one)
+        registry.retire(one)
     registry.add(agent("last"))
 
     kept = list(registry)
@@ -98,7 +107,20 @@ def test_a_change_of_state_is_published() -> None:
     registry.change(one, ready := AgentReady(one.id, "a", 77))
 
     assert one.state is State.RUNNING
-    assert published == [ready]
+    assert published == [ready, AgentState(one.id, "a", "running")]
+
+
+def test_a_first_life_announces_its_state_and_an_event_without_a_new_state_announces_none() -> None:
+    published = list[Event]()
+    registry, one = Registry(published.append), agent("a")
+
+    registry.begin_life(one)
+    registry.change(one, AgentReady(one.id, "a", 77))
+    registry.change(one, unhealthy := AgentUnhealthy(one.id, "a", "it is deaf"))
+
+    assert published[0] == AgentSpawned(one.id, "a")
+    assert published[1] == AgentState(one.id, "a", "starting")
+    assert published[-1] == unhealthy
 
 
 def test_an_event_that_is_impossible_in_a_state_is_a_bug_and_not_published() -> None:
@@ -150,11 +172,11 @@ LAYERS = {
 
 
 def test_an_ended_agent_tells_what_it_told_before() -> None:
-    one = agent("a")
+    registry, one = Registry(), agent("a")
     one.layers = LAYERS
     one.output.add("stdout", "its last words")
     one.over.set()
-    one.shrink()
+    registry.retire(one)
 
     assert one.recall_layers() == LAYERS
     assert [line.text for line in one.output.last(5)] == ["its last words"]
@@ -162,14 +184,26 @@ def test_an_ended_agent_tells_what_it_told_before() -> None:
     assert not one.settled.is_set()
 
 
+def test_agents_of_other_levels_and_without_layers_tell_what_they_told_before() -> None:
+    registry, layers = Registry(), [{}, LAYERS, {"root": Layer(True, False, reason="none here")}, LAYERS]
+    ended = [agent(str(number)) for number in range(4)]
+    for one, own in zip(ended, layers, strict=True):
+        one.layers = own
+        registry.retire(one)
+
+    assert [one.recall_layers() for one in ended] == layers
+
+
 def test_an_ended_agent_takes_little_memory() -> None:
+    registry = Registry()
+
     def remember(number: int) -> Agent:
         one = agent(f"a{number}")
         one.layers = copy.deepcopy(LAYERS)
         one.output.add("stdout", "its last words")
         one.settle()
         one.over.set()
-        one.shrink()
+        registry.retire(one)
         return one
 
     remember(0)

@@ -12,6 +12,7 @@ from agentos.services.events import (
     AgentOver,
     AgentReady,
     AgentRestarting,
+    AgentState,
     Event,
 )
 from agentos_sdk.values import End
@@ -49,7 +50,12 @@ def test_an_agent_that_crashed_waits_for_its_restart() -> None:
     run(tracker, ChildEnded(("root",), "a", CRASH, 1.0), RestartScheduled(("root",), "a", 0.5, 2))
 
     assert one.state is State.BACKING_OFF
-    assert published == [AgentExited(one.id, "a", "exit status 3"), AgentRestarting(one.id, "a", 0.5, 2)]
+    assert published == [
+        AgentExited(one.id, "a", "exit status 3"),
+        AgentState(one.id, "a", "exited"),
+        AgentRestarting(one.id, "a", 0.5, 2),
+        AgentState(one.id, "a", "backing_off"),
+    ]
 
 
 def test_an_agent_that_is_stopped_as_it_crashes_stays_stopped() -> None:
@@ -87,7 +93,7 @@ def test_a_supervisor_that_gave_up_names_the_agent_that_failed_last() -> None:
     run(tracker, ChildEnded(("root",), "a", CRASH, 1.0), SupervisorGaveUp(("root",), failure))
 
     assert one.state is State.FAILED
-    _, failed, escalated = published
+    _, _, failed, _, escalated = published
     assert isinstance(failed, AgentFailed)
     assert failed.reason.endswith("; the last time: a: exit status 3")
     assert escalated == AgentEscalated("root", failed.reason, one.id, "a", one.spawner)
@@ -107,7 +113,7 @@ def test_a_declared_agent_is_over_when_its_supervisor_will_not_restart_it() -> N
     lasting = [declared("a", "permanent", CRASH), declared("b", "transient", CRASH)]
     over = [declared("c", "transient", NORMAL), declared("d", "temporary", CRASH)]
 
-    assert [events[-1] for one, events in lasting] == [AgentExited(one.id, one.name, "x") for one, _ in lasting]
+    assert [events[-1] for one, events in lasting] == [AgentState(one.id, one.name, "exited") for one, _ in lasting]
     assert [events[-1] for one, events in over] == [AgentOver(one.id, one.name) for one, _ in over]
     assert [one.over.is_set() for one, _ in (*lasting, *over)] == [False, False, True, True]
 

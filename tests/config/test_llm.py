@@ -17,6 +17,7 @@ concurrency = 4
 max_tokens = 1000
 per_agent = 5
 in_all = 50
+keep_contents = 0
 budget = [{ money = 2.5, per = "1d" }]
 default_budget = [{ tokens = 50, per = "1h" }]
 timeouts = { connect = "1s", first_token = "20s", idle = "5s", total = "1m" }
@@ -58,6 +59,7 @@ def test_a_whole_table_becomes_settings(home: Path) -> None:
         max_tokens=1000,
         per_agent=5,
         in_all=50,
+        keep_contents=0,
         prices={"llama": Price(0.1, 0.4)},
         timeouts=Timeouts(1.0, 20.0, 5.0, 60.0),
         retry=Retry(attempts=2, patience=60.0, first=1.0, factor=3.0, max=9.0, jitter=0.0, breaker=4, cooldown=5.0),
@@ -105,6 +107,7 @@ def test_agents_and_supervisors_have_a_weight_and_a_budget(home: Path) -> None:
             "expected an http:// or https:// URL, without a user and a password",
         ),
         ("[llm]\nconcurrency = 0", "2: llm.concurrency: expected a number from 1 to 1000"),
+        ("[llm]\nkeep_contents = -1", "2: llm.keep_contents: expected a number from 0 to 1000"),
         ("[llm]\nconcurency = 1", "concurency"),
         ('[llm]\ntimeouts = { idle = "0s" }', "2: llm.timeouts.idle: expected a duration above 0s"),
         ("[llm]\nretry = { attempts = 0 }", "2: llm.retry.attempts: expected a whole number from 1 up"),

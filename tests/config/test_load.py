@@ -284,3 +284,14 @@ def test_the_log_on_disk_has_bounds_that_fit_together() -> None:
         "agentos.toml:3: logs.max_total: expected at least 4 times max_file_size, which is 1,048,576 bytes, "
         "got 2,097,152 bytes",
     ]
+
+
+def test_a_call_waits_for_a_person_no_longer_than_its_entry_is_kept() -> None:
+    why = "a call can't wait longer than its entry is kept: set timeout to at most"
+    assert said('[approvals]\ntimeout = "20m"\n') == [
+        f"agentos.toml:2: approvals.timeout: {why} 600s, or keep to at least 1200s"
+    ]
+    assert said('[approvals]\nkeep = "1m"\n') == [
+        f"agentos.toml:2: approvals.keep: {why} 60s, or keep to at least 300s"
+    ]
+    assert loaded('[approvals]\ntimeout = "20m"\nkeep = "20m"\n').approvals.timeout == 1200

@@ -87,6 +87,34 @@ def test_a_set_names_secrets() -> None:
     assert found.secrets == ("github",)
 
 
+@pytest.mark.parametrize(
+    ("change", "conflict"),
+    [
+        (("", ""), True),
+        (("Authorization: Bearer", "X-Key"), False),
+        (("api.github.com", "api.gitlab.com"), False),
+        (("api.github.com", "api.github.com:8443"), False),
+        (('header = "', 'methods = ["POST"]\nheader = "'), True),
+        (('header = "', 'paths = ["/gists/**"]\nheader = "'), False),
+        (('header = "', 'paths = ["/repos/a/**"]\nheader = "'), True),
+    ],
+)
+def test_a_set_has_no_two_secrets_for_one_header_of_the_same_requests(change: tuple[str, str], conflict: bool) -> None:
+    first = GITHUB.replace('header = "', 'paths = ["/repos/**"]\nheader = "')
+    second = GITHUB.replace('name = "github"', 'name = "other"').replace(*change, 1)
+
+    text = first + second + '[permissions.coder]\nsecrets = ["github", "other"]\n'
+
+    told = [
+        "permissions.coder.secrets[1]: 'other' sets Authorization of the same requests as 'github':"
+        " leave one of them out"
+    ]
+    if conflict:
+        assert [each.partition(": ")[2] for each in said(text)] == told
+    else:
+        assert loaded(text).permissions["coder"].secrets == ("github", "other")
+
+
 def test_a_set_that_names_a_secret_there_is_not_says_so() -> None:
     of_set = said(GITHUB + '[permissions.coder]\nsecrets = ["githib"]\n')
     of_agent = said(

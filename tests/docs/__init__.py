@@ -16,6 +16,8 @@ What a block's language means (a language that isn't listed fails, so that no bl
     rules of the offline provider; agents' scripts that the page doesn't have are made, empty.
 ``json``
     Must be JSON.
+``yaml``
+    Configuration of Prometheus: what it would scrape is served by the page's kernel, and what it asks for is there.
 ``text``
     Drawings and formats, the only kind that isn't run; it has no prompt in it.
 

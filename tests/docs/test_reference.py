@@ -14,11 +14,23 @@ import pytest
 import supervisors
 from agentos import __version__
 from agentos.agents.lifecycle import State
-from agentos.config import llm, schema
+from agentos.config import llm, schema, telemetry
 from agentos.permissions import set_schema
 from agentos.userland.cli.main import COMMANDS, cli
 from agentos_sdk import AgentOSClient, Kernel, values
-from agentos_sdk.calls import agents, audit, connection, host, inspect, kernel, messages, metrics, permissions, think
+from agentos_sdk.calls import (
+    agents,
+    audit,
+    connection,
+    contents,
+    host,
+    inspect,
+    kernel,
+    messages,
+    metrics,
+    permissions,
+    think,
+)
 from agentos_sdk.calls.request import Request
 from agentos_sdk.errors import BY_CODE
 from agentos_sdk.opcodes import Op
@@ -31,7 +43,7 @@ REFERENCE = ROOT / "docs" / "reference"
 CALLS = REFERENCE / "calls"
 REQUESTS: list[type[Request[object]]] = [
     value
-    for module in (agents, audit, connection, host, inspect, kernel, messages, metrics, permissions, think)
+    for module in (agents, audit, connection, contents, host, inspect, kernel, messages, metrics, permissions, think)
     for value in vars(module).values()
     if isinstance(value, type) and issubclass(value, Request) and value is not Request
 ]
@@ -41,6 +53,7 @@ TABLES = {
     "`timeouts`": llm.TimeoutsTable,
     "`retry`": llm.RetryTable,
     "`[llm.offline]`": llm.OfflineTable,
+    "`[metrics]`": telemetry.MetricsTable,
     "`[permissions.NAME]`": set_schema.SetTable,
     "`[supervisor]`": schema.RootTable,
     "`[[supervisor.children]]`": schema.AgentTable,

@@ -11,11 +11,13 @@ import sys
 import tempfile
 import time
 import tomllib
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import click
 import pytest
+import yaml  # type: ignore[import-untyped]
 
 from agentos.config.load import ConfigError, load
 from agentos.llm.providers.offline_rules import read_rules
@@ -60,6 +62,7 @@ class Visit:
         self.shell = Shell(self.home, self.env)
         self.shell.run(MAKE)
         self.kernel: Kernel | None = None
+        self.metrics: set[str] = set()  # names of those that were scraped last
 
     def close(self) -> None:
         self.shell.close()
@@ -81,6 +84,22 @@ class Visit:
 
     def json(self, block: Block) -> None:
         json.loads(block.text)
+
+    def yaml(self, block: Block) -> None:
+        """Configuration of Prometheus: its targets answer, and have every metric that its rules name."""
+        self.begin_kernel()
+        config = yaml.safe_load(block.text)
+        targets = [
+            target
+            for job in config.get("scrape_configs", ())
+            for one in job["static_configs"]
+            for target in one["targets"]
+        ]
+        for target in targets:
+            with urllib.request.urlopen(f"http://{target}/metrics", timeout=PATIENCE) as response:
+                self.metrics = set(re.findall(r"^# TYPE (\w+) ", response.read().decode(), re.MULTILINE))
+        named = set(re.findall(r"\bagentos_\w+", block.text))
+        assert named <= self.metrics, f"{block.where}: the kernel has no {named - self.metrics}"
 
     def bash(self, block: Block) -> None:
         self._begin_kernel_for(block.text)
@@ -220,6 +239,7 @@ class Visit:
 CHECKS: Mapping[str, Callable[[Visit, Block], None]] = {
     "text": Visit.text,
     "json": Visit.json,
+    "yaml": Visit.yaml,
     "bash": Visit.bash,
     "perl": Visit.perl,
     "ini": Visit.ini,

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import select
 import socket
 import time
 from collections import Counter
@@ -196,11 +197,15 @@ async def test_more_connections_than_one_poll_reports_get_equal_shares(pairs: Pa
 
     with contextlib.ExitStack() as stack:
         async with trio.open_nursery() as nursery:
+            peers = []
             for _ in range(count):
                 ours, theirs = pairs()
-                theirs.sendall(b"x")
+                peers.append(theirs)
                 stack.callback(poller.forget, ours.fileno())
                 nursery.start_soon(wait, ours)
+            await trio.testing.wait_all_tasks_blocked()
+            for theirs in peers:
+                theirs.sendall(b"x")
 
     assert len(reads) == count
     assert min(reads.values()) >= 18
@@ -227,15 +232,45 @@ async def test_those_at_the_end_of_a_long_batch_are_served_too(pairs: Pairs, pol
             others += 1
 
     async with trio.open_nursery() as nursery:
+        peers = []
         for _ in range(10):
             ours, theirs = pairs()
-            theirs.sendall(b"x")
+            peers.append(theirs)
             nursery.start_soon(wait, ours)
+        await trio.testing.wait_all_tasks_blocked()
+        for theirs in peers:
+            theirs.sendall(b"x")
         nursery.start_soon(count_turns)
 
     assert len(reads) == 10
     assert min(reads.values()) >= 4
     assert others >= reads.total() - 1, "other tasks run between any two turns"
+
+
+async def test_what_arrives_while_many_tasks_are_runnable_is_read_between_their_steps(
+    pairs: Pairs, poller: Poller
+) -> None:
+    """An HTTP request takes half a millisecond of each of its task's steps; a short call needn't wait for all tasks."""
+    ours, theirs = pairs()
+    steps, read_after = 0, list[int]()
+
+    def read() -> bytes | None:
+        read_after.append(steps)
+        return reader(ours)()
+
+    async def work() -> None:
+        nonlocal steps
+        if not steps:
+            theirs.sendall(b"x")
+        spend(2 * TURN_SECONDS)
+        steps += 1
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(poller.wait, ours.fileno(), read)
+        await trio.testing.wait_all_tasks_blocked()
+        for _ in range(20):
+            nursery.start_soon(work)
+    assert read_after == [1]
 
 
 async def test_a_hang_up_is_noticed_during_the_block_and_unread_data_is_none(pairs: Pairs, poller: Poller) -> None:
@@ -277,3 +312,40 @@ async def test_a_peer_that_hung_up_before_the_block_is_noticed_at_once(pairs: Pa
         await gone.wait()
 
     poller.forget(ours.fileno())
+
+
+async def test_a_watched_descriptor_is_reported_until_it_is_forgotten(pairs: Pairs, poller: Poller) -> None:
+    ours, theirs = pairs()
+    seen = trio.Event()
+
+    def notify(events: int) -> None:
+        ours.recv(100)
+        if events & select.EPOLLIN:
+            seen.set()
+
+    async with trio.open_nursery() as nursery:
+        poller.watch(ours.fileno(), notify, nursery)
+        theirs.sendall(b"one")
+        await seen.wait()
+        poller.forget(ours.fileno())
+        theirs.sendall(b"two")
+        await trio.testing.wait_all_tasks_blocked()
+
+    assert ours.recv(100) == b"two"
+
+
+async def test_what_a_watcher_raises_is_raised_in_its_nursery_and_nowhere_else(pairs: Pairs, poller: Poller) -> None:
+    (wrong, its_peer), (right, peer) = pairs(), pairs()
+
+    def fail(events: int) -> None:
+        raise ZeroDivisionError("a bug in this watcher")
+
+    its_peer.sendall(b"x")
+    with pytest.RaisesGroup(ZeroDivisionError):
+        async with trio.open_nursery() as nursery:
+            poller.watch(wrong.fileno(), fail, nursery)
+            await trio.sleep_forever()
+
+    peer.sendall(b"still served")
+    assert await poller.wait(right.fileno(), reader(right)) == b"still served"
+    poller.forget(right.fileno())

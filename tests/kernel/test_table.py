@@ -8,6 +8,8 @@ import pytest
 import trio
 from attrs import frozen
 
+from agentos.kernel.call import Call
+from agentos.kernel.call_counts import CallCounts
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.table import SMALL_BODY_BYTES, Syscall, Table
@@ -39,13 +41,6 @@ def test_there_is_an_entry_for_every_opcode() -> None:
     for op in set(range(256)) - {Op.HELLO, Op.CANCEL, Op.EXIT}:
         assert ask(table, op, b"")["code"] == "unknown_call"
     assert set(table.limits) == {SMALL_BODY_BYTES}
-
-
-def test_a_call_that_is_not_served_yet_may_have_a_limit_of_its_own() -> None:
-    table = Table((), {Op.EMIT: 1 << 20})
-
-    assert ask(table, Op.EMIT, b"")["code"] == "unknown_call"
-    assert {op for op in range(256) if table.limits[op] != SMALL_BODY_BYTES} == {Op.EMIT}
 
 
 def test_a_handler_gets_its_request_and_gives_its_reply() -> None:
@@ -117,3 +112,70 @@ def test_a_handler_that_may_wait_is_answered_later() -> None:
 
     assert table.now[Op.KEYS] is None
     assert table.later[Op.KEYS] is not None
+
+
+def test_calls_are_counted_by_their_outcome() -> None:
+    def refuse(caller: Caller, request: Repeat) -> object:
+        raise Busy("full")
+
+    table = Table(
+        (
+            Syscall(Op.KEYS, Repeat, lambda caller, request: {}),
+            Syscall(Op.LIST, Repeat, refuse),
+            Syscall(Op.STATUS, Repeat, lambda caller, request: 1 / 0),
+            Syscall(Op.TREE, Repeat, lambda caller, request: caller.require_right(Right("dubious"))),
+        )
+    )
+    one = caller(table)
+    for op, body in ((Op.KEYS, b'{"what": ""}'), (Op.KEYS, b'{"what": ""}'), (Op.KEYS, b"{"), (Op.KILL, b"")):
+        (table.now[op] or _missing)(one, body)
+    for op in (Op.LIST, Op.STATUS, Op.TREE):
+        (table.now[op] or _missing)(one, b'{"what": ""}')
+
+    assert one.counts.own() == {
+        (Op.KEYS, "ok"): 2,
+        (Op.KEYS, "bad_request"): 1,
+        (Op.KILL, "unknown_call"): 1,
+        (Op.LIST, "busy"): 1,
+        (Op.STATUS, "internal"): 1,
+        (Op.TREE, "approval_required"): 1,
+    }
+
+
+async def test_calls_that_wait_are_counted_when_they_have_ended() -> None:
+    async def wait(call: Call, request: Repeat) -> object:
+        await trio.sleep_forever() if request.what == "wait" else await trio.lowlevel.checkpoint()
+        return {}
+
+    table = Table((Syscall(Op.WAIT, Repeat, wait),))
+    one = caller(table)
+    later = table.later[Op.WAIT]
+    assert later is not None
+    for what in ("", "wait"):
+        call = Call(one, streams=True, send=_send)
+        with trio.move_on_after(0.01), call.scope:
+            await later(call, b'{"what": "%s"}' % what.encode())
+    with trio.move_on_after(0.01):
+        await table.perform(Op.WAIT, Call(one, streams=True, send=_send), Repeat("wait"))
+    await table.perform(Op.WAIT, Call(one, streams=True, send=_send), Repeat(""))
+
+    assert one.counts.own() == {(Op.WAIT, "ok"): 2, (Op.WAIT, "cancelled"): 2}
+
+
+def test_counts_of_a_former_caller_of_the_same_name_are_kept_apart() -> None:
+    first, second = CallCounts(), CallCounts()
+    first.ok[Op.NOOP], second.ok[Op.NOOP] = 2, 3
+    first.fail(Op.READ, Busy("full"))
+    first.shrink()
+    second.former = first.all()
+    second.fail(Op.READ, Busy("full"))
+
+    assert second.own() == {(Op.NOOP, "ok"): 3, (Op.READ, "busy"): 1}
+    assert second.all() == {(Op.NOOP, "ok"): 5, (Op.READ, "busy"): 2}
+
+
+async def _send(chunk: bytes) -> None: ...
+
+
+def _missing(caller: Caller, body: bytes) -> bytes:
+    raise AssertionError("not answered at once")

@@ -1,5 +1,7 @@
+import contextlib
 import itertools
 import math
+import time
 from random import Random
 
 import pytest
@@ -11,6 +13,7 @@ from agentos.llm.ask import ActiveRequest, ProviderClient
 from agentos.llm.model_availability import MAX_MODELS
 from agentos.llm.providers.provider import Answer, Delta, Denied, Failing, Provider, RateLimited, Rejected
 from agentos.llm.settings import Retry, Timeouts
+from agentos.services.events import Event, ModelAvailable, ModelPaused
 from agentos_sdk.errors import BadRequest, Timeout, Unavailable
 from agentos_sdk.values import Usage
 from tests.llm.scripted import Scripted, Step, question
@@ -339,3 +342,40 @@ async def test_what_can_not_be_loaded_ahead_is_tried_anew_with_the_first_questio
     await way.prepare()
 
     assert (await way.send(asked())).text == "yes"
+
+
+async def test_pauses_of_a_model_and_their_ends_are_published_when_they_happen(autojump_clock: MockClock) -> None:
+    published, provider = list[tuple[float, Event]](), Scripted([[RateLimited("429", 9.0)]] * 2 + [["yes"]])
+    way = asking(provider)
+    began = trio.current_time()
+    way.publish = lambda event: published.append((round(trio.current_time() - began, 3), event))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(way.serve)
+        await way.send(asked())
+        nursery.cancel_scope.cancel()
+
+    assert [at for at, _ in published] == [0.0, 9.0, 9.0, 18.0]
+    first, end, second, last = (event for _, event in published)
+    assert isinstance(first, ModelPaused)
+    assert isinstance(second, ModelPaused)
+    assert (first.provider, first.model, first.reason) == ("none", "scripted", "429")
+    assert 8 < first.until - time.time() < 10
+    assert end == last == ModelAvailable("none", "scripted")
+
+
+async def test_a_model_whose_provider_fails_is_available_again_when_it_has_answered(autojump_clock: MockClock) -> None:
+    published, provider = list[Event](), Scripted([[Failing("500")]] * 6 + [["yes"]])
+    way = asking(provider, replace(RETRY, attempts=1))
+    way.publish = published.append
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(way.serve)
+        for _ in range(7):
+            with contextlib.suppress(Unavailable):
+                await way.send(asked())
+            if published:
+                await trio.sleep(RETRY.cooldown)
+        nursery.cancel_scope.cancel()
+
+    assert [type(event) for event in published] == [ModelPaused, ModelPaused, ModelAvailable]

@@ -25,6 +25,7 @@ TEXTS: dict[Kind, tuple[str, ...]] = {
     "send": ("*", "${parent}", "${own}", "${group}", "bob", "w-*"),
     "agents": ("*", "${own}", "bob", "w-*"),
     "state_read": ("*", "plan.*", "plan.a"),
+    "events": ("*", "w-*", "w-1"),
     "state_write": ("*", "plan.*", "plan.b"),
 }
 PATHS = ("/data/x", "/data/a.txt", "/data/secret/y", "/workspace/run.log", "/home/ada/notes/a", "/home/ada/.ssh/id_rsa")
@@ -49,7 +50,7 @@ DESTINATIONS = (
     "127.0.0.1",
 )
 BARE = ("noop", "list", "spawn", "broadcast", "metrics_system", "get_audit_log")
-ABOUT_AGENTS = ("kill", "inspect", "get_perms", "set_perms", "explain", "send")
+ABOUT_AGENTS = ("kill", "inspect", "get_perms", "set_perms", "explain", "send", "subscribe")
 
 rules = st.sampled_from(tuple(TEXTS)).flatmap(
     lambda kind: st.builds(

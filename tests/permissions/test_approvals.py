@@ -14,21 +14,21 @@ from msgspec.structs import replace
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from agentos.database import open_database
+from agentos.gateways.http_proxy.approval import require_or_ask
 from agentos.kernel.asking import approve
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Decision, Entry, MustAsk, Question, Right
 from agentos.kernel.prepared import Prepared, require
 from agentos.kernel.table import Table
-from agentos.permissions import answers, approvals
+from agentos.permissions import answers, approval_entries
 from agentos.permissions.answers import Answers
+from agentos.permissions.approval_entries import Pending
 from agentos.permissions.approvals import (
     MAX_OF_CALLER,
     MAX_OF_FAMILY,
     Approvals,
     ApprovalSettings,
-    Pending,
     Remember,
-    require_or_ask,
 )
 from agentos.services.events import AgentExited, AgentSpawned, Event
 from agentos_sdk.errors import (
@@ -42,7 +42,7 @@ from agentos_sdk.errors import (
 )
 from tests.support.rights import Grants, Notebook
 
-SCHEMAS = {"approvals": approvals.TABLES, "answers": answers.TABLES}
+SCHEMAS = {"approvals": approval_entries.TABLES, "answers": answers.TABLES}
 RULE = "ask read /data/** (here)"
 HOUR = 3600.0
 

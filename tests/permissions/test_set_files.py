@@ -149,6 +149,11 @@ def test_whole_spells_out_what_the_level_says() -> None:
             "permissions.allow.send[0]: '${parents}' can never match: expected a pattern of names, or",
         ),
         (
+            {"allow": {"events": ["${own}"]}},
+            "permissions.allow.events[0]: '${own}' can never match: expected a pattern of names",
+        ),
+        ({"ask": {"events": ["bob"]}}, "permissions.ask.events[0]: a person can't be asked about each event"),
+        (
             {"spawn": {"limits": {"memory": "lots"}}},
             "permissions.spawn.limits.memory: expected a size such as 256M, got 'lots'",
         ),

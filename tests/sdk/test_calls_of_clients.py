@@ -40,11 +40,16 @@ ORIGINAL: dict[str, dict[str, Any]] = {  # method -> its parameters in the origi
     "send_message": {"message": ..., "to": None, "to_name": None},
     "recv_messages": {"max_messages": 10},
     "broadcast": {"message": ..., "include_self": False},
+    "subscribe": {"event_types": ...},
+    "unsubscribe": {"event_types": ...},
+    "poll_events": {"max_events": 10},
+    "emit_event": {"event_type": ..., "data": None},
     "get_permissions": {},
     "set_permissions": {"permissions": None, "level": None, "agent_id": None},
     "get_audit_log": {"category": None, "agent_id": None, "since_id": None, "limit": 100},
 }
-WIDER = {"prompt", "script", "image_mime_type"}  # optional here, and the type of an image follows from the image
+# Optional here; the type of an image follows from the image; and there may be more events, or any data.
+WIDER = {"prompt", "script", "image_mime_type", "event_types", "max_events", "event_type"}
 
 
 @pytest.mark.parametrize("name", generate_clients.FILES)

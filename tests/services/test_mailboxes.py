@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from trio.testing import wait_all_tasks_blocked
 
-from agentos.services.events import AgentEscalated, AgentExited
+from agentos.services.events import AgentEscalated, AgentExited, Event, MessageReceived
 from agentos.services.mailboxes import MAX_BATCH_BYTES, MAX_BYTES, MAX_MESSAGES, MAX_NAMES, Mailbox, Mailboxes, Message
 from agentos_sdk.errors import AlreadyExists, BadRequest, Busy, NotFound
 from tests.support.rounds import rounds
@@ -272,3 +272,21 @@ def test_an_escalation_to_a_full_or_closed_mailbox_is_dropped() -> None:
         boxes.send_escalation(AgentEscalated("root/spawned/a", "too many restarts", 9, "a", spawner))
 
     assert len(full.messages) == MAX_MESSAGES
+
+
+def test_each_message_that_a_mailbox_accepts_is_published_without_its_text() -> None:
+    published = list[Event]()
+    mail = Mailboxes(published.append)
+    one, other = mail.open(7, "one"), mail.open(8)
+
+    one.put(letter("hello"))
+    assert mail.post_all(letter("to all"), [one, other]) == (2, [])
+    one.put_back(one.take(2))
+    other.size = MAX_BYTES
+    assert mail.post_all(letter("to all"), [other]) == (0, ["#8"])
+
+    assert published == [
+        MessageReceived(7, "one", 1, "somebody", 5),
+        MessageReceived(7, "one", 1, "somebody", 6),
+        MessageReceived(8, "#8", 1, "somebody", 6),
+    ]

@@ -1,6 +1,7 @@
 """Values, versions, expiry and quotas in a database on disk; times are those of the machine."""
 
 import sqlite3
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from outcome import Error, Outcome, Value, acapture
 
 from agentos.database import open_database
 from agentos.services import state
+from agentos.services.events import Event, StateChanged, discard
 from agentos.services.state import GLOBAL, Change, State, StateLimits, end_of_prefix, list_accounts
 from agentos_sdk.errors import Conflict, QuotaExceeded
 
@@ -20,9 +22,11 @@ LIMITS = StateLimits(3, 100)
 
 
 @asynccontextmanager
-async def opened(place: Path, limits: StateLimits = LIMITS) -> AsyncIterator[State]:
+async def opened(
+    place: Path, limits: StateLimits = LIMITS, published: list[Event] | None = None
+) -> AsyncIterator[State]:
     async with open_database(place / "db", {"state": state.TABLES}) as database:
-        yield await State.load(database, limits)
+        yield await State.load(database, limits, discard if published is None else published.append)
 
 
 @pytest.fixture
@@ -169,6 +173,79 @@ async def test_a_sweep_removes_expired_keys_and_the_sessions_that_have_ended(
         assert await kept.fetch([lasting], "z") is not None
     async with opened(tmp_path) as kept:
         assert await used(kept, "a") == (0, 0)
+
+
+async def test_each_change_is_published_before_its_call_returns_and_what_fails_is_not(tmp_path: Path) -> None:
+    published = list[Event]()
+    async with opened(tmp_path, published=published) as kept:
+        session = kept.session(7, "boss/a")
+        await store(kept, "x")
+        assert published == [StateChanged("global", "x", 1, None, False)]
+        with pytest.raises(Conflict):
+            await store(kept, "x", if_version=7)
+        with pytest.raises(QuotaExceeded):
+            await store(kept, "y", b"1" * 101)
+        await store(kept, "own", space="boss/a", account="boss/a")
+        await store(kept, "mine", space=session, account="boss/a")
+        assert await kept.delete("boss/a", "own", None)
+        assert not await kept.delete("boss/a", "own", None)
+        kept.end_session(7)
+        await store(kept, "own", space="boss/a", account="boss/a")
+
+    assert published[1:] == [
+        StateChanged("agent", "own", 1, 7, False),
+        StateChanged("session", "mine", 1, 7, False),
+        StateChanged("agent", "own", 1, 7, True),
+        StateChanged("agent", "own", 2, None, False),
+    ]
+
+
+async def test_changes_of_many_callers_are_published_in_the_order_of_their_versions(tmp_path: Path) -> None:
+    published = list[Event]()
+    async with opened(tmp_path, published=published) as kept, trio.open_nursery() as nursery:
+        for _ in range(100):
+            nursery.start_soon(store, kept, "x")
+
+    assert [event.version for event in published if isinstance(event, StateChanged)] == list(range(1, 101))
+
+
+async def test_an_expired_key_is_published_as_deleted_once_soon_after(tmp_path: Path) -> None:
+    published = list[Event]()
+    async with opened(tmp_path, published=published) as kept, trio.open_nursery() as nursery:
+        nursery.start_soon(kept.serve)
+        await store(kept, "lasting")
+        await store(kept, "later", ttl=100.0)
+        await store(kept, "x", ttl=0.2)
+        expires = time.time() + 0.2
+        assert not published[3:]
+        while not published[3:]:
+            await trio.sleep(0.01)
+        assert time.time() >= expires
+        await store(kept, "y", ttl=0.001)
+        while not published[5:]:
+            await trio.sleep(0.01)
+        nursery.cancel_scope.cancel()
+
+    assert published[3:] == [
+        StateChanged("global", "x", 3, None, True),
+        StateChanged("global", "y", 4, None, False),
+        StateChanged("global", "y", 4, None, True),
+    ]
+
+
+async def test_what_expires_to_make_room_is_published_before_what_gets_the_room(
+    tmp_path: Path, clock: Callable[[float], None]
+) -> None:
+    published = list[Event]()
+    async with opened(tmp_path, published=published) as kept:
+        for key in "xyz":
+            await store(kept, key, ttl=5.0)
+        clock(5)
+        assert not await kept.delete(GLOBAL, "x", None)
+        await store(kept, "w")
+
+    assert {event.key for event in published[3:6] if isinstance(event, StateChanged) and event.deleted} == set("xyz")
+    assert published[6:] == [StateChanged("global", "w", 4, None, False)]
 
 
 async def test_a_quota_is_of_keys_and_bytes_and_what_is_deleted_or_replaced_is_free_again(tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""HTTP requests through the kernel: what one costs above a direct one, and what those of many do to other callers."""
+"""HTTP requests through the kernel: what one costs above a direct one, and what those of many do to other callers.
+
+The server and the many callers run on other CPUs than the kernel: 200 threads of Python would take it away from both.
+"""
 
 import contextlib
 import http.client
@@ -12,7 +15,7 @@ from statistics import median
 
 from tests.speed.caller import Caller
 from tests.speed.place import Place
-from tests.speed.processes import MeasurementError, Server
+from tests.speed.processes import MeasurementError, Server, elsewhere
 from tests.speed.results import Figure, Result, Row
 
 HELLO, HTTP = 0xFE, 0x50
@@ -47,11 +50,12 @@ class HTTPServer(ThreadingHTTPServer):
 
 
 @contextlib.contextmanager
-def http_server() -> Iterator[int]:
-    """A server in a thread; its port."""
+def http_server(cpu: int) -> Iterator[int]:
+    """A server in threads that don't use this CPU; its port."""
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
+        with elsewhere(cpu):
+            thread.start()
         try:
             yield server.server_port
         finally:
@@ -61,7 +65,7 @@ def http_server() -> Iterator[int]:
 
 def requests(place: Place) -> Iterator[Result]:
     """In turn: direct and through the kernel; alone and beside many callers."""
-    with http_server() as port:
+    with http_server(place.cpu) as port:
         rules = {"level": "sandboxed", "allow": {"domains": [f"127.0.0.1:{port}"]}}
         with place.serve() as kernel, Caller(kernel.socket) as caller:
             call(caller, HELLO, {"permissions": rules})
@@ -77,7 +81,7 @@ def requests(place: Place) -> Iterator[Result]:
 
 def beside(place: Place, port: int, rules: object) -> Iterator[Result]:
     alone, accompanied = list[float](), list[float]()
-    with place.serve() as kernel, asking(kernel, port, rules) as (go_on, count):
+    with place.serve() as kernel, asking(place, kernel, port, rules) as (go_on, count):
         for _ in range(2 if place.quick else 4):
             alone.append(p99(place, kernel))
             before = count()
@@ -92,7 +96,9 @@ def beside(place: Place, port: int, rules: object) -> Iterator[Result]:
 
 
 @contextlib.contextmanager
-def asking(kernel: Server, port: int, rules: object) -> Iterator[tuple[threading.Event, Callable[[], int]]]:
+def asking(
+    place: Place, kernel: Server, port: int, rules: object
+) -> Iterator[tuple[threading.Event, Callable[[], int]]]:
     """Callers that send a request a second each while an event is set; and how many responses there were.
 
     As many requests at once as they can would only measure how busy the CPU is.
@@ -113,8 +119,9 @@ def asking(kernel: Server, port: int, rules: object) -> Iterator[tuple[threading
                     over.wait(1 - number / CALLERS)
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(CALLERS)]
-    for thread in threads:
-        thread.start()
+    with elsewhere(place.cpu):
+        for thread in threads:
+            thread.start()
     try:
         for _ in threads:
             if not ready.acquire(timeout=PATIENCE):

@@ -35,6 +35,17 @@ def pinned(cpu: int | None) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
+@contextlib.contextmanager
+def elsewhere(cpu: int) -> Iterator[None]:
+    """What is started within, threads too, uses the other CPUs, if there are any."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, before - {cpu} or before)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 def allow_open_files(wanted: int) -> None:
     """Raise the limit of open files, which what is started inherits."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -6,6 +6,7 @@ from typing import Any
 from agentos.agents.registry import Registry
 from agentos.agents.workspaces.view import View
 from agentos.kernel.table import Syscall
+from agentos.services.event_log.ring import EventLog
 from agentos.services.mailboxes import Mailboxes
 from agentos.syscalls import Services, table
 
@@ -15,7 +16,9 @@ def syscalls() -> tuple[Syscall, ...]:
     registry, mail = Registry(), Mailboxes()
     nothing: Any = None
     deps = SimpleNamespace(deps=SimpleNamespace(health=SimpleNamespace(commands=nothing), run=SimpleNamespace(id="")))
-    callers = SimpleNamespace(queue_path=nothing, authorizer=SimpleNamespace(granted_prefixes=nothing))
+    callers = SimpleNamespace(
+        queue_path=nothing, authorizer=SimpleNamespace(holds_grant=nothing, granted_prefixes=nothing, observers=[])
+    )
     services = Services(
         registry=registry,
         reload=nothing,
@@ -23,8 +26,10 @@ def syscalls() -> tuple[Syscall, ...]:
         callers=callers,  # type: ignore[arg-type]
         mail=mail,
         state=nothing,
+        events=EventLog(),
         line=nothing,
         kernel_account=nothing,
+        sampler=nothing,
         audit=nothing,
         lives=SimpleNamespace(reader=nothing),  # type: ignore[arg-type]
         approvals=nothing,

@@ -407,6 +407,23 @@ def test_nobody_listening_is_unavailable(pair: Any) -> None:
     assert "refused" in reply["error"].lower()
 
 
+def test_explain_judges_an_address_at_once_and_says_that_those_of_a_name_come_later(pair: Any) -> None:
+    operator, subject, number = pair
+    allow(operator, number, "*", "GET 127.0.0.2:81/**")
+
+    told = up(operator.explain("subject", "HTTP", {"url": "http://127.0.0.1/"}))
+    assert told["decision"] == "deny"
+    assert told["reason"].endswith("127.0.0.1 is loopback: only a rule for 127.0.0.1:80 allows it")
+    assert subject.http("http://127.0.0.1/")["error"] == told["reason"]
+    assert up(operator.explain("subject", "HTTP", {"url": "http://127.0.0.2:81/x"}))["decision"] == "allow"
+    told = up(operator.explain("subject", "HTTP", {"url": "http://localhost/"}))
+    assert told["decision"] == "allow"
+    assert told["reason"].endswith("; the addresses of this name are judged when it connects")
+    told = up(operator.explain("subject", "HTTP", {"method": "CONNECT", "url": "192.0.2.1:443"}))
+    assert told["decision"] == "deny"
+    assert told["reason"].endswith(": only a rule for 192.0.2.1:443 allows it")
+
+
 def test_explain_resolves_and_sends_nothing(pair: Any, server: HttpServer) -> None:
     operator, _, number = pair
     before = server.connections

@@ -119,6 +119,19 @@ def test_a_jail_reaches_no_endpoint_but_its_own(kernel: Kernel, client: AgentOSC
     assert "refused" in said(client, kernel, "jailed", code(KNOCK, f"print(json.dumps(knock({url!r})), flush=True)"))
 
 
+def test_no_rule_lets_the_http_call_reach_it_and_explain_says_so(kernel: Kernel, client: AgentOSClient) -> None:
+    tell = 'print(json.dumps(os.environ["OPENAI_BASE_URL"]), flush=True)'
+    url = said(client, kernel, "open", code(KNOCK, tell), network=True)
+    [authority] = url.split("/")[2:3]
+    given = {"level": "sandboxed", "allow": {"domains": [authority]}}
+    client.set_permissions(given, agent_id=client.inspect("open")["id"])
+
+    told = client.explain("open", "HTTP", {"url": url})
+
+    assert told["decision"] == "deny"
+    assert told["reason"] == f"{authority} is the kernel's own, and refused to all agents"
+
+
 def test_its_port_is_closed_when_it_has_ended(kernel: Kernel, client: AgentOSClient) -> None:
     tell = 'print(json.dumps(os.environ["OPENAI_BASE_URL"]), flush=True)'
     url = said(client, kernel, "short", code(KNOCK, tell), network=True)

@@ -80,7 +80,7 @@ def test_agents_are_answered_beside_one_whose_model_is_paused(kernel: Kernel, li
     with kernel.client() as client:
         client.kill(name="attacker", grace=0)
         used = client.metrics()["metrics"]["llm"]
-    assert (used["waiting"], used["in_flight"]) == (0, 0)
+    assert (used["waiting"], used["in_flight"]) == ([], [])
 
 
 def test_a_pause_can_be_seen(kernel: Kernel) -> None:
@@ -97,7 +97,9 @@ def test_a_pause_can_be_seen(kernel: Kernel) -> None:
         assert (paused["name"], paused["model"], paused["state"]) == ("openai", "limited", "paused")
         assert "slow down" in paused["reason"]
         assert paused["until"] > 1e9
-        assert (metrics["waiting"], metrics["in_flight"]) == (1, 0)
+        [waiting] = metrics["waiting"]
+        assert (waiting["agent"], waiting["class"], waiting["position"]) == ("attacker", "paused", None)
+        assert metrics["in_flight"] == []
         assert [state["model"] for state in inspected["providers"]] == ["limited"]
         shown = agentos(kernel, "ps")
         assert "1 waits, 1 for a paused model" in shown

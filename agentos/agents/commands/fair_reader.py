@@ -71,7 +71,8 @@ class Pipe:
                 self._size = max(
                     MIN_READ_BYTES, min(self._max_bytes, 2 * self._size, int(len(data) * READ_SECONDS / seconds))
                 )
-                await trio.sleep(self._turns.charge(self._owner, seconds))
+                if (pause := self._turns.charge(self._owner, seconds)) > 0:
+                    await trio.sleep(pause)
 
     def finish(self) -> None:
         """Read what the pipe holds now, then close it. Later writes by other holders of the pipe fail."""

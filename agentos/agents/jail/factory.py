@@ -133,7 +133,7 @@ class Jails:
                 outer = await self.outer_ids.take(key, keeps, frozenset(self._living), self.workspaces.list_kept)
             workspace = await self.workspaces.prepare(key, spec.workspace, layout.limits(spec), outer)
             undo.push_async_callback(self._release, agent, workspace)
-        parts = await trio.to_thread.run_sync(self._build_plan, agent, connect, outer, workspace)
+        parts = await run_in_thread(self._build_plan, agent, connect, outer, workspace)
         undo.push_async_callback(remove_group, parts)
         return parts
 
@@ -196,7 +196,7 @@ class Jails:
 
         async def look(observed: Observed, program: int) -> None:
             if walls.blocks:
-                seen.append(await trio.to_thread.run_sync(walls.record, observed, program))
+                seen.append(await run_in_thread(walls.record, observed, program))
             else:  # a thread switch costs as much
                 seen.append(walls.record(observed, program))
             judge(spec, seen[-1], self.waived)
@@ -298,6 +298,6 @@ async def remove(group: Group, threads: Limiter | None = None) -> None:
 
     with trio.CancelScope(shield=True):
         try:
-            await (trio.to_thread.run_sync(end) if threads is None else threads.run(end))
+            await run_in_thread(end, limiter=threads)
         except (CgroupError, RuntimeError) as error:  # no thread can be started: removed when the kernel ends
             log.warning("a control group stays: %s", error)

@@ -15,6 +15,7 @@ from typing import Self
 from attrs import define, field
 
 from agentos.kernel.caller import Caller
+from agentos.permissions.patterns.domains import DEFAULT_PORTS
 from agentos.sandbox.errors import StepFailed
 from agentos.sandbox.plan import FILTERED_ADDRESSES
 from agentos.sandbox.steps import SocketAddress
@@ -24,7 +25,6 @@ log = logging.getLogger(__name__)
 ADDRESSES = ipaddress.IPv4Network(FILTERED_ADDRESSES)
 PROXY_PORT = 880  # below 1024, as DNS: programs in a jail can't bind there
 DNS_PORT = 53
-DEFAULT_PORTS = (80, 443)
 MAX_PORTS = 64
 
 _LOOPBACK, _ANY = "127.0.0.1", "0.0.0.0"
@@ -50,7 +50,7 @@ def addresses(ports: Collection[int]) -> tuple[SocketAddress, ...]:
 
 def choose_ports(ports: Collection[int]) -> Sequence[int]:
     """The default ports and these, without those above :data:`MAX_PORTS` in number."""
-    return [*dict.fromkeys((*DEFAULT_PORTS, *sorted(ports)))][:MAX_PORTS]
+    return [*dict.fromkeys((*sorted(DEFAULT_PORTS), *sorted(ports)))][:MAX_PORTS]
 
 
 @define(eq=False)

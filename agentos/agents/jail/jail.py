@@ -21,6 +21,7 @@ from agentos.sandbox.sandbox import Sandbox
 from agentos.sandbox.status import Status
 from agentos.sandbox.steps import SocketAddress, Step
 from agentos.sandbox.watch import disk, memory
+from agentos.threads import run_in_thread
 from agentos_sdk.values import HostIds, ResourceUsage
 
 from .guards import Unprotected
@@ -111,7 +112,7 @@ class Jail:
         status = await self.sandbox.kill()
         if self.group is not None and self.evidence is None:
             with trio.CancelScope(shield=True), contextlib.suppress(CgroupError):
-                await trio.to_thread.run_sync(self._count_and_remove, self.group)
+                await run_in_thread(self._count_and_remove, self.group)
         return status
 
     def _count_and_remove(self, group: Group) -> None:

@@ -1,7 +1,8 @@
 """Memory and CPU time of agents: from their cgroups, else from /proc; of ended ones as Linux counted at their end."""
 
 import logging
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Collection, Mapping, Sequence
 
 import trio
 from attrs import define, evolve, field
@@ -11,6 +12,7 @@ from agentos.sandbox.cgroups.values import CgroupError
 from agentos.sandbox.errors import EXHAUSTED
 from agentos.sandbox.sandbox import Rusage
 from agentos.sandbox.watch import processes
+from agentos.services.metrics.figures import Reading
 from agentos_sdk.values import ResourceUsage
 
 from .jail import Jail
@@ -19,6 +21,7 @@ log = logging.getLogger(__name__)
 
 MAX_AGE = 0.9  # seconds; LIST is answered from the last readings until they are older. A poll per second gets new ones
 NOT_RUN = "it hasn't run yet"
+SOURCE_RSS = "/proc, RSS; without what it spawned and what runs beside it"
 NO_CGROUP = "no cgroup is delegated, so its peak is not counted while it runs"
 
 
@@ -31,10 +34,11 @@ def read_usage(agent: Agent) -> ResourceUsage:
         return read_group(jail)
     living = processes.ProcessCache().list_by_group({0: processes.root_start_times(jail.sandbox.pid)})[0]
     held = sum(map(processes.read_memory, processes.distinct_memory(living)), processes.Memory())
+    seconds, threads = processes.count_time_and_threads(living)
     return ResourceUsage(
         memory=held.own + held.shared,
-        pids=sum(process.threads for process in living),
-        cpu_seconds=processes.sum_cpu_seconds(living),
+        pids=threads,
+        cpu_seconds=seconds,
         source=f"/proc, {'PSS' if held.exact else 'RSS'}; without what it spawned and what runs beside it",
         reason=NO_CGROUP,
     )
@@ -64,48 +68,57 @@ def complete_usage(counted: ResourceUsage | None, at_end: Rusage | None) -> Reso
 
 @define(eq=False)
 class UsageReader:
-    """What all agents use, read in one thread at most once a second, however many callers ask.
-
-    Lives that have begun since are read when they are asked for first.
-    """
+    """What all agents use. A reading is shared by all that ask while it is new enough; one thread reads at a time."""
 
     registry: Registry
-    _read_at: float = float("-inf")  # trio's clock
-    _usage: dict[Jail, ResourceUsage] = field(factory=dict)
+    _readings: dict[Jail, Reading] = field(factory=dict)
     _reading: trio.Lock = field(factory=trio.Lock)
     _limiter: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1))
     _cache: processes.ProcessCache = field(factory=processes.ProcessCache)
 
     async def read(self) -> Mapping[int, ResourceUsage]:
         """By the id of each agent that runs or has run: its usage, at most :data:`MAX_AGE` old."""
-        async with self._reading:
-            jails = [agent.jail for agent in self.registry if agent.jail is not None]
-            if trio.current_time() - self._read_at > MAX_AGE:
-                self._usage, self._read_at = {}, trio.current_time()
-            if missing := [jail for jail in jails if jail not in self._usage]:
-                try:
-                    self._usage |= await trio.to_thread.run_sync(self._read_all, missing, limiter=self._limiter)
-                except EXHAUSTED as error:
-                    log.warning("what agents use could not be measured: %s", error)
-                    self._usage |= dict.fromkeys(missing, ResourceUsage())
-            usage = self._usage
-        unknown = ResourceUsage()
+        readings, unknown = await self.read_running(None), ResourceUsage()
         return {
-            agent.id: agent.used or unknown if agent.jail is None else usage.get(agent.jail, unknown)
+            agent.id: readings[agent.id].usage if agent.id in readings else agent.used or unknown
             for agent in self.registry
         }
 
-    def _read_all(self, jails: Sequence[Jail]) -> dict[Jail, ResourceUsage]:
-        found = {jail: read_group(jail) for jail in jails if jail.group is not None}
+    async def read_running(self, wanted: Collection[int] | None) -> Mapping[int, Reading]:
+        """Readings of running agents, of all or of those with ``wanted`` ids, at most :data:`MAX_AGE` old."""
+        async with self._reading:
+            jails = {agent.id: agent.jail for agent in self.registry if agent.jail is not None}
+            asked = jails if wanted is None else {number: jails[number] for number in wanted if number in jails}
+            now = time.time()
+            kept = {jail: self._readings[jail] for jail in jails.values() if jail in self._readings}
+            missing = {jail for jail in asked.values() if jail not in kept or abs(now - kept[jail].at) > MAX_AGE}
+            if missing:
+                try:
+                    kept |= await trio.to_thread.run_sync(
+                        self._read_all, missing, list(jails.values()), limiter=self._limiter
+                    )
+                except EXHAUSTED as error:
+                    log.warning("what agents use could not be measured: %s", error)
+                    kept |= dict.fromkeys(missing, Reading(time.time(), ResourceUsage()))
+            self._readings = kept
+        return {number: kept[jail] for number, jail in asked.items()}
+
+    def _read_all(self, wanted: Collection[Jail], jails: Sequence[Jail]) -> dict[Jail, Reading]:
+        found = {jail: Reading(time.time(), read_group(jail)) for jail in wanted if jail.group is not None}
+        # The cache of processes is of use only if it is asked about all lives each time.
         watched = {number: jail for number, jail in enumerate(jails) if jail.group is None}
-        if not watched:
+        if found.keys() == wanted:
             return found
         living = self._cache.list_by_group(
             {number: processes.root_start_times(jail.sandbox.pid) for number, jail in watched.items()}
         )
         for number, jail in watched.items():
+            if jail not in wanted:
+                continue
             # RSS: PSS takes half a millisecond for each process. The sandbox's PID 1 shares its memory with the zygote.
             own = [process for process in living[number] if process.pid != jail.sandbox.pid] or living[number]
             memory = sum(process.rss for process in processes.distinct_memory(own)) if own else None
-            found[jail] = ResourceUsage(memory=memory, cpu_seconds=processes.sum_cpu_seconds(living[number]))
+            seconds, threads = processes.count_time_and_threads(living[number])
+            usage = ResourceUsage(memory=memory, pids=threads, cpu_seconds=seconds, source=SOURCE_RSS, reason=NO_CGROUP)
+            found[jail] = Reading(time.time(), usage)
         return found

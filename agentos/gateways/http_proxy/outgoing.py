@@ -1,9 +1,11 @@
 """Outgoing connections of one agent: each is judged before it is opened, and again when the agent's rules change."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from ipaddress import ip_address
 from time import perf_counter
+from typing import TypeVar
 
 import trio
 from attrs import define, field, frozen
@@ -11,25 +13,25 @@ from attrs import define, field, frozen
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Decision, Right
 from agentos.kernel.prepared import Refused, note_refusal
-from agentos.permissions.address_judge import ADDRESS_RULE, judge_address_of
-from agentos.permissions.approvals import require_or_ask
+from agentos.permissions.address_judge import ADDRESS_RULE, find_tunnel_refusal, judge_address_of
 from agentos.permissions.authorizer import PermissionAuthorizer
-from agentos.services.http.destination import Destination, is_address
+from agentos.services.http.destination import Destination
 from agentos.services.http.egress import Egress, JudgeAddress
-from agentos_sdk.errors import CallError, PermissionDenied, Timeout
+from agentos_sdk.errors import CallError, Timeout
 
+from .approval import require_or_ask
 from .tunnel import Traffic
 
 CALL = "HTTP"  # the audit log's name of requests and tunnels
-CONNECT_SECONDS = 60.0  # for name, address and upstream proxy; a client that has given up holds its connection so long
-
+CONNECT_SECONDS = 60.0  # for name, address and upstream proxy
+T = TypeVar("T")
 
 Charge = Callable[[Caller, int, int, bool], None]
 """Counts requests and bytes of a caller, which may have been used already; raises ``QuotaExceeded``."""
 
 
 @define(eq=False)
-class Outgoing:
+class OutgoingConnection:
     """One connection. ``by_rule`` is the decision of the rules, which may have been a question.
 
     ``remark`` is for the audit entry at its end.
@@ -44,7 +46,7 @@ class Outgoing:
 
 
 @frozen(eq=False)
-class Outgoings:
+class OutgoingConnections:
     """All connections of one agent. ``caller`` is the agent; ``ask_seconds`` is how long one waits for a person."""
 
     caller: Caller
@@ -52,10 +54,10 @@ class Outgoings:
     egress: Egress
     ask_seconds: float
     charge: Charge
-    _open: set[Outgoing] = field(factory=set)
+    _open: set[OutgoingConnection] = field(factory=set)
 
     @asynccontextmanager
-    async def open(self, client: trio.SocketStream, to: Destination, shown: str) -> AsyncIterator[Outgoing]:
+    async def open(self, client: trio.SocketStream, to: Destination, shown: str) -> AsyncIterator[OutgoingConnection]:
         """A connection for the time of the block. ``shown``, escaped, is what a person sees who has to approve.
 
         Raises ``CallError``: before the block if it is refused or fails, and from within it if rules change so that it
@@ -70,9 +72,11 @@ class Outgoings:
         try:
             self._require_again(to, by_rule)
             judge = judge_address_of(self.authorizer, self.caller, to)
-            async with await self._connect(to, judge) as server:
+            connect = partial(self._connect, to, judge)
+            # A tunnel that its client can't send into has no use; a request that has been sent wants its response.
+            async with await (unless_gone(client, connect) if to.method is None else connect()) as server:
                 traffic = Traffic(lambda size: self.charge(self.caller, 0, size, True))
-                opened = Outgoing(to, by_rule, judge, server, traffic)
+                opened = OutgoingConnection(to, by_rule, judge, server, traffic)
                 self._open.add(opened)
                 self._judge_again(opened)  # rules may have changed meanwhile
                 with traffic.scope:
@@ -98,7 +102,7 @@ class Outgoings:
         for one in list(self._open):
             self._judge_again(one)
 
-    def _judge_again(self, one: Outgoing) -> None:
+    def _judge_again(self, one: OutgoingConnection) -> None:
         try:
             self._require_again(one.destination, one.by_rule)
             if self.egress.settings.upstream_proxy is None:
@@ -123,24 +127,13 @@ class Outgoings:
         """
         right = Right("http", to)
         decision = self.caller.authorizer.decide(self.caller, right)
-        if decision.effect != "deny" and (refusal := self._find_refusal_of_address(to)) is not None:
+        if decision.effect != "deny" and (refusal := find_tunnel_refusal(self.authorizer, self.caller, to)) is not None:
             note_refusal(self.caller, CALL, Refused(refusal, str(to), ADDRESS_RULE))
             raise refusal
         if decision.effect == "allow":
             return decision, decision
         deadline = trio.current_time() + self.ask_seconds
-        found: Decision | CallError | None = None
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(cancel_when_gone, client, nursery.cancel_scope)
-            try:
-                found = await require_or_ask(self.caller, right, lambda: shown, deadline)
-            except CallError as error:
-                found = error
-            nursery.cancel_scope.cancel()
-        if isinstance(found, CallError):
-            raise found
-        if found is None:
-            raise trio.BrokenResourceError("the client has disconnected")
+        found = await unless_gone(client, partial(require_or_ask, self.caller, right, lambda: shown, deadline))
         return found, self.caller.authorizer.decide(self.caller, right)
 
     def _require_again(self, destination: Destination, before: Decision) -> None:
@@ -148,17 +141,28 @@ class Outgoings:
         decision = self.caller.authorizer.decide(self.caller, Right("http", destination))
         if decision.effect != "allow" and decision != before:
             raise decision.refusal
-        if (refusal := self._find_refusal_of_address(destination)) is not None:
+        if (refusal := find_tunnel_refusal(self.authorizer, self.caller, destination)) is not None:
             raise refusal
 
-    def _find_refusal_of_address(self, to: Destination) -> PermissionDenied | None:
-        """Why a tunnel to an address is refused; None for one to a name, which is compared with the one in its TLS."""
-        if to.method is not None or not is_address(to.host):
-            return None
-        if self.authorizer.grants_address(self.caller, to, approved=True):
-            return None
-        why = f"a tunnel to an address, which has no name to check: only a rule for {to.authority} allows it"
-        return PermissionDenied(f"HTTP {to}: {why}", rule=ADDRESS_RULE)
+
+async def unless_gone(client: trio.SocketStream, function: Callable[[], Awaitable[T]]) -> T:
+    """Return what the function returns; cancel it if the client disconnects, and raise ``BrokenResourceError``.
+
+    A client that has closed only its sending side counts as gone, too: Linux reports both alike.
+    """
+    found: list[T | CallError] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cancel_when_gone, client, nursery.cancel_scope)
+        try:
+            found.append(await function())
+        except CallError as error:
+            found.append(error)
+        nursery.cancel_scope.cancel()
+    if not found:
+        raise trio.BrokenResourceError("the client has disconnected")
+    if isinstance(found[0], CallError):
+        raise found[0]
+    return found[0]
 
 
 async def cancel_when_gone(client: trio.SocketStream, scope: trio.CancelScope) -> None:

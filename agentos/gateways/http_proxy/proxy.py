@@ -31,7 +31,7 @@ from .dns_stub import DNSStub
 from .forward import Forward
 from .incoming import HEAD_SECONDS, READ_SIZE, Body, Incoming
 from .name_table import NameTable
-from .outgoing import Charge, Outgoing, Outgoings
+from .outgoing import Charge, OutgoingConnection, OutgoingConnections
 from .refusal import ESTABLISHED, refuse
 from .request_head import RequestHead, parse_head
 from .tunnel import Tunnel, make_buffer
@@ -65,7 +65,7 @@ class Proxy:
 
     async def serve(self, network: FilteredNetwork, caller: Caller) -> None:
         """Serve the network of one life of an agent until cancelled."""
-        outgoings = Outgoings(caller, self.authorizer, self.egress, self.ask_seconds, self.charge)
+        outgoings = OutgoingConnections(caller, self.authorizer, self.egress, self.ask_seconds, self.charge)
         await AgentProxy(self, network, caller, outgoings).serve()
 
 
@@ -76,7 +76,7 @@ class AgentProxy:
     common: Proxy
     network: FilteredNetwork
     caller: Caller
-    outgoings: Outgoings
+    outgoings: OutgoingConnections
     names: NameTable = field(factory=NameTable)
     _guest: Caller = field(init=False)  # its proxy's connections don't count towards those of its system calls
     _slots: trio.Semaphore = field(factory=lambda: trio.Semaphore(MAX_CONNECTIONS))
@@ -244,7 +244,7 @@ class AgentProxy:
             if not is_open:
                 raise
 
-    async def _run_tunnel(self, incoming: Incoming, outgoing: Outgoing) -> None:
+    async def _run_tunnel(self, incoming: Incoming, outgoing: OutgoingConnection) -> None:
         to = outgoing.destination
         if to.port == TLS_PORT and not is_address(to.host):
             await self._check_server_name(incoming, outgoing)
@@ -253,7 +253,7 @@ class AgentProxy:
             outgoing.traffic.count(sent=len(incoming.buffer))
         await Tunnel(incoming.stream, outgoing.server, self.common.buffer, outgoing.traffic).run()
 
-    async def _check_server_name(self, incoming: Incoming, outgoing: Outgoing) -> None:
+    async def _check_server_name(self, incoming: Incoming, outgoing: OutgoingConnection) -> None:
         """Receive the ClientHello, which must name the tunnel's host. Until then nothing is sent to the server."""
         reader, to = HelloReader(), outgoing.destination
         try:

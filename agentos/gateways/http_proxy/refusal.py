@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from agentos.services.http.destination import DEFAULT_PORTS, Destination
+from agentos.permissions.patterns.domains import DEFAULT_PORTS
+from agentos.services.http.destination import SCHEME_PORTS, Destination
 from agentos_sdk.errors import CallError
 
 STATUS: Mapping[str, tuple[int, str]] = {
@@ -36,9 +37,9 @@ def smallest_rule(destination: Destination) -> str:
     """The pattern that grants this destination and as little beside it as a pattern can."""
     if destination.method is None:
         host, _, port = destination.authority.rpartition(":")
-        return host if int(port) in DEFAULT_PORTS.values() else destination.authority
+        return host if int(port) in DEFAULT_PORTS else destination.authority
     host, _, port = destination.authority.rpartition(":")
-    where = host if int(port) == DEFAULT_PORTS[destination.scheme] else destination.authority
+    where = host if int(port) == SCHEME_PORTS[destination.scheme] else destination.authority
     return f"{destination.method} {where}{destination.path}"
 
 

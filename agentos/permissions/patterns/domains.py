@@ -9,11 +9,12 @@ from urllib.parse import unquote
 from msgspec import Struct
 
 from agentos.services.http.addresses import find_range, format_authority
-from agentos.services.http.destination import METHOD, TARGET, Destination, is_address, parse_host
+from agentos.services.http.destination import METHOD, SCHEME_PORTS, TARGET, Destination, is_address, parse_host
 
 from .base import BadPattern
 
-DEFAULT_PORTS = frozenset({80, 443})  # of a pattern without a port
+DEFAULT_PORTS = frozenset(SCHEME_PORTS.values())  # of a pattern without a port
+METHODS = re.compile(r"(?:GET|HEAD|POST|PUT|PATCH|DELETE|OPTIONS)(?:,[A-Z-]*)*")
 PORT = re.compile(r"[1-9][0-9]{0,4}")
 WHERE = re.compile(r"(?P<host>(?:\*\.)?\[[^\[\]]*\]|[^:\[\]]*)(?::(?P<port>.*))?")
 AMBIGUOUS = re.compile(
@@ -51,6 +52,19 @@ class DomainPattern(Struct, frozen=True):
         if self.methods is not None and what.method not in self.methods:
             return False
         return self.path is None or self._matches_path(what.path or "/", deny)
+
+    def overlaps(self, other: "DomainPattern") -> bool:
+        """Whether some request matches both, of two patterns with one host each."""
+        one_of_each = ((self.ports, other.ports), (self.methods, other.methods))
+        if self.host != other.host or any(a is not None and b is not None and not a & b for a, b in one_of_each):
+            return False
+        return self._begins(other) or other._begins(self)
+
+    def _begins(self, other: "DomainPattern") -> bool:
+        """Whether it grants the path of ``other``, or those below it."""
+        if self.path is None or other.path is None or self.path == other.path:
+            return True
+        return self.below and other.path.startswith(self.path)
 
     def names_address(self, what: Destination) -> bool:
         """Whether it grants this destination by exactly its host and port."""
@@ -129,6 +143,10 @@ def parse_domain_pattern(text: str) -> DomainPattern:
     """Parse a domain pattern; raises ``BadPattern`` if it is invalid or can never match."""
     if not text:
         raise BadPattern("an empty pattern matches nothing: write '*' for every host")
+    if METHODS.fullmatch(text):
+        raise BadPattern(
+            f"{text!r}: these are methods without a host: write '{text} *' for every host, or a host instead"
+        )
     words, _, rest = text.rpartition(" ")
     methods = _parse_methods(text, words) if " " in text else None
     if "://" in rest:

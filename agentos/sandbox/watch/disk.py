@@ -64,6 +64,7 @@ class _WatchedWorkspace(Struct, frozen=True):
 class DiskWatcher:
     """Walks the workspaces without a fixed size while :meth:`serve` runs."""
 
+    sizes: dict[int, int] = field(factory=dict)  # bytes by group, as of the last walk
     _watched: dict[int, _WatchedWorkspace] = field(factory=dict)
     _closed: dict[int, int] = field(factory=dict)  # consecutive walks that met unreadable directories
     _nonempty: trio.Event = field(factory=trio.Event)
@@ -84,6 +85,7 @@ class DiskWatcher:
         """Stop watching the group; no effect if it isn't watched."""
         watched = self._watched.pop(group, None)
         self._closed.pop(group, None)
+        self.sizes.pop(group, None)
         if watched is not None:
             os.close(watched.directory)
         if not self._watched and self._nonempty.is_set():  # otherwise serve() already waits on this event
@@ -107,6 +109,7 @@ class DiskWatcher:
             await trio.sleep(min(max(MIN_INTERVAL, INTERVAL_FACTOR * (trio.current_time() - began)), MAX_INTERVAL))
 
     def _check_usage(self, group: int, watched: _WatchedWorkspace, usage: Usage) -> None:
+        self.sizes[group] = usage.size
         exceeded = exceeded_limit(usage, watched.disk, watched.inodes)
         self._closed[group] = self._closed.get(group, 0) + 1 if usage.closed else 0
         if exceeded is None and self._closed[group] >= MAX_CLOSED_WALKS:

@@ -243,13 +243,18 @@ def read_mapped(process: Process, devices: Collection[int]) -> int:
     return total << 10
 
 
-def sum_cpu_seconds(living: Iterable[Process]) -> float | None:
-    """CPU time of these processes and of the children that they have waited for; ``None`` if none can be read."""
-    ticks = []
+def count_time_and_threads(living: Iterable[Process]) -> tuple[float | None, int | None]:
+    """CPU seconds of these processes and of the children that they have waited for; and how many threads they have.
+
+    ``None`` if none of them can be read.
+    """
+    ticks, threads = [], 0
     for process in living:
         if data := read_small_file(f"/proc/{process.pid}/stat"):
-            ticks.append(sum(map(int, data[data.rindex(b")") + 2 :].split()[11:15])))  # utime stime cutime cstime
-    return sum(ticks) / TICKS_PER_SECOND if ticks else None
+            fields = data[data.rindex(b")") + 2 :].split()
+            ticks.append(sum(map(int, fields[11:15])))  # utime stime cutime cstime
+            threads += int(fields[17])
+    return (sum(ticks) / TICKS_PER_SECOND, threads) if ticks else (None, None)
 
 
 def denies_access(process: Process) -> bool:

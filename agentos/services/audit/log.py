@@ -23,7 +23,8 @@ from outcome import Error, Outcome, Value, capture
 from agentos.database import DatabaseError
 from agentos.kernel.ports import Entry
 from agentos.private_files import display_path
-from agentos_sdk.errors import Unavailable
+from agentos.services.events import Publish, SyscallBlocked, discard
+from agentos_sdk.errors import ApprovalRefused, ApprovalRequired, PermissionDenied, Unavailable
 
 from . import query as audit_query
 from .categories import CATEGORIES, category_of
@@ -31,6 +32,7 @@ from .chain import LOST, STARTED, STOPPED, Link, QueuedEntry, Row, escape_contro
 from .flood import EntryLimiter
 from .pace import IntentPacer
 from .query import Query
+from .redaction import redact
 from .segments import MAX_COMMIT_ROWS
 from .writer import KEPT_SEGMENTS, SEGMENT_BYTES, LogWriter
 
@@ -42,6 +44,8 @@ NOTE_DELAY = 0.05  # seconds until a note is written, so that several are writte
 RETRY_DELAY = 1.0  # seconds until counts are written, and between attempts to write after a failure
 
 SWITCHABLE = frozenset(CATEGORIES) - {"kernel"}
+REFUSALS = frozenset({PermissionDenied.code, ApprovalRequired.code, ApprovalRefused.code})
+MAX_REASON_CHARS = 500  # of a refusal that is published
 KILL = "KILL"  # announced if possible and executed in any case: an agent that fills the disk must be stoppable
 
 
@@ -75,9 +79,14 @@ class AuditHealth(Struct, frozen=True):
 
 @asynccontextmanager
 async def open_audit(
-    directory: Path, version: str, *, segment_size: int = SEGMENT_BYTES, kept: int = KEPT_SEGMENTS
+    directory: Path,
+    version: str,
+    publish: Publish = discard,
+    *,
+    segment_size: int = SEGMENT_BYTES,
+    kept: int = KEPT_SEGMENTS,
 ) -> AsyncIterator["Audit"]:
-    """Open the log in ``directory``, created if missing; raises :class:`DatabaseError`.
+    """Open the log in ``directory``, created if missing; raises :class:`DatabaseError`. Refusals are published.
 
     It stays open until the block ends, cancelled or not: what is queued by then is written first. So everything that
     uses the log runs inside the block.
@@ -88,7 +97,7 @@ async def open_audit(
         begun = [QueuedEntry(kernel_entry(STARTED, f"agentos {version}"), time.time())]
         await trio.to_thread.run_sync(files.append, begun)
         async with trio.open_nursery() as nursery:
-            audit = Audit(files)
+            audit = Audit(files, publish)
             nursery.start_soon(audit.serve)
             try:
                 yield audit
@@ -105,9 +114,10 @@ async def open_audit(
 class Audit:
     """Implements :class:`agentos.kernel.ports.AuditLog`."""
 
-    def __init__(self, files: LogWriter) -> None:
+    def __init__(self, files: LogWriter, publish: Publish) -> None:
         self.directory = files.directory  # for opening files in it
         self._files = files
+        self._publish = publish
         self._disabled: set[str] = set()
         self._queue: deque[QueuedEntry | _Intent] = deque()
         self._intent_slots = trio.Semaphore(MAX_QUEUED_INTENTS)
@@ -177,10 +187,14 @@ class Audit:
         if self._disabled and self._is_disabled(entry):
             return
         entry, now = shorten_entry(entry), trio.current_time()
+        if entry.intent is None and repeated == 1 and not self._limiter.admits(entry, now):
+            self._write_by(now + RETRY_DELAY)
+            return
+        if _is_refusal(entry):
+            reason = redact(entry.reason[:MAX_REASON_CHARS])
+            self._publish(SyscallBlocked(entry.agent, entry.name, entry.call, entry.rule, reason))
         if entry.intent is None and self._is_refused_for_space(entry):
             self._limiter.count(entry, now)
-        elif entry.intent is None and repeated == 1 and not self._limiter.admits(entry, now):
-            self._write_by(now + RETRY_DELAY)
         elif len(self._queue) >= MAX_QUEUED_NOTES:
             self._limiter.count(entry, now)
             self._write_by(now + RETRY_DELAY)
@@ -274,6 +288,9 @@ class Audit:
         if self._limiter.counted:
             for each in self._limiter.take_counted(trio.current_time()):
                 self._queue.append(QueuedEntry(each.entry, time.time(), each.count))
+                if _is_refusal(each.sample):
+                    entry = each.entry
+                    self._publish(SyscallBlocked(entry.agent, entry.name, entry.call, None, entry.about))
 
     def _begin_write(self) -> None:
         """Have a thread write what is queued."""
@@ -338,6 +355,11 @@ class Audit:
                 self._lost += item.repeated
         if self._lost:
             self._write_by(trio.current_time() + RETRY_DELAY)
+
+
+def _is_refusal(entry: Entry) -> bool:
+    """Whether a rule, or a person, refused the call."""
+    return entry.decision != "allow" and entry.outcome in REFUSALS
 
 
 def _resume(intent: _Intent, result: Outcome[int | None]) -> None:

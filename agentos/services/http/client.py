@@ -24,7 +24,7 @@ from agentos_sdk.errors import CallError, QuotaExceeded, Unavailable
 from .decompression import ACCEPTED, WINDOWS, Inflater
 from .destination import MAX_URL_LENGTH, Destination
 from .egress import Egress
-from .request import Headers, Hop, Outgoing, Permit
+from .request import Headers, Hop, OutgoingRequest, Permit
 from .secrets import Redactor
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class Client:
     _has_pools: trio.Event = field(factory=trio.Event)
 
     @asynccontextmanager
-    async def request(self, number: int, outgoing: Outgoing, permit: Permit) -> AsyncIterator[Response]:
+    async def request(self, number: int, outgoing: OutgoingRequest, permit: Permit) -> AsyncIterator[Response]:
         """Send a request of the caller with that id, follow redirects, and receive the head of the response.
 
         The body is read inside the context. Raises ``Unavailable``, ``Timeout`` for a name that isn't resolved, and
@@ -224,7 +224,7 @@ class Client:
 
     @asynccontextmanager
     async def _follow(
-        self, number: int, owner: _Owner, outgoing: Outgoing, request: _InFlight
+        self, number: int, owner: _Owner, outgoing: OutgoingRequest, request: _InFlight
     ) -> AsyncIterator[Response]:
         redirects, keeps_origin = 0, True
         while True:
@@ -291,7 +291,7 @@ def replace_headers(headers: Headers, others: Headers) -> Headers:
     return [*(each for each in headers if each[0].lower() not in names), *others]
 
 
-def find_redirect(response: Response, outgoing: Outgoing, permit: Permit) -> Outgoing | None:
+def find_redirect(response: Response, outgoing: OutgoingRequest, permit: Permit) -> OutgoingRequest | None:
     """The request that a redirect asks for; None if it is none or may not be followed."""
     locations = response.values("location")
     if response.status not in REDIRECTS or len(locations) != 1 or len(locations[0]) > MAX_URL_LENGTH:
@@ -310,4 +310,4 @@ def find_redirect(response: Response, outgoing: Outgoing, permit: Permit) -> Out
         headers = [(name, value) for name, value in headers if name.lower() in FOR_ANY_HOST]
     if becomes_get:
         headers = [(name, value) for name, value in headers if name.lower() not in ABOUT_BODY]
-    return Outgoing(hop, headers, b"" if becomes_get else outgoing.body, outgoing.max_redirects)
+    return OutgoingRequest(hop, headers, b"" if becomes_get else outgoing.body, outgoing.max_redirects)

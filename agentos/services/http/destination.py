@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from .addresses import address_text, format_authority
 
-DEFAULT_PORTS = {"http": 80, "https": 443}
+SCHEME_PORTS = {"http": 80, "https": 443}
 MAX_URL_LENGTH = 8192  # characters
 MAX_NAME_LENGTH = 253  # characters of a host's name
 
@@ -51,7 +51,7 @@ class Destination(Struct, frozen=True):
         if self.method is None:
             return f"CONNECT {self.authority}"
         where = self.authority
-        if self.port == DEFAULT_PORTS[self.scheme]:
+        if self.port == SCHEME_PORTS[self.scheme]:
             where = where.rpartition(":")[0]
         return f"{self.method} {self.scheme}://{where}{self.path}"
 
@@ -76,7 +76,7 @@ def parse_url(url: str, method: str) -> tuple[Destination, str]:
     if method == "CONNECT" or not METHOD.fullmatch(method):
         raise ValueError("a method is a word in upper case such as GET or POST, and not CONNECT")
     path = target.partition("?")[0]
-    return Destination(method, host, port or DEFAULT_PORTS[scheme], path, scheme), target
+    return Destination(method, host, port or SCHEME_PORTS[scheme], path, scheme), target
 
 
 def parse_tunnel(authority: str) -> Destination:

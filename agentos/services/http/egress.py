@@ -61,12 +61,16 @@ class Egress:
         """
         proxy = self.settings.upstream_proxy
         if proxy is not None:
-            if is_address(host):
-                self._judge_all([ip_address(host)], port, judge)
+            self.judge_host(host, port, judge)
             stream = await connect_any(await self._find_addresses(owner, proxy[0]), *proxy)
             return await open_tunnel(stream, format_authority(host, port))
         addresses = await self._find_addresses(owner, host)
         return await connect_any(self._judge_all(addresses, port, judge), host, port)
+
+    def judge_host(self, host: str, port: int, judge: JudgeAddress) -> None:
+        """Judge a host that is an address, as connecting to it will; names pass. Raises as :meth:`connect` does."""
+        if is_address(host):
+            self._judge(ip_address(host), port, judge)
 
     async def _find_addresses(self, owner: int, host: str) -> Sequence[Address]:
         return [ip_address(host)] if is_address(host) else await self.resolver.resolve(owner, host)

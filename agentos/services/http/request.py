@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from agentos_sdk.errors import CallError
 
-from .destination import DEFAULT_PORTS, Destination
+from .destination import SCHEME_PORTS, Destination
 from .egress import JudgeAddress
 from .secrets import Redactor
 
@@ -35,7 +35,7 @@ class Hop(Struct, frozen=True):
     def host(self) -> str:
         """The value of ``Host``: without the scheme's port."""
         to = self.destination
-        return to.authority.removesuffix(f":{to.port}") if to.port == DEFAULT_PORTS[to.scheme] else to.authority
+        return to.authority.removesuffix(f":{to.port}") if to.port == SCHEME_PORTS[to.scheme] else to.authority
 
     @property
     def url(self) -> str:
@@ -46,7 +46,7 @@ class Hop(Struct, frozen=True):
         return self.destination.scheme, self.destination.host, self.destination.port
 
 
-class Outgoing(Struct, frozen=True):
+class OutgoingRequest(Struct, frozen=True):
     """A request: its first hop, the caller's headers, its body, and how many redirects are followed at most."""
 
     hop: Hop

@@ -9,7 +9,7 @@ import re
 import stat
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from ipaddress import ip_address
-from typing import Protocol
+from typing import Any, Protocol
 
 from attrs import define, field, frozen
 
@@ -26,6 +26,8 @@ class Place(Protocol):
     """Where a secret is sent to; a domain pattern is one."""
 
     def matches(self, what: Destination, *, deny: bool) -> bool: ...
+
+    def overlaps(self, other: Any) -> bool: ...
 
 
 @frozen
@@ -49,6 +51,12 @@ class SecretSettings:
                 return False
         return any(place.matches(destination, deny=False) for place in self.places)
 
+    def conflicts_with(self, other: "SecretSettings") -> bool:
+        """Whether both would set the same header of some request."""
+        if self.header.lower() != other.header.lower():
+            return False
+        return any(one.overlaps(another) for one in self.places for another in other.places)
+
 
 class UnreadableSecret(Exception):
     """``name`` is that of the secret; the text says why its value can't be read, without any of it."""
@@ -60,20 +68,29 @@ class UnreadableSecret(Exception):
 
 def read_value(secret: SecretSettings, environment: Mapping[str, str]) -> str:
     """The value of a secret, without white space around it; raises :class:`UnreadableSecret`. Blocks."""
-    kind, _, where = secret.source.partition(":")
+    try:
+        return read_source(secret.source, environment)
+    except ValueError as error:
+        raise UnreadableSecret(secret.name, str(error)) from None
+
+
+def read_source(source: str, environment: Mapping[str, str]) -> str:
+    """The value in ``env:NAME`` or ``file:PATH``, without white space around it. Blocks.
+
+    Raises ``ValueError`` with the reason, without any of the value.
+    """
+    kind, _, where = source.partition(":")
     try:
         text = environment.get(where) if kind == "env" else _read_file(where)
     except OSError as error:
-        raise UnreadableSecret(secret.name, f"{where} can't be read: {error.strerror}") from None
+        raise ValueError(f"{where} can't be read: {error.strerror}") from None
     except ValueError as error:
-        raise UnreadableSecret(secret.name, f"{where}: {error}") from None
+        raise ValueError(f"{where}: {error}") from None
     if text is None:
-        raise UnreadableSecret(secret.name, f"the kernel's environment has no variable {where}")
+        raise ValueError(f"the kernel's environment has no variable {where}")
     text = text.strip()
     if not MIN_LENGTH <= len(text) <= MAX_LENGTH or not _VALUE.fullmatch(text):
-        raise UnreadableSecret(
-            secret.name, f"expected {MIN_LENGTH} to {MAX_LENGTH} printable ASCII characters in one line in {where}"
-        )
+        raise ValueError(f"expected {MIN_LENGTH} to {MAX_LENGTH} printable ASCII characters in one line in {where}")
     return text
 
 
@@ -106,8 +123,9 @@ class Secrets:
     _held: Mapping[str, _Held] = field(factory=dict, repr=False)
 
     @property
-    def names(self) -> Collection[str]:
-        return self._held.keys()
+    def settings(self) -> Mapping[str, SecretSettings]:
+        """By name."""
+        return {name: held.settings for name, held in self._held.items()}
 
     def read(self, settings: Iterable[SecretSettings], environment: Mapping[str, str]) -> Mapping[str, str]:
         """The values of these secrets by name; changes nothing. Raises :class:`UnreadableSecret`. Blocks."""
@@ -152,6 +170,10 @@ class Secrets:
             for name, each in self._held.items()
             if name in names and each.settings.applies_to(destination, self.proxied)
         ]
+
+    def list_values(self) -> Sequence[str]:
+        """The values of all secrets, also former ones."""
+        return [value for held in self._held.values() for value in held.values]
 
     def redactor(self, names: Collection[str]) -> "Redactor":
         """What removes the values of these secrets from one response."""

@@ -162,9 +162,10 @@ def model_notes(model: Mapping[str, Any]) -> Iterator[str]:
     for state in model["providers"]:
         if state["state"] != "ok":
             yield describe_unavailable(state)
-    if model["waiting"] + model["in_flight"]:
-        counts = f"{model['in_flight']} with the model, {model['waiting']} waiting"
-        yield f"questions: {counts}; fairness of the last minutes {model['fairness']:.2f} (Jain's index)"
+    waiting, in_flight = len(model["waiting"]), len(model["in_flight"])
+    if waiting + in_flight:
+        counts = f"{in_flight} with the model, {waiting} waiting"
+        yield f"questions: {counts}; fairness of the last minutes {model['jain']:.2f} (Jain's index)"
 
 
 @click.command()

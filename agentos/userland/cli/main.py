@@ -38,12 +38,14 @@ COMMANDS = {
     "think": "think",
     "http": "http",
     "usage": "usage",
+    "metrics": "metrics",
     "budget": "usage",
     "permissions": "permissions",
     "approvals": "approvals",
     "approve": "approvals",
     "deny": "approvals",
     "audit": "audit",
+    "trace": "trace",
     "call": "messages",
 }
 CONFIG = Path("agentos.toml")

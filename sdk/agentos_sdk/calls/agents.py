@@ -3,16 +3,17 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from attrs import field, frozen
+from attrs import field
 
 from agentos_sdk.codec import Seconds
 from agentos_sdk.opcodes import Op
+from agentos_sdk.record import record
 from agentos_sdk.values import Backoff, InLine, Layer, Limits, LogLine, Share
 
 from .request import Request
 
 
-@frozen(kw_only=True)
+@record
 class Isolation:
     """The isolation of an agent that is in force, not the one that was requested."""
 
@@ -20,7 +21,7 @@ class Isolation:
     layers: Mapping[str, Layer]
 
 
-@frozen(kw_only=True)
+@record
 class Spawned:
     """The agent is running. ``pid`` is its process id as the kernel sees it."""
 
@@ -33,7 +34,7 @@ class Spawned:
     isolation: Isolation
 
 
-@frozen(kw_only=True)
+@record
 class Spawn(Request[Spawned]):
     """Start an agent: exactly one of ``script`` and ``command``.
 
@@ -67,7 +68,7 @@ class Spawn(Request[Spawned]):
     permissions: object = None
 
 
-@frozen(kw_only=True)
+@record
 class Killed:
     """The agent has ended for good."""
 
@@ -75,7 +76,7 @@ class Killed:
     agent_id: int
 
 
-@frozen(kw_only=True)
+@record
 class Kill(Request[Killed]):
     """Stop an agent for good, whatever its restart type: SIGTERM, ``grace`` seconds, SIGKILL.
 
@@ -89,7 +90,7 @@ class Kill(Request[Killed]):
     grace: Seconds | None = None
 
 
-@frozen(kw_only=True)
+@record
 class AgentInfo:
     """One agent in the reply of LIST.
 
@@ -125,7 +126,7 @@ class AgentInfo:
     budget_renews_at: float | None = None
 
 
-@frozen(kw_only=True)
+@record
 class List(Request[Sequence[AgentInfo]]):
     """List the agents that are alive or will be restarted; with ``all`` also those that have ended for good.
 
@@ -137,7 +138,7 @@ class List(Request[Sequence[AgentInfo]]):
     all: bool = False
 
 
-@frozen(kw_only=True)
+@record
 class Exited:
     """How an agent ended: ``exit_code``, or the number of the ``signal`` that killed it; ``reason`` is for people."""
 
@@ -147,7 +148,7 @@ class Exited:
     reason: str
 
 
-@frozen(kw_only=True)
+@record
 class Wait(Request[Exited]):
     """Wait until an agent has ended for good (a restart doesn't count); at most ``timeout`` seconds."""
 
@@ -158,13 +159,13 @@ class Wait(Request[Exited]):
     timeout: Seconds | None = None
 
 
-@frozen(kw_only=True)
+@record
 class AgentState:
     name: str
     state: str
 
 
-@frozen(kw_only=True)
+@record
 class Changed:
     """The states of the agents that the call was about, members of groups included."""
 
@@ -172,7 +173,7 @@ class Changed:
     agents: Sequence[AgentState]
 
 
-@frozen(kw_only=True)
+@record
 class Start(Request[Changed]):
     """Start declared agents and groups that have ended, in order: exactly one of ``name`` and ``names``.
 
@@ -186,7 +187,7 @@ class Start(Request[Changed]):
     names: Sequence[str] | None = None
 
 
-@frozen(kw_only=True)
+@record
 class Stop(Request[Changed]):
     """Stop declared agents and groups until START: exactly one of ``name`` and ``names``.
 
@@ -200,7 +201,7 @@ class Stop(Request[Changed]):
     keep: bool = False
 
 
-@frozen(kw_only=True)
+@record
 class Restart(Request[Changed]):
     """Stop agents and groups and start them again: exactly one of ``name`` and ``names``.
 
@@ -213,14 +214,14 @@ class Restart(Request[Changed]):
     names: Sequence[str] | None = None
 
 
-@frozen(kw_only=True)
+@record
 class Paused:
     success: bool = True
     paused: bool
     agent_id: int
 
 
-@frozen(kw_only=True)
+@record
 class Pause(Request[Paused]):
     """Stop an agent's process group (SIGSTOP) until RESUME. Exactly one of ``name`` and ``id``."""
 
@@ -230,14 +231,14 @@ class Pause(Request[Paused]):
     id: int | None = None
 
 
-@frozen(kw_only=True)
+@record
 class Resumed:
     success: bool = True
     resumed: bool
     agent_id: int
 
 
-@frozen(kw_only=True)
+@record
 class Resume(Request[Resumed]):
     """Continue a paused agent. Exactly one of ``name`` and ``id``."""
 
@@ -247,7 +248,7 @@ class Resume(Request[Resumed]):
     id: int | None = None
 
 
-@frozen(kw_only=True)
+@record
 class TreeReply:
     """``tree`` is the root: ``name``, ``type``, and for a supervisor ``strategy``, ``children`` and so on, nested."""
 
@@ -255,7 +256,7 @@ class TreeReply:
     tree: Mapping[str, Any]
 
 
-@frozen(kw_only=True)
+@record
 class Tree(Request[TreeReply]):
     """The current supervision tree."""
 
@@ -263,7 +264,7 @@ class Tree(Request[TreeReply]):
     reply = TreeReply
 
 
-@frozen(kw_only=True)
+@record
 class LogsReply:
     """``missed`` is the number of lines before the first of these that were dropped because they were read too late."""
 
@@ -272,7 +273,7 @@ class LogsReply:
     missed: int = 0
 
 
-@frozen(kw_only=True)
+@record
 class Logs(Request[LogsReply]):
     """The last lines of an agent's output. ``follow`` streams new ones, as CHUNKs of ``lines`` and ``missed``.
 

@@ -3,10 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, TypeAlias
 
-from attrs import frozen
-
 from agentos_sdk.codec import Rule, Text
 from agentos_sdk.opcodes import Op
+from agentos_sdk.record import record
 
 from .request import Request
 
@@ -17,7 +16,7 @@ Number: TypeAlias = Annotated[int, Rule(lambda number: 0 <= number < 1 << 63, "a
 Page: TypeAlias = Annotated[int, Rule(lambda limit: 1 <= limit <= 1000, "a whole number from 1 to 1000")]
 
 
-@frozen(kw_only=True)
+@record
 class AuditEntry:
     """One entry of the audit log.
 
@@ -45,7 +44,7 @@ class AuditEntry:
     hash: str
 
 
-@frozen(kw_only=True)
+@record
 class AuditLog:
     """Entries, oldest first."""
 
@@ -54,7 +53,7 @@ class AuditLog:
     count: int
 
 
-@frozen(kw_only=True)
+@record
 class GetAuditLog(Request[AuditLog]):
     """Get the newest ``limit`` entries; with ``since_id`` the first entries after that one."""
 
@@ -66,7 +65,7 @@ class GetAuditLog(Request[AuditLog]):
     limit: Page = 100
 
 
-@frozen(kw_only=True)
+@record
 class AuditConfig:
     """For each category: whether allowed calls without an intent entry are logged."""
 
@@ -74,7 +73,7 @@ class AuditConfig:
     config: Mapping[str, bool]
 
 
-@frozen(kw_only=True)
+@record
 class SetAuditConfig(Request[AuditConfig]):
     """Switch the logging of allowed calls on or off, until the kernel ends; None leaves a switch unchanged."""
 

@@ -3,15 +3,14 @@
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from attrs import frozen
-
 from agentos_sdk.codec import Rule, Text
 from agentos_sdk.opcodes import Op
+from agentos_sdk.record import record
 
 from .request import Request
 
 
-@frozen(kw_only=True)
+@record
 class Accepted:
     """The reply to a call with ``async``, before it has begun; its own reply comes by ASYNC_POLL."""
 
@@ -21,7 +20,7 @@ class Accepted:
     status: Literal["accepted"] = "accepted"
 
 
-@frozen(kw_only=True)
+@record
 class AsyncResult:
     """The reply of one call: ``payload`` is its body, JSON as text."""
 
@@ -31,7 +30,7 @@ class AsyncResult:
     payload: Text
 
 
-@frozen(kw_only=True)
+@record
 class AsyncResults:
     """The calls that were answered first."""
 
@@ -40,7 +39,7 @@ class AsyncResults:
     count: int
 
 
-@frozen(kw_only=True)
+@record
 class AsyncPoll(Request[AsyncResults]):
     """Collect the replies of the caller's calls with ``async``, at most ``max``. Doesn't wait."""
 

@@ -3,15 +3,14 @@
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from attrs import frozen
-
 from agentos_sdk.codec import Rule
 from agentos_sdk.opcodes import Op
+from agentos_sdk.record import record
 
 from .request import Request
 
 
-@frozen(kw_only=True)
+@record
 class Welcome:
     """The identity that the kernel assigned to this connection, and the kernel's features."""
 
@@ -23,7 +22,7 @@ class Welcome:
     features: Mapping[str, bool]
 
 
-@frozen(kw_only=True)
+@record
 class Hello(Request[Welcome]):
     """Choose the protocol version; ``as_``, ``level`` and ``permissions`` reduce the connection's rights for good.
 
@@ -40,7 +39,7 @@ class Hello(Request[Welcome]):
     approval_timeout: Annotated[float, Rule(lambda seconds: seconds >= 0, "0 or more seconds")] | None = None
 
 
-@frozen(kw_only=True)
+@record
 class Withdrawn:
     """``cancelled`` is false if the request was already answered or never existed."""
 
@@ -48,7 +47,7 @@ class Withdrawn:
     cancelled: bool
 
 
-@frozen(kw_only=True)
+@record
 class Cancel(Request[Withdrawn]):
     """Cancel the request with that id on the same connection; its reply is the error ``cancelled``."""
 

@@ -4,10 +4,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, TypeAlias
 
-from attrs import field, frozen
+from attrs import field
 
 from agentos_sdk.codec import Rule, Seconds, Text
 from agentos_sdk.opcodes import Op
+from agentos_sdk.record import record
 
 from .request import Request, RequestId
 
@@ -16,7 +17,7 @@ Offset: TypeAlias = Annotated[int, Rule(lambda offset: offset >= 0, "a whole num
 Encoding: TypeAlias = Literal["utf-8", "base64"]
 
 
-@frozen(kw_only=True)
+@record
 class Content:
     """``content`` is the requested part, ``size`` the size of the whole file in bytes."""
 
@@ -25,7 +26,7 @@ class Content:
     size: int
 
 
-@frozen(kw_only=True)
+@record
 class Read(Request[Content]):
     """Read a file, or ``limit`` bytes of it from ``offset`` on."""
 
@@ -37,7 +38,7 @@ class Read(Request[Content]):
     encoding: Encoding = "utf-8"
 
 
-@frozen(kw_only=True)
+@record
 class Written:
     """The number of bytes written."""
 
@@ -45,7 +46,7 @@ class Written:
     bytes_written: int
 
 
-@frozen(kw_only=True)
+@record
 class Write(Request[Written]):
     """Write ``content`` to a file: replace it atomically, or (``append``) append to it."""
 
@@ -57,7 +58,7 @@ class Write(Request[Written]):
     encoding: Encoding = "utf-8"
 
 
-@frozen(kw_only=True)
+@record
 class Executed:
     """The end of a command.
 
@@ -72,7 +73,7 @@ class Executed:
     truncated: bool
 
 
-@frozen(kw_only=True)
+@record
 class Output:
     """A CHUNK of a streamed command: new output on one of its two streams."""
 
@@ -84,7 +85,7 @@ Length: TypeAlias = Annotated[int, Rule(lambda length: 1 <= length <= 0xFFFF, "a
 TERM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+_-]{0,63}")
 
 
-@frozen(kw_only=True)
+@record
 class Terminal:
     """The size of a terminal, and its type as in the variable TERM."""
 
@@ -93,7 +94,7 @@ class Terminal:
     term: Annotated[str, Rule(TERM_NAME.fullmatch, "a terminal's type, such as xterm-256color")] = "xterm"
 
 
-@frozen(kw_only=True)
+@record
 class Input:
     """A CHUNK that the client sends to a command with a terminal.
 
@@ -105,7 +106,7 @@ class Input:
     eof: bool = False
 
 
-@frozen(kw_only=True)
+@record
 class Exec(Request[Executed]):
     """Run ``command``, a bash command line or an argv, for the caller or in an agent's jail.
 

@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from typing import Annotated, TypeAlias
 
-from attrs import field, frozen
+from attrs import field
 
 from agentos_sdk.codec import Rule, Seconds, Text
 from agentos_sdk.opcodes import Op
+from agentos_sdk.record import record
 
 from .host import Encoding
 from .request import Request, RequestId
@@ -22,7 +23,7 @@ Redirects: TypeAlias = Annotated[
 ]
 
 
-@frozen(kw_only=True)
+@record
 class HTTPResponse:
     """A server's response, of any status. ``url`` is where it comes from, after redirects.
 
@@ -41,7 +42,7 @@ class HTTPResponse:
     elapsed_ms: float
 
 
-@frozen(kw_only=True)
+@record
 class HTTPPart:
     """A CHUNK of a streamed response: the first one has all but a body, the others a part of the body."""
 
@@ -52,7 +53,7 @@ class HTTPPart:
     encoding: Encoding = "utf-8"
 
 
-@frozen(kw_only=True)
+@record
 class HTTP(Request[HTTPResponse]):
     """Send an HTTP request, and wait for the response at most ``timeout`` seconds in all.
 

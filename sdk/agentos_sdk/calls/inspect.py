@@ -3,16 +3,15 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from attrs import frozen
-
 from agentos_sdk.opcodes import Op
+from agentos_sdk.record import record
 from agentos_sdk.values import End, HostIds, InLine, Limits, ResourceUsage, Waits
 
 from .agents import Isolation
 from .request import Request
 
 
-@frozen(kw_only=True)
+@record
 class Budget:
     """A budget of ``what`` (tokens, calls or money): ``most`` in each window of ``per`` seconds; ``name`` is its owner.
 
@@ -32,7 +31,7 @@ class Budget:
     refuses: bool = False
 
 
-@frozen(kw_only=True)
+@record
 class Spent:
     """Questions asked since the kernel started, and their tokens."""
 
@@ -42,7 +41,7 @@ class Spent:
     thinking: int
 
 
-@frozen(kw_only=True)
+@record
 class ModelState:
     """Whether a model can be called now; ``name`` is the provider's.
 
@@ -58,7 +57,7 @@ class ModelState:
     reason: str | None
 
 
-@frozen(kw_only=True)
+@record
 class Model:
     """An agent's place in the queue for the model, its use of the model, and every budget that applies to it.
 
@@ -73,7 +72,7 @@ class Model:
     providers: Sequence[ModelState] = ()
 
 
-@frozen(kw_only=True)
+@record
 class Relative:
     """A short reference to another agent."""
 
@@ -82,7 +81,7 @@ class Relative:
     state: str
 
 
-@frozen(kw_only=True)
+@record
 class Started:
     """What an agent was started with; ``env`` holds only the names of variables.
 
@@ -105,7 +104,7 @@ class Started:
     shutdown: float | str
 
 
-@frozen(kw_only=True)
+@record
 class Health:
     """How an agent's health is watched, and what was found in its present life or the last.
 
@@ -126,7 +125,7 @@ class Health:
     problem: str | None
 
 
-@frozen(kw_only=True)
+@record
 class Inspected:
     """Everything about one agent.
 
@@ -162,7 +161,7 @@ class Inspected:
     upstream_proxy: str | None
 
 
-@frozen(kw_only=True)
+@record
 class Inspect(Request[Inspected]):
     """Inspect one agent: exactly one of ``name`` and ``id``."""
 

@@ -2,22 +2,21 @@
 
 from collections.abc import Mapping, Sequence
 
-from attrs import frozen
-
 from agentos_sdk.codec import Seconds
 from agentos_sdk.opcodes import Op
+from agentos_sdk.record import record
 
 from .inspect import ModelState
 from .request import Request
 
 
-@frozen(kw_only=True)
+@record
 class Stopping:
     success: bool = True
     stopping: bool
 
 
-@frozen(kw_only=True)
+@record
 class Shutdown(Request[Stopping]):
     """Stop the kernel: all agents in order, then the kernel itself, which closes all connections.
 
@@ -29,7 +28,7 @@ class Shutdown(Request[Stopping]):
     grace: Seconds | None = None
 
 
-@frozen(kw_only=True)
+@record
 class Attention:
     """Something for a person to act on: its ``kind``, the agent's ``name`` if it is about one, and a sentence.
 
@@ -41,7 +40,7 @@ class Attention:
     text: str
 
 
-@frozen(kw_only=True)
+@record
 class AuditStatus:
     """The audit log: the number of the last entry on disk, and of entries that are lost so far.
 
@@ -55,7 +54,7 @@ class AuditStatus:
     problem: str | None
 
 
-@frozen(kw_only=True)
+@record
 class KernelStatus:
     """The kernel's state. ``agents`` are counted by state; those that have ended are, too.
 
@@ -74,7 +73,7 @@ class KernelStatus:
     config: str | None
 
 
-@frozen(kw_only=True)
+@record
 class Status(Request[KernelStatus]):
     """Get the state of the kernel as a whole, and what needs attention."""
 

@@ -3,15 +3,14 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from attrs import frozen
-
 from agentos_sdk.codec import Seconds
 from agentos_sdk.opcodes import Op
+from agentos_sdk.record import record
 
 from .request import Request
 
 
-@frozen(kw_only=True)
+@record
 class Sent:
     """``delivered_to`` is the receiver's id."""
 
@@ -19,7 +18,7 @@ class Sent:
     delivered_to: int
 
 
-@frozen(kw_only=True)
+@record
 class Send(Request[Sent]):
     """Send a message to one mailbox; exactly one of ``to`` (an id or a name) and ``to_name``."""
 
@@ -30,7 +29,7 @@ class Send(Request[Sent]):
     to_name: str | None = None
 
 
-@frozen(kw_only=True)
+@record
 class Message:
     """A received message. ``sent_at`` is seconds since the epoch, ``age_ms`` milliseconds since it was sent.
 
@@ -47,7 +46,7 @@ class Message:
     age_ms: int
 
 
-@frozen(kw_only=True)
+@record
 class Received:
     """The oldest messages, in the order they were sent (per sender)."""
 
@@ -56,7 +55,7 @@ class Received:
     messages: Sequence[Message]
 
 
-@frozen(kw_only=True)
+@record
 class Recv(Request[Received]):
     """Receive the oldest messages of the caller's mailbox, at most ``max``.
 
@@ -70,7 +69,7 @@ class Recv(Request[Received]):
     wait: bool = True
 
 
-@frozen(kw_only=True)
+@record
 class Delivered:
     """``full`` lists the receivers that got nothing because their mailbox was full."""
 
@@ -79,7 +78,7 @@ class Delivered:
     full: Sequence[str] = ()
 
 
-@frozen(kw_only=True)
+@record
 class Broadcast(Request[Delivered]):
     """Send a message to all mailboxes."""
 
@@ -89,7 +88,7 @@ class Broadcast(Request[Delivered]):
     include_self: bool = False
 
 
-@frozen(kw_only=True)
+@record
 class Registered:
     """The caller can be reached by ``name`` from now on."""
 
@@ -98,7 +97,7 @@ class Registered:
     name: str
 
 
-@frozen(kw_only=True)
+@record
 class Register(Request[Registered]):
     """Add a name under which the caller's mailbox can be reached."""
 

@@ -3,15 +3,16 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from attrs import field, frozen
+from attrs import field
 
 from agentos_sdk.codec import Rule
 from agentos_sdk.opcodes import Op
+from agentos_sdk.record import record
 
 from .request import Request
 
 
-@frozen(kw_only=True)
+@record
 class Answer:
     """A decision of a person that is remembered: ``agent`` may (``allow``) or may not do ``call`` to ``object``.
 
@@ -33,7 +34,7 @@ class Answer:
     until: float | None
 
 
-@frozen(kw_only=True)
+@record
 class PermsReply:
     """``permissions`` is the set in the form that SET_PERMS takes.
 
@@ -46,7 +47,7 @@ class PermsReply:
     answers: Sequence[Answer] = ()
 
 
-@frozen(kw_only=True)
+@record
 class GetPerms(Request[PermsReply]):
     """Get the permissions of an agent, or of the caller."""
 
@@ -55,13 +56,13 @@ class GetPerms(Request[PermsReply]):
     agent_id: int | None = None
 
 
-@frozen(kw_only=True)
+@record
 class PermsSet:
     success: bool = True
     agent_id: int
 
 
-@frozen(kw_only=True)
+@record
 class SetPerms(Request[PermsSet]):
     """Replace an agent's permissions.
 
@@ -75,7 +76,7 @@ class SetPerms(Request[PermsSet]):
     permissions: object = None
 
 
-@frozen(kw_only=True)
+@record
 class Explained:
     """The ``decision``, the ``rule`` that made it, and the ``reason`` as a sentence."""
 
@@ -85,7 +86,7 @@ class Explained:
     reason: str
 
 
-@frozen(kw_only=True)
+@record
 class Explain(Request[Explained]):
     """What would be decided if ``agent`` (a name or an id) made ``call`` with ``args``; nothing is executed."""
 
@@ -96,7 +97,7 @@ class Explain(Request[Explained]):
     args: Mapping[str, Any] = field(factory=dict)
 
 
-@frozen(kw_only=True)
+@record
 class Pending:
     """A call that waits for a person's approval.
 
@@ -115,7 +116,7 @@ class Pending:
     caller_present: bool
 
 
-@frozen(kw_only=True)
+@record
 class ApprovalsReply:
     """``pending``: all that waits, the first of each agent first, so that no agent hides another's."""
 
@@ -123,7 +124,7 @@ class ApprovalsReply:
     pending: Sequence[Pending]
 
 
-@frozen(kw_only=True)
+@record
 class Approvals(Request[ApprovalsReply]):
     """List the calls that wait for a person's approval; with ``follow`` again whenever the list changes.
 
@@ -135,13 +136,13 @@ class Approvals(Request[ApprovalsReply]):
     follow: bool = False
 
 
-@frozen(kw_only=True)
+@record
 class Decided:
     success: bool = True
     id: int
 
 
-@frozen(kw_only=True)
+@record
 class Decide(Request[Decided]):
     """Allow or refuse a call that waits for approval; only for the operator.
 

@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from attrs import frozen
-
 from agentos_sdk.opcodes import Op
+from agentos_sdk.record import record
 
 from .request import Request
 
 
-@frozen(kw_only=True)
+@record
 class Change:
     """What happens to an agent or a group of the configuration file, and the fields that differ."""
 
@@ -19,7 +18,7 @@ class Change:
     fields: Sequence[str] = ()
 
 
-@frozen(kw_only=True)
+@record
 class Reloaded:
     """``settings`` are keys outside of agents and groups that hold from now on.
 
@@ -32,7 +31,7 @@ class Reloaded:
     kernel_restart: Sequence[str] = ()
 
 
-@frozen(kw_only=True)
+@record
 class Reload(Request[Reloaded]):
     """Read the configuration file again, and change what differs; other agents go on.
 

@@ -15,3 +15,4 @@ class Request(Generic[Reply]):
 
     op: ClassVar[Op]
     reply: ClassVar[Any]
+    __attrs_attrs__: ClassVar[Any]  # the decorator of a request sets it

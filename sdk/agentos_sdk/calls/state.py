@@ -4,10 +4,9 @@ import re
 from collections.abc import Sequence
 from typing import Annotated, TypeAlias
 
-from attrs import frozen
-
 from agentos_sdk.codec import Rule, Seconds
 from agentos_sdk.opcodes import Op
+from agentos_sdk.record import record
 from agentos_sdk.values import Scope
 
 from .request import Request
@@ -35,7 +34,7 @@ Holder: TypeAlias = Annotated[str, Rule(lambda name: 1 <= len(name) <= 1000, "th
 Page: TypeAlias = Annotated[int, Rule(lambda limit: 1 <= limit <= 1000, "a whole number from 1 to 1000")]
 
 
-@frozen(kw_only=True)
+@record
 class Stored:
     """The value is on disk. ``version`` is higher than any that a key of this scope has had."""
 
@@ -44,7 +43,7 @@ class Stored:
     version: int
 
 
-@frozen(kw_only=True)
+@record
 class Store(Request[Stored]):
     """Store ``value``, any JSON, under ``key``; after ``ttl`` seconds it doesn't exist any more.
 
@@ -61,7 +60,7 @@ class Store(Request[Stored]):
     if_version: Version | None = None
 
 
-@frozen(kw_only=True)
+@record
 class Fetched:
     """``scope`` is where the key was found, ``expires_in`` seconds, None if it doesn't expire.
 
@@ -76,7 +75,7 @@ class Fetched:
     expires_in: float | None = None
 
 
-@frozen(kw_only=True)
+@record
 class Fetch(Request[Fetched]):
     """Fetch the value of ``key``; without ``scope`` the first one of session, agent and global that has it.
 
@@ -91,7 +90,7 @@ class Fetch(Request[Fetched]):
     agent: Holder | None = None
 
 
-@frozen(kw_only=True)
+@record
 class Deleted:
     """``deleted`` is false, and ``scope`` None, if there was no such key."""
 
@@ -100,7 +99,7 @@ class Deleted:
     scope: Scope | None
 
 
-@frozen(kw_only=True)
+@record
 class Delete(Request[Deleted]):
     """Delete ``key``; without ``scope`` in the first one of session, agent and global that has it.
 
@@ -114,7 +113,7 @@ class Delete(Request[Deleted]):
     if_version: Version | None = None
 
 
-@frozen(kw_only=True)
+@record
 class KeyList:
     """Keys in the order of their code points; ``scopes`` says for each where FETCH would find it.
 
@@ -128,7 +127,7 @@ class KeyList:
     next: str | None = None
 
 
-@frozen(kw_only=True)
+@record
 class Keys(Request[KeyList]):
     """List the keys that begin with ``prefix`` and that the caller may fetch, at most ``limit``.
 

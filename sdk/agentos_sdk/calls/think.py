@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
-from attrs import field, frozen
+from attrs import field
 
 from agentos_sdk.codec import Rule, Seconds, Text
 from agentos_sdk.opcodes import Op
+from agentos_sdk.record import record
 from agentos_sdk.values import ThinkingLevel, Tool, ToolCall, ToolChoice, Usage
 
 from .request import Request, RequestId
@@ -36,7 +37,7 @@ Stop: TypeAlias = Annotated[str, Rule(bool, "some text")]
 Stops: TypeAlias = Annotated[Sequence[Stop], Rule(lambda stops: len(stops) <= MAX_STOPS, f"at most {MAX_STOPS} texts")]
 
 
-@frozen(kw_only=True)
+@record
 class Image:
     """``data`` is the file in base64."""
 
@@ -50,7 +51,7 @@ class Image:
         return b"".join(a2b_base64(data[at : at + DECODED_CHARS]) for at in range(0, len(data), DECODED_CHARS))
 
 
-@frozen(kw_only=True)
+@record
 class Part:
     """A part of a message: type text with ``text``, or type image with ``data`` in base64 and ``mime_type``."""
 
@@ -73,7 +74,7 @@ class Part:
         return Image(data=self.data, mime_type=self.mime_type or "image/jpeg")
 
 
-@frozen(kw_only=True)
+@record
 class Message:
     """One turn of a conversation. System messages are instructions, at any position.
 
@@ -109,7 +110,7 @@ class Message:
         return [part.image for part in self.content or () if part.image]
 
 
-@frozen(kw_only=True)
+@record
 class Thought:
     """The whole answer. ``tokens`` is the sum of ``usage``.
 
@@ -134,14 +135,14 @@ class Thought:
         return Message(role="assistant", content=self.content, tool_calls=self.tool_calls)
 
 
-@frozen(kw_only=True)
+@record
 class Delta:
     """A CHUNK of a streamed answer: the new text."""
 
     delta: Text
 
 
-@frozen(kw_only=True)
+@record
 class Think(Request[Thought]):
     """Ask the model: ``prompt``, with the conversation before it in ``messages``, or ``messages`` alone.
 
@@ -200,7 +201,7 @@ class Think(Request[Thought]):
         return "\n\n".join(text for text in (self.system_instruction, *said) if text) or None
 
 
-@frozen(kw_only=True)
+@record
 class Reported:
     """``tokens`` is what the kernel itself has counted for the caller since it was created.
 
@@ -212,7 +213,7 @@ class Reported:
     quota_exceeded: bool
 
 
-@frozen(kw_only=True)
+@record
 class LLMReport(Request[Reported]):
     """``tokens`` is what the caller reports as used. It has no effect: the kernel counts by itself."""
 

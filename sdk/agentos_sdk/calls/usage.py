@@ -2,15 +2,14 @@
 
 from collections.abc import Sequence
 
-from attrs import frozen
-
 from agentos_sdk.codec import Seconds
 from agentos_sdk.opcodes import Op
+from agentos_sdk.record import record
 
 from .request import Request
 
 
-@frozen(kw_only=True)
+@record
 class DayUsage:
     """What one agent has used on one day of UTC, such as ``2026-11-22``.
 
@@ -27,7 +26,7 @@ class DayUsage:
     peak_memory_bytes: int | None
 
 
-@frozen(kw_only=True)
+@record
 class UsageReply:
     """By day and name, the oldest day first."""
 
@@ -35,7 +34,7 @@ class UsageReply:
     usage: Sequence[DayUsage]
 
 
-@frozen(kw_only=True)
+@record
 class Usage(Request[UsageReply]):
     """What agents have used by day: one, or all without ``name``.
 

@@ -332,6 +332,20 @@ async def test_a_connection_that_is_not_opened_in_time_is_a_timeout(monkeypatch:
     assert here.outcomes()[0].endswith(": timeout")
 
 
+async def test_a_client_that_gives_up_while_its_tunnel_is_opened_holds_nothing() -> None:
+    async with world() as here:
+        here.dns.silent.add("api.test")
+        here.grant(allow=["api.test"])
+        async with await here.connect() as stream:
+            await stream.send_all(b"CONNECT api.test:443 HTTP/1.1\r\nHost: api.test:443\r\n\r\n")
+            while not here.dns.asked:
+                await trio.sleep(0.01)
+        while not here.outcomes():
+            await trio.sleep(0.01)
+
+        assert here.outcomes() == ["CONNECT api.test:443: cancelled"]
+
+
 async def test_a_server_that_is_down_or_unknown_is_a_bad_gateway() -> None:
     async with world(LOCAL) as here:
         port = await here.serve(drop)

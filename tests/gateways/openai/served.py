@@ -22,6 +22,7 @@ from agentos.kernel.table import Table
 from agentos.llm import budgets
 from agentos.llm.ask import ProviderClient
 from agentos.llm.budgets import Budgets
+from agentos.llm.contents import Asker
 from agentos.llm.jobs import ThinkResult
 from agentos.llm.line import Line
 from agentos.llm.providers.choose import ProviderChoice, connect
@@ -69,14 +70,18 @@ class Watched(Line):
         self._here, self._before = here, before
 
     async def think(
-        self, queue_path: QueuePath, question: Question, said: Callable[[str], None] | None = None
+        self,
+        queue_path: QueuePath,
+        question: Question,
+        on_text: Callable[[str], None] | None = None,
+        asker: Asker | None = None,
     ) -> ThinkResult:
         self._here.asked.append(question)
         outcome = "cancelled"
         try:
             if self._before is not None:
                 self._before(question)
-            thought = await super().think(queue_path, question, said)
+            thought = await super().think(queue_path, question, on_text, asker)
             outcome = "answered"
         except trio.Cancelled:
             raise

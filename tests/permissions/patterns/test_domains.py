@@ -191,6 +191,8 @@ def test_an_address_that_is_not_public_is_granted_by_address_and_port_alone(host
         ("*.127.0.0.1", "IP address has no subdomains"),
         ("*.[::1]", "IP address has no subdomains"),
         ("a b.com", "upper case"),
+        ("GET", "methods without a host: write 'GET \\*' for every host"),
+        ("GET,HEAD", "methods without a host"),
         ("example.com\n", "no host"),
         ("user@example.com", "letters"),
         ("exam?le.com", "letters"),

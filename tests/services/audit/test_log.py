@@ -16,6 +16,7 @@ from agentos.services.audit.log import Audit, open_audit
 from agentos.services.audit.pace import IntentPacer
 from agentos.services.audit.query import Query
 from agentos.services.audit.verify import verify_log
+from agentos.services.events import Event, SyscallBlocked
 from agentos_sdk.errors import Unavailable
 
 from .audited import DENIED, READ, WRITE, entry, found, sound, told, written
@@ -131,6 +132,24 @@ async def test_a_flood_is_counted_and_delays_nobody(tmp_path: Path) -> None:
     assert sum(row.repeated for row in flooder) == 100_000
     assert next(row.about for row in flooder if row.repeated > 1).endswith(" more of READ denied within 1 s")
     assert [row.about for row in rows if row.agent == 8] == ["/etc/shadow"]
+
+
+async def test_refusals_are_published_and_of_a_flood_their_number(tmp_path: Path) -> None:
+    published = list[Event]()
+    asked = entry("x", decision="ask", phase="outcome")
+    async with open_audit(tmp_path / "audit", "1.0", published.append) as audit:
+        audit.note(READ)
+        audit.note(replace(asked, outcome="requested"))
+        audit.note(replace(asked, outcome="approval_refused", reason="a person said no to password=hunter2"))
+        for _ in range(10_000):
+            audit.note(replace(DENIED, reason="READ /etc/shadow: denied"))
+
+    refused, *denied, counted = published
+    assert refused == SyscallBlocked(7, "worker", "WRITE", asked.rule, "a person said no to password=[redacted]")
+    assert isinstance(counted, SyscallBlocked)
+    assert set(denied) == {SyscallBlocked(7, "worker", "READ", DENIED.rule, "READ /etc/shadow: denied")}
+    assert (counted.call, counted.rule) == ("READ", None)
+    assert counted.reason == f"and {10_000 - len(denied)} more of READ denied within 1 s"
 
 
 async def test_more_than_can_wait_is_counted_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import trio.testing
 from agentos.services.http.client import MAX_REQUESTS, Client
 from agentos.services.http.destination import Destination
 from agentos.services.http.egress import Egress
-from agentos.services.http.request import Hop, Outgoing, Permit
+from agentos.services.http.request import Hop, OutgoingRequest, Permit
 from agentos_sdk.errors import CallError, PermissionDenied
 
 from .test_secret_requests import Server, allow, follow, plain, serving
@@ -15,10 +15,10 @@ from .test_secret_requests import Server, allow, follow, plain, serving
 OWNER = 7
 
 
-def to(server: Server, path: str) -> Outgoing:
+def to(server: Server, path: str) -> OutgoingRequest:
     hop = follow("GET", f"http://127.0.0.1:{server.port}{path}")
     assert hop is not None
-    return Outgoing(hop, max_redirects=5)
+    return OutgoingRequest(hop, max_redirects=5)
 
 
 async def test_a_request_that_is_denied_while_it_waits_for_its_turn_is_not_sent() -> None:

@@ -12,7 +12,7 @@ from agentos.permissions.patterns.domains import parse_domain_pattern
 from agentos.services.http.client import Client
 from agentos.services.http.destination import Destination, parse_url
 from agentos.services.http.egress import Egress, JudgeAddress
-from agentos.services.http.request import Headers, Hop, Outgoing, Permit
+from agentos.services.http.request import Headers, Hop, OutgoingRequest, Permit
 from agentos.services.http.secrets import MARK, Secrets, SecretSettings
 from agentos.services.http.settings import HttpSettings
 from agentos_sdk.errors import Unavailable
@@ -90,7 +90,7 @@ async def send(
     assert hop is not None
     client = Client(Egress(HttpSettings()))
     try:
-        async with client.request(1, Outgoing(hop, headers, max_redirects=5), permit) as response:
+        async with client.request(1, OutgoingRequest(hop, headers, max_redirects=5), permit) as response:
             body, truncated = await response.read_all(1 << 20)
             assert not truncated
             return Reply(response.status, response.headers, bytes(body))

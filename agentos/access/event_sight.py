@@ -1,0 +1,63 @@
+"""Which events a caller may see: the callers above and below it, and what its rules say."""
+
+from attrs import frozen
+
+from agentos.agents.registry import Registry
+from agentos.kernel.caller import Caller
+from agentos.kernel.ports import Right
+from agentos.permissions.authorizer import PermissionAuthorizer
+from agentos.services.event_log.record import OPERATOR, Party
+from agentos.services.event_log.subscription import Sight
+from agentos_sdk.errors import NotFound
+
+
+def list_above(registry: Registry, number: int) -> tuple[Party, ...]:
+    """The ancestors of an agent, nearest first, and the guest that spawned the topmost of them."""
+    found: list[Party] = []
+    agent = registry.get(number)
+    while agent is not None:
+        if agent.parent is None and agent.guest is not None:
+            found.append(f"guest {agent.guest}")
+        agent = agent.parent
+        if agent is not None:
+            found.append(agent.id)
+    return tuple(found)
+
+
+def family_of(caller: Caller) -> str:
+    """What the connections of the operator, or of one guest, have in common; empty for an agent."""
+    return "" if caller.kind == "agent" else OPERATOR if caller.kind == "operator" else f"guest {caller.name}"
+
+
+@frozen
+class CallerRules:
+    """Implements :class:`agentos.services.event_log.subscription.Judge`."""
+
+    caller: Caller
+    registry: Registry
+    authorizer: PermissionAuthorizer
+
+    @property
+    def version(self) -> object:
+        return self.authorizer.version, self.caller.kind, self.caller.name
+
+    def sight(self) -> Sight:
+        caller = self.caller
+        if caller.kind == "operator":
+            return Sight(frozenset(), sees_all=True)
+        try:
+            granted, reads = (self.authorizer.holds_grant(caller.id, kind) for kind in ("events", "state_read"))
+        except NotFound:  # it has ended
+            return Sight(frozenset())
+        if caller.kind == "guest":
+            family = family_of(caller)
+            return Sight(frozenset({caller.id, family, f"account {family}"}), frozenset(), granted, reads)
+        account = self.registry.find(caller.id, None).queue_path[-1].name
+        above = frozenset((*list_above(self.registry, caller.id), OPERATOR))
+        return Sight(frozenset({caller.id, f"account {account}"}), above, granted, reads)
+
+    def shows_events(self, name: str) -> bool:
+        return self.authorizer.shows_events(self.caller.id, name)
+
+    def may_read(self, key: str) -> bool:
+        return self.authorizer.decide(self.caller, Right("fetch", key)).effect == "allow"

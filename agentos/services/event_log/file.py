@@ -1,0 +1,235 @@
+"""The events on disk, so that a kernel knows those of earlier ones. Everything in :class:`EventFiles` blocks.
+
+``N.jsonl``: after :data:`FILE_EVENTS` events another file is begun, and the oldest are removed. A line at the beginning
+of a file and of each run of a kernel says which boot it is, one at the end of a run that ended in order has the number
+of its last event; each other line is an event.
+
+Events are written in batches: a kernel that is killed loses those of its last 0.1 s, and one whose disk is full those
+that have left the ring before there was room again.
+"""
+
+import contextlib
+import logging
+import os
+import re
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import trio
+from attrs import define, field
+
+from agentos.private_files import display_path, hold_directory, open_file
+from agentos.threads import run_in_thread
+
+from .record import Record, Severity
+from .ring import MAX_RECORDS, Boot, EventLog
+
+log = logging.getLogger(__name__)
+
+FILE_EVENTS: Final = 2500
+FILE_BYTES: Final = 4 << 20
+KEPT_FILES: Final = MAX_RECORDS // FILE_EVENTS + 1
+BATCH: Final = 2500  # events that are written at a time
+WRITE_DELAY: Final = 0.1  # seconds until an event is written, so that many are written together
+RETRY_DELAY: Final = 1.0  # seconds between attempts after a failure
+BOOT_STEP: Final = 1_000_000  # the numbers of a boot begin behind a multiple of it
+UNWRITTEN: Final = 100_000  # numbers that a killed kernel may have given to events that it didn't write
+_NAME = re.compile(r"([0-9]{1,9})\.jsonl")
+_SPLIT: Final = b',"agent_ids":['  # between what readers get and what the log needs; no JSON text has it inside
+
+
+class _Line(msgspec.Struct):
+    """A line: the first of a file has ``boot`` and ``first``, an event ``seq``, the end of a run only ``last``."""
+
+    boot: str = ""
+    first: int = 0
+    last: int = 0
+    seq: int = 0
+    type: str = ""
+    source_agent_id: int = 0
+    agent_ids: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()
+    severity: Severity = "info"
+    at: float = 0.0
+    key_scope: str | None = None
+    key: str | None = None
+
+
+class _Rest(msgspec.Struct):
+    """What the log keeps of an event besides what readers get, at the end of its line."""
+
+    agent_ids: tuple[int, ...]
+    names: tuple[str, ...]
+    key_scope: str | None
+    key: str | None
+
+
+_encode = msgspec.json.Encoder().encode
+_read_line = msgspec.json.Decoder(_Line).decode
+
+
+def encode_line(record: Record) -> bytes:
+    """An event as a line. Parties above an agent aren't kept: only the operator sees events of earlier boots."""
+    return b"%s,%s\n" % (record.text, _encode(_Rest(record.agent_ids, record.names, record.key_scope, record.key))[1:])
+
+
+def _make_record(line: _Line, raw: bytes) -> Record:
+    concerned = (line.agent_ids, line.names, (), None)
+    text = raw[: raw.rindex(_SPLIT)]
+    return Record(
+        *(line.seq, line.boot, line.type, line.source_agent_id, *concerned),
+        *(line.severity, line.at, line.key_scope, line.key, text),
+    )
+
+
+@define
+class EventFiles:
+    """The files in one directory, which the caller holds (:mod:`agentos.private_files`)."""
+
+    directory: Path
+    _numbers: list[int] = field(factory=list)  # of the files that exist, in order
+    _begun: bool = False  # the last one says that it is of this boot
+    _events: int = 0  # in the last one
+    _bytes: int = 0
+
+    def load(self) -> tuple[list[Boot], list[Record]]:
+        """The earlier boots of which something is kept, and the last events. Lines that can't be read are skipped."""
+        names = (_NAME.fullmatch(name) for name in os.listdir(self.directory))
+        self._numbers = sorted(int(match[1]) for match in names if match is not None)
+        boots, records = list[Boot](), list[Record]()
+        for number in self._numbers:
+            before = len(records)
+            with open(open_file(self._path(number), os.O_RDONLY), "rb") as file:
+                for raw in file:
+                    with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, ValueError):
+                        self._take_line(_read_line(raw), raw, boots, records)
+                self._events, self._bytes = len(records) - before, file.tell()
+        return boots, records[-MAX_RECORDS:]
+
+    def _take_line(self, line: _Line, raw: bytes, boots: list[Boot], records: list[Record]) -> None:
+        if line.seq:
+            records.append(_make_record(line, raw))
+        elif line.last and boots:
+            boots[-1].last = line.last
+        elif line.boot and (not boots or boots[-1].id != line.boot):
+            boots.append(Boot(line.boot, line.first))
+
+    def append(self, boot: Boot, records: Sequence[Record], last: int | None = None) -> None:
+        """Append events, and at the end of a run the number of its last one. On ``OSError`` nothing is appended."""
+        if not self._numbers or self._events >= FILE_EVENTS or self._bytes >= FILE_BYTES:
+            self._numbers.append(self._numbers[-1] + 1 if self._numbers else 1)
+            self._begun, self._events, self._bytes = False, 0, 0
+            for number in self._numbers[:-KEPT_FILES]:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(self._path(number))
+            del self._numbers[:-KEPT_FILES]
+        lines = [] if self._begun else [b'\n{"boot":"%s","first":%d}\n' % (boot.id.encode(), boot.first)]
+        lines += map(encode_line, records)
+        if last is not None:
+            lines.append(b'{"last":%d}\n' % last)
+        data = b"".join(lines)
+        self._write(data)
+        self._begun = True
+        self._events += len(records)
+        self._bytes += len(data)
+
+    def _write(self, data: bytes) -> None:
+        fd = open_file(self._path(self._numbers[-1]), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        try:
+            size, rest = os.fstat(fd).st_size, memoryview(data)
+            try:
+                while rest:
+                    rest = rest[os.write(fd, rest) :]
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(fd, size)
+                raise
+        finally:
+            os.close(fd)
+
+    def _path(self, number: int) -> Path:
+        return self.directory / f"{number}.jsonl"
+
+
+@asynccontextmanager
+async def open_event_log(directory: Path) -> AsyncIterator[EventLog]:
+    """The log with the events of earlier kernels in ``directory``, created if missing; raises ``OSError``.
+
+    Events that are published until the block ends, cancelled or not, are written before it is left.
+    """
+    failure: BaseException | None = None
+    with hold_directory(directory) as held:
+        files = EventFiles(held)
+        boots, records = await run_in_thread(files.load)
+        events = EventLog(first=choose_first(boots, records), earlier=boots, records=records)
+        writer = _Writer(files, events)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(writer.serve)
+            try:
+                yield events
+            except BaseException as error:  # noqa: ASYNC103, ASYNC104 - it is raised below
+                failure = error
+            writer.close()
+        if failure is not None:
+            raise failure  # outside the nursery, which would wrap it in a group
+
+
+def choose_first(boots: Sequence[Boot], records: Sequence[Record]) -> int:
+    """The first number of a new boot, higher than any that an earlier one may have given."""
+    known = [*(each.first for each in boots), *(each.last or 0 for each in boots), *(each.seq for each in records)]
+    return (max(known) + UNWRITTEN) // BOOT_STEP * BOOT_STEP + BOOT_STEP + 1 if known else 1
+
+
+class _Writer:
+    """Writes what comes into the ring."""
+
+    def __init__(self, files: EventFiles, events: EventLog) -> None:
+        self.files, self.events = files, events
+        self._place = events.end  # from here on events aren't written
+        self._closed = trio.Event()
+        self._failing = False
+        self._limiter = trio.CapacityLimiter(1)
+
+    def close(self) -> None:
+        """Write what waits, then nothing more."""
+        self._closed.set()
+        self.events.grown.set()
+
+    async def serve(self) -> None:
+        """Write until the log is closed and all is written, or can't be; cancellation waits for that, too."""
+        with trio.CancelScope(shield=True):
+            while not self._closed.is_set():
+                await self.events.grown.wait()
+                with trio.move_on_after(RETRY_DELAY if self._failing else WRITE_DELAY):
+                    await self._closed.wait()
+                await self._write()
+            while self._place < self.events.end and not self._failing:
+                await self._write()
+            await self._append([], self.events.next - 1)
+        if self._failing:
+            log.error("%d events couldn't be written, and are lost", self.events.end - self._place)
+
+    async def _write(self) -> None:
+        self.events.grown = trio.Event()
+        place, records = self.events.list_from(self._place, BATCH)
+        if await self._append(records):
+            self._place = place + len(records)
+        if self._place < self.events.end:
+            self.events.grown.set()
+
+    async def _append(self, records: Sequence[Record], last: int | None = None) -> bool:
+        try:
+            await run_in_thread(self.files.append, self.events.boots[-1], records, last, limiter=self._limiter)
+        except OSError as error:
+            if not self._failing:
+                place = display_path(error.filename or self.files.directory)
+                log.error("%s: events can't be written, and the next kernel won't know them: %s", place, error.strerror)
+            self._failing = True
+            return False
+        if self._failing:
+            log.warning("events can be written again")
+        self._failing = False
+        return True

@@ -1,0 +1,79 @@
+"""One event as the log keeps it: whom it concerns, and its JSON, which is encoded once for all readers and the file."""
+
+import time
+from typing import Final, Literal, TypeAlias
+
+from msgspec import Struct
+
+from agentos_sdk import codec
+
+Severity = Literal["info", "warning", "error"]
+Party: TypeAlias = int | str
+"""A caller, by its id; or what several connections or lives share: ``guest ada``, ``account boss/worker``."""
+
+KERNEL: Final = "kernel"  # the name that events without an agent concern; no agent has it
+OPERATOR: Final = "operator"  # the party of all connections of the operator
+
+
+class Draft(Struct, frozen=True):
+    """An event before it has a number. ``data`` is a JSON object.
+
+    ``agent_ids`` and ``names`` are the callers that it concerns. ``key_scope`` and ``key`` are of STATE_CHANGED only.
+    ``parties`` are those that see it besides, with all above them. ``emitted``: a caller made it by EMIT, so that it
+    reaches also what is below that caller.
+    """
+
+    type: str
+    data: bytes
+    severity: Severity = "info"
+    source_agent_id: int = 0  # 0 is the kernel
+    agent_ids: tuple[int, ...] = ()
+    names: tuple[str, ...] = (KERNEL,)
+    parties: tuple[Party, ...] = ()
+    key_scope: str | None = None
+    key: str | None = None
+    emitted: bool = False
+
+
+class Record(Struct, frozen=True, gc=False):
+    """An event of the log. ``seq`` counts up without gaps within a ``boot``; ``at`` is seconds since the epoch.
+
+    ``above`` are the parties, besides ``agent_ids``, that the event concerns because they are above those; ``below``
+    is the party whose descendants an emitted event reaches. ``text`` is the event's JSON without its age and its end.
+    """
+
+    seq: int
+    boot: str
+    type: str
+    source_agent_id: int
+    agent_ids: tuple[int, ...]
+    names: tuple[str, ...]
+    above: tuple[Party, ...]
+    below: Party | None
+    severity: Severity
+    at: float
+    key_scope: str | None
+    key: str | None
+    text: bytes
+
+    def encode(self, now: float) -> bytes:
+        """The event's JSON; ``now`` is seconds since the epoch."""
+        return b'%s,"age_ms":%d}' % (self.text, max(0.0, now - self.at) * 1000)
+
+
+def number(draft: Draft, seq: int, boot: str, above: tuple[Party, ...], below: Party | None) -> Record:
+    """The record of an event that happens now."""
+    at = time.time()
+    text = b'{"type":%s,"data":%s,"source_agent_id":%d,"seq":%d,"boot":"%s","severity":"%s","at":%.6f' % (
+        codec.encode(draft.type),
+        draft.data,
+        draft.source_agent_id,
+        seq,
+        boot.encode(),
+        draft.severity.encode(),
+        at,
+    )
+    names = (draft.agent_ids, draft.names, above, below)
+    return Record(
+        seq, boot, draft.type, draft.source_agent_id, *names, draft.severity, at, draft.key_scope, draft.key, text
+    )

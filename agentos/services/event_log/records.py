@@ -1,0 +1,129 @@
+"""Which facts the event log keeps, and as what: type, data, severity, and whom they concern."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from agentos.services import events
+from agentos.services.events import (
+    AgentEscalated,
+    ApprovalRequested,
+    BudgetExhausted,
+    CallerEvent,
+    CustomEvent,
+    Event,
+    MessageReceived,
+    StateChanged,
+)
+from agentos_sdk import codec
+
+from .record import KERNEL, Draft, Severity
+
+PLAIN: Final[Mapping[type, tuple[str, Severity]]] = {  # the data are all fields of the fact
+    events.AgentSpawned: ("AGENT_SPAWNED", "info"),
+    events.AgentReady: ("AGENT_READY", "info"),
+    events.AgentExited: ("AGENT_EXITED", "info"),
+    events.AgentRestarting: ("AGENT_RESTARTING", "warning"),
+    events.AgentFailed: ("AGENT_FAILED", "error"),
+    events.AgentPaused: ("AGENT_PAUSED", "info"),
+    events.AgentResumed: ("AGENT_RESUMED", "info"),
+    events.AgentUnhealthy: ("AGENT_UNHEALTHY", "warning"),
+    events.AgentState: ("AGENT_STATE", "info"),
+    events.SyscallBlocked: ("SYSCALL_BLOCKED", "warning"),
+    events.ResourceWarning: ("RESOURCE_WARNING", "warning"),
+    events.ApprovalDecided: ("APPROVAL_DECIDED", "info"),
+    events.ModelPaused: ("MODEL_PAUSED", "warning"),
+    events.ModelAvailable: ("MODEL_AVAILABLE", "info"),
+    events.ConfigReloaded: ("CONFIG_RELOADED", "info"),
+    events.KernelStarted: ("KERNEL_STARTED", "info"),
+}
+
+
+def describe(event: Event) -> Draft | None:
+    """The event as the log keeps it; None if it isn't kept."""
+    special = SPECIAL.get(type(event))
+    if special is not None:
+        return special(event)
+    plain = PLAIN.get(type(event))
+    if plain is None:
+        return None
+    kind, severity = plain
+    if isinstance(event, CallerEvent | events.ApprovalDecided):
+        return _about(event, kind, encode(event), severity)
+    return Draft(kind, encode(event), severity)
+
+
+def _about(event: Any, kind: str, data: bytes, severity: Severity = "info") -> Draft:
+    """An event of the caller that the fact names."""
+    return Draft(kind, data, severity, event.agent_id, (event.agent_id,), (event.name,))
+
+
+def _escalated(event: AgentEscalated) -> Draft:
+    callers = tuple(number for number in (event.agent_id, event.spawner) if number is not None)
+    names = (event.name,) if event.name is not None else (KERNEL,)
+    return Draft("AGENT_ESCALATED", encode(event), "error", event.agent_id or 0, callers, names)
+
+
+def _received(event: MessageReceived) -> Draft:
+    """Its source is the sender; it concerns the receiver."""
+    data = encode(event)
+    return Draft("MESSAGE_RECEIVED", data, "info", event.sender_id, (event.agent_id,), (event.name,))
+
+
+def _changed(event: StateChanged) -> Draft:
+    """A private key concerns its owner, a global one whoever may read it."""
+    owner = event.owner_id
+    callers = (owner,) if owner is not None else ()
+    return Draft("STATE_CHANGED", encode(event), "info", owner or 0, callers, (), (), event.scope, event.key)
+
+
+def _requested(event: ApprovalRequested) -> Draft:
+    """What a person is shown may be long: APPROVALS has it."""
+    data = {name: value for name, value in asdict(event).items() if name not in ("shown", "digest")}
+    return _about(event, "APPROVAL_REQUESTED", codec.encode(data), "warning")
+
+
+def _exhausted(event: BudgetExhausted) -> Draft:
+    """It concerns the owner of the budget, whose account is named after its parents and itself."""
+    return Draft(
+        "BUDGET_EXHAUSTED",
+        encode(event),
+        "warning",
+        names=(event.name.rpartition("/")[2],),
+        parties=tuple(list_accounts(event.name)),
+    )
+
+
+def _custom(event: CustomEvent) -> Draft:
+    caller, data = (event.agent_id,), bytes(event.data).replace(b"\n", b" ")  # one line of a file; none is in a text
+    parties = (event.family,) if event.family else ()
+    return Draft(event.event_type, data, "info", event.agent_id, caller, (event.name,), parties, emitted=True)
+
+
+def list_accounts(name: str) -> list[str]:
+    """The parties of an account and of those above it: ``account boss/worker``, ``account boss``."""
+    parts = name.split("/")
+    return ["account " + "/".join(parts[:end]) for end in range(len(parts), 0, -1)]
+
+
+SPECIAL: Final[Mapping[type, Callable[[Any], Draft]]] = {
+    AgentEscalated: _escalated,
+    MessageReceived: _received,
+    StateChanged: _changed,
+    ApprovalRequested: _requested,
+    BudgetExhausted: _exhausted,
+    CustomEvent: _custom,
+}
+
+_encoder = msgspec.json.Encoder()
+
+
+def encode(event: Struct) -> bytes:
+    """All fields as a JSON object."""
+    try:
+        return _encoder.encode(event)
+    except UnicodeEncodeError:  # half a surrogate pair, in a text from outside
+        return codec.encode(asdict(event))

@@ -1,0 +1,276 @@
+"""Subscriptions: which events one caller wants, which of them it may see, and how far it has read."""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Final, Protocol, TypeAlias
+
+import trio
+from attrs import define, evolve, field, frozen
+from msgspec import Struct
+
+from .record import KERNEL, Party, Record
+
+Anchor: TypeAlias = int | str
+ANY: Final = "any event"
+GLOBAL_KEYS: Final = "global keys"
+MAX_KNOWN = 1000  # names and keys about which a viewer remembers the decision
+
+
+@frozen
+class Filter:
+    """Event types, exact or with ``*`` at the end; None: of any agent, and any key."""
+
+    types: tuple[str, ...]
+    agents: frozenset[int | str] | None = None
+    prefix: str | None = None
+
+    def wants_type(self, kind: str) -> bool:
+        return any(kind.startswith(one[:-1]) if one.endswith("*") else kind == one for one in self.types)
+
+    def matches(self, record: Record) -> bool:
+        if not self.wants_type(record.type):
+            return False
+        if self.agents is not None and self.agents.isdisjoint((*record.agent_ids, *record.names)):
+            return False
+        return self.prefix is None or record.key is None or record.key.startswith(self.prefix)
+
+
+class Sight(Struct, frozen=True):
+    """What one caller may see.
+
+    ``parties`` is what it is: what concerns one of them, or an agent below one of them, concerns it. ``above`` are the
+    parties that it is below. ``granted`` and ``reads``: rules may grant it events that concern others, and global keys.
+    The operator ``sees_all``.
+    """
+
+    parties: frozenset[Party]
+    above: frozenset[Party] = frozenset()
+    granted: bool = False
+    reads: bool = False
+    sees_all: bool = False
+
+
+class Judge(Protocol):
+    """What rules say about one caller; its answers hold until ``version`` differs."""
+
+    @property
+    def version(self) -> object: ...
+
+    def sight(self) -> Sight: ...
+
+    def shows_events(self, name: str) -> bool:
+        """Whether events that concern an agent of that name may be seen."""
+
+    def may_read(self, key: str) -> bool:
+        """Whether this global key may be read."""
+
+
+@define(eq=False)
+class Viewer:
+    """Decides what one caller sees of the log, by its present rules; remembers decisions until these change."""
+
+    boot: str
+    caller: int
+    judge: Judge
+    _sight: Sight = field(init=False)
+    _version: object = field(init=False)
+    _names: dict[str, bool] = field(factory=dict)
+    _keys: dict[str, bool] = field(factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        self._version, self._sight = self.judge.version, self.judge.sight()
+
+    @property
+    def sight(self) -> Sight:
+        if self._version != self.judge.version:
+            self._version, self._sight = self.judge.version, self.judge.sight()
+            self._names.clear()
+            self._keys.clear()
+        return self._sight
+
+    def sees(self, record: Record) -> bool:
+        """Whether the caller may see this event. Ids of an earlier boot are those of other callers."""
+        sight = self.sight
+        if sight.sees_all:
+            return True
+        if record.boot != self.boot:
+            return False
+        if record.key is not None:
+            if record.key_scope == "global":
+                return sight.reads and _remember(self._keys, record.key, self.judge.may_read)
+            return not sight.parties.isdisjoint(record.agent_ids)
+        if not sight.parties.isdisjoint((*record.agent_ids, *record.above)) or record.below in sight.above:
+            return True
+        return sight.granted and any(
+            _remember(self._names, name, self.judge.shows_events) for name in record.names or (KERNEL,)
+        )
+
+
+def _remember(known: dict[str, bool], name: str, decide: Callable[[str], bool]) -> bool:
+    found = known.get(name)
+    if found is None:
+        if len(known) >= MAX_KNOWN:
+            known.clear()
+        found = known[name] = decide(name)
+    return found
+
+
+@define(eq=False)
+class Subscription:
+    """What one caller wants, and the place in the ring from which on it has not read.
+
+    ``cursor`` is None while nothing that it sees is unread. ``missed`` are events that it would have seen and that the
+    ring has dropped. ``turn`` is held while it is read.
+    """
+
+    viewer: Viewer
+    filters: list[Filter]
+    cursor: int | None = None
+    missed: int = 0
+    turn: trio.Lock = field(factory=trio.Lock)
+    _news: trio.Event = field(factory=trio.Event)
+
+    @property
+    def has_news(self) -> bool:
+        return self.cursor is not None or self.missed > 0
+
+    def sees(self, record: Record) -> bool:
+        return any(one.matches(record) for one in self.filters) and self.viewer.sees(record)
+
+    def wants_type(self, kind: str) -> bool:
+        return any(one.wants_type(kind) for one in self.filters)
+
+    def begin_at(self, place: int) -> None:
+        """There is something unread at this place."""
+        self.cursor = place if self.cursor is None else min(self.cursor, place)
+        self.wake()
+
+    def move(self, place: int) -> None:
+        """Read from this place on, whatever has been read."""
+        self.cursor, self.missed = place, 0
+        self.wake()
+
+    def put_back(self, place: int | None, missed: int) -> None:
+        """Undo a reading: its reply has not arrived."""
+        self.missed += missed
+        if place is not None:
+            self.begin_at(place)
+
+    def lose(self, place: int) -> None:
+        """What is at this place is dropped from the ring."""
+        if self.cursor is not None and self.cursor <= place:
+            self.missed += 1
+            self.cursor = place + 1
+
+    def wake(self) -> None:
+        self._news.set()
+
+    async def wait(self) -> None:
+        """Return when there may be something unread."""
+        if not self.has_news:
+            if self._news.is_set():
+                self._news = trio.Event()
+            await self._news.wait()
+
+    def forget_types(self, types: Collection[str]) -> list[str]:
+        """Want these types no longer; returns those that it wanted."""
+        wanted = [kind for one in self.filters for kind in one.types if kind in types]
+        rest = (evolve(one, types=tuple(kind for kind in one.types if kind not in types)) for one in self.filters)
+        self.filters = [one for one in rest if one.types]
+        return list(dict.fromkeys(wanted))
+
+    def anchors(self) -> set[Anchor]:
+        """Under which of its parties, agents and so on a record is found that it may see; see :func:`anchors_of`."""
+        found: set[Anchor] = set()
+        for one in self.filters:
+            if one.agents is not None:
+                found.update(name_anchor(agent) if isinstance(agent, str) else agent for agent in one.agents)
+                continue
+            sight = self.viewer.sight
+            if sight.sees_all or sight.granted:
+                found.add(ANY)
+            if sight.reads:
+                found.add(GLOBAL_KEYS)
+            found.update(sight.parties, map(below_anchor, sight.above))
+        return found
+
+
+def name_anchor(name: str) -> str:
+    return f"name {name}"
+
+
+def below_anchor(party: Party) -> str:
+    return f"below {party}"
+
+
+def anchors_of(record: Record) -> Iterator[Anchor]:
+    """The anchors of all subscriptions that may see this record, and of some that don't."""
+    yield ANY
+    yield from record.agent_ids
+    yield from record.above
+    yield from map(name_anchor, record.names)
+    if record.below is not None:
+        yield below_anchor(record.below)
+    if record.key is not None:
+        yield GLOBAL_KEYS
+
+
+@define(eq=False)
+class Bucket:
+    """The subscriptions of one anchor, also by the types of events that have come."""
+
+    subscriptions: list[Subscription] = field(factory=list)
+    _by_type: dict[str, Sequence[Subscription]] = field(factory=dict)
+
+    def add(self, subscription: Subscription) -> None:
+        self.subscriptions.append(subscription)
+        self._by_type.clear()
+
+    def remove(self, subscription: Subscription) -> None:
+        self.subscriptions.remove(subscription)
+        self._by_type.clear()
+
+    def of_type(self, kind: str) -> Sequence[Subscription]:
+        found = self._by_type.get(kind)
+        if found is None:
+            if len(self._by_type) >= MAX_KNOWN:
+                self._by_type.clear()
+            found = self._by_type[kind] = tuple(one for one in self.subscriptions if one.wants_type(kind))
+        return found
+
+
+class Index:
+    """Finds the subscriptions that may see a record without looking at all of them."""
+
+    def __init__(self) -> None:
+        self._buckets: dict[Anchor, Bucket] = {}
+        self._anchors: dict[Subscription, set[Anchor]] = {}
+
+    def __iter__(self) -> Iterator[Subscription]:
+        return iter(self._anchors)
+
+    def __contains__(self, subscription: Subscription) -> bool:
+        return subscription in self._anchors
+
+    def __len__(self) -> int:
+        return len(self._anchors)
+
+    def add(self, subscription: Subscription) -> None:
+        self._anchors[subscription] = subscription.anchors()
+        for anchor in self._anchors[subscription]:
+            self._buckets.setdefault(anchor, Bucket()).add(subscription)
+
+    def remove(self, subscription: Subscription) -> None:
+        for anchor in self._anchors.pop(subscription, ()):
+            bucket = self._buckets[anchor]
+            bucket.remove(subscription)
+            if not bucket.subscriptions:
+                del self._buckets[anchor]
+
+    def find(self, record: Record) -> set[Subscription]:
+        """The subscriptions that see this record."""
+        found: set[Subscription] = set()
+        for anchor in anchors_of(record):
+            bucket = self._buckets.get(anchor)
+            if bucket is not None:
+                found.update(bucket.of_type(record.type))
+        return {one for one in found if one.sees(record)} if found else found

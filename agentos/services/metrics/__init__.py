@@ -1,0 +1,1 @@
+"""Figures of what agents and the kernel use."""

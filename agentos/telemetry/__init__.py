@@ -1,0 +1,1 @@
+"""What the kernel tells monitoring programs: metrics for Prometheus."""

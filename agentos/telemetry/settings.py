@@ -1,0 +1,31 @@
+"""Settings of what the kernel tells monitoring programs."""
+
+import importlib.util
+
+from attrs import frozen
+
+PROMETHEUS_MISSING = "[metrics] listen needs a package that isn't installed: pip install 'agentos-kernel[prometheus]'"
+
+
+@frozen
+class MetricsSettings:
+    """``[metrics]``: ``listen`` is the address and port of the endpoint for Prometheus, None: there is none.
+
+    ``token_from`` is where the token is that requests must have: ``env:NAME`` or ``file:PATH`` with an absolute path.
+    """
+
+    listen: tuple[str, int] | None = None
+    token_from: str | None = None
+
+    @property
+    def missing(self) -> str | None:
+        """What has to be installed for it, if anything."""
+        return PROMETHEUS_MISSING if self.listen is not None and not is_installed("prometheus_client") else None
+
+
+def is_installed(package: str) -> bool:
+    """Whether a package can be imported; its parents are imported for that."""
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:
+        return False

@@ -1,0 +1,60 @@
+"""What all metrics have at one moment, copied in the event loop for a thread that makes text of it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
+
+from attrs import define
+from msgspec import Struct
+
+from agentos import __version__
+from agentos.access.callers import Callers
+from agentos.agents.registry import Registry
+from agentos.kernel.call_counts import CallCounts
+from agentos.llm.line import Line
+from agentos.llm.model_counts import ModelUse
+from agentos.services.metrics.figures import AgentFigures, KernelFigures
+from agentos.services.metrics.sampler import Sampler
+
+
+class NamedCounts(Struct, frozen=True):
+    """The calls and the use of models of one name."""
+
+    name: str
+    calls: CallCounts
+    models: Mapping[str, ModelUse]
+
+
+class Snapshot(Struct, frozen=True):
+    """``live`` are the agents that haven't ended for good; counts are also those of the 100 that ended last."""
+
+    version: str
+    kernel: KernelFigures
+    live: Sequence[AgentFigures]
+    counts: Sequence[NamedCounts]
+
+
+@define(eq=False)
+class Source:
+    """Where snapshots come from; its methods are for the event loop."""
+
+    sampler: Sampler
+    registry: Registry
+    callers: Callers
+    line: Line
+
+    def take(self) -> Snapshot:
+        """A copy of the present figures and counts."""
+        live = self.sampler.live()
+        return Snapshot(__version__, self.sampler.kernel(), live, [*self._counts(live)])
+
+    def _counts(self, live: Sequence[AgentFigures]) -> Iterator[NamedCounts]:
+        yield self._name("operator", self.callers.operator_counts)
+        yield self._name("guest", self.callers.guest_counts)
+        for name in dict.fromkeys(one.name for one in [*live, *self.sampler.last_of_ended()]):
+            agent = self.registry.find_by_name(name)  # that which got the name last, whose counts include the others'
+            if agent is not None:
+                yield self._name(name, agent.caller.counts)
+
+    def _name(self, name: str, calls: CallCounts) -> NamedCounts:
+        models = {model: copy(use) for model, use in self.line.counts.of(name).items()}
+        return NamedCounts(name, calls.copy(), models)

@@ -1,0 +1,166 @@
+"""The ring of events: numbers, places of subscriptions, what is missed, and who sees what."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from attrs import define, field
+from msgspec.structs import replace
+
+from agentos.services.event_log.record import Party
+from agentos.services.event_log.ring import CHUNK, MAX_RECORDS, EventLog
+from agentos.services.event_log.subscription import Filter, Sight, Subscription, Viewer
+from agentos.services.events import AgentExited, AgentReady, CustomEvent, MessageReceived, StateChanged
+
+EVERYTHING = Filter(("*",))
+
+
+@define
+class Rules:
+    """A caller's rules."""
+
+    sees: Sight
+    names: set[str] = field(factory=set)
+    keys: set[str] = field(factory=set)
+    version: object = 0
+
+    def sight(self) -> Sight:
+        return replace(self.sees, granted=bool(self.names), reads=bool(self.keys))
+
+    def shows_events(self, name: str) -> bool:
+        return name in self.names
+
+    def may_read(self, key: str) -> bool:
+        return key in self.keys
+
+
+def watch(log: EventLog, *filters: Filter, rules: Rules | None = None) -> Subscription:
+    """A subscription of a caller with these rules, or of the operator."""
+    rules = rules if rules is not None else Rules(Sight(frozenset(), sees_all=True))
+    found = Subscription(Viewer(log.boot, 1, rules), list(filters or [EVERYTHING]))
+    log.subscribe(found)
+    return found
+
+
+def agent(*parties: Party, above: Sequence[Party] = ()) -> Sight:
+    return Sight(frozenset(parties), frozenset(above))
+
+
+async def read(log: EventLog, subscription: Subscription, limit: int = 100_000, size: int = 1 << 30) -> Any:
+    page = await log.read(subscription, limit, size)
+    return [json.loads(each) for each in page.events], page.missed
+
+
+async def types(log: EventLog, subscription: Subscription) -> Sequence[str]:
+    events, missed = await read(log, subscription)
+    assert missed == 0
+    return [event["type"] for event in events]
+
+
+async def test_an_event_has_all_its_fields() -> None:
+    log = EventLog(boot="b0", first=7)
+    everything = watch(log)
+    log.take_event(AgentReady(3, "w", 12))
+
+    [event], missed = await read(log, everything)
+
+    at, age = event.pop("at"), event.pop("age_ms")
+    assert at > 1e9
+    assert age >= 0
+    assert missed == 0
+    assert event == {
+        "type": "AGENT_READY",
+        "data": {"agent_id": 3, "name": "w", "pid": 12},
+        "source_agent_id": 3,
+        "seq": 7,
+        "boot": "b0",
+        "severity": "info",
+    }
+
+
+async def test_a_subscription_begins_now_and_gets_each_event_once() -> None:
+    log = EventLog()
+    log.take_event(AgentReady(1, "before", 1))
+    subscription = watch(log)
+    for number in range(3):
+        log.take_event(AgentReady(number, "x", number))
+
+    pages = [await read(log, subscription, 2) for _ in range(3)]
+
+    assert [[event["seq"] for event in events] for events, _ in pages] == [[2, 3], [4], []]
+    assert not subscription.has_news
+
+
+async def test_filters_are_of_types_agents_and_keys() -> None:
+    log = EventLog()
+    by_type = watch(log, Filter(("AGENT_*", "custom.b")))
+    by_name, by_id = watch(log, Filter(("*",), frozenset(["w"]))), watch(log, Filter(("*",), frozenset([2])))
+    by_key = watch(log, Filter(("STATE_CHANGED", "AGENT_READY"), prefix="plan."))
+    log.take_event(AgentReady(1, "w", 1))
+    log.take_event(MessageReceived(2, "v", 1, "w", 5))
+    log.take_event(CustomEvent(1, "w", "custom.b", msgspec.Raw(b"{}")))
+    log.take_event(StateChanged("global", "plan.a", 1, None, False))
+    log.take_event(StateChanged("global", "other", 1, None, False))
+
+    assert await types(log, by_type) == ["AGENT_READY", "custom.b"]
+    assert await types(log, by_name) == ["AGENT_READY", "custom.b"]
+    assert await types(log, by_id) == ["MESSAGE_RECEIVED"]
+    assert await types(log, by_key) == ["AGENT_READY", "STATE_CHANGED"]
+
+
+async def test_an_agent_sees_what_concerns_itself_its_subtree_and_what_is_granted() -> None:
+    above: dict[int, tuple[Party, ...]] = {2: (1,), 3: (2, 1)}
+    log = EventLog(lambda number: above.get(number, ()))
+    top, middle, other = (watch(log, rules=Rules(agent(number))) for number in (1, 2, 9))
+    granted = watch(log, rules=Rules(agent(8), names={"low"}))
+    reader = watch(log, rules=Rules(agent(7), keys={"open"}))
+    log.take_event(AgentExited(3, "low", "ended"))
+    log.take_event(StateChanged("agent", "mine", 1, 3, False))
+    log.take_event(StateChanged("global", "open", 1, None, False))
+    log.take_event(StateChanged("global", "shut", 1, None, False))
+
+    assert await types(log, top) == ["AGENT_EXITED"]
+    assert await types(log, middle) == ["AGENT_EXITED"]
+    assert await types(log, other) == []
+    assert await types(log, granted) == ["AGENT_EXITED"]
+    assert await types(log, reader) == ["STATE_CHANGED"]
+
+
+async def test_what_is_emitted_reaches_those_above_and_below() -> None:
+    above: dict[int, tuple[Party, ...]] = {2: (1,), 3: (2, 1), 4: (1,)}
+    log = EventLog(lambda number: above.get(number, ()))
+    seen = {number: watch(log, rules=Rules(agent(number, above=above.get(number, ())))) for number in (1, 2, 3, 4, 9)}
+    log.take_event(CustomEvent(2, "w", "CUSTOM", msgspec.Raw(b"1")))
+
+    reached = {number for number, subscription in seen.items() if await types(log, subscription)}
+
+    assert reached == {1, 2, 3}
+
+
+async def test_a_slow_reader_loses_the_oldest_and_is_told_how_many_it_would_have_seen() -> None:
+    log = EventLog()
+    readies, everything = watch(log, Filter(("AGENT_READY",))), watch(log)
+    total = MAX_RECORDS + 5 * CHUNK
+    for number in range(total):
+        log.take_event(AgentReady(number, "x", 1) if number % 2 else MessageReceived(1, "x", 0, "kernel", 1))
+
+    events, missed = await read(log, readies)
+    assert len(events) + missed == total // 2
+    assert missed >= 2 * CHUNK
+    events, missed = await read(log, everything)
+    assert len(events) + missed == total
+    assert events[-1]["seq"] == total
+    assert len(events) >= MAX_RECORDS
+    assert await read(log, everything) == ([], 0)
+
+
+async def test_the_sizes_of_a_page_are_bounds() -> None:
+    log = EventLog()
+    subscription = watch(log)
+    for _ in range(3):
+        log.take_event(CustomEvent(1, "w", "CUSTOM", msgspec.Raw(b'"%s"' % (b"x" * 1000))))
+
+    pages = [len((await read(log, subscription, size=size))[0]) for size in (10, 2600, 1200)]
+
+    assert pages == [1, 2, 0]

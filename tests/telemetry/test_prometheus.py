@@ -1,0 +1,69 @@
+"""Metrics as text, read back with the library's own parsers."""
+
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from agentos.kernel.call_counts import CallCounts
+from agentos.llm.model_counts import ModelUse
+from agentos.services.metrics.figures import AgentFigures, KernelFigures
+from agentos.telemetry.prometheus import wants_openmetrics, write_metrics
+from agentos.telemetry.snapshot import NamedCounts, Snapshot
+from agentos_sdk.errors import Busy
+from agentos_sdk.opcodes import Op
+
+HOSTILE = 'a"} 9\nagentos_calls_total{agent="b\\'
+
+
+def make_snapshot(name: str) -> Snapshot:
+    calls = CallCounts(former={(Op.NOOP, "ok"): 3})
+    calls.ok[Op.NOOP] = 2
+    calls.fail(Op.READ, Busy("full"))
+    return Snapshot(
+        version="1",
+        kernel=KernelFigures(1.0, memory_bytes=5, waiting={"model": 4}),
+        live=[AgentFigures(1, name, "running", 2, 1.0, total_cpu_seconds=0.5, memory_bytes=1 << 20)],
+        counts=[NamedCounts(name, calls, {"m\n": ModelUse(1, 10, 4, 2, 3_000_000_000, 0.25, 1.5)})],
+    )
+
+
+def samples(name: str, openmetrics: bool) -> dict[tuple[str, ...], float]:
+    data, _ = write_metrics(make_snapshot(name), openmetrics)
+    families = (parse_openmetrics if openmetrics else parse_text)(data.decode())
+    return {(one.name, *one.labels.values()): one.value for family in families for one in family.samples}
+
+
+def test_both_formats_say_the_same() -> None:
+    assert samples("a", True) == samples("a", False)
+
+
+def test_names_of_agents_and_models_end_no_label() -> None:
+    for openmetrics in (True, False):
+        found = samples(HOSTILE, openmetrics)
+
+        assert {key: value for key, value in found.items() if key[0].startswith("agentos_calls")} == {
+            ("agentos_calls_total", HOSTILE, "NOOP", "ok"): 5,
+            ("agentos_calls_total", HOSTILE, "READ", "busy"): 1,
+        }
+        assert found["agentos_think_tokens_total", HOSTILE, "m\n", "thinking"] == 2
+        assert found["agentos_think_cost_total", HOSTILE, "m\n"] == 3
+        assert found["agentos_think_waiting_seconds_total", HOSTILE, "m\n"] == 1.5
+
+
+def test_what_is_unknown_is_left_out() -> None:
+    found = samples("a", True)
+
+    assert found["agentos_agent_memory_bytes", "a"] == 1 << 20
+    assert found["agentos_agent_cpu_seconds_total", "a"] == 0.5
+    assert found["agentos_kernel_memory_bytes",] == 5
+    assert ("agentos_agent_memory_peak_bytes", "a") not in found
+    assert ("agentos_kernel_loop_lag_seconds",) not in found
+
+
+def test_the_accept_header_selects_the_format() -> None:
+    prometheus = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.1"
+
+    assert wants_openmetrics(prometheus)
+    assert not wants_openmetrics("text/html,*/*")
+    assert write_metrics(make_snapshot("a"), True)[0].endswith(b"# EOF\n")
+    assert write_metrics(make_snapshot("a"), True)[1].startswith("application/openmetrics-text; version=1.0.0")
+    assert write_metrics(make_snapshot("a"), False)[1].startswith("text/plain; version=0.0.4")

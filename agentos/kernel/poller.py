@@ -135,7 +135,7 @@ class Poller(trio.abc.Instrument):
         """Serve until cancelled. Errors of a connection are raised in its own task."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._do_deferred)
-            await self._read_ready()
+            nursery.start_soon(self._read_ready)
 
     async def _read_ready(self) -> None:
         self._task = current_task()

@@ -13,13 +13,14 @@ define PYTEST
   $(BIN)/python -m pytest -m alone $(1) && exit $$status
 endef
 
-.PHONY: help demo dashboard test night security check format generate bench stages cover docs roads clean
+.PHONY: help demo dashboard test night proof security check format generate bench stages cover docs roads clean
 
 help:
 	@echo "make demo      set up, then show isolation and supervision, offline"
 	@echo "make dashboard set up, then start a lively tree with its dashboard"
 	@echo "make test      set up, then run all tests on two cores"
 	@echo "make night     all tests, at random and with more rounds"
+	@echo "make proof     kill the kernel fifty times under load: nothing acknowledged is lost"
 	@echo "make security  set up, then run the attacks alone"
 	@echo "make check     ruff, mypy, import-linter, flake8-async"
 	@echo "make generate  write the SDK's methods anew, from agentos_sdk/calls and sdk/client_methods.py"
@@ -57,6 +58,9 @@ test: $(READY)
 
 night: $(READY)
 	$(call PYTEST,--hypothesis-profile=night --timeout=4000)
+
+proof: $(READY)
+	$(BIN)/python -m pytest --hypothesis-profile=night --timeout=4000 --capture=no tests/system/test_kill_9.py
 
 security: $(READY)
 	$(call PYTEST,tests/security)

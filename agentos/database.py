@@ -138,13 +138,19 @@ class Database:
         """Like :meth:`write` for one item; those that wait at the same time are passed to ``batch`` together."""
         return await self._queue_and_wait(_batched(batch, item), announce)
 
-    def begin_in_batch(self, batch: Batch, item: object, done: Done) -> Callable[[], bool]:
-        """Like :meth:`write_in_batch` without a task: ``done`` is called with the outcome.
+    def begin(self, work: Callable[[sqlite3.Connection], object], done: Done) -> Callable[[], bool]:
+        """Like :meth:`write` without a task: ``done`` is called with the outcome, in the order of the commits.
 
-        Returns a function that drops the item unless it has begun, and tells whether it did: then ``done`` isn't
-        called. Doesn't wait for room: who begins has a limit of its own. Raises :class:`DatabaseError` if it was closed.
+        Returns a function that drops the work unless it has begun, and tells whether it did: then ``done`` isn't
+        called. Doesn't wait for room: its caller has a limit of its own. Raises :class:`DatabaseError` if closed.
         """
-        unit = _batched(batch, item)
+        return self._begin(_Unit(work), done)
+
+    def begin_in_batch(self, batch: Batch, item: object, done: Done) -> Callable[[], bool]:
+        """Like :meth:`begin` for one item of a batch."""
+        return self._begin(_batched(batch, item), done)
+
+    def _begin(self, unit: _Unit, done: Done) -> Callable[[], bool]:
         unit.done = done
         self._append(unit)
         return unit.withdraw

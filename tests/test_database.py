@@ -333,6 +333,26 @@ async def test_what_waits_together_is_passed_to_its_batch_together_and_in_order(
     assert [isinstance(results[number], Error) for number in range(1, 5)] == [True, False, True, False]
 
 
+async def test_work_begun_without_a_task_tells_its_outcome_or_is_dropped(tmp_path: Path) -> None:
+    told = list[Outcome[int]]()
+
+    def add(items: Sequence[int], connection: sqlite3.Connection) -> Sequence[Outcome[int]]:
+        return [Value(insert(item, connection)) for item in items]
+
+    async with open_database(tmp_path / "db", SCHEMAS) as database:
+        async with trio.open_nursery() as nursery:
+            gate = await held(database, nursery)
+            drop = [database.begin_in_batch(add, number, told.append) for number in (1, 2)]
+            assert drop[0]()
+            gate.opened.set()
+        assert await database.write(numbers) == [0, 2]
+        assert told == [Value(2)]
+        assert drop[0](), "it stays dropped"
+        assert not drop[1]()
+    with pytest.raises(DatabaseError, match="it was closed"):
+        database.begin_in_batch(add, 3, told.append)
+
+
 async def test_a_batch_that_fails_is_run_again_item_by_item(tmp_path: Path) -> None:
     results = dict[int, Outcome[int]]()
 

@@ -23,6 +23,11 @@ class StateSpaces:
         account = self.account(caller)
         return {"session": self.state.session(caller.id, account), "agent": account, "global": GLOBAL}
 
+    def of_agent(self, name: str) -> dict[Scope, str]:
+        """The private space of the agent that got this name last, or of that account, such as ``boss/worker``."""
+        agent = self.registry.find_by_name(name)
+        return {"agent": agent.queue_path[-1].name if agent is not None else name}
+
     def account(self, caller: Caller) -> str:
         """The account that owns a caller's private state: that of an agent names its parent, too."""
         if caller.kind == "agent":

@@ -95,6 +95,9 @@ class Call:
     approval_timeout: float | None = None  # seconds that it waits for a person; None: as configured
     input: Input | None = None  # frames that the client sends to it, if it takes any
 
+    def cancel(self) -> None:
+        self.scope.cancel()
+
     def refuse_input(self) -> None:
         """Take no CHUNK frames, and drop those that have arrived."""
         if self.input is not None:

@@ -21,6 +21,7 @@ from agentos_sdk.opcodes import Op
 from . import connection_calls
 from .call import Call, Gone, Input
 from .caller import MAX_CALLS, Caller
+from .deferred import WITHDRAWN, Deferred, DeferredCalls
 from .poller import Poller
 from .ports import MustAsk
 from .replies import encode_error
@@ -43,9 +44,9 @@ class Connection:
     __slots__ = (
         "_approval_timeout",
         "_calls",
+        "_deferred",
         "_frames",
         "_nursery",
-        "_over",
         "_poller",
         "_reply_id",
         "_requests",
@@ -64,9 +65,9 @@ class Connection:
         self._requests: deque[Frame] = deque()  # that have arrived
         self._writer = SocketWriter(sock)
         self._reserved = 0  # bytes of the caller's allowance held for a large body that is arriving
-        self._calls: dict[int, Call] = {}
+        self._calls: dict[int, Call | Deferred] = {}
+        self._deferred = DeferredCalls(caller, sock, self._writer, poller, self._calls)
         self._turn_ends = 0.0  # in the time of perf_counter()
-        self._over = False  # only finished replies are still sent
         self._approval_timeout: float | None = None  # seconds, of all its calls; by HELLO
         self._reply_id = caller.id  # of all replies in version 1; 0 after HELLO: each reply has its request's id
         self._nursery: trio.Nursery | None = None  # set after HELLO: protocol version 2
@@ -81,20 +82,23 @@ class Connection:
             self._reply_id = 0
             async with trio.open_nursery() as self._nursery:
                 await self._answer_concurrently()
-                self._over = True
+                self._deferred.over = True
                 await self._linger()
                 self._nursery.cancel_scope.cancel()
         except* Gone:
             pass  # the peer closed the connection in the middle of a reply
         finally:
+            self._deferred.over = True
             self._poller.forget(self._socket.fileno())
             self.caller.allowance.give_back(self._reserved)
 
     async def _linger(self) -> None:
-        for call in self._calls.values():
-            call.scope.cancel()
-        if not self._writer.is_empty:
-            with trio.move_on_after(LINGER_SECONDS):
+        for call in list(self._calls.values()):
+            call.cancel()
+        with trio.move_on_after(LINGER_SECONDS):
+            if not self._deferred.over:
+                await self._deferred.wait_answered()
+            if not self._writer.is_empty:
                 await self._writer.flush()
 
     async def _answer_in_order(self) -> bool:
@@ -165,6 +169,10 @@ class Connection:
         while True:
             if self._requests and perf_counter() > self._turn_ends:
                 await self._yield()
+            if self._in_order_behind_deferred and not await self._unless_gone(self._deferred.wait_answered):
+                return None
+            if self._deferred.asked:
+                return self._deferred.asked.pop(0)
             request = self._answer_at_once()
             if request is not None:
                 return request
@@ -182,11 +190,18 @@ class Connection:
         """Answer requests that never wait, in order, until the turn is over. Returns the first other request."""
         caller, requests, calls, own, writer = self.caller, self._requests, self._calls, self._reply_id, self._writer
         table, turn_ends, take = caller.table, self._turn_ends, self._requests.popleft
-        nows, found = table.now, None
+        nows, deferred, found = table.now, table.deferred, None
         out: list[bytes] = []
-        while requests:
+        while requests and not (own and calls):
             number, op, body = request = take()
             now = nows[op]
+            if now is None and (begin := deferred[op]) is not None and len(body) <= MAX_INLINE_BYTES:
+                writer.push(out)
+                if self._deferred.add((own or number, op, body), begin, self._reserved):
+                    self._reserved = 0
+                    continue
+                found = request
+                break
             if now is None or (len(body) > MAX_INLINE_BYTES and table.turns[op]):
                 found = request
                 break
@@ -212,6 +227,11 @@ class Connection:
         writer.push(out)
         return found
 
+    @property
+    def _in_order_behind_deferred(self) -> bool:
+        """Whether something has arrived that version 1 answers only after the call in flight."""
+        return bool(self._reply_id and self._calls and (self._requests or self._frames.broken is not None))
+
     async def _yield(self) -> None:
         """Let other tasks run, and continue when the peer has taken all queued replies."""
         if self._writer.is_empty:
@@ -234,6 +254,8 @@ class Connection:
             if large:
                 allowance.reserve(large)
                 self._reserved = large
+        if self._deferred.asked or not self._writer.is_empty:
+            return True  # that has changed meanwhile
         return await self._poller.wait(self._socket.fileno(), self._read)
 
     @property
@@ -263,7 +285,7 @@ class Connection:
         self._requests += self._frames.take(data)
         self.caller.activity.at = now = perf_counter()
         self._turn_ends = now + TURN_SECONDS
-        request = self._answer_at_once()
+        request = None if self._deferred.asked else self._answer_at_once()
         if request is not None:
             self._requests.appendleft(request)
         idle = not self._requests and self._writer.is_empty and self._frames.broken is None
@@ -327,10 +349,10 @@ class Connection:
                     reply = await later(call, body)
             finally:
                 activity.end_wait()
-            if self._over:
+            if self._deferred.over:
                 return  # the connection is ending: only finished replies are sent
             if reply is None:
-                reply = self.caller.table.encode_failure(op, Cancelled("withdrawn by its caller"))
+                reply = self.caller.table.encode_failure(op, Cancelled(WITHDRAWN))
             self._calls.pop(number)
             held = len(reply)
             allowance.hold_reply(held)

@@ -10,6 +10,7 @@ from agentos_sdk.opcodes import Op
 
 from .call import Call
 from .caller import Caller
+from .deferred import Deferred
 from .replies import encode_error
 
 OPS = frozenset({Op.HELLO, Op.CANCEL, Op.EXIT})  # answered by the connection itself, and allowed without a right
@@ -34,12 +35,12 @@ async def hello(caller: Caller, body: bytes, version: int) -> tuple[Hello, bytes
     return request, codec.encode(welcome)
 
 
-async def cancel(caller: Caller, calls: Mapping[int, Call], body: bytes) -> bytes:
+async def cancel(caller: Caller, calls: Mapping[int, Call | Deferred], body: bytes) -> bytes:
     """Cancel a request; ``cancelled`` is false if it was already answered or never existed."""
     try:
         call = calls.get((await caller.table.reader.read(caller, Cancel, body)).id)
     except BadRequest as error:
         return encode_error(error)
     if call is not None:
-        call.scope.cancel()
+        call.cancel()
     return codec.encode(Withdrawn(cancelled=call is not None))

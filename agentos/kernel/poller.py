@@ -20,6 +20,8 @@ from attrs import define, field
 from outcome import Error, Value
 from trio.lowlevel import Abort, Task, current_task, reschedule, wait_readable, wait_task_rescheduled
 
+from .turns import Turns
+
 T = TypeVar("T")
 
 BATCH = 256  # file descriptors per epoll_wait(); Linux reports the others first the next time
@@ -40,6 +42,8 @@ class Poller(trio.abc.Instrument):
     _on_hangup: dict[int, Callable[[], object]] = field(factory=dict)  # by descriptor
     _watched: dict[int, tuple[Callable[[int], object], trio.Nursery]] = field(factory=dict)  # by descriptor
     _registered: dict[int, int] = field(factory=dict)  # events by descriptor
+    _deferred: Turns[object, Callable[[], object]] = field(factory=Turns)
+    _worker: Task | None = None  # waits for deferred calls
     _ready: deque[tuple[int, int]] = field(factory=deque)  # descriptors and their events, not read yet
     _task: Task | None = None  # of :meth:`run`
     _others_ran: bool = False  # since it read for a turn
@@ -61,6 +65,11 @@ class Poller(trio.abc.Instrument):
         result: T = await wait_task_rescheduled(abort)
         return result
 
+    def wake(self, fd: int) -> None:
+        """Have :meth:`wait` return True, if a task waits for this descriptor."""
+        if (waiting := self._waiting.pop(fd, None)) is not None:
+            reschedule(waiting[0], Value(True))
+
     def watch(self, fd: int, notify: Callable[[int], object], nursery: trio.Nursery) -> None:
         """Call ``notify`` with epoll's events whenever ``fd`` has some, until :meth:`forget`; no task waits for it.
 
@@ -79,6 +88,31 @@ class Poller(trio.abc.Instrument):
             yield
         finally:
             self._on_hangup.pop(fd, None)
+
+    def defer(self, owner: object, work: Callable[[], object]) -> None:
+        """Call ``work`` when other owners have had their turn, and what is readable meanwhile has been read.
+
+        So requests that are answered at once don't wait for those that take longer. ``work`` must not wait or raise.
+        """
+        self._deferred.add(owner, work)
+        if self._worker is not None:
+            reschedule(self._worker)
+            self._worker = None
+
+    async def _do_deferred(self) -> None:
+        while True:
+            if not self._deferred:
+                self._worker = current_task()
+                await wait_task_rescheduled(self._stop_worker)
+            turn_ends = perf_counter() + TURN_SECONDS
+            while self._deferred and perf_counter() < turn_ends:
+                _, work = self._deferred.take()
+                work()
+            await trio.lowlevel.checkpoint()
+
+    def _stop_worker(self, _: object) -> Abort:
+        self._worker = None
+        return Abort.SUCCEEDED
 
     def _register(self, fd: int, events: int) -> None:
         registered = self._registered.get(fd)
@@ -99,6 +133,11 @@ class Poller(trio.abc.Instrument):
 
     async def run(self) -> None:
         """Serve until cancelled. Errors of a connection are raised in its own task."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._do_deferred)
+            nursery.start_soon(self._read_ready)
+
+    async def _read_ready(self) -> None:
         self._task = current_task()
         trio.lowlevel.add_instrument(self)
         try:

@@ -22,6 +22,7 @@ from .background import Background
 from .call import Call, Gone
 from .call_counts import outcome_of
 from .caller import Caller
+from .deferred import Defer, deferred_entry, wait
 from .observed import Observe, observe_answer, observe_perform
 from .ports import Decision, MustAsk
 from .prepared import Prepared, Record, note_refusal, require
@@ -61,6 +62,9 @@ class Syscall(Struct, frozen=True):
     ``in_order``: the handler, or ``act``, is an ``async def`` of the caller without a task. Other connections are
     served while it works, but its own connection answers nothing else until it has returned. ``takes_chunks``: the
     client may send it CHUNK frames while it is in flight. ``background`` runs requests that have ``async_`` set.
+
+    ``deferred``: ``prepare`` is a ``def``, and its ``act`` returns a :data:`~agentos.kernel.deferred.Begin`. So the
+    call waits without a task, which costs more than all that a short call does.
     """
 
     op: Op
@@ -78,6 +82,7 @@ class Syscall(Struct, frozen=True):
     in_order: bool = False
     takes_chunks: bool = False
     background: Background | None = None
+    deferred: bool = False
 
     @property
     def waits(self) -> bool:
@@ -119,10 +124,11 @@ class Table:
 
     ``turns`` answers in the order of the requests, like ``now``, but lets other tasks run meanwhile. It is used for
     calls that are ``in_order``, and for immediate ones above :data:`~agentos.kernel.request_body.MAX_INLINE_BYTES`.
-    ``observe`` is told of every call that has ended, unless its request could not be read.
+    ``deferred`` begins calls that wait without a task; it too raises ``MustAsk``, and leaves large bodies to ``later``.
+    ``observe`` is told of every call that has ended, unless its request could not be read. With it none is deferred.
     """
 
-    __slots__ = ("later", "limits", "now", "observe", "performs", "reader", "syscalls", "turns")
+    __slots__ = ("deferred", "later", "limits", "now", "observe", "performs", "reader", "syscalls", "turns")
 
     def __init__(self, syscalls: Iterable[Syscall], observe: Observe | None = None) -> None:
         self.observe = observe
@@ -131,6 +137,7 @@ class Table:
         self.now: list[Now | None] = [_unknown(number) for number in range(256)]
         self.later: list[Later | None] = [None] * 256
         self.turns: list[InTurns | None] = [None] * 256
+        self.deferred: list[Defer | None] = [None] * 256
         self.performs: dict[Op, Perform] = {}
         self.reader = Reader()
         for syscall in syscalls:
@@ -142,7 +149,11 @@ class Table:
                 perform = observe_perform(perform, syscall.op, observe)
             if syscall.waits or syscall.prepare is not None:
                 self.later[syscall.op] = _later(syscall, perform, self.reader)
-            if syscall.waits:
+            if syscall.deferred:
+                self.now[syscall.op] = None
+                if observe is None:
+                    self.deferred[syscall.op] = deferred_entry(syscall)
+            elif syscall.waits:
                 self.performs[syscall.op] = perform
                 self.now[syscall.op] = None
             else:
@@ -183,9 +194,11 @@ class Table:
         if not refused:
             return self
         table = copy(self)
-        table.now, table.later, table.turns = list(self.now), list(self.later), list(self.turns)
+        table.now, table.later = list(self.now), list(self.later)
+        table.turns, table.deferred = list(self.turns), list(self.deferred)
         for op, decision in refused.items():
-            table.now[op], table.later[op], table.turns[op] = self._refused(op, decision), None, None
+            table.now[op] = self._refused(op, decision)
+            table.later[op] = table.turns[op] = table.deferred[op] = None
         return table
 
     def _refused(self, op: Op, decision: Decision) -> Now:
@@ -316,7 +329,7 @@ def _perform(syscall: Syscall) -> Perform:
     assert syscall.prepare is not None, "the call needs rights"
     prepare: Callable[[Caller, Any], AbstractAsyncContextManager[Prepared]] = syscall.prepare
     if not syscall.waits:
-        prepare = _open(syscall.prepare)
+        prepare = _open(syscall.prepare, syscall.deferred)
     name, audit, charge = syscall.op.name, syscall.audit, syscall.charge
 
     async def perform(call: Call, request: Any) -> object:
@@ -360,9 +373,9 @@ def _perform(syscall: Syscall) -> Perform:
 
 
 def _open(
-    prepare: Callable[[Caller, Any], Prepared],
+    prepare: Callable[[Caller, Any], Prepared], deferred: bool
 ) -> Callable[[Caller, Any], AbstractAsyncContextManager[Prepared]]:
-    """A ``prepare`` that answers at once in the form of one that may wait."""
+    """A ``prepare`` that answers at once, or begins something, in the form of one that may wait."""
 
     @asynccontextmanager
     async def opened(caller: Caller, request: Any) -> AsyncIterator[Prepared]:
@@ -370,6 +383,8 @@ def _open(
 
         async def act(call: Call) -> object:
             answered = prepared.act(call.caller)
+            if deferred:
+                return await wait(answered)
             return await answered if isawaitable(answered) else answered
 
         yield replace(prepared, act=act)

@@ -17,6 +17,7 @@ from .exec_request import ExecRequest
 from .levels import DENIALS, LEVELS, is_wider
 from .narrowing import find_wider_grant, has_same_content
 from .patterns.base import Names
+from .patterns.prefixes import intersect_prefixes
 from .rule import KIND_OF_ACTION, Kind, PermissionSet, decision_by, describe_right, shorten, strictness
 from .rules import AgentRelation, Rules
 
@@ -263,6 +264,13 @@ class PermissionAuthorizer:
         permissions = self._held.get(caller.id)
         layers = permissions.layers(self.version) if permissions is not None else ()
         return set().union(*(layer.named_ports() for layer in layers))
+
+    def granted_prefixes(self, number: int, kind: Kind) -> Sequence[str]:
+        """The prefixes, in order, of all names that may be allowed to this caller by grants of that kind."""
+        found = [""]
+        for layer in self.permissions_of(number).layers(self.version):
+            found = intersect_prefixes(found, layer.granted_prefixes(kind))
+        return found
 
     def shows_events(self, number: int, name: str) -> bool:
         """Whether this caller may see events that concern an agent of that name, which isn't below it."""

@@ -13,6 +13,9 @@ from .exec_request import ExecRequest
 from .patterns import commands, domains, paths
 from .patterns import names as name_patterns
 from .patterns.base import Names, Pattern
+from .patterns.globs import literal_prefix
+from .patterns.names import NamePattern
+from .patterns.prefixes import reduce_prefixes
 from .rule import EFFECTS, KIND_OF_ACTION, KINDS, Kind, PermissionSet, Rule, decision_by, deny_by_default, strictness
 from .rule_index import RuleIndex
 
@@ -116,6 +119,11 @@ class Rules:
     def _domains(self, *effects: Effect) -> list[domains.DomainPattern]:
         indexes = self._indexes["domains"]
         return [cast(domains.DomainPattern, pattern) for effect in effects for _, pattern in indexes[effect].rules]
+
+    def granted_prefixes(self, kind: Kind) -> list[str]:
+        """The prefixes of all names that its grants of a kind with patterns of names match."""
+        granted = (cast(NamePattern, pattern) for _, pattern in self._indexes[kind]["allow"].rules)
+        return reduce_prefixes(literal_prefix(pattern.items) for pattern in granted)
 
     def find_denial(self, kind: Kind, what: object) -> Rule | None:
         """The rule that denies it, if any."""

@@ -10,6 +10,7 @@ once it is on disk, in the order of the versions; that a key has expired, when i
 of a session are gone, not at all. Times are seconds since the epoch, sizes bytes.
 """
 
+import contextlib
 import itertools
 import json
 import logging
@@ -18,14 +19,14 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import trio
 from attrs import define, field
 from msgspec import Struct
-from outcome import Outcome, capture
+from outcome import Error, Outcome, Value, capture
 
-from agentos.database import Batch, Database, DatabaseError
+from agentos.database import Batch, Database, DatabaseError, Done
 from agentos_sdk import codec
 from agentos_sdk.errors import Conflict, QuotaExceeded, Unavailable
 from agentos_sdk.values import Scope
@@ -52,8 +53,6 @@ SWEPT_AT_ONCE = 100  # expired keys in one transaction
 MAX_CODE_POINT = 0x10FFFF
 SURROGATES = range(0xD800, 0xE000)  # code points that aren't characters
 
-T = TypeVar("T")
-
 
 class StateLimits(Struct, frozen=True):
     """How many keys, and how many bytes of keys and values, an agent may have with all that it spawned."""
@@ -72,7 +71,7 @@ class Found(Struct, frozen=True):
 
 
 class Change(Struct, frozen=True):
-    """A value to be stored; see :meth:`State.store`."""
+    """A value to be stored, charged to ``account``, if that isn't empty; see :meth:`State.begin_store`."""
 
     space: str
     key: str
@@ -192,32 +191,57 @@ class State:
                 del self._owners[account]
             self._wake.set()
 
-    async def store(
-        self, space: str, key: str, value: bytes, account: str, ttl: float | None, if_version: int | None
-    ) -> int:
-        """Store a value, charged to ``account`` (empty: to none); returns its version.
+    def begin_store(self, change: Change, done: Done) -> Callable[[], bool]:
+        """Store a value; ``done`` gets its version, and the function returned drops the change if not yet begun.
 
-        ``if_version``: only if that is the present version, 0 if there is no such key; otherwise ``Conflict``. Raises
-        ``QuotaExceeded`` if the account, or one above it, would have more than its limits.
+        With ``if_version`` only if that is the present version, 0 if there is no such key: otherwise the outcome is
+        ``Conflict``; ``QuotaExceeded`` if the account, or one above it, would have more than its limits.
         """
-        change = Change(space, key, value, account, ttl, if_version)
         try:
-            version = await self._store(change)
-        except QuotaExceeded:
-            await self._sweep()
-            version = await self._store(change)
-        if ttl is not None and time.time() + ttl < self._next_expiry:
-            self._next_expiry = time.time() + ttl
-            self._wake.set()
-        return version
-
-    async def _store(self, change: Change) -> int:
-        announce = partial(self._announce, change.space, change.key, deleted=False)
-        try:
-            version: int = await self.database.write_in_batch(self._store_all, change, announce)
+            return self._begin(change, done)
         except DatabaseError as error:
             raise _unavailable(error) from None
-        return version
+
+    def _begin(self, change: Change, done: Done, again: bool = False) -> Callable[[], bool]:
+        return self.database.begin_in_batch(self._store_all, change, partial(self._end_store, change, done, again))
+
+    def _end_store(self, change: Change, done: Done, again: bool, version: Outcome[int]) -> None:
+        """Publish a change; store it ``again`` without what has expired if it exceeds a quota."""
+        try:
+            value = version.unwrap()
+        except QuotaExceeded as error:
+            if again:
+                done(Error(error))
+            else:
+                self._sweep_and_store(change, done)
+        except DatabaseError as error:
+            done(Error(_unavailable(error)))
+        except Exception as error:
+            done(Error(error))
+        else:
+            if change.ttl is not None and time.time() + change.ttl < self._next_expiry:
+                self._next_expiry = time.time() + change.ttl
+                self._wake.set()
+            self._announce(change.space, change.key, value, deleted=False)
+            done(Value(value))
+
+    def _sweep_and_store(self, change: Change, done: Done) -> None:
+        def end(swept: Outcome[Swept]) -> None:
+            try:
+                self._announce_swept(swept.unwrap())
+                if self._next_expiry <= time.time():
+                    self._sweep_and_store(change, done)
+                else:
+                    self._begin(change, done, again=True)
+            except DatabaseError as error:
+                done(Error(_unavailable(error)))
+            except Exception as error:
+                done(Error(error))
+
+        try:
+            self.database.begin(self._sweeping(), end)
+        except DatabaseError as error:
+            done(Error(_unavailable(error)))
 
     def _announce(self, space: str, key: str, version: int, *, deleted: bool) -> None:
         """Publish a change. ``version`` is 0 if there was none: no such key."""
@@ -227,16 +251,20 @@ class State:
 
     async def fetch(self, spaces: Sequence[str], key: str) -> Found | None:
         """The key in the first of the spaces that has it."""
-        return await self._run(partial(_fetch, spaces, key))
+        with _readable():
+            found: Found | None = await self.database.write_in_batch(_fetch_all, (spaces, key))
+            return found
 
     async def delete(self, space: str, key: str, if_version: int | None) -> bool:
-        """Delete a key; returns whether it existed. ``if_version`` as for :meth:`store`."""
+        """Delete a key; returns whether it existed. ``if_version`` as for :meth:`begin_store`."""
         announce = partial(self._announce, space, key, deleted=True)
-        return bool(await self._run(partial(_delete, space, key, if_version), announce))
+        with _readable():
+            return bool(await self.database.write_in_batch(_delete_all, (space, key, if_version), announce))
 
-    async def keys(self, space: str, prefix: str, after: str, limit: int) -> list[str]:
-        """The first keys of a space behind ``after`` that begin with ``prefix``."""
-        return await self._run(partial(_list_keys, space, prefix, after, limit))
+    async def keys(self, space: str, prefixes: Sequence[str], after: str, limit: int) -> list[str]:
+        """The first keys of a space behind ``after`` that begin with one of these prefixes, which are in order."""
+        with _readable():
+            return await self.database.write(partial(_list_keys, space, prefixes, after, limit))
 
     async def serve(self) -> None:
         """Remove expired keys, and those of ended sessions, until cancelled."""
@@ -257,22 +285,26 @@ class State:
 
     async def _sweep(self) -> None:
         """Remove all expired keys, and those of ended sessions."""
-
-        def announce(swept: Swept) -> None:
-            self._next_expiry = swept.next_expiry
-            for space, key, version in swept.keys:
-                self._announce(space, key, version, deleted=True)
-
         is_due = True
         while is_due:
-            await self.database.write(partial(_sweep, frozenset(self._sessions.values())), announce)
+            await self.database.write(self._sweeping(), self._announce_swept)
             is_due = self._next_expiry <= time.time()
 
-    async def _run(self, work: Callable[[sqlite3.Connection], T], announce: Callable[[T], None] | None = None) -> T:
-        try:
-            return await self.database.write(work, announce)
-        except DatabaseError as error:
-            raise _unavailable(error) from None
+    def _sweeping(self) -> Callable[[sqlite3.Connection], Swept]:
+        return partial(_sweep, frozenset(self._sessions.values()))
+
+    def _announce_swept(self, swept: Swept) -> None:
+        self._next_expiry = swept.next_expiry
+        for space, key, version in swept.keys:
+            self._announce(space, key, version, deleted=True)
+
+
+@contextlib.contextmanager
+def _readable() -> Iterator[None]:
+    try:
+        yield
+    except DatabaseError as error:
+        raise _unavailable(error) from None
 
 
 def _store_all(
@@ -318,6 +350,12 @@ def _insert(connection: sqlite3.Connection, table: str, rows: Sequence[Sequence[
     connection.execute(f"INSERT OR REPLACE INTO {table} VALUES {', '.join([marks] * len(rows))}", values)  # noqa: S608
 
 
+def _fetch_all(
+    wanted: Sequence[tuple[Sequence[str], str]], connection: sqlite3.Connection
+) -> Sequence[Outcome[Found | None]]:
+    return [Value(_fetch(spaces, key, connection)) for spaces, key in wanted]
+
+
 def _fetch(spaces: Sequence[str], key: str, connection: sqlite3.Connection) -> Found | None:
     now = time.time()
     for space in spaces:
@@ -327,6 +365,18 @@ def _fetch(spaces: Sequence[str], key: str, connection: sqlite3.Connection) -> F
         if row is not None and not _is_expired(row[1], now):
             return Found(space, *row)
     return None
+
+
+def _delete_all(
+    wanted: Sequence[tuple[str, str, int | None]], connection: sqlite3.Connection
+) -> Sequence[Outcome[int]]:
+    outcomes: list[Outcome[int]] = []
+    for space, key, if_version in wanted:
+        try:
+            outcomes.append(Value(_delete(space, key, if_version, connection)))
+        except Conflict as error:  # nothing was changed
+            outcomes.append(Error(error))
+    return outcomes
 
 
 def _delete(space: str, key: str, if_version: int | None, connection: sqlite3.Connection) -> int:
@@ -344,12 +394,20 @@ def _delete(space: str, key: str, if_version: int | None, connection: sqlite3.Co
     return version
 
 
-def _list_keys(space: str, prefix: str, after: str, limit: int, connection: sqlite3.Connection) -> list[str]:
-    query = "SELECT key FROM state WHERE space = ? AND key >= ? AND key > ? AND (expires IS NULL OR expires > ?)"
-    values: list[object] = [space, prefix, after, time.time()]
-    if (end := end_of_prefix(prefix)) is not None:
-        query, values = f"{query} AND key < ?", [*values, end]
-    return [key for (key,) in connection.execute(f"{query} ORDER BY key LIMIT ?", [*values, limit])]
+def _list_keys(
+    space: str, prefixes: Sequence[str], after: str, limit: int, connection: sqlite3.Connection
+) -> list[str]:
+    found: list[str] = []
+    for prefix in prefixes:
+        query = "SELECT key FROM state WHERE space = ? AND key >= ? AND key > ? AND (expires IS NULL OR expires > ?)"
+        values: list[object] = [space, prefix, after, time.time()]
+        if (end := end_of_prefix(prefix)) is not None:
+            query, values = f"{query} AND key < ?", [*values, end]
+        rows = connection.execute(f"{query} ORDER BY key LIMIT ?", [*values, limit - len(found)])
+        found += [key for (key,) in rows]
+        if len(found) == limit:
+            break
+    return found
 
 
 def _sweep(sessions: frozenset[str], connection: sqlite3.Connection) -> Swept:
@@ -371,9 +429,13 @@ def _sweep(sessions: frozenset[str], connection: sqlite3.Connection) -> Swept:
 
 
 def _remove_former(connection: sqlite3.Connection) -> None:
-    """Remove what belongs to the kernel that ran before: sessions, and guests whose name is a number (``guest#7``)."""
+    """Remove what belongs to the kernel that ran before: sessions, and guests whose name is a number (``guest#7``).
+
+    Another guest has that name now. Global keys that the former one stored stay, and are charged to none.
+    """
     _remove(connection, "space LIKE '%~%' OR space LIKE '%#%'", ())
-    connection.execute("DELETE FROM state_accounts WHERE name LIKE '%~%' OR (name LIKE '%#%' AND keys = 0)")
+    connection.execute("UPDATE state SET account = '' WHERE account LIKE '%#%'")
+    connection.execute("DELETE FROM state_accounts WHERE name LIKE '%~%' OR name LIKE '%#%'")
 
 
 def _remove(connection: sqlite3.Connection, condition: str, values: tuple[object, ...]) -> None:

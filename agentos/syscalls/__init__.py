@@ -97,7 +97,7 @@ def table(services: Services) -> tuple[Syscall, ...]:
         *reload.syscalls(s.reload),
         *inspect.syscalls(s.registry, s.line, s.upstream_proxy),
         *messages.syscalls(s.mail, s.registry, s.traffic),
-        *state.syscalls(s.state, s.callers.authorizer.holds_grant),
+        *state.syscalls(s.state, s.callers.authorizer.granted_prefixes),
         *events.syscalls(s.events, s.registry, s.callers.authorizer),
         *metrics.syscalls(s.registry, s.line, s.kernel_account, s.sampler),
         *kernel.syscalls(s.supervision, s.line, s.audit, s.approvals, s.config_file),

@@ -1,25 +1,31 @@
 """Handlers of STORE, FETCH, DELETE and KEYS."""
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import msgspec
 import trio
 from attrs import field, frozen
+from outcome import Value
 
 from agentos.agents.state_spaces import StateSpaces
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
+from agentos.kernel.deferred import Begin, Done, Result, Withdraw
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
 from agentos.kernel.table import LARGE_BODY_BYTES, Syscall
+from agentos.permissions.patterns.prefixes import intersect_prefixes
 from agentos.permissions.rule import Kind
-from agentos.services.state import GLOBAL, Found
+from agentos.services.state import GLOBAL, Change, Found
 from agentos.threads import Limiter
 from agentos_sdk import codec
 from agentos_sdk.calls import state as calls
+from agentos_sdk.errors import BadRequest, PermissionDenied
 from agentos_sdk.opcodes import Op
 from agentos_sdk.values import Scope
 
@@ -27,45 +33,44 @@ MAX_FETCHES = 8  # values of one caller that are read and not sent yet
 PAGE_KEYS = 500  # keys that are read at a time
 KEYS_PER_TURN = 50  # keys about which is decided between two checkpoints: 1 ms
 
-HoldsGrant = Callable[[int, Kind], bool]
+GrantedPrefixes = Callable[[int, Kind], Sequence[str]]
 
 
 @frozen(eq=False)
 class StateCalls:
-    """Answers them. ``holds_grant`` tells whether a caller has any rule that grants rights of a kind."""
+    """Answers them. ``granted_prefixes``: of all that a caller's grants of a kind may allow."""
 
     spaces: StateSpaces
-    holds_grant: HoldsGrant
+    granted_prefixes: GrantedPrefixes
     _turns: WeakKeyDictionary[Caller, Limiter] = field(factory=WeakKeyDictionary, init=False)
 
-    @asynccontextmanager
-    async def prepare_store(self, caller: Caller, request: calls.Store) -> AsyncIterator[Prepared]:
+    def prepare_store(self, caller: Caller, request: calls.Store) -> Prepared:
         assert isinstance(request.value, msgspec.Raw)
         value = bytes(request.value)
 
-        async def act(call: Call) -> calls.Stored:
+        def act(caller: Caller) -> Begin:
             account = self.spaces.account(caller) if caller.kind != "operator" else ""
             space = self.spaces.of(caller)[request.scope]
-            version = await self.spaces.state.store(space, request.key, value, account, request.ttl, request.if_version)
-            return calls.Stored(key=request.key, version=version)
+            change = Change(space, request.key, value, account, request.ttl, request.if_version)
+            return partial(self._begin_store, change)
 
-        yield prepare("store", request.key, request.scope, act)
+        return prepare("store", request.key, request.scope, act)
 
     @asynccontextmanager
     async def prepare_fetch(self, caller: Caller, request: calls.Fetch) -> AsyncIterator[Prepared]:
         async with self._turn(caller):
-            scope, found = await self._find(caller, request.key, request.scope)
+            scope, found = await self._find(self._spaces_of(caller, request), request.key, request.scope)
 
             async def act(call: Call) -> bytes:
                 await caller.allowance.wait_for_reply_room()
                 return encode_found(scope, found)
 
-            yield prepare("fetch", request.key, scope, act)
+            yield prepare("fetch", request.key, scope, act, request.agent)
 
     @asynccontextmanager
     async def prepare_delete(self, caller: Caller, request: calls.Delete) -> AsyncIterator[Prepared]:
         async with self._turn(caller):
-            scope, _ = await self._find(caller, request.key, request.scope)
+            scope, _ = await self._find(self.spaces.of(caller), request.key, request.scope)
 
         async def act(call: Call) -> calls.Deleted:
             space = self.spaces.of(caller)[scope]
@@ -76,8 +81,9 @@ class StateCalls:
 
     @asynccontextmanager
     async def prepare_keys(self, caller: Caller, request: calls.Keys) -> AsyncIterator[Prepared]:
+        spaces = self._spaces_of(caller, request)
+
         async def act(call: Call) -> calls.KeyList:
-            spaces = self.spaces.of(caller)
             scopes: list[Scope] = list(spaces) if request.scope is None else [request.scope]
             lists = [await self._list(caller, spaces[scope], request) for scope in scopes]
             found = merge(scopes, lists)
@@ -89,7 +95,8 @@ class StateCalls:
                 next=shown[-1][0] if len(found) > len(shown) else None,
             )
 
-        yield Prepared((Right("keys"),), act, about=request.prefix)
+        about = request.prefix if request.agent is None else f"{request.prefix} (agent {request.agent})"
+        yield Prepared((Right("keys"),), act, about=about)
 
     def syscalls(self) -> tuple[Syscall, ...]:
         return (
@@ -101,11 +108,20 @@ class StateCalls:
                 verbatim=("value",),
                 omittable={"value": None},
                 audit="outcome",
+                deferred=True,
             ),
             Syscall(Op.FETCH, calls.Fetch, prepare=self.prepare_fetch, audit="outcome"),
             Syscall(Op.DELETE, calls.Delete, prepare=self.prepare_delete, audit="outcome"),
             Syscall(Op.KEYS, calls.Keys, prepare=self.prepare_keys, failure={"keys": [], "count": 0}),
         )
+
+    def _begin_store(self, change: Change, done: Done) -> Withdraw:
+        def end(version: Result) -> None:
+            if isinstance(version, Value):
+                version = Value(calls.Stored(key=change.key, version=version.unwrap()))
+            done(version)
+
+        return self.spaces.state.begin_store(change, end)
 
     def _turn(self, caller: Caller) -> Limiter:
         """The limit of one caller's calls: further ones wait, those of other callers do not."""
@@ -114,23 +130,31 @@ class StateCalls:
             limiter = self._turns[caller] = Limiter(MAX_FETCHES)
         return limiter
 
-    async def _find(self, caller: Caller, key: str, scope: Scope | None) -> tuple[Scope, Found | None]:
+    def _spaces_of(self, caller: Caller, request: calls.Fetch | calls.Keys) -> dict[Scope, str]:
+        """The spaces that a request reads: the caller's, or for the operator that of the agent that it names."""
+        if request.agent is None:
+            return self.spaces.of(caller)
+        if caller.kind != "operator":
+            raise PermissionDenied("agent: only the operator may read the own keys of another agent")
+        if request.scope not in (None, "agent"):
+            raise BadRequest(f"scope: with agent only the scope agent can be read, got {request.scope!r}")
+        return self.spaces.of_agent(request.agent)
+
+    async def _find(self, spaces: Mapping[Scope, str], key: str, scope: Scope | None) -> tuple[Scope, Found | None]:
         """Where the key is, or if it is nowhere the last scope that was looked in."""
-        spaces = self.spaces.of(caller)
         found = await self.spaces.state.fetch(list(spaces.values()) if scope is None else [spaces[scope]], key)
         if scope is not None:
             return scope, found
-        return next(name for name, space in spaces.items() if space == (found.space if found else GLOBAL)), found
+        return next((name for name, space in spaces.items() if found and space == found.space), list(spaces)[-1]), found
 
     async def _list(self, caller: Caller, space: str, request: calls.Keys) -> list[str]:
         """The first keys of a space that the caller may list: one more than it wants, if there are more."""
         wanted, after, found = request.limit + 1, request.after, list[str]()
         if space != GLOBAL:
-            return await self.spaces.state.keys(space, request.prefix, after, wanted)
-        if not self.holds_grant(caller.id, "state_read"):
-            return []
+            return await self.spaces.state.keys(space, [request.prefix], after, wanted)
+        prefixes = intersect_prefixes([request.prefix], self.granted_prefixes(caller.id, "state_read"))
         while len(found) < wanted:
-            page = await self.spaces.state.keys(space, request.prefix, after, PAGE_KEYS)
+            page = await self.spaces.state.keys(space, prefixes, after, PAGE_KEYS)
             for number, key in enumerate(page, 1):
                 if caller.authorizer.decide(caller, Right("keys", key)).effect == "allow":
                     found.append(key)
@@ -142,15 +166,18 @@ class StateCalls:
         return found[:wanted]
 
 
-def syscalls(spaces: StateSpaces, holds_grant: HoldsGrant) -> tuple[Syscall, ...]:
-    return StateCalls(spaces, holds_grant).syscalls()
+def syscalls(spaces: StateSpaces, granted_prefixes: GrantedPrefixes) -> tuple[Syscall, ...]:
+    return StateCalls(spaces, granted_prefixes).syscalls()
 
 
-def prepare(action: str, key: str, scope: Scope, act: Callable[[Call], object]) -> Prepared:
-    """The right to a global key by its name. A private key is the caller's own: only the call is decided about."""
+def prepare(action: str, key: str, scope: Scope, act: Callable[[Any], object], agent: str | None = None) -> Prepared:
+    """The right to a global key by its name. About a private key, the caller's own, only the call is decided.
+
+    ``agent``: the agent that the key belongs to, if it isn't the caller.
+    """
     if scope == "global":
         return Prepared((Right(action, key),), act)
-    return Prepared((Right(action),), act, about=f"{key} ({scope})")
+    return Prepared((Right(action),), act, about=f"{key} ({scope}{f' {agent}' if agent else ''})")
 
 
 def merge(scopes: Iterable[Scope], lists: Iterable[Iterable[str]]) -> list[tuple[str, Scope]]:

@@ -563,9 +563,15 @@ class Calls:
             STORE, {"key": key, "value": value, "scope": scope, "ttl": ttl, "if_version": if_version}, null="value"
         )
 
-    def fetch(self, key: str, scope: Literal["global", "agent", "session"] | None = None) -> Reply:
-        """Fetch the value of ``key``; without ``scope`` the first one of session, agent and global that has it."""
-        return self._make_call(FETCH, {"key": key, "scope": scope})
+    def fetch(
+        self, key: str, scope: Literal["global", "agent", "session"] | None = None, agent: str | None = None
+    ) -> Reply:
+        """Fetch the value of ``key``; without ``scope`` the first one of session, agent and global that has it.
+
+        With ``agent``, which only the operator may give, that agent's own: the name of an agent, or of its account,
+        such as ``boss/worker``.
+        """
+        return self._make_call(FETCH, {"key": key, "scope": scope, "agent": agent})
 
     def delete(
         self, key: str, scope: Literal["global", "agent", "session"] | None = None, if_version: int | None = None
@@ -582,12 +588,14 @@ class Calls:
         scope: Literal["global", "agent", "session"] | None = None,
         limit: int = 1000,
         after: str = "",
+        agent: str | None = None,
     ) -> Reply:
         """List the keys that begin with ``prefix`` and that the caller may fetch, at most ``limit``.
 
-        Without ``scope`` they are those of all scopes; ``after`` is the key before the first one.
+        Without ``scope`` they are those of all scopes; ``after`` is the key before the first one. ``agent`` as for
+        FETCH.
         """
-        return self._make_call(KEYS, {"prefix": prefix, "scope": scope, "limit": limit, "after": after})
+        return self._make_call(KEYS, {"prefix": prefix, "scope": scope, "limit": limit, "after": after, "agent": agent})
 
     def subscribe(
         self,

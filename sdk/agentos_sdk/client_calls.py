@@ -548,9 +548,15 @@ class Calls:
             Store, {"key": key, "value": value, "scope": scope, "ttl": ttl, "if_version": if_version}, null="value"
         )
 
-    async def fetch(self, key: str, scope: Literal["global", "agent", "session"] | None = None) -> Fetched:
-        """Fetch the value of ``key``; without ``scope`` the first one of session, agent and global that has it."""
-        return await self._make_call(Fetch, {"key": key, "scope": scope})
+    async def fetch(
+        self, key: str, scope: Literal["global", "agent", "session"] | None = None, agent: str | None = None
+    ) -> Fetched:
+        """Fetch the value of ``key``; without ``scope`` the first one of session, agent and global that has it.
+
+        With ``agent``, which only the operator may give, that agent's own: the name of an agent, or of its account,
+        such as ``boss/worker``.
+        """
+        return await self._make_call(Fetch, {"key": key, "scope": scope, "agent": agent})
 
     async def delete(
         self, key: str, scope: Literal["global", "agent", "session"] | None = None, if_version: int | None = None
@@ -567,12 +573,16 @@ class Calls:
         scope: Literal["global", "agent", "session"] | None = None,
         limit: int = 1000,
         after: str = "",
+        agent: str | None = None,
     ) -> KeyList:
         """List the keys that begin with ``prefix`` and that the caller may fetch, at most ``limit``.
 
-        Without ``scope`` they are those of all scopes; ``after`` is the key before the first one.
+        Without ``scope`` they are those of all scopes; ``after`` is the key before the first one. ``agent`` as for
+        FETCH.
         """
-        return await self._make_call(Keys, {"prefix": prefix, "scope": scope, "limit": limit, "after": after})
+        return await self._make_call(
+            Keys, {"prefix": prefix, "scope": scope, "limit": limit, "after": after, "agent": agent}
+        )
 
     async def subscribe(
         self,

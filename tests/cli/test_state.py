@@ -3,6 +3,8 @@
 import json
 
 from tests.cli.conftest import Agentos
+from tests.support.kernel import Kernel
+from tests.support.wire import STORE
 
 
 def test_a_key_is_set_read_listed_and_removed(agentos: Agentos) -> None:
@@ -35,3 +37,16 @@ def test_what_an_agent_stored_moves_no_cursor(agentos: Agentos) -> None:
     assert agentos("state", "get", "\u2028").stdout == '"\\x9b2J\\u202e"\n'
     assert agentos("state", "ls").stdout == "\\u2028\n"
     agentos("state", "rm", "\u2028")
+
+
+def test_an_agents_own_keys_are_read_with_its_name(agentos: Agentos, kernel: Kernel) -> None:
+    number = kernel.spawn("holder")
+    with kernel.connect_as(number) as wire:
+        assert wire.call(STORE, {"key": "own.plan", "value": [1], "scope": "agent"})["success"]
+
+    assert agentos("state", "get", "own.plan", "--agent", "holder").stdout == "[1]\n"
+    assert agentos("state", "ls", "--agent", "holder").stdout == "own.plan\n"
+    assert agentos("state", "ls", "own").stdout == ""
+    missing = agentos("state", "get", "own.plan", "--agent", "another")
+    assert (missing.returncode, missing.stderr) == (1, "agentos: there is no key 'own.plan'\n")
+    agentos("kill", "holder")

@@ -145,6 +145,25 @@ def test_a_message_has_what_either_version_looks_for(kernel: Kernel, original: O
     assert original.ask(0x21, {"wait": False, "timeout": 30}) == {"success": True, "count": 0, "messages": []}
 
 
+def test_it_stores_globally_and_another_fetches_deletes_and_lists_without_a_scope(
+    kernel: Kernel, original: Original
+) -> None:
+    stored = original.ask(0x30, {"key": "original.plan", "value": {"step": [1, "two", None]}})
+    assert (stored["success"], stored["key"]) == (True, "original.plan")
+    with kernel.connect() as wire:
+        other = Original(wire)
+        found = other.ask(0x31, {"key": "original.plan"})
+        assert (found["success"], found["exists"], found["value"]) == (True, True, {"step": [1, "two", None]})
+        listed = other.ask(0x33, {"prefix": "original."})
+        assert (listed["keys"], listed["count"]) == (["original.plan"], 1)
+        assert original.ask(0x30, {"key": "original.plan", "value": 2, "scope": "global", "ttl": 60})["success"]
+        assert other.ask(0x31, {"key": "original.plan"})["value"] == 2
+        assert other.ask(0x32, {"key": "original.plan"})["deleted"] is True
+    missing = original.ask(0x31, {"key": "original.plan"})
+    assert (missing["success"], missing["exists"], missing["value"]) == (True, False, None)
+    assert original.ask(0x32, {"key": "original.plan"})["deleted"] is False
+
+
 def test_reported_tokens_are_accepted_and_change_nothing(original: Original) -> None:
     original.ask(0x01, {"prompt": "seven"})
     before = original.ask(0xF0, {"tokens": 0})

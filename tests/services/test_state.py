@@ -10,11 +10,12 @@ import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
+from outcome import Error, Outcome, Value, acapture
 
 from agentos.database import open_database
 from agentos.services import state
 from agentos.services.events import Event, StateChanged, discard
-from agentos.services.state import GLOBAL, State, StateLimits, end_of_prefix, list_accounts
+from agentos.services.state import GLOBAL, Change, State, StateLimits, end_of_prefix, list_accounts
 from agentos_sdk.errors import Conflict, QuotaExceeded
 
 LIMITS = StateLimits(3, 100)
@@ -50,7 +51,15 @@ async def store(
     ttl: float | None = None,
     if_version: int | None = None,
 ) -> int:
-    return await kept.store(space, key, value, account, ttl, if_version)
+    ended, outcomes = trio.Event(), list[Outcome[int]]()
+
+    def done(outcome: Outcome[int]) -> None:
+        outcomes.append(outcome)
+        ended.set()
+
+    kept.begin_store(Change(space, key, value, account, ttl, if_version), done)
+    await ended.wait()
+    return outcomes[0].unwrap()
 
 
 async def used(kept: State, account: str) -> tuple[int, int]:
@@ -134,10 +143,10 @@ async def test_a_key_does_not_exist_from_the_instant_of_its_expiry(
         clock(9.999)
         assert await kept.fetch([GLOBAL], "x") is not None
     async with opened(tmp_path) as kept:
-        assert await kept.keys(GLOBAL, "", "", 10) == ["x"]
+        assert await kept.keys(GLOBAL, [""], "", 10) == ["x"]
         clock(0.001)
         assert await kept.fetch([GLOBAL], "x") is None
-        assert await kept.keys(GLOBAL, "", "", 10) == []
+        assert await kept.keys(GLOBAL, [""], "", 10) == []
         assert not await kept.delete(GLOBAL, "x", 0)
         await store(kept, "x", ttl=10.0)
         clock(10)
@@ -293,11 +302,49 @@ async def test_keys_come_in_order_by_prefix_and_page(tmp_path: Path) -> None:
         for key in reversed(keys):
             await store(kept, key)
 
-        assert await kept.keys(GLOBAL, "", "", 100) == keys
-        assert await kept.keys(GLOBAL, "a.", "", 100) == keys[1:5]
-        assert await kept.keys(GLOBAL, "a.\U0010ffff", "", 100) == [keys[4]]
-        assert await kept.keys(GLOBAL, "z\U0010ffff", "", 100) == [keys[6]]
-        assert await kept.keys(GLOBAL, "a", "a.", 2) == keys[2:4]
+        assert await kept.keys(GLOBAL, [""], "", 100) == keys
+        assert await kept.keys(GLOBAL, ["a."], "", 100) == keys[1:5]
+        assert await kept.keys(GLOBAL, ["a.\U0010ffff"], "", 100) == [keys[4]]
+        assert await kept.keys(GLOBAL, ["z\U0010ffff"], "", 100) == [keys[6]]
+        assert await kept.keys(GLOBAL, ["a"], "a.", 2) == keys[2:4]
+        assert await kept.keys(GLOBAL, ["a.b", "b", "c"], "", 100) == ["a.b", "b"]
+        assert await kept.keys(GLOBAL, ["a.", "b", "z"], "a.ü", 2) == [keys[4], "b"]
+        assert await kept.keys(GLOBAL, [], "", 100) == []
+
+
+async def test_what_a_former_guest_without_a_name_stored_counts_for_no_later_one(tmp_path: Path) -> None:
+    async with opened(tmp_path) as kept:
+        await store(kept, "shared", account="guest guest#7/w")
+        await store(kept, "own", space="guest guest#7", account="guest guest#7")
+        await store(kept, "named", account="guest ada")
+
+    async with opened(tmp_path) as kept:
+        assert await used(kept, "guest guest#7") == await used(kept, "guest guest#7/w") == (0, 0)
+        assert await used(kept, "guest ada") == (1, 6)
+        assert await kept.keys(GLOBAL, [""], "", 10) == ["named", "shared"]
+        assert await kept.keys("guest guest#7", [""], "", 10) == []
+        await store(kept, "shared", account="guest guest#7")
+        assert await used(kept, "guest guest#7") == (1, 7)
+
+
+async def test_keys_that_are_deleted_and_fetched_together_each_have_their_own_outcome(tmp_path: Path) -> None:
+    results = dict[str, Outcome[bool]]()
+
+    async def delete(key: str, if_version: int | None) -> None:
+        results[key] = await acapture(kept.delete, GLOBAL, key, if_version)
+
+    async with opened(tmp_path, StateLimits(100, 1000)) as kept:
+        for key in ("a", "b", "c"):
+            await store(kept, key)
+        async with trio.open_nursery() as nursery:
+            for key, if_version in (("a", None), ("b", 7), ("c", 3), ("none", None)):
+                nursery.start_soon(delete, key, if_version)
+        assert await kept.keys(GLOBAL, [""], "", 10) == ["b"]
+        assert await used(kept, "a") == (1, 2)
+
+    assert [results[key] for key in ("a", "c", "none")] == [Value(True), Value(True), Value(False)]
+    assert isinstance(refused := results["b"], Error)
+    assert isinstance(refused.error, Conflict)
 
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))

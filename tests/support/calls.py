@@ -16,7 +16,9 @@ def syscalls() -> tuple[Syscall, ...]:
     registry, mail = Registry(), Mailboxes()
     nothing: Any = None
     deps = SimpleNamespace(deps=SimpleNamespace(health=SimpleNamespace(commands=nothing), run=SimpleNamespace(id="")))
-    callers = SimpleNamespace(queue_path=nothing, authorizer=SimpleNamespace(holds_grant=nothing, observers=[]))
+    callers = SimpleNamespace(
+        queue_path=nothing, authorizer=SimpleNamespace(holds_grant=nothing, granted_prefixes=nothing, observers=[])
+    )
     services = Services(
         registry=registry,
         reload=nothing,

@@ -12,7 +12,7 @@ import pytest
 from agentos_sdk import AgentOSClient
 from tests.conftest import StartKernel
 from tests.support.kernel import Kernel, until
-from tests.support.wire import DELETE, FETCH, HELLO, KEYS, RECV, SET_PERMS, SPAWN, STORE, Wire
+from tests.support.wire import DELETE, FETCH, HELLO, KEYS, RECV, SET_PERMS, SPAWN, STORE, THINK, Wire
 from tests.system.agents import in_state, info, up
 
 SLEEP = ["sleep", "1000"]
@@ -161,6 +161,25 @@ def test_a_caller_narrows_its_grants_of_keys_and_never_widens_them(kernel: Kerne
         assert code(wire.call(STORE, {"key": "plan.a", "value": 1})) == "permission_denied"
 
 
+def test_keys_reads_only_what_each_of_its_grants_may_match(kernel: Kernel, client: AgentOSClient) -> None:
+    keys = ["a", "note", "plan.a", "plan.b", "plan.z", "zoo"]
+    for key in keys:
+        client.store(key, key)
+    allow = {"state_read": ["plan.*", "n?te", "[ab]*"]}
+    boss = kernel.spawn("boss", permissions={"level": "standard", "allow": allow})
+    with kernel.connect_as(boss) as wire:
+        narrow = {"level": "sandboxed", "allow": {"state_read": ["plan.b*", "plan.z*"]}, "deny": {"state_read": ["*z"]}}
+        below = child_of(kernel, wire, "below", permissions=narrow)
+        assert up(wire.call(KEYS, {"scope": "global"}))["keys"] == keys[:5]
+        assert up(wire.call(KEYS, {"scope": "global", "prefix": "pl", "limit": 2}))["next"] == "plan.b"
+        with kernel.connect_as(below) as narrowed:
+            assert up(narrowed.call(KEYS, {"scope": "global"}))["keys"] == ["plan.b"]
+            assert up(narrowed.call(KEYS, {"scope": "global", "prefix": "note"}))["keys"] == []
+        end(client, below, boss)
+    for key in keys:
+        client.delete(key)
+
+
 # -- Whose it is, and how long it lasts --------------------------------------------------------------------------------
 
 
@@ -259,6 +278,32 @@ def test_private_state_belongs_to_the_name_and_its_parent_together(kernel: Kerne
         end(client, back, sibling, one, other)
 
 
+def test_the_operator_reads_an_agents_own_keys_and_no_other_caller_does(kernel: Kernel, client: AgentOSClient) -> None:
+    boss = kernel.spawn("boss", permissions={"level": "standard"})
+    with kernel.connect_as(boss) as wire, kernel.connect() as guest:
+        heir = child_of(kernel, wire, "heir")
+        with kernel.connect_as(heir) as below:
+            stores(below, "plan", "mine")
+            stores(below, "short", 1, "session")
+        up(guest.call(HELLO, {"as": "guest"}))
+
+        fetched = up(client.fetch("plan", agent="heir"))
+        assert (fetched["value"], fetched["scope"], fetched["version"]) == ("mine", "agent", 1)
+        assert up(client.keys(agent="heir"))["keys"] == ["plan"]
+        assert up(client.fetch("none", agent="heir"))["exists"] is False
+        assert up(client.keys(agent="boss"))["keys"] == []
+        with kernel.connect() as operator:
+            assert code(operator.call(FETCH, {"key": "a", "scope": "global", "agent": "heir"})) == "bad_request"
+            assert code(operator.call(KEYS, {"agent": ""})) == "bad_request"
+        for op, fields in ((FETCH, {"key": "plan"}), (KEYS, {})):
+            for caller in (wire, guest):
+                for name in ("heir", "boss", "no such agent"):
+                    assert code(caller.call(op, {**fields, "agent": name})) == "permission_denied"
+
+        end(client, heir, boss)
+        assert up(client.fetch("plan", agent="boss/heir"))["value"] == "mine"
+
+
 def test_the_mail_of_a_dead_child_is_not_that_of_its_namesake(kernel: Kernel, client: AgentOSClient) -> None:
     one, other = kernel.spawn("one"), kernel.spawn("other")
     with kernel.connect_as(one) as first, kernel.connect_as(other) as second:
@@ -272,6 +317,54 @@ def test_the_mail_of_a_dead_child_is_not_that_of_its_namesake(kernel: Kernel, cl
                 assert wire.call(RECV)["messages"] == []
             end(client, namesake)
         end(client, one, other)
+
+
+def test_a_kept_workspace_is_not_that_of_an_agents_child_with_its_name(kernel: Kernel, client: AgentOSClient) -> None:
+    """Attack: a child takes the name of an ended agent whose workspace is kept."""
+    up(client.spawn("keeper", command=SLEEP, workspace="keep"))
+    assert client.exec("echo mine > /workspace/note", name="keeper")["exit_code"] == 0
+    end(client, info(client, "keeper")["id"])
+
+    boss = kernel.spawn("boss", permissions={"level": "standard"})
+    with kernel.connect_as(boss) as wire:
+        refused = wire.call(SPAWN, {"name": "keeper", "command": SLEEP, "workspace": "keep"})
+        assert code(refused) == "permission_denied"
+        for path in ("/workspace", "."):
+            assert not wire.call(SPAWN, {"name": "keeper", "command": SLEEP, "workspace": path})["success"]
+        thief = child_of(kernel, wire, "keeper")
+        listed = client.exec("ls -A /workspace; echo stolen > /workspace/note", name="keeper")
+        assert (listed["exit_code"], listed["stdout"]) == (0, "")
+        end(client, thief, boss)
+
+    up(client.spawn("keeper", command=SLEEP, workspace="keep"))
+    assert client.exec("cat /workspace/note", name="keeper")["stdout"] == "mine\n"
+    end(client, info(client, "keeper")["id"])
+
+
+def test_the_budget_of_a_dead_child_is_not_that_of_its_namesake(start_kernel: StartKernel) -> None:
+    """A namesake neither finds the budget used up, nor uses it up, nor learns what was used."""
+    kernel = start_kernel('[llm]\nprovider = "offline"\n')
+    tight = {"llm": {"budget": [{"calls": 1, "per": "31d"}]}}
+    one, other = kernel.spawn("one"), kernel.spawn("other")
+    with kernel.connect_as(one) as first, kernel.connect_as(other) as second, kernel.client() as client:
+
+        def think_as_heir_of(parent: Wire) -> list[str]:
+            heir = child_of(kernel, parent, "heir", **tight)
+            with kernel.connect_as(heir) as wire:
+                said = [code(wire.call(THINK, {"prompt": "how?"})) for _ in range(2)]
+            end(client, heir)
+            return said
+
+        assert think_as_heir_of(first) == ["ok", "quota_exceeded"]
+        assert think_as_heir_of(second) == ["ok", "quota_exceeded"], "the other's budget is its own"
+        below = child_of(kernel, first, "heir", **tight)
+        with kernel.connect_as(below) as wire:
+            assert code(wire.call(THINK, {"prompt": "again?"})) == "quota_exceeded", "its own is kept"
+        assert {row["name"]: row["calls"] for row in client.usage()["usage"] if row["calls"]} == {
+            "one/heir": 1,
+            "other/heir": 1,
+        }
+        end(client, below, one, other)
 
 
 # -- Limits and trouble ------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 from attrs import define, field
 from msgspec import Struct
@@ -48,6 +48,11 @@ def shared_pieces(items: Iterable[One | Many], separator: str) -> Iterator[str]:
     """The pieces between separators that every matching text has: those without a wildcard, and not the empty ones."""
     pieces = "".join(_character(item) or NUL for item in items).split(separator)
     return (piece for piece in pieces if piece and NUL not in piece)
+
+
+def literal_prefix(items: Iterable[One | Many]) -> str:
+    """What every matching text begins with."""
+    return "".join(takewhile(bool, (_character(item) or "" for item in items)))
 
 
 def _character(item: One | Many) -> str | None:

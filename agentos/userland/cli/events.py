@@ -38,7 +38,8 @@ def events(
 ) -> None:
     """Show what happened in the kernel.
 
-    These are the last 100 events, or with --since all from then on. --agent and --type may be repeated. AGENT_STATE is shown only where --type selects it.
+    These are the last 100 events, or with --since all from then on. --agent and --type may be repeated. AGENT_STATE is
+    shown only where --type selects it.
     """
     begin = read_time(since, "--since")
     printer = Printer(as_json, without_states=not types)

@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -32,21 +32,28 @@ from .messages import parse_message
 def state() -> None:
     """Read and change the state that agents share.
 
-    These are the keys of scope global. No other caller sees an agent's own keys.
+    These are the keys of scope global. An agent's own keys no other agent sees;
+    get and ls show them with --agent.
     """
+
+
+agent_option = click.option(
+    "--agent", metavar="NAME", help="Its own keys; with its parents if it has ended: boss/worker."
+)
 
 
 @state.command()
 @click.argument("key")
+@agent_option
 @json_option
 @socket_option
-def get(key: str, socket_path: str | None, as_json: bool) -> None:
+def get(key: str, agent: str | None, socket_path: str | None, as_json: bool) -> None:
     """Print the value of KEY, as JSON.
 
     --json prints the whole reply, with its version.
     """
     with kernel(socket_path) as client:
-        reply = check_reply(client.fetch(key, "global"))
+        reply = check_reply(client.fetch(key, scope_of(agent), agent))
     if not reply["exists"]:
         raise missing_key(key)
     if as_json:
@@ -79,12 +86,13 @@ def set_value(
 
 @state.command()
 @click.argument("prefix", default="")
+@agent_option
 @json_option
 @socket_option
-def ls(prefix: str, socket_path: str | None, as_json: bool) -> None:
+def ls(prefix: str, agent: str | None, socket_path: str | None, as_json: bool) -> None:
     """List the keys, or those that begin with PREFIX."""
     with kernel(socket_path) as client:
-        keys = list(list_keys(client, prefix))
+        keys = list(list_keys(client, prefix, agent))
     if as_json:
         print_json(keys)
         return
@@ -143,10 +151,14 @@ def print_change(client: AgentOSClient, event: Mapping[str, Any]) -> None:
     click.echo(cut_middle(line, table_width()) if sys.stdout.isatty() else line)
 
 
-def list_keys(client: AgentOSClient, prefix: str) -> Iterator[str]:
+def scope_of(agent: str | None) -> Literal["agent", "global"]:
+    return "global" if agent is None else "agent"
+
+
+def list_keys(client: AgentOSClient, prefix: str, agent: str | None) -> Iterator[str]:
     after: str | None = ""
     while after is not None:
-        page = check_reply(client.keys(prefix, "global", after=after))
+        page = check_reply(client.keys(prefix, scope_of(agent), after=after, agent=agent))
         yield from page["keys"]
         after = page["next"]
 

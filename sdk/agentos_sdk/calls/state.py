@@ -30,6 +30,7 @@ Key: TypeAlias = Annotated[str, Rule(is_key, KEY_RULE)]
 Prefix: TypeAlias = Annotated[str, Rule(lambda text: not text or is_key(text), f"nothing, or {KEY_RULE}")]
 Version: TypeAlias = Annotated[int, Rule(lambda version: 0 <= version < 1 << 63, "a whole number from 0 up")]
 Ttl: TypeAlias = Annotated[Seconds, Rule(lambda ttl: 0 < ttl <= MAX_TTL, "a duration above 0s, at most 100 years")]
+Holder: TypeAlias = Annotated[str, Rule(lambda name: 1 <= len(name) <= 1000, "the name of an agent")]
 Page: TypeAlias = Annotated[int, Rule(lambda limit: 1 <= limit <= 1000, "a whole number from 1 to 1000")]
 
 
@@ -76,12 +77,17 @@ class Fetched:
 
 @record
 class Fetch(Request[Fetched]):
-    """Fetch the value of ``key``; without ``scope`` the first one of session, agent and global that has it."""
+    """Fetch the value of ``key``; without ``scope`` the first one of session, agent and global that has it.
+
+    With ``agent``, which only the operator may give, that agent's own: the name of an agent, or of its account, such as
+    ``boss/worker``.
+    """
 
     op = Op.FETCH
     reply = Fetched
     key: Key
     scope: Scope | None = None
+    agent: Holder | None = None
 
 
 @record
@@ -125,7 +131,7 @@ class KeyList:
 class Keys(Request[KeyList]):
     """List the keys that begin with ``prefix`` and that the caller may fetch, at most ``limit``.
 
-    Without ``scope`` they are those of all scopes; ``after`` is the key before the first one.
+    Without ``scope`` they are those of all scopes; ``after`` is the key before the first one. ``agent`` as for FETCH.
     """
 
     op = Op.KEYS
@@ -134,3 +140,4 @@ class Keys(Request[KeyList]):
     scope: Scope | None = None
     limit: Page = 1000
     after: Prefix = ""
+    agent: Holder | None = None

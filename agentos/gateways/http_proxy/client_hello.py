@@ -1,6 +1,7 @@
 """TLS ClientHello: reassembles it over records and returns the server name (SNI), without decrypting anything.
 
-RFC 8446 section 5.1 (records), 4.1.2 (ClientHello) and 4.2 (extensions), RFC 6066 section 3 (server_name):
+RFC 8446 section 5.1 (records), 4.1.2 (ClientHello), 4.1.4 (HelloRetryRequest) and 4.2 (extensions), RFC 6066 section 3
+(server_name):
 
     record     type (1)  version (2)  length (2)  fragment
     handshake  type (1)  length (3)  body
@@ -14,8 +15,13 @@ clients send random bytes in it to servers without ECH (GREASE), which look the 
 from attrs import define, field
 
 MAX_HELLO_BYTES = 16 << 10  # with the headers of its records
+MAX_SECOND_BYTES = 64 << 10  # of a second ClientHello, with the early data before it
 HANDSHAKE_RECORD = b"\x16\3"  # type, and major version
-CLIENT_HELLO, SERVER_NAME, HOST_NAME = 1, 0, 0
+BEFORE_SECOND = b"\x14\x17"  # types of records between two ClientHellos: change_cipher_spec, and early data
+CLIENT_HELLO, SERVER_HELLO, SERVER_NAME, HOST_NAME = 1, 2, 0, 0
+# The random of a ServerHello that asks for another ClientHello.
+RETRY_RANDOM = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c")
+RANDOM_AT = 5 + 4 + 2  # in a ServerHello's record
 MAX_FRAGMENT = 1 << 14  # bytes
 
 
@@ -25,11 +31,15 @@ class NoServerName(ValueError):
 
 @define
 class HelloReader:
-    """Collects what a client sends first. ``received`` is all of it, to be passed on unchanged."""
+    """Collects what a client sends first. ``received`` is all of it, to be passed on unchanged.
 
+    ``is_second``: the ClientHello after a HelloRetryRequest, which other records may precede.
+    """
+
+    is_second: bool = False
     received: bytearray = field(factory=bytearray)
     _message: bytearray = field(factory=bytearray)  # the fragments of the complete records
-    _next_record: int = 0  # offset in ``received``
+    end: int = 0  # offset in ``received``: of the next record, at last of the one after the ClientHello
 
     def feed(self, data: bytes) -> str | None:
         """Add received data. Returns the server name in lower case; None if the ClientHello isn't complete yet.
@@ -39,26 +49,28 @@ class HelloReader:
         self.received += data
         while not self._is_complete() and (fragment := self._next_fragment()) is not None:
             self._message += fragment
-            if self._message[0] != CLIENT_HELLO:
+            if self._message and self._message[0] != CLIENT_HELLO:
                 raise NoServerName("the first TLS message isn't a ClientHello")
         complete = self._is_complete()
-        if self._announced_bytes() > MAX_HELLO_BYTES or (not complete and len(self.received) > MAX_HELLO_BYTES):
+        most = MAX_SECOND_BYTES if self.is_second else MAX_HELLO_BYTES
+        if self._announced_bytes() > MAX_HELLO_BYTES or (not complete and len(self.received) > most):
             raise NoServerName(f"the ClientHello has more than {MAX_HELLO_BYTES >> 10} KiB")
         return read_server_name(bytes(self._message[4:])) if complete else None
 
     def _next_fragment(self) -> bytes | None:
-        header = bytes(self.received[self._next_record : self._next_record + 5])
-        if not HANDSHAKE_RECORD.startswith(header[:2]):
+        header = bytes(self.received[self.end : self.end + 5])
+        skipped = self.is_second and not self._message and header[:1] in BEFORE_SECOND
+        if not skipped and not HANDSHAKE_RECORD.startswith(header[:2]):
             raise NoServerName("the data isn't TLS")
         if len(header) < 5:
             return None
-        begin, length = self._next_record + 5, int.from_bytes(header[3:])
+        begin, length = self.end + 5, int.from_bytes(header[3:])
         if not 0 < length <= MAX_FRAGMENT:
             raise NoServerName(f"a TLS record of {length} bytes")
         if len(self.received) < begin + length:
             return None
-        self._next_record = begin + length
-        return bytes(self.received[begin : self._next_record])
+        self.end = begin + length
+        return b"" if skipped else bytes(self.received[begin : self.end])
 
     def _announced_bytes(self) -> int:
         return 4 + int.from_bytes(self._message[1:4]) if len(self._message) >= 4 else 0
@@ -69,6 +81,16 @@ class HelloReader:
         if len(self._message) > self._announced_bytes():
             raise NoServerName("another message follows the ClientHello in its TLS record")
         return True
+
+
+def asks_to_retry(answer: bytes) -> bool | None:
+    """Whether what a server sends first is a HelloRetryRequest; None if that can't be told yet."""
+    begin = answer[:1] + answer[5:6]  # the type of the record, and that of the message
+    if not bytes([HANDSHAKE_RECORD[0], SERVER_HELLO]).startswith(begin):
+        return False
+    if len(answer) < RANDOM_AT + len(RETRY_RANDOM):
+        return None
+    return answer[RANDOM_AT : RANDOM_AT + len(RETRY_RANDOM)] == RETRY_RANDOM
 
 
 def read_server_name(hello: bytes) -> str:

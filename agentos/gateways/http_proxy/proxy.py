@@ -26,7 +26,7 @@ from agentos.services.http.destination import Destination, is_address, parse_hos
 from agentos.services.http.egress import Egress
 from agentos_sdk.errors import BadRequest, Busy, CallError, PermissionDenied, Timeout
 
-from .client_hello import HelloReader, NoServerName
+from .client_hello import HelloReader, NoServerName, asks_to_retry
 from .dns_stub import DNSStub
 from .forward import Forward
 from .incoming import HEAD_SECONDS, READ_SIZE, Body, Incoming
@@ -40,6 +40,7 @@ HTTP_PORT, TLS_PORT = 80, 443
 MAX_CONNECTIONS = 64  # of one agent; more wait until one has ended
 NEXT_REQUEST_SECONDS = 60.0  # in which a client may keep its connection without a request
 HELLO_SECONDS = 5.0
+ANSWER_SECONDS = 30.0  # until a TLS server has answered the ClientHello
 LINGER_SECONDS = 2.0  # in which further input is dropped, so that the client can read a refusal
 ACCESS_DENIED = b"\x15\x03\x03\x00\x02\x02\x31"  # TLS alert 49 (RFC 8446, 6.2)
 DISCONNECTED = (trio.BrokenResourceError, trio.ClosedResourceError)
@@ -247,15 +248,31 @@ class AgentProxy:
     async def _run_tunnel(self, incoming: Incoming, outgoing: OutgoingConnection) -> None:
         to = outgoing.destination
         if to.port == TLS_PORT and not is_address(to.host):
-            await self._check_server_name(incoming, outgoing)
+            await self._begin_tls(incoming, outgoing)
         if incoming.buffer:
             await outgoing.server.send_all(incoming.buffer)
             outgoing.traffic.count(sent=len(incoming.buffer))
         await Tunnel(incoming.stream, outgoing.server, self.common.buffer, outgoing.traffic).run()
 
-    async def _check_server_name(self, incoming: Incoming, outgoing: OutgoingConnection) -> None:
-        """Receive the ClientHello, which must name the tunnel's host. Until then nothing is sent to the server."""
-        reader, to = HelloReader(), outgoing.destination
+    async def _begin_tls(self, incoming: Incoming, outgoing: OutgoingConnection) -> None:
+        """Check the ClientHello, and another one if the server asks for it.
+
+        Until the server has answered, nothing but the first one is sent to it: a second one could follow at once.
+        """
+        reader = HelloReader()
+        await self._check_server_name(incoming, outgoing, reader)
+        hello, incoming.buffer = incoming.buffer[: reader.end], incoming.buffer[reader.end :]
+        await outgoing.server.send_all(hello)
+        answer = await receive_answer(outgoing.server)
+        if answer:
+            await incoming.stream.send_all(answer)
+        outgoing.traffic.count(sent=len(hello), received=len(answer))
+        if asks_to_retry(answer):
+            await self._check_server_name(incoming, outgoing, HelloReader(is_second=True))
+
+    async def _check_server_name(self, incoming: Incoming, outgoing: OutgoingConnection, reader: HelloReader) -> None:
+        """Receive a ClientHello, which must name the tunnel's host. It is left in the buffer, and not sent yet."""
+        to = outgoing.destination
         try:
             with trio.fail_after(HELLO_SECONDS):
                 name = await read_server_name(incoming, reader)
@@ -294,6 +311,21 @@ async def read_server_name(incoming: Incoming, reader: HelloReader) -> str:
             raise NoServerName("the data ends within the ClientHello")
         name = reader.feed(bytes(data))
     return name
+
+
+async def receive_answer(server: trio.SocketStream) -> bytes:
+    """What a TLS server sends first, enough to tell whether it asks for another ClientHello; less if it has ended.
+
+    Raises ``Timeout``.
+    """
+    answer = b""
+    try:
+        with trio.fail_after(ANSWER_SECONDS):
+            while asks_to_retry(answer) is None and (data := await server.receive_some(READ_SIZE)):
+                answer += data
+    except trio.TooSlowError:
+        raise Timeout(f"the server didn't answer the ClientHello within {ANSWER_SECONDS:g} s") from None
+    return answer
 
 
 async def end_with(stream: trio.SocketStream, data: bytes) -> None:

@@ -9,9 +9,10 @@ import trio
 import trio.lowlevel
 
 from agentos.gateways.http_proxy import outgoing
+from agentos.gateways.http_proxy.client_hello import RETRY_RANDOM
 from tests.support.dns_server import Records
 
-from .hellos import hello, real_hello, records, server_name
+from .hellos import counted, hello, real_hello, records, server_name
 from .streams import receive_all
 from .world import World, world
 
@@ -216,9 +217,14 @@ def tls_port(monkeypatch: pytest.MonkeyPatch) -> int:
     return 18443
 
 
+ALERT = b"\x15\3\3\0\2\2\x28"
+
+
 async def open_tls(here: World, tls_port: int, received: list[bytes]) -> trio.SocketStream:
     async def keep(stream: trio.SocketStream) -> None:
-        received.append(await receive_all(stream))
+        first = await stream.receive_some()
+        await stream.send_all(ALERT)
+        received.append(bytes(first) + await receive_all(stream))
 
     await here.serve(keep, port=tls_port)
     here.grant(allow=[f"api.test:{tls_port}", f"127.0.0.1:{tls_port}"])
@@ -235,7 +241,7 @@ async def test_the_hello_for_the_tunnels_host_passes_unchanged(tls_port: int, si
             await trio.lowlevel.checkpoint()
         await stream.send_all(b"more")
         await stream.send_eof()
-        assert await receive_all(stream) == b""
+        assert await receive_all(stream) == ALERT
 
     assert received == [sent + b"more"]
 
@@ -266,6 +272,60 @@ async def test_no_byte_of_another_hello_reaches_the_server(tls_port: int, sent: 
 
     assert received == [b""]
     assert here.outcomes()[0].endswith(": permission_denied")
+
+
+def server_hello(random: bytes) -> bytes:
+    return records(b"\2" + counted(b"\3\3" + random + b"\0\x13\1\0" + counted(b""), 3))
+
+
+@pytest.mark.parametrize("before", [b"", b"\x14\3\3\0\1\1", b"\x17\3\3\0\3abc"])
+async def test_no_second_hello_with_another_name_reaches_the_server(tls_port: int, before: bytes) -> None:
+    """A server that many sites share may ask for another ClientHello, and serve the name in that one."""
+    first, second = records(hello(server_name(b"api.test"))), before + records(hello(server_name(b"other.test")))
+    received: list[bytes] = []
+
+    async def ask_again(stream: trio.SocketStream) -> None:
+        received.append(bytes(await stream.receive_some()))
+        await stream.send_all(server_hello(RETRY_RANDOM))
+        received.append(await receive_all(stream))
+
+    async with world(LOCAL) as here:
+        await here.serve(ask_again, port=tls_port)
+        here.grant(allow=[f"api.test:{tls_port}", f"127.0.0.1:{tls_port}"])
+        async with await here.tunnel(f"api.test:{tls_port}") as stream:
+            await stream.send_all(first + second)  # before the server asks
+            assert await receive_all(stream) == server_hello(RETRY_RANDOM) + b"\x15\3\3\0\2\2\x31"
+            while len(received) < 2:
+                await trio.sleep(0.01)
+
+    assert received == [first, b""]
+
+
+@pytest.mark.parametrize("random", [RETRY_RANDOM, b"r" * 32])
+async def test_a_handshake_goes_on_after_the_answer_of_its_server(tls_port: int, random: bytes) -> None:
+    first, second = (
+        records(hello(server_name(b"api.test"))),
+        b"\x14\3\3\0\1\1" + records(hello(server_name(b"api.test"))),
+    )
+    received: list[bytes] = []
+
+    async def answer(stream: trio.SocketStream) -> None:
+        received.append(bytes(await stream.receive_some()))
+        for byte in server_hello(random):
+            await stream.send_all(bytes([byte]))
+        received.append(await receive_all(stream))
+
+    async with world(LOCAL) as here:
+        await here.serve(answer, port=tls_port)
+        here.grant(allow=[f"api.test:{tls_port}", f"127.0.0.1:{tls_port}"])
+        async with await here.tunnel(f"api.test:{tls_port}") as stream:
+            await stream.send_all(first)
+            assert await stream.receive_some(1) == b"\x16"
+            await stream.send_all(second)
+            await stream.send_eof()
+            assert await receive_all(stream) == server_hello(random)[1:]
+
+    assert received == [first, second]
 
 
 async def test_a_hello_that_does_not_come_ends_the_tunnel(tls_port: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 from agentos_sdk import AgentOSClient
+from tests.support.http_server import make_server_context
 from tests.support.kernel import Kernel, running
 from tests.system.agents import up
-from tests.system.sites import Files, Server, Sites, make_server_context
+from tests.system.sites import Files, Server, Sites
 from tests.system.test_filtered_programs import IGNORE_PROXY, TRUST
 
 PORT = 443

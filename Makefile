@@ -49,6 +49,7 @@ $(READY): $(RUN_READY)
 demo: $(RUN_READY)
 	@$(BIN)/python -m demos.security --brief
 	@$(BIN)/python -m demos.supervision_tree
+	@echo "Such a tree in the browser: make dashboard"
 
 dashboard: $(RUN_READY)
 	@$(BIN)/agentos run demos/dashboard/agentos.toml --state-dir .dashboard

@@ -181,11 +181,6 @@ class Subscription:
         if place is not None:
             self.begin_at(place)
 
-    def lose(self, place: int) -> None:
-        """What is unread at this place is dropped from the ring."""
-        self.missed += 1
-        self.cursor = place + 1
-
     def wake(self) -> None:
         self._news.set()
 

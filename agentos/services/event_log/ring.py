@@ -153,13 +153,13 @@ class EventLog:
         """Drop records; subscriptions that have not read them count what they would have seen."""
         self.look()
         cuts, wanted = choose_cuts(self._shares, excess), self._size - excess
-        kept = list[Record]()
-        for at, record in enumerate(self._records):
+        kept, dropped = list[Record](), 0
+        for record in self._records:
             share = record.share
             if cuts.get(share, 0) <= 0:
                 kept.append(record)
                 continue
-            size = size_of(record)
+            size, dropped = size_of(record), dropped + 1
             cuts[share] -= size
             self._shares[share] -= size
             if not self._shares[share]:
@@ -170,7 +170,7 @@ class EventLog:
                     one.missed += 1
             if self._size <= wanted:
                 break
-        self._records[: at + 1] = kept
+        self._records[: len(kept) + dropped] = kept
 
     # -- Reading ---------------------------------------------------------------------------------------------------
 

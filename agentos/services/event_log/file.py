@@ -81,7 +81,7 @@ def _make_record(line: _Line, raw: bytes) -> Record:
     text = raw[: raw.rindex(_SPLIT)]
     return Record(
         *(line.seq, line.boot, line.type, line.source_agent_id, *concerned),
-        *(line.severity, line.at, line.key_scope, line.key, text),
+        *(line.severity, line.at, line.key_scope, line.key, (line.boot, 0), text),
     )
 
 
@@ -188,7 +188,7 @@ class _Writer:
 
     def __init__(self, files: EventFiles, events: EventLog) -> None:
         self.files, self.events = files, events
-        self._place = events.end  # from here on events aren't written
+        self._place = events.next  # from here on events aren't written
         self._closed = trio.Event()
         self._failing = False
         self._limiter = trio.CapacityLimiter(1)
@@ -206,18 +206,18 @@ class _Writer:
                 with trio.move_on_after(RETRY_DELAY if self._failing else WRITE_DELAY):
                     await self._closed.wait()
                 await self._write()
-            while self._place < self.events.end and not self._failing:
+            while self._place < self.events.next and not self._failing:
                 await self._write()
             await self._append([], self.events.next - 1)
         if self._failing:
-            log.error("%d events couldn't be written, and are lost", self.events.end - self._place)
+            log.error("%d events couldn't be written, and are lost", self.events.next - self._place)
 
     async def _write(self) -> None:
         self.events.grown = trio.Event()
-        place, records = self.events.list_from(self._place, BATCH)
+        end, records = self.events.next, self.events.list_from(self._place, BATCH)
         if await self._append(records):
-            self._place = place + len(records)
-        if self._place < self.events.end:
+            self._place = records[-1].seq + 1 if len(records) == BATCH else end
+        if self._place < self.events.next:
             self.events.grown.set()
 
     async def _append(self, records: Sequence[Record], last: int | None = None) -> bool:

@@ -11,6 +11,9 @@ Severity = Literal["info", "warning", "error"]
 Party: TypeAlias = int | str
 """A caller, by its id; or what several connections or lives share: ``guest ada``, ``account boss/worker``."""
 
+Share: TypeAlias = tuple[Party, int]
+"""What an event is charged to: the outermost caller above its source, and the source itself."""
+
 KERNEL: Final = "kernel"  # the name that events without an agent concern; no agent has it
 OPERATOR: Final = "operator"  # the party of all connections of the operator
 
@@ -39,7 +42,8 @@ class Record(Struct, frozen=True, gc=False):
     """An event of the log. ``seq`` counts up without gaps within a ``boot``; ``at`` is seconds since the epoch.
 
     ``above`` are the parties, besides ``agent_ids``, that the event concerns because they are above those; ``below``
-    is the party whose descendants an emitted event reaches. ``text`` is the event's JSON without its age and its end.
+    is the party whose descendants an emitted event reaches. ``share`` is what it is charged to.
+    ``text`` is the event's JSON without its age and its end.
     """
 
     seq: int
@@ -54,6 +58,7 @@ class Record(Struct, frozen=True, gc=False):
     at: float
     key_scope: str | None
     key: str | None
+    share: Share
     text: bytes
 
     def encode(self, now: float) -> bytes:
@@ -61,7 +66,7 @@ class Record(Struct, frozen=True, gc=False):
         return b'%s,"age_ms":%d}' % (self.text, max(0.0, now - self.at) * 1000)
 
 
-def number(draft: Draft, seq: int, boot: str, above: tuple[Party, ...], below: Party | None) -> Record:
+def number(draft: Draft, seq: int, boot: str, above: tuple[Party, ...], below: Party | None, share: Share) -> Record:
     """The record of an event that happens now."""
     at = time.time()
     text = b'{"type":%s,"data":%s,"source_agent_id":%d,"seq":%d,"boot":"%s","severity":"%s","at":%.6f' % (
@@ -73,7 +78,5 @@ def number(draft: Draft, seq: int, boot: str, above: tuple[Party, ...], below: P
         draft.severity.encode(),
         at,
     )
-    names = (draft.agent_ids, draft.names, above, below)
-    return Record(
-        seq, boot, draft.type, draft.source_agent_id, *names, draft.severity, at, draft.key_scope, draft.key, text
-    )
+    names, key = (draft.agent_ids, draft.names, above, below), (draft.key_scope, draft.key)
+    return Record(seq, boot, draft.type, draft.source_agent_id, *names, draft.severity, at, *key, share, text)

@@ -2,11 +2,15 @@
 
 To publish an event costs the same however many subscriptions there are: it is encoded once and appended. A task looks
 up, by an index, which subscriptions see the new events, and wakes those; the others keep their place without being
-touched. A record is never changed, and is dropped when :data:`MAX_RECORDS` newer ones have come.
+touched. A place is the number of an event, or of the next one.
+
+A full ring drops the oldest records of those callers that fill most of it, so that none of them crowds out what others
+do: see :mod:`.shares`. A record is never changed.
 """
 
 import secrets
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from operator import attrgetter
@@ -19,12 +23,13 @@ from msgspec import Struct
 
 from agentos.services.events import AgentExited, AgentOver, Event
 
-from .record import Party, Record, number
+from .record import Party, Record, Share, number
 from .records import describe
+from .shares import choose_cuts
 from .subscription import Index, Subscription
 
 MAX_RECORDS: Final = 10_000
-MAX_BYTES: Final = 16 << 20  # of their texts
+RECORD_BYTES: Final = 1600  # of a text: a longer one counts as several records, so all together are within 16 MiB
 CHUNK: Final = 256  # records that are dropped at a time
 WAKE_SECONDS: Final = 0.01  # between two looks for subscriptions to wake
 CHANGES: Final = 50  # subscriptions that are found by other rules between two checkpoints
@@ -95,23 +100,24 @@ class EventLog:
         self.index = Index()
         self.polled: dict[int, Subscription] = {}  # by the id of the caller that polls it
         self._records = list(records)
-        self._base = 0  # the place of the first of them
-        self._size = sum(len(record.text) for record in records)
-        self._seen = len(records)  # the place up to which subscriptions were looked up
+        self._shares = Counter[Share]()  # records by what they are charged to
+        for record in records:
+            self._shares[record.share] += size_of(record)
+        self._size = self._shares.total()
+        self._seen = first  # the place up to which subscriptions were looked up
         self._news = trio.Event()
         self.max_records, self.chunk = MAX_RECORDS, CHUNK
         self._turn = trio.Lock()  # of those that read much
         self._rules_changed = False
 
-    @property
-    def end(self) -> int:
-        """The place of the next event."""
-        return self._base + len(self._records)
+    def list_from(self, place: int, limit: int) -> Sequence[Record]:
+        """The records from a place on that are kept."""
+        begin = self._find(place)
+        return self._records[begin : begin + limit]
 
-    def list_from(self, place: int, limit: int) -> tuple[int, Sequence[Record]]:
-        """The records from a place on, or from the first that is kept, and the place of the first."""
-        place = max(place, self._base)
-        return place, self._records[place - self._base : place - self._base + limit]
+    def _find(self, place: int) -> int:
+        """The index of the first record from a place on."""
+        return bisect_left(self._records, place, key=attrgetter("seq"))
 
     # -- Publishing ------------------------------------------------------------------------------------------------
 
@@ -122,37 +128,49 @@ class EventLog:
             if isinstance(event, AgentOver):
                 self.forget(event.agent_id)
             return
-        above = draft.parties
+        above, source = draft.parties, draft.source_agent_id
         for caller in draft.agent_ids:
             above += self.above(caller)
-        below = draft.parties[0] if draft.parties else draft.source_agent_id
-        self._append(number(draft, self.next, self.boot, above, below if draft.emitted else None))
+        below = None if not draft.emitted else draft.parties[0] if draft.parties else source
+        share = (source, *self.above(source))[-1], source
+        record = number(draft, self.next, self.boot, above, below, share)
         self.next += 1
+        self._append(record)
         if isinstance(event, AgentExited):
             self.forget(event.agent_id)
 
     def _append(self, record: Record) -> None:
+        size = size_of(record)
         self._records.append(record)
-        self._size += len(record.text)
-        if len(self._records) >= self.max_records + self.chunk or self._size > MAX_BYTES:
-            self._drop(min(self.chunk, len(self._records) - 1))
+        self._shares[record.share] += size
+        self._size += size
+        if self._size >= self.max_records + self.chunk:
+            self._drop(self._size - self.max_records)
         self._news.set()
         self.grown.set()
 
-    def _drop(self, count: int) -> None:
-        """Drop the oldest records; subscriptions that have not read them count what they would have seen."""
-        end = self._base + count
-        if end > self._seen:
-            self.look()
-        if any(one.cursor is not None and one.cursor < end for one in self.index):
-            for at in range(count):
-                record, place = self._records[at], self._base + at
-                for one in self.index.candidates(record):
-                    if one.cursor is not None and one.cursor <= place and one.sees_type(record):
-                        one.lose(place)
-        self._size -= sum(len(record.text) for record in self._records[:count])
-        del self._records[:count]
-        self._base = end
+    def _drop(self, excess: int) -> None:
+        """Drop records; subscriptions that have not read them count what they would have seen."""
+        self.look()
+        cuts, wanted = choose_cuts(self._shares, excess), self._size - excess
+        kept, dropped = list[Record](), 0
+        for record in self._records:
+            share = record.share
+            if cuts.get(share, 0) <= 0:
+                kept.append(record)
+                continue
+            size, dropped = size_of(record), dropped + 1
+            cuts[share] -= size
+            self._shares[share] -= size
+            if not self._shares[share]:
+                del self._shares[share]
+            self._size -= size
+            for one in set(self.index.candidates(record)):
+                if one.cursor is not None and one.cursor <= record.seq and one.sees_type(record):
+                    one.missed += 1
+            if self._size <= wanted:
+                break
+        self._records[: len(kept) + dropped] = kept
 
     # -- Reading ---------------------------------------------------------------------------------------------------
 
@@ -184,7 +202,7 @@ class EventLog:
 
     def locate(self, since: int, boot: str | None) -> Start:
         """Where to read on after the event ``since`` of a boot; without ``boot`` of that which had this number."""
-        place = self._base + bisect_right(self._records, since, key=attrgetter("seq"))
+        place = min(since + 1, self.next)
         if since == 0 and boot is None:
             return Start(place)
         if boot is None:
@@ -192,7 +210,7 @@ class EventLog:
         else:
             found = [each for each in self.boots if each.id == boot]
         if not found:
-            return Start(place if since < self.next else self._base, boot_changed=True, cut_off=True)
+            return Start(place if since < self.next else 0, boot_changed=True, cut_off=True)
         later = self.boots[self.boots.index(found[0]) :]
         cut_off = any(each.last is None for each in later[:-1])
         return Start(place, len(later) > 1, cut_off, self._count_lost(since, later))
@@ -201,10 +219,8 @@ class EventLog:
         """How many events after ``since``, which is of the first of these boots, aren't kept, as far as is known."""
         lost, begin = 0, since + 1
         for each, following in zip_longest(boots, boots[1:]):
-            first = bisect_left(self._records, begin, key=attrgetter("seq"))
-            end = len(self._records)
-            if following is not None:
-                end = bisect_left(self._records, following.first, key=attrgetter("seq"))
+            first = self._find(begin)
+            end = len(self._records) if following is None else self._find(following.first)
             last = self.next - 1 if following is None else each.last
             if last is None:
                 last = self._records[end - 1].seq if end > first else begin - 1
@@ -214,14 +230,13 @@ class EventLog:
 
     def look(self) -> None:
         """Find out which subscriptions see the events that have come since the last look, and wake them."""
-        begin, self._seen = self._seen, self.end
-        if not len(self.index):
+        begin, self._seen = self._seen, self.next
+        if begin == self._seen or not len(self.index):
             return
-        for place in range(begin, self._seen):
-            record = self._records[place - self._base]
+        for record in self._records[self._find(begin) :]:
             for one in self.index.candidates(record):
                 if one.cursor is None and one.sees_type(record):  # the others know already that they have to read
-                    one.begin_at(place)
+                    one.begin_at(record.seq)
 
     def count_readers(self) -> int:
         """How many callers have a subscription that sees the last event."""
@@ -264,18 +279,28 @@ class EventLog:
         """Add to a page what is unread among the next records; whether the page is complete."""
         if subscription.cursor is None:
             return True
-        place, now = max(subscription.cursor, self._base), time()
-        for record in self._records[place - self._base : min(place + most, self._seen) - self._base]:
-            if subscription.sees(record):
-                text = record.encode(now)
-                if page.events and page.size + len(text) > size:
-                    break
-                page.add(text, place)
-            place += 1
-            if len(page.events) >= limit:
-                break
-        else:
-            subscription.cursor = place if place < self._seen else None
-            return subscription.cursor is None
-        subscription.cursor = place if place < self._seen else None
-        return True
+        begin, end, now = self._find(subscription.cursor), self._find(self._seen), time()
+        at = min(begin + most, end)
+        for index in range(begin, at):
+            record = self._records[index]
+            if not subscription.sees(record):
+                continue
+            text = record.encode(now)
+            full = bool(page.events) and page.size + len(text) > size
+            if not full:
+                page.add(text, record.seq)
+            if full or len(page.events) >= limit:
+                at = index if full else index + 1
+                self._stop_at(subscription, at, end)
+                return True
+        self._stop_at(subscription, at, end)
+        return subscription.cursor is None
+
+    def _stop_at(self, subscription: Subscription, index: int, end: int) -> None:
+        """A subscription has read up to the record with this index; nothing is unread if that is the ``end``."""
+        subscription.cursor = self._records[index].seq if index < end else None
+
+
+def size_of(record: Record) -> int:
+    """The room that it takes: 1, or more for a long text."""
+    return 1 + len(record.text) // RECORD_BYTES

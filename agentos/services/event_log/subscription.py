@@ -22,16 +22,26 @@ class Filter:
     types: tuple[str, ...]
     agents: frozenset[int | str] | None = None
     prefix: str | None = None
+    _exact: frozenset[str] = field(init=False, eq=False)
+    _beginnings: tuple[str, ...] = field(init=False, eq=False)
+
+    @_exact.default
+    def _list_exact(self) -> frozenset[str]:
+        return frozenset(one for one in self.types if not one.endswith("*"))
+
+    @_beginnings.default
+    def _list_beginnings(self) -> tuple[str, ...]:
+        return tuple(one[:-1] for one in self.types if one.endswith("*"))
 
     def wants_type(self, kind: str) -> bool:
-        return any(kind.startswith(one[:-1]) if one.endswith("*") else kind == one for one in self.types)
+        return kind in self._exact or kind.startswith(self._beginnings)
 
     def matches(self, record: Record) -> bool:
-        if not self.wants_type(record.type):
+        if self.prefix is not None and record.key is not None and not record.key.startswith(self.prefix):
             return False
         if self.agents is not None and self.agents.isdisjoint((*record.agent_ids, *record.names)):
             return False
-        return self.prefix is None or record.key is None or record.key.startswith(self.prefix)
+        return self.wants_type(record.type)
 
 
 class Sight(Struct, frozen=True):
@@ -155,8 +165,11 @@ class Subscription:
         return wanted and self.sees_type(record)
 
     def sees_type(self, record: Record) -> bool:
-        """The same about a record of a type that is wanted."""
-        return (self._by_type or any(one.matches(record) for one in self.filters)) and self.viewer.sees(record)
+        """The same about a record of a type that is wanted.
+
+        Filters come last: a caller may have many, also about agents of which it sees nothing.
+        """
+        return self.viewer.sees(record) and (self._by_type or any(one.matches(record) for one in self.filters))
 
     def wants_type(self, kind: str) -> bool:
         return _remember(self._types, kind, lambda kind: any(one.wants_type(kind) for one in self.filters))
@@ -180,11 +193,6 @@ class Subscription:
         self.missed += missed
         if place is not None:
             self.begin_at(place)
-
-    def lose(self, place: int) -> None:
-        """What is unread at this place is dropped from the ring."""
-        self.missed += 1
-        self.cursor = place + 1
 
     def wake(self) -> None:
         self._news.set()

@@ -1,10 +1,12 @@
 """The ring of events: numbers, places of subscriptions, what is missed, and who sees what."""
 
 import json
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import pytest
 import trio
 import trio.testing
 from attrs import define, field
@@ -149,7 +151,7 @@ async def test_a_slow_reader_loses_the_oldest_and_is_told_how_many_it_would_have
     readies, everything = watch(log, Filter(("AGENT_READY",))), watch(log)
     total = MAX_RECORDS + 5 * CHUNK
     for number in range(total):
-        log.take_event(AgentReady(number, "x", 1) if number % 2 else MessageReceived(1, "x", 0, "kernel", 1))
+        log.take_event(AgentReady(1, "x", 1) if number % 2 else MessageReceived(1, "x", 1, "x", 1))
 
     events, missed = await read(log, readies)
     assert len(events) + missed == total // 2
@@ -159,6 +161,54 @@ async def test_a_slow_reader_loses_the_oldest_and_is_told_how_many_it_would_have
     assert events[-1]["seq"] == total
     assert len(events) >= MAX_RECORDS
     assert await read(log, everything) == ([], 0)
+
+
+@pytest.mark.parametrize("text", [b"1", b'"%s"' % (b"x" * 16_000)], ids=["small", "large"])
+async def test_what_one_caller_does_crowds_out_no_event_of_others(text: bytes) -> None:
+    tree: dict[int, tuple[Party, ...]] = {1: (), 2: (), 3: (2,), 4: (2,), 5: (4, 2)}
+    log = EventLog(lambda caller: tree.get(caller, ()))
+    late, quiet = watch(log), watch(log, Filter(("AGENT_READY",)))
+    for number in range(500):  # of agent 1, and of agent 3, which has the same parent as the noisy one
+        log.take_event(AgentReady(1 + number % 2 * 2, "x", 1))
+    for number in range(3 * MAX_RECORDS):
+        if number < MAX_RECORDS:
+            log.take_event(CustomEvent(4 + number % 2, "noisy", "CUSTOM", msgspec.Raw(text)))
+        else:
+            log.take_event(MessageReceived(2, "boss", 5, "noisy", 1))
+
+    events, missed = await read(log, quiet)
+    assert ([event["seq"] for event in events], missed) == (list(range(1, 501)), 0)
+    events, missed = await read(log, late)
+    assert len(events) + missed == 500 + 3 * MAX_RECORDS
+    assert [event["seq"] for event in events] == sorted(event["seq"] for event in events)
+    assert events[-1]["seq"] == 500 + 3 * MAX_RECORDS
+    assert MAX_RECORDS / 2 < len(events) < MAX_RECORDS + CHUNK
+
+
+async def test_filters_about_agents_that_a_caller_does_not_see_do_not_make_their_events_slow() -> None:
+    log = EventLog()
+    kinds = (*(f"custom.x{number}*" for number in range(98)), "AGENT_*", "STATE_CHANGED")
+    filters = [Filter(kinds, frozenset(range(100)), f"no{number}") for number in range(32)]
+    for _ in range(20):
+        watch(log, *filters, rules=Rules(agent(7)))
+    for _ in range(25):
+        log.take_event(AgentReady(99, "victim", 1))
+        log.take_event(StateChanged("agent", "key", 1, 7, False))
+
+    began = time.process_time()
+    log.look()
+
+    assert time.process_time() - began < 0.2  # without care it takes 0.6 s
+
+
+async def test_a_number_above_all_others_hides_nothing_that_comes() -> None:
+    log = EventLog()
+    subscription = watch(log)
+
+    subscription.move(log.locate(1 << 62, log.boot).place)
+    log.take_event(AgentReady(1, "x", 1))
+
+    assert await types(log, subscription) == ["AGENT_READY"]
 
 
 async def test_the_sizes_of_a_page_are_bounds() -> None:

@@ -8,9 +8,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+import pytest
+
+from agentos.userland.web.sessions import MAX_SESSIONS
 from tests.support.kernel import Kernel, until
-from tests.support.wire import PATIENCE
-from tests.web.conftest import Browser, browser_of
+from tests.support.wire import EMIT, PATIENCE
+from tests.web.conftest import DASHBOARD, Browser, browser_of
 
 TEXT, CONTINUATION, BINARY, CLOSE, PING = 1, 0, 2, 8, 9
 
@@ -66,12 +69,16 @@ def send_until_closed(sock: socket.socket, data: bytes, times: int) -> bool:
     return False
 
 
+def call(number: int, text: bytes) -> bytes:
+    return frame(TEXT, b'{"type":"call","id":%d,%s}' % (number, text))
+
+
 def fill(sock: socket.socket) -> None:
     """Make calls until nothing more is taken, as the replies aren't read."""
     sock.settimeout(5)
     with suppress(TimeoutError):
         for number in range(1000):
-            sock.sendall(frame(TEXT, b'{"type":"call","id":%d,"call":"NOOP","args":"%s"}' % (number, b"x" * 60_000)))
+            sock.sendall(call(number, b'"call":"NOOP","args":"%s"' % (b"x" * 60_000)))
 
 
 def test_a_page_cant_send_a_small_message_that_becomes_a_large_one(browser: Browser) -> None:
@@ -127,3 +134,51 @@ def test_a_page_that_reads_nothing_doesnt_outlast_its_session(kernel: Kernel, br
             fill(sock)
             tab.ask({"type": "sessions", "id": 901, "revoke": number})
             until(lambda: kernel.open_files <= before - 3, "no page of the session is left")
+
+
+def test_questions_for_sessions_dont_pile_up_for_a_page_that_reads_nothing(browser: Browser) -> None:
+    with open_raw(browser, buffer=4096) as (sock, _):
+        fill(sock)
+        with pytest.raises(TimeoutError):  # nothing more is read, however small
+            for number in range(1_000_000):
+                sock.sendall(frame(TEXT, b'{"type":"sessions","id":%d}' % number))
+
+
+def test_streams_that_a_page_doesnt_read_arent_kept(kernel: Kernel, browser: Browser) -> None:
+    with open_raw(browser, buffer=4096) as (sock, _), kernel.connect() as wire:
+        for number in range(16):
+            sock.sendall(call(number, b'"call":"SUBSCRIBE","args":{"event_types":["*"],"stream":true},"stream":true'))
+        before = kernel.rss
+        for number in range(3000):
+            wire.call(EMIT, {"event_type": "custom.flood", "data": {"text": "x" * 3000, "number": number}})
+        assert kernel.rss - before < 40 << 20
+
+
+def test_a_reply_too_large_for_a_page_is_refused(kernel: Kernel, browser: Browser) -> None:
+    large = kernel.place / "large.txt"
+    large.write_text("x" * (2 << 20))
+    with browser.open_page() as tab:
+        assert tab.call("READ", path=str(large))["code"] == "too_large"
+        assert tab.call("NOOP") == {}
+
+
+def test_a_page_doesnt_outlast_a_session_that_newer_ones_displaced(browser: Browser, kernel: Kernel) -> None:
+    with browser.open_page() as tab:
+        tab.wait(lambda shown: "kernel" in shown)
+        for _ in range(MAX_SESSIONS):
+            browser_of(kernel)
+        tab.wait_closed()
+    assert browser.get("/")[0] == 401
+
+
+def test_the_kernel_ends_without_waiting_for_pages() -> None:
+    kernel = Kernel(DASHBOARD)
+    try:
+        kernel.wait_ready()
+        browser = browser_of(kernel)
+        with browser.open_page() as tab, open_raw(browser, buffer=4096) as (sock, _):
+            tab.wait(lambda shown: "kernel" in shown)
+            fill(sock)
+            kernel.stop()
+    finally:
+        kernel.clean_up()

@@ -9,6 +9,7 @@ import contextlib
 import logging
 import math
 import socket
+import time
 
 import h11
 import trio
@@ -17,6 +18,7 @@ from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.config import Config
 from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.protocol.h11 import H11Protocol
+from hypercorn.protocol.ws_stream import WSStream
 from hypercorn.trio.task_group import TaskGroup
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ASGIFramework, ASGIReceiveCallable, ASGISendCallable, ASGISendEvent, ConnectionState, Scope
@@ -34,6 +36,10 @@ LINGER_TIMEOUT = (
 )
 READ_SIZE = 64 << 10
 MAX_MESSAGE = 64 << 10  # bytes of one message on a WebSocket; a larger one closes it
+WEBSOCKET_READ_SIZE = 4 << 10  # may be hundreds of frames, which are parsed before any other task runs
+WEBSOCKET_BUFFER = 256 << 10  # bytes that Linux keeps of what the client doesn't read
+MAX_CPU_SHARE = 0.1  # of one core, for the input of one WebSocket
+MAX_PAUSE = 0.1  # seconds without reading it
 SERVICE_UNAVAILABLE = (
     b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 )
@@ -95,10 +101,24 @@ class HTTPListener:
 
 
 class HTTP1(H11Protocol):
-    """Requests to switch to another protocol are answered in HTTP/1.1, as HTTP allows."""
+    """Requests to switch to another protocol than WebSocket are answered in HTTP/1.1, as HTTP allows."""
 
     async def _check_protocol(self, event: h11.Request) -> None:
         pass
+
+    async def _create_stream(self, request: h11.Request) -> None:
+        """Without extensions of WebSocket: 64 KiB of deflate become 64 MiB before hypercorn looks at their size."""
+        headers = [(name, value) for name, value in request.headers if name != b"sec-websocket-extensions"]
+        if len(headers) < len(request.headers):
+            request = h11.Request(
+                method=request.method, headers=headers, target=request.target, http_version=request.http_version
+            )
+        await super()._create_stream(request)
+
+    @property
+    def is_too_large(self) -> bool:
+        """Whether a WebSocket sends too large a message: hypercorn closes it, but goes on to collect the message."""
+        return isinstance(self.stream, WSStream) and self.stream.buffer.length > MAX_MESSAGE
 
 
 @define(eq=False)
@@ -108,6 +128,7 @@ class HTTPConnection:
     _stream: trio.SocketStream
     _app: ASGIFramework
     _response_sent: bool = False  # our side has sent everything
+    _is_websocket: bool = False
     _read_timeout: trio.CancelScope = field(factory=trio.CancelScope)
     _send_lock: trio.Lock = field(factory=trio.Lock)
 
@@ -117,15 +138,38 @@ class HTTPConnection:
         config.errorlog = config.accesslog = None
         config.include_server_header = False
         config.websocket_max_message_size = MAX_MESSAGE
-        app, context, state = ASGIWrapper(self._app), WorkerContext(None), ConnectionState({})
+        app, context, state = ASGIWrapper(self._run_app), WorkerContext(None), ConnectionState({})
         async with TaskGroup() as tasks:
             protocol = HTTP1(app, config, context, tasks, state, False, None, None, self._handle_event)
             self._set_timeout(IDLE_TIMEOUT)
             with self._read_timeout:
                 while data := await self._read():
                     if not self._response_sent:
-                        await protocol.handle(RawData(data))
+                        await self._take(protocol, data)
+            if self._is_websocket:
+                self._stream.socket.close()  # so that what the client doesn't read holds up nothing
             await protocol.handle(Closed())
+
+    async def _take(self, protocol: HTTP1, data: bytes) -> None:
+        """Pass input to hypercorn; a WebSocket's no faster than its share of the CPU lasts, as frames may be empty."""
+        before = time.thread_time()
+        await protocol.handle(RawData(data))
+        if protocol.is_too_large:
+            self._response_sent = True
+            self._set_timeout(LINGER_TIMEOUT)
+        elif self._is_websocket:
+            await trio.sleep(min(MAX_PAUSE, (time.thread_time() - before) / MAX_CPU_SHARE))
+
+    async def _run_app(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        if scope["type"] != "websocket":
+            await self._app(scope, receive, send)
+            return
+        self._is_websocket = True
+        self._stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, WEBSOCKET_BUFFER)
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._set_timeout(LINGER_TIMEOUT)
 
     async def _handle_event(self, event: Event) -> None:
         """Handle an event of hypercorn."""
@@ -148,6 +192,6 @@ class HTTPConnection:
     async def _read(self) -> bytes:
         """The next data; empty if the client has disconnected."""
         try:
-            return bytes(await self._stream.receive_some(READ_SIZE))
+            return bytes(await self._stream.receive_some(WEBSOCKET_READ_SIZE if self._is_websocket else READ_SIZE))
         except DISCONNECTED:
             return b""

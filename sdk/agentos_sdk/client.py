@@ -26,7 +26,7 @@ S = TypeVar("S", bound=Stream[Any])
 
 READ_SIZE = 64 << 10
 MAX_QUEUED_BYTES = 1 << 20  # bytes of requests waiting to be sent; a call beyond that waits first
-MAX_UNREAD_BYTES = 8 << 20  # unread bytes of one stream; beyond that the connection is not read
+MAX_UNREAD_BYTES = 8 << 20  # of one stream, as a default; beyond that the connection is not read
 NO_LIMIT = [1 << 62] * 256
 
 
@@ -97,6 +97,7 @@ class Pending:
 
     op: int
     chunks: deque[bytes] | None = None
+    max_unread: int = MAX_UNREAD_BYTES
     reply: bytes | None = None
     _unread_bytes: int = 0  # bytes in ``chunks``
     _changed: trio.Event = field(factory=trio.Event)
@@ -121,7 +122,7 @@ class Pending:
 
     async def put(self, chunk: bytes) -> None:
         """Store a chunk once there is room; drop it if the stream has been closed."""
-        while self.chunks is not None and self._unread_bytes >= MAX_UNREAD_BYTES:
+        while self.chunks is not None and self._unread_bytes >= self.max_unread:
             await self._taken.wait()
         if self.chunks is not None:
             self.chunks.append(chunk)
@@ -137,11 +138,12 @@ class Kernel(Calls):
 
     A call returns its typed reply, or raises the ``CallError`` that the kernel answered, or :class:`ConnectionFailed`
     if the connection is gone. If its scope is cancelled the request is withdrawn: no agent or command is left running.
-    ``agent_id`` and ``name`` are those of this caller, as the kernel reports them.
+    ``agent_id`` and ``name`` are those of this caller, as the kernel reports them. ``max_unread``: bytes of one stream.
     """
 
     agent_id: int
     name: str
+    max_unread = MAX_UNREAD_BYTES
 
     def __init__(self, path: str, stream: trio.SocketStream) -> None:
         self.path = path
@@ -201,7 +203,7 @@ class Kernel(Calls):
         if self._broken is not None:
             raise ConnectionFailed(str(self._broken))
         number = self._free_number()
-        pending = self._pending[number] = Pending(op, chunks)
+        pending = self._pending[number] = Pending(op, chunks, self.max_unread)
         self._queue(frame(number, op, body))
         return number, pending
 

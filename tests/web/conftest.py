@@ -15,7 +15,7 @@ from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, CloseConnection, Message, Ping, RejectConnection, Request, TextMessage
 
 from agentos.userland.web.links import Level, find_link
-from tests.support.kernel import Kernel, until
+from tests.support.kernel import Kernel
 from tests.support.wire import PATIENCE
 
 DASHBOARD = '[dashboard]\nlisten = "127.0.0.1:0"\n'
@@ -147,7 +147,7 @@ class Tab:
 def link_of(kernel: Kernel, level: Level = "unrestricted") -> str:
     """A new link to the kernel's dashboard."""
     place = Path(kernel.state_dir)
-    until(lambda: (place / "dashboard" / "listening").exists(), "the dashboard listens")
+    kernel.wait_line(r"\| dashboard: ")
     link = find_link(place, level)
     assert link is not None
     return link

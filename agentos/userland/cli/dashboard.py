@@ -14,9 +14,14 @@ from .run import find_state_dir
 @json_option
 def dashboard(read_only: bool, opened: bool, as_json: bool) -> None:
     """Print a link to the dashboard of the running kernel. It is good for one browser, within 10 minutes."""
+    from agentos.private_files import describe_error
     from agentos.userland.web.links import find_link
 
-    link = find_link(find_state_dir(), "readonly" if read_only else "unrestricted")
+    state_dir = find_state_dir()
+    try:
+        link = find_link(state_dir, "readonly" if read_only else "unrestricted")
+    except OSError as error:
+        raise Failed(describe_error(error, state_dir)) from None
     if link is None:
         raise Failed(
             "this kernel serves no dashboard: start it with `agentos run --dashboard`", {"code": "unavailable"}

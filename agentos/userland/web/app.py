@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 STATIC = Path(__file__).parent / "static"
 TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html; charset=utf-8"}
-MAX_PAGES = 16
+MAX_PAGES = 16  # a read-only one makes room for the operator's
 LOGIN_SECONDS = 60.0  # a window for attempts to log in
 MAX_LOGINS = 10  # failed attempts in it
 UNKNOWN = "This browser isn't logged in. Run `agentos dashboard` in a terminal and open the link that it prints.\n"
@@ -73,15 +73,18 @@ class Dashboard:
         return FileResponse(STATIC / "index.html", headers={"cache-control": "no-store"})
 
     async def log_in(self, request: Request) -> Response:
-        """Redeem the token of a link, and leave the URL that contains it."""
-        now = trio.current_time()
-        self._failed = [at for at in self._failed if at > now - LOGIN_SECONDS]
+        """Redeem the token of a link, and leave the URL that contains it.
+
+        A right token passes, however many wrong ones came: no stranger on this host can keep the operator out.
+        """
         headers = {"cache-control": "no-store"}
-        if len(self._failed) >= MAX_LOGINS:
-            return PlainTextResponse(TOO_MANY, 429, {**headers, "retry-after": "60"})
         token, browser = request.query_params.get("token", ""), request.headers.get("user-agent", "")
         cookie = await run_in_thread(self.sessions.redeem, token, browser, limiter=self._one)
         if cookie is None:
+            now = trio.current_time()
+            self._failed = [at for at in self._failed if at > now - LOGIN_SECONDS]
+            if len(self._failed) >= MAX_LOGINS:
+                return PlainTextResponse(TOO_MANY, 429, {**headers, "retry-after": "60"})
             self._failed.append(now)
             return PlainTextResponse(USED_LINK, 403, headers)
         response = RedirectResponse("/", 303, headers)
@@ -116,7 +119,11 @@ class Dashboard:
             await socket.close(4401, "not logged in")
             return
         await socket.accept()
-        if len(self._pages) >= MAX_PAGES:
+        viewer = next((page for page in self._pages if page.session.level == "readonly"), None)
+        if len(self._pages) >= MAX_PAGES and viewer is not None and session.level == "unrestricted":
+            viewer.close()
+            self._pages.discard(viewer)
+        elif len(self._pages) >= MAX_PAGES:
             await socket.close(4429, f"{MAX_PAGES} pages are open: close one")
             return
         page = Page(socket, session, self.feeds, self.list_sessions, partial(self.revoke))

@@ -159,8 +159,12 @@ class Feeds:
         finally:
             feed.pages.discard(page)
             if not feed.pages:
-                feed.scope.cancel()
-                self._feeds.pop(level, None)
+                self._end(feed)
+
+    def _end(self, feed: Feed) -> None:
+        feed.scope.cancel()
+        if self._feeds.get(feed.level) is feed:  # it may have failed, and pages that came back have another
+            del self._feeds[feed.level]
 
     async def _run(self, feed: Feed) -> None:
         """Run a feed. If it fails its pages are closed; they reconnect."""
@@ -170,7 +174,7 @@ class Feeds:
                     await feed.run(kernel)
             except Exception:
                 log.exception("the dashboard's feed for %s sessions failed", feed.level)
-                self._feeds.pop(feed.level, None)
+                self._end(feed)
                 for page in list(feed.pages):
                     page.close()
 

@@ -2,6 +2,7 @@
 
 A page of another site can make a browser send requests here, and by DNS rebinding even under a name of its own. So the
 Host must be one that this server has, and a request that acts, or opens the feed, must come from a page of this server.
+With a link to it another site can do no more than open it: no attempt to log in comes from an image there.
 """
 
 from collections.abc import Sequence
@@ -55,10 +56,12 @@ class Guard:
             return "Host: not a name of this server: add it to `allowed_hosts` in [dashboard] if a proxy sends it"
         if len(scope["path"]) + len(scope["query_string"]) > MAX_URL:
             return "the URL is too long"
-        origin = headers.get("origin")
+        origins = headers.getlist("origin")
         acts = scope["type"] == "websocket" or scope["method"] not in ("GET", "HEAD")
-        if (acts or origin is not None) and (origin or "").partition("://")[2] != hosts[0]:
+        if (acts or origins) and origins not in ([f"http://{hosts[0]}"], [f"https://{hosts[0]}"]):
             return "Origin: the request comes from a page of another site"
+        if headers.get("sec-fetch-site") in ("cross-site", "same-site") and headers.get("sec-fetch-dest") != "document":
+            return "Sec-Fetch-Site: a page of another site has this as a part of it"
         return None
 
 

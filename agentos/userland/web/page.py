@@ -24,6 +24,10 @@ MAX_QUEUED = 256 << 10  # bytes for a page; beyond that the feed starts anew wit
 MESSAGES_PER_SECOND = 20.0
 MAX_BURST = 40.0  # messages
 MAX_CALLS = 16  # of a page at once
+MAX_REPLY = 1 << 20  # bytes of one reply
+MAX_UNREAD = 64 << 10  # bytes of one stream's chunks that wait for room
+READ_SECONDS = 60.0  # in which a page has to read a message; otherwise it is closed
+CHECK_SECONDS = 10.0  # at most so late a page ends after its session
 # They would change the connection itself.
 NOT_FOR_PAGES = {Op.HELLO, Op.EXIT, Op.CANCEL, Op.CHUNK}
 
@@ -99,14 +103,22 @@ class Page:
                 self.feeds.connect(f"web:{self.session.id}", self.session.level) as kernel,
                 trio.open_nursery() as nursery,
             ):
+                kernel.max_unread = MAX_UNREAD
                 with self.feeds.join(self, self.session.level):
                     nursery.start_soon(self._write)
+                    nursery.start_soon(self._end_with_session)
                     with suppress(WebSocketDisconnect):
                         await self._read(kernel, nursery)
                     nursery.cancel_scope.cancel()
 
     def close(self) -> None:
         self._scope.cancel()
+
+    async def _end_with_session(self) -> None:
+        while True:
+            await trio.sleep(CHECK_SECONDS)
+            if self.session.is_over():
+                self.close()
 
     # -- Down: the feed and replies --------------------------------------------------------------------------------
 
@@ -141,7 +153,10 @@ class Page:
             await self._filled.wait()
             self._filled = trio.Event()
             while text := self._next():
-                await self.socket.send_text(text.decode())
+                with trio.move_on_after(READ_SECONDS) as scope:
+                    await self.socket.send_text(text.decode())
+                if scope.cancelled_caught:
+                    self.close()
                 self._drained.set()
                 self._drained = trio.Event()
 
@@ -163,13 +178,14 @@ class Page:
         allowed, last = MAX_BURST, trio.current_time()
         while True:
             text = await self.socket.receive_text()
+            self.session.use()
             now = trio.current_time()
             allowed = min(MAX_BURST, allowed + (now - last) * MESSAGES_PER_SECOND) - 1
             last = now
             if allowed < 0:
                 await trio.sleep(-allowed / MESSAGES_PER_SECOND)
             try:
-                message = decode(text)
+                message = decode(text or "")  # None: a binary one
             except msgspec.DecodeError as error:
                 await self.socket.close(1007, f"not a message of the dashboard: {error}"[:120])
                 return
@@ -177,7 +193,7 @@ class Page:
                 if message.id in self._calls:
                     self._calls[message.id].cancel()
             elif isinstance(message, PageSessions):
-                nursery.start_soon(self._answer_sessions, message)
+                await self._answer_sessions(message)
             elif message.id in self._calls or len(self._calls) >= MAX_CALLS:
                 await self._reply(_error(message.id, "busy", f"this page waits for {MAX_CALLS} calls already"))
             else:
@@ -195,6 +211,10 @@ class Page:
                     reply = await self._exchange(kernel, op, message)
                 except CallError as error:
                     await self._reply(_error(message.id, error.code, str(error)))
+                    return
+                if len(reply) > MAX_REPLY:
+                    large = f"the reply has {len(reply)} bytes, a page takes {MAX_REPLY}: ask for less, or use the CLI"
+                    await self._reply(_error(message.id, "too_large", large))
                 else:
                     await self._reply(b'{"id":%d,"reply":%s}' % (message.id, reply or b"null"))
         finally:

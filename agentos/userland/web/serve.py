@@ -1,10 +1,10 @@
 """Starts the dashboard in the kernel's process: finds a port, loads the sessions, prints the link."""
 
-import json
+import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager, ExitStack
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,13 +12,15 @@ from typing import Any, Protocol
 import trio
 from attrs import frozen
 
-from agentos.private_files import hold_directory
+from agentos.private_files import describe_error, hold_directory
 from agentos.threads import run_in_thread
 
 from .app import Dashboard
 from .feed import Feeds
-from .links import DIRECTORY, LISTENING, make_link
+from .links import DIRECTORY, make_link, publish_url
 from .sessions import Sessions
+
+log = logging.getLogger(__name__)
 
 DEFAULT_PORT = 8000
 NEXT_PORTS = 20  # tried, from the default one on
@@ -87,21 +89,23 @@ class Program:
     announce: Callable[[str], None]
 
     async def __call__(self, host: Host) -> None:
-        with self.listener, hold_directory(self.state_dir) as state, hold_directory(state / DIRECTORY) as place:
-            url = f"http://{_authority(self.listener)}"
-            sessions = await run_in_thread(Sessions.load, place)
-            feeds = Feeds(host.connect, os.urandom(4).hex())
-            dashboard = Dashboard(self.kernel_id, sessions, feeds)
-            await run_in_thread((place / LISTENING).write_text, json.dumps({"url": url}))
+        url = f"http://{_authority(self.listener)}"
+        with self.listener, ExitStack() as held:
             try:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(feeds.serve)
-                    link = await run_in_thread(make_link, url, self.state_dir, "unrestricted")
-                    self.announce(f"dashboard: {link} (good once, for 10 minutes; `agentos dashboard` prints another)")
-                    await host.serve_http(self.listener, dashboard.build(self.options.allowed_hosts), "web")
-            finally:
-                with suppress(FileNotFoundError):
-                    (place / LISTENING).unlink()
+                state = held.enter_context(hold_directory(self.state_dir))
+                place = held.enter_context(hold_directory(state / DIRECTORY))
+                sessions = await run_in_thread(Sessions.load, place)
+                await run_in_thread(held.enter_context, publish_url(place, url))
+                link = await run_in_thread(make_link, url, self.state_dir, "unrestricted")
+            except OSError as error:
+                log.error("there is no dashboard: %s", describe_error(error, self.state_dir / DIRECTORY))
+                return
+            feeds = Feeds(host.connect, os.urandom(4).hex())
+            app = Dashboard(self.kernel_id, sessions, feeds).build(self.options.allowed_hosts)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(feeds.serve)
+                self.announce(f"dashboard: {link} (good once, for 10 minutes; `agentos dashboard` prints another)")
+                await host.serve_http(self.listener, app, "web")
 
 
 def _authority(listener: socket.socket) -> str:

@@ -3,18 +3,24 @@
 They are in a file in ``dashboard/`` of the state directory. Everything here blocks.
 """
 
-import json
-import os
+import logging
 import secrets
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import get_args
 
-from attrs import asdict, define, field
+import msgspec
+from attrs import define, field
+
+from agentos.private_files import read_file, replace_file
 
 from .links import TOKEN_SECONDS, TOKENS, Level, digest_secret
 
+log = logging.getLogger(__name__)
+
+FILE = "sessions.json"
 IDLE_SECONDS = 12 * 3600.0  # after its last use a session is over
 MAX_SESSIONS = 64  # the ones used longest ago are dropped
 WRITE_SECONDS = 60.0  # at most so old is a session's last use on disk
@@ -34,6 +40,15 @@ class Session:
     used: float
     browser: str
 
+    def use(self) -> None:
+        self.used = time.time()
+
+    def end(self) -> None:
+        self.used = 0.0
+
+    def is_over(self) -> bool:
+        return time.time() - self.used > IDLE_SECONDS
+
 
 @define(eq=False)
 class Sessions:
@@ -47,11 +62,9 @@ class Sessions:
     def load(cls, place: Path) -> "Sessions":
         """The sessions of the last run; none if the file is missing or damaged, as everyone may log in again."""
         sessions = cls(place)
-        try:
-            stored: list[dict[str, Any]] = json.loads((place / "sessions.json").read_bytes())
-            sessions._sessions = {row["digest"]: Session(**row) for row in stored}
-        except (FileNotFoundError, ValueError, TypeError, KeyError):
-            pass
+        with suppress(FileNotFoundError, ValueError):  # msgspec's errors are ValueErrors
+            stored = msgspec.json.decode(read_file(place / FILE), type=list[Session])
+            sessions._sessions = {session.digest: session for session in stored}
         return sessions
 
     def redeem(self, token: str, browser: str) -> str | None:
@@ -63,7 +76,7 @@ class Sessions:
         except FileNotFoundError:
             return None
         now = time.time()
-        if not 0 <= now - made <= TOKEN_SECONDS or level not in ("unrestricted", "readonly"):
+        if not 0 <= now - made <= TOKEN_SECONDS or level not in get_args(Level):
             return None
         cookie = secrets.token_urlsafe(32)
         session = Session(secrets.token_hex(4), digest_secret(cookie), level, now, now, browser[:200])  # type: ignore[arg-type]
@@ -74,30 +87,35 @@ class Sessions:
     def find(self, cookie: str) -> Session | None:
         """The live session with this cookie. Records its use."""
         session = self._sessions.get(digest_secret(cookie))
-        now = time.time()
-        if session is None or now - session.used > IDLE_SECONDS:
+        if session is None or session.is_over():
             return None
-        session.used = now
-        if now - self._written > WRITE_SECONDS:
+        session.use()
+        if session.used - self._written > WRITE_SECONDS:
             self._write()
         return session
 
     def revoke(self, number: str) -> None:
         """End the session with this id, if there is one."""
-        self._sessions = {digest: session for digest, session in self._sessions.items() if session.id != number}
+        for session in self._sessions.values():
+            if session.id == number:
+                session.end()
         self._write()
 
     def live(self) -> Sequence[Session]:
         """Sessions that aren't over, the one used last first."""
-        oldest = time.time() - IDLE_SECONDS
-        return sorted((one for one in self._sessions.values() if one.used > oldest), key=lambda one: -one.used)
+        return sorted((one for one in self._sessions.values() if not one.is_over()), key=lambda one: -one.used)
 
     def _write(self) -> None:
+        """Store the sessions. If that fails they last as long as the kernel, and none that has ended comes back."""
         self._written = time.time()
-        kept = self.live()[:MAX_SESSIONS]
+        live = self.live()
+        for session in live[MAX_SESSIONS:]:
+            session.end()
+        kept = live[:MAX_SESSIONS]
         self._sessions = {session.digest: session for session in kept}
-        new = self.place / "sessions.json.new"
-        fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(fd, "w") as file:
-            json.dump([asdict(session) for session in kept], file)
-        new.rename(self.place / "sessions.json")
+        try:
+            replace_file(self.place / FILE, msgspec.json.encode(kept).decode())
+        except OSError as error:
+            log.warning("the dashboard's sessions can't be stored, so they end with the kernel: %s", error.strerror)
+            with suppress(OSError):
+                (self.place / FILE).unlink()

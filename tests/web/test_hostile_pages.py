@@ -1,0 +1,184 @@
+"""A browser's tab that misuses its WebSocket: what it costs the kernel, and that it ends."""
+
+import base64
+import os
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from agentos.userland.web.sessions import MAX_SESSIONS
+from tests.support.kernel import Kernel, until
+from tests.support.wire import EMIT, PATIENCE
+from tests.web.conftest import DASHBOARD, Browser, browser_of
+
+TEXT, CONTINUATION, BINARY, CLOSE, PING = 1, 0, 2, 8, 9
+
+
+def frame(opcode: int, data: bytes, last: bool = True, compressed: bool = False) -> bytes:
+    """A WebSocket frame of a client; its mask is 0, so that the data stays as it is."""
+    size = len(data)
+    length = struct.pack("!B", 128 | size) if size < 126 else struct.pack("!BH", 254, size)
+    return bytes([(128 if last else 0) | (64 if compressed else 0) | opcode]) + length + bytes(4) + data
+
+
+@contextmanager
+def open_raw(browser: Browser, extensions: str = "", buffer: int = 0) -> Iterator[tuple[socket.socket, bytes]]:
+    """A socket with an accepted WebSocket, and the head of the response. ``buffer``: the socket's, in bytes."""
+    host, port = browser.netloc.split(":")
+    head = [
+        *("GET /feed HTTP/1.1", f"Host: {browser.netloc}", f"Origin: http://{browser.netloc}"),
+        *("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13"),
+        *(f"Sec-WebSocket-Key: {base64.b64encode(os.urandom(16)).decode()}", f"Cookie: {browser.cookie}"),
+        *([f"Sec-WebSocket-Extensions: {extensions}"] if extensions else ()),
+    ]
+    with socket.socket() as sock:
+        sock.settimeout(PATIENCE)
+        if buffer:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+        sock.connect((host, int(port)))
+        sock.sendall("\r\n".join([*head, "", ""]).encode())
+        answer = b""
+        while b"\r\n\r\n" not in answer:
+            answer += sock.recv(1)
+        assert answer.startswith(b"HTTP/1.1 101"), answer
+        yield sock, answer
+
+
+def read_all(sock: socket.socket) -> bytes:
+    """What the server sends until it ends the connection."""
+    data = b""
+    try:
+        while piece := sock.recv(1 << 16):
+            data = (data + piece)[-64:]
+    except ConnectionResetError:
+        pass
+    return data
+
+
+def send_until_closed(sock: socket.socket, data: bytes, times: int) -> bool:
+    """Send it repeatedly; whether the server ended the connection before all was sent."""
+    try:
+        for _ in range(times):
+            sock.sendall(data)
+    except (ConnectionResetError, BrokenPipeError):
+        return True
+    return False
+
+
+def call(number: int, text: bytes) -> bytes:
+    return frame(TEXT, b'{"type":"call","id":%d,%s}' % (number, text))
+
+
+def fill(sock: socket.socket) -> None:
+    """Make calls until nothing more is taken, as the replies aren't read."""
+    sock.settimeout(5)
+    with suppress(TimeoutError):
+        for number in range(1000):
+            sock.sendall(call(number, b'"call":"NOOP","args":"%s"' % (b"x" * 60_000)))
+
+
+def test_a_page_cant_send_a_small_message_that_becomes_a_large_one(browser: Browser) -> None:
+    """64 KiB of deflate become 64 MiB, before anything looks at the size."""
+    with open_raw(browser, "permessage-deflate") as (_, answer):
+        assert b"sec-websocket-extensions" not in answer.lower()
+
+
+def test_a_message_without_end_isnt_kept(kernel: Kernel, browser: Browser) -> None:
+    with open_raw(browser) as (sock, _):
+        before = kernel.rss
+        piece = frame(CONTINUATION, b"x" * 60_000, last=False)
+        sock.sendall(frame(TEXT, b"x", last=False))
+        send_until_closed(sock, piece, 1000)
+        read_all(sock)
+        assert kernel.rss - before < 20 << 20
+
+
+def test_what_is_no_message_ends_the_page(browser: Browser) -> None:
+    for wrong in (
+        frame(TEXT, b"\xff\xfe"),
+        frame(BINARY, b"{}"),
+        frame(3, b""),
+        frame(CONTINUATION, b"x"),
+        b"\x81\x00",
+    ):
+        with open_raw(browser) as (sock, _):
+            sock.sendall(wrong)
+            read_all(sock)
+    with browser.open_page() as tab:
+        assert tab.call("NOOP") == {}
+
+
+def test_empty_frames_dont_take_the_kernels_time(kernel: Kernel, browser: Browser) -> None:
+    for flood in (frame(CONTINUATION, b"", last=False), frame(PING, b"")):
+        with open_raw(browser) as (sock, _), kernel.connect() as wire:
+            sock.sendall(frame(TEXT, b"", last=False))
+            sock.settimeout(0.05)
+            before, end = kernel.cpu_seconds, time.monotonic() + 2
+            while time.monotonic() < end:
+                with suppress(TimeoutError):
+                    sock.sendall(flood * 1000)
+                wire.call(0, {})
+            assert kernel.cpu_seconds - before < 1
+
+
+def test_a_page_that_reads_nothing_doesnt_outlast_its_session(kernel: Kernel, browser: Browser) -> None:
+    lost = browser_of(kernel)
+    with browser.open_page() as tab, lost.open_page() as page:
+        number = page.ask({"type": "sessions", "id": 900})["own"]
+        before = kernel.open_files
+        with open_raw(lost, buffer=4096) as (sock, _):
+            fill(sock)
+            tab.ask({"type": "sessions", "id": 901, "revoke": number})
+            until(lambda: kernel.open_files <= before - 3, "no page of the session is left")
+
+
+def test_questions_for_sessions_dont_pile_up_for_a_page_that_reads_nothing(browser: Browser) -> None:
+    with open_raw(browser, buffer=4096) as (sock, _):
+        fill(sock)
+        with pytest.raises(TimeoutError):  # nothing more is read, however small
+            for number in range(1_000_000):
+                sock.sendall(frame(TEXT, b'{"type":"sessions","id":%d}' % number))
+
+
+def test_streams_that_a_page_doesnt_read_arent_kept(kernel: Kernel, browser: Browser) -> None:
+    with open_raw(browser, buffer=4096) as (sock, _), kernel.connect() as wire:
+        for number in range(16):
+            sock.sendall(call(number, b'"call":"SUBSCRIBE","args":{"event_types":["*"],"stream":true},"stream":true'))
+        before = kernel.rss
+        for number in range(3000):
+            wire.call(EMIT, {"event_type": "custom.flood", "data": {"text": "x" * 3000, "number": number}})
+        assert kernel.rss - before < 40 << 20
+
+
+def test_a_reply_too_large_for_a_page_is_refused(kernel: Kernel, browser: Browser) -> None:
+    large = kernel.place / "large.txt"
+    large.write_text("x" * (2 << 20))
+    with browser.open_page() as tab:
+        assert tab.call("READ", path=str(large))["code"] == "too_large"
+        assert tab.call("NOOP") == {}
+
+
+def test_a_page_doesnt_outlast_a_session_that_newer_ones_displaced(browser: Browser, kernel: Kernel) -> None:
+    with browser.open_page() as tab:
+        tab.wait(lambda shown: "kernel" in shown)
+        for _ in range(MAX_SESSIONS):
+            browser_of(kernel)
+        tab.wait_closed()
+    assert browser.get("/")[0] == 401
+
+
+def test_the_kernel_ends_without_waiting_for_pages() -> None:
+    kernel = Kernel(DASHBOARD)
+    try:
+        kernel.wait_ready()
+        browser = browser_of(kernel)
+        with browser.open_page() as tab, open_raw(browser, buffer=4096) as (sock, _):
+            tab.wait(lambda shown: "kernel" in shown)
+            fill(sock)
+            kernel.stop()
+    finally:
+        kernel.clean_up()

@@ -1,0 +1,119 @@
+"""Logging in against strangers: other users of the host, other sites in the browser, sessions that may only look."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.support.kernel import Kernel, until
+from tests.web.conftest import DASHBOARD, Browser, browser_of, link_of
+
+
+@pytest.fixture
+def own_kernel() -> Iterator[Kernel]:
+    kernel = Kernel(DASHBOARD)
+    try:
+        kernel.wait_ready()
+        yield kernel
+        kernel.stop()
+    finally:
+        kernel.clean_up()
+
+
+def test_a_stranger_that_guesses_doesnt_keep_the_operator_out(own_kernel: Kernel) -> None:
+    link = link_of(own_kernel)
+    browser = Browser(urlsplit(link).netloc)
+    assert [browser.get(f"/start?token={number}")[0] for number in range(11)] == [403] * 10 + [429]
+
+    browser.log_in(link)
+
+    assert browser.get("/")[0] == 200
+
+
+def test_another_site_cant_use_up_a_token_or_attempts(kernel: Kernel, browser: Browser) -> None:
+    link = link_of(kernel)
+    stranger = Browser(browser.netloc)
+    target = link.partition(browser.netloc)[2]
+    for destination in ("image", "iframe", "empty", "script"):
+        headers = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Dest": destination}
+        assert stranger.get(target, **headers)[0] == 403
+        assert browser.get("/", **headers)[0] == 403
+        assert browser.get("/static/app.js", **{**headers, "Sec_Fetch_Site": "same-site"})[0] == 403
+    assert stranger.get(target, Sec_Fetch_Site="cross-site", Sec_Fetch_Dest="document")[0] == 303
+
+
+def test_odd_names_of_the_host_are_refused(browser: Browser) -> None:
+    for host in (
+        *(
+            "localhost.",
+            "user@127.0.0.1",
+            "127.0.0.1@evil.example",
+            "127.0.0.1:80:80",
+            "[::1",
+            "::1",
+            "127.1",
+            "0.0.0.0",
+        ),
+        *("localhost,evil.example", "localhost/evil", "127.0.0.1:", "127.0.0.1:x"),
+    ):
+        assert browser.get("/", Host=host)[0] in (400, 403), host
+    port = browser.netloc.partition(":")[2]
+    for host in (f"localhost:{port}", f"LOCALHOST:{port}", f"[::1]:{port}"):
+        assert browser.get("/", Host=host)[0] == 200, host
+
+
+def test_odd_origins_are_refused(browser: Browser) -> None:
+    netloc = browser.netloc
+    for origin in (
+        f"http://user@{netloc}",
+        f"http://{netloc}/",
+        f"ftp://{netloc}",
+        netloc,
+        f"http://localhost:{netloc[-5:]}",
+    ):
+        assert browser.get("/logout", "POST", Origin=origin)[0] == 403, origin
+    assert browser.get("/")[0] == 200
+
+
+def test_read_only_pages_dont_keep_the_operator_out(kernel: Kernel, browser: Browser) -> None:
+    reader = browser_of(kernel, "readonly")
+    with ExitStack() as pages:
+        viewed = [pages.enter_context(reader.open_page()) for _ in range(17)]
+        assert [page.closed for page in viewed[:16]] == [None] * 16
+        assert viewed[16].wait_closed() == 4429
+        tab = pages.enter_context(browser.open_page())
+        tab.wait(lambda shown: shown["level"] == "unrestricted")
+
+
+def test_what_a_read_only_session_asks_is_audited_under_its_name(kernel: Kernel, browser: Browser) -> None:
+    reader = browser_of(kernel, "readonly")
+    with reader.open_page() as page, browser.open_page() as tab:
+        own = page.ask({"type": "sessions", "id": 900})["own"]
+        assert page.call("EXEC", command="id")["code"] == "permission_denied"
+
+        def refused() -> list[str]:
+            entries = tab.call("GET_AUDIT_LOG", limit=100)["entries"]
+            return [entry["name"] for entry in entries if entry["call"] == "EXEC"]
+
+        until(lambda: f"web:{own}" in refused(), "the refusal is in the audit log")
+
+
+def test_a_read_only_session_sees_no_secrets(kernel: Kernel, browser: Browser) -> None:
+    reader = browser_of(kernel, "readonly")
+    (kernel.place / "notes.txt").write_text("private")
+    with reader.open_page() as page:
+        for call, args in (
+            ("READ", {"path": str(kernel.place / "agentos.toml")}),
+            ("READ", {"path": str(kernel.place / "notes.txt")}),
+            ("READ", {"path": str(kernel.state_dir / "dashboard" / "sessions.json")}),
+            ("GET_AUDIT_LOG", {}),
+            ("APPROVALS", {}),
+            ("LOGS", {"name": "x"}),
+            ("HTTP", {"url": "http://127.0.0.1:1/"}),
+            ("THINK", {"prompt": "x"}),
+            ("EMIT", {"event_type": "custom.x"}),
+            ("STORE", {"key": "x", "value": 1}),
+            ("SET_PERMS", {"name": "x", "permissions": "unrestricted"}),
+        ):
+            assert page.call(call, **args)["success"] is False, call

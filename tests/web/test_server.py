@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import time
+from typing import Any
 from urllib.parse import urlsplit
 
 from agentos_sdk import AgentOSClient
@@ -156,7 +157,12 @@ def test_a_page_that_doesnt_read_costs_little_and_gets_a_snapshot_later(kernel: 
         for number in range(3000):
             wire.call(EMIT, {"event_type": "custom.flood", "data": {"text": "x" * 3000, "number": number}})
         assert kernel.rss - before < 40 << 20
-        tab.wait(lambda shown: shown.get("dropped", 0) > 0 or shown["events"][-1]["data"].get("number") == 2999)
+        tab.wait(lambda shown: shown.get("dropped", 0) > 0 or last_number(shown["events"]) == 2999)
+
+
+def last_number(events: list[Any]) -> object:
+    """The number in the last event that a page shows; None if it shows none yet."""
+    return events[-1]["data"].get("number") if events else None
 
 
 def test_guessing_tokens_is_slow() -> None:

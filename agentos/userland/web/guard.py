@@ -1,7 +1,7 @@
-"""What stands before every page: the names by which the server may be called, and the headers of every response.
+"""Checks of Host and Origin before every request, and security headers of every response.
 
-A page of another site can make a browser send requests here, and by DNS rebinding even under a name of its own. So the
-Host must be one that this server has, and a request that acts, or opens the feed, must come from a page of this server.
+A page of another site can make a browser send requests here, and by DNS rebinding even under a name of its own. So Host
+must be a name of this server, and a request that acts or opens the feed must come from a page of this server.
 """
 
 from collections.abc import Sequence

@@ -30,7 +30,7 @@ from .services.events import Events, Subscriber
 from .services.http.secrets import Secrets
 from .services.logs.log import Logs
 from .services.mailboxes import Mailboxes
-from .services.state import State
+from .services.state.state import State
 from .services.usage import UsageLog
 
 

@@ -32,11 +32,14 @@ from agentos.database import DatabaseError, open_database
 from agentos.llm import budgets
 from agentos.llm.model import Model, open_model
 from agentos.private_files import UnsafeFile, describe_error
-from agentos.services import state, usage
+from agentos.services import usage
 from agentos.services.event_log.file import open_event_log
 from agentos.services.events import Events, IsolationProbed, KernelInterrupted, KernelStarted, Subscriber
 from agentos.services.metrics.kernel_figures import LoopCounts
 from agentos.services.metrics.sampler import AgentSources, Sampler
+from agentos.services.state.batch import StateLimits
+from agentos.services.state.rows import TABLES as STATE
+from agentos.services.state.state import State
 from agentos.syscalls import Services, table
 from agentos.threads import run_in_thread
 from agentos_sdk.project import CONFIG, RunningKernel, project_id
@@ -69,7 +72,7 @@ SCHEMAS: Mapping[str, Sequence[str]] = {  # of the database
     "kept_stops": kept_stops.TABLES,
     "approvals": APPROVALS,
     "answers": ANSWERS,
-    "state": state.TABLES,
+    "state": STATE,
 }
 COUNT_SECONDS = 3600.0  # seconds for which the audit log's counts stand
 
@@ -129,8 +132,8 @@ async def run_kernel(settings: Settings, host: Host, kernel_log: KernelLog) -> s
         kernel_log.attach(logs)
         model, stops = await open_model(settings.config.llm, database, events.publish), await KeptStops.load(database)
         kernel = settings.config.kernel
-        limits = state.StateLimits(kernel.max_state_keys, kernel.max_state_bytes)
-        stored = await state.State.load(database, limits, events.publish)
+        limits = StateLimits(kernel.max_state_keys, kernel.max_state_bytes)
+        stored = await State.load(database, limits, events.publish)
         await stops.forget_others(list_agents(list_places(settings.config.root)))
         secrets = await run_in_thread(read_secrets, settings.config)
         stores = Stores(events, model, database, audit, logs, stored, event_log, secrets)

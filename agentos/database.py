@@ -65,7 +65,7 @@ class DatabaseError(Exception):
 
 
 Done: TypeAlias = Callable[[Outcome[Any]], object]
-"""Takes the outcome of queued work, in the event loop. It must not raise."""
+"""Takes the outcome of queued work, in the event loop; must not raise."""
 
 
 @define(eq=False)
@@ -83,7 +83,7 @@ class _Unit:
     state: Literal["waiting", "begun", "withdrawn"] = "waiting"
 
     def withdraw(self) -> bool:
-        """Drop the work, unless it has begun; returns whether it is dropped: its outcome isn't told then."""
+        """Drop the work unless it has begun; returns whether it is dropped: then ``done`` isn't called."""
         if self.state == "waiting":
             self.state = "withdrawn"
         return self.state == "withdrawn"
@@ -193,13 +193,13 @@ class Database:
         self._changed.unpark_all()
 
     def close(self) -> None:
-        """Take no more work; what is queued is still done."""
+        """Accept no more work; queued work is still done."""
         self._open = False
         self._changed.unpark_all()
         self._room.unpark_all()
 
     async def take(self) -> Sequence[_Unit]:
-        """Remove and return what is queued, at most ``MAX_QUEUED_UNITS``; nothing once it is closed and empty."""
+        """Wait for queued units, and remove and return them; none once the queue is closed and empty."""
         while self._open and not self._units:
             await self._changed.park()
         units = [self._units.popleft() for _ in range(min(len(self._units), MAX_QUEUED_UNITS))]

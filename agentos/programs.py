@@ -1,4 +1,4 @@
-"""Programs in the kernel's own process, such as the dashboard: they use the kernel by system calls, as its operator."""
+"""Programs in the kernel's process, such as the dashboard, which use it by system calls as its operator."""
 
 import os
 import socket
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @define(eq=False)
 class ProgramHost:
-    """What a program gets of the kernel: connections to it, and a server for its own listening sockets."""
+    """The kernel's interface for a program: connections to the kernel, and a server for its listening sockets."""
 
     callers: Callers
     poller: Poller
@@ -32,9 +32,9 @@ class ProgramHost:
 
     @asynccontextmanager
     async def connect(self, name: str) -> AsyncIterator[socket.socket]:
-        """The program's end of a connection to the kernel as its operator, which ends with the block.
+        """Open a connection to the kernel as its operator, for the time of the block; yields the program's end.
 
-        ``name`` is the caller's in the audit log. HELLO may make the connection a guest's with lesser rights.
+        ``name`` is the caller's name in the audit log. HELLO may make the connection a guest's with lesser rights.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         with ours, theirs:
@@ -45,7 +45,7 @@ class ProgramHost:
                 nursery.cancel_scope.cancel()
 
     async def serve_http(self, listener: socket.socket, app: "ASGIFramework", name: str) -> None:
-        """Serve an ASGI application, also its WebSockets, until cancelled. Agents can't connect to the listener."""
+        """Serve an ASGI application and its WebSockets until cancelled. Agents can't connect to the listener."""
         from .http.server import HTTPListener  # hypercorn: 0.1 s and 20 MiB, loaded only if needed
 
         caller = self.callers.admit_operator(os.geteuid(), name)
@@ -56,7 +56,7 @@ class ProgramHost:
             self.callers.dismiss(caller)
 
     async def run(self, program: "Program") -> None:
-        """Run a program. One that fails ends alone: the kernel and its agents go on."""
+        """Run a program. If it fails, the error is logged, and the kernel and its agents go on."""
         try:
             await program(self)
         except Exception as bug:

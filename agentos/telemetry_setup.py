@@ -1,4 +1,4 @@
-"""Construction of what tells monitoring programs about the kernel, as far as the configuration asks for it."""
+"""Construction of the Prometheus endpoint and the OpenTelemetry export, if the configuration asks for them."""
 
 import logging
 import os
@@ -27,7 +27,7 @@ log = logging.getLogger("agentos.kernel")
 
 @define(eq=False)
 class Telemetry:
-    """What a running kernel is asked about. :meth:`open` comes before :meth:`serve`."""
+    """The parts of the kernel that metrics and traces are made from. Call :meth:`open` before :meth:`serve`."""
 
     config: Config
     sampler: Sampler
@@ -40,7 +40,7 @@ class Telemetry:
     _services: list[Callable[[], Awaitable[None]]] = field(factory=list)
 
     def open(self) -> None:
-        """Listen, and observe calls and events. Before any call is served. Raises :class:`BootError`. Blocks."""
+        """Listen, and observe calls and events, before any call is served. Raises :class:`BootError`. Blocks."""
         for missing in (self.config.metrics.missing, self.config.otel.missing):
             if missing is not None:
                 raise BootError(f"{self.config.file}: {missing}")

@@ -1,4 +1,4 @@
-"""Which events a caller may see: the callers above and below it, and what its rules say."""
+"""The events that a caller may see, by its place in the tree and its rules."""
 
 from attrs import frozen
 
@@ -10,7 +10,7 @@ from agentos.services.event_log.record import OPERATOR, Party
 from agentos.services.event_log.subscription import Sight
 from agentos_sdk.errors import NotFound
 
-EVERYTHING = Sight(frozenset(), sees_all=True)  # one for all: it is looked at with each event
+EVERYTHING = Sight(frozenset(), sees_all=True)  # one value for all connections: each event looks at it
 
 
 def list_above(registry: Registry, number: int) -> tuple[Party, ...]:
@@ -27,7 +27,7 @@ def list_above(registry: Registry, number: int) -> tuple[Party, ...]:
 
 
 def family_of(caller: Caller) -> str:
-    """What the connections of the operator, or of one guest, have in common; empty for an agent."""
+    """The party of all connections of the operator, or of one guest; empty for an agent."""
     return "" if caller.kind == "agent" else OPERATOR if caller.kind == "operator" else f"guest {caller.name}"
 
 

@@ -4,7 +4,8 @@ from attrs import frozen
 
 from agentos.kernel.caller import Caller
 from agentos.services.events import AgentFailed, AgentOver, Event
-from agentos.services.state import GLOBAL, State
+from agentos.services.state.spaces import GLOBAL
+from agentos.services.state.state import State
 from agentos_sdk.values import Scope
 
 from .registry import Registry

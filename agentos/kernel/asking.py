@@ -86,7 +86,7 @@ async def ask_and_repeat(call: Call, first: MustAsk, attempt: Callable[[], Await
 
 
 def note_unapproved(caller: Caller, question: Question, error: CallError) -> None:
-    """Record in the audit log that nobody has approved a call."""
+    """Record in the audit log that no person has approved a call."""
     _, decision = question.asked[0]
     entry = caller.entry(question.call, question.about, decision, "outcome", error.code)
     caller.audit.note(structs.replace(entry, reason=str(error)))

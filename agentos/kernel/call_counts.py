@@ -9,10 +9,10 @@ from agentos_sdk.errors import CallError
 from .call import Gone
 
 OK = "ok"
-_UNREAD = [0] * 256  # of all callers that have ended: what ends later, such as a call in the background, is not counted
+_UNREAD = [0] * 256  # shared by all ended callers: a call in the background that ends later is not counted
 
 Outcomes = Mapping[tuple[int, str], int]
-"""How often calls ended so: by opcode, and ``ok`` or the error code."""
+"""Number of calls by opcode and outcome: ``ok`` or the error code."""
 
 
 @define(eq=False)
@@ -38,7 +38,7 @@ class CallCounts:
         return {**self._others, **{(op, OK): count for op, count in enumerate(self.ok) if count}}
 
     def all(self) -> Outcomes:
-        """The outcomes of this caller and of earlier ones of its name: they never get less."""
+        """The outcomes of this caller and of earlier ones of its name; they never decrease."""
         own = self.own()
         return {key: own.get(key, 0) + self.former.get(key, 0) for key in {**self.former, **own}}
 
@@ -47,7 +47,7 @@ class CallCounts:
         return CallCounts(self.ok if self.ok is _UNREAD else list(self.ok), self.former, dict(self._others))
 
     def shrink(self) -> None:
-        """Free what only a caller that makes calls needs."""
+        """Free memory that only a caller that still makes calls needs."""
         self._others = dict(self.own())
         self.ok = _UNREAD
 

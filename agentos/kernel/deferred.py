@@ -1,6 +1,6 @@
-"""Deferred calls: they are begun while input is read, wait without a task, and are answered when their result comes.
+"""Deferred calls: calls that wait for their result without a task of their own.
 
-A task for a call costs more than all that a short call does; see docs/decisions/0059-deferred-calls.md.
+A task costs more than a short call itself; see docs/decisions/0059-deferred-calls.md.
 """
 
 import contextlib
@@ -35,14 +35,14 @@ Result = Outcome[Any]
 Done = Callable[[Result], object]
 Withdraw = Callable[[], bool]
 Begin = Callable[[Done], Withdraw]
-"""Begins an act, which passes its result to the function later. The function returned drops it, unless it is too late.
+"""Begins an act that passes its result to ``Done`` later. The returned function withdraws the act.
 
-It returns whether it did: no result comes then.
+That function returns False if it is too late; otherwise no result comes.
 """
 Answer = Callable[[bytes], object]
 Begun = bytes | Callable[[], object]
 Defer = Callable[[Caller, bytes, Answer], Begun]
-"""Begins a call. It returns the reply, or a function that withdraws the call; then the reply is passed on later."""
+"""Begins a call. Returns the reply, or a function that withdraws the call; then ``Answer`` gets the reply later."""
 
 
 def deferred_entry(syscall: "Syscall") -> Defer:
@@ -111,7 +111,7 @@ async def wait(begin: Begin) -> object:
 
 @define(eq=False)
 class Deferred:
-    """A call in flight without a task. ``withdraw`` is set once it has begun: then it is answered if that drops it."""
+    """A call in flight without a task. ``withdraw`` is set once it has begun."""
 
     cancelled: bool = False
     withdraw: Callable[[], object] | None = None
@@ -127,7 +127,8 @@ class Deferred:
 class DeferredCalls:
     """The deferred calls of one connection; ``calls`` are all that it has in flight.
 
-    ``asked`` are those that a person has to approve: they need a task. Nothing is sent any more once it is ``over``.
+    ``asked`` are requests that a person has to approve, which need a task. ``over``: the connection sends no more
+    replies.
     """
 
     _caller: Caller
@@ -140,9 +141,9 @@ class DeferredCalls:
     _answered: trio.Event | None = None
 
     def add(self, request: Frame, begin: Defer, reserved: int) -> bool:
-        """Have a call begun in its turn; False if its number is wrong, or if it has to wait for room.
+        """Queue a call to begin in its turn; False if its number is 0 or in use, or the allowance has no room.
 
-        ``reserved`` bytes of it are counted in the allowance already.
+        ``reserved`` bytes of its body are counted in the allowance already.
         """
         number, _, body = request
         if not number or number in self._calls or not self._caller.allowance.has_room:

@@ -1,4 +1,4 @@
-"""Calls that are reported to an observer when they have ended."""
+"""Functions that report each ended call to an observer."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -9,16 +9,16 @@ from .caller import Caller
 from .ports import MustAsk
 
 Observe = Callable[[Caller, int, Any, object, int], None]
-"""Takes caller, opcode, request, the reply or error, and when the call began, in nanoseconds since the epoch.
+"""Takes caller, opcode, request, reply or error, and the call's start in nanoseconds since the epoch.
 
-The request is None where it isn't read because all calls of this opcode are refused. It must neither wait nor raise.
+The request is None if it isn't read, because all calls of this opcode are refused. An observer must not wait or raise.
 """
 
 
 def observe_answer(
     answer: Callable[[Caller, Any], Any], op: int, observe: Observe, in_order: bool
 ) -> Callable[[Caller, Any], Any]:
-    """A function that answers without a task, or an ``async def`` of a call that is ``in_order``."""
+    """Wrap a function that answers without a task, or the ``async def`` of a call that is ``in_order``."""
 
     def observed(caller: Caller, request: Any) -> Any:
         began = time.time_ns()
@@ -50,7 +50,7 @@ def observe_answer(
 def observe_perform(
     perform: Callable[[Call, Any], Awaitable[object]], op: int, observe: Observe
 ) -> Callable[[Call, Any], Awaitable[object]]:
-    """A function that answers in a task."""
+    """Wrap a function that answers in a task."""
 
     async def observed(call: Call, request: Any) -> object:
         began = time.time_ns()

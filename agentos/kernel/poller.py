@@ -46,8 +46,8 @@ class Poller(trio.abc.Instrument):
     _worker: Task | None = None  # waits for deferred calls
     _ready: deque[tuple[int, int]] = field(factory=deque)  # descriptors and their events, not read yet
     _task: Task | None = None  # of :meth:`run`
-    _others_ran: bool = False  # since it read for a turn
-    _read_again: float = 0.0  # between two steps, not before this time of perf_counter()
+    _others_ran: bool = False  # since the last turn of reading
+    _read_again: float = 0.0  # time of perf_counter() before which it doesn't read between steps
     _yield_again: float = 0.0  # in the same time
 
     async def wait(self, fd: int, read: Callable[[], T | None]) -> T:
@@ -73,8 +73,8 @@ class Poller(trio.abc.Instrument):
     def watch(self, fd: int, notify: Callable[[int], object], nursery: trio.Nursery) -> None:
         """Call ``notify`` with epoll's events whenever ``fd`` has some, until :meth:`forget`; no task waits for it.
 
-        ``notify`` must not block, and may get events of an earlier file with this descriptor. What it raises is raised
-        in the nursery, and ends this.
+        ``notify`` must not block. It may get events of an earlier file with this descriptor. Its exceptions end the
+        watching and are raised in the nursery.
         """
         self._watched[fd] = (notify, nursery)
         self._register(fd, select.EPOLLIN)
@@ -90,9 +90,9 @@ class Poller(trio.abc.Instrument):
             self._on_hangup.pop(fd, None)
 
     def defer(self, owner: object, work: Callable[[], object]) -> None:
-        """Call ``work`` when other owners have had their turn, and what is readable meanwhile has been read.
+        """Call ``work`` later: in turns by owner, and after readable descriptors have been read.
 
-        So requests that are answered at once don't wait for those that take longer. ``work`` must not wait or raise.
+        So requests that are answered at once don't wait for longer ones. ``work`` must not wait or raise.
         """
         self._deferred.add(owner, work)
         if self._worker is not None:

@@ -1,7 +1,7 @@
 """The last questions to the model and their answers, of each agent: kept in memory, for the operator alone.
 
-What is kept is bounded: the texts of one question, the questions of one agent, and all together. The oldest is dropped
-first. The values of the kernel's secrets are replaced before anything is kept.
+Bounds: the texts of one question, the questions of one agent, and all together; the oldest are dropped first. Values of
+the kernel's secrets are replaced before a question is kept.
 """
 
 import time
@@ -103,7 +103,7 @@ class Contents:
 
     @property
     def size(self) -> int:
-        """Bytes of all that is kept."""
+        """Bytes of all kept questions."""
         return sum(ring.size for family in self._families.values() for ring in family.values())
 
     @contextmanager
@@ -124,9 +124,10 @@ class Contents:
     def read(
         self, agent_id: int | None, name: str | None, after: int | None, limit: int, most: int
     ) -> tuple[Sequence[bytes], bool]:
-        """Encoded questions by id, the oldest first, and whether there are more: the newest, or the first after one.
+        """Return encoded questions, the oldest first, and whether there are more.
 
-        ``most``: bytes in all, but at least one question is returned.
+        They are the newest ones, or the first ones behind the id ``after``: at most ``limit``, and ``most`` bytes in
+        all, but at least one.
         """
         rings = (
             ring
@@ -160,7 +161,7 @@ class Contents:
             self._drop_oldest()
 
     def _drop_oldest(self) -> None:
-        """Drop a question of the family that holds most, of its agent that has asked nothing for the longest time."""
+        """Drop the oldest question of an agent: the longest silent one in the family that holds most bytes."""
         family = max(self._weights, key=self._weights.__getitem__)
         rings = self._families[family]
         number, ring = next(iter(rings.items()))
@@ -183,7 +184,7 @@ def encode(kept: KeptQuestion) -> bytes:
 
 
 def build_question(number: int, asker: Asker, asked: OpenQuestion, cost: CostOf, shorten: "_Shortener") -> KeptQuestion:
-    """What is kept of a question that has ended. Takes time for what is kept of it, not for all of its texts."""
+    """The kept form of an ended question. The time it takes depends on the kept texts, not on all of them."""
     question, job, result = asked.question, asked.job, asked.result
     answer = result.answer if result is not None else None
     request = job.request if job is not None else None
@@ -246,7 +247,7 @@ class _Shortener:
         return codec.Text(f"{kept.decode(errors='surrogatepass')}… ({len(text) - most} characters more)")
 
     def messages(self, messages: Sequence[Message]) -> Sequence[KeptMessage]:
-        """The newest messages that there is room for."""
+        """The newest messages that fit."""
         kept: list[KeptMessage] = []
         for message in reversed(messages):
             if self.room <= 0:
@@ -264,7 +265,7 @@ class _Shortener:
         return kept
 
     def json(self, value: Any, depth: int = 0) -> Any:
-        """A JSON value with shortened texts; what there is no room for is left out, and so is what is nested deeper."""
+        """A JSON value with shortened texts, without values that don't fit or are nested too deep."""
         if isinstance(value, str):
             return self.text(value)
         self.room -= ITEM_COST

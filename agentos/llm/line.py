@@ -20,11 +20,11 @@ from msgspec.structs import replace
 from agentos.kernel.internal_errors import internal
 from agentos.services.quotas import Amounts, BudgetState
 from agentos.threads import run_in_thread
-from agentos_sdk.errors import CallError, QuotaExceeded
+from agentos_sdk.errors import CallError
 from agentos_sdk.values import Usage, Waits
 
 from .ask import ActiveRequest, ProviderClient
-from .budgets import Budgets, Grant
+from .budgets import Budgets
 from .claims import measure_request
 from .contents import Asker, Contents, OpenQuestion
 from .fair_queue import MIN_CHARGE, FairQueue, Path, Ticket, weighted_cost
@@ -33,7 +33,16 @@ from .memory import RequestMemory
 from .model_availability import ModelState
 from .model_counts import ModelCounts
 from .providers.provider import Question, estimate_input_tokens
-from .queue_states import QueueState, SentRequest, WaitingRequest, count_by_path, describe_waiting, queue_states
+from .queue_states import (
+    QueueState,
+    SentRequest,
+    WaitingRequest,
+    count_by_path,
+    describe_sent,
+    list_waiting,
+    queue_states,
+)
+from .reservations import Reservations
 from .settings import LLMSettings, QueuePath
 
 FAIRNESS_SECONDS = 60.0  # seconds at least over which fairness is computed
@@ -70,8 +79,7 @@ class Line:
         self._free = trio.Semaphore(settings.concurrency)
         self._queue: FairQueue[Job] = FairQueue(settings.per_agent, settings.in_all)
         self._wake = trio.Event()  # set when a request arrives
-        self._reserved = 0  # reservations that aren't settled
-        self._reservation_settled = trio.Event()  # set and replaced when a reservation is settled
+        self._reservations = Reservations(budgets)
         self._in_flight: dict[Job, None] = {}
         self._suspended: dict[Job, None] = {}  # requests neither in the queue nor in flight at the moment
         self._usage: dict[Path, AgentUsage] = {}
@@ -233,7 +241,7 @@ class Line:
     async def _turn(self, job: Job) -> AsyncIterator[None]:
         """Reserve budget for one attempt; its usage is charged and settled however it ends."""
         request = job.request
-        grant = await self._reserve(job)
+        grant = await self._reservations.reserve(job, partial(self._wait_for_budget, job))
         request.question = replace(request.question, max_tokens=grant.max_tokens)
         attempts = request.attempts
         try:
@@ -248,46 +256,22 @@ class Line:
                 self._queue.charge(job.ticket, MIN_CHARGE)  # its model was closed meanwhile
             calls = int(used.total > 0 and not job.is_counted)  # not a call if nothing was used
             job.is_counted = job.is_counted or bool(calls)
-            self._budgets.settle(grant, used, calls, time.time())
+            self._reservations.settle(grant, used, calls)
             self._record_usage(queue_names(job.queue_path), calls, used)
             cost = self._budgets.cost_units(request.question.model, used)
             self.on_use(job.queue_path[-1].name, calls, used.total, cost)
             self.counts.add_use(job.queue_path[-1].name, request.question.model, calls, used, cost)
-            self._end_reservation()
 
-    async def _reserve(self, job: Job) -> Grant:
-        """Reserve budget. If only reservations of other requests are in the way, wait until they are settled."""
-        request, model, calls = job.request, job.request.question.model, int(not job.is_counted)
-        while True:
-            self._reserved += 1
-            try:
-                return await self._budgets.reserve(
-                    job.queue_path, model, request.input, job.max_tokens, time.time(), calls
-                )
-            except QuotaExceeded:
-                # `_reservation_settled` isn't set here: two waiting requests would wake each other forever.
-                self._reserved -= 1
-                self._budgets.check(job.queue_path, model, request.input, time.time(), calls)
-                if not self._reserved:  # reserved by a kernel that was killed: never settled
-                    raise
-            except BaseException:
-                self._end_reservation()
-                raise
-            assert job.ticket is not None, "it is in flight"
-            self._queue.charge(job.ticket, MIN_CHARGE)  # no request was sent in this turn
-            await self._suspend(job, self._reservation_settled.wait)
+    async def _wait_for_budget(self, job: Job, settled: Callable[[], Awaitable[None]]) -> None:
+        assert job.ticket is not None, "it is in flight"
+        self._queue.charge(job.ticket, MIN_CHARGE)  # no request was sent in this turn
+        await self._suspend(job, settled)
 
     def _record_usage(self, path: Path, calls: int, used: Usage) -> None:
         before = self._usage.pop(path, AgentUsage())
         self._usage[path] = AgentUsage(before.calls + calls, before.usage + used)
         if len(self._usage) > MAX_REMEMBERED:
             del self._usage[next(iter(self._usage))]  # the agent with the oldest last request
-
-    def _end_reservation(self) -> None:
-        """A reservation has ended; requests that wait for budget may try again."""
-        self._reserved -= 1
-        self._reservation_settled.set()
-        self._reservation_settled = trio.Event()
 
     def _charge(self, job: Job) -> None:
         """Charge what the attempt has used, or the time it held the provider without an answer: the larger of both."""
@@ -347,27 +331,11 @@ class Line:
 
     def list_waiting(self) -> list[WaitingRequest]:
         """The requests that wait, in the order in which they would be sent; those that can't be sent now come last."""
-        now = trio.current_time()
-        ready = [(ticket.item, place) for place, ticket in enumerate(self._queue.order(), 1)]
-        paused = [ticket.item for ticket in self._queue.parked()]
-        return [
-            *(describe_waiting(job, "ready", place, now) for job, place in ready),
-            *(describe_waiting(job, "paused", None, now) for job in paused),
-            *(describe_waiting(job, "later", None, now) for job in self._suspended),
-        ]
+        return list_waiting(self._queue, self._suspended)
 
     def list_in_flight(self) -> list[SentRequest]:
         """The requests that the provider is answering, with the tokens used so far."""
-        now = trio.current_time()
-        return [
-            SentRequest(
-                job.queue_path[-1].name,
-                job.request.question.model,
-                now - job.slot_since,
-                job.request.last_usage.total or job.request.input,
-            )
-            for job in self._in_flight
-        ]
+        return [describe_sent(job) for job in self._in_flight]
 
     @property
     def provider(self) -> str:
@@ -396,14 +364,12 @@ class Line:
         self._budgets.charge(queue_path, amounts, time.time(), used)
 
     def refusing_budgets(self, queue_path: QueuePath) -> Sequence[BudgetState]:
-        """Those of them that have refused a question in their present window."""
+        """The budgets of a queue path that have refused a question in their present window."""
         return self._budgets.refusing(queue_path, time.time())
 
     async def reset_budget(self, name: str) -> None:
         """Set to 0 what is used of the budgets of ``name``; questions that wait for budget may try again."""
-        await self._budgets.reset(name, time.time())
-        self._reservation_settled.set()
-        self._reservation_settled = trio.Event()
+        await self._reservations.reset(name)
 
     @property
     def depth(self) -> int:

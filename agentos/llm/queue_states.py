@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+import trio
 from msgspec import Struct
 
 from agentos_sdk.values import InLine
@@ -44,10 +45,28 @@ class SentRequest(Struct, frozen=True):
     tokens: int
 
 
-def describe_waiting(
-    job: Job, state: Literal["ready", "paused", "later"], position: int | None, now: float
-) -> WaitingRequest:
-    return WaitingRequest(job.queue_path[-1].name, state, position, now - job.arrived_at, job.request.input)
+def list_waiting(queue: FairQueue[Job], suspended: Iterable[Job]) -> list[WaitingRequest]:
+    """The requests that wait, in the order in which they would be sent; those that can't be sent now come last."""
+    now = trio.current_time()
+
+    def describe(job: Job, state: Literal["ready", "paused", "later"], position: int | None = None) -> WaitingRequest:
+        return WaitingRequest(job.queue_path[-1].name, state, position, now - job.arrived_at, job.request.input)
+
+    return [
+        *(describe(ticket.item, "ready", position) for position, ticket in enumerate(queue.order(), 1)),
+        *(describe(ticket.item, "paused") for ticket in queue.parked()),
+        *(describe(job, "later") for job in suspended),
+    ]
+
+
+def describe_sent(job: Job) -> SentRequest:
+    request = job.request
+    return SentRequest(
+        job.queue_path[-1].name,
+        request.question.model,
+        trio.current_time() - job.slot_since,
+        request.last_usage.total or request.input,
+    )
 
 
 def count_by_path(jobs: Iterable[Job]) -> Counter[Path]:

@@ -138,8 +138,8 @@ class MessageReceived(CallerEvent, frozen=True):
 class StateChanged(Struct, frozen=True):
     """A key was stored, or ``deleted``: by DELETE, or because it has expired. It has no value; the change is on disk.
 
-    ``version`` is that of the stored value, or of the one that was deleted. ``owner_id`` is the caller whose private
-    key it is, None for a global one, and where the owner isn't connected any more.
+    ``version`` is the stored or deleted value's. ``owner_id`` is a private key's owner, None for a global key or if the
+    owner isn't connected any more.
     """
 
     scope: Literal["session", "agent", "global"]
@@ -150,7 +150,7 @@ class StateChanged(Struct, frozen=True):
 
 
 class SyscallBlocked(CallerEvent, frozen=True):
-    """A call was refused by permission rules, or by a person whom they ask; ``agent_id`` and ``name`` are its caller's.
+    """A call was refused by permission rules or by a person's answer; ``agent_id`` and ``name`` are the caller's.
 
     ``rule`` decided it, None if several calls are counted together. ``reason`` is for people. Surplus refusals are
     limited as in the audit log, and counted there.
@@ -299,7 +299,7 @@ Event = (
     | KernelStopping
 )
 FREQUENT: Final = frozenset({MessageReceived, StateChanged, SyscallBlocked, CustomEvent})
-"""What callers can cause thousands of times per second. Only the event log takes these: others would take longer."""
+"""Events that callers can cause thousands of times per second. Only the event log gets them: it is fast enough."""
 Publish = Callable[[Event], None]
 Subscriber = Callable[[Event], None]
 
@@ -310,9 +310,9 @@ def discard(event: Event) -> None:
 
 @define(eq=False)
 class Events:
-    """Delivers each event to each subscriber, in the order of publication; to the event ``log`` first.
+    """Delivers each event to the event ``log``, then to each subscriber, in the order of publication.
 
-    The log alone gets those in :data:`FREQUENT`.
+    Events of the types in :data:`FREQUENT` go to the log alone.
 
     A subscriber is a function that must not wait. One that works later needs a bounded queue of its own, and decides
     what happens when it is full.

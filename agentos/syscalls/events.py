@@ -38,7 +38,7 @@ NOTHING = Start(0)
 
 @frozen(eq=False)
 class EventCalls:
-    """Answers them."""
+    """The handlers, with the streams and the EMIT rates of all callers."""
 
     log: EventLog
     registry: Registry
@@ -73,12 +73,12 @@ class EventCalls:
         yield Prepared(rights, act, about=", ".join(request.event_types))
 
     def _rights(self, agents: Sequence[int | str]) -> tuple[Right, ...]:
-        """The rights to events of these agents, as far as there are such."""
+        """The rights to events of those of these agents that exist."""
         found = [self.registry.get(one) if isinstance(one, int) else self.registry.find_by_name(one) for one in agents]
         return tuple(Right("subscribe", agent=one.id) for one in found if one is not None) or (Right("subscribe"),)
 
     def _poll(self, caller: Caller) -> Subscription:
-        """The subscription that a caller polls from now on."""
+        """Add a subscription for a caller to poll."""
         found = self.log.polled[caller.id] = self._construct(caller)
         self.log.subscribe(found)
         return found
@@ -88,7 +88,7 @@ class EventCalls:
         return Subscription(Viewer(self.log.boot, caller.id, judge, self.authorizer), [])
 
     def _begin(self, subscription: Subscription, wanted: Filter, request: calls.Subscribe) -> calls.Subscribed:
-        """Add what is requested to a subscription; from now on it gets that."""
+        """Add a filter to a subscription, and move its cursor if the request says ``since``."""
         if wanted not in subscription.filters:
             self.log.look()
             subscription.add_filter(wanted)
@@ -104,7 +104,7 @@ class EventCalls:
         )
 
     def _move(self, subscription: Subscription, since: int | None, boot: str | None) -> Start:
-        """Have it read on after the event ``since``."""
+        """Move a subscription's cursor behind the event ``since``."""
         if since is None:
             return NOTHING
         start = self.log.locate(since, boot)
@@ -145,7 +145,7 @@ class EventCalls:
                 if page.events or page.missed:
                     next_frame = trio.current_time() + FRAME_SECONDS
                     frame = self._encode_page(page)
-                    del page  # a reader that stops is to hold only the frame
+                    del page  # so that a reader that stops holds only the frame
                     await call.send(frame)
                     await trio.sleep_until(next_frame)
 
@@ -162,7 +162,7 @@ class EventCalls:
                 del self._streams[caller.id]
 
     def _require(self, caller: Caller, rights: Sequence[Right]) -> None:
-        """Raise ``PermissionDenied`` if rules deny by now what was allowed when the call began."""
+        """Raise ``PermissionDenied`` if rules now deny a right of the call."""
         for right in rights:
             if (decision := caller.authorizer.decide(caller, right)).effect == "deny":
                 raise caller.refuse(right, decision)

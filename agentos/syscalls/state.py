@@ -21,7 +21,9 @@ from agentos.kernel.prepared import Prepared
 from agentos.kernel.table import LARGE_BODY_BYTES, Syscall
 from agentos.permissions.patterns.prefixes import intersect_prefixes
 from agentos.permissions.rule import Kind
-from agentos.services.state import GLOBAL, Change, Found
+from agentos.services.state.batch import Change
+from agentos.services.state.rows import Found
+from agentos.services.state.spaces import GLOBAL
 from agentos.threads import Limiter
 from agentos_sdk import codec
 from agentos_sdk.calls import state as calls

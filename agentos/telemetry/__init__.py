@@ -1,1 +1,1 @@
-"""What the kernel tells monitoring programs: metrics for Prometheus, traces for OpenTelemetry."""
+"""Export to monitoring programs: metrics for Prometheus, traces for OpenTelemetry."""

@@ -18,8 +18,8 @@ from agentos.threads import run_in_thread
 from .prometheus import wants_openmetrics, write_metrics
 from .snapshot import Snapshot
 
-KEEP_SECONDS = 1.0  # for which one text answers all requests at least: many at once cost no more than one
-KEEP_SHARE = 10  # times as long as a text took to make it is kept: requests cost at most this part of a core
+KEEP_SECONDS = 1.0  # at least, for which one text answers all requests, so many cost no more than one
+KEEP_SHARE = 10  # a text is kept this many times as long as it took to make: at most 1/10 of a core
 ANSWER_TIMEOUT = 10.0  # seconds that a client has to read the answer
 MAX_BODY_BYTES = 1024
 TEXT = "text/plain; charset=utf-8"
@@ -27,7 +27,7 @@ TEXT = "text/plain; charset=utf-8"
 
 @define(eq=False)
 class Exposition:
-    """The metrics as text, made in a thread, one text at a time."""
+    """Writes the metrics as text in a thread, one text at a time, and keeps the last."""
 
     take: Callable[[], Snapshot]
     _kept: dict[bool, tuple[float, bytes, str]] = field(factory=dict)  # by format, with Trio's time of its end

@@ -28,16 +28,16 @@ SCOPE = InstrumentationScope("agentos", __version__)
 
 @define(eq=False)
 class TraceExporter:
-    """Sends what ``spans`` has queued to ``endpoint``, a URL without a path."""
+    """Sends queued ``spans`` to ``endpoint``, a URL without a path."""
 
     spans: Spans
     endpoint: str
     _failing: bool = False
-    _told: int = 0  # dropped spans that the log has told of
+    _told: int = 0  # dropped spans that are in the log already
     _told_at: float = float("-inf")  # Trio's time of the last such message while exports worked
 
     async def serve(self) -> None:
-        """Export until cancelled, then what is left."""
+        """Export until cancelled, then export the remaining spans."""
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # it logs each attempt; ours are logged below
         exporter = OTLPSpanExporter(endpoint=f"{self.endpoint.rstrip('/')}/v1/traces", timeout=TIMEOUT)
         resource = Resource.create({"service.name": "agentos", "service.version": __version__})
@@ -50,7 +50,7 @@ class TraceExporter:
                 await self._export(exporter, resource)
 
     async def _export(self, exporter: OTLPSpanExporter, resource: Resource) -> None:
-        """Export what is queued now; what can't be sent is dropped."""
+        """Export the queued spans; a batch that can't be sent is dropped."""
         while batch := self.spans.take():
             sent = await trio.to_thread.run_sync(send, exporter, resource, batch, abandon_on_cancel=True)
             if not sent:
@@ -58,7 +58,7 @@ class TraceExporter:
             self._tell(sent)
 
     def _tell(self, sent: bool) -> None:
-        """Log that exports have begun to fail, or work again, and what was dropped."""
+        """Log when exports begin to fail or work again, and how many spans were dropped."""
         dropped, now = self.spans.dropped - self._told, trio.current_time()
         if not sent:
             if not self._failing:

@@ -1,11 +1,10 @@
-"""Settings of what the kernel tells monitoring programs."""
+"""Settings of the export to Prometheus and OpenTelemetry."""
 
 import importlib.util
 
 from attrs import frozen
 
 PROMETHEUS_MISSING = "[metrics] listen needs a package that isn't installed: pip install 'agentos-kernel[prometheus]'"
-
 OTEL_MISSING = "[otel] endpoint needs packages that aren't installed: pip install 'agentos-kernel[otel]'"
 
 
@@ -13,7 +12,8 @@ OTEL_MISSING = "[otel] endpoint needs packages that aren't installed: pip instal
 class MetricsSettings:
     """``[metrics]``: ``listen`` is the address and port of the endpoint for Prometheus, None: there is none.
 
-    ``token_from`` is where the token is that requests must have: ``env:NAME`` or ``file:PATH`` with an absolute path.
+    ``token_from`` names the source of the token that requests must have: ``env:NAME``, or ``file:PATH`` with an
+    absolute path.
     """
 
     listen: tuple[str, int] | None = None

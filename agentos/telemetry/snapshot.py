@@ -1,4 +1,4 @@
-"""What all metrics have at one moment, copied in the event loop for a thread that makes text of it."""
+"""Snapshot of all metrics, copied in the event loop for the thread that writes the text."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
@@ -51,7 +51,9 @@ class Source:
         yield self._name("operator", self.callers.operator_counts)
         yield self._name("guest", self.callers.guest_counts)
         for name in dict.fromkeys(one.name for one in [*live, *self.sampler.last_of_ended()]):
-            agent = self.registry.find_by_name(name)  # that which got the name last, whose counts include the others'
+            agent = self.registry.find_by_name(
+                name
+            )  # the last agent of that name; its counts include those of earlier ones
             if agent is not None:
                 yield self._name(name, agent.caller.counts)
 

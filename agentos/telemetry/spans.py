@@ -31,7 +31,7 @@ Value = str | int | float | bool | Sequence[str]
 
 
 class SpanId(Struct, frozen=True):
-    """What identifies a span; the trace is that of the whole tree of lives."""
+    """Ids of a span and of its trace; a tree of lives is one trace."""
 
     trace: int
     span: int
@@ -61,7 +61,7 @@ class Life(Struct, frozen=True):
 
 @define(eq=False)
 class Spans:
-    """Makes the spans in the event loop. With ``contents`` they have questions and answers, without secrets."""
+    """Makes spans in the event loop. With ``contents`` they have questions and answers, with secrets redacted."""
 
     registry: Registry
     line: Line
@@ -161,7 +161,7 @@ class Spans:
         return found
 
     def _describe_messages(self, turns: Sequence[tuple[str, str]]) -> str:
-        """Messages as the conventions have them, in JSON: the last ones, with :data:`MAX_CONTENT` characters in all."""
+        """The last messages, :data:`MAX_CONTENT` characters in all, as JSON by OpenTelemetry's conventions."""
         kept, left = [], MAX_CONTENT
         secrets = (*self.line.contents.keys, *self.line.contents.list_secrets())
         for role, text in reversed(turns):

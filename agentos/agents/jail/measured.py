@@ -1,4 +1,4 @@
-"""Agents as the sampler of metrics needs them, and readings of running ones. What reads files blocks."""
+"""Agents and readings of running ones for the sampler of metrics. Functions that read files block."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ from .usage import read_group
 
 
 class LifeFigures(Struct, frozen=True):
-    """What a life uses: its own processes, and what its cgroup has counted, None without one."""
+    """Figures of a life's own processes, and its cgroup's counts; None without a cgroup."""
 
     processes: proc.ProcessFigures
     counted: Reading | None
@@ -30,7 +30,7 @@ class LifeFigures(Struct, frozen=True):
 
 @define(eq=False)
 class MeasuredAgents:
-    """The agents of one kernel; ``disk`` knows how full the workspaces are that have no size of their own."""
+    """The agents of one kernel; ``disk`` knows the sizes of workspaces without a file system of their own."""
 
     registry: Registry
     disk: DiskWatcher
@@ -110,7 +110,7 @@ def list_processes(jail: Jail) -> Sequence[processes.Process]:
 
 
 def read_lives(jails: Mapping[int, Jail], with_pss: bool) -> Mapping[int, LifeFigures]:
-    """What lives use now. Their processes are without the sandbox's PID 1."""
+    """Read present figures of lives, without the sandbox's PID 1."""
     scanned = {number: jail for number, jail in jails.items() if jail.group is None}
     roots = {number: processes.root_start_times(jail.sandbox.pid) for number, jail in scanned.items()}
     living = processes.ProcessCache().list_by_group(roots) if scanned else {}

@@ -1,4 +1,4 @@
-"""Outgoing connections of one agent: each is judged before it is opened, and again when the agent's rules change."""
+"""Outgoing connections of one agent: opened if its rules allow, closed when they no longer do."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -27,14 +27,14 @@ CONNECT_SECONDS = 60.0  # for name, address and upstream proxy
 T = TypeVar("T")
 
 Charge = Callable[[Caller, int, int, bool], None]
-"""Counts requests and bytes of a caller, which may have been used already; raises ``QuotaExceeded``."""
+"""Counts requests and bytes of a caller; the flag says that they are used already. Raises ``QuotaExceeded``."""
 
 
 @define(eq=False)
 class OutgoingConnection:
-    """One connection. ``by_rule`` is the decision of the rules, which may have been a question.
+    """One connection. ``by_rule`` is the rules' decision when it was opened: allow or ask.
 
-    ``remark`` is for the audit entry at its end.
+    ``remark`` is added to the audit entry at its end.
     """
 
     destination: Destination
@@ -47,7 +47,7 @@ class OutgoingConnection:
 
 @frozen(eq=False)
 class OutgoingConnections:
-    """All connections of one agent. ``caller`` is the agent; ``ask_seconds`` is how long one waits for a person."""
+    """All connections of ``caller``, an agent; one that a person must approve waits ``ask_seconds`` at most."""
 
     caller: Caller
     authorizer: PermissionAuthorizer
@@ -58,11 +58,11 @@ class OutgoingConnections:
 
     @asynccontextmanager
     async def open(self, client: trio.SocketStream, to: Destination, shown: str) -> AsyncIterator[OutgoingConnection]:
-        """A connection for the time of the block. ``shown``, escaped, is what a person sees who has to approve.
+        """Open a connection for the time of the block. ``shown`` is the escaped text for a person who has to approve.
 
-        Raises ``CallError``: before the block if it is refused or fails, and from within it if rules change so that it
-        would be refused, or no data passes. An intent is recorded before the name is resolved, and the outcome, with
-        duration and bytes, at the end.
+        Raises ``CallError``: before the block if the connection is refused or fails, within the block if changed rules
+        refuse it or it is idle for too long. The audit log gets an intent before the name is resolved, and the outcome
+        with duration and bytes at the end.
         """
         decision, by_rule = await self.require(client, to, shown)
         self.charge(self.caller, 1, 0, False)
@@ -73,7 +73,7 @@ class OutgoingConnections:
             self._require_again(to, by_rule)
             judge = judge_address_of(self.authorizer, self.caller, to)
             connect = partial(self._connect, to, judge)
-            # A tunnel that its client can't send into has no use; a request that has been sent wants its response.
+            # A tunnel ends with its client. A client of a request may close its sending side and wait for the response.
             async with await (unless_gone(client, connect) if to.method is None else connect()) as server:
                 traffic = Traffic(lambda size: self.charge(self.caller, 0, size, True))
                 opened = OutgoingConnection(to, by_rule, judge, server, traffic)
@@ -98,7 +98,7 @@ class OutgoingConnections:
             self.caller.audit.note(self.caller.entry(CALL, about, decision, "outcome", outcome, took, intent))
 
     def judge_again(self) -> None:
-        """Close the connections that rules no longer allow."""
+        """Close the connections that the rules no longer allow."""
         for one in list(self._open):
             self._judge_again(one)
 
@@ -121,9 +121,9 @@ class OutgoingConnections:
             raise Timeout(f"{to}: no connection within {CONNECT_SECONDS:g} s") from None
 
     async def require(self, client: trio.SocketStream, to: Destination, shown: str) -> tuple[Decision, Decision]:
-        """The decision that allows the destination, and the rule's, which differs if a person has approved.
+        """Return the decision that allows the destination, and the rule's own, which is *ask* if a person has approved.
 
-        While a person thinks, the client may disconnect: ``BrokenResourceError``. Otherwise raises ``CallError``.
+        Raises ``CallError`` if the destination is refused, ``BrokenResourceError`` if the client disconnects meanwhile.
         """
         right = Right("http", to)
         decision = self.caller.authorizer.decide(self.caller, right)
@@ -137,7 +137,7 @@ class OutgoingConnections:
         return found, self.caller.authorizer.decide(self.caller, right)
 
     def _require_again(self, destination: Destination, before: Decision) -> None:
-        """Raise as rules do now, unless they ask as they did when a person approved."""
+        """Raise ``CallError`` if the rules refuse now. A rule that still asks, as when a person approved, doesn't."""
         decision = self.caller.authorizer.decide(self.caller, Right("http", destination))
         if decision.effect != "allow" and decision != before:
             raise decision.refusal
@@ -146,9 +146,9 @@ class OutgoingConnections:
 
 
 async def unless_gone(client: trio.SocketStream, function: Callable[[], Awaitable[T]]) -> T:
-    """Return what the function returns; cancel it if the client disconnects, and raise ``BrokenResourceError``.
+    """Call a function, and cancel it if the client disconnects: then raise ``BrokenResourceError``.
 
-    A client that has closed only its sending side counts as gone, too: Linux reports both alike.
+    A client that has closed only its sending side counts as disconnected: Linux reports both alike.
     """
     found: list[T | CallError] = []
     async with trio.open_nursery() as nursery:
@@ -166,7 +166,7 @@ async def unless_gone(client: trio.SocketStream, function: Callable[[], Awaitabl
 
 
 async def cancel_when_gone(client: trio.SocketStream, scope: trio.CancelScope) -> None:
-    """Cancel ``scope`` when the client disconnects before it has sent anything further."""
+    """Cancel ``scope`` when the client disconnects; return when the client sends something first."""
     try:
         is_gone = not await client.socket.recv(1, trio.socket.MSG_PEEK)
     except OSError:

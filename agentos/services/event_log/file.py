@@ -1,11 +1,11 @@
-"""The events on disk, so that a kernel knows those of earlier ones. Everything in :class:`EventFiles` blocks.
+"""Event files: the last events on disk, also those of earlier kernels. The methods of :class:`EventFiles` block.
 
-``N.jsonl``: after :data:`FILE_EVENTS` events another file is begun, and the oldest are removed. A line at the beginning
-of a file and of each run of a kernel says which boot it is, one at the end of a run that ended in order has the number
-of its last event; each other line is an event.
+Files are named ``N.jsonl``. After :data:`FILE_EVENTS` events a new file begins, and the oldest files are removed. The
+first line of a file, and of each run of a kernel, names the boot. A run that ended in order has a last line with the
+number of its last event. Each other line is an event.
 
-Events are written in batches: a kernel that is killed loses those of its last 0.1 s, and one whose disk is full those
-that have left the ring before there was room again.
+Events are written in batches. Lost are the last 0.1 s of a killed kernel and, if the disk is full, the events that
+leave the ring before there is room again.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ RETRY_DELAY: Final = 1.0  # seconds between attempts after a failure
 BOOT_STEP: Final = 1_000_000  # the numbers of a boot begin behind a multiple of it
 UNWRITTEN: Final = 100_000  # numbers that a killed kernel may have given to events that it didn't write
 _NAME = re.compile(r"([0-9]{1,9})\.jsonl")
-_SPLIT: Final = b',"agent_ids":['  # between what readers get and what the log needs; no JSON text has it inside
+_SPLIT: Final = b',"agent_ids":['  # separates what readers get from the log's own fields; never inside a JSON text
 
 
 class _Line(msgspec.Struct):
@@ -59,7 +59,7 @@ class _Line(msgspec.Struct):
 
 
 class _Rest(msgspec.Struct):
-    """What the log keeps of an event besides what readers get, at the end of its line."""
+    """The log's own fields of an event, which readers don't get; they end its line."""
 
     agent_ids: tuple[int, ...]
     names: tuple[str, ...]
@@ -91,12 +91,12 @@ class EventFiles:
 
     directory: Path
     _numbers: list[int] = field(factory=list)  # of the files that exist, in order
-    _begun: bool = False  # the last one says that it is of this boot
-    _events: int = 0  # in the last one
+    _begun: bool = False  # the last file names this boot
+    _events: int = 0  # in the last file
     _bytes: int = 0
 
     def load(self) -> tuple[list[Boot], list[Record]]:
-        """The earlier boots of which something is kept, and the last events. Lines that can't be read are skipped."""
+        """Return the earlier boots and the last events in the files. Lines that can't be read are skipped."""
         names = (_NAME.fullmatch(name) for name in os.listdir(self.directory))
         self._numbers = sorted(int(match[1]) for match in names if match is not None)
         boots, records = list[Boot](), list[Record]()
@@ -184,7 +184,7 @@ def choose_first(boots: Sequence[Boot], records: Sequence[Record]) -> int:
 
 
 class _Writer:
-    """Writes what comes into the ring."""
+    """Writes new events of the ring to the files."""
 
     def __init__(self, files: EventFiles, events: EventLog) -> None:
         self.files, self.events = files, events
@@ -194,12 +194,12 @@ class _Writer:
         self._limiter = trio.CapacityLimiter(1)
 
     def close(self) -> None:
-        """Write what waits, then nothing more."""
+        """Write the remaining events, then stop."""
         self._closed.set()
         self.events.grown.set()
 
     async def serve(self) -> None:
-        """Write until the log is closed and all is written, or can't be; cancellation waits for that, too."""
+        """Write until the log is closed and all events are written, or writing fails; cancellation waits for that."""
         with trio.CancelScope(shield=True):
             while not self._closed.is_set():
                 await self.events.grown.wait()
@@ -226,7 +226,7 @@ class _Writer:
         except OSError as error:
             if not self._failing:
                 place = display_path(error.filename or self.files.directory)
-                log.error("%s: events can't be written, and the next kernel won't know them: %s", place, error.strerror)
+                log.error("%s: events can't be written, and the next kernel will lack them: %s", place, error.strerror)
             self._failing = True
             return False
         if self._failing:

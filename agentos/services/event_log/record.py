@@ -1,4 +1,4 @@
-"""One event as the log keeps it: whom it concerns, and its JSON, which is encoded once for all readers and the file."""
+"""Events in the log: the callers that each concerns, and its JSON, encoded once for all readers and the file."""
 
 import time
 from typing import Final, Literal, TypeAlias
@@ -19,11 +19,11 @@ OPERATOR: Final = "operator"  # the party of all connections of the operator
 
 
 class Draft(Struct, frozen=True):
-    """An event before it has a number. ``data`` is a JSON object.
+    """An event without a number. ``data`` is a JSON object.
 
-    ``agent_ids`` and ``names`` are the callers that it concerns. ``key_scope`` and ``key`` are of STATE_CHANGED only.
-    ``parties`` are those that see it besides, with all above them. ``emitted``: a caller made it by EMIT, so that it
-    reaches also what is below that caller.
+    ``agent_ids`` and ``names`` are the callers that it concerns. ``key_scope`` and ``key`` are those of STATE_CHANGED.
+    ``parties`` see it too, and so do the parties above them. ``emitted``: it comes from EMIT, so the descendants of its
+    source see it as well.
     """
 
     type: str
@@ -41,9 +41,8 @@ class Draft(Struct, frozen=True):
 class Record(Struct, frozen=True, gc=False):
     """An event of the log. ``seq`` counts up without gaps within a ``boot``; ``at`` is seconds since the epoch.
 
-    ``above`` are the parties, besides ``agent_ids``, that the event concerns because they are above those; ``below``
-    is the party whose descendants an emitted event reaches. ``share`` is what it is charged to.
-    ``text`` is the event's JSON without its age and its end.
+    ``above`` are the parties above ``agent_ids``, which see it too. All descendants of ``below`` see an emitted event.
+    ``share`` is what it is charged to. ``text`` is the event's JSON without its age and the closing brace.
     """
 
     seq: int

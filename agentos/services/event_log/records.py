@@ -1,4 +1,4 @@
-"""Which facts the event log keeps, and as what: type, data, severity, and whom they concern."""
+"""The event log's form of each fact it keeps: type, data, severity and the callers that the fact concerns."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -57,7 +57,7 @@ def describe(event: Event) -> Draft | None:
 
 
 def _about(event: Any, kind: str, data: bytes, severity: Severity = "info") -> Draft:
-    """An event of the caller that the fact names."""
+    """An event that concerns the caller named in the fact."""
     return Draft(kind, data, severity, event.agent_id, (event.agent_id,), (event.name,))
 
 
@@ -68,26 +68,26 @@ def _escalated(event: AgentEscalated) -> Draft:
 
 
 def _received(event: MessageReceived) -> Draft:
-    """Its source is the sender; it concerns the receiver."""
+    """The source is the sender; the event concerns the receiver."""
     data = encode(event)
     return Draft("MESSAGE_RECEIVED", data, "info", event.sender_id, (event.agent_id,), (event.name,))
 
 
 def _changed(event: StateChanged) -> Draft:
-    """A private key concerns its owner, a global one whoever may read it."""
+    """A private key concerns its owner; the viewer's rules decide on a global one."""
     owner = event.owner_id
     callers = (owner,) if owner is not None else ()
     return Draft("STATE_CHANGED", encode(event), "info", owner or 0, callers, (), (), event.scope, event.key)
 
 
 def _requested(event: ApprovalRequested) -> Draft:
-    """What a person is shown may be long: APPROVALS has it."""
+    """Without the text for the person, which may be long; APPROVALS returns it."""
     data = {name: value for name, value in asdict(event).items() if name not in ("shown", "digest")}
     return _about(event, "APPROVAL_REQUESTED", codec.encode(data), "warning")
 
 
 def _exhausted(event: BudgetExhausted) -> Draft:
-    """It concerns the owner of the budget, whose account is named after its parents and itself."""
+    """A budget concerns its owner; the account's name is the names of the owner's parents and the owner's own."""
     return Draft(
         "BUDGET_EXHAUSTED",
         encode(event),

@@ -1,11 +1,11 @@
-"""The ring of the last events: one for all subscriptions, each of which has a place in it from which on it reads.
+"""Ring of the last events, shared by all subscriptions; each subscription has a cursor in it.
 
-To publish an event costs the same however many subscriptions there are: it is encoded once and appended. A task looks
-up, by an index, which subscriptions see the new events, and wakes those; the others keep their place without being
-touched. A place is the number of an event, or of the next one.
+An event is encoded once and appended, at the same cost for any number of subscriptions. A task finds the subscriptions
+that see new events by an index and wakes them; others aren't touched. A cursor is the number of an event, or of the
+next one.
 
-A full ring drops the oldest records of those callers that fill most of it, so that none of them crowds out what others
-do: see :mod:`.shares`. A record is never changed.
+A full ring drops the oldest records of the callers that fill most of it, so that none crowds out the events of others:
+see :mod:`.shares`. A record is never changed.
 """
 
 import secrets
@@ -31,13 +31,13 @@ from .subscription import Index, Subscription
 MAX_RECORDS: Final = 10_000
 RECORD_BYTES: Final = 1600  # of a text: a longer one counts as several records, so all together are within 16 MiB
 CHUNK: Final = 256  # records that are dropped at a time
-WAKE_SECONDS: Final = 0.01  # between two looks for subscriptions to wake
-CHANGES: Final = 50  # subscriptions that are found by other rules between two checkpoints
-FIRST_SCAN: Final = 100  # records that a reader looks at, before it takes turns with other readers
+WAKE_SECONDS: Final = 0.01  # between two searches for subscriptions to wake
+CHANGES: Final = 50  # subscriptions that are indexed anew between two checkpoints
+FIRST_SCAN: Final = 100  # records that a reader examines before it takes turns with other readers
 SCAN: Final = 500  # … between two checkpoints: under 1 ms
 
 Above = Callable[[int], tuple[Party, ...]]
-"""For a caller's id: the parties above it, its ancestors at whatever remove."""
+"""Returns the parties above a caller, by its id: all its ancestors."""
 
 
 @define
@@ -60,7 +60,7 @@ class Page:
 
 
 class Boot(Struct):
-    """One run of a kernel: its id, and the numbers of its first and last event; None: it was killed, or runs."""
+    """One run of a kernel: its id and the numbers of its first and last event. ``last`` None: it was killed or runs."""
 
     id: str
     first: int
@@ -69,10 +69,10 @@ class Boot(Struct):
 
 @frozen
 class Start:
-    """Where to read from after an event that a caller has got.
+    """The place of the first event after a given one.
 
-    ``boot_changed``: that was in an earlier run. ``cut_off``: what that, or a later one, published last may be lost
-    uncounted. ``missed`` events in between aren't kept.
+    ``boot_changed``: the given event is of an earlier run. ``cut_off``: the last events of that run, or of a later one,
+    may be lost without a count. ``missed`` is how many events in between are no longer kept.
     """
 
     place: int
@@ -107,7 +107,7 @@ class EventLog:
         self._seen = first  # the place up to which subscriptions were looked up
         self._news = trio.Event()
         self.max_records, self.chunk = MAX_RECORDS, CHUNK
-        self._turn = trio.Lock()  # of those that read much
+        self._turn = trio.Lock()  # of readers that examine many records
         self._rules_changed = False
 
     def list_from(self, place: int, limit: int) -> Sequence[Record]:
@@ -122,7 +122,7 @@ class EventLog:
     # -- Publishing ------------------------------------------------------------------------------------------------
 
     def take_event(self, event: Event) -> None:
-        """Keep the event, if it is of a kind that is kept; a subscriber of the bus."""
+        """Append an event if the log keeps its type. Subscribes to :class:`~agentos.services.events.Events`."""
         draft = describe(event)
         if draft is None:
             if isinstance(event, AgentOver):
@@ -180,13 +180,13 @@ class EventLog:
         self.index.add(subscription)
 
     def unsubscribe(self, subscription: Subscription) -> None:
-        """Remove a subscription; what waits for it is woken."""
+        """Remove a subscription, and wake the task that waits for it."""
         self.index.remove(subscription)
         subscription.filters.clear()
         subscription.wake()
 
     def change(self, subscription: Subscription) -> None:
-        """Find the subscription by its present filters and rights."""
+        """Index a subscription anew after its filters or rights have changed."""
         self.index.remove(subscription)
         self.index.add(subscription)
 
@@ -196,12 +196,12 @@ class EventLog:
             self.unsubscribe(self.polled.pop(caller))
 
     def judge_again(self) -> None:
-        """The rules of some caller have changed: find subscriptions by the new ones soon, and wake what waits."""
+        """Index and wake all subscriptions soon, because some caller's rules have changed."""
         self._rules_changed = True
         self._news.set()
 
     def locate(self, since: int, boot: str | None) -> Start:
-        """Where to read on after the event ``since`` of a boot; without ``boot`` of that which had this number."""
+        """Return where to read on after the event ``since`` of a boot, of the boot that gave this number if None."""
         place = min(since + 1, self.next)
         if since == 0 and boot is None:
             return Start(place)
@@ -235,7 +235,7 @@ class EventLog:
             return
         for record in self._records[self._find(begin) :]:
             for one in self.index.candidates(record):
-                if one.cursor is None and one.sees_type(record):  # the others know already that they have to read
+                if one.cursor is None and one.sees_type(record):  # the others have unread events already
                     one.begin_at(record.seq)
 
     def count_readers(self) -> int:
@@ -263,20 +263,20 @@ class EventLog:
                 await trio.lowlevel.checkpoint()
 
     async def read(self, subscription: Subscription, limit: int, size: int) -> Page:
-        """Take what is unread: at most ``limit`` events and ``size`` bytes, but one if there is any."""
+        """Take unread events: at most ``limit`` and ``size`` bytes, but at least one if there is any."""
         async with subscription.turn:
             self.look()
             page = Page()
             done = self._scan(subscription, page, limit, size, FIRST_SCAN)
             while not done:
-                async with self._turn:  # however many read at once, others wait for one of them
+                async with self._turn:  # other tasks wait for one reader at a time only
                     done = self._scan(subscription, page, limit, size, SCAN)
                     await trio.lowlevel.checkpoint()
             page.missed, subscription.missed = subscription.missed, 0
             return page
 
     def _scan(self, subscription: Subscription, page: Page, limit: int, size: int, most: int) -> bool:
-        """Add to a page what is unread among the next records; whether the page is complete."""
+        """Add unread events among the next records to a page; returns whether the page is complete."""
         if subscription.cursor is None:
             return True
         begin, end, now = self._find(subscription.cursor), self._find(self._seen), time()

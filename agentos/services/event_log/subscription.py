@@ -1,4 +1,4 @@
-"""Subscriptions: which events one caller wants, which of them it may see, and how far it has read."""
+"""Subscriptions: the events that one caller wants and may see, and its cursor in the ring."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final, Protocol, TypeAlias
@@ -47,9 +47,9 @@ class Filter:
 class Sight(Struct, frozen=True):
     """What one caller may see.
 
-    ``parties`` is what it is: what concerns one of them, or an agent below one of them, concerns it. ``above`` are the
-    parties that it is below. ``granted`` and ``reads``: rules may grant it events that concern others, and global keys.
-    The operator ``sees_all``.
+    It sees events that concern one of its ``parties``, or an agent below one of them, and what parties ``above`` it
+    emit. ``granted``: rules may grant it events of others; ``reads``: rules may grant it global keys. The operator
+    ``sees_all``.
     """
 
     parties: frozenset[Party]
@@ -131,10 +131,10 @@ def _remember(known: dict[str, bool], name: str, decide: Callable[[str], bool]) 
 
 @define(eq=False)
 class Subscription:
-    """What one caller wants, and the place in the ring from which on it has not read.
+    """The filters of one caller, and its cursor in the ring.
 
-    ``cursor`` is None while nothing that it sees is unread. ``missed`` are events that it would have seen and that the
-    ring has dropped. ``turn`` is held while it is read.
+    ``cursor`` is the place of the first unread event, None if there is none. ``missed`` counts unread events that the
+    ring has dropped. ``turn`` is held during a reading.
     """
 
     viewer: Viewer
@@ -158,14 +158,14 @@ class Subscription:
         return self.cursor is not None or self.missed > 0
 
     def sees(self, record: Record) -> bool:
-        """Whether it is about this record, and its caller may see that."""
+        """Whether a filter matches this record and the caller may see it."""
         wanted = self._types.get(record.type)
         if wanted is None:
             wanted = self.wants_type(record.type)
         return wanted and self.sees_type(record)
 
     def sees_type(self, record: Record) -> bool:
-        """The same about a record of a type that is wanted.
+        """Like :meth:`sees`, for a record of a wanted type.
 
         Filters come last: a caller may have many, also about agents of which it sees nothing.
         """
@@ -179,12 +179,12 @@ class Subscription:
         self._note_filters()
 
     def begin_at(self, place: int) -> None:
-        """There is something unread at this place."""
+        """Note an unread event at this place."""
         self.cursor = place if self.cursor is None else min(self.cursor, place)
         self.wake()
 
     def move(self, place: int) -> None:
-        """Read from this place on, whatever has been read."""
+        """Set the cursor to this place."""
         self.cursor, self.missed = place, 0
         self.wake()
 
@@ -198,7 +198,7 @@ class Subscription:
         self._news.set()
 
     async def wait(self) -> None:
-        """Return when there may be something unread, or what is seen has changed since the last wait."""
+        """Wait until there may be unread events, or filters or rights have changed since the last wait."""
         if not self.has_news:
             news = self._news
             await news.wait()
@@ -206,7 +206,7 @@ class Subscription:
                 self._news = trio.Event()
 
     def forget_types(self, types: Collection[str]) -> list[str]:
-        """Want these types no longer; returns those that it wanted."""
+        """Remove these types from the filters; returns those that were in them."""
         wanted = [kind for one in self.filters for kind in one.types if kind in types]
         rest = (evolve(one, types=tuple(kind for kind in one.types if kind not in types)) for one in self.filters)
         self.filters = [one for one in rest if one.types]
@@ -214,7 +214,7 @@ class Subscription:
         return list(dict.fromkeys(wanted))
 
     def anchors(self) -> set[Anchor]:
-        """Under which of its parties, agents and so on a record is found that it may see; see :func:`anchors_of`."""
+        """The index keys under which its records are found; see :func:`anchors_of`."""
         found: set[Anchor] = set()
         for one in self.filters:
             if one.agents is not None:

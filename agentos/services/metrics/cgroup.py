@@ -1,4 +1,4 @@
-"""What the files of one agent's cgroup say, for both versions. All functions block: they read files."""
+"""Figures from the files of one agent's cgroup, version 1 or 2. All functions block."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""What the kernel's own process uses, from /proc/self, and how late its event loop runs due tasks."""
+"""Figures of the kernel's own process from /proc/self, and the lag of its event loop."""
 
 import os
 import resource
@@ -13,13 +13,13 @@ from agentos.sandbox.proc_files import read_file
 
 from .figures import KernelFigures
 
-LAG_INTERVAL = 0.25  # seconds between two looks at the event loop
+LAG_INTERVAL = 0.25  # seconds between two measurements
 PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 class LoopCounts(Struct, frozen=True):
-    """What only the event loop may read: connections and their limit, and the lengths of queues by name."""
+    """Connections, their limit, and lengths of queues by name; only the event loop may read them."""
 
     connections: int = 0
     connections_limit: int | None = None
@@ -40,7 +40,7 @@ class LoopLag:
             self.longest = max(self.longest or 0.0, trio.current_time() - due)
 
     def take(self) -> float | None:
-        """The longest since the last call; None if nothing was measured since then."""
+        """Return the longest wait since the last call; None if nothing was measured since then."""
         longest, self.longest = self.longest, None
         return longest
 

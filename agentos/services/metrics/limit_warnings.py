@@ -1,4 +1,4 @@
-"""Which agents are near a limit: a warning when 80 % of one are reached, once until the use is below 70 % again."""
+"""Warnings of limits: one when use reaches 80 % of a limit, the next after it was below 70 %."""
 
 from collections.abc import Collection
 

@@ -1,4 +1,4 @@
-"""What /proc says of processes and of the host. All functions block: they read files."""
+"""Figures of processes and of the host, read from /proc. All functions block."""
 
 import os
 import time

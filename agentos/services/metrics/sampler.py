@@ -1,7 +1,7 @@
-"""Samples what agents and the kernel use, in rounds; all files of a round are read in one call of a thread.
+"""Samples CPU time, memory and processes of agents and the kernel, in rounds of one call of a thread each.
 
-All agents are sampled every 5 seconds, those that a caller watches every second. Sampled are CPU time, memory and
-processes: what takes longer to read is read when it is asked for.
+All agents are sampled every 5 seconds, those that a caller watches every second. Figures that take longer to read are
+read when a call asks for them.
 """
 
 import logging
@@ -29,7 +29,7 @@ from .schedule import Schedule
 
 log = logging.getLogger(__name__)
 
-DISK_ROUNDS = 3  # between two looks at how full workspaces are
+DISK_ROUNDS = 3  # between two readings of the sizes of workspaces
 MAX_ENDED = 100  # ended agents whose last figures are kept
 AGENT_COLUMNS: Final[Mapping[str, Literal["d", "f"]]] = {"cpu": "f", "memory_bytes": "d", "pids": "f"}
 KERNEL_COLUMNS: Final[Mapping[str, Literal["d", "f"]]] = {
@@ -43,15 +43,15 @@ KERNEL_COLUMNS: Final[Mapping[str, Literal["d", "f"]]] = {
 }
 
 Amounts = Callable[[Collection[int]], Mapping[int, int]]
-"""Reads an amount of each of the agents with these ids, where it is known. Blocks."""
+"""Reads an amount for agents, by id; those for which it is unknown are left out. Blocks."""
 
 
 class AgentSources(Struct, frozen=True):
-    """Where the sampler gets its figures of agents from.
+    """Functions that give the sampler its figures of agents.
 
-    ``list_agents`` are those that haven't ended for good, ``find_agent`` also knows recent ones. ``read_usage`` reads
-    what running ones use: all, or those with these ids. ``read_working_set`` are the bytes of memory that can't be
-    freed, ``read_disk`` those of files in workspaces.
+    ``list_agents`` lists those that haven't ended for good; ``find_agent`` also finds recent ones. ``read_usage`` reads
+    the usage of running agents: all, or those with these ids. ``read_working_set`` reads bytes of memory that can't be
+    freed, ``read_disk`` bytes of files in workspaces.
     """
 
     list_agents: Callable[[], Sequence[MeasuredAgent]]
@@ -63,7 +63,7 @@ class AgentSources(Struct, frozen=True):
 
 @define(eq=False)
 class Sampler:
-    """One per kernel. ``count`` are the kernel's connections and queues; ``disk`` is a directory on its disk."""
+    """One per kernel. ``count`` counts connections and queues; ``disk`` is a directory on the kernel's disk."""
 
     sources: AgentSources
     count: Callable[[], LoopCounts]
@@ -85,7 +85,7 @@ class Sampler:
         return [self._figures(agent) for agent in self.sources.list_agents()]
 
     def last_of_ended(self) -> list[AgentFigures]:
-        """The last figures of the agents that ended last, the latest last."""
+        """The last figures of the agents that ended last, in the order of their ends."""
         return list(self._ended.values())
 
     def kernel(self) -> KernelFigures:
@@ -120,7 +120,7 @@ class Sampler:
         return self._kernel_history.since(time.time() - min(seconds, KEPT_SECONDS))
 
     def take_event(self, event: Event) -> None:
-        """Keep what a life has used in all, and the last figures of an agent that has ended for good."""
+        """Keep the total of an ended life, and the last figures of an agent that has ended for good."""
         if not isinstance(event, AgentExited | AgentOver):
             return
         agent = self.sources.find_agent(event.agent_id)
@@ -134,7 +134,7 @@ class Sampler:
                 self._ended.popitem(last=False)
 
     async def refresh(self, wanted: Collection[int]) -> None:
-        """Watch these agents from now on, and sample those that have no sample of now."""
+        """Watch these agents from now on, and sample those without a current sample."""
         self._schedule.watch(wanted, trio.current_time())
         await self._sample_agents(wanted)
 
@@ -184,7 +184,7 @@ class Sampler:
         self._kernel_history.add(kernel.at, (host.cpu, used, *of_kernel, counts.waiting.get("model")))
 
     async def _sample_agents(self, wanted: Collection[int] | None) -> Sequence[MeasuredAgent]:
-        """Sample all agents, or those with these ids, which are returned; but none that has a sample of now."""
+        """Sample all agents, or those with these ids, except those with a current sample; returns the agents."""
         async with self._sampling:
             readings = await self.sources.read_usage(wanted)
             agents = self.sources.list_agents() if wanted is None else self._find(wanted)

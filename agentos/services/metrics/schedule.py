@@ -1,4 +1,4 @@
-"""When which agents are sampled: all every 5 seconds, those that a caller watches every second. Pure."""
+"""Schedule of samples: all agents every 5 seconds, those that a caller watches every second. Pure."""
 
 from collections.abc import Collection
 
@@ -17,7 +17,7 @@ class Schedule:
     _watched: dict[int, float] = field(factory=dict)  # by agent id: until when
 
     def watch(self, agents: Collection[int], now: float) -> None:
-        """A caller has asked about these agents."""
+        """Note that a caller has asked about these agents."""
         self._watched |= dict.fromkeys(agents, now + WATCHED_SECONDS)
 
     def take_due(self, now: float) -> Collection[int] | None:
@@ -29,5 +29,5 @@ class Schedule:
         return None
 
     def next_look(self, now: float) -> float:
-        """When to ask again what is due: each second, as an agent may be watched at any time."""
+        """The time of the next :meth:`take_due`: each second, as an agent may be watched at any time."""
         return min(now + WATCHED_INTERVAL, max(now, self._next_round))

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import trio
@@ -40,7 +39,9 @@ class Dashboard:
     kernel_id: str
     sessions: Sessions
     feeds: Feeds
-    _one: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1))  # uses of the sessions' files
+    _one: trio.CapacityLimiter = field(
+        factory=lambda: trio.CapacityLimiter(1)
+    )  # one thread uses the sessions at a time
     _failed: list[float] = field(factory=list)  # times of failed logins
     _files: dict[str, Path] = field(init=False)
     _pages: set[Page] = field(factory=set)
@@ -49,7 +50,7 @@ class Dashboard:
         self._files = {str(file.relative_to(STATIC)): file for file in STATIC.rglob("*") if file.suffix in TYPES}
 
     def build(self, names: Sequence[str]) -> ASGIApp:
-        """The application, reached under these host names besides the loopback's."""
+        """Build the application; ``names`` are further host names besides the loopback's."""
         routes = [
             Route("/", self.show_page),
             Route("/start", self.log_in),
@@ -126,7 +127,7 @@ class Dashboard:
         elif len(self._pages) >= MAX_PAGES:
             await socket.close(4429, f"{MAX_PAGES} pages are open: close one")
             return
-        page = Page(socket, session, self.feeds, self.list_sessions, partial(self.revoke))
+        page = Page(socket, session, self.feeds, self.list_sessions, self.revoke)
         self._pages.add(page)
         try:
             await page.run()

@@ -1,8 +1,8 @@
-"""The feed: what all pages of one level show, read once for all of them, as a snapshot and then as changes.
+"""The feed: the state that all pages of one level show, sent as a snapshot, then as changes.
 
 A snapshot is ``{"snapshot": {...}, "seq": n}``, a change is ``{"delta": {...}, "seq": n}``. In a delta ``agents`` maps
-ids to the fields that changed, or to null if the agent is no longer listed; ``events`` are further ones; every other
-key replaces the snapshot's.
+ids to the fields that changed, or to null if the agent is no longer listed; ``events`` are new ones; every other key
+replaces the snapshot's.
 """
 
 import logging
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 REFRESH_SECONDS = 2.0  # without an event: memory and CPU time change without one
 GAP_SECONDS = 0.1  # between two changes that a page gets
 SHOWN_EVENTS = 200
-SETTLED_MS = 1500  # an agent's start is computed from its uptime: smaller differences are none
+SETTLED_MS = 1500  # starts are computed from uptimes: smaller differences are ignored
 
 Connect = Callable[[str], AbstractAsyncContextManager[socket]]
 State = dict[str, Any]
@@ -94,14 +94,14 @@ class Feed:
                 page.change(text)
 
     def _compare(self, rows: list[State]) -> dict[str, State | None]:
-        """What differs from the agents shown so far, which are replaced."""
+        """Replace the shown agents; returns the differences."""
         shown: dict[str, State] = self.state.get("agents", {})
         found: dict[str, State] = {}
         for row in rows:
             key = str(row["id"])
             old = shown.get(key, {})
             uptime_ms, same = row.pop("uptime_ms"), old.get("state") == row["state"]
-            # Without a program there is no uptime: then it is since when this state has been seen.
+            # Without a program there is no uptime: show since when this state has been seen.
             row["since_ms"] = old["since_ms"] if same and not uptime_ms else _since(uptime_ms, old.get("since_ms"))
             found[key] = row
         self.state["agents"] = found
@@ -115,13 +115,13 @@ class Feed:
 
 
 def _since(uptime_ms: int, shown: int | None) -> int:
-    """When something began, in ms since the epoch: what is ``shown`` already if that differs by less than jitter."""
+    """A start in ms since the epoch, from an uptime; the one ``shown`` already if it differs by jitter only."""
     since = round(time.time() * 1000) - uptime_ms
     return shown if shown is not None and abs(since - shown) < SETTLED_MS else since
 
 
 async def _call(kernel: Kernel, op: Op, fields: State) -> Any:
-    """The reply to a call; a refusal is shown as it is, where a page expects the reply."""
+    """Return the reply to a call. A refusal is a reply too, and pages show it."""
     return msgspec.json.decode(await kernel.exchange(op, msgspec.json.encode(fields)))
 
 
@@ -140,7 +140,7 @@ class Feeds:
 
     @asynccontextmanager
     async def connect(self, name: str, level: Level) -> AsyncIterator[Kernel]:
-        """A connection to the kernel; one that isn't the operator's is a guest's of that level."""
+        """A connection to the kernel: the operator's if ``level`` is ``unrestricted``, else a guest's of that level."""
         hello = Hello(protocol=2, level=None if level == "unrestricted" else level)
         async with self._connect(name) as sock, attach(trio.socket.from_stdlib_socket(sock), name, hello) as kernel:
             yield kernel

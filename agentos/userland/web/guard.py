@@ -1,8 +1,8 @@
-"""What stands before every page: the names by which the server may be called, and the headers of every response.
+"""Checks of Host and Origin before every request, and security headers of every response.
 
-A page of another site can make a browser send requests here, and by DNS rebinding even under a name of its own. So the
-Host must be one that this server has, and a request that acts, or opens the feed, must come from a page of this server.
-With a link to it another site can do no more than open it: no attempt to log in comes from an image there.
+A page of another site can make a browser send requests here, and by DNS rebinding even under a name of its own. So Host
+must be a name of this server, and a request that acts or opens the feed must come from a page of this server.
+With a link to it another site can only open it: an image there can't make an attempt to log in.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """Links to the dashboard: each has a start token, which a browser may use once to log in.
 
 A token is a file in ``dashboard/tokens/`` of the state directory, named by the token's SHA-256. Only the kernel's user
-can write there: who can make a token is the operator already. Everything here blocks.
+can write there, so no other user can make a link. All functions block.
 """
 
 import fcntl

@@ -79,7 +79,7 @@ class RawStream(Stream[bytes]):
 
 @define(eq=False)
 class Page:
-    """The page of one browser's tab. Its feed has the rights of its session, and so do its calls."""
+    """The page of one browser's tab. Its feed and its calls have the rights of its session."""
 
     socket: WebSocket
     session: Session
@@ -90,7 +90,7 @@ class Page:
     _changes: deque[bytes] = field(factory=deque)
     _queued: int = 0  # bytes in both
     _dropped: int = 0  # times that the feed started anew, as the page was too slow
-    _behind: bool = True  # the next thing of the feed that it gets is a snapshot
+    _behind: bool = True  # it gets a snapshot next
     _filled: trio.Event = field(factory=trio.Event)
     _drained: trio.Event = field(factory=trio.Event)
     _calls: dict[int, trio.CancelScope] = field(factory=dict)
@@ -123,7 +123,7 @@ class Page:
     # -- Down: the feed and replies --------------------------------------------------------------------------------
 
     def change(self, delta: bytes) -> None:
-        """Queue a change of the feed; a page that doesn't read gets a snapshot later instead of all of them."""
+        """Queue a change of the feed. A page that reads too slowly loses queued changes and gets a snapshot later."""
         if self._behind:
             pass  # the snapshot will contain it
         elif self._queued + len(delta) > MAX_QUEUED:
@@ -174,7 +174,7 @@ class Page:
     # -- Up: calls -------------------------------------------------------------------------------------------------
 
     async def _read(self, kernel: Kernel, nursery: trio.Nursery) -> None:
-        """Take messages as fast as a page may send them; beyond that the socket isn't read."""
+        """Read messages, at most :data:`MESSAGES_PER_SECOND` on average."""
         allowed, last = MAX_BURST, trio.current_time()
         while True:
             text = await self.socket.receive_text()

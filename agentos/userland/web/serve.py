@@ -28,7 +28,7 @@ BACKLOG = 128
 
 
 class Host(Protocol):
-    """What the kernel gives a program in its process."""
+    """The kernel's interface for a program in its process."""
 
     def connect(self, name: str) -> AbstractAsyncContextManager[socket.socket]: ...
     def serve_http(self, listener: socket.socket, app: Any, name: str) -> Awaitable[None]: ...

@@ -1,6 +1,6 @@
 """Sessions of browsers: a start token from the operator's terminal becomes a cookie, which outlives the kernel.
 
-They are in a file in ``dashboard/`` of the state directory. Everything here blocks.
+They are in a file in ``dashboard/`` of the state directory. All methods block.
 """
 
 import logging
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 FILE = "sessions.json"
 IDLE_SECONDS = 12 * 3600.0  # after its last use a session is over
 MAX_SESSIONS = 64  # the ones used longest ago are dropped
-WRITE_SECONDS = 60.0  # at most so old is a session's last use on disk
+WRITE_SECONDS = 60.0  # after which a session's last use is written again
 
 
 @define
@@ -60,7 +60,7 @@ class Sessions:
 
     @classmethod
     def load(cls, place: Path) -> "Sessions":
-        """The sessions of the last run; none if the file is missing or damaged, as everyone may log in again."""
+        """The sessions of the last run; none if the file is missing or damaged: browsers can log in again."""
         sessions = cls(place)
         with suppress(FileNotFoundError, ValueError):  # msgspec's errors are ValueErrors
             stored = msgspec.json.decode(read_file(place / FILE), type=list[Session])
@@ -72,7 +72,7 @@ class Sessions:
         file = self.place / TOKENS / digest_secret(token)
         try:
             level, made = file.read_text(), file.stat().st_mtime
-            file.unlink()  # of two that come with one token only one passes here
+            file.unlink()  # of two browsers with one token only one passes here
         except FileNotFoundError:
             return None
         now = time.time()

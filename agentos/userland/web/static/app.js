@@ -1,27 +1,27 @@
-// The frame: top bar, navigation, page, panel, status line, keys. All of it is drawn again when a value it reads changes.
+// The frame: top bar, navigation, page, panel, status line. Each part is drawn again when a value it reads changes.
 
 import "./parts/chart.js";
 import "./parts/log.js";
 import "./parts/table.js";
 
-import { agents, approvals, connect, connected, kernel, level, lostAt, refusal, restarted } from "./core/feed.js";
+import { approvals, connect, connected, kernel, level, lostAt, refusal, restarted } from "./core/feed.js";
 import { html, render } from "./core/html.js";
-import { adjust, go, link, route } from "./core/route.js";
+import { link, route } from "./core/route.js";
 import { effect } from "./core/signals.js";
+import { listenToKeys } from "./keys.js";
 import { agentsPage } from "./pages/agents.js";
-import { approvalKey, approvalsPage } from "./pages/approvals.js";
+import { approvalsPage } from "./pages/approvals.js";
 import { auditPage } from "./pages/audit.js";
-import { eventsPage, toggleFollow } from "./pages/events.js";
+import { eventsPage } from "./pages/events.js";
 import { modelPage } from "./pages/model.js";
 import { attention, overview } from "./pages/overview.js";
 import { panel } from "./pages/panel.js";
 import { systemPage } from "./pages/system.js";
 import { tracePage } from "./pages/trace.js";
 import { treePage } from "./pages/tree.js";
-import { asked, possible, toastList } from "./parts/actions.js";
-import { asTable, zoom } from "./parts/charts.js";
+import { asked, toastList } from "./parts/actions.js";
 import { clock, elapsed, plural, visible } from "./parts/format.js";
-import { openKeys, openPalette, singleKeys } from "./parts/palette.js";
+import { openPalette } from "./parts/palette.js";
 
 /** @typedef {{word: string, key: string, icon: string, show: () => unknown, minor?: boolean, whole?: boolean}} Page */
 
@@ -124,66 +124,5 @@ function switchTheme() {
   localStorage.setItem("agentos-theme", theme);
 }
 
-/** @type {Record<string, string>} */
-const GO = Object.fromEntries(Object.entries(PAGES).map(([page, { key }]) => [key, page]));
-let going = false;
-
-addEventListener("keydown", (event) => {
-  if (event.key === "k" && (event.ctrlKey || event.metaKey)) {
-    event.preventDefault();
-    return openPalette();
-  }
-  const target = /** @type {HTMLElement} */ (event.target);
-  if (event.key === "Escape") return escape(target);
-  if (event.ctrlKey || event.metaKey || event.altKey || target.closest("input, select, textarea, dialog")) return;
-  if (!singleKeys() && event.key !== "?") return;
-  if (press(event.key)) event.preventDefault();
-});
-
-/** @param {HTMLElement} target */
-function escape(target) {
-  if (target.closest("dialog")) return;
-  if (asked.peek()) asked.set(null);
-  else if (target.matches("input")) target.blur();
-  else if (route.peek().params.agent) adjust({ agent: null, tab: null });
-}
-
-/** @param {string} key @returns {boolean} whether it was one of the page's */
-function press(key) {
-  const { page, params } = route.peek();
-  const wasGoing = going;
-  going = key === "g" && !going;
-  if (wasGoing && GO[key]) {
-    go(GO[key]);
-    return true;
-  }
-  if (page === "approvals" && approvalKey(key)) return true;
-  const actions = /** @type {Record<string, () => void>} */ ({
-    ":": openPalette,
-    "?": openKeys,
-    "/": () => document.getElementById("filter")?.focus(),
-    "[": () => zoom(-1),
-    "]": () => zoom(1),
-    t: () => asTable.set(!asTable.peek()),
-    f: () => (page === "events" ? toggleFollow() : undefined),
-    l: () => params.agent && adjust({ tab: "logs" }),
-    o: () => params.agent && go("agent", params),
-    K: () => question("kill"),
-    R: () => question("restart"),
-    p: () => question("pause"),
-  });
-  if (!actions[key]) return false;
-  actions[key]();
-  return true;
-}
-
-/** Ask whether to act on the selected agent. @param {string} action */
-function question(action) {
-  const name = route.peek().params.agent;
-  const row = [...agents.peek().values()].find((one) => one.name === name);
-  if (!row) return;
-  const chosen = action === "pause" && row.state === "paused" ? "resume" : action;
-  if (possible(row).includes(chosen)) asked.set({ action: chosen, names: [row.name], place: `panel ${row.name}` });
-}
-
+listenToKeys(Object.fromEntries(Object.entries(PAGES).map(([page, { key }]) => [key, page])));
 connect();

@@ -1,4 +1,4 @@
-// Replies to calls that a page shows: made once for what the page names, made anew when asked or when they get old.
+// Cache of replies to calls that pages show; a call is repeated when its reply is too old or forgotten.
 
 import { call, connected } from "./feed.js";
 import { signal } from "./signals.js";

@@ -19,8 +19,6 @@ export const kernel = signal(/** @type {Row|null} */ (null));
 export const approvals = signal(/** @type {Row[]} */ ([]));
 export const events = signal(/** @type {Row[]} */ ([]));
 export const level = signal("unrestricted");
-/** When the last message came, in milliseconds of this browser's clock. */
-export const heardAt = signal(0);
 /** Says that the kernel was started anew, for a while. */
 export const restarted = signal("");
 
@@ -58,7 +56,6 @@ function lose(code, reason) {
 
 /** @param {Row} message */
 function receive(message) {
-  heardAt.set(Date.now());
   if ("snapshot" in message) {
     clockOffset = message.at * 1000 - Date.now();
     showSnapshot(message.snapshot);

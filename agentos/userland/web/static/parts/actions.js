@@ -1,4 +1,4 @@
-// What a person does: an inline confirmation, the call, and a toast with what the kernel said. Nothing shows before that.
+// Actions on agents: a button, an inline confirmation, the call, and a toast with the kernel's reply.
 
 import { call, connected, level } from "../core/feed.js";
 import { html, keyed } from "../core/html.js";

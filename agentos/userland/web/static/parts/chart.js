@@ -8,9 +8,9 @@ import { signal, effect } from "../core/signals.js";
 const COLOURS = ["--info", "--accent", "--warn", "--idle"];
 const PAD = { left: 4, right: 4, top: 4, bottom: 4 };
 /** The time under the pointer, on all charts of a page. */
-export const crosshair = signal(/** @type {number|null} */ (null));
+const crosshair = signal(/** @type {number|null} */ (null));
 
-export class Chart extends HTMLElement {
+class Chart extends HTMLElement {
   /** @type {Drawing|null} */ drawing = null;
 
   connectedCallback() {

@@ -10,7 +10,7 @@ import { refused } from "./reply.js";
 /** @typedef {{title: string, keys: [string, string][], format: (value: number) => string, limit?: (metrics: Row) => number|null}} Figure */
 
 const WINDOWS = [60, 300, 900];
-export const shownSeconds = signal(900);
+const shownSeconds = signal(900);
 export const asTable = signal(false);
 
 /** @type {Figure[]} */

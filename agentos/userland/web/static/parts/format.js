@@ -3,7 +3,7 @@
 import { now } from "../core/feed.js";
 import { signal } from "../core/signals.js";
 
-export const UNKNOWN = "–";
+const UNKNOWN = "–";
 
 /** Seconds since the page was opened: whatever shows an elapsed time reads it, so one clock serves all. */
 export const clock = signal(0);

@@ -3,15 +3,14 @@
 import { agents } from "../core/feed.js";
 import { html, keyed, render } from "../core/html.js";
 import { go } from "../core/route.js";
-import { asked } from "./actions.js";
-import { possible } from "./actions.js";
+import { asked, possible } from "./actions.js";
 import { visible } from "./format.js";
 import { stateWord } from "./state.js";
 
 /** @typedef {{text: string, hint: string, run: () => void}} Choice */
 
 const MOST = 40;
-export const PAGES = ["overview", "agents", "tree", "trace", "model", "approvals", "events", "audit", "system"];
+const PAGES = ["overview", "agents", "tree", "trace", "model", "approvals", "events", "audit", "system"];
 
 /** @type {HTMLDialogElement|null} */
 let dialog = null;

@@ -7,9 +7,9 @@ import { html, keyed, render } from "../core/html.js";
 
 const BESIDE = 10; // rows kept above and below the view
 
-/** Properties, set together as `view`: columns, rows, sort ("name" or "-name"), key(row), selected, marked, onsort(name), onselect(key), onmark(keys).
+/** Properties, set together as `view`: columns, rows, sort ("name" or "-name"), key(row), selected, marked, onsort(sort), onpick(key, open), onmark(keys).
  * Rows of the same object are not made again. */
-export class Table extends HTMLElement {
+class Table extends HTMLElement {
   /** @type {Column[]} */ columns = [];
   /** @type {Row[]} */ rows = [];
   sort = "";

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from outcome import Error, Outcome, Value, acapture
 
 from agentos.database import open_database
-from agentos.services import state
 from agentos.services.events import Event, StateChanged, discard
-from agentos.services.state import GLOBAL, Change, State, StateLimits, end_of_prefix, list_accounts
+from agentos.services.state.batch import Change, StateLimits
+from agentos.services.state.rows import TABLES
+from agentos.services.state.spaces import GLOBAL, end_of_prefix, list_accounts
+from agentos.services.state.state import State
 from agentos_sdk.errors import Conflict, QuotaExceeded
 
 LIMITS = StateLimits(3, 100)
@@ -25,7 +27,7 @@ LIMITS = StateLimits(3, 100)
 async def opened(
     place: Path, limits: StateLimits = LIMITS, published: list[Event] | None = None
 ) -> AsyncIterator[State]:
-    async with open_database(place / "db", {"state": state.TABLES}) as database:
+    async with open_database(place / "db", {"state": TABLES}) as database:
         yield await State.load(database, limits, discard if published is None else published.append)
 
 
@@ -33,7 +35,7 @@ async def opened(
 def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """A wall clock that stands still; calling it moves it."""
     now = [1_000_000.0]
-    monkeypatch.setattr("agentos.services.state.time.time", lambda: now[0])
+    monkeypatch.setattr("time.time", lambda: now[0])
 
     def move(seconds: float) -> None:
         now[0] += seconds

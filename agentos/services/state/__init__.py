@@ -1,0 +1,1 @@
+"""State of agents: values by space and key in the database."""

@@ -1,0 +1,140 @@
+"""Storing of values in batches: decided in memory, written with few statements."""
+
+import json
+import sqlite3
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from attrs import define, field
+from msgspec import Struct
+from outcome import Outcome, capture
+
+from agentos_sdk import codec
+from agentos_sdk.errors import QuotaExceeded
+
+from .rows import check_version, is_expired
+from .spaces import list_accounts
+
+MAX_BATCHED_BYTES = 4 << 10  # of a key and its value; a larger one has a statement of its own
+
+
+class StateLimits(Struct, frozen=True):
+    """How many keys, and how many bytes of keys and values, an agent may have with all that it spawned."""
+
+    keys: int
+    bytes: int
+
+
+class Change(Struct, frozen=True):
+    """A value to store. Its size is charged to ``account``, to none if that is empty. ``ttl`` is seconds."""
+
+    space: str
+    key: str
+    value: bytes
+    account: str
+    ttl: float | None
+    if_version: int | None
+
+
+class Row(NamedTuple):
+    """A row of the table."""
+
+    space: str
+    key: str
+    version: int
+    expires: float | None
+    account: str
+    size: int
+    value: bytes
+
+
+@define
+class Plan:
+    """Decides a batch of changes in memory.
+
+    ``present`` has version, expiry, account and size of each existing key, ``accounts`` the version, keys and bytes of
+    each account and space. :meth:`decide` updates both and notes what to write: the accounts ``changed``, the rows
+    ``written``.
+    """
+
+    present: dict[tuple[str, str], tuple[int, float | None, str, int]]
+    accounts: dict[str, list[int]]
+    changed: set[str] = field(factory=set)
+    written: dict[tuple[str, str], Row] = field(factory=dict)
+
+    def decide(self, changes: Sequence[Change], limits: StateLimits, now: float) -> list[Outcome[int]]:
+        """Return the version of each change, or its error; a change that fails has no effect."""
+        return [capture(self._decide, one, limits, now) for one in changes]
+
+    def _decide(self, one: Change, limits: StateLimits, now: float) -> int:
+        place, size = (one.space, one.key), len(one.key.encode()) + len(one.value)
+        replaced = self.present.get(place)
+        present, expires, charged, old_size = replaced or (0, None, "", 0)
+        check_version(one.key, one.if_version, 0 if is_expired(expires, now) else present)
+        more = dict[str, tuple[int, int]]()  # keys and bytes, by account
+        for name in list_accounts(charged):
+            more[name] = (-1, -old_size)
+        for name in list_accounts(one.account):
+            keys, amount = more.get(name, (0, 0))
+            more[name] = (keys + 1, amount + size)
+        for name, (keys, amount) in more.items():
+            self._check_limits(name, keys, amount, limits)
+        for name, (keys, amount) in more.items():
+            self.accounts[name][1] += keys
+            self.accounts[name][2] += amount
+        self.accounts[one.space][0] += 1
+        version = self.accounts[one.space][0]
+        self.changed.update(more, [one.space])
+        expires = None if one.ttl is None else now + one.ttl
+        self.present[place] = (version, expires, one.account, size)
+        self.written[place] = Row(one.space, one.key, version, expires, one.account, size, one.value)
+        return version
+
+    def _check_limits(self, name: str, keys: int, size: int, limits: StateLimits) -> None:
+        _, has_keys, has_bytes = self.accounts[name]
+        for what, most, more, has in (("keys", limits.keys, keys, has_keys), ("bytes", limits.bytes, size, has_bytes)):
+            if more > 0 and has + more > most:
+                text = f"state: {name!r}, with what it spawned, may have {most} {what} (kernel.max_state_{what})"
+                raise QuotaExceeded(f"{text}, and this would be {has + more}: delete some keys", name=name, what=what)
+
+
+def store_all(limits: StateLimits, changes: Sequence[Change], connection: sqlite3.Connection) -> Sequence[Outcome[int]]:
+    """Store values; the outcome of each is its version. Few statements for all of them: see :data:`Batch`."""
+    now = time.time()
+    plan = _read_plan(changes, connection)
+    outcomes = plan.decide(changes, limits, now)
+    small = [row for row in plan.written.values() if row.size <= MAX_BATCHED_BYTES]
+    large = [row for row in plan.written.values() if row.size > MAX_BATCHED_BYTES]
+    accounts = [(name, *plan.accounts[name]) for name in plan.changed]
+    for table, rows, at_once in (("state", small, 100), ("state", large, 1), ("state_accounts", accounts, 200)):
+        for at in range(0, len(rows), at_once):
+            _insert(connection, table, rows[at : at + at_once])
+    return outcomes
+
+
+def _read_plan(changes: Sequence[Change], connection: sqlite3.Connection) -> Plan:
+    wanted = list({(one.space, one.key) for one in changes})
+    (found,) = connection.execute(
+        """SELECT json_group_array(json_array(s.space, s.key, s.version, s.expires, s.account, s.size))
+            FROM json_each(?) AS wanted CROSS JOIN state AS s
+            ON s.space = json_extract(wanted.value, '$[0]') AND s.key = json_extract(wanted.value, '$[1]')""",
+        (codec.encode(wanted).decode(),),
+    ).fetchone()
+    present = {(space, key): tuple(row) for space, key, *row in json.loads(found)}
+    names = {one.space for one in changes}
+    for account in {one.account for one in changes} | {account for _, _, account, _ in present.values()}:
+        names.update(list_accounts(account))
+    (found,) = connection.execute(
+        """SELECT json_group_array(json_array(a.name, a.version, a.keys, a.bytes))
+            FROM json_each(?) AS wanted CROSS JOIN state_accounts AS a ON a.name = wanted.value""",
+        (codec.encode(list(names)).decode(),),
+    ).fetchone()
+    accounts = {name: [0, 0, 0] for name in names} | {name: numbers for name, *numbers in json.loads(found)}
+    return Plan(present, accounts)
+
+
+def _insert(connection: sqlite3.Connection, table: str, rows: Sequence[Sequence[object]]) -> None:
+    marks = f"({', '.join('?' * len(rows[0]))})"
+    values = [value for row in rows for value in row]
+    connection.execute(f"INSERT OR REPLACE INTO {table} VALUES {', '.join([marks] * len(rows))}", values)  # noqa: S608

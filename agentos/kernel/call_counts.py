@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from attrs import define, field
 
 from agentos_sdk.errors import CallError
+from agentos_sdk.opcodes import Op
 
 from .call import Gone
 
@@ -20,8 +21,10 @@ class CallCounts:
     """The calls of one caller over all its lives, since the kernel started. HELLO, CANCEL and EXIT are not counted.
 
     ``ok`` are those that succeeded, by opcode. ``former`` are the outcomes of earlier callers of the same name.
+    ``noops`` are counted apart, because an attribute costs a NOOP less than the item of a list.
     """
 
+    noops: int = 0
     ok: list[int] = field(factory=lambda: [0] * 256)
     former: Outcomes = field(factory=dict)
     _others: dict[tuple[int, str], int] = field(factory=dict)
@@ -35,7 +38,8 @@ class CallCounts:
         """The outcomes of this caller alone."""
         if self.ok is _UNREAD:
             return self._others
-        return {**self._others, **{(op, OK): count for op, count in enumerate(self.ok) if count}}
+        noops = {(int(Op.NOOP), OK): self.noops} if self.noops else {}
+        return {**self._others, **noops, **{(op, OK): count for op, count in enumerate(self.ok) if count}}
 
     def all(self) -> Outcomes:
         """The outcomes of this caller and of earlier ones of its name; they never decrease."""
@@ -44,7 +48,8 @@ class CallCounts:
 
     def copy(self) -> "CallCounts":
         """The counts as they are now, for another thread."""
-        return CallCounts(self.ok if self.ok is _UNREAD else list(self.ok), self.former, dict(self._others))
+        ok = self.ok if self.ok is _UNREAD else list(self.ok)
+        return CallCounts(self.noops, ok, self.former, dict(self._others))
 
     def shrink(self) -> None:
         """Free memory that only a caller that still makes calls needs."""

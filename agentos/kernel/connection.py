@@ -192,13 +192,17 @@ class Connection:
         table, turn_ends, take = caller.table, self._turn_ends, self._requests.popleft
         nows, deferred, found = table.now, table.deferred, None
         out: list[bytes] = []
-        while requests and not (own and calls):
+        if own and calls:
+            return None  # version 1 answers in order
+        while requests:
             number, op, body = request = take()
             now = nows[op]
             if now is None and (begin := deferred[op]) is not None and len(body) <= MAX_INLINE_BYTES:
                 writer.push(out)
                 if self._deferred.add((own or number, op, body), begin, self._reserved):
                     self._reserved = 0
+                    if own:
+                        break
                     continue
                 found = request
                 break

@@ -46,7 +46,6 @@ class Poller(trio.abc.Instrument):
     _worker: Task | None = None  # waits for deferred calls
     _ready: deque[tuple[int, int]] = field(factory=deque)  # descriptors and their events, not read yet
     _task: Task | None = None  # of :meth:`run`
-    _others_ran: bool = False  # since the last turn of reading
     _read_again: float = 0.0  # time of perf_counter() before which it doesn't read between steps
     _yield_again: float = 0.0  # in the same time
 
@@ -160,17 +159,15 @@ class Poller(trio.abc.Instrument):
 
     def before_task_step(self, task: Task) -> None:
         """Read for a turn if the steps of other tasks have taken as long since the last one."""
-        if task is self._task:
+        if perf_counter() < self._read_again or task is self._task:
             return
-        if self._others_ran and (now := perf_counter()) > self._read_again:
-            self._find_ready()
-            while self._ready and perf_counter() < now + TURN_SECONDS:
-                self._read(*self._ready.popleft())
-            self._end_turn()
-        self._others_ran = True
+        turn_ends = perf_counter() + TURN_SECONDS
+        self._find_ready()
+        while self._ready and perf_counter() < turn_ends:
+            self._read(*self._ready.popleft())
+        self._end_turn()
 
     def _end_turn(self) -> None:
-        self._others_ran = False
         self._read_again = perf_counter() + TURN_SECONDS
 
     def _find_ready(self) -> int:

@@ -9,7 +9,7 @@ from agentos_sdk.project import is_lock_held
 
 NAMES = (
     *("lock", "run.json", "agentos.db", "agentos.db-wal", "agentos.db-shm"),
-    *("audit", "logs", "workspaces", "outer-ids.json", "stubs.json"),
+    *("audit", "logs", "events", "workspaces", "outer-ids.json", "stubs.json"),
 )
 
 

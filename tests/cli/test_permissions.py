@@ -49,7 +49,8 @@ def test_show_spells_a_level_out_without_a_kernel(tmp_path: Path) -> None:
     assert show(tmp_path, "readonly").stdout == (
         "level readonly\n"
         "allow\n"
-        "  calls     NOOP  HELLO  CANCEL  EXIT  RECV  GET_PERMS  READ  LIST  TREE  FETCH\n"
+        "  calls     NOOP  HELLO  CANCEL  EXIT  RECV  GET_PERMS  READ  LIST  TREE  FETCH  SUBSCRIBE\n"
+        "            UNSUBSCRIBE  POLL_EVENTS\n"
         "  read      ${workspace}/**  ${code}/**\n"
         "  send      ${parent}\n"
         "denied to every caller: see `agentos permissions show denials`\n"

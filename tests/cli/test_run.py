@@ -267,13 +267,13 @@ gc.callbacks.append(lambda phase, info: phase == "stop" and info["generation"] =
 """
 
 
-def test_a_kernel_collects_its_garbage_once_before_it_runs(start_kernel: StartKernel, tmp_path: Path) -> None:
+def test_a_kernel_collects_no_garbage_before_it_runs(start_kernel: StartKernel, tmp_path: Path) -> None:
     """With 200 agents a full collection holds up the event loop for 0.1 s."""
     (tmp_path / "sitecustomize.py").write_text(FULL_COLLECTIONS)
 
     kernel = start_kernel(None, {"PYTHONPATH": str(tmp_path)})
 
-    assert kernel.lines.count("collected") == 1
+    assert kernel.lines.count("collected") == 0
 
 
 def test_a_kernel_whose_zygote_is_too_slow_says_what_to_set(agentos: Agentos, kernel: Kernel) -> None:

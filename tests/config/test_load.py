@@ -176,7 +176,7 @@ def test_every_mistake_is_told_at_once_in_the_order_of_the_lines(home: Path) -> 
     text = (
         '[kernel]\nmax_payload = "512K"\nspwan_rate = 3\n\n[supervisor]\nperiod = "0s"\n\n'
         + agent('script = "missing.py"\nrestart = "permnent"\nsignificant = true\nlimits = { memory = "lots" }\n')
-        + '\n[other]\n\n[[supervisor.children]]\nname = "w"\nscript = "a.py"\nenv = { A = 1 }\n'
+        + '\n[unknown]\n\n[[supervisor.children]]\nname = "w"\nscript = "a.py"\nenv = { A = 1 }\n'
         + "\n[[supervisor.children]]\n"
     )
 
@@ -189,7 +189,7 @@ def test_every_mistake_is_told_at_once_in_the_order_of_the_lines(home: Path) -> 
         "agentos.toml:11: supervisor.children[0].restart: expected permanent, transient or temporary, got 'permnent'",
         "agentos.toml:12: supervisor.children[0].significant: significant means nothing while auto_shutdown is 'never'",
         "agentos.toml:13: supervisor.children[0].limits.memory: expected a size such as 256M, got 'lots'",
-        "agentos.toml:15: other: unknown field",
+        "agentos.toml:15: unknown: unknown field",
         "agentos.toml:18: supervisor.children[1].name: the name 'w' is taken by supervisor.children[0]",
         "agentos.toml:20: supervisor.children[1].env.A: expected a string, got 1",
         "agentos.toml:22: supervisor.children[2].name: required field missing",
@@ -205,7 +205,7 @@ def test_every_mistake_is_told_at_once_in_the_order_of_the_lines(home: Path) -> 
         ("log_level = 'info'", ", did you mean kernel.log_level?"),
         ("strategy = 'one_for_all'", ", did you mean supervisor.strategy?"),
         ("[supervisors]", ", did you mean supervisor?"),
-        ("[other]", ""),
+        ("[unknown]", ""),
     ],
 )
 def test_a_table_in_the_wrong_place_is_told_its_place(home: Path, table: str, hint: str) -> None:

@@ -22,7 +22,9 @@ class StateSpaces:
 
     def of(self, caller: Caller) -> dict[Scope, str]:
         account = self.account(caller)
-        return {"session": self.state.session(caller.id, account), "agent": account, "global": GLOBAL}
+        is_owner = caller.kind != "operator"  # all its connections are, and one may become a guest
+        session = self.state.session(caller.id, account, is_owner=is_owner)
+        return {"session": session, "agent": account, "global": GLOBAL}
 
     def of_agent(self, name: str) -> dict[Scope, str]:
         """The private space of the agent that got this name last, or of that account, such as ``boss/worker``."""

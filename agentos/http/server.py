@@ -53,19 +53,26 @@ def with_own_allowance(caller: Caller) -> Caller:
 
 @define(eq=False)
 class HTTPListener:
-    """Serves ``caller``. Connections above the limit wait to be accepted until another one has ended."""
+    """Serves ``caller``. With all places taken, a new client gets that of the connection that has sent no request for
+    the longest time; if all are busy with one, it waits.
+    """
 
     listener: socket.socket
     connection_limit: ConnectionLimit
     caller: Caller
     app: ASGIFramework
     _slots: trio.Semaphore = field(factory=lambda: trio.Semaphore(MAX_CONNECTIONS))
+    _idle: dict["HTTPConnection", None] = field(factory=dict)  # the one that waits longest for a request is the first
 
     async def serve(self) -> None:
         """Serve until cancelled."""
         listener = trio.SocketListener(trio.socket.from_stdlib_socket(self.listener))
         async with trio.open_nursery() as nursery:
             while True:
+                if not self._slots.value:
+                    await trio.lowlevel.wait_readable(self.listener)
+                    if not self._slots.value and self._idle:
+                        next(iter(self._idle)).close()
                 await self._slots.acquire()
                 stream = None
                 while stream is None:
@@ -77,7 +84,11 @@ class HTTPListener:
         self.connection_limit.connections += 1
         try:
             if full is None:
-                await HTTPConnection(stream, self._answer).run()
+                connection = HTTPConnection(stream, self._answer, self._idle)
+                try:
+                    await connection.run()
+                finally:
+                    self._idle.pop(connection, None)
             else:
                 await stream.send_all(SERVICE_UNAVAILABLE)
         except* DISCONNECTED:
@@ -123,10 +134,11 @@ class HTTP1(H11Protocol):
 
 @define(eq=False)
 class HTTPConnection:
-    """Passes data between a client and hypercorn."""
+    """Passes data between a client and hypercorn. It is in ``idle`` while it waits for a request."""
 
     _stream: trio.SocketStream
     _app: ASGIFramework
+    _idle: dict["HTTPConnection", None]
     _response_sent: bool = False  # our side has sent everything
     _is_websocket: bool = False
     _read_timeout: trio.CancelScope = field(factory=trio.CancelScope)
@@ -141,7 +153,7 @@ class HTTPConnection:
         app, context, state = ASGIWrapper(self._run_app), WorkerContext(None), ConnectionState({})
         async with TaskGroup() as tasks:
             protocol = HTTP1(app, config, context, tasks, state, False, None, None, self._handle_event)
-            self._set_timeout(IDLE_TIMEOUT)
+            self._set_idle(True)
             with self._read_timeout:
                 while data := await self._read():
                     if not self._response_sent:
@@ -171,6 +183,11 @@ class HTTPConnection:
         finally:
             self._set_timeout(LINGER_TIMEOUT)
 
+    def close(self) -> None:
+        """End a connection that waits for a request."""
+        self._idle.pop(self, None)
+        self._read_timeout.cancel()
+
     async def _handle_event(self, event: Event) -> None:
         """Handle an event of hypercorn."""
         if isinstance(event, RawData):
@@ -178,13 +195,19 @@ class HTTPConnection:
                 async with self._send_lock:
                     await self._stream.send_all(event.data)
         elif isinstance(event, Updated):
-            self._set_timeout(IDLE_TIMEOUT if event.idle else math.inf)
+            self._set_idle(event.idle)
         elif isinstance(event, Closed):
             self._response_sent = True
             self._set_timeout(LINGER_TIMEOUT)
             with contextlib.suppress(*DISCONNECTED):
                 async with self._send_lock:
                     await self._stream.send_eof()
+
+    def _set_idle(self, idle: bool) -> None:
+        self._idle.pop(self, None)
+        if idle:
+            self._idle[self] = None
+        self._set_timeout(IDLE_TIMEOUT if idle else math.inf)
 
     def _set_timeout(self, seconds: float) -> None:
         self._read_timeout.deadline = trio.current_time() + seconds

@@ -5,8 +5,10 @@ from tests.conftest import Connect
 from tests.support.kernel import Kernel
 from tests.support.wire import (
     CHUNK,
+    DELETE,
     EMIT,
     HELLO,
+    KEYS,
     SET_PERMS,
     SPAWN,
     STORE,
@@ -117,6 +119,21 @@ def test_a_guest_sees_nothing_of_others_also_where_it_was_the_operator(
     up(begun.call(HELLO, {"level": "sandboxed"}))
     emit(guest, "custom.y")
     assert poll(begun) == []
+
+
+def test_a_guest_that_was_the_operator_does_not_see_the_keys_of_the_operator(connect: Connect) -> None:
+    operator, guest = connect(), connect()
+    for one in (operator, guest):
+        up(one.call(STORE, {"key": "own", "value": 1, "scope": "session"}))
+    up(guest.call(HELLO, {"as": "eve"}))
+    subscribe(guest)
+
+    up(operator.call(STORE, {"key": "secret-plan", "value": 1, "scope": "agent"}))
+    assert poll(guest) == []
+    up(guest.call(STORE, {"key": "mine", "value": 1, "scope": "session"}))
+    assert [event["data"]["key"] for event in poll(guest)] == ["mine"]
+    assert up(guest.call(KEYS, {"scope": "session"}))["keys"] == ["mine"]
+    up(operator.call(DELETE, {"key": "secret-plan", "scope": "agent"}))
 
 
 def test_rules_that_change_end_a_stream_and_hide_what_has_come(kernel: Kernel, client: AgentOSClient) -> None:

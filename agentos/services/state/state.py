@@ -59,12 +59,18 @@ class State:
         await database.write(remove_former)
         return cls(database, limits, publish)
 
-    def session(self, caller: int, account: str) -> str:
-        """The space of a caller's session, which begins when it is first asked for."""
-        if caller not in self._sessions:
-            self._sessions[caller] = f"{account}~{next(self._numbers)}"
-            self._owners[account] = caller
-        return self._sessions[caller]
+    def session(self, caller: int, account: str, *, is_owner: bool = True) -> str:
+        """The space of a caller's session, which begins when it is first asked for, or when its account is another one.
+
+        ``is_owner``: changes of the account's private keys are published as this caller's.
+        """
+        space = self._sessions.get(caller)
+        if space is None or account_of(space) != account:
+            self.end_session(caller)
+            space = self._sessions[caller] = f"{account}~{next(self._numbers)}"
+            if is_owner:
+                self._owners[account] = caller
+        return space
 
     def end_session(self, caller: int) -> None:
         """Forget a caller's session; its keys are removed soon."""

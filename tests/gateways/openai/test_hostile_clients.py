@@ -1,5 +1,6 @@
 """Clients that hang up, flood, stall, or speak no HTTP: each harms itself alone."""
 
+import contextlib
 import json
 import logging
 import socket
@@ -135,6 +136,19 @@ async def test_a_flood_of_connections_waits_outside(monkeypatch: pytest.MonkeyPa
             await client.aclose()
         await until(lambda: not here.connection_limit.connections, "all are gone")
         nursery.cancel_scope.cancel()
+
+
+async def test_connections_that_say_nothing_hold_up_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "IDLE_TIMEOUT", 10_000)
+    async with served() as here:
+        flood = [await here.connect() for _ in range(2 * MAX_CONNECTIONS)]
+        await until(lambda: here.connection_limit.connections == MAX_CONNECTIONS, "as many as may are in")
+        for client in flood[::2]:
+            with contextlib.suppress(trio.BrokenResourceError):
+                await client.send_all(b"GET /v1/models HTTP/1.1\r\nx: ")
+        await answers_others(here)
+        for client in flood:
+            await client.aclose()
 
 
 async def test_who_says_nothing_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:

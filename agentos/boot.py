@@ -176,15 +176,7 @@ class Kernel:
             environment={"PATH": PATH, "LANG": "C.UTF-8", "HOME": home(), RUN_VARIABLE: host.run.id},
             runner=runner,
         )
-        measured = MeasuredAgents(access.registry, self.jails.disk)
-        sources = AgentSources(
-            list_agents=measured.list_agents,
-            find_agent=measured.find_agent,
-            read_usage=access.lives.reader.read_running,
-            read_working_set=measured.read_working_set,
-            read_disk=measured.read_disk,
-        )
-        self.sampler = Sampler(sources, self.count_loop, self.events.publish, str(host.state_dir))
+        self.sampler = self._construct_sampler(access)
         subscribers = (self.notices.take_event, self.network.client.take_event, self.sampler.take_event)
         self.events.subscribers = (*self.events.subscribers, *subscribers)
         self.telemetry = Telemetry(
@@ -209,6 +201,17 @@ class Kernel:
         # The table of each caller is made from this one, so it comes before the first agent.
         self.callers.serve(table(self._list_services(access, host_view)))
         self.supervision.build(root)
+
+    def _construct_sampler(self, access: Access) -> Sampler:
+        measured = MeasuredAgents(access.registry, self.jails.disk)
+        sources = AgentSources(
+            list_agents=measured.list_agents,
+            find_agent=measured.find_agent,
+            read_usage=access.lives.reader.read_running,
+            read_working_set=measured.read_working_set,
+            read_disk=measured.read_disk,
+        )
+        return Sampler(sources, self.count_loop, self.events.publish, str(self.host.state_dir))
 
     def _construct_tree(self, access: Access, stops: KeptStops, host_view: View, runner: CommandRunner) -> Supervision:
         """The agent tree, not running yet."""

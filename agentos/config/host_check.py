@@ -81,7 +81,7 @@ def missing_notify_program(config: Config) -> str | None:
 
 
 def find_packages(config: Config) -> Mapping[str, str | None]:
-    """What is missing, if anything, of the optional packages that the file's tables need; by the table's name."""
+    """Missing optional packages that the file's tables need, by the table's name."""
     asked = {
         "[metrics]": config.metrics if config.metrics.listen else None,
         "[otel]": config.otel if config.otel.endpoint else None,

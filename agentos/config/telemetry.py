@@ -1,4 +1,4 @@
-"""What the kernel tells monitoring programs, in a configuration file: the tables ``[metrics]`` and ``[otel]``."""
+"""Settings of export to monitoring programs in a configuration file: the tables ``[metrics]`` and ``[otel]``."""
 
 from ipaddress import ip_address
 from urllib.parse import urlsplit

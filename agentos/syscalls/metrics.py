@@ -238,7 +238,7 @@ class MetricsCalls:
 
 
 def describe_use(figures: AgentFigures, counted: Reading) -> calls.CgroupUse:
-    """What a cgroup has counted by now, with the CPU share and the limits of the last sample."""
+    """Present counts of a cgroup, with the CPU share and the limits of the last sample."""
     used = counted.usage
     return calls.CgroupUse(
         at=counted.at,
@@ -286,7 +286,7 @@ def describe_cgroup(agent: Agent, found: cgroup.CgroupFigures) -> calls.CgroupMe
 
 
 def subtract(total: int | None, rest: int | None) -> int | None:
-    """What is used: the total without the rest; None if one of them isn't known."""
+    """Used bytes: the total minus the available ones; None if either is unknown."""
     return None if total is None or rest is None else total - rest
 
 

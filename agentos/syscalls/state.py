@@ -40,7 +40,7 @@ GrantedPrefixes = Callable[[int, Kind], Sequence[str]]
 
 @frozen(eq=False)
 class StateCalls:
-    """Answers them. ``granted_prefixes``: of all that a caller's grants of a kind may allow."""
+    """The handlers. ``granted_prefixes`` returns prefixes of all keys that a caller's grants of a kind may match."""
 
     spaces: StateSpaces
     granted_prefixes: GrantedPrefixes

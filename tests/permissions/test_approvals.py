@@ -2,40 +2,28 @@
 
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
-from attrs import define, field
 from msgspec.structs import replace
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from agentos.database import open_database
 from agentos.gateways.http_proxy.approval import require_or_ask
 from agentos.kernel.asking import approve
 from agentos.kernel.caller import Caller
-from agentos.kernel.ports import Decision, Entry, MustAsk, Question, Right
+from agentos.kernel.ports import Decision, Entry, MustAsk, Right
 from agentos.kernel.prepared import Prepared, require
-from agentos.kernel.table import Table
-from agentos.permissions import answers, approval_entries
-from agentos.permissions.answers import Answers
-from agentos.permissions.approval_entries import Pending
 from agentos.permissions.approvals import (
     KEPT_FOR_HEAD,
     MAX_OF_CALLER,
     MAX_OF_FAMILY,
-    Approvals,
-    ApprovalSettings,
-    Remember,
 )
 from agentos.services.events import AgentExited, AgentSpawned, Event
 from agentos_sdk.errors import (
     ApprovalRefused,
     ApprovalRequired,
-    BadRequest,
     CallError,
     NotFound,
     PermissionDenied,
@@ -43,9 +31,16 @@ from agentos_sdk.errors import (
 )
 from tests.support.rights import Grants, Notebook
 
-SCHEMAS = {"approvals": approval_entries.TABLES, "answers": answers.TABLES}
-RULE = "ask read /data/** (here)"
-HOUR = 3600.0
+from .approval_desk import (
+    ANN,
+    BOB,
+    HOUR,
+    RULE,
+    Desk,
+    caller,
+    opened,
+    question,
+)
 
 
 class Slow(Notebook):
@@ -57,93 +52,6 @@ class Slow(Notebook):
         if entry.call == "APPROVAL_DECIDED":
             await self.go.wait()
         return await super().intend(entry)
-
-
-@define
-class Desk:
-    """A running queue, and the operator who decides."""
-
-    queue: Approvals
-    audit: Notebook
-    events: list[Event]
-    nursery: trio.Nursery
-    results: list[str] = field(factory=list)
-
-    def ask(self, caller: Caller, question: Question, name: str = "", timeout: float = HOUR) -> None:
-        """Have a call wait; its outcome is added to ``results``: ``name: allowed``, or a code."""
-
-        async def wait() -> None:
-            try:
-                await self.queue.wait(caller, question, timeout)
-                allowed = self.queue.take(caller, question)
-                self.results.append(f"{name}: {'allowed' if allowed else 'nothing'}")
-            except CallError as error:
-                self.results.append(f"{name}: {error.code}")
-
-        self.nursery.start_soon(wait)
-
-    async def listed(self, count: int = 1) -> list[Pending]:
-        """The list once it has so many entries."""
-        with trio.fail_after(10):
-            while len(found := self.queue.pending()) != count:
-                await self.queue.wait_for_news()
-        return list(found)
-
-    async def decide(
-        self,
-        number: int,
-        allow: bool = True,
-        remember: Remember = "once",
-        seconds: float | None = None,
-        reason: str | None = None,
-    ) -> None:
-        await self.queue.decide(OPERATOR, number, allow, remember, seconds, reason)
-
-    async def approve(self, caller: Caller, question: Question, **more: object) -> None:
-        """Allow a call that doesn't wait any more."""
-        with pytest.raises(ApprovalRequired):
-            await self.queue.wait(caller, question, 0.0)
-        [entry] = await self.listed()
-        await self.decide(entry.id, **more)  # type: ignore[arg-type]
-
-
-def caller(number: int, name: str, kind: str = "agent") -> Caller:
-    made = Caller(number, kind, name, Table(()), Grants(asked=["read"]), Notebook())  # type: ignore[arg-type]
-    made.family = f"{kind} {number}"
-    return made
-
-
-OPERATOR = Caller(1, "operator", "operator#1", Table(()), Grants(), Notebook(), uid=1000)
-ANN, BOB = caller(2, "ann"), caller(3, "bob")
-
-
-def question(path: str = "/data/x", rule: str = RULE, digest: str = "", agent: int | None = None) -> Question:
-    asked = (Right("read", path, agent), Decision("ask", rule, f"READ {path}: a person has to agree"))
-    return Question("READ", path, (asked,), digest or path, f"READ {path}")
-
-
-def lasting_name(caller: Caller) -> str | None:
-    return None if caller.name.startswith("guest#") else caller.name
-
-
-@asynccontextmanager
-async def opened(place: Path, audit: Notebook | None = None, **settings: Any) -> AsyncIterator[Desk]:
-    """A queue in a database, as it is after a start of the kernel."""
-    log, events = audit or Notebook(), list[Event]()
-    async with open_database(place / "db", SCHEMAS) as database, trio.open_nursery() as nursery:
-        known = Answers(database, {2: "ann", 3: "bob"}.get)
-        queue = Approvals(ApprovalSettings(**settings), database, log, known, events.append, lasting_name)
-        await queue.load()
-        nursery.start_soon(queue.serve)
-        await wait_all_tasks_blocked()
-        yield Desk(queue, log, events, nursery)
-        nursery.cancel_scope.cancel()
-
-
-@pytest.fixture
-async def desk(tmp_path: Path, mock_clock: MockClock) -> AsyncIterator[Desk]:
-    async with opened(tmp_path) as made:
-        yield made
 
 
 async def test_a_call_goes_on_when_it_is_allowed(desk: Desk) -> None:
@@ -493,124 +401,6 @@ async def test_the_next_kernel_drops_what_has_expired(tmp_path: Path, monkeypatc
         assert desk.queue.pending() == []
 
 
-# -- Remembered answers ------------------------------------------------------------------------------------------------
-
-
-async def test_an_answer_holds_for_the_same_object_by_the_same_rule_of_the_same_agent(desk: Desk) -> None:
-    await desk.approve(ANN, question(digest="1"), remember="always")
-    assert desk.queue.take(ANN, question(digest="1")) is not None  # the ticket
-
-    allowed = desk.queue.take(ANN, question(digest="2"))
-    assert allowed == Decision("allow", f"answer 1: {RULE}", "")
-    assert desk.queue.take(BOB, question()) is None
-    assert desk.queue.take(ANN, question("/data/xy")) is None
-
-
-async def test_an_answer_is_void_once_another_rule_asks_and_stays_so(desk: Desk) -> None:
-    await desk.approve(ANN, question(digest="1"), remember="always")
-
-    assert desk.queue.take(ANN, question(rule="ask read /data/x (there)", digest="2")) is None
-    assert desk.queue.take(ANN, question(digest="3")) is None
-
-
-async def test_an_answer_holds_for_the_same_rule_by_another_connection_of_the_operator(desk: Desk) -> None:
-    def by(number: int) -> str:
-        return f"ask read /data/** (SPAWN by operator#{number})"
-
-    await desk.approve(ANN, question(rule=by(7), digest="1"), remember="always")
-    assert desk.queue.take(ANN, question(rule=by(7), digest="1")) is not None  # the ticket
-
-    assert desk.queue.take(ANN, question(rule=by(12), digest="2")) is not None
-    assert desk.queue.take(ANN, question(rule="ask read /data/** (SPAWN by ann)", digest="3")) is None
-
-
-async def test_an_answer_for_an_id_holds_for_it_alone_and_ends_with_the_kernel(tmp_path: Path) -> None:
-    namesake = caller(9, "ann")
-    async with opened(tmp_path) as desk:
-        await desk.approve(ANN, question(digest="1"), remember="agent")
-        assert desk.queue.take(namesake, question(digest="2")) is None
-        assert desk.queue.take(ANN, question(digest="2")) is not None
-    async with opened(tmp_path) as desk:
-        assert desk.queue.take(ANN, question(digest="2")) is None
-
-
-async def test_an_answer_for_a_name_outlasts_the_kernel(tmp_path: Path) -> None:
-    async with opened(tmp_path) as desk:
-        await desk.approve(ANN, question(digest="1"), remember="always")
-    async with opened(tmp_path) as desk:
-        [answer] = desk.queue.answers.list()
-        assert (answer.subject, answer.action, answer.object, answer.by) == (
-            *("ann", "read", "/data/x"),
-            "uid 1000 on connection 1",
-        )
-        assert desk.queue.take(caller(7, "ann"), question(digest="2")) is not None
-
-
-async def test_an_answer_ends_at_its_time(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    await desk.approve(ANN, question(digest="1"), remember="always", seconds=60.0)
-    assert desk.queue.take(ANN, question(digest="2")) is not None
-
-    now = time.time()
-    monkeypatch.setattr(time, "time", lambda: now + 61)
-
-    assert desk.queue.take(ANN, question(digest="2")) is None
-
-
-async def test_an_answer_is_revoked(desk: Desk) -> None:
-    await desk.approve(ANN, question(digest="1"), remember="always")
-
-    await desk.queue.forget(OPERATOR, 1)
-
-    assert desk.queue.take(ANN, question(digest="2")) is None
-    assert desk.audit.entries[-1].outcome == "forgotten"
-    with pytest.raises(NotFound, match="no remembered answer has the id 1"):
-        await desk.queue.forget(OPERATOR, 1)
-
-
-async def test_a_remembered_refusal_is_stronger_than_a_remembered_approval(desk: Desk) -> None:
-    await desk.approve(ANN, question(digest="1"), remember="always")
-    desk.ask(ANN, question(digest="2"), "ann")
-    [entry] = await desk.listed()
-    await desk.decide(entry.id, allow=False, remember="agent", reason="no more")
-
-    with pytest.raises(ApprovalRefused, match="no more"):
-        desk.queue.take(ANN, question(digest="3"))
-
-
-async def test_a_call_without_an_object_is_remembered_as_a_whole(desk: Desk) -> None:
-    def spawn(digest: str) -> Question:
-        asked = (Right("spawn"), Decision("ask", RULE, "SPAWN: a person has to agree"))
-        return Question("SPAWN", "w: work.py", (asked,), digest, "SPAWN w")
-
-    await desk.approve(ANN, spawn("1"), remember="always")
-    assert desk.queue.take(ANN, spawn("1")) is not None  # the ticket
-
-    assert desk.queue.take(ANN, spawn("1")) is not None
-    assert desk.queue.take(ANN, spawn("2")) is None
-
-
-async def test_each_right_that_rules_ask_about_needs_an_answer(desk: Desk) -> None:
-    def both(*paths: str) -> Question:
-        asked = tuple((Right("read", path), Decision("ask", RULE, "a person has to agree")) for path in paths)
-        return Question("READ", "", asked, "".join(paths), "READ")
-
-    await desk.approve(ANN, question("/a"), remember="always")
-
-    assert desk.queue.take(ANN, both("/a", "/b")) is None
-    assert desk.queue.take(ANN, both("/a", "/a")) is not None
-
-
-async def test_nothing_is_remembered_for_good_of_a_guest_without_a_name(desk: Desk) -> None:
-    guest = caller(5, "guest#5", "guest")
-
-    with pytest.raises(BadRequest, match="this guest has none"):
-        await desk.approve(guest, question(), remember="always")
-
-    [entry] = await desk.listed()
-    await desk.decide(entry.id, remember="agent")
-    assert desk.queue.take(guest, question(digest="2")) is not None
-
-
 # -- What is no call of the table --------------------------------------------------------------------------------------
 
 
@@ -638,13 +428,3 @@ async def test_a_tunnel_that_a_rule_denies_is_not_asked_about(desk: Desk) -> Non
         await require_or_ask(denied, Right("read", "/data/x"), lambda: "", trio.current_time() + HOUR)
 
     assert desk.queue.pending() == []
-
-
-async def test_an_answer_about_a_name_that_is_no_text_outlasts_the_kernel(tmp_path: Path) -> None:
-    """A link may lead to any bytes."""
-    strange = replace(question("/data/\udcff", digest="strange"), shown="READ /data/\\u{dcff}")
-    async with opened(tmp_path) as desk:
-        await desk.approve(ANN, strange, remember="always")
-    async with opened(tmp_path) as desk:
-        assert desk.queue.take(ANN, strange) is not None
-        assert desk.queue.take(ANN, question("/data/\\udcff")) is None

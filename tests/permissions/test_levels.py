@@ -36,6 +36,7 @@ TABLE = {
     "SUBSCRIBE": "daaaa",
     "SUBSCRIBE ${own}": "daaaa",
     "SUBSCRIBE bob": "dddda",
+    "UNSUBSCRIBE": "daaaa",
     "POLL_EVENTS": "daaaa",
     "EMIT": "ddaaa",
     "WRITE ${workspace}/out.txt": "ddaaa",

@@ -118,6 +118,11 @@ WANTED: tuple[tuple[str, dict[str, Any]], ...] = (
     ("FETCH", {"key": "nothing", "scope": "session"}),
     ("DELETE", {"key": "plan.a"}),
     ("KEYS", {}),
+    ("SUBSCRIBE", {"event_types": ["*"]}),
+    ("SUBSCRIBE", {"event_types": ["*"], "agents": ["other"]}),
+    ("UNSUBSCRIBE", {"all": True}),
+    ("POLL_EVENTS", {}),
+    ("EMIT", {"event_type": "CUSTOM"}),
 )
 
 
@@ -183,7 +188,7 @@ DONE: tuple[tuple[str, dict[str, Any]], ...] = (  # each would change something,
     ("SUBSCRIBE", {"event_types": ["*"]}),
     ("UNSUBSCRIBE", {"all": True}),
     ("POLL_EVENTS", {}),
-    ("EMIT", {"event_type": "CUSTOM", "data": 1}),
+    ("EMIT", {"event_type": "CUSTOM"}),
     ("THINK", {"prompt": "?"}),
     ("HTTP", {"url": "http://127.0.0.1:9/"}),
     ("LLM_REPORT", {}),
@@ -216,6 +221,7 @@ def test_to_explain_any_call_changes_nothing_and_uses_up_nothing() -> None:
         with as_agent(kernel, number) as subject:
             up(subject.write_file("/workspace/script.py", SCRIPT))
             up(operator.store("kept", 1))
+            up(subject.subscribe(["CUSTOM"]))
             before = state(kernel, operator, subject, number)
 
             for call, args in DONE:
@@ -235,6 +241,7 @@ def state(kernel: Kernel, operator: AgentOSClient, subject: AgentOSClient, numbe
         "files": up(subject.exec("ls -l /workspace; cat /workspace/*"))["stdout"],
         "messages": subject.recv_messages(timeout=0.0),
         "keys": operator.keys("", "global"),
+        "events": subject.poll_events(),
         "permissions": subject.get_permissions(),
         "model": subject.request(Op.LLM_REPORT, {}),
         "copies": sorted(path.name for path in kernel.runtime.iterdir()),

@@ -15,7 +15,7 @@ from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, CloseConnection, Message, Ping, RejectConnection, Request, TextMessage
 
 from agentos.userland.web.links import Level, find_link
-from tests.support.kernel import Kernel
+from tests.support.kernel import Kernel, running
 from tests.support.wire import PATIENCE
 
 DASHBOARD = '[dashboard]\nlisten = "127.0.0.1:0"\n'
@@ -164,14 +164,8 @@ def browser_of(kernel: Kernel, level: Level = "unrestricted") -> Browser:
 @pytest.fixture(scope="module")
 def kernel() -> Iterator[Kernel]:
     """A kernel with a dashboard, shared by the tests of a module."""
-    started = Kernel(DASHBOARD)
-    try:
-        started.wait_ready()
+    with running(DASHBOARD) as started:
         yield started
-        if not started.is_over:
-            started.stop()
-    finally:
-        started.clean_up()
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.kernel import Kernel
+from tests.support.kernel import Kernel, running
 from tests.web.conftest import link_of
 
 if TYPE_CHECKING:
@@ -56,14 +56,8 @@ def find_chromium() -> str:
 @pytest.fixture(scope="module")
 def kernel() -> Iterator[Kernel]:
     find_chromium()
-    started = Kernel(CONFIGURATION)
-    try:
-        started.wait_ready()
+    with running(CONFIGURATION) as started:
         yield started
-        if not started.is_over:
-            started.stop()
-    finally:
-        started.clean_up()
 
 
 @pytest.fixture(scope="module")

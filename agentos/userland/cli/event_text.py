@@ -53,7 +53,7 @@ def is_custom(event: Event) -> bool:
 
 
 def describe_event(event: Event) -> str:
-    """What has happened, in one line; the data as JSON where the type isn't known."""
+    """The event in one line; the data as JSON if the type is unknown."""
     describe = DESCRIPTIONS.get(event["type"])
     return describe(event["data"]) if describe is not None else json.dumps(event["data"], ensure_ascii=False)
 

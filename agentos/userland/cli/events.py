@@ -1,4 +1,4 @@
-"""``agentos events``: what happened in the kernel, and what happens."""
+"""``agentos events``: past events of the kernel, and new ones as they come."""
 
 import sys
 from collections import deque
@@ -61,14 +61,14 @@ def events(
 
 
 def read_pages(client: AgentOSClient) -> Iterator[Mapping[str, Any]]:
-    """The pages of what has happened."""
+    """The pages of past events."""
     while (page := check_reply(client.poll_events(PAGE)))["count"] or page["missed"]:
         yield page
 
 
 @define
 class Printer:
-    """Prints events to stdout, and to stderr what is missing between them."""
+    """Prints events to stdout, and to stderr how many are missing between them."""
 
     as_json: bool
     without_states: bool

@@ -1,4 +1,4 @@
-"""``agentos metrics``: what agents, the kernel and the host use now, and have used in the last minutes."""
+"""``agentos metrics``: resources that agents, the kernel and the host use, now and in the last minutes."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any

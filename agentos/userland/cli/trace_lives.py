@@ -51,7 +51,7 @@ def find_lives(entries: Iterable[Entry]) -> Sequence[Life]:
 
 @frozen
 class Think:
-    """The model's part of a THINK; what the audit log doesn't say is None.
+    """The model's part of a THINK; figures missing in the audit log are None.
 
     ``queued`` is the seconds that the question waited in the line.
     """

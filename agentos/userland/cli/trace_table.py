@@ -19,7 +19,7 @@ SHOWN_WAIT = 0.01  # seconds from which the wait for the model is mentioned
 
 @frozen
 class Scale:
-    """What a whole bar stands for: from ``first`` to ``last``, in seconds since the life began."""
+    """The time span of a whole bar, in seconds since the life began."""
 
     first: float
     last: float
@@ -63,7 +63,7 @@ def colour(call: TracedCall) -> str | None:
 
 
 def draw_bar(call: TracedCall, scale: Scale) -> str:
-    """Where the call lies in the life: waiting in the line to the model, then working."""
+    """The call's bar: waiting in the queue for the model, then working."""
     first = max(0, min(BAR_WIDTH - 1, int(scale.column(call.start))))
     if call.duration is None:
         return f"{' ' * first}{EVENT}".ljust(BAR_WIDTH)
@@ -75,7 +75,7 @@ def draw_bar(call: TracedCall, scale: Scale) -> str:
 
 
 def describe(call: TracedCall) -> str:
-    """The call's object, after what went wrong."""
+    """The call's object, preceded by its error."""
     entry, think = call.entry, call.think
     about = str(entry["about"]) if think is None else describe_think(call)
     if call.is_refused:
@@ -114,7 +114,7 @@ def format_offset(seconds: float) -> str:
 
 
 def total_lines(calls: Sequence[TracedCall], width: int) -> Iterator[str]:
-    """What the calls shown come to."""
+    """Totals of the shown calls."""
     asked = [call.think for call in calls if call.think is not None]
     counted = [call for call in calls if not is_event(call)]
     refused, failed = (
@@ -145,7 +145,7 @@ def total_lines(calls: Sequence[TracedCall], width: int) -> Iterator[str]:
 
 
 def content_lines(call: TracedCall, width: int) -> Iterator[str]:
-    """What was asked since the model's last answer, and the answer; long texts are cut."""
+    """The messages since the model's last answer, and the answer; long texts are cut."""
     kept = call.kept
     if kept is None:
         yield from text_lines(

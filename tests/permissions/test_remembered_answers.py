@@ -1,0 +1,150 @@
+"""Answers that the operator has remembered: for which calls they hold, and until when."""
+
+import time
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from agentos.kernel.ports import Decision, Question, Right
+from agentos_sdk.errors import (
+    ApprovalRefused,
+    BadRequest,
+    NotFound,
+)
+
+from .approval_desk import (
+    ANN,
+    BOB,
+    OPERATOR,
+    RULE,
+    Desk,
+    caller,
+    opened,
+    question,
+)
+
+
+async def test_an_answer_holds_for_the_same_object_by_the_same_rule_of_the_same_agent(desk: Desk) -> None:
+    await desk.approve(ANN, question(digest="1"), remember="always")
+    assert desk.queue.take(ANN, question(digest="1")) is not None  # the ticket
+
+    allowed = desk.queue.take(ANN, question(digest="2"))
+    assert allowed == Decision("allow", f"answer 1: {RULE}", "")
+    assert desk.queue.take(BOB, question()) is None
+    assert desk.queue.take(ANN, question("/data/xy")) is None
+
+
+async def test_an_answer_is_void_once_another_rule_asks_and_stays_so(desk: Desk) -> None:
+    await desk.approve(ANN, question(digest="1"), remember="always")
+
+    assert desk.queue.take(ANN, question(rule="ask read /data/x (there)", digest="2")) is None
+    assert desk.queue.take(ANN, question(digest="3")) is None
+
+
+async def test_an_answer_holds_for_the_same_rule_by_another_connection_of_the_operator(desk: Desk) -> None:
+    def by(number: int) -> str:
+        return f"ask read /data/** (SPAWN by operator#{number})"
+
+    await desk.approve(ANN, question(rule=by(7), digest="1"), remember="always")
+    assert desk.queue.take(ANN, question(rule=by(7), digest="1")) is not None  # the ticket
+
+    assert desk.queue.take(ANN, question(rule=by(12), digest="2")) is not None
+    assert desk.queue.take(ANN, question(rule="ask read /data/** (SPAWN by ann)", digest="3")) is None
+
+
+async def test_an_answer_for_an_id_holds_for_it_alone_and_ends_with_the_kernel(tmp_path: Path) -> None:
+    namesake = caller(9, "ann")
+    async with opened(tmp_path) as desk:
+        await desk.approve(ANN, question(digest="1"), remember="agent")
+        assert desk.queue.take(namesake, question(digest="2")) is None
+        assert desk.queue.take(ANN, question(digest="2")) is not None
+    async with opened(tmp_path) as desk:
+        assert desk.queue.take(ANN, question(digest="2")) is None
+
+
+async def test_an_answer_for_a_name_outlasts_the_kernel(tmp_path: Path) -> None:
+    async with opened(tmp_path) as desk:
+        await desk.approve(ANN, question(digest="1"), remember="always")
+    async with opened(tmp_path) as desk:
+        [answer] = desk.queue.answers.list()
+        assert (answer.subject, answer.action, answer.object, answer.by) == (
+            *("ann", "read", "/data/x"),
+            "uid 1000 on connection 1",
+        )
+        assert desk.queue.take(caller(7, "ann"), question(digest="2")) is not None
+
+
+async def test_an_answer_ends_at_its_time(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    await desk.approve(ANN, question(digest="1"), remember="always", seconds=60.0)
+    assert desk.queue.take(ANN, question(digest="2")) is not None
+
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 61)
+
+    assert desk.queue.take(ANN, question(digest="2")) is None
+
+
+async def test_an_answer_is_revoked(desk: Desk) -> None:
+    await desk.approve(ANN, question(digest="1"), remember="always")
+
+    await desk.queue.forget(OPERATOR, 1)
+
+    assert desk.queue.take(ANN, question(digest="2")) is None
+    assert desk.audit.entries[-1].outcome == "forgotten"
+    with pytest.raises(NotFound, match="no remembered answer has the id 1"):
+        await desk.queue.forget(OPERATOR, 1)
+
+
+async def test_a_remembered_refusal_is_stronger_than_a_remembered_approval(desk: Desk) -> None:
+    await desk.approve(ANN, question(digest="1"), remember="always")
+    desk.ask(ANN, question(digest="2"), "ann")
+    [entry] = await desk.listed()
+    await desk.decide(entry.id, allow=False, remember="agent", reason="no more")
+
+    with pytest.raises(ApprovalRefused, match="no more"):
+        desk.queue.take(ANN, question(digest="3"))
+
+
+async def test_a_call_without_an_object_is_remembered_as_a_whole(desk: Desk) -> None:
+    def spawn(digest: str) -> Question:
+        asked = (Right("spawn"), Decision("ask", RULE, "SPAWN: a person has to agree"))
+        return Question("SPAWN", "w: work.py", (asked,), digest, "SPAWN w")
+
+    await desk.approve(ANN, spawn("1"), remember="always")
+    assert desk.queue.take(ANN, spawn("1")) is not None  # the ticket
+
+    assert desk.queue.take(ANN, spawn("1")) is not None
+    assert desk.queue.take(ANN, spawn("2")) is None
+
+
+async def test_each_right_that_rules_ask_about_needs_an_answer(desk: Desk) -> None:
+    def both(*paths: str) -> Question:
+        asked = tuple((Right("read", path), Decision("ask", RULE, "a person has to agree")) for path in paths)
+        return Question("READ", "", asked, "".join(paths), "READ")
+
+    await desk.approve(ANN, question("/a"), remember="always")
+
+    assert desk.queue.take(ANN, both("/a", "/b")) is None
+    assert desk.queue.take(ANN, both("/a", "/a")) is not None
+
+
+async def test_nothing_is_remembered_for_good_of_a_guest_without_a_name(desk: Desk) -> None:
+    guest = caller(5, "guest#5", "guest")
+
+    with pytest.raises(BadRequest, match="this guest has none"):
+        await desk.approve(guest, question(), remember="always")
+
+    [entry] = await desk.listed()
+    await desk.decide(entry.id, remember="agent")
+    assert desk.queue.take(guest, question(digest="2")) is not None
+
+
+async def test_an_answer_about_a_name_that_is_no_text_outlasts_the_kernel(tmp_path: Path) -> None:
+    """A link may lead to any bytes."""
+    strange = replace(question("/data/\udcff", digest="strange"), shown="READ /data/\\u{dcff}")
+    async with opened(tmp_path) as desk:
+        await desk.approve(ANN, strange, remember="always")
+    async with opened(tmp_path) as desk:
+        assert desk.queue.take(ANN, strange) is not None
+        assert desk.queue.take(ANN, question("/data/\\udcff")) is None

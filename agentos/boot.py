@@ -74,6 +74,7 @@ SCHEMAS: Mapping[str, Sequence[str]] = {  # of the database
     "answers": ANSWERS,
     "state": STATE,
 }
+FULL_COLLECTION = 30  # collections of the middle generation before one of all: a thousand new connections cause none
 COUNT_SECONDS = 3600.0  # seconds for which the audit log's counts stand
 
 
@@ -376,6 +377,8 @@ class Kernel:
         # Later full collections skip all objects that exist now: 60 ms each. None before: with 200 agents it would hold
         # up the event loop for 0.1 s, and find nothing.
         gc.freeze()
+        young, middle, _ = gc.get_threshold()
+        gc.set_threshold(young, middle, FULL_COLLECTION)
         self.events.publish(KernelStarted(self.model.description, missing, self.model.default_budget))
         self.started.set()
         if self.line.model:

@@ -88,16 +88,21 @@ class Viewer:
     rules: Versioned
     _sight: Sight = field(init=False)
     _version: int = field(init=False)
+    sees_all_in: int | None = field(init=False, default=None)  # the version of the rules by which it sees all
     _names: dict[str, bool] = field(factory=dict)
     _keys: dict[str, bool] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
+        self._look_up()
+
+    def _look_up(self) -> None:
         self._version, self._sight = self.rules.version, self.judge.sight()
+        self.sees_all_in = self._version if self._sight.sees_all else None
 
     @property
     def sight(self) -> Sight:
         if self._version != self.rules.version:
-            self._version, self._sight = self.rules.version, self.judge.sight()
+            self._look_up()
             self._names.clear()
             self._keys.clear()
         return self._sight
@@ -169,7 +174,10 @@ class Subscription:
 
         Filters come last: a caller may have many, also about agents of which it sees nothing.
         """
-        return self.viewer.sees(record) and (self._by_type or any(one.matches(record) for one in self.filters))
+        viewer = self.viewer
+        if self._by_type and viewer.sees_all_in == viewer.rules.version:
+            return True
+        return viewer.sees(record) and (self._by_type or any(one.matches(record) for one in self.filters))
 
     def wants_type(self, kind: str) -> bool:
         return _remember(self._types, kind, lambda kind: any(one.wants_type(kind) for one in self.filters))
@@ -251,26 +259,50 @@ def anchors_of(record: Record) -> Iterator[Anchor]:
 
 @define(eq=False)
 class Bucket:
-    """The subscriptions of one anchor, also by the types of events that have come."""
+    """The subscriptions of one anchor by what they want: types, and patterns with ``*`` at the end."""
 
-    subscriptions: list[Subscription] = field(factory=list)
-    _by_type: dict[str, Sequence[Subscription]] = field(factory=dict)
+    _by_type: dict[str, dict[Subscription, None]] = field(factory=dict)
+    _by_pattern: dict[str, dict[Subscription, None]] = field(factory=dict)
+    _patterns: dict[str, Sequence[str]] = field(factory=dict)  # that match, by the types of events that have come
 
-    def add(self, subscription: Subscription) -> None:
-        self.subscriptions.append(subscription)
-        self._by_type.clear()
+    @property
+    def is_empty(self) -> bool:
+        return not self._by_type and not self._by_pattern
 
-    def remove(self, subscription: Subscription) -> None:
-        self.subscriptions.remove(subscription)
-        self._by_type.clear()
+    def add(self, subscription: Subscription, types: Collection[str]) -> None:
+        for one in types:
+            wanted = self._find(one)
+            if one not in wanted:
+                wanted[one] = {}
+                self._forget_patterns(one)
+            wanted[one][subscription] = None
 
-    def of_type(self, kind: str) -> Sequence[Subscription]:
-        found = self._by_type.get(kind)
-        if found is None:
-            if len(self._by_type) >= MAX_KNOWN:
-                self._by_type.clear()
-            found = self._by_type[kind] = tuple(one for one in self.subscriptions if one.wants_type(kind))
-        return found
+    def remove(self, subscription: Subscription, types: Collection[str]) -> None:
+        for one in types:
+            wanted = self._find(one)
+            del wanted[one][subscription]
+            if not wanted[one]:
+                del wanted[one]
+                self._forget_patterns(one)
+
+    def _find(self, one: str) -> dict[str, dict[Subscription, None]]:
+        return self._by_pattern if one.endswith("*") else self._by_type
+
+    def _forget_patterns(self, one: str) -> None:
+        if one.endswith("*"):
+            self._patterns.clear()
+
+    def of_type(self, kind: str) -> Iterator[Subscription]:
+        """The subscriptions that want this type. Some come more than once."""
+        yield from self._by_type.get(kind, ())
+        if self._by_pattern:
+            patterns = self._patterns.get(kind)
+            if patterns is None:
+                if len(self._patterns) >= MAX_KNOWN:
+                    self._patterns.clear()
+                patterns = self._patterns[kind] = [one for one in self._by_pattern if kind.startswith(one[:-1])]
+            for one in patterns:
+                yield from self._by_pattern[one]
 
 
 class Index:
@@ -278,27 +310,30 @@ class Index:
 
     def __init__(self) -> None:
         self._buckets: dict[Anchor, Bucket] = {}
-        self._anchors: dict[Subscription, set[Anchor]] = {}
+        self._places: dict[Subscription, tuple[set[Anchor], frozenset[str]]] = {}  # anchors, and types
 
     def __iter__(self) -> Iterator[Subscription]:
-        return iter(self._anchors)
+        return iter(self._places)
 
     def __contains__(self, subscription: Subscription) -> bool:
-        return subscription in self._anchors
+        return subscription in self._places
 
     def __len__(self) -> int:
-        return len(self._anchors)
+        return len(self._places)
 
     def add(self, subscription: Subscription) -> None:
-        self._anchors[subscription] = subscription.anchors()
-        for anchor in self._anchors[subscription]:
-            self._buckets.setdefault(anchor, Bucket()).add(subscription)
+        types = frozenset(kind for one in subscription.filters for kind in one.types)
+        anchors = subscription.anchors()
+        self._places[subscription] = anchors, types
+        for anchor in anchors:
+            self._buckets.setdefault(anchor, Bucket()).add(subscription, types)
 
     def remove(self, subscription: Subscription) -> None:
-        for anchor in self._anchors.pop(subscription, ()):
+        anchors, types = self._places.pop(subscription, ((), frozenset()))
+        for anchor in anchors:
             bucket = self._buckets[anchor]
-            bucket.remove(subscription)
-            if not bucket.subscriptions:
+            bucket.remove(subscription, types)
+            if bucket.is_empty:
                 del self._buckets[anchor]
 
     def candidates(self, record: Record) -> Iterator[Subscription]:

@@ -1,8 +1,10 @@
 """The ring of events: numbers, places of subscriptions, what is missed, and who sees what."""
 
 import json
+import sys
 import time
 from collections.abc import Sequence
+from types import FrameType
 from typing import Any
 
 import msgspec
@@ -311,3 +313,25 @@ class LogMachine(RuleBasedStateMachine):
 
 TestLog = LogMachine.TestCase
 TestLog.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+
+
+def test_an_event_costs_the_same_however_many_subscriptions_there_are_of_others() -> None:
+    def count_calls(others: int) -> int:
+        log, calls = EventLog(), 0
+        for number in range(others):
+            watch(log, Filter((f"custom.other{number % 7}",)))
+        watch(log, Filter(("custom.this",)))
+
+        def count(frame: FrameType, event: str, _: object) -> None:
+            nonlocal calls
+            calls += event == "call"
+
+        sys.setprofile(count)
+        try:
+            log.take_event(CustomEvent(1, "w", "custom.this", msgspec.Raw(b"1")))
+            log.look()
+        finally:
+            sys.setprofile(None)
+        return calls
+
+    assert count_calls(1000) == count_calls(1)

@@ -53,12 +53,16 @@ def with_own_allowance(caller: Caller) -> Caller:
 
 @define(eq=False)
 class HTTPListener:
-    """Serves ``caller``. Connections above the limit wait to be accepted until another one has ended."""
+    """Serves ``caller``. Connections above the limit wait to be accepted until another one has ended.
+
+    A client that doesn't take what is sent for ``send_timeout`` seconds is disconnected.
+    """
 
     listener: socket.socket
     connection_limit: ConnectionLimit
     caller: Caller
     app: ASGIFramework
+    send_timeout: float = math.inf
     _slots: trio.Semaphore = field(factory=lambda: trio.Semaphore(MAX_CONNECTIONS))
 
     async def serve(self) -> None:
@@ -77,7 +81,7 @@ class HTTPListener:
         self.connection_limit.connections += 1
         try:
             if full is None:
-                await HTTPConnection(stream, self._answer).run()
+                await HTTPConnection(stream, self._answer, self.send_timeout).run()
             else:
                 await stream.send_all(SERVICE_UNAVAILABLE)
         except* DISCONNECTED:
@@ -127,6 +131,7 @@ class HTTPConnection:
 
     _stream: trio.SocketStream
     _app: ASGIFramework
+    _send_timeout: float
     _response_sent: bool = False  # our side has sent everything
     _is_websocket: bool = False
     _read_timeout: trio.CancelScope = field(factory=trio.CancelScope)
@@ -176,7 +181,10 @@ class HTTPConnection:
         if isinstance(event, RawData):
             with contextlib.suppress(*DISCONNECTED):  # the reader notices that too
                 async with self._send_lock:
-                    await self._stream.send_all(event.data)
+                    with trio.move_on_after(self._send_timeout) as sending:
+                        await self._stream.send_all(event.data)
+                    if sending.cancelled_caught:
+                        self._stream.socket.close()
         elif isinstance(event, Updated):
             self._set_timeout(IDLE_TIMEOUT if event.idle else math.inf)
         elif isinstance(event, Closed):

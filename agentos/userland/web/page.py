@@ -59,6 +59,8 @@ decode = msgspec.json.Decoder(PageCall | PageCancel | PageSessions).decode
 class RawStream(Stream[bytes]):
     """A streamed call by opcode; ``reply`` is the body after the last chunk."""
 
+    _max_unread = MAX_UNREAD
+
     def __init__(self, kernel: Kernel, op: Op, body: bytes) -> None:
         super().__init__(kernel, {})
         self.op = op
@@ -102,7 +104,6 @@ class Page:
                 self.feeds.connect(f"web:{self.session.id}", self.session.level) as kernel,
                 trio.open_nursery() as nursery,
             ):
-                kernel.max_unread = MAX_UNREAD
                 with self.feeds.join(self, self.session.level):
                     nursery.start_soon(self._write)
                     nursery.start_soon(self._end_with_session)

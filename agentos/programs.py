@@ -19,6 +19,8 @@ from .services.http.egress import Egress
 if TYPE_CHECKING:
     from hypercorn.typing import ASGIFramework
 
+SEND_TIMEOUT = 20.0  # seconds; strangers, too, connect to a port, and may read nothing
+
 
 @define(eq=False)
 class ProgramHost:
@@ -51,7 +53,7 @@ class ProgramHost:
         caller = self.callers.admit_operator(os.geteuid(), name)
         try:
             with self.egress.refuse(listener):
-                await HTTPListener(listener, self.connection_limit, caller, app).serve()
+                await HTTPListener(listener, self.connection_limit, caller, app, SEND_TIMEOUT).serve()
         finally:
             self.callers.dismiss(caller)
 

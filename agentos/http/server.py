@@ -55,12 +55,15 @@ def with_own_allowance(caller: Caller) -> Caller:
 class HTTPListener:
     """Serves ``caller``. With all places taken, a new client gets that of the connection that has sent no request for
     the longest time; if all are busy with one, it waits.
+
+    A client that doesn't take what is sent for ``send_timeout`` seconds is disconnected.
     """
 
     listener: socket.socket
     connection_limit: ConnectionLimit
     caller: Caller
     app: ASGIFramework
+    send_timeout: float = math.inf
     _slots: trio.Semaphore = field(factory=lambda: trio.Semaphore(MAX_CONNECTIONS))
     _idle: dict["HTTPConnection", None] = field(factory=dict)  # the one that waits longest for a request is the first
 
@@ -84,7 +87,7 @@ class HTTPListener:
         self.connection_limit.connections += 1
         try:
             if full is None:
-                connection = HTTPConnection(stream, self._answer, self._idle)
+                connection = HTTPConnection(stream, self._answer, self._idle, self.send_timeout)
                 try:
                     await connection.run()
                 finally:
@@ -139,6 +142,7 @@ class HTTPConnection:
     _stream: trio.SocketStream
     _app: ASGIFramework
     _idle: dict["HTTPConnection", None]
+    _send_timeout: float
     _response_sent: bool = False  # our side has sent everything
     _is_websocket: bool = False
     _read_timeout: trio.CancelScope = field(factory=trio.CancelScope)
@@ -193,7 +197,10 @@ class HTTPConnection:
         if isinstance(event, RawData):
             with contextlib.suppress(*DISCONNECTED):  # the reader notices that too
                 async with self._send_lock:
-                    await self._stream.send_all(event.data)
+                    with trio.move_on_after(self._send_timeout) as sending:
+                        await self._stream.send_all(event.data)
+                    if sending.cancelled_caught:
+                        self._stream.socket.close()
         elif isinstance(event, Updated):
             self._set_idle(event.idle)
         elif isinstance(event, Closed):

@@ -138,12 +138,11 @@ class Kernel(Calls):
 
     A call returns its typed reply, or raises the ``CallError`` that the kernel answered, or :class:`ConnectionFailed`
     if the connection is gone. If its scope is cancelled the request is withdrawn: no agent or command is left running.
-    ``agent_id`` and ``name`` are those of this caller, as the kernel reports them. ``max_unread``: bytes of one stream.
+    ``agent_id`` and ``name`` are those of this caller, as the kernel reports them.
     """
 
     agent_id: int
     name: str
-    max_unread = MAX_UNREAD_BYTES
 
     def __init__(self, path: str, stream: trio.SocketStream) -> None:
         self.path = path
@@ -197,13 +196,15 @@ class Kernel(Calls):
         reply: Reply = codec.decode(request.reply, data)
         return reply
 
-    async def _begin(self, op: int, body: bytes, chunks: deque[bytes] | None = None) -> tuple[int, Pending]:
+    async def _begin(
+        self, op: int, body: bytes, chunks: deque[bytes] | None = None, max_unread: int | None = None
+    ) -> tuple[int, Pending]:
         while self._queued > MAX_QUEUED_BYTES and self._broken is None:
             await self._drained.wait()
         if self._broken is not None:
             raise ConnectionFailed(str(self._broken))
         number = self._free_number()
-        pending = self._pending[number] = Pending(op, chunks, self.max_unread)
+        pending = self._pending[number] = Pending(op, chunks, max_unread or MAX_UNREAD_BYTES)
         self._queue(frame(number, op, body))
         return number, pending
 

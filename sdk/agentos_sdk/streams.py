@@ -30,6 +30,7 @@ class Stream(Generic[Piece]):
     """
 
     op: Op
+    _max_unread: int | None = None  # bytes; None: the client's default
 
     def __init__(self, kernel: "Kernel", fields: "Mapping[str, Any]") -> None:
         self._kernel = kernel
@@ -68,7 +69,9 @@ class Stream(Generic[Piece]):
 
     async def _begin(self) -> "Pending":
         if self._started is None:
-            number, pending = self._started = await self._kernel._begin(self.op, await self._body(), deque())
+            number, pending = self._started = await self._kernel._begin(
+                self.op, await self._body(), deque(), self._max_unread
+            )
             end = partial(self._kernel._end, number, pending)
             self._finalizer = weakref.finalize(self, _schedule, trio.lowlevel.current_trio_token(), end)
             self._finalizer.atexit = False

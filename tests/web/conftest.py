@@ -30,10 +30,15 @@ class Browser:
     netloc: str
     cookie: str = ""
 
+    @property
+    def address(self) -> tuple[str, int]:
+        host, _, port = self.netloc.rpartition(":")
+        return host.strip("[]"), int(port)
+
     def get(self, target: str, method: str = "GET", **headers: str) -> Answer:
         """Status, headers and body; header names have underscores instead of hyphens."""
-        host, port = self.netloc.split(":")
-        with contextlib.closing(http.client.HTTPConnection(host, int(port), timeout=PATIENCE)) as connection:
+        host, port = self.address
+        with contextlib.closing(http.client.HTTPConnection(host, port, timeout=PATIENCE)) as connection:
             sent = {name.replace("_", "-"): value for name, value in headers.items()}
             if self.cookie:
                 sent.setdefault("Cookie", self.cookie)
@@ -49,8 +54,8 @@ class Browser:
     @contextlib.contextmanager
     def open_page(self, origin: str | None = None) -> "Iterator[Tab]":
         """A page with its feed."""
-        host, port = self.netloc.split(":")
-        with socket.create_connection((host, int(port)), timeout=PATIENCE) as sock:
+        host, port = self.address
+        with socket.create_connection((host, port), timeout=PATIENCE) as sock:
             tab = Tab(sock)
             tab.open(self.netloc, self.cookie, origin if origin is not None else f"http://{self.netloc}")
             yield tab

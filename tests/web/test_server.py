@@ -200,6 +200,17 @@ def test_an_agent_cant_connect_to_the_dashboard(kernel: Kernel, browser: Browser
     assert "the kernel's own" in reply["error"]
 
 
+def test_a_link_works_where_the_dashboard_listens() -> None:
+    for address, options in (("127.0.0.2", ()), ("[::1]", ()), ("0.0.0.0", ["--insecure-listen"])):
+        kernel = Kernel(f'[dashboard]\nlisten = "{address}:0"\n', options=options)
+        try:
+            kernel.wait_ready()
+            assert browser_of(kernel).get("/")[0] == 200
+            kernel.stop()
+        finally:
+            kernel.clean_up()
+
+
 def test_another_address_needs_an_option() -> None:
     kernel = Kernel('[dashboard]\nlisten = "0.0.0.0:0"\n')
     try:

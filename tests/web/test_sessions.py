@@ -108,3 +108,9 @@ def test_a_disk_that_takes_no_sessions_keeps_nobody_out(kernel: Kernel) -> None:
         kernel.wait_line("the dashboard's sessions can't be stored")
     finally:
         obstacle.rmdir()
+
+
+def test_a_log_file_keeps_no_token(kernel: Kernel) -> None:
+    line = kernel.wait_line("dashboard: ")
+    assert "http://127.0.0.1:" in line
+    assert "token" not in kernel.said

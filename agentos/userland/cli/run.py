@@ -100,7 +100,8 @@ def dashboard_programs(
         listener = serve.open_listener(options)
     except serve.DashboardError as error:
         raise Failed(str(error)) from None
-    return [serve.Program(listener, options, kernel_id, state_dir.absolute(), console.say)]
+    on_terminal = sys.stdout.isatty()  # a journal or a log file would keep the link's token
+    return [serve.Program(listener, options, kernel_id, state_dir.absolute(), console.say, with_link=on_terminal)]
 
 
 def load_configuration(file: Path | None, as_json: bool) -> "Config":

@@ -26,7 +26,6 @@ MAX_BURST = 40.0  # messages
 MAX_CALLS = 16  # of a page at once
 MAX_REPLY = 1 << 20  # bytes of one reply
 MAX_UNREAD = 64 << 10  # bytes of one stream's chunks that wait for room
-READ_SECONDS = 60.0  # in which a page has to read a message; otherwise it is closed
 CHECK_SECONDS = 10.0  # at most so late a page ends after its session
 # They would change the connection itself.
 NOT_FOR_PAGES = {Op.HELLO, Op.EXIT, Op.CANCEL, Op.CHUNK}
@@ -59,6 +58,8 @@ decode = msgspec.json.Decoder(PageCall | PageCancel | PageSessions).decode
 
 class RawStream(Stream[bytes]):
     """A streamed call by opcode; ``reply`` is the body after the last chunk."""
+
+    _max_unread = MAX_UNREAD
 
     def __init__(self, kernel: Kernel, op: Op, body: bytes) -> None:
         super().__init__(kernel, {})
@@ -103,7 +104,6 @@ class Page:
                 self.feeds.connect(f"web:{self.session.id}", self.session.level) as kernel,
                 trio.open_nursery() as nursery,
             ):
-                kernel.max_unread = MAX_UNREAD
                 with self.feeds.join(self, self.session.level):
                     nursery.start_soon(self._write)
                     nursery.start_soon(self._end_with_session)
@@ -153,10 +153,7 @@ class Page:
             await self._filled.wait()
             self._filled = trio.Event()
             while text := self._next():
-                with trio.move_on_after(READ_SECONDS) as scope:
-                    await self.socket.send_text(text.decode())
-                if scope.cancelled_caught:
-                    self.close()
+                await self.socket.send_text(text.decode())
                 self._drained.set()
                 self._drained = trio.Event()
 

@@ -80,34 +80,46 @@ def open_listener(options: DashboardOptions) -> socket.socket:
 
 @frozen
 class Program:
-    """The dashboard as a program of the kernel. ``announce`` is called with the link, which has a start token."""
+    """The dashboard as a program of the kernel. ``announce`` is called with where it is.
+
+    ``with_link``: with a link that logs in; anyone who reads it may.
+    """
 
     listener: socket.socket
     options: DashboardOptions
     kernel_id: str
     state_dir: Path
     announce: Callable[[str], None]
+    with_link: bool
 
     async def __call__(self, host: Host) -> None:
-        url = f"http://{_authority(self.listener)}"
+        address = _host(self.listener)
+        url = f"http://{address}:{self.listener.getsockname()[1]}"
         with self.listener, ExitStack() as held:
             try:
                 state = held.enter_context(hold_directory(self.state_dir))
                 place = held.enter_context(hold_directory(state / DIRECTORY))
                 sessions = await run_in_thread(Sessions.load, place)
                 await run_in_thread(held.enter_context, publish_url(place, url))
-                link = await run_in_thread(make_link, url, self.state_dir, "unrestricted")
+                if self.with_link:
+                    link = await run_in_thread(make_link, url, self.state_dir, "unrestricted")
+                    shown = f"{link} (good once, for 10 minutes; `agentos dashboard` prints another)"
+                else:
+                    shown = f"{url} (`agentos dashboard` prints a link that logs in)"
             except OSError as error:
                 log.error("there is no dashboard: %s", describe_error(error, self.state_dir / DIRECTORY))
                 return
             feeds = Feeds(host.connect, os.urandom(4).hex())
-            app = Dashboard(self.kernel_id, sessions, feeds).build(self.options.allowed_hosts)
+            app = Dashboard(self.kernel_id, sessions, feeds).build([*self.options.allowed_hosts, address])
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(feeds.serve)
-                self.announce(f"dashboard: {link} (good once, for 10 minutes; `agentos dashboard` prints another)")
+                self.announce(f"dashboard: {shown}")
                 await host.serve_http(self.listener, app, "web")
 
 
-def _authority(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+def _host(listener: socket.socket) -> str:
+    """The address in URLs: where it listens, the loopback's if it listens on all."""
+    address = ip_address(listener.getsockname()[0])
+    if address.is_unspecified:
+        address = ip_address("127.0.0.1" if address.version == 4 else "::1")
+    return f"[{address}]" if address.version == 6 else str(address)

@@ -40,6 +40,7 @@ def test_events_of_an_agent_are_lines(kernel: Kernel, agentos: Agentos) -> None:
     assert kinds == ["AGENT_SPAWNED", "AGENT_READY", "AGENT_EXITED"]
     assert shown[-1][9:] == "AGENT_EXITED       short: exit status 3"
     assert agentos("events", "--agent", str(number), "--since", "10m").stdout.splitlines() == shown
+    assert "AGENT_STATE" not in agentos("events", "--agent", "short", "--type", "AGENT_*").stdout
     states = agentos("events", "--agent", "short", "--type", "AGENT_STATE").stdout
     assert [each.rpartition(" ")[2] for each in states.splitlines()] == ["starting", "running", "exited"]
     found = [json.loads(each) for each in agentos("events", "--agent", "short", "--json").stdout.splitlines()]

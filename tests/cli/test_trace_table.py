@@ -85,11 +85,11 @@ def test_a_question_shows_its_wait_in_the_line_tokens_and_cost() -> None:
     trace = traced(entry(1, 1004, "THINK", about, duration=4.0))
 
     _, line = shown(trace, 100)
-    assert re.search(r"THINK +(░+)(█+)  waited 1.0s, in 9 out 20, cost 0.25", line)
+    assert re.search(r"THINK +(░+)(█+)  waited 1.0s, 9 tokens in, 20 out, cost 0.25", line)
     assert (line.count("░"), line.count("█")) == (round(BAR_WIDTH / 4), BAR_WIDTH - round(BAR_WIDTH / 4))
     assert list(total_lines(trace.in_order(), 80)) == [
         "1 call",
-        "1 question: 1.0s in the line, 3.0s at the model, 9 tokens in, 20 out, cost 0.25",
+        "1 question: 1.0s in the queue, 3.0s at the model, 9 tokens in, 20 out, cost 0.25",
     ]
 
 

@@ -39,10 +39,10 @@ def events(
     """Show what happened in the kernel.
 
     These are the last 100 events, or with --since all from then on. --agent and --type may be repeated. AGENT_STATE is
-    shown only where --type selects it.
+    shown only where --type names it.
     """
     begin = read_time(since, "--since")
-    printer = Printer(as_json, without_states=not types)
+    printer = Printer(as_json, without_states=STATE not in types)
     first = deque[Event](maxlen=SHOWN_FIRST if begin is None else None)
     try:
         with kernel(socket_path) as client:

@@ -32,13 +32,13 @@ from .messages import parse_message
 def state() -> None:
     """Read and change the state that agents share.
 
-    These are the keys of scope global. An agent's own keys no other agent sees;
+    These are the keys of scope global. An agent's own keys are seen by no other agent;
     get and ls show them with --agent.
     """
 
 
 agent_option = click.option(
-    "--agent", metavar="NAME", help="Its own keys; with its parents if it has ended: boss/worker."
+    "--agent", metavar="NAME", help="The keys of this agent alone; of one that ended: boss/worker."
 )
 
 

@@ -42,7 +42,7 @@ def trace(
 ) -> None:
     """Show a life of the agent NAME as a waterfall of calls.
 
-    Each call has its start, its duration and its object; a question to the model also its time in the line (░).
+    Each call has its start, its duration and its object; a question to the model also its time in the queue (░).
     NAME may be an id. It is read from the audit log, so no kernel has to run, except for --contents.
     """
     questions = read_questions(name, socket_path) if contents else []

@@ -95,7 +95,7 @@ def describe_think(call: TracedCall) -> str:
     if think.queued is not None and think.queued >= SHOWN_WAIT:
         parts.append(f"waited {format_duration(think.queued)}")
     if think.tokens_in is not None:
-        parts.append(f"in {think.tokens_in} out {think.tokens_out}")
+        parts.append(f"{think.tokens_in} tokens in, {think.tokens_out} out")
     if think.cost is not None:
         parts.append(f"cost {think.cost:.4g}")
     parts.append(think.model)
@@ -132,7 +132,7 @@ def total_lines(calls: Sequence[TracedCall], width: int) -> Iterator[str]:
         whole = sum(call.duration or 0.0 for call in calls if call.think is not None)
         costs = [think.cost for think in asked if think.cost is not None]
         parts = [
-            f"{plural(len(asked), 'question')}: {format_duration(queued)} in the line",
+            f"{plural(len(asked), 'question')}: {format_duration(queued)} in the queue",
             f"{format_duration(max(0.0, whole - queued))} at the model",
             f"{sum(think.tokens_in or 0 for think in asked)} tokens in",
             f"{sum(think.tokens_out or 0 for think in asked)} out",

@@ -21,7 +21,7 @@ export function auditPage() {
       <select aria-label="category" @change=${(/** @type {any} */ event) => adjust({ category: event.target.value || null }, true)}>${CATEGORIES.map((one) => html`<option value=${one} .selected=${one === (params.category ?? "")}>${one || "every category"}</option>`)}</select>
       <button @click=${() => forget("GET_AUDIT_LOG")}>refresh</button>
     </div>
-    <p class="muted">${audit ? html`<span class=${audit.problem ? "bad" : ""}>${audit.problem ? visible(audit.problem) : "the chain is sound"}</span>, ${number(audit.entries)} entries, ${number(audit.lost)} lost; checked ${exactTime(audit.checked_at)}. <code>agentos audit --verify</code> checks the files.` : ""}</p>
+    <p class="muted">${audit ? html`<span class=${audit.problem ? "bad" : ""}>${audit.problem ? visible(audit.problem) : "the chain is sound"}</span>, ${number(audit.entries)} entries, ${number(audit.lost)} lost; checked ${exactTime(audit.checked_at)}. <code>agentos audit verify</code> checks the files.` : ""}</p>
     ${calls({ limit: 1000, ...(params.category ? { category: params.category } : {}) }, params.filter ?? "")}`;
 }
 

@@ -53,8 +53,17 @@ effect(() => {
   const waiting = attention().length;
   document.title = `${waiting ? `(${waiting}) ` : ""}${PAGES[route.get().page]?.word ?? "Agent"} · agentos`;
 });
+/** What had the focus before a question was asked. @type {HTMLElement|null} */
+let focusedBefore = null;
 effect(() => {
-  if (asked.get()) requestAnimationFrame(() => /** @type {HTMLElement?} */ (document.querySelector("[data-autofocus]"))?.focus());
+  if (asked.get()) {
+    focusedBefore ??= /** @type {HTMLElement?} */ (document.activeElement);
+    requestAnimationFrame(() => /** @type {HTMLElement?} */ (document.querySelector("[data-autofocus]"))?.focus());
+  } else if (focusedBefore) {
+    const back = focusedBefore.isConnected && focusedBefore !== document.body ? focusedBefore : list();
+    focusedBefore = null;
+    requestAnimationFrame(() => back?.focus());
+  }
 });
 
 function projectName() {
@@ -70,7 +79,7 @@ function topBar() {
     ${waiting ? html`<a class="info" href=${link("approvals")}>${plural(waiting, "approval")}</a>` : null}
     ${level.get() === "readonly" ? html`<span class="chip">read-only</span>` : null}
     <span class="live">${connected.get() ? html`<span class="ok">live</span>` : connected.get() === false ? html`<span class="bad">lost</span>` : ""}</span>
-    <button class="quiet" title="theme" aria-label="theme" @click=${switchTheme}><svg width="16" height="16" aria-hidden="true"><circle cx="8" cy="8" r="6" fill="none" stroke="currentColor" stroke-width="1.5" /><path d="M8 2a6 6 0 0 1 0 12z" fill="currentColor" /></svg></button>`;
+    <button class="quiet" title="theme" aria-label="theme" @click=${switchTheme}><svg width="16" height="16" class="middle" aria-hidden="true"><circle cx="8" cy="8" r="6" fill="none" stroke="currentColor" stroke-width="1.5" /><path d="M8 2a6 6 0 0 1 0 12z" fill="currentColor" /></svg></button>`;
 }
 
 function banner() {
@@ -137,7 +146,7 @@ addEventListener("keydown", (event) => {
   if (event.key === "Escape") return escape(target);
   if (event.ctrlKey || event.metaKey || event.altKey || target.closest("input, select, textarea, dialog")) return;
   if (!singleKeys() && event.key !== "?") return;
-  if (press(event.key)) event.preventDefault();
+  if (press(event.key) || moveInList(event)) event.preventDefault();
 });
 
 /** @param {HTMLElement} target */
@@ -145,7 +154,27 @@ function escape(target) {
   if (target.closest("dialog")) return;
   if (asked.peek()) asked.set(null);
   else if (target.matches("input")) target.blur();
-  else if (route.peek().params.agent) adjust({ agent: null, tab: null });
+  else if (route.peek().page === "agent") history.back();
+  else if (route.peek().params.agent) {
+    adjust({ agent: null, tab: null });
+    list()?.focus();
+  }
+}
+
+/** The rows of this page, which keys move in. @returns {HTMLElement?} */
+function list() {
+  return places.main.querySelector("[role=grid], [role=tree]");
+}
+
+/** Give a key to the rows, if it is one of theirs and the focus isn't there. @param {KeyboardEvent} event */
+function moveInList(event) {
+  const rows = list();
+  const target = /** @type {HTMLElement} */ (event.target);
+  if (!rows || rows.contains(target) || !["j", "k", "x", "ArrowDown", "ArrowUp", "Enter"].includes(event.key)) return false;
+  if (event.key === "Enter" && target !== document.body && target !== places.main) return false;
+  rows.focus();
+  rows.dispatchEvent(new KeyboardEvent("keydown", { key: event.key, bubbles: rows.matches("table") }));
+  return true;
 }
 
 /** @param {string} key @returns {boolean} whether it was one of the page's */

@@ -150,7 +150,7 @@ class Plot {
     if (lastKnown === undefined || lastKnown === null) return;
     context.fillStyle = this.colour(colour);
     context.textAlign = "right";
-    context.fillText(series.name, this.width - PAD.right - 2, Math.max(12, this.y(lastKnown) - 4));
+    context.fillText(series.name, this.width - PAD.right - 2, this.y(lastKnown) < 20 ? this.y(lastKnown) + 14 : this.y(lastKnown) - 4);
     context.textAlign = "left";
   }
 

@@ -3,7 +3,7 @@
 import { ask } from "../core/ask.js";
 import { html } from "../core/html.js";
 import { signal } from "../core/signals.js";
-import { bytes, clock, number } from "./format.js";
+import { bytes, clock, duration, number } from "./format.js";
 import { refused } from "./reply.js";
 
 /** @typedef {Record<string, any>} Row */
@@ -20,6 +20,7 @@ const OF_KERNEL = [
   { title: "Loop lag", keys: [["loop_lag_seconds", "lag"]], format: (value) => `${number(value * 1000, 1)}ms` },
   { title: "Questions in the line", keys: [["llm_waiting", "waiting"]], format: (value) => number(value) },
 ];
+export const OF_MODEL = OF_KERNEL.slice(-1);
 /** @type {Figure[]} */
 const OF_AGENT = [
   { title: "Memory", keys: [["memory_bytes", "memory"]], format: bytes, limit: (metrics) => metrics.cgroup?.memory_limit_bytes ?? null },
@@ -27,8 +28,8 @@ const OF_AGENT = [
   { title: "Processes", keys: [["pids", "processes"]], format: (value) => number(value), limit: (metrics) => metrics.cgroup?.pids_limit ?? null },
 ];
 
-/** @param {number|null} agent its id, null for the kernel and its host */
-export function charts(agent) {
+/** @param {number|null} agent its id, null for the kernel and its host @param {Figure[]} [figures] */
+export function charts(agent, figures = agent === null ? OF_KERNEL : OF_AGENT) {
   clock.get();
   const seconds = shownSeconds.get();
   const reply = agent === null ? ask("METRICS_SYSTEM", { history: seconds }, 5) : ask("METRICS_AGENT", { agent_id: agent, history: seconds }, 2);
@@ -37,8 +38,9 @@ export function charts(agent) {
   const metrics = reply.metrics ?? {};
   const history = metrics.history;
   if (!history?.at?.length) return null;
-  const found = (agent === null ? OF_KERNEL : OF_AGENT).map((figure) => draw(figure, metrics, history)).filter(Boolean);
-  return html`<section aria-label="charts"><h2 class="label">Last ${seconds / 60} min</h2><div class="charts">${found}</div></section>`;
+  const found = figures.map((figure) => draw(figure, metrics, history)).filter(Boolean);
+  return html`<section aria-label="charts"><div class="heading"><h2 class="label">Last ${duration(1000 * Math.round(history.at[history.at.length - 1] - history.at[0]))}</h2>
+    <div class="windows" role="group" aria-label="window of the charts">${WINDOWS.map((one) => html`<button aria-pressed=${String(one === seconds)} @click=${() => shownSeconds.set(one)}>${one / 60} min</button>`)}</div></div><div class="charts">${found}</div></section>`;
 }
 
 /** @param {Figure} figure @param {Row} metrics @param {Row} history */

@@ -1,9 +1,10 @@
 // A table of any length: only the rows in view are in the document.
 
 import { html, keyed, render } from "../core/html.js";
+import { fresh } from "./fresh.js";
 
 /** @typedef {Record<string, any>} Row */
-/** @typedef {{name: string, title: string, width?: string, numeric?: boolean, sort?: (row: Row) => any, cell: (row: Row) => unknown}} Column */
+/** @typedef {{name: string, title: string, width?: string, numeric?: boolean, sort?: (row: Row) => any, least?: number, fresh?: (row: Row) => unknown, cell: (row: Row) => unknown}} Column */
 
 const BESIDE = 10; // rows kept above and below the view
 
@@ -23,7 +24,6 @@ export class Table extends HTMLElement {
 
   connectedCallback() {
     this.classList.add("table", "block");
-    this.tabIndex = 0;
     this.addEventListener("scroll", this.show, { passive: true });
     this.addEventListener("keydown", this.press);
     this.watcher = new ResizeObserver(this.show);
@@ -53,7 +53,7 @@ export class Table extends HTMLElement {
     const shown = this.rows.slice(first, first + count);
     const below = Math.max(0, this.rows.length - first - shown.length);
     const width = this.columns.length + (this.marked ? 1 : 0);
-    render(html`<table role="grid" aria-label=${this.label} aria-rowcount=${this.rows.length + 1}>
+    render(html`<table role="grid" tabindex="0" aria-activedescendant=${shown.some((row) => this.key(row) === this.selected) ? `row-${this.selected}` : null} aria-label=${this.label} aria-rowcount=${this.rows.length + 1}>
       <thead><tr>${this.marked ? this.markAll() : null}${this.columns.map((column) => this.header(column))}</tr></thead>
       <tbody>
         <tr class="spacer" aria-hidden="true"><td colspan=${width} .style=${`height:${first * height}px`}></td></tr>
@@ -83,8 +83,8 @@ export class Table extends HTMLElement {
     const mark = this.marked
       ? html`<td><input type="checkbox" tabindex="-1" aria-label=${`select ${row.name}`} .checked=${this.marked.has(key)} @click=${(/** @type {Event} */ event) => { event.stopPropagation(); this.toggle(key); }}></td>`
       : null;
-    return html`<tr aria-rowindex=${index + 2} aria-selected=${key === this.selected ? "true" : "false"} @click=${() => this.onpick?.(key, false)} @dblclick=${() => this.onpick?.(key, true)}>
-      ${mark}${this.columns.map((column) => html`<td class=${column.numeric ? "number" : ""}>${column.cell(row)}</td>`)}
+    return html`<tr id=${`row-${key}`} aria-rowindex=${index + 2} aria-selected=${key === this.selected ? "true" : "false"} @click=${() => this.onpick?.(key, false)} @dblclick=${() => this.onpick?.(key, true)}>
+      ${mark}${this.columns.map((column) => html`<td class=${`${column.numeric ? "number" : ""} ${column.fresh ? fresh(`${key} ${column.name}`, column.fresh(row)) : ""}`}>${column.cell(row)}</td>`)}
     </tr>`;
   }
 
@@ -96,7 +96,7 @@ export class Table extends HTMLElement {
   }
 
   press = (/** @type {KeyboardEvent} */ event) => {
-    if (event.target !== this || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (/** @type {Element} */ (event.target).localName !== "table" || event.ctrlKey || event.metaKey || event.altKey) return;
     const at = this.rows.findIndex((row) => this.key(row) === this.selected);
     const step = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1, PageDown: 15, PageUp: -15, Home: -1e9, End: 1e9 }[event.key];
     if (step !== undefined && this.rows.length) {

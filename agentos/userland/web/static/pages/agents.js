@@ -6,12 +6,12 @@ import { adjust, route } from "../core/route.js";
 import { signal } from "../core/signals.js";
 import { ACTIONS, actionButton, asked, confirmation } from "../parts/actions.js";
 import { cores } from "../parts/cpu.js";
-import { bytes, cutMiddle, elapsed, number, plural, visible } from "../parts/format.js";
+import { bytes, cutMiddle, number, plural, visible } from "../parts/format.js";
 import { openSpawn } from "../parts/forms.js";
 import { matcher } from "../parts/filter.js";
 import { stateTag } from "../parts/state.js";
 import { sortRows } from "../parts/table.js";
-import { reason, since } from "./overview.js";
+import { begun, reason, since } from "./overview.js";
 
 /** @typedef {Record<string, any>} Row */
 
@@ -21,12 +21,12 @@ const marked = signal(/** @type {Set<string>} */ (new Set()));
 const COLUMNS = [
   { name: "name", title: "Name", width: "22%", sort: (row) => row.name, cell: (row) => visible(cutMiddle(row.name, 64)) },
   { name: "state", fresh: (row) => row.state, title: "State", width: "130px", sort: (row) => row.state, cell: (row) => stateTag(row.state) },
-  { name: "for", least: 420, title: "For", width: "84px", numeric: true, sort: (row) => -row.since_ms, cell: (row) => (row.state === "backing_off" ? since(row).replace("starts ", "") : elapsed(row.since_ms)) },
+  { name: "for", least: 420, title: "For", width: "84px", numeric: true, sort: (row) => -(begun(row) ?? 0), cell: (row) => since(row).replace("starts ", "") },
   { name: "cpu", least: 480, title: "CPU", width: "64px", numeric: true, sort: (row) => cores(row), cell: (row) => row.running ? number(cores(row), 2) : "–" },
   { name: "memory", title: "Memory", width: "72px", numeric: true, sort: (row) => row.memory_bytes, cell: (row) => bytes(row.memory_bytes) },
   { name: "restarts", least: 560, fresh: (row) => row.restarts, title: "Restarts", width: "84px", numeric: true, sort: (row) => row.restarts, cell: (row) => number(row.restarts) },
-  { name: "supervisor", least: 860, title: "Supervisor", width: "16%", sort: (row) => row.supervisor, cell: (row) => visible(row.supervisor) },
-  { name: "reason", least: 640, title: "Last end", sort: (row) => row.end, cell: (row) => (row.end || row.stopped_by || row.health ? reason(row) : "") },
+  { name: "supervisor", least: 900, title: "Supervisor", width: "16%", sort: (row) => row.supervisor, cell: (row) => visible(row.supervisor) },
+  { name: "reason", least: 760, title: "Last end", sort: (row) => row.end, cell: (row) => (row.end || row.stopped_by || row.health ? reason(row) : "") },
 ];
 const NARROW = 640; // pixels
 

@@ -43,12 +43,19 @@ export function reason(row) {
   return [stopped, visible(row.end ?? "")].filter(Boolean).join(", ") || "no reason known";
 }
 
+/** When its present state began, in milliseconds since the epoch; null if no event that is known says so. @param {Record<string, any>} row */
+export function begun(row) {
+  if (row.state === "running") return row.since_ms;
+  const event = events.get().findLast((one) => one.type === "AGENT_STATE" && one.data.name === row.name);
+  return event && event.data.state === row.state ? event.at * 1000 : null;
+}
+
 /** When a program in backoff starts again, as far as it is known; else for how long the state has lasted. @param {Record<string, any>} row */
 export function since(row) {
-  if (row.state !== "backing_off") return elapsed(row.since_ms);
-  const planned = events.get().findLast((event) => event.type === "AGENT_RESTARTING" && event.data.name === row.name);
+  const planned = row.state === "backing_off" ? events.get().findLast((event) => event.type === "AGENT_RESTARTING" && event.data.name === row.name) : null;
   const left = planned ? countdown(planned.at + planned.data.delay) : "";
-  return left ? `starts in ${left}` : elapsed(row.since_ms);
+  const began = begun(row);
+  return left ? `starts in ${left}` : began === null ? "" : elapsed(began);
 }
 
 export function overview() {

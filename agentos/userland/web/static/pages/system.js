@@ -48,7 +48,7 @@ function sessionTable(why) {
   const reply = known.get();
   if (!reply) return null;
   return html`<table class="list-table block"><thead><tr><th>session</th><th>rights</th><th>since</th><th class="spare">browser</th><th><span class="hidden-text">end it</span></th></tr></thead><tbody>${reply.sessions.map((/** @type {Row} */ one) => html`<tr>
-    <td>web:${one.id}${one.id === reply.own ? " (this one)" : ""}</td><td>${one.level === "readonly" ? "read-only" : "operator"}</td><td>${exactTime(one.started)}</td><td class="muted spare">${visible(one.browser)}</td>
+    <td>web:${one.id}${one.id === reply.own ? " (this one)" : ""}</td><td class="word">${one.level === "readonly" ? "read-only" : "operator"}</td><td>${exactTime(one.started)}</td><td class="muted spare">${visible(one.browser)}</td>
     <td class="number"><button disabled=${Boolean(why) || one.id === reply.own} title=${why} @click=${() => loadSessions(one.id)}>revoke</button></td></tr>`)}</tbody></table>`;
 }
 

@@ -141,7 +141,10 @@ class Plot {
       }
       const [x, y] = [this.x(drawing.at[index]), this.y(value)];
       if (open) context.lineTo(x, y);
-      else context.moveTo(x, y);
+      else {
+        context.moveTo(x, y);
+        context.lineTo(x + 0.5, y); // one value alone is a dot
+      }
       open = true;
     });
     context.stroke();

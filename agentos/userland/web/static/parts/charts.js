@@ -39,8 +39,14 @@ export function charts(agent, figures = agent === null ? OF_KERNEL : OF_AGENT) {
   const history = metrics.history;
   if (!history?.at?.length) return null;
   const found = figures.map((figure) => draw(figure, metrics, history)).filter(Boolean);
-  return html`<section aria-label="charts"><div class="heading"><h2 class="label">Last ${duration(1000 * Math.round(history.at[history.at.length - 1] - history.at[0]))}</h2>
+  return html`<section aria-label="charts"><div class="heading"><h2 class="label">Last ${covered(history.at)}</h2>
     <div class="windows" role="group" aria-label="window of the charts">${WINDOWS.map((one) => html`<button aria-pressed=${String(one === seconds)} @click=${() => shownSeconds.set(one)}>${one / 60} min</button>`)}</div></div><div class="charts">${found}</div></section>`;
+}
+
+/** For how long there are samples, in words. @param {number[]} at */
+function covered(at) {
+  const seconds = Math.round(at[at.length - 1] - at[0]);
+  return seconds < 60 ? `${seconds} s` : duration(seconds * 1000);
 }
 
 /** @param {Figure} figure @param {Row} metrics @param {Row} history */

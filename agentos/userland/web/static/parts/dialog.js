@@ -14,6 +14,7 @@ export function openDialog(label) {
   dialog.addEventListener("click", (event) => {
     if (event.target === dialog) dialog.close();
   });
+  addEventListener("hashchange", () => dialog.close(), { once: true });
   dialog.showModal();
   return dialog;
 }

@@ -32,6 +32,7 @@ export function describe(data) {
 
 /** @param {string} key @param {any} value */
 function shown(key, value) {
+  if (key.endsWith("_at") && typeof value === "number") return timeOfDay(value);
   if (key === "delay") return duration(value * 1000);
   if (["pid", "id"].includes(key)) return String(value);
   if (typeof value === "number") return number(value, Number.isInteger(value) ? 0 : 2);

@@ -49,7 +49,8 @@ function two(seconds, large, word, small, other) {
 /** How long ago, in whole seconds, so that it changes once a second. @param {number} ms since the epoch */
 export function elapsed(ms) {
   clock.get();
-  return duration(Math.max(1000, Math.floor((now() - ms) / 1000) * 1000));
+  const seconds = Math.max(0, Math.floor((now() - ms) / 1000));
+  return seconds < 60 ? `${seconds}s` : duration(seconds * 1000);
 }
 
 /** `00:12` until a time; "" if it has passed. @param {number} seconds since the epoch */

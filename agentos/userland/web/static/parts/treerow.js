@@ -74,11 +74,11 @@ export function agentRow(line, height, time, mark) {
   const { node, agent } = line;
   const row = agent ?? node;
   const used = agent?.running ? cores(agent) : null;
-  return html`<span class="first">${guides(line, height)}<span class="cut" title=${visible(node.name)}>${visible(cutMiddle(node.name, 48))}</span></span>
+  return html`<span class="first">${guides(line, height)}<span class="cut" title=${visible(node.name)}>${visible(cutMiddle(node.name, 48))}</span>${mark}</span>
     <span class=${fresh(`tree ${node.id} state`, row.state)}>${stateTag(row.state)}</span>
     <span class="muted number">${time}</span>
     <span class="use" title="cpu, of one core">${bar(used, 1)}<span class="muted">${number(used, 2)}</span></span>
     <span class="muted number">${bytes(agent?.memory_bytes)}</span>
     <span class=${`muted cut ${fresh(`tree ${node.id} restarts`, row.restarts)}`}>${row.restarts ? plural(row.restarts, "restart") : ""}</span>
-    <span class="cut muted">${mark} ${agent && row.state !== "running" ? visible(agent.end ?? "") : ""}</span>`;
+    <span class="cut muted">${agent && row.state !== "running" ? visible(agent.end ?? "") : ""}</span>`;
 }

@@ -28,12 +28,12 @@ export function panel(name, whole) {
   const tab = route.get().params.tab ?? "now";
   const place = `panel ${name}`;
   if (!row) {
-    return html`<aside class="panel" aria-label=${name}><header><div class="line title"><h2 class="cut">${visible(name)}</h2>${closer(name, whole)}</div></header>
+    return html`<aside class="panel" aria-label=${name}><header><div class="line title"><h2>${visible(name)}</h2>${closer(name, whole)}</div></header>
       <div class="body"><p class="muted">${kernel.get() ? "There is no agent of this name now." : ""}</p></div></aside>`;
   }
   return html`<aside class="panel" aria-label=${`agent ${name}`}>
     <header>
-      <div class="line title"><h2 class="cut" title=${visible(name)}>${visible(name)}</h2>${closer(name, whole)}</div>
+      <div class="line title"><h2>${visible(name)}</h2>${closer(name, whole)}</div>
       <div class="line">${stateTag(row.state)}<span class="muted">${since(row)}</span></div>
       <div class="line">${possible(row).map((action) => actionButton(action, [name], place))}</div>
       ${confirmation(place)}
@@ -80,9 +80,9 @@ function present(row, reply) {
   return html`
     ${row.end || row.stopped_by ? html`<section><h3>Why it ended last</h3><p>${reason(row)}</p></section>` : null}
     <section>${facts([
-      ["memory", html`<span>${bar(row.memory_bytes, reply.limits?.memory)} ${bytes(row.memory_bytes)} of ${bytes(reply.limits?.memory)}</span>`],
-      ["cpu", html`<span>${bar(cores(row), (reply.limits?.cpu_quota ?? 0) / 100000)} ${number(cores(row), 2)} of ${number((reply.limits?.cpu_quota ?? 0) / 100000, 1)} cores</span>`],
-      ["processes", `${number(reply.usage?.pids)} of ${number(reply.limits?.max_pids)}`],
+      ["memory", html`<span>${bar(row.memory_bytes, reply.limits?.memory)} ${bytes(row.memory_bytes)}${most(reply.limits?.memory, bytes)}</span>`],
+      ["cpu", html`<span>${bar(cores(row), (reply.limits?.cpu_quota ?? 0) / 100000)} ${number(row.running ? cores(row) : null, 2)} cores${most(reply.limits?.cpu_quota, (quota) => number(quota / 100000, 1))}</span>`],
+      ["processes", `${number(reply.usage?.pids)}${most(reply.limits?.max_pids, number)}`],
       ["pid", reply.pid],
       ["restarts", number(row.restarts)],
       ["supervisor", html`<a class="text" href=${link("tree", { agent: row.name })}>${visible(row.supervisor)}</a>`],
@@ -92,6 +92,11 @@ function present(row, reply) {
     ])}</section>
     ${charts(row.id)}
     ${model(reply.llm)}`;
+}
+
+/** What a limit allows, in words. @param {number|null|undefined} limit @param {(value: number) => string} format */
+function most(limit, format) {
+  return limit ? ` of ${format(limit)}` : ", no limit";
 }
 
 /** @param {Row|undefined} llm */

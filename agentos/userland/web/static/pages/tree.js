@@ -69,17 +69,18 @@ function walk(node, path, depth, rails, last, bracket, lines, rows) {
   lines.push({ key, depth, node, agent, last, rails, bracket, shut });
   if (shut) return;
   const together = node.strategy === "one_for_all" || node.strategy === "rest_for_one";
+  const selected = route.get().params.agent; // is never folded
   const children = node.children ?? [];
   const inner = depth ? [...rails, !last] : [];
   const groups = opened.get().has(key) ? children.map((/** @type {Row} */ child) => [child]) : fold(children);
   groups.forEach((/** @type {Row[]} */ group, /** @type {number} */ index) => {
     const isLast = index === groups.length - 1;
     const place = !together ? "" : groups.length === 1 ? "only" : !index ? "first" : isLast ? "last" : "middle";
-    if (group.length > 1) {
+    if (group.length > 1 && !group.some((child) => child.name === selected)) {
       const folded = group.map((child) => rows.get(child.id) ?? child);
       lines.push({ key: `${key}/*${group[0].name}`, depth: depth + 1, node: { type: "fold", name: stem(group[0].name), parent: key }, folded, last: isLast, rails: inner, bracket: place });
     } else {
-      walk(group[0], key, depth + 1, inner, isLast, place, lines, rows);
+      group.forEach((child, position) => walk(child, key, depth + 1, inner, isLast && position === group.length - 1, place, lines, rows));
     }
   });
 }
@@ -117,10 +118,17 @@ function row(line, index, height, current, { given, path }) {
 function strip(lines, height) {
   if (lines.length < 40) return null;
   const each = Math.min(3, height / lines.length);
-  const marks = lines.map((line, index) => ({ state: line.agent?.state ?? "running", y: index * each })).filter((mark) => mark.state !== "running");
+  const marks = lines.map((line, index) => ({ state: worstState(line), y: index * each })).filter((mark) => mark.state !== "running");
   const path = (/** @type {string} */ colour) => marks.filter((mark) => stateColour(mark.state) === colour).map((mark) => `M0 ${mark.y}h16`).join("");
   return html`<svg class="strip" width="20" height=${height} aria-hidden="true" @click=${(/** @type {any} */ event) => { event.currentTarget.closest(".tree").scrollTop = (event.offsetY / each) * ROW() - height / 2; }}>
     <path d=${path("bad")} stroke="var(--bad)" stroke-width="3" /><path d=${path("warn")} stroke="var(--warn)" stroke-width="3" /><path d=${path("idle") + path("info")} stroke="var(--idle)" stroke-width="3" /></svg>`;
+}
+
+/** Of an agent, or of those that are folded into the line. @param {Line} line */
+function worstState({ agent, folded }) {
+  if (!folded) return agent?.state ?? "running";
+  const states = new Set(folded.map((one) => one.state));
+  return ["failed", "backing_off"].find((state) => states.has(state)) ?? "running";
 }
 
 function scrolled(/** @type {any} */ event) {

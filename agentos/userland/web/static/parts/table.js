@@ -6,6 +6,7 @@ import { fresh } from "./fresh.js";
 /** @typedef {Record<string, any>} Row */
 /** @typedef {{name: string, title: string, width?: string, numeric?: boolean, sort?: (row: Row) => any, least?: number, fresh?: (row: Row) => unknown, cell: (row: Row) => unknown}} Column */
 
+const byNumber = new Intl.Collator("en", { numeric: true }); // worker-2 before worker-10
 const BESIDE = 10; // rows kept above and below the view
 
 /** Properties, set together as `view`: columns, rows, sort ("name" or "-name"), key(row), selected, marked, onsort(name), onselect(key), onmark(keys).
@@ -134,6 +135,6 @@ export function sortRows(rows, columns, sort) {
     if (a === b) return 0;
     if (a === null || a === undefined) return 1;
     if (b === null || b === undefined) return -1;
-    return sign * (a < b ? -1 : 1);
+    return sign * (typeof a === "string" && typeof b === "string" ? byNumber.compare(a, b) : a < b ? -1 : 1);
   });
 }

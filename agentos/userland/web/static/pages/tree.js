@@ -159,7 +159,7 @@ function press(event, lines, given) {
   const branch = line && line.node.type !== "agent";
   const isOpen = branch && line.node.type === "supervisor" && !line.shut;
   const step = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1, Home: -1e9, End: 1e9 }[event.key];
-  if (step !== undefined) moveTo(lines, at < 0 ? 0 : at + step, event);
+  if (step !== undefined) moveTo(lines, at < 0 && step < lines.length ? 0 : at + step, event);
   else if (event.key === "ArrowRight" && branch) isOpen ? moveTo(lines, at + 1, event) : toggle(line);
   else if (event.key === "ArrowLeft" && isOpen) toggle(line);
   else if (event.key === "ArrowLeft" && line) moveTo(lines, lines.findLastIndex((one, index) => index < at && one.depth < line.depth), event);

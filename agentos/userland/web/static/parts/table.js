@@ -101,7 +101,7 @@ export class Table extends HTMLElement {
     const at = this.rows.findIndex((row) => this.key(row) === this.selected);
     const step = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1, PageDown: 15, PageUp: -15, Home: -1e9, End: 1e9 }[event.key];
     if (step !== undefined && this.rows.length) {
-      const next = Math.max(0, Math.min(this.rows.length - 1, at < 0 ? 0 : at + step));
+      const next = Math.max(0, Math.min(this.rows.length - 1, at < 0 && step < this.rows.length ? 0 : at + step));
       this.onpick?.(this.key(this.rows[next]), false);
       this.reveal(next);
     } else if (event.key === "x" && at >= 0 && this.marked) {

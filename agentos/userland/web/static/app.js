@@ -96,7 +96,7 @@ function navigation() {
   const attentive = attention().length;
   return Object.entries(PAGES).map(([page, { word, icon, minor }]) => {
     const count = page === "overview" ? attentive : page === "approvals" ? approvals.get().length : 0;
-    return html`<a href=${link(page)} class=${minor ? "minor" : ""} aria-current=${page === now ? "page" : null}>
+    return html`<a href=${link(page)} title=${word} class=${minor ? "minor" : ""} aria-current=${page === now ? "page" : null}>
       <svg width="16" height="16" aria-hidden="true"><path d=${icon} fill="none" stroke="currentColor" stroke-width="1.5" /></svg><span class="word">${word}</span>${count ? html`<span class="count">${count}</span>` : null}</a>`;
   }).concat(html`<a href="#/more" class="only-narrow" aria-current=${now === "more" ? "page" : null}><svg width="16" height="16" aria-hidden="true"><path d="M3 8h.1M8 8h.1M13 8h.1" stroke="currentColor" stroke-width="2.5" stroke-linecap="round" /></svg><span class="word">More</span></a>`);
 }

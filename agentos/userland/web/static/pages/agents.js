@@ -6,7 +6,7 @@ import { adjust, route } from "../core/route.js";
 import { signal } from "../core/signals.js";
 import { ACTIONS, actionButton, asked, confirmation } from "../parts/actions.js";
 import { cores } from "../parts/cpu.js";
-import { bytes, cutMiddle, number, plural, visible } from "../parts/format.js";
+import { bytes, clock, cutMiddle, number, plural, visible } from "../parts/format.js";
 import { openSpawn } from "../parts/forms.js";
 import { matcher } from "../parts/filter.js";
 import { stateTag } from "../parts/state.js";
@@ -30,12 +30,15 @@ const COLUMNS = [
 ];
 const NARROW = 640; // pixels
 
+/** The columns that fit into a width: the same array as long as that stays. */
+let fitting = { width: -1, columns: COLUMNS };
+
 export function agentsPage() {
   const { params } = route.get();
   const all = [...agents.get().values()];
   const { test, problem } = matcher(params.filter ?? "");
   const width = document.getElementById("main")?.clientWidth ?? innerWidth;
-  const columns = COLUMNS.filter((column) => (column.least ?? 0) <= width).map((column) => (column.name === "name" && width < NARROW ? { ...column, width: undefined } : column));
+  if (fitting.width !== width) fitting = { width, columns: COLUMNS.filter((column) => (column.least ?? 0) <= width).map((column) => (column.name === "name" && width < NARROW ? { ...column, width: undefined } : column)) };
   const rows = sortRows(all.filter(test), COLUMNS, params.sort ?? "name");
   const names = rows.filter((row) => marked.get().has(row.name)).map((row) => row.name);
   return html`
@@ -50,7 +53,7 @@ export function agentsPage() {
       <button class="quiet" @click=${() => marked.set(new Set())}>none</button></div>` : null}
     ${asked.get()?.place === "agents" ? confirmation("agents") : null}
     ${all.length ? html`<os-table .view=${{
-        label: "agents", columns, rows, key: (/** @type {Row} */ row) => row.name, sort: params.sort ?? "name", selected: params.agent ?? null, marked: marked.get(),
+        label: "agents", stamp: clock.get(), columns: fitting.columns, rows, key: (/** @type {Row} */ row) => row.name, sort: params.sort ?? "name", selected: params.agent ?? null, marked: marked.get(),
         onsort: (/** @type {string} */ sort) => adjust({ sort }, true),
         onpick: (/** @type {string} */ name, /** @type {boolean} */ open) => (open ? (location.hash = `#/agent?agent=${encodeURIComponent(name)}`) : adjust({ agent: name }, Boolean(params.agent))),
         onmark: (/** @type {Set<string>} */ keys) => marked.set(keys),

@@ -6,6 +6,7 @@ import { signal, effect } from "../core/signals.js";
 /** @typedef {{at: number[], series: Series[], limit?: number|null, format: (value: number) => string, label: string}} Drawing */
 
 const COLOURS = ["--info", "--accent", "--warn", "--idle"];
+const GAP_SECONDS = 12; // the kernel samples every five: in between the agent did not run
 const PAD = { left: 4, right: 4, top: 4, bottom: 4 };
 /** The time under the pointer, on all charts of a page. */
 export const crosshair = signal(/** @type {number|null} */ (null));
@@ -139,6 +140,7 @@ class Plot {
         open = false;
         return;
       }
+      if (drawing.at[index] - drawing.at[index - 1] > GAP_SECONDS) open = false;
       const [x, y] = [this.x(drawing.at[index]), this.y(value)];
       if (open) context.lineTo(x, y);
       else {

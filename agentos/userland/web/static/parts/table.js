@@ -9,12 +9,14 @@ import { fresh } from "./fresh.js";
 const byNumber = new Intl.Collator("en", { numeric: true }); // worker-2 before worker-10
 const BESIDE = 10; // rows kept above and below the view
 
-/** Properties, set together as `view`: columns, rows, sort ("name" or "-name"), key(row), selected, marked, onsort(name), onselect(key), onmark(keys).
- * Rows of the same object are not made again. */
+/** Properties, set together as `view`: columns, rows, sort ("name" or "-name"), key(row), selected, marked, onsort(name), onpick(key, open), onmark(keys).
+ * A row is described anew when it is another object, or `stamp`, `columns` or its marks have changed: scrolling is cheap. */
 export class Table extends HTMLElement {
   /** @type {Column[]} */ columns = [];
   /** @type {Row[]} */ rows = [];
   sort = "";
+  stamp = 0;
+  /** @type {WeakMap<Row, {seen: unknown[], template: import("../core/html.js").Template}>} */ described = new WeakMap();
   label = "";
   /** @type {(row: Row) => string} */ key = (row) => String(row.id);
   /** @type {string|null} */ selected = null;
@@ -81,6 +83,16 @@ export class Table extends HTMLElement {
   /** @param {Row} row @param {number} index */
   line(row, index) {
     const key = this.key(row);
+    const seen = [this.stamp, this.columns, index, key === this.selected, this.marked?.has(key)];
+    const before = this.described.get(row);
+    if (before && seen.every((one, at) => one === before.seen[at])) return before.template;
+    const template = this.describe(row, key, index);
+    this.described.set(row, { seen, template });
+    return template;
+  }
+
+  /** @param {Row} row @param {string} key @param {number} index */
+  describe(row, key, index) {
     const mark = this.marked
       ? html`<td><input type="checkbox" tabindex="-1" aria-label=${`select ${row.name}`} .checked=${this.marked.has(key)} @click=${(/** @type {Event} */ event) => { event.stopPropagation(); this.toggle(key); }}></td>`
       : null;

@@ -46,7 +46,7 @@ export function charts(agent, figures = agent === null ? OF_KERNEL : OF_AGENT) {
 /** For how long there are samples, in words. @param {number[]} at */
 function covered(at) {
   const seconds = Math.round(at[at.length - 1] - at[0]);
-  return seconds < 60 ? `${seconds} s` : duration(seconds * 1000);
+  return seconds < 60 ? `${seconds}s` : duration(seconds * 1000);
 }
 
 /** @param {Figure} figure @param {Row} metrics @param {Row} history */

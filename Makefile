@@ -6,6 +6,7 @@ READY := $(VENV)/ready
 # What ruff's ASYNC rules lack: a Cancelled that is swallowed, an await in a finally that cancellation interrupts, ...
 ASYNC_RULES := ASYNC101,ASYNC102,ASYNC103,ASYNC104,ASYNC105,ASYNC106,ASYNC111,ASYNC112,ASYNC118,ASYNC120,ASYNC300
 RUN_READY := $(VENV)/run-ready
+TSC := $(VENV)/node/node_modules/.bin/tsc
 # Three workers, as a test waits for a third of its time, get whole files; tests that measure time, or need both cores,
 # run after them. Both stages always run.
 define PYTEST
@@ -13,7 +14,7 @@ define PYTEST
   $(BIN)/python -m pytest -m alone $(1) && exit $$status
 endef
 
-.PHONY: help demo dashboard test night proof security check format generate bench stages cover docs roads clean
+.PHONY: help demo dashboard test night proof security check check-pages format generate bench stages cover docs roads clean
 
 help:
 	@echo "make demo      set up, then show isolation and supervision, offline"
@@ -22,7 +23,7 @@ help:
 	@echo "make night     all tests, at random and with more rounds"
 	@echo "make proof     kill the kernel fifty times under load: nothing acknowledged is lost"
 	@echo "make security  set up, then run the attacks alone"
-	@echo "make check     ruff, mypy, import-linter, flake8-async"
+	@echo "make check     ruff, mypy, import-linter, flake8-async, TypeScript over the dashboard"
 	@echo "make generate  write the SDK's methods anew, from agentos_sdk/calls and sdk/client_methods.py"
 	@echo "make bench     measure speed against a C floor (docs/reference/speed.md); ROW=spawn: only such rows"
 	@echo "make stages    where the time of a SPAWN, READ and EXEC goes (docs/how-to/find-out-what-is-slow.md)"
@@ -72,6 +73,15 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/flake8-async --enable $(ASYNC_RULES) `git ls-files 'agentos/*.py' 'supervisors/*.py' 'sdk/*.py' ':!agentos/sandbox/inside' ':!agentos/attacks/inside'`
+	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory check-pages; \
+	  else echo "SKIPPED: the types of the dashboard's modules weren't checked, as npm isn't installed (apt-get install npm)"; fi
+
+$(TSC):
+	@echo "setting up $(VENV)/node: TypeScript, from npm"
+	@npm install --prefix $(VENV)/node --silent --no-audit --no-fund --no-save typescript@5
+
+check-pages: $(TSC)
+	$(TSC) --project agentos/userland/web
 
 generate: $(READY)
 	$(BIN)/python sdk/generate_clients.py

@@ -2,12 +2,13 @@
 
 import os
 import shutil
+import socket
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.kernel import Kernel, running
+from tests.support.kernel import Kernel, running, until
 from tests.web.conftest import link_of
 
 if TYPE_CHECKING:
@@ -16,12 +17,18 @@ if TYPE_CHECKING:
 PAGES = ("overview", "agents", "tree", "trace", "model", "approvals", "events", "audit", "system")
 HOSTILE = "<img src=x onerror=alert(1)>"
 CONFIGURATION = """[dashboard]
-listen = "127.0.0.1:18474"
+listen = "127.0.0.1:PORT"
 [permissions.asker.ask]
 commands = ["touch *"]
 [[supervisor.children]]
 name = "steady"
 command = ["sleep", "1000"]
+permissions = "asker"
+[[supervisor.children]]
+name = "hopeless"
+command = ["false"]
+max_restarts = 0
+on_give_up = "fail"
 [[supervisor.children]]
 name = "crasher"
 command = ["sh", "-c", "echo '<b>bold</b> \\u001b[31mred' >&2; exit 3"]
@@ -54,9 +61,16 @@ def find_chromium() -> str:
 
 
 @pytest.fixture(scope="module")
-def kernel() -> Iterator[Kernel]:
+def port() -> int:
+    """A free port: the kernel that is started again in its state directory listens there once more."""
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return int(sock.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def kernel(port: int) -> Iterator[Kernel]:
     find_chromium()
-    with running(CONFIGURATION) as started:
+    with running(CONFIGURATION.replace("PORT", str(port))) as started:
         yield started
 
 
@@ -76,7 +90,7 @@ def chromium(kernel: Kernel) -> Iterator[Any]:
 
 
 @pytest.fixture
-def open_page(kernel: Kernel, chromium: Any) -> Iterator[Open]:
+def open_page(kernel: Kernel, port: int, chromium: Any) -> Iterator[Open]:
     """``open_page("agents?filter=x", width=390)``: a page that is shown; nothing may be said on its console."""
     opened: list[Any] = []
     said: list[str] = []
@@ -86,7 +100,7 @@ def open_page(kernel: Kernel, chromium: Any) -> Iterator[Open]:
         page.on("console", lambda message: said.append(message.text))
         page.on("pageerror", lambda error: said.append(str(error)))
         page.set_viewport_size({"width": width, "height": 800})
-        page.goto(f"http://127.0.0.1:18474/#/{target}")
+        page.goto(f"http://127.0.0.1:{port}/#/{target}")
         page.locator("#status", has_text="kernel up").wait_for(state="attached")
         opened.append(page)
         return page
@@ -173,14 +187,145 @@ def test_the_filter_is_in_the_url_and_back_works(open_page: Open) -> None:
 
     page.keyboard.press("/")
     page.keyboard.type("state:running one")
-    page.get_by_text("1 of 4 agents").wait_for()
+    page.get_by_text("1 of 5 agents").wait_for()
     assert "filter=state" in page.url
     page.keyboard.press("Escape")
     page.keyboard.press("g")
     page.keyboard.press("t")
     page.get_by_role("tree").wait_for()
     page.go_back()
-    page.get_by_text("1 of 4 agents").wait_for()
+    page.get_by_text("1 of 5 agents").wait_for()
+
+
+def test_rows_of_the_table_are_reached_opened_marked_and_left_by_keys(open_page: Open) -> None:
+    page = open_page("agents")
+
+    page.keyboard.press("j")
+    page.locator('tr[aria-selected="true"]', has_text="crasher").wait_for()
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    page.locator(".panel h2", has_text="one").wait_for()
+    page.keyboard.press("x")
+    page.get_by_text("1 agent marked").wait_for()
+    assert page.evaluate("document.activeElement.matches(':focus-visible')")
+    page.keyboard.press("Shift+R")
+    page.get_by_role("alertdialog").wait_for()
+    page.wait_for_function("document.activeElement.closest('.confirm') !== null")
+    page.keyboard.press("Escape")
+    page.get_by_role("alertdialog").wait_for(state="detached")
+    page.wait_for_function("document.activeElement.role === 'grid'")
+    page.keyboard.press("Escape")
+    page.locator(".panel").wait_for(state="detached")
+
+
+def test_the_tree_is_walked_closed_and_opened_by_keys(open_page: Open) -> None:
+    page = open_page("tree")
+    page.get_by_role("treeitem", name="pair").wait_for()
+
+    page.get_by_role("tree").focus()
+    page.keyboard.press("End")
+    page.locator(".node.current", has_text="two").wait_for()
+    page.keyboard.press("ArrowLeft")
+    page.locator(".node.current", has_text="pair").wait_for()
+    page.keyboard.press("ArrowLeft")
+    page.get_by_role("treeitem", name="two").wait_for(state="detached")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    page.locator(".node.current", has_text="one").wait_for()
+    page.keyboard.press("Enter")
+    page.locator(".panel h2", has_text="one").wait_for()
+
+
+def test_a_supervisor_that_gave_up_has_a_chip_until_it_was_looked_at(open_page: Open) -> None:
+    page = open_page("tree")
+
+    row = page.get_by_role("treeitem", name="hopeless")
+    row.get_by_text("escalated").wait_for()
+    row.click()
+    row.get_by_text("escalated").wait_for(state="detached")
+
+
+def test_the_focus_returns_after_a_dialog(open_page: Open) -> None:
+    page = open_page("agents")
+    page.locator("#filter").focus()
+
+    page.keyboard.press("Control+k")
+    page.get_by_role("combobox").wait_for()
+    page.keyboard.press("Escape")
+    page.get_by_role("dialog").wait_for(state="detached")
+    assert page.evaluate("document.activeElement.id") == "filter"
+
+
+def test_a_refused_spawn_says_why_at_the_field_and_a_right_one_is_shown(open_page: Open, kernel: Kernel) -> None:
+    page = open_page("agents")
+
+    page.get_by_role("button", name="spawn").click()
+    form = page.get_by_role("dialog")
+    form.get_by_label("name", exact=False).first.fill("steady")
+    form.get_by_label("command").fill("sh -c 'echo \"two words\"; exec sleep 100'")
+    form.get_by_role("button", name="spawn").click()
+    form.locator("label", has_text="name").first.get_by_text("'steady' is taken").wait_for()
+    form.get_by_label("name", exact=False).first.fill("late")
+    form.get_by_label("memory").fill("much")
+    form.get_by_role("button", name="spawn").click()
+    form.locator("label", has_text="memory").get_by_text("expected a size").wait_for()
+    form.get_by_label("memory").fill("64M")
+    form.get_by_role("button", name="spawn").click()
+    page.locator(".panel h2", has_text="late").wait_for()
+    with kernel.client() as client:
+        assert client.inspect("late")["limits"]["memory"] == 64 << 20
+        client.kill("late")
+
+
+def test_a_message_is_sent_to_the_mailbox_of_an_agent(open_page: Open, kernel: Kernel) -> None:
+    page = open_page("agents?agent=steady&tab=send")
+
+    page.get_by_label("message to its mailbox").fill('{"hello": 1}')
+    page.get_by_role("button", name="send").click()
+    page.get_by_text("send: steady: in its mailbox").wait_for()
+    with kernel.client() as client:
+        until(lambda: client.metrics()["metrics"]["kernel"]["waiting"]["mailboxes"] == 1, "the message waits")
+
+
+def test_rules_are_shown_as_lines_and_one_is_explained(open_page: Open) -> None:
+    page = open_page("agents?agent=steady&tab=rights")
+
+    page.get_by_role("row", name="ask commands touch").wait_for()
+    page.get_by_label("call", exact=True).select_option("EXEC")
+    page.get_by_label("about").fill("touch x")
+    page.get_by_role("button", name="explain").click()
+    page.locator(".panel [role=status]", has_text="ask").wait_for()
+    page.get_by_text('ask = { commands = ["touch *"] }').wait_for()
+
+
+def test_routine_events_are_hidden_and_counted(open_page: Open) -> None:
+    page = open_page("events")
+
+    button = page.get_by_role("button", name="routine")
+    page.locator(".event", has_text="AGENT_RESTARTING").first.wait_for()
+    assert "hidden" in button.inner_text()
+    assert page.locator(".event", has_text="AGENT_STATE").count() == 0
+    button.click()
+    page.locator(".event", has_text="AGENT_STATE").first.wait_for()
+
+
+def test_only_rows_in_view_are_in_the_document(open_page: Open, kernel: Kernel) -> None:
+    page = open_page("agents")
+    rows = [{"id": 1000 + n, "name": f"w-{n}", "state": "running", "supervisor": "root"} for n in range(5000)]
+
+    page.evaluate(
+        """async (rows) => {
+          const { agents } = await import("/static/core/feed.js");
+          for (const row of rows) agents.peek().set(row.id, row);
+          agents.touch();
+        }""",
+        rows,
+    )
+    page.get_by_text("5,00").wait_for()
+    assert page.locator("os-table tbody tr").count() < 100
+    page.locator("os-table table").focus()
+    page.keyboard.press("End")
+    page.locator('tr[aria-selected="true"]', has_text="w-4999").wait_for()
 
 
 def test_a_page_says_that_the_kernel_is_lost_and_comes_back(open_page: Open, kernel: Kernel) -> None:

@@ -1,27 +1,27 @@
-// The frame: top bar, navigation, page, panel, status line. Each part is drawn again when a value it reads changes.
+// The frame: top bar, navigation, page, panel, status line, keys. All of it is drawn again when a value it reads changes.
 
 import "./parts/chart.js";
 import "./parts/log.js";
 import "./parts/table.js";
 
-import { approvals, connect, connected, kernel, level, lostAt, refusal, restarted } from "./core/feed.js";
+import { agents, approvals, connect, connected, kernel, level, lostAt, refusal, restarted } from "./core/feed.js";
 import { html, render } from "./core/html.js";
-import { link, route } from "./core/route.js";
+import { adjust, go, link, route } from "./core/route.js";
 import { effect } from "./core/signals.js";
-import { listenToKeys } from "./keys.js";
 import { agentsPage } from "./pages/agents.js";
-import { approvalsPage } from "./pages/approvals.js";
+import { approvalKey, approvalsPage } from "./pages/approvals.js";
 import { auditPage } from "./pages/audit.js";
-import { eventsPage } from "./pages/events.js";
+import { eventsPage, toggleFollow } from "./pages/events.js";
 import { modelPage } from "./pages/model.js";
 import { attention, overview } from "./pages/overview.js";
 import { panel } from "./pages/panel.js";
 import { systemPage } from "./pages/system.js";
 import { tracePage } from "./pages/trace.js";
 import { treePage } from "./pages/tree.js";
-import { asked, toastList } from "./parts/actions.js";
+import { asked, possible, toastList } from "./parts/actions.js";
+import { asTable, zoom } from "./parts/charts.js";
 import { clock, elapsed, plural, visible } from "./parts/format.js";
-import { openPalette } from "./parts/palette.js";
+import { openKeys, openPalette, singleKeys } from "./parts/palette.js";
 
 /** @typedef {{word: string, key: string, icon: string, show: () => unknown, minor?: boolean, whole?: boolean}} Page */
 
@@ -53,8 +53,17 @@ effect(() => {
   const waiting = attention().length;
   document.title = `${waiting ? `(${waiting}) ` : ""}${PAGES[route.get().page]?.word ?? "Agent"} · agentos`;
 });
+/** What had the focus before a question was asked. @type {HTMLElement|null} */
+let focusedBefore = null;
 effect(() => {
-  if (asked.get()) requestAnimationFrame(() => /** @type {HTMLElement?} */ (document.querySelector("[data-autofocus]"))?.focus());
+  if (asked.get()) {
+    focusedBefore ??= /** @type {HTMLElement?} */ (document.activeElement);
+    requestAnimationFrame(() => /** @type {HTMLElement?} */ (document.querySelector("[data-autofocus]"))?.focus());
+  } else if (focusedBefore) {
+    const back = focusedBefore.isConnected && focusedBefore !== document.body ? focusedBefore : list();
+    focusedBefore = null;
+    requestAnimationFrame(() => back?.focus());
+  }
 });
 
 function projectName() {
@@ -70,7 +79,7 @@ function topBar() {
     ${waiting ? html`<a class="info" href=${link("approvals")}>${plural(waiting, "approval")}</a>` : null}
     ${level.get() === "readonly" ? html`<span class="chip">read-only</span>` : null}
     <span class="live">${connected.get() ? html`<span class="ok">live</span>` : connected.get() === false ? html`<span class="bad">lost</span>` : ""}</span>
-    <button class="quiet" title="theme" aria-label="theme" @click=${switchTheme}><svg width="16" height="16" aria-hidden="true"><circle cx="8" cy="8" r="6" fill="none" stroke="currentColor" stroke-width="1.5" /><path d="M8 2a6 6 0 0 1 0 12z" fill="currentColor" /></svg></button>`;
+    <button class="quiet" title="theme" aria-label="theme" @click=${switchTheme}><svg width="16" height="16" class="middle" aria-hidden="true"><circle cx="8" cy="8" r="6" fill="none" stroke="currentColor" stroke-width="1.5" /><path d="M8 2a6 6 0 0 1 0 12z" fill="currentColor" /></svg></button>`;
 }
 
 function banner() {
@@ -87,7 +96,7 @@ function navigation() {
   const attentive = attention().length;
   return Object.entries(PAGES).map(([page, { word, icon, minor }]) => {
     const count = page === "overview" ? attentive : page === "approvals" ? approvals.get().length : 0;
-    return html`<a href=${link(page)} class=${minor ? "minor" : ""} aria-current=${page === now ? "page" : null}>
+    return html`<a href=${link(page)} title=${word} class=${minor ? "minor" : ""} aria-current=${page === now ? "page" : null}>
       <svg width="16" height="16" aria-hidden="true"><path d=${icon} fill="none" stroke="currentColor" stroke-width="1.5" /></svg><span class="word">${word}</span>${count ? html`<span class="count">${count}</span>` : null}</a>`;
   }).concat(html`<a href="#/more" class="only-narrow" aria-current=${now === "more" ? "page" : null}><svg width="16" height="16" aria-hidden="true"><path d="M3 8h.1M8 8h.1M13 8h.1" stroke="currentColor" stroke-width="2.5" stroke-linecap="round" /></svg><span class="word">More</span></a>`);
 }
@@ -124,5 +133,86 @@ function switchTheme() {
   localStorage.setItem("agentos-theme", theme);
 }
 
-listenToKeys(Object.fromEntries(Object.entries(PAGES).map(([page, { key }]) => [key, page])));
+/** @type {Record<string, string>} */
+const GO = Object.fromEntries(Object.entries(PAGES).map(([page, { key }]) => [key, page]));
+let going = false;
+
+addEventListener("keydown", (event) => {
+  if (event.key === "k" && (event.ctrlKey || event.metaKey)) {
+    event.preventDefault();
+    return openPalette();
+  }
+  const target = /** @type {HTMLElement} */ (event.target);
+  if (event.key === "Escape") return escape(target);
+  if (event.ctrlKey || event.metaKey || event.altKey || target.closest("input, select, textarea, dialog")) return;
+  if (!singleKeys() && event.key !== "?") return;
+  if (press(event.key) || moveInList(event)) event.preventDefault();
+});
+
+/** @param {HTMLElement} target */
+function escape(target) {
+  if (target.closest("dialog")) return;
+  if (asked.peek()) asked.set(null);
+  else if (target.matches("input")) target.blur();
+  else if (route.peek().page === "agent") history.back();
+  else if (route.peek().params.agent) {
+    adjust({ agent: null, tab: null });
+    list()?.focus();
+  }
+}
+
+/** The rows of this page, which keys move in. @returns {HTMLElement?} */
+function list() {
+  return places.main.querySelector("[role=grid], [role=tree]");
+}
+
+/** Give a key to the rows, if it is one of theirs and the focus isn't there. @param {KeyboardEvent} event */
+function moveInList(event) {
+  const rows = list();
+  const target = /** @type {HTMLElement} */ (event.target);
+  if (!rows || rows.contains(target) || !["j", "k", "x", "ArrowDown", "ArrowUp", "Enter"].includes(event.key)) return false;
+  if (event.key === "Enter" && target !== document.body && target !== places.main) return false;
+  rows.focus();
+  rows.dispatchEvent(new KeyboardEvent("keydown", { key: event.key, bubbles: rows.matches("table") }));
+  return true;
+}
+
+/** @param {string} key @returns {boolean} whether it was one of the page's */
+function press(key) {
+  const { page, params } = route.peek();
+  const wasGoing = going;
+  going = key === "g" && !going;
+  if (wasGoing && GO[key]) {
+    go(GO[key]);
+    return true;
+  }
+  if (page === "approvals" && approvalKey(key)) return true;
+  const actions = /** @type {Record<string, () => void>} */ ({
+    ":": openPalette,
+    "?": openKeys,
+    "/": () => document.getElementById("filter")?.focus(),
+    "[": () => zoom(-1),
+    "]": () => zoom(1),
+    t: () => asTable.set(!asTable.peek()),
+    f: () => (page === "events" ? toggleFollow() : undefined),
+    l: () => params.agent && adjust({ tab: "logs" }),
+    o: () => params.agent && go("agent", params),
+    K: () => question("kill"),
+    R: () => question("restart"),
+    p: () => question("pause"),
+  });
+  if (!actions[key]) return false;
+  actions[key]();
+  return true;
+}
+
+/** Ask whether to act on the selected agent. @param {string} action */
+function question(action) {
+  const name = route.peek().params.agent;
+  const row = [...agents.peek().values()].find((one) => one.name === name);
+  if (!row) return;
+  const chosen = action === "pause" && row.state === "paused" ? "resume" : action;
+  if (possible(row).includes(chosen)) asked.set({ action: chosen, names: [row.name], place: `panel ${row.name}` });
+}
+
 connect();

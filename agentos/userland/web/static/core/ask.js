@@ -1,4 +1,4 @@
-// Cache of replies to calls that pages show; a call is repeated when its reply is too old or forgotten.
+// Replies to calls that a page shows: made once for what the page names, made anew when asked or when they get old.
 
 import { call, connected } from "./feed.js";
 import { signal } from "./signals.js";

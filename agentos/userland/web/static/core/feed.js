@@ -7,6 +7,8 @@ import { signal } from "./signals.js";
 /** @typedef {{onChunk?: (chunk: any) => void, resolve: (reply: Reply) => void}} Waiting */
 
 const RETRY_MS = 1000;
+const MAX_EVENTS = 600;
+const MAX_EVENTS_OF_TYPE = 150;
 const RESTART_SHOWN_MS = 8000;
 
 /** Is null before the first connection, then whether there is one. */
@@ -19,6 +21,8 @@ export const kernel = signal(/** @type {Row|null} */ (null));
 export const approvals = signal(/** @type {Row[]} */ ([]));
 export const events = signal(/** @type {Row[]} */ ([]));
 export const level = signal("unrestricted");
+/** When the last message came, in milliseconds of this browser's clock. */
+export const heardAt = signal(0);
 /** Says that the kernel was started anew, for a while. */
 export const restarted = signal("");
 
@@ -56,6 +60,7 @@ function lose(code, reason) {
 
 /** @param {Row} message */
 function receive(message) {
+  heardAt.set(Date.now());
   if ("snapshot" in message) {
     clockOffset = message.at * 1000 - Date.now();
     showSnapshot(message.snapshot);
@@ -96,7 +101,19 @@ function applyDelta(delta) {
   if (delta.agents) agents.touch();
   if (delta.kernel) kernel.set(delta.kernel);
   if (delta.approvals) approvals.set(delta.approvals);
-  if (delta.events) events.set([...events.peek(), ...delta.events].slice(-500));
+  if (delta.events) events.set(lastOf([...events.peek(), ...delta.events]));
+}
+
+/** At most 600 events, 150 of a type: a flood of one type doesn't push out the others. @param {Row[]} all */
+function lastOf(all) {
+  if (all.length <= MAX_EVENTS) return all;
+  /** @type {Map<string, number>} */
+  const counts = new Map();
+  return all.toReversed().filter((event) => {
+    const count = (counts.get(event.type) ?? 0) + 1;
+    counts.set(event.type, count);
+    return count <= MAX_EVENTS_OF_TYPE;
+  }).slice(0, MAX_EVENTS).reverse();
 }
 
 /** @param {Row} message */

@@ -91,6 +91,8 @@ class Instance {
     const { content, slots } = parse(template.strings);
     this.strings = template.strings;
     this.key = template.key;
+    /** @type {Template|null} */
+    this.shown = null;
     const fragment = /** @type {DocumentFragment} */ (document.importNode(content, true));
     const nodes = slots.map((slot) => slot.path.reduce((/** @type {Node} */ node, index) => node.childNodes[index], fragment));
     this.parts = slots.map((slot, index) => makePart(slot, nodes[index]));
@@ -103,6 +105,8 @@ class Instance {
 
   /** @param {Template} template */
   update(template) {
+    if (template === this.shown) return;
+    this.shown = template;
     this.parts.forEach((part, index) => part(template.values[index]));
   }
 

@@ -1,4 +1,4 @@
-// Signals: values with a list of their readers. An effect runs again, once per frame, after a value that it read changes.
+// Signals: values that know who reads them. An effect runs again, once per frame, after a value that it read has changed.
 
 /** @typedef {{run: () => void, sources: Set<Set<any>>}} Effect */
 

@@ -6,11 +6,12 @@ import { adjust, route } from "../core/route.js";
 import { signal } from "../core/signals.js";
 import { ACTIONS, actionButton, asked, confirmation } from "../parts/actions.js";
 import { cores } from "../parts/cpu.js";
-import { bytes, cutMiddle, elapsed, number, plural, visible } from "../parts/format.js";
+import { bytes, clock, cutMiddle, number, plural, visible } from "../parts/format.js";
+import { openSpawn } from "../parts/forms.js";
 import { matcher } from "../parts/filter.js";
 import { stateTag } from "../parts/state.js";
 import { sortRows } from "../parts/table.js";
-import { reason, since } from "./overview.js";
+import { begun, reason, since } from "./overview.js";
 
 /** @typedef {Record<string, any>} Row */
 
@@ -18,36 +19,41 @@ const marked = signal(/** @type {Set<string>} */ (new Set()));
 
 /** @type {import("../parts/table.js").Column[]} */
 const COLUMNS = [
-  { name: "name", title: "Name", width: "22%", sort: (row) => row.name, cell: (row) => visible(cutMiddle(row.name, 40)) },
-  { name: "state", title: "State", width: "130px", sort: (row) => row.state, cell: (row) => stateTag(row.state) },
-  { name: "for", title: "For", width: "84px", numeric: true, sort: (row) => -row.since_ms, cell: (row) => (row.state === "backing_off" ? since(row).replace("starts ", "") : elapsed(row.since_ms)) },
-  { name: "cpu", title: "CPU", width: "64px", numeric: true, sort: (row) => cores(row), cell: (row) => number(cores(row), 2) },
+  { name: "name", title: "Name", width: "22%", sort: (row) => row.name, cell: (row) => visible(cutMiddle(row.name, 64)) },
+  { name: "state", fresh: (row) => row.state, title: "State", width: "130px", sort: (row) => row.state, cell: (row) => stateTag(row.state) },
+  { name: "for", least: 420, title: "For", width: "84px", numeric: true, sort: (row) => -(begun(row) ?? 0), cell: (row) => since(row).replace("starts ", "") },
+  { name: "cpu", least: 480, title: "CPU", width: "64px", numeric: true, sort: (row) => cores(row), cell: (row) => row.running ? number(cores(row), 2) : "–" },
   { name: "memory", title: "Memory", width: "72px", numeric: true, sort: (row) => row.memory_bytes, cell: (row) => bytes(row.memory_bytes) },
-  { name: "restarts", title: "Restarts", width: "84px", numeric: true, sort: (row) => row.restarts, cell: (row) => number(row.restarts) },
-  { name: "supervisor", title: "Supervisor", width: "16%", sort: (row) => row.supervisor, cell: (row) => visible(row.supervisor) },
-  { name: "reason", title: "Last end", sort: (row) => row.end, cell: (row) => (row.end || row.stopped_by || row.health ? reason(row) : "") },
+  { name: "restarts", least: 560, fresh: (row) => row.restarts, title: "Restarts", width: "84px", numeric: true, sort: (row) => row.restarts, cell: (row) => number(row.restarts) },
+  { name: "supervisor", least: 900, title: "Supervisor", width: "16%", sort: (row) => row.supervisor, cell: (row) => visible(row.supervisor) },
+  { name: "reason", least: 760, title: "Last end", sort: (row) => row.end, cell: (row) => (row.end || row.stopped_by || row.health ? reason(row) : "") },
 ];
-const NARROW = COLUMNS.filter((column) => ["name", "state", "memory"].includes(column.name)).map((column) => (column.name === "name" ? { ...column, width: "50%" } : column));
+const NARROW = 640; // pixels
+
+/** The columns that fit into a width: the same array as long as that stays. */
+let fitting = { width: -1, columns: COLUMNS };
 
 export function agentsPage() {
   const { params } = route.get();
   const all = [...agents.get().values()];
   const { test, problem } = matcher(params.filter ?? "");
-  const columns = innerWidth < 700 ? NARROW : COLUMNS;
+  const width = document.getElementById("main")?.clientWidth ?? innerWidth;
+  if (fitting.width !== width) fitting = { width, columns: COLUMNS.filter((column) => (column.least ?? 0) <= width).map((column) => (column.name === "name" && width < NARROW ? { ...column, width: undefined } : column)) };
   const rows = sortRows(all.filter(test), COLUMNS, params.sort ?? "name");
   const names = rows.filter((row) => marked.get().has(row.name)).map((row) => row.name);
   return html`
     <div class="toolbar">
-      <label class="grow"><span class="hidden-text">filter</span><input id="filter" .style=${"width:100%"} placeholder="filter: name state:failed cpu>0.5 memory>100M" .value=${params.filter ?? ""}
+      <label class="grow"><span class="hidden-text">filter</span><input id="filter" placeholder="filter: name state:failed cpu>0.5 memory>100M" .value=${params.filter ?? ""}
         @input=${(/** @type {any} */ event) => adjust({ filter: event.target.value || null }, true)}></label>
       <span class="muted">${problem || (rows.length === all.length ? plural(all.length, "agent") : `${rows.length} of ${plural(all.length, "agent")}`)}</span>
+      <button title="agentos spawn NAME COMMAND…" @click=${openSpawn}>spawn…</button>
     </div>
     ${names.length ? html`<div class="toolbar" role="group" aria-label="act on the marked agents"><span>${plural(names.length, "agent")} marked:</span>
       ${Object.keys(ACTIONS).map((action) => actionButton(action, names, "agents"))}
       <button class="quiet" @click=${() => marked.set(new Set())}>none</button></div>` : null}
     ${asked.get()?.place === "agents" ? confirmation("agents") : null}
     ${all.length ? html`<os-table .view=${{
-        label: "agents", columns, rows, key: (/** @type {Row} */ row) => row.name, sort: params.sort ?? "name", selected: params.agent ?? null, marked: marked.get(),
+        label: "agents", stamp: clock.get(), columns: fitting.columns, rows, key: (/** @type {Row} */ row) => row.name, sort: params.sort ?? "name", selected: params.agent ?? null, marked: marked.get(),
         onsort: (/** @type {string} */ sort) => adjust({ sort }, true),
         onpick: (/** @type {string} */ name, /** @type {boolean} */ open) => (open ? (location.hash = `#/agent?agent=${encodeURIComponent(name)}`) : adjust({ agent: name }, Boolean(params.agent))),
         onmark: (/** @type {Set<string>} */ keys) => marked.set(keys),

@@ -47,12 +47,12 @@ function item(one) {
     <div class="acts">
       <button class="primary" disabled=${Boolean(why)} title=${why || `agentos approve ${one.id}`} @click=${() => decide(one, true)}>allow once (a)</button>
       <button disabled=${Boolean(why)} title=${`agentos approve ${one.id} --remember agent`} @click=${() => remembering.set(remembering.peek() === one.id ? 0 : one.id)}>remember… (r)</button>
-      <button class="danger" disabled=${Boolean(why)} title=${`agentos deny ${one.id}`} @click=${() => denying.set(one.id)}>deny (d)</button>
+      <button class="danger" disabled=${Boolean(why)} title=${`agentos deny ${one.id}`} @click=${() => startDenying(one.id)}>deny (d)</button>
     </div>
     ${remembering.get() === one.id ? html`<div class="confirm"><p class="prose">The answer is remembered for exactly this object, and revoked by <code>agentos permissions forget</code>.</p><div class="acts">
       <button @click=${() => decide(one, true, { remember: "agent" })}>allow while this agent lives</button><button @click=${() => decide(one, true, { remember: "always" })}>allow always</button><button @click=${() => remembering.set(0)}>cancel</button></div></div>` : null}
-    ${denying.get() === one.id ? html`<form class="confirm" @submit=${(/** @type {Event} */ event) => { event.preventDefault(); decide(one, false, { reason: String(new FormData(/** @type {HTMLFormElement} */ (event.target)).get("reason")) }); }}>
-      <label>reason, which the agent is told <input name="reason" data-autofocus maxlength="400" .style=${"width:100%"}></label>
+    ${denying.get() === one.id ? html`<form class="confirm" @keydown=${(/** @type {KeyboardEvent} */ event) => event.key === "Escape" && denying.set(0)} @submit=${(/** @type {Event} */ event) => { event.preventDefault(); decide(one, false, { reason: String(new FormData(/** @type {HTMLFormElement} */ (event.target)).get("reason")) }); }}>
+      <label>reason, which the agent is told <input name="reason" class="reason" maxlength="400"></label>
       <div class="acts"><button class="danger">deny</button><button type="button" @click=${() => denying.set(0)}>cancel</button></div></form>` : null}
   </article>`;
 }
@@ -72,6 +72,12 @@ async function decide(one, allow, more = {}) {
   else toast(`${allow ? "allowed" : "denied"}: ${visible(one.agent)} ${one.call}`);
 }
 
+/** @param {number} id */
+function startDenying(id) {
+  denying.set(id);
+  requestAnimationFrame(() => /** @type {HTMLElement?} */ (document.querySelector(".approval [name=reason]"))?.focus());
+}
+
 /** Keys of this page. @param {string} key @returns {boolean} whether it was one */
 export function approvalKey(key) {
   const queue = approvals.peek();
@@ -86,7 +92,7 @@ export function approvalKey(key) {
   } else if (key === "a") {
     decide(current, true);
   } else if (key === "d") {
-    denying.set(current.id);
+    startDenying(current.id);
   } else {
     remembering.set(current.id);
   }

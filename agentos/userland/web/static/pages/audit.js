@@ -16,12 +16,12 @@ export function auditPage() {
   const audit = kernel.get()?.audit;
   return html`
     <div class="toolbar">
-      <label class="grow"><span class="hidden-text">search</span><input id="filter" .style=${"width:100%"} placeholder="search in caller, call, what, rule and outcome" .value=${params.filter ?? ""}
+      <label class="grow"><span class="hidden-text">search</span><input id="filter" placeholder="search in caller, call, what, rule and outcome" .value=${params.filter ?? ""}
         @input=${(/** @type {any} */ event) => adjust({ filter: event.target.value || null }, true)}></label>
       <select aria-label="category" @change=${(/** @type {any} */ event) => adjust({ category: event.target.value || null }, true)}>${CATEGORIES.map((one) => html`<option value=${one} .selected=${one === (params.category ?? "")}>${one || "every category"}</option>`)}</select>
       <button @click=${() => forget("GET_AUDIT_LOG")}>refresh</button>
     </div>
-    <p class="muted">${audit ? html`<span class=${audit.problem ? "bad" : ""}>${audit.problem ? visible(audit.problem) : "the chain is sound"}</span>, ${number(audit.entries)} entries, ${number(audit.lost)} lost; checked ${exactTime(audit.checked_at)}. <code>agentos audit verify</code> checks the files.` : ""}</p>
+    <p class="muted prose-line">${audit ? html`<span class=${audit.problem ? "bad" : ""}>${audit.problem ? visible(audit.problem) : "the chain is sound"}</span>, ${number(audit.entries)} entries, ${number(audit.lost)} lost; checked ${exactTime(audit.checked_at)}. <code>agentos audit verify</code> checks the files.` : ""}</p>
     ${calls({ limit: 1000, ...(params.category ? { category: params.category } : {}) }, params.filter ?? "")}`;
 }
 

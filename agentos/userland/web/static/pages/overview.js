@@ -6,13 +6,10 @@ import { adjust, link } from "../core/route.js";
 import { actionButton, confirmation, possible } from "../parts/actions.js";
 import { charts } from "../parts/charts.js";
 import { countdown, elapsed, visible } from "../parts/format.js";
-import { eventLine } from "../parts/event.js";
+import { ROUTINE, eventLine } from "../parts/event.js";
 import { ORDER, glyph, stateColour, stateWord } from "../parts/state.js";
 
 /** @typedef {{key: string, glyph: string, colour: string, name: string, state: unknown, text: unknown, row?: Record<string, any>, approval?: Record<string, any>}} Item */
-
-/** Events of ordinary work, and AGENT_STATE, which repeats others: the page of events has them. */
-const ROUTINE = ["AGENT_STATE", "STATE_CHANGED", "MESSAGE_RECEIVED", "CUSTOM", "TASK_STEP"];
 
 /** Approvals by deadline, failed, unhealthy, backing off, the rest. @returns {Item[]} */
 export function attention() {
@@ -46,19 +43,26 @@ export function reason(row) {
   return [stopped, visible(row.end ?? "")].filter(Boolean).join(", ") || "no reason known";
 }
 
+/** When its present state began, in milliseconds since the epoch; null if no event that is known says so. @param {Record<string, any>} row */
+export function begun(row) {
+  if (row.state === "running") return row.since_ms;
+  const event = events.get().findLast((one) => one.type === "AGENT_STATE" && one.data.name === row.name);
+  return event && event.data.state === row.state ? event.at * 1000 : null;
+}
+
 /** When a program in backoff starts again, as far as it is known; else for how long the state has lasted. @param {Record<string, any>} row */
 export function since(row) {
-  if (row.state !== "backing_off") return elapsed(row.since_ms);
-  const planned = events.get().findLast((event) => event.type === "AGENT_RESTARTING" && event.data.name === row.name);
+  const planned = row.state === "backing_off" ? events.get().findLast((event) => event.type === "AGENT_RESTARTING" && event.data.name === row.name) : null;
   const left = planned ? countdown(planned.at + planned.data.delay) : "";
-  return left ? `starts in ${left}` : elapsed(row.since_ms);
+  const began = begun(row);
+  return left ? `starts in ${left}` : began === null ? "" : elapsed(began);
 }
 
 export function overview() {
   const items = attention();
   const counts = kernel.get()?.agents ?? {};
   const shown = items.slice(0, 30);
-  const shownEvents = events.get().filter((event) => !ROUTINE.includes(event.type)).slice(-12).reverse();
+  const shownEvents = events.get().filter((event) => event.type !== "CUSTOM" && !ROUTINE.includes(event.type)).slice(-12).reverse();
   return html`
     <section aria-label="needs attention">
       <h2 class="label">Needs attention (${items.length})</h2>
@@ -80,7 +84,7 @@ export function overview() {
 function line(item) {
   const place = `attention ${item.key}`;
   const acts = item.approval
-    ? html`<a href=${link("approvals", { id: String(item.approval.id) })}><button tabindex="-1">decide</button></a>`
+    ? html`<a class="button" href=${link("approvals", { id: String(item.approval.id) })}>decide</a>`
     : item.row
       ? html`${possible(item.row).slice(0, 1).map((action) => actionButton(action, [item.name], place))}<button @click=${() => adjust({ agent: item.name })}>more</button>`
       : null;

@@ -1,7 +1,7 @@
 // One agent: beside every page when it is selected, or as a page of its own.
 
 import { ask } from "../core/ask.js";
-import { agents, call, kernel } from "../core/feed.js";
+import { agents, kernel } from "../core/feed.js";
 import { html, keyed } from "../core/html.js";
 import { adjust, link, route } from "../core/route.js";
 import { signal } from "../core/signals.js";
@@ -9,16 +9,18 @@ import { actionButton, confirmation, possible } from "../parts/actions.js";
 import { charts } from "../parts/charts.js";
 import { cores } from "../parts/cpu.js";
 import { bytes, duration, number, visible } from "../parts/format.js";
-import { facts, json, refused, shown } from "../parts/reply.js";
+import { sendForm } from "../parts/forms.js";
+import { facts, json, shown } from "../parts/reply.js";
 import { bar, stateTag } from "../parts/state.js";
 import { calls } from "./audit.js";
 import { reason, since } from "./overview.js";
+import { rights } from "./rights.js";
 import { traceOf } from "./trace.js";
 
 /** @typedef {Record<string, any>} Row */
 
-const TABS = ["now", "trace", "logs", "limits", "rights", "state", "mail", "calls"];
-const explained = signal(/** @type {Row|null} */ (null));
+const unfolded = signal(/** @type {Set<string>} */ (new Set()));
+const TABS = ["now", "trace", "logs", "limits", "rights", "state", "calls", "send"];
 
 /** @param {string} name @param {boolean} whole as a page of its own */
 export function panel(name, whole) {
@@ -26,17 +28,18 @@ export function panel(name, whole) {
   const tab = route.get().params.tab ?? "now";
   const place = `panel ${name}`;
   if (!row) {
-    return html`<aside class="panel" aria-label=${name}><header><div class="line"><h2 class="cut grow">${visible(name)}</h2>${closer(name, whole)}</div></header>
+    return html`<aside class="panel" aria-label=${name}><header><div class="line title"><h2>${visible(name)}</h2>${closer(name, whole)}</div></header>
       <div class="body"><p class="muted">${kernel.get() ? "There is no agent of this name now." : ""}</p></div></aside>`;
   }
   return html`<aside class="panel" aria-label=${`agent ${name}`}>
     <header>
-      <div class="line"><h2 class="cut" .style=${"flex:1"}>${visible(name)}</h2>${stateTag(row.state)}<span class="muted">${since(row)}</span>${closer(name, whole)}</div>
+      <div class="line title"><h2>${visible(name)}</h2>${closer(name, whole)}</div>
+      <div class="line">${stateTag(row.state)}<span class="muted">${since(row)}</span></div>
       <div class="line">${possible(row).map((action) => actionButton(action, [name], place))}</div>
       ${confirmation(place)}
     </header>
     <div class="tabs" role="tablist">${TABS.map((one) => html`<button role="tab" aria-selected=${one === tab ? "true" : "false"} @click=${() => adjust({ tab: one === "now" ? null : one }, true)}>${one}</button>`)}</div>
-    <div class="body" role="tabpanel" aria-label=${tab}>${keyed(`${name} ${tab}`, html`<div .style=${"height:100%"}>${content(tab, row)}</div>`)}</div>
+    <div class="body" role="tabpanel" aria-label=${tab}>${keyed(`${name} ${tab}`, html`<div class="tab">${content(tab, row)}</div>`)}</div>
   </aside>`;
 }
 
@@ -44,7 +47,7 @@ export function panel(name, whole) {
 function closer(name, whole) {
   return whole
     ? html`<button class="quiet" @click=${() => history.back()}>back</button>`
-    : html`<a href=${link("agent", { agent: name, tab: route.get().params.tab })}><button class="quiet" tabindex="-1" title="o">open</button></a><button class="quiet" title="Esc" @click=${() => adjust({ agent: null, tab: null })}>close</button>`;
+    : html`<a class="button quiet" href=${link("agent", { agent: name, tab: route.get().params.tab })} title="o">open</a><button class="quiet" title="Esc" @click=${() => adjust({ agent: null, tab: null })}>close</button>`;
 }
 
 /** @param {string} tab @param {Row} row */
@@ -60,9 +63,9 @@ function content(tab, row) {
     case "rights":
       return rights(row);
     case "state":
-      return shown(ask("KEYS", { agent: row.name, scope: "agent" }, 5), keys);
-    case "mail":
-      return shown(inspected(), (reply) => facts([["messages wait", number(reply.mailbox?.waiting ?? reply.mail?.waiting)], ["to send one", html`<code>agentos send ${row.name} '{"hello": 1}'</code>`]]));
+      return shown(ask("KEYS", { agent: row.name, scope: "agent" }, 5), (reply) => keys(row.name, reply));
+    case "send":
+      return sendForm(row.name);
     case "calls":
       return calls({ agent_id: row.id, limit: 100 });
     default:
@@ -77,10 +80,10 @@ function present(row, reply) {
   return html`
     ${row.end || row.stopped_by ? html`<section><h3>Why it ended last</h3><p>${reason(row)}</p></section>` : null}
     <section>${facts([
-      ["memory", html`<span>${bar(row.memory_bytes, reply.limits?.memory)} ${bytes(row.memory_bytes)} of ${bytes(reply.limits?.memory)}</span>`],
-      ["cpu", html`<span>${bar(cores(row), (reply.limits?.cpu_quota ?? 0) / 100000)} ${number(cores(row), 2)} of ${number((reply.limits?.cpu_quota ?? 0) / 100000, 1)} cores</span>`],
-      ["processes", `${number(reply.usage?.pids)} of ${number(reply.limits?.max_pids)}`],
-      ["pid", number(reply.pid)],
+      ["memory", html`<span>${bar(row.memory_bytes, reply.limits?.memory)} ${bytes(row.memory_bytes)}${most(reply.limits?.memory, bytes)}</span>`],
+      ["cpu", html`<span>${bar(cores(row), (reply.limits?.cpu_quota ?? 0) / 100000)} ${number(row.running ? cores(row) : null, 2)} cores${most(reply.limits?.cpu_quota, (quota) => number(quota / 100000, 1))}</span>`],
+      ["processes", `${number(reply.usage?.pids)}${most(reply.limits?.max_pids, number)}`],
+      ["pid", reply.pid],
       ["restarts", number(row.restarts)],
       ["supervisor", html`<a class="text" href=${link("tree", { agent: row.name })}>${visible(row.supervisor)}</a>`],
       ["network", reply.spec?.network],
@@ -89,6 +92,11 @@ function present(row, reply) {
     ])}</section>
     ${charts(row.id)}
     ${model(reply.llm)}`;
+}
+
+/** What a limit allows, in words. @param {number|null|undefined} limit @param {(value: number) => string} format */
+function most(limit, format) {
+  return limit ? ` of ${format(limit)}` : ", no limit";
 }
 
 /** @param {Row|undefined} llm */
@@ -102,52 +110,40 @@ function model(llm) {
   ])}</section>`;
 }
 
+/** @param {string} name @param {number} value */
+function limit(name, value) {
+  if (name === "cpu_quota") return `${number(value / 100000, 2)} cores`;
+  return ["memory", "disk", "tmp", "file_size"].includes(name) ? bytes(value) : number(value);
+}
+
 /** @param {Row} row @param {Row} reply */
 function limits(row, reply) {
   const bad = Object.entries(reply.isolation?.layers ?? {}).filter(([, layer]) => !layer.active);
   return html`${charts(row.id)}
-    <section><h3>Limits</h3>${facts(Object.entries(reply.limits ?? {}).map(([name, value]) => [name, ["memory", "disk", "tmp", "file_size"].includes(name) ? bytes(value) : number(value)]))}</section>
+    <section><h3>Limits</h3>${facts(Object.entries(reply.limits ?? {}).map(([name, value]) => [name, limit(name, value)]))}</section>
     <section><h3>Isolation</h3>
       ${bad.map(([name, layer]) => html`<p class="warn">${name}: ${visible(layer.reason)}</p>`)}
       ${facts(Object.entries(reply.isolation?.layers ?? {}).filter(([, layer]) => layer.active).map(([name, layer]) => [name, html`<span class="muted">${visible(layer.mechanism)}</span>`]))}
     </section>`;
 }
 
-/** @param {Row} row */
-function rights(row) {
-  return html`<section><h3>Explain</h3>
-      <form class="toolbar" @submit=${(/** @type {Event} */ event) => explain(event, row.name)}>
-        <select name="call" aria-label="call">${["READ", "WRITE", "EXEC", "HTTP", "SPAWN", "SEND", "THINK"].map((one, index) => html`<option value=${one} .selected=${index === 0}>${one}</option>`)}</select>
-        <input name="about" aria-label="about" placeholder="path, command or URL" .style=${"flex:1;min-width:0"}>
-        <button>explain</button>
-      </form>
-      ${explained.get() ? verdict(/** @type {Row} */ (explained.get())) : null}
-    </section>
-    <section><h3>Permissions</h3>
-      <p class="muted prose">What is changed with <code>agentos permissions</code> holds until the agent ends; to keep it, copy it into the configuration.</p>
-      ${shown(ask("GET_PERMS", { agent_id: row.id }, 10), (reply) => json(reply.permissions ?? reply))}</section>`;
+/** Its private state; a key opens its value. @param {string} name @param {Row} reply */
+function keys(name, reply) {
+  if (!reply.keys.length) return html`<p class="muted">It has stored no key of its own.</p>`;
+  return html`<ul class="keys-list">${reply.keys.map((/** @type {string} */ key) => keyed(key, html`<li><details @toggle=${(/** @type {any} */ event) => unfold(key, event.target.open)}><summary class="cut">${visible(key)}</summary>${unfolded.get().has(key) ? value(name, key) : null}</details></li>`))}</ul>
+    ${reply.next ? html`<p class="muted">the first ${reply.count} keys</p>` : null}`;
 }
 
-/** @param {Row} reply */
-function verdict(reply) {
-  if (reply.success === false) return refused(reply);
-  const colour = reply.decision === "allow" ? "ok" : reply.decision === "ask" ? "info" : "bad";
-  return html`<p><span class=${colour}>${reply.decision}</span> ${visible(reply.reason)}<br><span class="muted">${visible(reply.rule)}</span></p>`;
+/** @param {string} name @param {string} key */
+function value(name, key) {
+  return shown(ask("FETCH", { agent: name, scope: "agent", key }, 2), (reply) =>
+    reply.exists ? html`<p class="muted">version ${number(reply.version)}${reply.expires_in === null ? "" : `, expires in ${duration(reply.expires_in * 1000)}`}</p>${json(reply.value)}` : html`<p class="muted">deleted</p>`);
 }
 
-const ABOUT = /** @type {Record<string, string>} */ ({ READ: "path", WRITE: "path", EXEC: "command", HTTP: "url", SPAWN: "name", SEND: "to", THINK: "prompt" });
-
-/** @param {Event} event @param {string} name */
-async function explain(event, name) {
-  event.preventDefault();
-  const form = new FormData(/** @type {HTMLFormElement} */ (event.target));
-  const [op, about] = [String(form.get("call")), String(form.get("about"))];
-  const args = { [ABOUT[op]]: about, ...(op === "WRITE" ? { content: "" } : {}), ...(op === "SEND" ? { message: {} } : {}) };
-  explained.set(await call("EXPLAIN", { agent: name, call: op, args }));
-}
-
-/** @param {Row} reply */
-function keys(reply) {
-  const found = reply.keys ?? [];
-  return found.length ? html`<ul>${found.map((/** @type {string} */ key) => html`<li class="cut">${visible(key)}</li>`)}</ul>` : html`<p class="muted">It has stored no key of its own.</p>`;
+/** @param {string} key @param {boolean} open */
+function unfold(key, open) {
+  const next = new Set(unfolded.peek());
+  if (open) next.add(key);
+  else next.delete(key);
+  unfolded.set(next);
 }

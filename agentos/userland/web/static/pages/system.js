@@ -27,12 +27,12 @@ export function systemPage() {
     ])}</section>
     <section><h2 class="label">Configuration</h2>
       <p class="cut">${now.config ? visible(now.config) : html`<span class="muted">none: this kernel was started without a file</span>`}</p>
-      <div class="toolbar"><button disabled=${Boolean(why) || !now.config} title=${why || "agentos reload --dry-run"} @click=${() => reload(true)}>show what a reload changes</button></div>
+      <div class="toolbar after"><button disabled=${Boolean(why) || !now.config} title=${why || "agentos reload --dry-run"} @click=${() => reload(true)}>show what a reload changes</button></div>
       ${preview.get() ? changes(/** @type {Row} */ (preview.get()), why) : null}
     </section>
     <section><h2 class="label">Browsers that are logged in</h2>${sessionTable(why)}
-      <p class="muted prose">A session ends 12 hours after its last use. Another browser: <code>agentos dashboard</code>, or <code>agentos dashboard --read-only</code>.</p>
-      <div class="toolbar"><button @click=${logOut}>log out</button></div></section>`;
+      <p class="muted prose after">A session ends 12 hours after its last use. Another browser: <code>agentos dashboard</code>, or <code>agentos dashboard --read-only</code>.</p>
+      <div class="toolbar after"><button @click=${logOut}>log out</button></div></section>`;
 }
 
 async function loadSessions(/** @type {string} */ revoke = "") {
@@ -48,7 +48,7 @@ function sessionTable(why) {
   const reply = known.get();
   if (!reply) return null;
   return html`<table class="list-table block"><thead><tr><th>session</th><th>rights</th><th>since</th><th class="spare">browser</th><th><span class="hidden-text">end it</span></th></tr></thead><tbody>${reply.sessions.map((/** @type {Row} */ one) => html`<tr>
-    <td>web:${one.id}${one.id === reply.own ? " (this one)" : ""}</td><td>${one.level === "readonly" ? "read-only" : "operator"}</td><td>${exactTime(one.started)}</td><td class="muted spare">${visible(one.browser)}</td>
+    <td>web:${one.id}${one.id === reply.own ? " (this one)" : ""}</td><td class="word">${one.level === "readonly" ? "read-only" : "operator"}</td><td>${exactTime(one.started)}</td><td class="muted spare">${visible(one.browser)}</td>
     <td class="number"><button disabled=${Boolean(why) || one.id === reply.own} title=${why} @click=${() => loadSessions(one.id)}>revoke</button></td></tr>`)}</tbody></table>`;
 }
 

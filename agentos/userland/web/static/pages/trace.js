@@ -63,7 +63,7 @@ function isLife(entry) {
 
 /** @param {Row} entry */
 function details(entry) {
-  return facts([["what", visible(entry.about)], ["decision", `${entry.decision}${entry.rule ? `: ${visible(entry.rule)}` : ""}`], ["outcome", visible(entry.outcome)], ["at", exactTime(entry.at)], ["entry", number(entry.id)]]);
+  return facts([["what", visible(entry.about)], ["decision", `${entry.decision}${entry.rule ? `: ${visible(entry.rule)}` : ""}`], ["outcome", visible(entry.outcome)], ["at", exactTime(entry.at)], ["entry", entry.id]]);
 }
 
 /** The question that was asked then, if its contents are kept. @param {string} name @param {Row} entry */

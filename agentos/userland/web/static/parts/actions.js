@@ -1,4 +1,4 @@
-// Actions on agents: a button, an inline confirmation, the call, and a toast with the kernel's reply.
+// What a person does: an inline confirmation, the call, and a toast with what the kernel said. Nothing shows before that.
 
 import { call, connected, level } from "../core/feed.js";
 import { html, keyed } from "../core/html.js";

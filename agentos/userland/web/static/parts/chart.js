@@ -6,11 +6,12 @@ import { signal, effect } from "../core/signals.js";
 /** @typedef {{at: number[], series: Series[], limit?: number|null, format: (value: number) => string, label: string}} Drawing */
 
 const COLOURS = ["--info", "--accent", "--warn", "--idle"];
+const GAP_SECONDS = 12; // the kernel samples every five: in between the agent did not run
 const PAD = { left: 4, right: 4, top: 4, bottom: 4 };
 /** The time under the pointer, on all charts of a page. */
-const crosshair = signal(/** @type {number|null} */ (null));
+export const crosshair = signal(/** @type {number|null} */ (null));
 
-class Chart extends HTMLElement {
+export class Chart extends HTMLElement {
   /** @type {Drawing|null} */ drawing = null;
 
   connectedCallback() {
@@ -139,9 +140,13 @@ class Plot {
         open = false;
         return;
       }
+      if (drawing.at[index] - drawing.at[index - 1] > GAP_SECONDS) open = false;
       const [x, y] = [this.x(drawing.at[index]), this.y(value)];
       if (open) context.lineTo(x, y);
-      else context.moveTo(x, y);
+      else {
+        context.moveTo(x, y);
+        context.lineTo(x + 0.5, y); // one value alone is a dot
+      }
       open = true;
     });
     context.stroke();
@@ -150,7 +155,7 @@ class Plot {
     if (lastKnown === undefined || lastKnown === null) return;
     context.fillStyle = this.colour(colour);
     context.textAlign = "right";
-    context.fillText(series.name, this.width - PAD.right - 2, Math.max(12, this.y(lastKnown) - 4));
+    context.fillText(series.name, this.width - PAD.right - 2, this.y(lastKnown) < 20 ? this.y(lastKnown) + 14 : this.y(lastKnown) - 4);
     context.textAlign = "left";
   }
 

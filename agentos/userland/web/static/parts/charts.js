@@ -3,14 +3,14 @@
 import { ask } from "../core/ask.js";
 import { html } from "../core/html.js";
 import { signal } from "../core/signals.js";
-import { bytes, clock, number } from "./format.js";
+import { bytes, clock, duration, number } from "./format.js";
 import { refused } from "./reply.js";
 
 /** @typedef {Record<string, any>} Row */
 /** @typedef {{title: string, keys: [string, string][], format: (value: number) => string, limit?: (metrics: Row) => number|null}} Figure */
 
 const WINDOWS = [60, 300, 900];
-const shownSeconds = signal(900);
+export const shownSeconds = signal(900);
 export const asTable = signal(false);
 
 /** @type {Figure[]} */
@@ -20,6 +20,7 @@ const OF_KERNEL = [
   { title: "Loop lag", keys: [["loop_lag_seconds", "lag"]], format: (value) => `${number(value * 1000, 1)}ms` },
   { title: "Questions in the line", keys: [["llm_waiting", "waiting"]], format: (value) => number(value) },
 ];
+export const OF_MODEL = OF_KERNEL.slice(-1);
 /** @type {Figure[]} */
 const OF_AGENT = [
   { title: "Memory", keys: [["memory_bytes", "memory"]], format: bytes, limit: (metrics) => metrics.cgroup?.memory_limit_bytes ?? null },
@@ -27,8 +28,8 @@ const OF_AGENT = [
   { title: "Processes", keys: [["pids", "processes"]], format: (value) => number(value), limit: (metrics) => metrics.cgroup?.pids_limit ?? null },
 ];
 
-/** @param {number|null} agent its id, null for the kernel and its host */
-export function charts(agent) {
+/** @param {number|null} agent its id, null for the kernel and its host @param {Figure[]} [figures] */
+export function charts(agent, figures = agent === null ? OF_KERNEL : OF_AGENT) {
   clock.get();
   const seconds = shownSeconds.get();
   const reply = agent === null ? ask("METRICS_SYSTEM", { history: seconds }, 5) : ask("METRICS_AGENT", { agent_id: agent, history: seconds }, 2);
@@ -37,8 +38,15 @@ export function charts(agent) {
   const metrics = reply.metrics ?? {};
   const history = metrics.history;
   if (!history?.at?.length) return null;
-  const found = (agent === null ? OF_KERNEL : OF_AGENT).map((figure) => draw(figure, metrics, history)).filter(Boolean);
-  return html`<section aria-label="charts"><h2 class="label">Last ${seconds / 60} min</h2><div class="charts">${found}</div></section>`;
+  const found = figures.map((figure) => draw(figure, metrics, history)).filter(Boolean);
+  return html`<section aria-label="charts"><div class="heading"><h2 class="label">Last ${covered(history.at)}</h2>
+    <div class="windows" role="group" aria-label="window of the charts">${WINDOWS.map((one) => html`<button aria-pressed=${String(one === seconds)} @click=${() => shownSeconds.set(one)}>${one / 60} min</button>`)}</div></div><div class="charts">${found}</div></section>`;
+}
+
+/** For how long there are samples, in words. @param {number[]} at */
+function covered(at) {
+  const seconds = Math.round(at[at.length - 1] - at[0]);
+  return seconds < 60 ? `${seconds}s` : duration(seconds * 1000);
 }
 
 /** @param {Figure} figure @param {Row} metrics @param {Row} history */

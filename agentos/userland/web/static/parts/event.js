@@ -5,6 +5,8 @@ import { html } from "../core/html.js";
 import { duration, exactTime, number, timeOfDay, visible } from "./format.js";
 import { stateWord } from "./state.js";
 
+/** Repeat what other events say, or are what agents do all the time. */
+export const ROUTINE = ["AGENT_STATE", "STATE_CHANGED", "MESSAGE_RECEIVED", "TASK_STEP"];
 /** @type {Record<string, string>} */
 const COLOURS = { info: "muted", warning: "warn", error: "bad" };
 
@@ -30,7 +32,9 @@ export function describe(data) {
 
 /** @param {string} key @param {any} value */
 function shown(key, value) {
+  if (key.endsWith("_at") && typeof value === "number") return timeOfDay(value);
   if (key === "delay") return duration(value * 1000);
+  if (["pid", "id"].includes(key)) return String(value);
   if (typeof value === "number") return number(value, Number.isInteger(value) ? 0 : 2);
   return visible(typeof value === "object" ? JSON.stringify(value) : value);
 }

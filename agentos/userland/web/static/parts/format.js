@@ -3,7 +3,7 @@
 import { now } from "../core/feed.js";
 import { signal } from "../core/signals.js";
 
-const UNKNOWN = "–";
+export const UNKNOWN = "–";
 
 /** Seconds since the page was opened: whatever shows an elapsed time reads it, so one clock serves all. */
 export const clock = signal(0);
@@ -33,18 +33,24 @@ export function number(value, digits = 0) {
 export function duration(ms) {
   if (ms === null || ms === undefined || Number.isNaN(ms)) return UNKNOWN;
   const seconds = Math.max(0, ms / 1000);
-  if (seconds < 1) return `${Math.round(seconds * 1000)}ms`;
+  if (seconds < 1) return seconds > 0 && seconds < 0.001 ? "<1ms" : `${Math.round(seconds * 1000)}ms`;
   if (seconds < 60) return `${seconds < 10 ? seconds.toFixed(1) : Math.floor(seconds)}s`;
   const whole = Math.floor(seconds);
-  if (whole < 3600) return `${Math.floor(whole / 60)}m ${whole % 60}s`;
-  if (whole < 86400) return `${Math.floor(whole / 3600)}h ${Math.floor((whole % 3600) / 60)}m`;
-  return `${Math.floor(whole / 86400)}d ${Math.floor((whole % 86400) / 3600)}h`;
+  if (whole < 3600) return two(whole, 60, "m", 1, "s");
+  return whole < 86400 ? two(whole, 3600, "h", 60, "m") : two(whole, 86400, "d", 3600, "h");
+}
+
+/** `3d 4h`, or `3d` without a rest. @param {number} seconds @param {number} large @param {string} word @param {number} small @param {string} other */
+function two(seconds, large, word, small, other) {
+  const rest = Math.floor((seconds % large) / small);
+  return `${Math.floor(seconds / large)}${word}${rest ? ` ${rest}${other}` : ""}`;
 }
 
 /** How long ago, in whole seconds, so that it changes once a second. @param {number} ms since the epoch */
 export function elapsed(ms) {
   clock.get();
-  return duration(Math.max(1000, Math.floor((now() - ms) / 1000) * 1000));
+  const seconds = Math.max(0, Math.floor((now() - ms) / 1000));
+  return seconds < 60 ? `${seconds}s` : duration(seconds * 1000);
 }
 
 /** `00:12` until a time; "" if it has passed. @param {number} seconds since the epoch */

@@ -9,7 +9,7 @@ const TAIL = 200;
 const ANSI = /\u001b\[[0-9;?]*[ -/]*[@-~]/g;
 
 /** Properties, set together as `view`: name of an agent, or "kernel"; filter. */
-class Log extends HTMLElement {
+export class Log extends HTMLElement {
   name = "";
   filter = "";
   following = true;

@@ -4,35 +4,25 @@ import { agents } from "../core/feed.js";
 import { html, keyed, render } from "../core/html.js";
 import { go } from "../core/route.js";
 import { asked, possible } from "./actions.js";
+import { openDialog } from "./dialog.js";
+import { openSpawn } from "./forms.js";
 import { visible } from "./format.js";
 import { stateWord } from "./state.js";
 
 /** @typedef {{text: string, hint: string, run: () => void}} Choice */
 
 const MOST = 40;
-const PAGES = ["overview", "agents", "tree", "trace", "model", "approvals", "events", "audit", "system"];
+export const PAGES = ["overview", "agents", "tree", "trace", "model", "approvals", "events", "audit", "system"];
 
 /** @type {HTMLDialogElement|null} */
 let dialog = null;
 let query = "";
 let at = 0;
 
-function openDialog() {
-  dialog?.remove();
-  dialog = document.createElement("dialog");
-  document.body.append(dialog);
-  dialog.addEventListener("close", () => dialog?.remove());
-  dialog.addEventListener("click", (event) => {
-    if (event.target === dialog) dialog?.close();
-  });
-  dialog.showModal();
-  return dialog;
-}
-
 export function openPalette() {
   query = "";
   at = 0;
-  openDialog().setAttribute("aria-label", "go to or run");
+  dialog = openDialog("go to or run");
   draw();
   dialog?.querySelector("input")?.focus();
 }
@@ -42,6 +32,7 @@ function choices() {
   const words = query.toLowerCase().split(/\s+/).filter(Boolean);
   /** @type {Choice[]} */
   const all = PAGES.map((page) => ({ text: page, hint: "page", run: () => go(page) }));
+  all.push({ text: "spawn an agent", hint: "agentos spawn", run: openSpawn });
   for (const row of agents.peek().values()) {
     all.push({ text: row.name, hint: stateWord(row.state), run: () => go("agents", { agent: row.name }) });
     if (!words.length) continue;
@@ -85,8 +76,7 @@ const KEYS = [
 ];
 
 export function openKeys() {
-  const box = openDialog();
-  box.setAttribute("aria-label", "keys");
+  const box = openDialog("keys");
   render(html`<dl class="keys" tabindex="0">${KEYS.map(([key, what]) => [html`<dt><kbd>${key}</kbd></dt>`, html`<dd>${what}</dd>`])}
     <dt></dt><dd><label><input type="checkbox" .checked=${singleKeys()} @change=${(/** @type {any} */ event) => localStorage.setItem("agentos-keys", event.target.checked ? "on" : "off")}> keys of a single letter work</label></dd></dl>`, box);
 }

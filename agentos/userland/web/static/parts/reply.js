@@ -1,4 +1,4 @@
-// Rendering of a reply: nothing while it is awaited, the kernel's error if it refused.
+// What stands where a reply will be: nothing, or the kernel's sentence if it refused.
 
 import { html } from "../core/html.js";
 import { visible } from "./format.js";

@@ -1,18 +1,22 @@
 // A table of any length: only the rows in view are in the document.
 
 import { html, keyed, render } from "../core/html.js";
+import { fresh } from "./fresh.js";
 
 /** @typedef {Record<string, any>} Row */
-/** @typedef {{name: string, title: string, width?: string, numeric?: boolean, sort?: (row: Row) => any, cell: (row: Row) => unknown}} Column */
+/** @typedef {{name: string, title: string, width?: string, numeric?: boolean, sort?: (row: Row) => any, least?: number, fresh?: (row: Row) => unknown, cell: (row: Row) => unknown}} Column */
 
+const byNumber = new Intl.Collator("en", { numeric: true }); // worker-2 before worker-10
 const BESIDE = 10; // rows kept above and below the view
 
-/** Properties, set together as `view`: columns, rows, sort ("name" or "-name"), key(row), selected, marked, onsort(sort), onpick(key, open), onmark(keys).
- * Rows of the same object are not made again. */
-class Table extends HTMLElement {
+/** Properties, set together as `view`: columns, rows, sort ("name" or "-name"), key(row), selected, marked, onsort(name), onpick(key, open), onmark(keys).
+ * A row is described anew when it is another object, or `stamp`, `columns` or its marks have changed: scrolling is cheap. */
+export class Table extends HTMLElement {
   /** @type {Column[]} */ columns = [];
   /** @type {Row[]} */ rows = [];
   sort = "";
+  stamp = 0;
+  /** @type {WeakMap<Row, {seen: unknown[], template: import("../core/html.js").Template}>} */ described = new WeakMap();
   label = "";
   /** @type {(row: Row) => string} */ key = (row) => String(row.id);
   /** @type {string|null} */ selected = null;
@@ -23,7 +27,6 @@ class Table extends HTMLElement {
 
   connectedCallback() {
     this.classList.add("table", "block");
-    this.tabIndex = 0;
     this.addEventListener("scroll", this.show, { passive: true });
     this.addEventListener("keydown", this.press);
     this.watcher = new ResizeObserver(this.show);
@@ -53,7 +56,7 @@ class Table extends HTMLElement {
     const shown = this.rows.slice(first, first + count);
     const below = Math.max(0, this.rows.length - first - shown.length);
     const width = this.columns.length + (this.marked ? 1 : 0);
-    render(html`<table role="grid" aria-label=${this.label} aria-rowcount=${this.rows.length + 1}>
+    render(html`<table role="grid" tabindex="0" aria-activedescendant=${shown.some((row) => this.key(row) === this.selected) ? `row-${this.selected}` : null} aria-label=${this.label} aria-rowcount=${this.rows.length + 1}>
       <thead><tr>${this.marked ? this.markAll() : null}${this.columns.map((column) => this.header(column))}</tr></thead>
       <tbody>
         <tr class="spacer" aria-hidden="true"><td colspan=${width} .style=${`height:${first * height}px`}></td></tr>
@@ -80,11 +83,21 @@ class Table extends HTMLElement {
   /** @param {Row} row @param {number} index */
   line(row, index) {
     const key = this.key(row);
+    const seen = [this.stamp, this.columns, index, key === this.selected, this.marked?.has(key)];
+    const before = this.described.get(row);
+    if (before && seen.every((one, at) => one === before.seen[at])) return before.template;
+    const template = this.describe(row, key, index);
+    this.described.set(row, { seen, template });
+    return template;
+  }
+
+  /** @param {Row} row @param {string} key @param {number} index */
+  describe(row, key, index) {
     const mark = this.marked
       ? html`<td><input type="checkbox" tabindex="-1" aria-label=${`select ${row.name}`} .checked=${this.marked.has(key)} @click=${(/** @type {Event} */ event) => { event.stopPropagation(); this.toggle(key); }}></td>`
       : null;
-    return html`<tr aria-rowindex=${index + 2} aria-selected=${key === this.selected ? "true" : "false"} @click=${() => this.onpick?.(key, false)} @dblclick=${() => this.onpick?.(key, true)}>
-      ${mark}${this.columns.map((column) => html`<td class=${column.numeric ? "number" : ""}>${column.cell(row)}</td>`)}
+    return html`<tr id=${`row-${key}`} aria-rowindex=${index + 2} aria-selected=${key === this.selected ? "true" : "false"} @click=${() => this.onpick?.(key, false)} @dblclick=${() => this.onpick?.(key, true)}>
+      ${mark}${this.columns.map((column) => html`<td class=${`${column.numeric ? "number" : ""} ${column.fresh ? fresh(`${key} ${column.name}`, column.fresh(row)) : ""}`}>${column.cell(row)}</td>`)}
     </tr>`;
   }
 
@@ -96,11 +109,11 @@ class Table extends HTMLElement {
   }
 
   press = (/** @type {KeyboardEvent} */ event) => {
-    if (event.target !== this || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (/** @type {Element} */ (event.target).localName !== "table" || event.ctrlKey || event.metaKey || event.altKey) return;
     const at = this.rows.findIndex((row) => this.key(row) === this.selected);
     const step = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1, PageDown: 15, PageUp: -15, Home: -1e9, End: 1e9 }[event.key];
     if (step !== undefined && this.rows.length) {
-      const next = Math.max(0, Math.min(this.rows.length - 1, at < 0 ? 0 : at + step));
+      const next = Math.max(0, Math.min(this.rows.length - 1, at < 0 && step < this.rows.length ? 0 : at + step));
       this.onpick?.(this.key(this.rows[next]), false);
       this.reveal(next);
     } else if (event.key === "x" && at >= 0 && this.marked) {
@@ -134,6 +147,6 @@ export function sortRows(rows, columns, sort) {
     if (a === b) return 0;
     if (a === null || a === undefined) return 1;
     if (b === null || b === undefined) return -1;
-    return sign * (a < b ? -1 : 1);
+    return sign * (typeof a === "string" && typeof b === "string" ? byNumber.compare(a, b) : a < b ? -1 : 1);
   });
 }

@@ -1,0 +1,96 @@
+// Forms: spawn an agent, send a message. A refusal of the kernel stands at the field that it names.
+
+import { call } from "../core/feed.js";
+import { html, render } from "../core/html.js";
+import { adjust } from "../core/route.js";
+import { signal } from "../core/signals.js";
+import { toast, whyDisabled } from "./actions.js";
+import { openDialog } from "./dialog.js";
+import { visible } from "./format.js";
+
+/** @typedef {Record<string, any>} Row */
+/** @typedef {{field: string, text: string}} Problem */
+
+/** The field that a refusal names first, as `limits.memory: expected ...`. @param {Row} reply @param {string[]} fields @returns {Problem} */
+function problemOf(reply, fields) {
+  const text = visible(reply.error);
+  const named = /^([a-z_]+)[^ ]*: /.exec(text)?.[1] ?? "";
+  return { field: fields.includes(named) ? named : "", text };
+}
+
+/** @param {string} name @param {string} label @param {string} hint @param {unknown} control @param {Problem|null} problem */
+function field(name, label, hint, control, problem) {
+  return html`<label><span>${label}</span>${control}<span class="hint">${hint}</span>${problem?.field === name ? html`<span class="problem" role="alert">${problem.text}</span>` : null}</label>`;
+}
+
+/** Arguments of a command line: parts between spaces, quotes keep spaces. @param {string} line @returns {string[]} */
+export function splitCommand(line) {
+  return [...line.matchAll(/(?:"((?:\\.|[^"\\])*)"|'([^']*)'|([^\s"']))+/g)].map(([whole]) =>
+    whole.replace(/"((?:\\.|[^"\\])*)"|'([^']*)'/g, (_, double, single) => (double === undefined ? single : double.replace(/\\(["\\])/g, "$1"))));
+}
+
+const SPAWN_FIELDS = ["name", "command", "script", "isolation", "network", "limits"];
+
+export function openSpawn() {
+  const dialog = openDialog("spawn an agent");
+  /** @param {Problem|null} problem @param {boolean} busy */
+  const draw = (problem, busy) => {
+    const why = whyDisabled();
+    render(html`<form class="form" @submit=${submit}>
+      <h2>Spawn an agent</h2>
+      ${field("name", "name", "letters, digits, . _ -", html`<input name="name" maxlength="64" autocomplete="off" required>`, problem)}
+      ${field("command", "command", "a program and its arguments; quotes keep spaces together. A file that ends with .py is started as a script.", html`<input name="command" autocomplete="off" required>`, problem ? { ...problem, field: problem.field === "script" ? "command" : problem.field } : null)}
+      ${field("isolation", "isolation", "which layers of the jail must be active", html`<select name="isolation"><option>standard</option><option>strict</option><option>none</option></select>`, problem)}
+      ${field("network", "network", "filtered: only what its rules allow", html`<select name="network"><option>none</option><option>filtered</option><option>host</option></select>`, problem)}
+      ${field("limits", "memory", "such as 256M; empty: the default", html`<input name="memory" autocomplete="off">`, problem)}
+      ${problem && !problem.field ? html`<p class="problem" role="alert">${problem.text}</p>` : null}
+      <div class="acts"><button class="primary" disabled=${Boolean(why) || busy} title=${why || "agentos spawn NAME COMMAND…"}>spawn</button><button type="button" @click=${() => dialog.close()}>cancel</button></div>
+    </form>`, dialog);
+  };
+  /** @param {Event} event */
+  async function submit(event) {
+    event.preventDefault();
+    const form = new FormData(/** @type {HTMLFormElement} */ (event.target));
+    const text = (/** @type {string} */ name) => String(form.get(name) ?? "").trim();
+    const command = splitCommand(text("command"));
+    const program = command[0]?.endsWith(".py") ? { script: command[0], args: command.slice(1) } : { command };
+    const args = { name: text("name"), ...program, isolation: text("isolation"), network: text("network"), ...(text("memory") ? { limits: { memory: text("memory") } } : {}) };
+    draw(null, true);
+    const reply = await call("SPAWN", args);
+    if (reply?.success === false) return draw(problemOf(reply, SPAWN_FIELDS), false);
+    dialog.close();
+    toast(`spawn: ${args.name}: ${reply.status}`);
+    adjust({ agent: args.name });
+  }
+  draw(null, false);
+  dialog.querySelector("input")?.focus();
+}
+
+const refusedSend = signal(/** @type {(Problem & {name: string})|null} */ (null));
+
+/** @param {string} name of the receiver */
+export function sendForm(name) {
+  const why = whyDisabled();
+  const refused = refusedSend.get();
+  return html`<form class="form" @submit=${(/** @type {Event} */ event) => send(event, name)}>
+    ${field("message", "message to its mailbox", "JSON, or text", html`<textarea name="message" required></textarea>`, refused?.name === name ? refused : null)}
+    <div class="acts"><button disabled=${Boolean(why)} title=${why || `agentos send ${name} …`}>send</button></div></form>`;
+}
+
+/** @param {Event} event @param {string} name */
+async function send(event, name) {
+  event.preventDefault();
+  const form = /** @type {HTMLFormElement} */ (event.target);
+  const text = String(new FormData(form).get("message"));
+  let message;
+  try {
+    message = JSON.parse(text);
+  } catch {
+    message = text; // what isn't JSON is a text
+  }
+  const reply = await call("SEND", { to_name: name, message });
+  refusedSend.set(reply?.success === false ? { name, field: "message", text: visible(reply.error) } : null);
+  if (reply?.success === false) return;
+  form.reset();
+  toast(`send: ${visible(name)}: in its mailbox`);
+}

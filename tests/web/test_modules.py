@@ -1,0 +1,222 @@
+"""Modules of the dashboard's page, called in a real browser."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.kernel import Kernel
+from tests.web.conftest import DASHBOARD, link_of
+from tests.web.test_pages import FLAGS, find_chromium
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def page() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    chromium = find_chromium()
+    kernel = Kernel(DASHBOARD)
+    try:
+        kernel.wait_ready()
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=chromium, args=list(FLAGS))
+            page = browser.new_page()
+            page.goto(link_of(kernel))
+            yield page
+            browser.close()
+        kernel.stop()
+    finally:
+        kernel.clean_up()
+
+
+def test_a_value_in_a_template_becomes_text_and_never_an_element(page: Any) -> None:
+    shown = page.evaluate(
+        """async (hostile) => {
+          const { html, render } = await import("/static/core/html.js");
+          const box = document.createElement("div");
+          render(html`<p title=${hostile} class=${null} .hidden=${false}>${hostile}</p>`, box);
+          const { length } = box.querySelectorAll("*");
+          return { elements: length, text: box.textContent, title: box.firstElementChild.title };
+        }""",
+        "<img src=x onerror=alert(1)>",
+    )
+
+    assert shown == {"elements": 1, "text": "<img src=x onerror=alert(1)>", "title": "<img src=x onerror=alert(1)>"}
+
+
+def test_keyed_nodes_stay_when_a_list_is_put_in_another_order(page: Any) -> None:
+    kept = page.evaluate(
+        """async () => {
+          const { html, keyed, render } = await import("/static/core/html.js");
+          const box = document.createElement("div");
+          const show = (keys) => render(html`<ul>${keys.map((key) => keyed(key, html`<li>${key}</li>`))}</ul>`, box);
+          show(["a", "b", "c"]);
+          const before = Object.fromEntries([...box.querySelectorAll("li")].map((one) => [one.textContent, one]));
+          show(["c", "d", "a"]);
+          const after = [...box.querySelectorAll("li")];
+          return [after.map((one) => one.textContent), after.map((one) => before[one.textContent] === one)];
+        }"""
+    )
+
+    assert kept == [["c", "d", "a"], [True, False, True]]
+
+
+def test_a_child_that_is_none_leaves_nothing_and_comes_back(page: Any) -> None:
+    texts = page.evaluate(
+        """async () => {
+          const { html, render } = await import("/static/core/html.js");
+          const box = document.createElement("div");
+          const show = (child) => { render(html`<p>[${child}]</p>`, box); return box.textContent; };
+          return [show(null), show(html`<b>one</b>`), show(undefined), show([1, html`<i>2</i>`, false, 3]), show("")];
+        }"""
+    )
+
+    assert texts == ["[]", "[one]", "[]", "[123]", "[]"]
+
+
+def test_a_listener_is_replaced_and_a_quoted_value_is_refused(page: Any) -> None:
+    heard = page.evaluate(
+        """async () => {
+          const { html, render } = await import("/static/core/html.js");
+          const box = document.createElement("div");
+          const heard = [];
+          const show = (word) => render(html`<button @click=${() => heard.push(word)}>x</button>`, box);
+          show("old");
+          show("new");
+          box.querySelector("button").click();
+          try {
+            render(html`<p class="${1}"></p>`, document.createElement("div"));
+          } catch (error) {
+            heard.push(error.message.includes("without quotes"));
+          }
+          return heard;
+        }"""
+    )
+
+    assert heard == ["new", True]
+
+
+def test_an_effect_runs_once_per_frame_and_only_for_what_it_has_read(page: Any) -> None:
+    runs = page.evaluate(
+        """async () => {
+          const { effect, signal } = await import("/static/core/signals.js");
+          const frame = () => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+          const [one, other, peeked] = [signal(0), signal(0), signal(0)];
+          const seen = [];
+          const end = effect(() => seen.push([one.get(), one.get() ? other.get() : null, peeked.peek()]));
+          other.set(5); peeked.set(7);
+          await frame();
+          one.set(1); one.set(2);
+          await frame();
+          other.set(6);
+          await frame();
+          one.set(2);
+          await frame();
+          end();
+          one.set(3);
+          await frame();
+          return seen;
+        }"""
+    )
+
+    assert runs == [[0, None, 0], [2, 5, 7], [2, 6, 7]]
+
+
+FLEET = [
+    {"id": 1, "name": "Indexer", "state": "running", "supervisor": "root", "memory_bytes": 300 << 20, "restarts": 0},
+    {
+        "id": 2,
+        "name": "scraper",
+        "state": "backing_off",
+        "supervisor": "root/shop",
+        "memory_bytes": None,
+        "restarts": 4,
+    },
+    {"id": 3, "name": "worker-1", "state": "failed", "supervisor": "root/shop", "memory_bytes": 1 << 20, "restarts": 3},
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", [1, 2, 3]),
+        ("index", [1]),
+        ("state:failed", [3]),
+        ("state:failed,backing", [2, 3]),
+        ("memory>100M", [1]),
+        ("memory<=1M", [3]),
+        ("restarts>=3 -worker", [2]),
+        ("-supervisor:shop", [1]),
+        ("supervisor:shop restarts=4", [2]),
+        ("[", []),
+    ],
+)
+def test_a_filter_finds_what_fulfils_all_its_words(page: Any, text: str, found: list[int]) -> None:
+    got = page.evaluate(
+        """async ([text, rows]) => {
+          const { test, problem } = (await import("/static/parts/filter.js")).matcher(text);
+          return [rows.filter(test).map((row) => row.id), problem];
+        }""",
+        [text, FLEET],
+    )
+
+    assert got == [found, ""]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"), [("stat:failed", "no field stat"), ("cpu>much", "expected a number"), ("x>1", "no number x")]
+)
+def test_a_filter_names_its_mistake(page: Any, text: str, problem: str) -> None:
+    said = page.evaluate("""async (text) => (await import("/static/parts/filter.js")).matcher(text).problem""", text)
+
+    assert problem in said
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        ("bytes(null)", "\u2013"),
+        ("bytes(0)", "0B"),
+        ("bytes(1023)", "1023B"),
+        ("bytes(1536)", "1.5K"),
+        ("bytes(141 * 2 ** 20)", "141M"),
+        ("number(undefined)", "\u2013"),
+        ("number(12345)", "12,345"),
+        ("number(0.126, 2)", "0.13"),
+        ("duration(0.4)", "<1ms"),
+        ("duration(400)", "400ms"),
+        ("duration(2100)", "2.1s"),
+        ("duration(65000)", "1m 5s"),
+        ("duration(3600000)", "1h"),
+        ("duration(273600000)", "3d 4h"),
+        ("cutMiddle('a-name-of-some-length', 9)", "a-na…ngth"),
+        ("cutMiddle('short', 9)", "short"),
+        ("visible('a\\nb\\tc\\u202ed\\u001b[31m')", "a↵b c\u2039U+202E\u203ad\u2039U+001B\u203a[31m"),
+        ("visibleLines('a\\nb\\u0007')", "a\nb\u2039U+0007\u203a"),
+        ("visible(null)", ""),
+        ("plural(1, 'agent')", "1 agent"),
+        ("plural(1200, 'agent')", "1,200 agents"),
+    ],
+)
+def test_values_are_written_as_people_read_them(page: Any, call: str, text: str) -> None:
+    module = page.evaluate_handle("""import("/static/parts/format.js")""")
+
+    assert module.evaluate(f"(module) => module.{call}") == text
+
+
+@pytest.mark.parametrize(
+    ("line", "parts"),
+    [
+        ("sleep 100", ["sleep", "100"]),
+        ("sh -c 'echo \"a b\"; sleep 1'", ["sh", "-c", 'echo "a b"; sleep 1']),
+        ('say "two words" x"y z"', ["say", "two words", "xy z"]),
+        ('""', [""]),
+        ("  ", []),
+    ],
+)
+def test_a_command_is_split_at_spaces_outside_quotes(page: Any, line: str, parts: list[str]) -> None:
+    got = page.evaluate("""async (line) => (await import("/static/parts/forms.js")).splitCommand(line)""", line)
+
+    assert got == parts

@@ -53,6 +53,7 @@ demo: $(RUN_READY)
 	@echo "Such a tree in the browser: make dashboard"
 
 dashboard: $(RUN_READY)
+	@echo "for another link: $(BIN)/agentos dashboard --state-dir .dashboard"
 	@$(BIN)/agentos run demos/dashboard/agentos.toml --state-dir .dashboard
 
 test: $(READY)

@@ -210,10 +210,10 @@ def test_rows_of_the_table_are_reached_opened_marked_and_left_by_keys(open_page:
     assert page.evaluate("document.activeElement.matches(':focus-visible')")
     page.keyboard.press("Shift+R")
     page.get_by_role("alertdialog").wait_for()
-    page.wait_for_function("document.activeElement.closest('.confirm') !== null")
+    until(lambda: page.evaluate("document.activeElement.closest('.confirm') !== null"), "the question has the focus")
     page.keyboard.press("Escape")
     page.get_by_role("alertdialog").wait_for(state="detached")
-    page.wait_for_function("document.activeElement.role === 'grid'")
+    until(lambda: page.evaluate("document.activeElement.role === 'grid'"), "the rows have the focus again")
     page.keyboard.press("Escape")
     page.locator(".panel").wait_for(state="detached")
 

@@ -1,6 +1,7 @@
 """``agentos dashboard``: prints or opens a link to the dashboard of the running kernel."""
 
 import webbrowser
+from pathlib import Path
 
 import click
 
@@ -11,21 +12,21 @@ from .run import find_state_dir
 @click.command()
 @click.option("--read-only", is_flag=True, help="The page may look at everything and change nothing.")
 @click.option("--open", "opened", is_flag=True, help="Open the link in a browser.")
+@click.option("--state-dir", type=click.Path(path_type=Path), metavar="DIR", help="As with `agentos run`.")
 @json_option
-def dashboard(read_only: bool, opened: bool, as_json: bool) -> None:
+def dashboard(read_only: bool, opened: bool, state_dir: Path | None, as_json: bool) -> None:
     """Print a link to the dashboard of the running kernel. It is good for one browser, within 10 minutes."""
     from agentos.private_files import describe_error
     from agentos.userland.web.links import find_link
 
-    state_dir = find_state_dir()
+    place = state_dir.absolute() if state_dir is not None else find_state_dir()
     try:
-        link = find_link(state_dir, "readonly" if read_only else "unrestricted")
+        link = find_link(place, "readonly" if read_only else "unrestricted")
     except OSError as error:
-        raise Failed(describe_error(error, state_dir)) from None
+        raise Failed(describe_error(error, place)) from None
     if link is None:
-        raise Failed(
-            "this kernel serves no dashboard: start it with `agentos run --dashboard`", {"code": "unavailable"}
-        )
+        why = f"no kernel serves a dashboard with the state in {place}: start one with `agentos run --dashboard`"
+        raise Failed(f"{why}, or name its state directory with --state-dir", {"code": "unavailable"})
     if as_json:
         print_json({"success": True, "link": link})
     else:

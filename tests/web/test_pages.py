@@ -161,7 +161,7 @@ def test_several_agents_are_acted_on_after_one_question(open_page: Open) -> None
     question = page.get_by_role("alertdialog")
     assert {"one", "two"} <= set(question.inner_text().split())
     question.get_by_role("button", name="cancel").click()
-    assert page.get_by_role("alertdialog").count() == 0
+    question.wait_for(state="detached")  # in the next frame
 
 
 def test_text_of_agents_stays_text(open_page: Open, kernel: Kernel) -> None:

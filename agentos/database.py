@@ -28,6 +28,7 @@ import trio
 from attrs import define
 from outcome import Error, Outcome, Value, capture
 
+from agentos.finishing import run_and_finish
 from agentos.private_files import check_file, describe_error, display_path, open_file
 
 log = logging.getLogger(__name__)
@@ -96,19 +97,11 @@ async def open_database(path: Path, schemas: Schemas) -> AsyncIterator["Database
     It stays open until the block is left, also when cancelled: everything queued by then is written first. So all users
     of the database must run inside the block.
     """
-    failure: BaseException | None = None
     connection = await trio.to_thread.run_sync(connect, path, schemas)
     try:
-        async with trio.open_nursery() as nursery:
-            database = Database(path)
-            nursery.start_soon(_Writer(path, connection).serve, database)
-            try:
-                yield database
-            except BaseException as error:  # noqa: ASYNC103, ASYNC104 - it is raised below
-                failure = error
-            database.close()
-        if failure is not None:
-            raise failure  # outside the nursery, which would wrap it in a group
+        database, writer = Database(path), _Writer(path, connection)
+        async with run_and_finish(partial(writer.serve, database), lambda failure: database.close()):
+            yield database
     finally:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(connection.close)

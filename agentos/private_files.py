@@ -125,6 +125,18 @@ def replace_file(path: Path, text: str) -> None:
     os.replace(temporary, path)
 
 
+def append_whole(fd: int, data: bytes) -> None:
+    """Append all of ``data`` to a file opened with ``O_APPEND``; if that raises ``OSError`` nothing is appended."""
+    size, rest = os.fstat(fd).st_size, memoryview(data)
+    try:
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.ftruncate(fd, size)
+        raise
+
+
 def _check_directory(status: os.stat_result, path: Path, remedy: str) -> None:
     mode = f"mode {status.st_mode & 0o7777:04o}"
     if status.st_uid != os.geteuid():

@@ -21,6 +21,7 @@ from msgspec import Struct
 from outcome import Error, Outcome, Value, capture
 
 from agentos.database import DatabaseError
+from agentos.finishing import run_and_finish
 from agentos.kernel.ports import Entry
 from agentos.private_files import display_path
 from agentos.services.events import Publish, SyscallBlocked, discard
@@ -91,21 +92,17 @@ async def open_audit(
     It stays open until the block ends, cancelled or not: what is queued by then is written first. So everything that
     uses the log runs inside the block.
     """
-    failure: BaseException | None = None
     files = await trio.to_thread.run_sync(partial(LogWriter, directory, segment_size, kept))
     try:
         begun = [QueuedEntry(kernel_entry(STARTED, f"agentos {version}"), time.time())]
         await trio.to_thread.run_sync(files.append, begun)
-        async with trio.open_nursery() as nursery:
-            audit = Audit(files, publish)
-            nursery.start_soon(audit.serve)
-            try:
-                yield audit
-            except BaseException as error:  # noqa: ASYNC103, ASYNC104 - it is raised below
-                failure = error
+        audit = Audit(files, publish)
+
+        def close(failure: BaseException | None) -> None:
             audit.close("ok" if failure is None else type(failure).__name__)
-        if failure is not None:
-            raise failure  # outside the nursery, which would wrap it in a group
+
+        async with run_and_finish(audit.serve, close):
+            yield audit
     finally:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(files.close)

@@ -21,7 +21,8 @@ import msgspec
 import trio
 from attrs import define, field
 
-from agentos.private_files import display_path, hold_directory, open_file
+from agentos.finishing import run_and_finish
+from agentos.private_files import append_whole, display_path, hold_directory, open_file
 from agentos.threads import run_in_thread
 
 from .record import Record, Severity
@@ -139,14 +140,7 @@ class EventFiles:
     def _write(self, data: bytes) -> None:
         fd = open_file(self._path(self._numbers[-1]), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
-            size, rest = os.fstat(fd).st_size, memoryview(data)
-            try:
-                while rest:
-                    rest = rest[os.write(fd, rest) :]
-            except OSError:
-                with contextlib.suppress(OSError):
-                    os.ftruncate(fd, size)
-                raise
+            append_whole(fd, data)
         finally:
             os.close(fd)
 
@@ -160,21 +154,13 @@ async def open_event_log(directory: Path) -> AsyncIterator[EventLog]:
 
     Events that are published until the block ends, cancelled or not, are written before it is left.
     """
-    failure: BaseException | None = None
     with hold_directory(directory) as held:
         files = EventFiles(held)
         boots, records = await run_in_thread(files.load)
         events = EventLog(first=choose_first(boots, records), earlier=boots, records=records)
         writer = _Writer(files, events)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(writer.serve)
-            try:
-                yield events
-            except BaseException as error:  # noqa: ASYNC103, ASYNC104 - it is raised below
-                failure = error
-            writer.close()
-        if failure is not None:
-            raise failure  # outside the nursery, which would wrap it in a group
+        async with run_and_finish(writer.serve, lambda failure: writer.close()):
+            yield events
 
 
 def choose_first(boots: Sequence[Boot], records: Sequence[Record]) -> int:

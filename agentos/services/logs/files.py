@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgspec
 from attrs import frozen
 
-from agentos.private_files import open_file
+from agentos.private_files import append_whole, open_file
 
 KERNEL = "kernel"  # reserved: no agent has this name
 FILE_COST = 64 << 10  # bytes that a file counts at least, since files cost more than their bytes
@@ -146,14 +146,7 @@ class LogDirectory:
             data = ("\n".join(records) + "\n").encode()
             if size and os.pread(fd, 1, size - 1) != b"\n":
                 data = b"\n" + data  # something else wrote to it
-            try:
-                rest = memoryview(data)
-                while rest:
-                    rest = rest[os.write(fd, rest) :]
-            except OSError:
-                with contextlib.suppress(OSError):
-                    os.ftruncate(fd, size)
-                raise
+            append_whole(fd, data)
             return LogFile(key, origin, lines[0].at, lines[-1].at, size + len(data))
         finally:
             os.close(fd)

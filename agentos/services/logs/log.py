@@ -17,6 +17,7 @@ from pathlib import Path
 import trio
 from attrs import define, field, frozen
 
+from agentos.finishing import run_and_finish
 from agentos.private_files import display_path, hold_directory
 from agentos.services.events import AgentOutput, AgentOutputSkipped, AgentOver, Event
 from agentos.threads import run_in_thread
@@ -104,19 +105,11 @@ async def open_logs(directory: Path, settings: LogSettings) -> AsyncIterator["Lo
 
     All lines that are taken until the block ends, cancelled or not, are written before it is left.
     """
-    failure: BaseException | None = None
     with hold_directory(directory) as held:
         files = LogDirectory(held)
         logs = Logs(files, settings, await trio.to_thread.run_sync(files.scan))
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(logs.serve)
-            try:
-                yield logs
-            except BaseException as error:  # noqa: ASYNC103, ASYNC104 - it is raised below
-                failure = error
-            logs.close()
-        if failure is not None:
-            raise failure  # outside the nursery, which would wrap it in a group
+        async with run_and_finish(logs.serve, lambda failure: logs.close()):
+            yield logs
 
 
 class Logs:

@@ -7,15 +7,13 @@ import time
 from agentos import AgentOSClient
 
 
-def goodbye(*_: object) -> None:
-    print("told to stop: goodbye", flush=True)
-    sys.exit(0)
-
-
-signal.signal(signal.SIGTERM, goodbye)
+signal.signal(signal.SIGTERM, lambda *_: sys.exit())
 with AgentOSClient() as kernel:
     kernel.hello()  # spawned with ready="hello": from here on it counts as started
 born = time.monotonic()
-while True:
-    print(f"alive for {time.monotonic() - born:.1f} s", flush=True)
-    time.sleep(0.2)
+try:
+    while True:
+        print(f"alive for {time.monotonic() - born:.1f} s", flush=True)
+        time.sleep(0.2)
+finally:
+    print("told to stop: goodbye", flush=True)

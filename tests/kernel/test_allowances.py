@@ -108,9 +108,10 @@ def test_all_connections_of_an_agent_share_its_256_calls(kernel: Kernel, wire: W
         one.hello()
         two.hello()
         for each in (one, two):
-            each.write(b"".join(frame(RECV, {"max": 1, "timeout": 1000}, n) for n in range(1, 129)))
-        settle(wire)
-        for each in (one, two):
+            each.write(b"".join(frame(RECV, {"max": 1, "timeout": 1000}, n) for n in range(1, 128)))
+            each.ask(NOOP, b"all before this were read", 128)
+        two.write(b"".join(frame(RECV, {"max": 1, "timeout": 1000}, n) for n in (129, 130)))
+        for each in (two, one):
             each.send(RECV, {"timeout": 0}, 1000)
             assert each.is_silent()
         assert kernel.answers()

@@ -244,7 +244,7 @@ async def test_those_at_the_end_of_a_long_batch_are_served_too(pairs: Pairs, pol
 
     assert len(reads) == 10
     assert min(reads.values()) >= 4
-    assert others >= reads.total() - 1, "other tasks run between any two turns"
+    assert others >= reads.total() // 2 - 1, "between two steps of another task: a turn, and one before its step"
 
 
 async def test_what_arrives_while_many_tasks_are_runnable_is_read_between_their_steps(

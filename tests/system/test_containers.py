@@ -158,6 +158,7 @@ def test_members_of_a_group_start_in_order_beside_others(start_kernel: StartKern
     (tmp_path / "late.py").write_text(LATE)
     late = (f'script = "{tmp_path}/late.py"', 'ready = "hello"')
     kernel = start_kernel(group("team", member("a", None, *late) + member("b"), IN_ORDER) + child("beside"))
+    kernel.wait_line("b: running")
 
     order = [line.split("| ")[1].split(":")[0] for line in kernel.lines if ": running" in line]
 

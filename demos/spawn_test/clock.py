@@ -6,7 +6,6 @@ import time
 
 from agentos import AgentOSClient
 
-
 signal.signal(signal.SIGTERM, lambda *_: sys.exit())
 with AgentOSClient() as kernel:
     kernel.hello()  # spawned with ready="hello": from here on it counts as started

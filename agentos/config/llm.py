@@ -89,6 +89,8 @@ class LLMTable:
     per_agent: Count | None = None
     in_all: Count | None = None
     keep_contents: Annotated[int, Rule(lambda number: 0 <= number <= 1000, "a number from 0 to 1000")] | None = None
+    cache: Seconds | None = None
+    cache_shared: bool | None = None
     budget: Annotated[Sequence[Budget], FEW_LINES] = ()
     default_budget: Annotated[Sequence[Budget], FEW_LINES] | Literal["none"] | None = None
     prices: Mapping[str, object] = field(factory=dict)

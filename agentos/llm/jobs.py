@@ -22,12 +22,14 @@ class ThinkResult(Struct, frozen=True):
     """An answer; seconds that the request waited, and that the provider worked on it.
 
     ``bound`` says, for the audit log, that the tokens charged are not those that the provider claims, and why.
+    ``cached``: the model wasn't asked, as an equal question was answered before.
     """
 
     answer: Answer
     queued: float
     latency: float
     bound: str | None = None
+    cached: bool = False
 
 
 @define(eq=False)

@@ -43,6 +43,7 @@ from .queue_states import (
     queue_states,
 )
 from .reservations import Reservations
+from .response_cache import ResponseCache
 from .settings import LLMSettings, QueuePath
 
 FAIRNESS_SECONDS = 60.0  # seconds at least over which fairness is computed
@@ -73,6 +74,7 @@ class Line:
         """``model`` is used for requests that name none."""
         self.model = model
         self.contents = contents or Contents(settings.keep_contents)
+        self._cache = ResponseCache(settings.cache, settings.cache_shared)
         self._client = client
         client.on_model_changed = self._update_lane
         self._budgets = budgets
@@ -103,7 +105,13 @@ class Line:
         question of an ``asker`` is kept in ``contents``.
         """
         with self.contents.keep(asker, question, self.cost) as asked:
-            asked.result = await self._ask(queue_path, question, on_text, asked)
+            agent, key = queue_path[-1].name, await self._cache.hash(question)
+            asked.result = self._cache.get(agent, key)
+            if asked.result is None:
+                asked.result = await self._ask(queue_path, question, on_text, asked)
+                self._cache.put(agent, key, asked.result)
+            elif on_text is not None:
+                on_text(asked.result.answer.text)
             return asked.result
 
     async def _ask(
@@ -323,6 +331,7 @@ class Line:
         """Remove an agent that has ended for good; its name will not be used again."""
         self._queue.remove(queue_names(queue_path))
         self._weights.pop(queue_names(queue_path), None)
+        self._cache.remove_agent(queue_path[-1].name)
 
     def queue_states(self) -> Mapping[Path, QueueState]:
         """State of every agent that has requests waiting or in flight."""

@@ -74,7 +74,8 @@ class LLMSettings(Struct, frozen=True):
     request without its own, if a budget applies; ``budget`` is that of all agents together, ``default_budget`` that of
     each agent of level sandboxed that has none. At most ``per_agent``
     requests of one agent may wait, and ``in_all`` of all agents. The last ``keep_contents`` questions of each agent are
-    kept with their answers, see :class:`agentos.llm.contents.Contents`.
+    kept with their answers, see :class:`agentos.llm.contents.Contents`. ``cache`` and ``cache_shared``: see
+    :class:`agentos.llm.response_cache.ResponseCache`.
     """
 
     provider: ProviderName | None = None
@@ -88,6 +89,8 @@ class LLMSettings(Struct, frozen=True):
     per_agent: int = MAX_WAITING_PER_AGENT
     in_all: int = MAX_WAITING
     keep_contents: int = 50
+    cache: float = 0.0
+    cache_shared: bool = False
     prices: Mapping[str, Price] = {}
     timeouts: Timeouts = Timeouts()
     retry: Retry = Retry()

@@ -62,7 +62,7 @@ def syscalls(
             with trio.move_on_after(math.inf if request.timeout is None else request.timeout):
                 thought = await think()
                 call.remark = f"{describe_use(thought, line.cost(question.model, thought.answer.usage))}, {call.remark}"
-                call.remark += f", queued {thought.queued:.3f} s"
+                call.remark += ", from the cache" if thought.cached else f", queued {thought.queued:.3f} s"
                 if thought.bound is not None:
                     call.remark += f"; {thought.bound}"
                 return thought
@@ -124,6 +124,7 @@ def build_reply(thought: ThinkResult) -> calls.Thought:
         tool_calls=answer.calls,
         queued_ms=round(thought.queued * 1000, 3),
         latency_ms=round((thought.queued + thought.latency) * 1000, 3),
+        cached=thought.cached,
     )
 
 

@@ -115,7 +115,8 @@ class Thought:
     """The whole answer. ``tokens`` is the sum of ``usage``.
 
     ``finish_reason`` is stop, length, tool_calls or content_filter. ``queued_ms`` is the part of ``latency_ms`` that
-    was spent in the queue.
+    was spent in the queue. ``cached``: an equal question was answered before, and the model
+    wasn't asked.
     """
 
     success: bool = True
@@ -128,6 +129,7 @@ class Thought:
     tool_calls: Sequence[ToolCall] = ()
     queued_ms: float
     latency_ms: float
+    cached: bool = False
 
     @property
     def message(self) -> Message:

@@ -1,0 +1,95 @@
+"""Answers kept for equal questions: ``[llm] cache``. An equal question within its lifetime isn't sent to the model."""
+
+from collections import Counter, OrderedDict
+from hashlib import sha256
+from typing import NamedTuple
+
+import msgspec
+import trio
+from attrs import define, evolve, field
+
+from agentos.threads import run_in_thread
+from agentos_sdk.values import Usage
+
+from .jobs import ThinkResult
+from .providers.provider import Question
+
+MAX_TOTAL_BYTES = 64 << 20  # bytes of answers that are kept for all agents
+MAX_ANSWER_BYTES = 1 << 20  # bytes of an answer that is kept
+ENTRY_BYTES = 1 << 10  # bytes that an answer counts at least
+MAX_INLINE_BYTES = 64 << 10  # bytes of a question that is hashed in the event loop; larger ones in a thread
+COMPLETE = ("stop", "tool_calls")  # finish reasons of answers that are kept
+
+Key = bytes
+SHARED = ""  # the owner of all answers where agents share them; no account has this name
+
+
+class _Kept(NamedTuple):
+    until: float  # on Trio's clock
+    size: int
+    result: ThinkResult
+
+
+@define(eq=False)
+class ResponseCache:
+    """Answers by agent and question, for ``lifetime`` seconds; 0 keeps none. In memory, and bounded.
+
+    Questions are equal if all that is sent to the model is: also its name, the tools and the sampling parameters.
+    ``shared``: an answer that one agent got is given to all. A full cache drops the agent's own oldest answer whose
+    answers take the most memory.
+    """
+
+    lifetime: float = 0.0
+    shared: bool = False
+    _answers: dict[str, OrderedDict[Key, _Kept]] = field(factory=dict)  # by agent, the oldest first
+    _bytes: Counter[str] = field(factory=Counter)  # by agent
+
+    async def hash(self, question: Question) -> Key | None:
+        """The question as a key; None if nothing is kept."""
+        if not self.lifetime:
+            return None
+        large = question.size > MAX_INLINE_BYTES
+        return await run_in_thread(hash_question, question) if large else hash_question(question)
+
+    def get(self, agent: str, key: Key | None) -> ThinkResult | None:
+        """The answer to an equal question: it took no time and cost nothing."""
+        owner = SHARED if self.shared else agent
+        kept = None if key is None else self._answers.get(owner, OrderedDict()).get(key)
+        if key is None or kept is None:
+            return None
+        if kept.until <= trio.current_time():
+            self._drop(owner, key)
+            return None
+        return kept.result
+
+    def put(self, agent: str, key: Key | None, result: ThinkResult) -> None:
+        """Keep a complete answer. Incomplete ones, and those of more than 1 MiB, aren't kept."""
+        answer = result.answer
+        size = ENTRY_BYTES + len(answer.text) * 4 + sum(len(msgspec.json.encode(call)) for call in answer.calls)
+        if key is None or answer.finish_reason not in COMPLETE or size > MAX_ANSWER_BYTES:
+            return
+        owner = SHARED if self.shared else agent
+        self._drop(owner, key)
+        kept = ThinkResult(evolve(answer, usage=Usage()), 0.0, 0.0, cached=True)
+        self._answers.setdefault(owner, OrderedDict())[key] = _Kept(trio.current_time() + self.lifetime, size, kept)
+        self._bytes[owner] += size
+        while self._bytes.total() > MAX_TOTAL_BYTES:
+            largest = max(self._bytes, key=self._bytes.__getitem__)
+            self._drop(largest, next(iter(self._answers[largest])))
+
+    def remove_agent(self, agent: str) -> None:
+        """Forget the answers of an agent that has ended for good."""
+        self._answers.pop(agent, None)
+        self._bytes.pop(agent, None)
+
+    def _drop(self, owner: str, key: Key) -> None:
+        answers = self._answers.get(owner)
+        if answers is not None and (kept := answers.pop(key, None)) is not None:
+            self._bytes[owner] -= kept.size
+            if not answers:
+                self.remove_agent(owner)
+
+
+def hash_question(question: Question) -> Key:
+    """Hash all of a question; 16 MiB take 15 ms."""
+    return sha256(msgspec.msgpack.encode(question)).digest()

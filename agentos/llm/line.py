@@ -342,7 +342,15 @@ class Line:
         """The name of the provider."""
         return self._client.name
 
-    def models(self) -> Sequence[ModelState]:
+    def models(self) -> Sequence[str]:
+        """Names that a question may have as its model: the default one first."""
+        return [self.model] if self.model else []
+
+    def knows(self, model: str) -> bool:
+        """Whether a question for this model has a provider."""
+        return bool(self.model)
+
+    def model_states(self) -> Sequence[ModelState]:
         """States of the default model and of all models that are paused or down."""
         states = self._client.unavailable_models()
         known = any(state.model == self.model for state in states)

@@ -27,7 +27,8 @@ from .ask import ActiveRequest, ProviderClient
 from .budgets import Budgets
 from .claims import measure_request
 from .contents import Asker, Contents, OpenQuestion
-from .fair_queue import MIN_CHARGE, FairQueue, Path, Ticket, weighted_cost
+from .fair_queue import MIN_CHARGE, FairQueue, weighted_cost
+from .fair_tree import Path, Ticket
 from .jobs import Job, ThinkResult, charge_for, outermost_account, queue_names, validate_question
 from .memory import RequestMemory
 from .model_availability import ModelState
@@ -165,7 +166,7 @@ class Line:
         """The next request, as soon as its model accepts requests and there is a place for it."""
         while True:
             deadline = self._open_lanes()
-            if not self._queue.ready:
+            if not self._queue.ready():
                 self._wake = trio.Event()
                 with trio.CancelScope(deadline=deadline):
                     await self._wake.wait()

@@ -22,6 +22,7 @@ from agentos.services.quotas import Quota
 from agentos_sdk.codec import Rule, Seconds
 from agentos_sdk.values import FEW_LINES, Budget, Money
 
+from .llm_routes import read_routes
 from .reader import Reader, ReadTable
 from .toml_lines import Keys
 
@@ -93,6 +94,10 @@ class LLMTable:
     cache_shared: bool | None = None
     budget: Annotated[Sequence[Budget], FEW_LINES] = ()
     default_budget: Annotated[Sequence[Budget], FEW_LINES] | Literal["none"] | None = None
+    fallback_after: Patience | None = None
+    providers: Mapping[str, object] = field(factory=dict)
+    aliases: Mapping[str, object] = field(factory=dict)
+    limits: Mapping[str, object] = field(factory=dict)
     prices: Mapping[str, object] = field(factory=dict)
     timeouts: object = None
     retry: object = None
@@ -109,7 +114,11 @@ TABLES: Sequence[tuple[str, type, type]] = (
 def read_llm(reader: Reader, data: object) -> LLMSettings:
     """Read the ``[llm]`` table."""
     read = reader.read(LLMTable, data, ("llm",))
-    made: dict[str, Any] = read.present_fields("prices", "budget", "default_budget", *(name for name, _, _ in TABLES))
+    routed = ("providers", "aliases", "limits")
+    made: dict[str, Any] = read.present_fields(
+        "prices", "budget", "default_budget", *routed, *(name for name, _, _ in TABLES)
+    )
+    made |= read_routes(reader, read)
     for name, table, cls in TABLES:
         if (found := getattr(read.table, name)) is not None:
             made[name] = cls(**reader.read(table, found, ("llm", name)).present_fields())
@@ -152,7 +161,8 @@ def check_prices(reader: Reader, settings: LLMSettings, budgets: Sequence[tuple[
     for keys, quotas in (*of_llm, *budgets):
         if not any(quota.what == "money" for quota in quotas):
             continue
-        if settings.model is not None and settings.model not in settings.prices:
+        models = settings.aliases.get(settings.model or "", [settings.model])
+        if settings.model is not None and not any(model in settings.prices for model in models):
             missing = f"[llm.prices] has none for {settings.model!r}"
         elif not settings.prices:
             missing = NO_PRICES

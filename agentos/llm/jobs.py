@@ -10,7 +10,8 @@ from agentos_sdk.errors import BadRequest, CallError
 from agentos_sdk.values import Usage
 
 from .ask import ActiveRequest
-from .fair_queue import Path, Ticket, weighted_cost
+from .fair_queue import weighted_cost
+from .fair_tree import Path, Ticket
 from .providers.provider import Answer, Question
 from .settings import QueuePath
 

@@ -27,7 +27,8 @@ from .ask import ActiveRequest, ProviderClient
 from .budgets import Budgets
 from .claims import measure_request
 from .contents import Asker, Contents, OpenQuestion
-from .fair_queue import MIN_CHARGE, FairQueue, Path, Ticket, weighted_cost
+from .fair_queue import MIN_CHARGE, FairQueue, weighted_cost
+from .fair_tree import Path, Ticket
 from .jobs import Job, ThinkResult, charge_for, outermost_account, queue_names, validate_question
 from .memory import RequestMemory
 from .model_availability import ModelState
@@ -173,7 +174,7 @@ class Line:
         """The next request, as soon as its model accepts requests and there is a place for it."""
         while True:
             deadline = self._open_lanes()
-            if not self._queue.ready:
+            if not self._queue.ready():
                 self._wake = trio.Event()
                 with trio.CancelScope(deadline=deadline):
                     await self._wake.wait()
@@ -351,7 +352,15 @@ class Line:
         """The name of the provider."""
         return self._client.name
 
-    def models(self) -> Sequence[ModelState]:
+    def models(self) -> Sequence[str]:
+        """Names that a question may have as its model: the default one first."""
+        return [self.model] if self.model else []
+
+    def knows(self, model: str) -> bool:
+        """Whether a question for this model has a provider."""
+        return bool(self.model)
+
+    def model_states(self) -> Sequence[ModelState]:
         """States of the default model and of all models that are paused or down."""
         states = self._client.unavailable_models()
         known = any(state.model == self.model for state in states)

@@ -9,7 +9,8 @@ from msgspec import Struct
 
 from agentos_sdk.values import InLine
 
-from .fair_queue import FairQueue, Path
+from .fair_queue import FairQueue
+from .fair_tree import Path
 from .jobs import Job, queue_names
 from .model_availability import ModelState
 
@@ -53,7 +54,7 @@ def list_waiting(queue: FairQueue[Job], suspended: Iterable[Job]) -> list[Waitin
         return WaitingRequest(job.queue_path[-1].name, state, position, now - job.arrived_at, job.request.input)
 
     return [
-        *(describe(ticket.item, "ready", position) for position, ticket in enumerate(queue.order(), 1)),
+        *(describe(ticket.item, "ready", position) for position, ticket in queue.order()),
         *(describe(ticket.item, "paused") for ticket in queue.parked()),
         *(describe(job, "later") for job in suspended),
     ]
@@ -80,7 +81,7 @@ def queue_states(
     """All agents that have requests waiting or in flight. ``states``: of models that are paused or down."""
     positions: dict[Path, int] = {}
     waiting = aside.copy()
-    for position, ticket in enumerate(queue.order(), 1):
+    for position, ticket in queue.order():
         positions.setdefault(ticket.path, position)
         waiting[ticket.path] += 1
     paused: dict[Path, Counter[str]] = {}

@@ -63,6 +63,31 @@ class OfflineSettings(Struct, frozen=True):
     seed: int = 0
 
 
+class ProviderSettings(Struct, frozen=True):
+    """One of several providers. ``keys`` are used in turn, each ``env:NAME`` or ``file:PATH`` with an absolute path.
+
+    Without ``keys`` the key is that of the provider's own variable. ``models`` are names and patterns of
+    the models that it is asked for. ``concurrency=None``: that of :class:`LLMSettings`.
+    """
+
+    type: ProviderName
+    base_url: str | None = None
+    keys: Sequence[str] = ()
+    models: Sequence[str] = ("*",)
+    concurrency: int | None = None
+
+
+Capability = Literal["images", "tools", "schema"]
+
+
+class ModelLimits(Struct, frozen=True):
+    """``rpm`` and ``tpm``: requests and tokens per minute at most. ``lacks`` is what the model can't do."""
+
+    rpm: int | None = None
+    tpm: int | None = None
+    lacks: Sequence[Capability] = ()
+
+
 DEFAULT_BUDGET = make_quotas(86400.0, tokens=200_000)
 """The budget of an agent of level sandboxed without one of its own."""
 
@@ -76,6 +101,9 @@ class LLMSettings(Struct, frozen=True):
     requests of one agent may wait, and ``in_all`` of all agents. The last ``keep_contents`` questions of each agent are
     kept with their answers, see :class:`agentos.llm.contents.Contents`. ``cache`` and ``cache_shared``: see
     :class:`agentos.llm.response_cache.ResponseCache`.
+
+    With ``providers``, by name and in the order of the file, ``provider`` and ``base_url`` are None. ``aliases`` map a
+    name or a pattern to the models that are asked, the next one if one is unavailable for ``fallback_after`` seconds.
     """
 
     provider: ProviderName | None = None
@@ -91,6 +119,10 @@ class LLMSettings(Struct, frozen=True):
     keep_contents: int = 50
     cache: float = 0.0
     cache_shared: bool = False
+    providers: Mapping[str, ProviderSettings] = {}
+    aliases: Mapping[str, Sequence[str]] = {}
+    limits: Mapping[str, ModelLimits] = {}
+    fallback_after: float = 2.0
     prices: Mapping[str, Price] = {}
     timeouts: Timeouts = Timeouts()
     retry: Retry = Retry()

@@ -66,7 +66,7 @@ class KernelCalls(Struct, frozen=True):
                 budgets |= {(one.name, one.quota.what, one.quota.per): one for one in self.find_spent(agent)}
                 if number % BATCH == BATCH - 1:
                     await trio.lowlevel.checkpoint()
-            models, health = model_states(self.line, self.line.models()), self.audit.health
+            models, health = model_states(self.line, self.line.model_states()), self.audit.health
             attention += [describe_spent(one) for one in budgets.values()]
             attention += [
                 calls.Attention(kind="model", text=f"{one.model} by {one.name} is {one.state}: {one.reason}")

@@ -233,7 +233,7 @@ class MetricsCalls:
             ],
             jain=line.fairness(),
             budgets=[describe_budget(standing) for standing in line.budget_states((self.kernel_account,))],
-            providers=model_states(line, line.models()),
+            providers=model_states(line, line.model_states()),
         )
 
 

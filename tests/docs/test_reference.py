@@ -14,7 +14,7 @@ import pytest
 import supervisors
 from agentos import __version__
 from agentos.agents.lifecycle import State
-from agentos.config import llm, schema, telemetry
+from agentos.config import llm, llm_routes, schema, telemetry
 from agentos.permissions import set_schema
 from agentos.userland.cli.main import COMMANDS, cli
 from agentos_sdk import AgentOSClient, Kernel, values
@@ -52,6 +52,8 @@ TABLES = {
     "`[llm]`": llm.LLMTable,
     "`timeouts`": llm.TimeoutsTable,
     "`retry`": llm.RetryTable,
+    "`[llm.providers.NAME]`": llm_routes.ProviderTable,
+    '`[llm.limits."MODEL"]`': llm_routes.LimitsTable,
     "`[llm.offline]`": llm.OfflineTable,
     "`[metrics]`": telemetry.MetricsTable,
     "`[otel]`": telemetry.OtelTable,

@@ -6,7 +6,7 @@ from typing import TypeAlias
 import trio
 from attrs import define, field
 
-from agentos.llm.providers.provider import Answer, Delta, Message, OnDelta, Question
+from agentos.llm.providers.provider import Answer, Delta, Message, OnDelta, Provider, Question
 from agentos_sdk.values import Usage
 
 Step: TypeAlias = "str | Delta | float | Exception"
@@ -14,7 +14,7 @@ Step: TypeAlias = "str | Delta | float | Exception"
 
 
 @define
-class Scripted:
+class Scripted(Provider):
     """A ``Provider``: each question gets the next script; the last one stays.
 
     A question for one of ``models`` gets that model's script instead, each time.

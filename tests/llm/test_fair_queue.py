@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from agentos.llm.fair_queue import MIN_CHARGE, FairQueue, Path, QueueFull, Ticket, jain_index, weighted_cost
+from agentos.llm.fair_queue import MIN_CHARGE, FairQueue, QueueFull, jain_index, weighted_cost
+from agentos.llm.fair_tree import Path, Ticket
 from agentos_sdk.values import Waits
 from tests.support.rounds import rounds
 
@@ -252,14 +253,16 @@ class QueueModel(RuleBasedStateMachine):
         self.came = 0
         self.closed: set[str] = set()
 
+    def order(self) -> list[Ticket[int]]:
+        return [ticket for _, ticket in self.queue.order()]
+
     def eligible(self) -> list[Ticket[int]]:
         return [ticket for ticket in self.waiting if ticket.lane not in self.closed]
 
     def counters(self) -> dict[Path, float]:
         found: dict[Path, float] = {}
         for path in TREE:
-            branch = self.queue._find(path)
-            if branch is not None:
+            for branch in self.queue._branches(path):
                 found |= {path: branch.served, (*path, ""): branch.own.served}
         return found
 
@@ -301,7 +304,7 @@ class QueueModel(RuleBasedStateMachine):
 
     @rule()
     def take(self) -> None:
-        expected = next(self.queue.order(), None)
+        expected = next(iter(self.order()), None)
         before = self.counters()
         ticket = self.queue.take(0.0)
         assert ticket is expected
@@ -344,10 +347,10 @@ class QueueModel(RuleBasedStateMachine):
 
     @invariant()
     def everything_that_waits_has_a_place(self) -> None:
-        order = list(self.queue.order())
+        order = self.order()
         assert sorted(order, key=lambda each: each.number) == self.eligible()
         assert {*order, *self.queue.parked()} == {*self.waiting}
-        assert self.queue.ready == bool(order)
+        assert self.queue.ready() == bool(order)
         assert [self.queue.position(ticket) for ticket in order] == list(range(1, len(order) + 1))
         assert len(self.queue) == len(self.waiting)
         for path in TREE:
@@ -366,7 +369,7 @@ def test_requests_come_in_the_order_that_was_foretold_if_nothing_happens(came: l
     for path, size in came:
         drive.put(path, size)
 
-    foretold = list(drive.queue.order())
+    foretold = [ticket for _, ticket in drive.queue.order()]
     while drive.serve():
         pass
 
@@ -383,7 +386,7 @@ def test_what_is_removed_in_flight_is_still_charged_above() -> None:
     drive.queue.remove(("t", "x"))
     drive.end()
 
-    assert [ticket.path for ticket in drive.queue.order()] == [("b",), ("t", "y")]
+    assert [ticket.path for _, ticket in drive.queue.order()] == [("b",), ("t", "y")]
 
 
 def test_what_another_is_charged_too_much_holds_nobody_up_for_long() -> None:
@@ -514,7 +517,7 @@ def test_what_is_parked_counts_towards_the_bounds() -> None:
     with pytest.raises(QueueFull, match="3 requests of yours"):
         queue.put(("a",), 0, 1, 0.0, lane="other")
 
-    assert (len(queue), queue.ready, queue.depth(("a",))) == (3, False, 3)
+    assert (len(queue), queue.ready(), queue.depth(("a",))) == (3, False, 3)
 
 
 def test_what_is_parked_leaves_with_its_agent() -> None:

@@ -498,7 +498,10 @@ async def test_a_question_for_a_paused_model_waits_in_no_place_of_the_providers(
         queued = line.queue_states()["a",]
         assert queued.place == InLine(3, 0, None, 3)
         assert [(state.model, state.state, state.reason) for state in queued.models] == [("limited", "paused", "429")]
-        assert [(state.model, state.state) for state in line.models()] == [("scripted", "ok"), ("limited", "paused")]
+        assert [(state.model, state.state) for state in line.model_states()] == [
+            ("scripted", "ok"),
+            ("limited", "paused"),
+        ]
         assert (line.in_flight, line.depth) == (1, 3)
         assert line.queue_states()["b",] == QueueState(InLine(0, 1, None))
         all_of_them.nursery.cancel_scope.cancel()
@@ -616,7 +619,7 @@ async def test_while_one_question_tries_whether_a_model_is_back_others_take_no_p
             await all_of_them.ask(queue_path(name))
 
         assert (line.in_flight, line.depth) == (1, 2)
-        assert [state.state for state in line.models()] == ["down"]
+        assert [state.state for state in line.model_states()] == ["down"]
         assert (await line.think(queue_path("e"), replace(question(), model="other"))).answer.text == "yes"
 
     assert len(all_of_them.answered) == 3

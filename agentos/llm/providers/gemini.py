@@ -14,7 +14,7 @@ from agentos.llm.stream import GENERATED_ID_PREFIX, AnswerBuilder, MalformedResp
 from agentos_sdk.values import ThinkingLevel, Tool, ToolCall, ToolChoice, Usage
 
 from .account import ProviderAccount, parse_seconds
-from .provider import Answer, Delta, FinishReason, Message, OnDelta, ProviderError, Question, counted_usage
+from .provider import Answer, Delta, FinishReason, Message, OnDelta, Provider, ProviderError, Question, counted_usage
 from .transport import Transport
 
 CALLING_MODES: Mapping[ToolChoice, types.FunctionCallingConfigMode] = {
@@ -35,7 +35,7 @@ FINISH_REASONS: Mapping[str, FinishReason] = {
 }
 
 
-class Gemini:
+class Gemini(Provider):
     """A connection to Gemini or a compatible server at ``base_url``. Make it in a thread: that takes 80 ms."""
 
     def __init__(self, account: ProviderAccount, base_url: str | None, timeouts: Timeouts) -> None:

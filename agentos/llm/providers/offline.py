@@ -29,6 +29,7 @@ from .provider import (
     FinishReason,
     Message,
     OnDelta,
+    Provider,
     ProviderError,
     Question,
     RateLimited,
@@ -58,7 +59,7 @@ class OfflineReply(Struct, frozen=True):
 
 
 @define(eq=False)
-class Offline:
+class Offline(Provider):
     """A provider without a network. ``rules``: see :func:`~agentos.llm.providers.offline_rules.read_rules`."""
 
     settings: OfflineSettings = OfflineSettings()

@@ -21,6 +21,7 @@ from .provider import (
     FinishReason,
     Image,
     OnDelta,
+    Provider,
     ProviderError,
     Question,
     Rejected,
@@ -40,7 +41,7 @@ STATUS = re.compile("[1-5][0-9][0-9]")
 CODES = {"rate_limit_exceeded": 429, "invalid_api_key": 401}  # errors within a stream may have a name, not a status
 
 
-class OpenAI:
+class OpenAI(Provider):
     """A connection to OpenAI or a compatible server at ``base_url``. Make it in a thread: that takes 80 ms."""
 
     def __init__(self, account: ProviderAccount, base_url: str | None, timeouts: Timeouts) -> None:

@@ -105,7 +105,7 @@ OnDelta: TypeAlias = Callable[[Delta], None]
 class Provider(Protocol):
     """A connection to an LLM service. It never retries and sets no deadline: ``ProviderClient`` does.
 
-    Made and used in one run of Trio; any number of requests may be under way.
+    Made and used in one run of Trio; any number of requests may be under way. Providers inherit from it.
     """
 
     async def answer(self, question: Question, on_delta: OnDelta) -> Answer:
@@ -117,6 +117,13 @@ class Provider(Protocol):
 
     async def aclose(self) -> None:
         """Close idle connections."""
+
+    def supports(self, question: Question) -> str | None:
+        """Why it can't answer such a question (images, tools, a schema, a parameter); None: it can, or that is unknown.
+
+        The reason completes a sentence that begins with the model's name: ``takes no images``.
+        """
+        return None
 
 
 class ProviderError(Exception):

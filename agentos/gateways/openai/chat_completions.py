@@ -15,18 +15,28 @@ import trio
 from attrs import define, field, frozen
 from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, Scope
 
-from agentos.gateways.answers import Answers, Events
+from agentos.access.think_request import ThinkRequest
 from agentos.gateways.error_status import InvalidKey, advice, status
 from agentos.http.exchange import Exchange
 from agentos.http.server import HTTPListener, with_own_allowance
-from agentos.kernel.caller import Caller
+from agentos.kernel.call import Call
+from agentos.kernel.caller import Allowance, Caller
 from agentos.kernel.internal_errors import internal
 from agentos.kernel.listener import ConnectionLimit
+from agentos.kernel.text_buffer import TextBuffer
+from agentos.llm.jobs import ThinkResult
+from agentos.llm.providers.provider import Answer
+from agentos.threads import run_in_thread
 from agentos_sdk import codec
+from agentos_sdk.calls import think
 from agentos_sdk.errors import CallError, NotFound
+from agentos_sdk.opcodes import Op
 
 from . import request, response
+from .request import CompletionRequest
 from .response import Shape
+
+MAX_INLINE_BYTES = 64 << 10  # bytes parsed in the event loop; larger bodies in a thread
 
 
 @frozen
@@ -45,8 +55,30 @@ class Completions:
     async def serve(self, listener: socket.socket, caller: Caller, key: str | None = None) -> None:
         """Serve one agent's listener until cancelled; if ``key`` is set, requests must have it as a bearer token."""
         guest = with_own_allowance(caller)
-        endpoint = Endpoint(self, Answers(caller, guest.allowance, self.reading), key)
-        await HTTPListener(listener, self.connection_limit, guest, endpoint).serve()
+        await HTTPListener(listener, self.connection_limit, guest, Endpoint(self, caller, guest.allowance, key)).serve()
+
+
+@define(eq=False)
+class Counted(TextBuffer):
+    """Text not yet read counts towards the reader's allowance; ``outcome`` is set when the answer has ended."""
+
+    _allowance: Allowance = field(kw_only=True)
+    outcome: Answer | CallError | None = None
+    _held: int = 0
+
+    def add(self, text: str) -> None:
+        super().add(text)
+        self._held += len(text)
+        self._allowance.hold_reply(len(text))
+
+    def end_with(self, outcome: Answer | CallError) -> None:
+        self.outcome = outcome
+        self.end()
+
+    def take(self) -> str:
+        self._allowance.drop_reply(self._held)
+        self._held = 0
+        return super().take()
 
 
 @define(eq=False)
@@ -54,13 +86,14 @@ class Endpoint:
     """The endpoint of one agent, as an ASGI application."""
 
     common: Completions
-    answers: Answers
+    caller: Caller
+    allowance: Allowance
     key: str | None
     _created: int = field(factory=lambda: int(time.time()))
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         if scope["type"] == "http":
-            await Exchange(scope, receive, send, self.common.max_payload, self.answers.allowance).run(self._answer)
+            await Exchange(scope, receive, send, self.common.max_payload, self.allowance).run(self._answer)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1000, "reason": None})
 
@@ -70,7 +103,7 @@ class Endpoint:
         except CallError as error:
             await self._refuse(exchange, error)
         except Exception as bug:
-            await self._refuse(exchange, internal(bug, f"the endpoint of {self.answers.caller.name}"))
+            await self._refuse(exchange, internal(bug, f"the endpoint of {self.caller.name}"))
 
     async def _route(self, exchange: Exchange) -> None:
         if self.key is not None:
@@ -94,17 +127,71 @@ class Endpoint:
             )
 
     async def _complete(self, exchange: Exchange) -> None:
-        model = next(iter(self.common.models), "")
-        asked = await self.answers.read(
-            exchange, partial(request.parse_request, model=model, provider=self.common.provider)
-        )
-        shape, model = Shape(f"chatcmpl-{secrets.token_hex(12)}", int(time.time())), asked.question.model
-        if asked.stream:
-            end = partial(shape.end, include_usage=asked.include_usage)
-            events = Events(shape.begin(model), partial(shape.piece, model), end)
-            await self.answers.stream(exchange, asked.question, events)
+        body = await exchange.body()
+        read = partial(request.parse_request, body, next(iter(self.common.models), ""), self.common.provider)
+        if len(body) <= MAX_INLINE_BYTES:
+            asked = read()
         else:
-            await exchange.reply(200, shape.whole((await self.answers.think(asked.question)).answer))
+            async with self.caller.turn:
+                asked = await run_in_thread(read, limiter=self.common.reading)
+        shape = Shape(f"chatcmpl-{secrets.token_hex(12)}", int(time.time()))
+        if asked.stream:
+            await self._stream(exchange, asked, shape)
+        else:
+            await exchange.reply(200, shape.whole(await self._think(asked)))
+
+    async def _think(self, asked: CompletionRequest, pieces: "Counted | None" = None) -> Answer:
+        """Make the agent's THINK call; the text is added to ``pieces`` as it arrives."""
+
+        async def send(chunk: bytes) -> None:
+            assert pieces is not None, "only a stream is sent in chunks"
+            pieces.add(codec.decode(think.Delta, codec.parse(chunk)).delta)
+
+        call = Call(self.caller, streams=pieces is not None, send=send)
+        self.caller.activity.begin_wait()
+        try:
+            thought = await self.caller.table.perform(Op.THINK, call, ThinkRequest(asked.question, stream=asked.stream))
+        finally:
+            self.caller.activity.end_wait()
+        assert isinstance(thought, ThinkResult), "THINK's reply before it is encoded"
+        return thought.answer
+
+    async def _stream(self, exchange: Exchange, asked: CompletionRequest, shape: Shape) -> None:
+        pieces = Counted(allowance=self.allowance)
+
+        async def ask() -> None:
+            try:
+                answer = await self._think(asked, pieces)
+            except CallError as error:
+                pieces.end_with(error)
+            else:
+                pieces.end_with(answer)
+
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ask)
+                await self._send_stream(exchange, asked, shape, pieces)
+        finally:
+            pieces.take()
+
+    async def _send_stream(self, exchange: Exchange, asked: CompletionRequest, shape: Shape, pieces: Counted) -> None:
+        text, told, model = await pieces.next(), 0, asked.question.model
+        if not text and isinstance(pieces.outcome, CallError):  # the status can still be an error
+            await self._refuse(exchange, pieces.outcome)
+            return
+        await exchange.begin(200, "text/event-stream", [("cache-control", "no-cache")])
+        await exchange.write(shape.begin(model))
+        while text:
+            told += len(text)
+            await exchange.write(shape.piece(model, text))
+            text = await pieces.next()
+        if isinstance(pieces.outcome, Answer):
+            if rest := pieces.outcome.text[told:]:
+                await exchange.write(shape.piece(model, rest))
+            await exchange.write(shape.end(pieces.outcome, asked.include_usage))
+        elif pieces.outcome is not None:
+            await exchange.write(response.broken_off(pieces.outcome))
+        await exchange.end()
 
     async def _refuse(self, exchange: Exchange, error: CallError) -> None:
         if not exchange.begun:

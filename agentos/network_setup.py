@@ -57,9 +57,8 @@ class Network:
             return None
         from .gateways.openai.chat_completions import Completions  # hypercorn: 0.1 s and 20 MiB, loaded only if needed
 
-        models = [self.line.model] if self.line.model else []
         max_payload = self.config.kernel.max_payload
-        completions = Completions(models, self.line.provider, self.connection_limit, max_payload)
+        completions = Completions(self.line, self.callers.queue_path, self.connection_limit, max_payload)
 
         async def serve(listener: socket.socket, caller: Caller, key: str | None) -> None:
             on_host = key is not None  # otherwise it is in a jail's own network

@@ -1,9 +1,9 @@
 """Request bodies: parses JSON bytes into typed requests and limits how long that may take."""
 
 import gc
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cache
-from typing import TypeVar
+from typing import TypeVar, TypeVarTuple, Unpack
 
 import attrs
 import msgspec
@@ -19,6 +19,7 @@ from agentos_sdk.strict import wire_name
 from .caller import Caller
 
 T = TypeVar("T")
+Args = TypeVarTuple("Args")
 
 MAX_INLINE_BYTES = 64 << 10  # bytes: larger bodies are read in a thread, which costs 0.1 ms; these take at most 2 ms
 LARGE_TEXT_BYTES = 256 << 10  # bytes: larger bodies are checked by counting first; also their limit for non-text
@@ -57,8 +58,12 @@ class Reader:
         """Parse like :func:`read` without blocking the event loop."""
         if len(body) <= MAX_INLINE_BYTES:
             return read(request, body, verbatim)
+        return await self.run(caller, read, request, body, verbatim)
+
+    async def run(self, caller: Caller, function: Callable[[Unpack[Args]], T], *args: *Args) -> T:
+        """Call a function that reads a large body, or a large part of one, in that thread when it is its turn."""
         async with caller.turn:
-            return await run_in_thread(read, request, body, verbatim, limiter=self._thread)
+            return await run_in_thread(function, *args, limiter=self._thread)
 
 
 def _sift(request: type, body: bytes, verbatim: Collection[str]) -> Mapping[str, object]:

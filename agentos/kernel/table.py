@@ -148,13 +148,13 @@ class Table:
             if observe is not None:
                 perform = observe_perform(perform, syscall.op, observe)
             if syscall.waits or syscall.prepare is not None:
+                self.performs[syscall.op] = perform
                 self.later[syscall.op] = _later(syscall, perform, self.reader)
             if syscall.deferred:
                 self.now[syscall.op] = None
                 if observe is None:
                     self.deferred[syscall.op] = deferred_entry(syscall)
             elif syscall.waits:
-                self.performs[syscall.op] = perform
                 self.now[syscall.op] = None
             else:
                 answer = _answer(syscall)
@@ -168,7 +168,7 @@ class Table:
     async def perform(self, op: Op, call: Call, request: object) -> object:
         """Serve a call that a gateway has parsed, with the same checks and audit entries; returns the unencoded reply.
 
-        Only for calls that may wait. Raises ``CallError``.
+        Only for calls that may wait or need rights. Raises ``CallError``.
         """
         if op not in self.performs:
             raise UnknownCall(f"this kernel has no call {op.name}")

@@ -23,7 +23,6 @@ from agentos.llm.providers.provider import Question
 from agentos.llm.settings import QueuePath
 from agentos.permissions.approval_text import describe_message
 from agentos.services.quotas import OF_MODEL
-from agentos.threads import run_in_thread
 from agentos_sdk import codec
 from agentos_sdk.calls import think as calls
 from agentos_sdk.errors import CallError, Timeout
@@ -36,13 +35,10 @@ MAX_DIGESTED_INLINE = 64 << 10  # bytes of a question whose digest is computed i
 def syscalls(
     line: Line, queue_path: Callable[[Caller], QueuePath], background: Background, max_payload: int
 ) -> tuple[Syscall, ...]:
-    reading = trio.CapacityLimiter(1)  # several threads would slow down each other and the event loop
-
     async def parse(caller: Caller, body: bytes) -> ThinkRequest:
         if len(body) <= MAX_INLINE_BYTES:
             return parse_think(body, line.model)
-        async with caller.turn:  # one caller's many bodies wait behind each other, and not others behind them
-            return await run_in_thread(parse_think, body, line.model, limiter=reading)
+        return await caller.table.reader.run(caller, parse_think, body, line.model)
 
     @asynccontextmanager
     async def prepare(caller: Caller, request: ThinkRequest) -> AsyncIterator[Prepared]:
@@ -50,10 +46,10 @@ def syscalls(
             if request.stream:
                 call.require_stream("stream")
             question = request.question
-            large = question.size > MAX_DIGESTED_INLINE
-            digest = (
-                await run_in_thread(digest_question, question, limiter=reading) if large else digest_question(question)
-            )
+            if question.size > MAX_DIGESTED_INLINE:
+                digest = await caller.table.reader.run(caller, digest_question, question)
+            else:
+                digest = digest_question(question)
             call.remark = f"question sha256:{digest}"
             asker = Asker(caller.id, caller.name, caller.family, digest) if caller.kind != "operator" else None
             think = partial(line.think, queue_path(caller), question, asker=asker)

@@ -20,8 +20,9 @@ class Shape:
 
     id: str
     created: int
+    include_usage: bool = False  # at the end of the stream
 
-    def whole(self, answer: Answer) -> bytes:
+    def whole(self, answer: Answer, cost: float | None = None) -> bytes:
         """The response without streaming: ``chat.completion``."""
         calls = [_call(call) for call in answer.calls]
         message = {"role": "assistant", "content": answer.text or (None if calls else ""), "refusal": None}
@@ -33,7 +34,7 @@ class Shape:
         }
         head = self._head("chat.completion", answer.model)
         return _with_logprobs(
-            codec.encode({**head, "choices": [choice], "usage": _usage(answer.usage)}), answer.logprobs
+            codec.encode({**head, "choices": [choice], "usage": _usage(answer.usage, cost)}), answer.logprobs
         )
 
     def begin(self, model: str) -> bytes:
@@ -43,17 +44,20 @@ class Shape:
     def piece(self, model: str, text: str) -> bytes:
         return self._chunk(model, {"content": text})
 
-    def end(self, answer: Answer, include_usage: bool) -> bytes:
+    def end(self, answer: Answer, cost: float | None = None) -> bytes:
         """The chunks after the text."""
         said = []
         if answer.calls:
             calls = [{"index": index, **_call(call)} for index, call in enumerate(answer.calls)]
             said.append(self._chunk(answer.model, {"tool_calls": calls}))
         said.append(_with_logprobs(self._chunk(answer.model, {}, answer.finish_reason), answer.logprobs))
-        if include_usage:
+        if self.include_usage:
             head = self._head("chat.completion.chunk", answer.model)
-            said.append(_event(codec.encode({**head, "choices": [], "usage": _usage(answer.usage)})))
+            said.append(_event(codec.encode({**head, "choices": [], "usage": _usage(answer.usage, cost)})))
         return b"".join([*said, _event(b"[DONE]")])
+
+    def broken_off(self, error: CallError) -> bytes:
+        return broken_off(error)
 
     def _chunk(self, model: str, delta: Mapping[str, Any], finish_reason: str | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
@@ -91,12 +95,13 @@ def _call(call: ToolCall) -> dict[str, object]:
     return {"id": call.id, "type": "function", "function": function, **extra}
 
 
-def _usage(usage: Usage) -> dict[str, object]:
+def _usage(usage: Usage, cost: float | None) -> dict[str, object]:
     return {
         "prompt_tokens": usage.input,
         "completion_tokens": usage.generated,
         "total_tokens": usage.total,
         "completion_tokens_details": {"reasoning_tokens": usage.thinking},
+        **({} if cost is None else {"cost": cost}),
     }
 
 

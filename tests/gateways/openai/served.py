@@ -114,14 +114,15 @@ async def served(
     llm = LLMSettings(**{"concurrency": 4, "retry": Retry(attempts=1), **settings})
     with tempfile.TemporaryDirectory() as place, socket.create_server(("127.0.0.1", 0)) as listener:
         async with open_database(Path(place, "db"), {"quotas": budgets.TABLES}) as database:
-            accounts = await Budgets.load({}, database, llm.max_tokens, time.time())
+            accounts = await Budgets.load(llm.prices, database, llm.max_tokens, time.time())
 
             async def reach() -> Provider:
                 if choice is not None:
                     return await connect(choice, llm)
                 return Offline(offline or OfflineSettings(), rules)
 
-            line = Watched(llm, ProviderClient(reach, llm.retry, llm.timeouts), accounts, MODEL)
+            name = choice.provider if choice is not None else "offline"
+            line = Watched(llm, ProviderClient(reach, llm.retry, llm.timeouts, name=name), accounts, MODEL)
             queue_path = (Account("kernel"), Account("agent", Share(budget=budget)))
             connection_limit = connection_limit or ConnectionLimit(1000)
             table = Table(think_syscalls(line, lambda caller: queue_path, Background(), max_payload))
@@ -130,9 +131,7 @@ async def served(
                 here = Served(listener.getsockname()[1], key, line, connection_limit, nursery.cancel_scope, caller)
                 line.watch(here, think)
                 nursery.start_soon(line.serve)
-                common = Completions(
-                    [MODEL], choice.provider if choice is not None else "offline", connection_limit, max_payload
-                )
+                common = Completions(line, lambda caller: queue_path, connection_limit, max_payload)
                 nursery.start_soon(partial(common.serve, listener, caller, key))
                 yield here
                 nursery.cancel_scope.cancel()

@@ -14,7 +14,7 @@ import trio
 from agentos.kernel.table import Table
 from agentos.llm.providers.offline_rules import CallTemplate, Rule
 from agentos.llm.providers.provider import Image, Message, Question
-from agentos.llm.settings import OfflineSettings, Retry
+from agentos.llm.settings import OfflineSettings, Price, Retry
 from agentos.services.quotas import Quota
 from agentos_sdk.errors import CallError, Internal, PermissionDenied, Unavailable
 from tests.support.rights import Grants, Notebook
@@ -247,6 +247,23 @@ async def test_a_budget_that_is_used_up_says_when_it_renews_and_isnt_asked_again
     assert error.code == "insufficient_quota"
     assert 0 < int(error.response.headers["retry-after"]) <= 86400
     assert len(here.asked) == 2
+
+
+async def test_what_is_left_of_a_budget_and_the_cost_are_in_the_headers_and_the_cost_in_the_usage() -> None:
+    async with (
+        served(budget=[Quota("calls", 3, 86400)], prices={MODEL: Price(1.0, 2.0)}) as here,
+        here.client() as client,
+    ):
+        raw = await client.chat.completions.with_raw_response.create(model=MODEL, messages=user("hello"))
+        said = (raw.headers, raw.parse())
+        streaming = client.chat.completions.with_streaming_response
+        async with streaming.create(model=MODEL, messages=user("hello"), stream=True) as stream:
+            assert stream.headers["x-ratelimit-limit-requests"] == "3"
+
+    headers, whole = said
+    assert headers["x-ratelimit-remaining-requests"] == "2"
+    cost = (whole.usage.prompt_tokens * 1.0 + whole.usage.completion_tokens * 2.0) / 1e6
+    assert (float(headers["x-agentos-cost"]), whole.usage.cost) == (pytest.approx(cost), pytest.approx(cost))
 
 
 async def test_a_full_line_is_asked_again_by_the_client_itself() -> None:

@@ -67,7 +67,9 @@ def test_an_empty_answer_is_a_text() -> None:
 
 def test_a_stream() -> None:
     answer = Answer("Hi.", USAGE, "tool_calls", "m", CALLS)
-    begin, piece, calls, end, usage = chunks(SHAPE.begin("m") + SHAPE.piece("m", "Hi.") + SHAPE.end(answer, True))
+    shape = Shape(SHAPE.id, SHAPE.created, include_usage=True)
+
+    begin, piece, calls, end, usage = chunks(shape.begin("m") + shape.piece("m", "Hi.") + shape.end(answer))
 
     assert begin.choices[0].delta.role == "assistant"
     assert piece.choices[0].delta.content == "Hi."
@@ -79,7 +81,7 @@ def test_a_stream() -> None:
 
 
 def test_a_stream_tells_its_usage_only_to_who_asked() -> None:
-    assert all(chunk.usage is None for chunk in chunks(SHAPE.end(Answer("Hi.", USAGE, "stop", "m"), False)))
+    assert all(chunk.usage is None for chunk in chunks(SHAPE.end(Answer("Hi.", USAGE, "stop", "m"))))
 
 
 @pytest.mark.parametrize("text", ["a\n\ndata: [DONE]\n\n", "\r\n", "\u2028", "\0"])

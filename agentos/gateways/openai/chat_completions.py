@@ -14,6 +14,7 @@ from functools import partial
 from attrs import define, field, frozen
 from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, Scope
 
+from agentos.gateways.error_status import InvalidKey, advice, status
 from agentos.http.exchange import Exchange
 from agentos.http.server import HTTPListener, with_own_allowance
 from agentos.kernel.caller import Allowance, Caller
@@ -25,7 +26,7 @@ from agentos_sdk import codec
 from agentos_sdk.errors import CallError, NotFound
 
 from . import request, response
-from .response import InvalidKey, Shape
+from .response import Shape
 from .think_calls import ThinkCalls
 
 
@@ -112,8 +113,8 @@ class Endpoint:
         if not exchange.begun:
             data = codec.encode(response.refusal(error))
             left = self._calls.headers() if error.code != InvalidKey.code else ()
-            headers = [*response.advice(error, time.time()), *left]
-            await exchange.reply(response.status(error), data, headers)
+            headers = [*advice(error, time.time()), *left]
+            await exchange.reply(status(error), data, headers)
             return
         await exchange.write(response.broken_off(error))
         await exchange.end()

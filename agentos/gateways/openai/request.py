@@ -4,18 +4,16 @@ Unknown fields are ignored: programs are written for many servers. Known fields 
 kernel's provider are refused by name, as are wrong types. No I/O.
 """
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from attrs import frozen
 
-from agentos.kernel.request_body import parse_text
+from agentos.gateways.request_fields import Fields, Mistake, decode_image, parse_object
 from agentos.llm import sampling
 from agentos.llm.providers.provider import Image, Message, Question
 from agentos.llm.sampling import Sampling, Verbosity
 from agentos_sdk import codec
-from agentos_sdk.calls import think
 from agentos_sdk.codec import Invalid
 from agentos_sdk.errors import BadRequest
 from agentos_sdk.strict import Unexpected
@@ -35,8 +33,6 @@ EFFORTS: Mapping[str, ThinkingLevel | None] = {
 
 VERBOSITIES: Mapping[str, Verbosity] = {"low": "low", "medium": "medium", "high": "high"}
 
-T = TypeVar("T")
-
 
 @frozen
 class CompletionRequest:
@@ -47,100 +43,18 @@ class CompletionRequest:
     include_usage: bool = False  # at the end of the stream
 
 
-class Mistake(BadRequest):
-    """An error in the field at ``param``."""
-
-    def __init__(self, param: str, what: str) -> None:
-        super().__init__(f"{param}: {what}", param=param)
-
-
-@frozen
-class Fields:
-    """An object in the request, at the path ``at``. A field that is null counts as missing."""
-
-    data: Mapping[str, Any]
-    at: str = ""
-
-    def place(self, name: str) -> str:
-        return f"{self.at}.{name}" if self.at else name
-
-    def text(self, name: str) -> str | None:
-        return self._typed(name, str, "a string")
-
-    def flag(self, name: str) -> bool:
-        return self.choice(name) or False
-
-    def choice(self, name: str) -> bool | None:
-        return self._typed(name, bool, "true or false")
-
-    def whole(self, name: str) -> int | None:
-        """A whole number from 1 on."""
-        found = self._typed(name, int, "a whole number")
-        if found is not None and not 1 <= found < 1 << 31:
-            raise Mistake(self.place(name), str(Unexpected(found, "a whole number from 1 on")))
-        return found
-
-    def integer(self, name: str, least: int, most: int) -> int | None:
-        found = self._typed(name, int, "a whole number")
-        if found is not None and not least <= found <= most:
-            raise Mistake(self.place(name), str(Unexpected(found, f"a whole number from {least} to {most}")))
-        return found
-
-    def number(self, name: str, most: float, least: float = 0) -> float | None:
-        found = self.data.get(name)
-        if found is not None and (type(found) not in (int, float) or not least <= found <= most):
-            raise Mistake(self.place(name), str(Unexpected(found, f"a number from {least:g} to {most:g}")))
-        return None if found is None else float(found)
-
-    def required_text(self, name: str) -> str:
-        found = self.text(name)
-        if not found:
-            raise Mistake(self.place(name), "expected some text")
-        return found
-
-    def object(self, name: str) -> "Fields | None":
-        found = self._typed(name, dict, "an object")
-        return None if found is None else Fields(found, self.place(name))
-
-    def objects(self, name: str) -> Iterator["Fields"]:
-        for index, item in enumerate(self._typed(name, list, "an array") or ()):
-            place = f"{self.place(name)}[{index}]"
-            if type(item) is not dict:
-                raise Mistake(place, str(Unexpected(item, "an object")))
-            yield Fields(item, place)
-
-    def _typed(self, name: str, kind: type[T], expected: str) -> T | None:
-        found = self.data.get(name)
-        if found is not None and type(found) is not kind:
-            raise Mistake(self.place(name), str(Unexpected(found, expected)))
-        return found
-
-
 def parse_request(body: bytes, model: str, provider: str = "openai") -> CompletionRequest:
     """Parse a request; ``model`` is used if it names none. Slow if ``body`` is large.
 
     Raises :class:`BadRequest`, also for parameters that ``provider`` doesn't support.
     """
     try:
-        asked = _build_request(Fields(_object(body)), model)
+        asked = _build_request(Fields(parse_object(body)), model)
     except Invalid as error:
         raise BadRequest(str(error)) from None
     if (name := sampling.unsupported_parameter(asked.question.sampling, provider)) is not None:
         raise Mistake(name, f"the kernel's provider ({provider}) can't do this: leave it out")
     return asked
-
-
-def _object(body: bytes) -> Mapping[str, Any]:
-    """The JSON object in ``body``; ``Invalid`` if it is none, or contains text that UTF-8 can't encode."""
-    data = parse_text(body)
-    if type(data) is not dict:
-        raise Invalid([codec.Mistake("", str(Unexpected(data, "an object")))])
-    try:
-        if b"\\u" in body:
-            json.dumps(data, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        raise Invalid([codec.Mistake("", "expected text, got half of a surrogate pair in it")]) from None
-    return data
 
 
 def _build_request(request: Fields, model: str) -> CompletionRequest:
@@ -233,12 +147,7 @@ def _image(part: Fields) -> Image:
         raise Mistake(
             place, f"{Unexpected(url, 'data:image/png;base64, with the image after it')}: no image is fetched from here"
         )
-    try:
-        mime_type = head.removeprefix("data:").partition(";")[0]
-        image = codec.decode(think.Image, {"data": data, "mime_type": mime_type}, where=place)
-    except Invalid as error:
-        raise Mistake(place, "; ".join(mistake.message for mistake in error.mistakes)) from None
-    return Image(image.decoded, mime_type)
+    return decode_image(data, head.removeprefix("data:").partition(";")[0], place)
 
 
 def _call(call: Fields) -> ToolCall:
@@ -246,7 +155,7 @@ def _call(call: Fields) -> ToolCall:
     if function is None:
         raise Mistake(call.place("function"), "required field missing: functions are the only tools")
     try:
-        arguments = _object((function.text("arguments") or "{}").encode())
+        arguments = parse_object((function.text("arguments") or "{}").encode())
     except Invalid as error:
         raise Mistake(function.place("arguments"), str(error)) from None
     extra = call.object("extra_content")

@@ -1,49 +1,17 @@
 """Responses of the OpenAI-compatible endpoint as JSON: answers, stream chunks and errors. No I/O, no clock."""
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from attrs import frozen
 
+from agentos.gateways.error_status import error_text, status, upstream
 from agentos.llm.providers.provider import Answer
 from agentos_sdk import codec
-from agentos_sdk.errors import CallError, PermissionDenied
+from agentos_sdk.errors import CallError
 from agentos_sdk.values import ToolCall, Usage
 
-STATUS = {  # by a call error's code; 500 for the others
-    "bad_request": 400,
-    "invalid_api_key": 401,
-    "permission_denied": 403,
-    "approval_required": 403,
-    "approval_refused": 403,
-    "not_found": 404,
-    "too_large": 413,
-    "busy": 429,
-    "quota_exceeded": 429,
-    "unavailable": 503,
-    "cancelled": 503,
-    "timeout": 504,
-}
 OPENAI_CODES = {"busy": "rate_limit_exceeded", "quota_exceeded": "insufficient_quota"}  # OpenAI's names of our codes
-UPSTREAM_STATUS = {  # by the status of the provider's error response: the status here, and OpenAI's code
-    401: (401, "invalid_api_key"),
-    402: (429, "insufficient_quota"),
-    403: (403, "permission_denied"),
-    404: (404, "model_not_found"),
-    422: (422, "invalid_request"),
-    429: (429, "rate_limit_exceeded"),
-}
-CREDENTIAL_STATUS = (401, 402, 403)  # statuses about the kernel's own credentials, which are not shown to the agent
-BUSY_RETRY_SECONDS = 1  # seconds after which to retry when the queue is full
-
-Headers = Sequence[tuple[str, str]]
-
-
-class InvalidKey(PermissionDenied):
-    """The request lacks the API key of this port, or has a wrong one."""
-
-    code = "invalid_api_key"
 
 
 @frozen
@@ -103,17 +71,12 @@ def model(name: str, created: int) -> dict[str, object]:
     return {"id": name, "object": "model", "created": created, "owned_by": "agentos"}
 
 
-def status(error: CallError) -> int:
-    upstream = _upstream(error)
-    return upstream[0] if upstream is not None else STATUS.get(error.code, 500)
-
-
 def refusal(error: CallError) -> dict[str, object]:
-    number, upstream = status(error), _upstream(error)
-    code = upstream[1] if upstream is not None else OPENAI_CODES.get(error.code, error.code)
+    number, at_provider = status(error), upstream(error)
+    code = at_provider[1] if at_provider is not None else OPENAI_CODES.get(error.code, error.code)
     kind = "invalid_request_error" if number < 429 else "server_error" if number >= 500 else code
     told = {
-        "message": _message(error),
+        "message": error_text(error),
         "type": kind,
         "param": "model" if code == "model_not_found" else error.details.get("param"),
         "code": code,
@@ -121,35 +84,9 @@ def refusal(error: CallError) -> dict[str, object]:
     return {"error": told}
 
 
-def _upstream(error: CallError) -> tuple[int, str] | None:
-    """The status and code for an error of the kernel's provider; ``None`` for other errors."""
-    said = error.details.get("upstream_status")
-    return UPSTREAM_STATUS.get(said) if isinstance(said, int) else None
-
-
-def _message(error: CallError) -> str:
-    said = error.details.get("upstream_status")
-    if said in CREDENTIAL_STATUS:
-        return f"the provider of the kernel's model refuses the kernel itself ({said}): its operator has to mend that"
-    return str(error)
-
-
 def broken_off(error: CallError) -> bytes:
     """The last event of a stream that ends with an error."""
     return _event(codec.encode(refusal(error)))
-
-
-def advice(error: CallError, now: float) -> Headers:
-    """Headers that say when to retry. The kernel has retried already, so only a full queue allows a retry."""
-    if error.code == "busy":
-        return [("retry-after", str(BUSY_RETRY_SECONDS))]
-    again = [("x-should-retry", "false")]  # otherwise OpenAI's own SDK would retry, at 429 and from 500 on
-    worth_it = error.details.get("renews_at", error.details.get("until"))  # seconds since the epoch
-    if isinstance(worth_it, int | float):
-        again.append(("retry-after", str(max(1, math.ceil(worth_it - now)))))
-    if error.code == "invalid_api_key":
-        again.append(("www-authenticate", "Bearer"))
-    return again
 
 
 def _call(call: ToolCall) -> dict[str, object]:

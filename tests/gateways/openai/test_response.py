@@ -5,8 +5,10 @@ import json
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
+from agentos.gateways import error_status
+from agentos.gateways.error_status import InvalidKey
 from agentos.gateways.openai import response
-from agentos.gateways.openai.response import InvalidKey, Shape
+from agentos.gateways.openai.response import Shape
 from agentos.llm.providers.provider import Answer
 from agentos_sdk import errors
 from agentos_sdk.errors import CallError
@@ -104,7 +106,7 @@ STATUSES = {
 
 @pytest.mark.parametrize(("status", "error"), STATUSES.items())
 def test_errors_have_statuses(status: int, error: CallError) -> None:
-    assert response.status(error) == status
+    assert error_status.status(error) == status
     told = response.refusal(error)["error"]
     assert isinstance(told, dict)
     assert told.keys() == {"message", "type", "param", "code"}
@@ -115,21 +117,21 @@ def test_errors_have_statuses(status: int, error: CallError) -> None:
 def test_every_error_can_be_told(cls: type[CallError]) -> None:
     error = cls("x")
 
-    assert 400 <= response.status(error) < 600
+    assert 400 <= error_status.status(error) < 600
     assert json.loads(json.dumps(response.refusal(error)))
-    assert all(value.isascii() for _, value in response.advice(error, 0))
+    assert all(value.isascii() for _, value in error_status.advice(error, 0))
 
 
 def test_only_who_found_the_line_full_is_to_try_again_soon() -> None:
-    assert dict(response.advice(errors.Busy("x"), 0)) == {"retry-after": "1"}
+    assert dict(error_status.advice(errors.Busy("x"), 0)) == {"retry-after": "1"}
     for error in (errors.Unavailable("x"), errors.Timeout("x"), errors.Internal("x")):
-        assert dict(response.advice(error, 0)) == {"x-should-retry": "false"}
+        assert dict(error_status.advice(error, 0)) == {"x-should-retry": "false"}
 
 
 def test_a_quota_says_when_it_renews() -> None:
     error = errors.QuotaExceeded("x", renews_at=1000.5)
 
-    assert dict(response.advice(error, 900)) == {"x-should-retry": "false", "retry-after": "101"}
-    assert dict(response.advice(error, 2000))["retry-after"] == "1"
-    assert "retry-after" not in dict(response.advice(errors.QuotaExceeded("x", renews_at=None), 900))
+    assert dict(error_status.advice(error, 900)) == {"x-should-retry": "false", "retry-after": "101"}
+    assert dict(error_status.advice(error, 2000))["retry-after"] == "1"
+    assert "retry-after" not in dict(error_status.advice(errors.QuotaExceeded("x", renews_at=None), 900))
     assert response.refusal(error)["error"]["code"] == "insufficient_quota"  # type: ignore[index]

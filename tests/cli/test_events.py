@@ -12,6 +12,7 @@ from tests.cli.conftest import Agentos
 from tests.cli.terminal import Terminal
 from tests.conftest import StartKernel
 from tests.support.kernel import Kernel, environment, until
+from tests.support.wire import EMIT, STORE
 
 
 @contextlib.contextmanager
@@ -57,6 +58,31 @@ def test_the_last_hundred_are_shown_and_with_a_time_all_from_then_on(kernel: Ker
     assert [each.rpartition(" ")[2] for each in shown] == [str(step) for step in range(20, 120)]
     assert len(agentos("events", "--type", "custom.step", "--since", "1h").stdout.splitlines()) == 120
     assert agentos("events", "--type", "custom.step", "--since", "2999-01-01").stdout == ""
+    last = agentos("events", "--type", "custom.step", "-n", "2").stdout.splitlines()
+    assert [each.rpartition(" ")[2] for each in last] == ["118", "119"]
+    assert len(agentos("events", "--type", "custom.step", "--since", "1h", "--tail", "7").stdout.splitlines()) == 7
+
+
+def test_states_that_are_not_shown_do_not_count(kernel: Kernel, agentos: Agentos) -> None:
+    kernel.spawn("counted", ["sleep", "0.4"])
+    with kernel.client() as client:
+        client.wait("counted")
+
+    shown = agentos("events", "--agent", "counted", "--tail", "3").stdout.splitlines()
+
+    assert [each.split()[1] for each in shown] == ["AGENT_SPAWNED", "AGENT_READY", "AGENT_EXITED"]
+
+
+def test_an_agent_that_never_was_is_an_error_and_one_that_ended_is_not(kernel: Kernel, agentos: Agentos) -> None:
+    number = kernel.spawn("gone", ["sleep", "0.4"])
+    with kernel.client() as client:
+        client.wait("gone")
+
+    assert agentos("events", "--agent", "gone").returncode == 0
+    assert agentos("events", "--agent", "kernel").returncode == 0
+    wrong = agentos("events", "--agent", "gone", "--agent", "gon")
+    assert (wrong.returncode, wrong.stderr) == (1, "agentos: no agent is called 'gon', did you mean gone?\n")
+    assert json.loads(agentos("events", "--agent", str(number + 1000), "--json").stdout)["code"] == "not_found"
 
 
 def test_following_goes_on_until_it_is_interrupted(kernel: Kernel) -> None:
@@ -100,6 +126,19 @@ def test_what_an_agent_emits_moves_no_cursor_and_fits_the_terminal(kernel: Kerne
     for each in shown:
         assert len(each) <= 80
         assert each.isprintable()
+
+
+def test_private_keys_and_custom_events_have_the_name_of_their_agent(kernel: Kernel, agentos: Agentos) -> None:
+    number = kernel.spawn("holder")
+    with kernel.connect_as(number) as wire:
+        assert wire.call(STORE, {"key": "own.plan", "value": 1, "scope": "agent"})["success"]
+        assert wire.call(EMIT, {"event_type": "custom.named", "data": {"agent_id": number, "name": "liar"}})["success"]
+
+    [change] = agentos("events", "--agent", "holder", "--type", "STATE_CHANGED").stdout.splitlines()
+    [custom] = agentos("events", "--type", "custom.named").stdout.splitlines()
+
+    assert change[9:] == "STATE_CHANGED      own.plan: version 1, scope agent of holder"
+    assert custom[9:].startswith("custom.named       holder: {")
 
 
 def test_a_wrong_type_is_named(agentos: Agentos) -> None:

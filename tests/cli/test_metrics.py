@@ -6,6 +6,7 @@ import re
 import pytest
 
 from agentos.userland.cli.metrics import charts, describe_calls, draw_chart, format_rate
+from agentos.userland.cli.resources import format_share
 from tests.cli.conftest import Agentos
 from tests.support.kernel import Kernel
 
@@ -80,3 +81,9 @@ def test_calls_are_counted_with_their_errors() -> None:
     counted = {"RECV": {"ok": 12}, "STORE": {"ok": 2, "conflict": 1}, "NOOP": {"ok": 40}}
 
     assert describe_calls(counted) == "NOOP 40, RECV 12, STORE 3 (1 conflict)"
+
+
+def test_what_is_used_and_what_there_is_have_one_unit() -> None:
+    assert format_share(1997 << 20, 24064 << 20) == "2.0G of 23.5G"
+    assert format_share(73 << 20, 512 << 20) == "73.0M of 512.0M"
+    assert format_share(None, 512 << 20) == "- of 512.0M"

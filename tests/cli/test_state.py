@@ -49,4 +49,7 @@ def test_an_agents_own_keys_are_read_with_its_name(agentos: Agentos, kernel: Ker
     assert agentos("state", "ls", "own").stdout == ""
     missing = agentos("state", "get", "own.plan", "--agent", "another")
     assert (missing.returncode, missing.stderr) == (1, "agentos: there is no key 'own.plan'\n")
+    wrong = agentos("state", "ls", "--agent", "holde")
+    assert (wrong.returncode, wrong.stderr) == (1, "agentos: no agent is called 'holde', did you mean holder?\n")
+    assert (agentos("state", "ls", "other", "--agent", "holder").returncode) == 0
     agentos("kill", "holder")

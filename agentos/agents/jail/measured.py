@@ -88,6 +88,7 @@ def describe(agent: Agent) -> MeasuredAgent:
         since=agent.since,
         runs=jail is not None,
         limits=limits_in_force(agent, jail) if jail is not None else {},
+        own_pids=SHIM_PROCESSES,
         used=agent.used,
     )
 

@@ -226,7 +226,10 @@ class Sampler:
         for agent in agents:
             for resource, limit in agent.limits.items() if agent.runs else ():
                 used = amounts[resource].get(agent.agent_id)
-                warning = check(agent.agent_id, agent.name, resource, used, limit) if used is not None else None
+                if used is None:
+                    continue
+                own = agent.own_pids if resource == "pids" else 0
+                warning = check(agent.agent_id, agent.name, resource, used - own, limit - own)
                 if warning is not None:
                     self.publish(warning)
 

@@ -29,7 +29,7 @@ from .approvals import (
     wrap_line,
 )
 from .approvals_desk import KEYS, Answer, Desk, Request
-from .common import REPLY_MARGIN, Failed, check_reply, kernel, print_json, printable, socket_path
+from .common import REPLY_MARGIN, Failed, check_reply, kernel, print_json_line, printable, socket_path
 from .top import raise_on_signals
 
 RETRY_SECONDS = 0.5  # until the kernel is tried again
@@ -84,7 +84,7 @@ def print_new_requests(path: str | None) -> None:
             for pending in client.follow_approvals():
                 for request in pending:
                     if request["id"] not in seen:
-                        print_json(request)
+                        print_json_line(request)
                 sys.stdout.flush()
                 seen = {request["id"] for request in pending}
     except KeyboardInterrupt:

@@ -1,6 +1,5 @@
 """``agentos audit``: shows, exports and verifies the audit log from its files, with or without a running kernel."""
 
-import json
 import os
 import pwd
 import re
@@ -20,7 +19,7 @@ from agentos_sdk.suggestions import suggest_name
 
 from .audit_summary import Summary, summary_lines
 from .audit_table import Entry, Table
-from .common import Failed, json_option, plural, print_json, printable, table_width
+from .common import Failed, json_option, plural, print_json, print_json_line, printable, table_width
 from .run import find_state_dir
 from .times import FORMS, format_time, read_time
 
@@ -316,4 +315,4 @@ def explain_no_match(directory: Path, query: "Query") -> None:
 
 def print_json_lines(entries: Sequence[Entry]) -> None:
     for entry in entries:
-        click.echo(json.dumps(entry))
+        print_json_line(entry)

@@ -86,7 +86,13 @@ def check_reply(reply: Any) -> Any:
 
 
 def print_json(value: object) -> None:
+    """Print a result: in one line, or on a terminal indented."""
     click.echo(json.dumps(value, indent=None if not sys.stdout.isatty() else 2))
+
+
+def print_json_line(value: object) -> None:
+    """Print one of many values, each in a line."""
+    click.echo(json.dumps(value))
 
 
 def print_result(sentence: str, reply: object, as_json: bool) -> None:

@@ -9,6 +9,7 @@ from agentos_sdk.quantities import duration
 
 from .common import cut_middle, printable
 from .output_text import colour_of
+from .resources import format_share
 
 Event = Mapping[str, Any]
 Data = Mapping[str, Any]
@@ -17,12 +18,15 @@ TYPE_COLUMNS: Final = 18  # of the longest type of the kernel
 SEVERITIES: Final = {"warning": "33", "error": "31"}  # SGR codes
 
 
-def format_event(event: Event, width: int | None, coloured: bool) -> str:
-    """``12:00:01 AGENT_EXITED       worker: exit status 3``, cut to ``width``; None: not cut."""
+def format_event(event: Event, width: int | None, coloured: bool, caller: str | None = None) -> str:
+    """``12:00:01 AGENT_EXITED       worker: exit status 3``, cut to ``width``; None: not cut.
+
+    ``caller`` is the name of the caller that the event has only the id of, None if it isn't known.
+    """
     at = time.localtime(event["at"])
     stamp = time.strftime("%H:%M:%S" if at[:3] == time.localtime()[:3] else "%Y-%m-%d %H:%M:%S", at)
-    kind, subject = printable(event["type"]), printable(name_subject(event))
-    text = printable(describe_event(event))
+    kind, subject = printable(event["type"]), printable(name_subject(event, caller))
+    text = printable(describe_event(event, caller))
     if width is not None:
         kind = cut_middle(kind, 2 * TYPE_COLUMNS)
         subject = cut_middle(subject, 24)
@@ -36,7 +40,7 @@ def format_event(event: Event, width: int | None, coloured: bool) -> str:
     return f"{stamp} {kind} {subject}: {text}".rstrip()
 
 
-def name_subject(event: Event) -> str:
+def name_subject(event: Event, caller: str | None) -> str:
     """The agent, key or budget that the event is about; otherwise ``kernel``."""
     data = event["data"]
     if event["type"] == "STATE_CHANGED":
@@ -44,7 +48,7 @@ def name_subject(event: Event) -> str:
     if event["type"] in ("MODEL_PAUSED", "MODEL_AVAILABLE"):
         return str(data["model"])
     if is_custom(event):
-        return f"agent {event['source_agent_id']}"
+        return caller or f"caller {event['source_agent_id']}"
     return str(data.get("name") or data.get("supervisor") or "kernel")
 
 
@@ -52,8 +56,25 @@ def is_custom(event: Event) -> bool:
     return str(event["type"]).startswith(("CUSTOM", "custom."))
 
 
-def describe_event(event: Event) -> str:
+def find_caller(event: Event) -> int:
+    """The id of the caller that an event names by its id alone; 0 if there is none."""
+    if event["type"] == "STATE_CHANGED":
+        return int(event["data"]["owner_id"] or 0)
+    return int(event["source_agent_id"]) if is_custom(event) else 0
+
+
+def find_named(event: Event) -> tuple[int, str] | None:
+    """The id and the name of the caller that an event of the kernel is about."""
+    data = event["data"]
+    if is_custom(event) or data.get("agent_id") is None or data.get("name") is None:
+        return None
+    return int(data["agent_id"]), str(data["name"])
+
+
+def describe_event(event: Event, caller: str | None) -> str:
     """The event in one line; the data as JSON if the type is unknown."""
+    if event["type"] == "STATE_CHANGED":
+        return _changed(event["data"], caller)
     describe = DESCRIPTIONS.get(event["type"])
     return describe(event["data"]) if describe is not None else json.dumps(event["data"], ensure_ascii=False)
 
@@ -62,8 +83,9 @@ def _received(data: Data) -> str:
     return f"{data['size']} bytes from {data['sender_name']}"
 
 
-def _changed(data: Data) -> str:
-    scope = "" if data["scope"] == "global" else f", scope {data['scope']} of caller {data['owner_id']}"
+def _changed(data: Data, owner: str | None) -> str:
+    owner = owner or ("an earlier caller" if data["owner_id"] is None else f"caller {data['owner_id']}")
+    scope = "" if data["scope"] == "global" else f", scope {data['scope']} of {owner}"
     return f"deleted{scope}" if data["deleted"] else f"version {data['version']}{scope}"
 
 
@@ -86,11 +108,20 @@ def _started(data: Data) -> str:
 
 def _exhausted(data: Data) -> str:
     used, most, what = f"{data['used']:,.10g}", f"{data['most']:,.10g}", data["what"]
-    return f"{used} of {most} {what} per {duration(data['per'])} used, until {_clock(data['renews_at'])}"
+    return f"{used} of {most} {what} per {duration(data['per'])}, renewed {_clock(data['renews_at'])}"
+
+
+def _warned(data: Data) -> str:
+    used, limit = int(data["used"]), int(data["limit"])
+    if data["resource"] == "pids":
+        return f"{used} of {limit} processes and threads"
+    return f"{data['resource']} {format_share(used, limit)}"
 
 
 def _clock(at: float) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(at))
+    """``18:00:00``; of another day ``01-31 18:00``."""
+    then = time.localtime(at)
+    return time.strftime("%H:%M:%S" if then[:3] == time.localtime()[:3] else "%m-%d %H:%M", then)
 
 
 DESCRIPTIONS: Final[Mapping[str, Callable[[Data], str]]] = {
@@ -105,9 +136,8 @@ DESCRIPTIONS: Final[Mapping[str, Callable[[Data], str]]] = {
     "AGENT_ESCALATED": lambda data: f"{data['supervisor']} gave up: {data['reason']}",
     "AGENT_STATE": lambda data: str(data["state"]),
     "MESSAGE_RECEIVED": _received,
-    "STATE_CHANGED": _changed,
     "SYSCALL_BLOCKED": lambda data: str(data["reason"]),
-    "RESOURCE_WARNING": lambda data: f"{data['resource']}: {data['used']:,.10g} of {data['limit']:,.10g}",
+    "RESOURCE_WARNING": _warned,
     "APPROVAL_REQUESTED": lambda data: f"{data['id']}: {data['call']} waits for a person",
     "APPROVAL_DECIDED": _decided,
     "KERNEL_STARTED": _started,

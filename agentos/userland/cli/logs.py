@@ -10,7 +10,17 @@ import click
 
 from agentos_sdk.project import is_lock_held
 
-from .common import Failed, agent_fields, check_reply, json_option, kernel, plural, print_json, printable, socket_option
+from .common import (
+    Failed,
+    agent_fields,
+    check_reply,
+    json_option,
+    kernel,
+    plural,
+    print_json_line,
+    printable,
+    socket_option,
+)
 from .output_text import colour_of, printable_output, shows_colours
 from .times import FORMS, read_time
 
@@ -145,7 +155,7 @@ def print_page(page: Mapping[str, Any], as_json: bool, raw: bool, named: bool) -
         click.secho(f"({lines} more: no longer kept, or never written)", fg="bright_black", err=True)
     for line in page["lines"]:
         if as_json:
-            print_json(line)
+            print_json_line(line)
         else:
             click.echo(format_line(line, raw, named), color=raw or None)
     sys.stdout.flush()

@@ -25,8 +25,9 @@ from .common import (
     text_width,
 )
 from .inspect import describe_use, wrap_beside
-from .resources import UNKNOWN, format_bytes
+from .resources import UNKNOWN, format_bytes, format_share
 
+LABEL_COLUMNS = 11  # at least
 LEVELS = "▁▂▃▄▅▆▇█"
 CHART_COLUMNS = 40
 COLUMN_SECONDS = 6.0  # of a chart's column at least: the kernel samples every five
@@ -58,9 +59,10 @@ def metrics(agent: str | None, history: str | None, socket_path: str | None, as_
     if as_json:
         print_json(found if agent is not None else {"system": found, "agents": agents})
         return
-    width = text_width()
-    for label, value in agent_facts(found) if agent is not None else system_facts(found) if found else ():
-        for line in wrap_beside(label.ljust(11), printable(value), width):
+    facts = list(agent_facts(found) if agent is not None else system_facts(found) if found else ())
+    column = max(LABEL_COLUMNS, *(len(label) + 1 for label, _ in facts)) if facts else 0
+    for label, value in facts:
+        for line in wrap_beside(label.ljust(column), printable(value), text_width()):
             click.echo(line)
     if agents:
         if found:
@@ -171,10 +173,6 @@ def system_facts(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield from charts(found["history"], SYSTEM_CHARTS)
 
 
-def format_share(used: int | None, total: int | None) -> str:
-    return format_bytes(used) if total is None else f"{format_bytes(used)} of {format_bytes(total)}"
-
-
 def format_percent(cores: float | None) -> str:
     return UNKNOWN if cores is None else f"{cores * 100:.1f}"
 
@@ -212,7 +210,7 @@ SYSTEM_CHARTS: Mapping[str, tuple[str, Format]] = {
     "memory_bytes": ("memory", format_memory),
     "kernel_cpu": ("kernel", format_rate),
     "loop_lag_seconds": ("loop lag", format_lag),
-    "connections": ("clients", format_count),
+    "connections": ("connections", format_count),
     "llm_waiting": ("waiting", format_count),
 }
 

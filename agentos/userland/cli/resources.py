@@ -14,11 +14,17 @@ def describe_memory(agent: Mapping[str, Any]) -> str:
     return UNKNOWN if peak is None else f"peak {format_bytes(peak)}"
 
 
-def format_bytes(size: int | None) -> str:
-    """``0.4M``, ``12.0M``, ``9876.5M``, ``10.0G``."""
+def format_bytes(size: int | None, unit_of: int | None = None) -> str:
+    """``0.4M``, ``12.0M``, ``9876.5M``, ``10.0G``; in the unit of the size ``unit_of``, if that is given."""
     if size is None:
         return UNKNOWN
-    return f"{size / (1 << 20):.1f}M" if size < 10 << 30 else f"{size / (1 << 30):.1f}G"
+    in_mib = (size if unit_of is None else unit_of) < 10 << 30
+    return f"{size / (1 << 20):.1f}M" if in_mib else f"{size / (1 << 30):.1f}G"
+
+
+def format_share(used: int | None, total: int | None) -> str:
+    """``73.2M of 512.0M``: both in one unit."""
+    return format_bytes(used) if total is None else f"{format_bytes(used, total)} of {format_bytes(total)}"
 
 
 def format_cpu(seconds: float | None) -> str:

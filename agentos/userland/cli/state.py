@@ -19,6 +19,7 @@ from .common import (
     kernel,
     plural,
     print_json,
+    print_json_line,
     print_result,
     printable,
     socket_option,
@@ -93,6 +94,8 @@ def ls(prefix: str, agent: str | None, socket_path: str | None, as_json: bool) -
     """List the keys, or those that begin with PREFIX."""
     with kernel(socket_path) as client:
         keys = list(list_keys(client, prefix, agent))
+        if agent is not None and not keys:
+            require_owner(client, agent)
     if as_json:
         print_json(keys)
         return
@@ -132,7 +135,7 @@ def watch(prefix: str, socket_path: str | None, as_json: bool) -> None:
                     click.secho(f"({plural(page['missed'], 'change')} more)", fg="bright_black", err=True)
                 for event in page["events"]:
                     if event["data"]["scope"] == "global":
-                        print_json(event) if as_json else print_change(client, event)
+                        print_json_line(event) if as_json else print_change(client, event)
                 sys.stdout.flush()
     except KeyboardInterrupt:
         sys.exit(130)
@@ -161,6 +164,13 @@ def list_keys(client: AgentOSClient, prefix: str, agent: str | None) -> Iterator
         page = check_reply(client.keys(prefix, scope_of(agent), after=after, agent=agent))
         yield from page["keys"]
         after = page["next"]
+
+
+def require_owner(client: AgentOSClient, agent: str) -> None:
+    """Fail if there is no such agent, and no key of one that ended."""
+    names = {each["name"] for each in client.list_agents(all=True)}
+    if agent not in names and not check_reply(client.keys("", "agent", limit=1, agent=agent))["keys"]:
+        raise Failed(f"no agent is called {agent!r}", {"code": "not_found"})
 
 
 def missing_key(key: str) -> Failed:

@@ -136,7 +136,7 @@ def total_lines(calls: Sequence[TracedCall], width: int) -> Iterator[str]:
             f"{format_duration(max(0.0, whole - queued))} at the model",
             f"{sum(think.tokens_in or 0 for think in asked)} tokens in",
             f"{sum(think.tokens_out or 0 for think in asked)} out",
-            f"cost {sum(costs):.4g}" if costs else "",
+            f"cost {sum(costs):.4g} in the currency of [llm.prices]" if costs else "",
         ]
         yield from textwrap.wrap(", ".join(filter(None, parts)), width)
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import trio
 from attrs import define, field
+from msgspec.structs import replace
 
 from agentos.services.events import AgentExited, AgentOver, Event, ResourceWarning
 from agentos.services.metrics.figures import AgentFigures, MeasuredAgent, Reading
@@ -182,6 +183,17 @@ async def test_a_warning_comes_once_per_crossing() -> None:
     assert await use(85, 6) == [("memory", 85 * MIB, 100 * MIB)]
     assert await use(60, 6) == []
     assert await use(95, 6, in_cache=40) == []  # what is in the cache is freed when needed
+
+
+async def test_a_warning_of_processes_leaves_out_the_sandboxs_own() -> None:
+    agents = Agents()
+    agents.add(1, pids=65)
+    agents.known[1] = replace(agents.known[1], own_pids=1)
+    agents.usage[1] = ResourceUsage(pids=65)
+
+    await agents.sampler().sample()
+
+    assert agents.published == [ResourceWarning(1, "a1", "pids", 64, 64)]
 
 
 async def test_a_full_workspace_is_warned_of() -> None:

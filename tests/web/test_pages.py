@@ -129,7 +129,7 @@ def test_each_page_is_shown_and_accessible(open_page: Open, name: str) -> None:
     assert found == []
 
 
-@pytest.mark.parametrize("name", (*PAGES, "agents?agent=steady"))
+@pytest.mark.parametrize("name", [*PAGES, "agents?agent=steady"])
 def test_no_page_scrolls_sideways(open_page: Open, name: str) -> None:
     page = open_page(name, 360)
     page.locator("#main > :not(h1)").first.wait_for(state="attached")

@@ -13,6 +13,8 @@ from tests.support.wire import Wire
 # The width of a table. Readline, which pytest imports, sets both; a worker inherits them.
 for name in ("COLUMNS", "LINES"):
     os.environ.pop(name, None)
+# Where that is set, workers compile all tests, and each of a thousand kernels its modules: twice the CPU of its start.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 rounds.register_profiles()
 
 StartKernel = Callable[..., Kernel]

@@ -35,7 +35,7 @@ def test_an_untrusted_agent_gets_it_and_one_with_a_budget_or_a_wider_level_does_
         assert budgets(client, "own") == [("own", 9, 3600, False)]
         assert budgets(client, "wide") == budgets(client, "bare") == []
         assert budgets(client, "one") == [("group team", 9, 3600, False)]
-    assert "each agent of level sandboxed without a budget has 200,000 tokens per 1d" in kernel.said
+    kernel.wait_line("each agent of level sandboxed without a budget has 200,000 tokens per 1d")
 
 
 def test_it_limits_an_agent_with_all_that_it_spawns(start_kernel: StartKernel) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from agentos_sdk import AgentOSClient
 from tests.conftest import Connect, StartKernel
-from tests.support.kernel import Kernel
+from tests.support.kernel import Kernel, until
 from tests.support.wire import (
     DELETE,
     EMIT,
@@ -113,7 +113,8 @@ def test_since_over_a_kill_says_that_the_kernel_changed(start_kernel: StartKerne
         for number in range(20):
             emit(wire, "custom.x", number)
         last = poll(wire)[-1]["seq"]
-        time.sleep(0.5)  # these are written
+        files = kernel.state_dir / "events"
+        until(lambda: any(f'"seq":{last},' in file.read_text() for file in files.iterdir()), "these are written")
         for number in range(20, 40):
             emit(wire, "custom.x", number)
         kernel.kill()

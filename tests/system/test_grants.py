@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.kernel import Kernel
+from tests.support.kernel import Kernel, until
 from tests.support.wire import (
     BROADCAST,
     EXEC,
@@ -175,9 +175,9 @@ def test_rights_outlive_a_restart(kernel: Kernel, operator: Wire) -> None:
     before = operator.call(INSPECT, {"id": agent})["pid"]
     assert operator.call(SET_PERMS, {"agent_id": agent, "level": "minimal"})["success"]
 
-    said = len(kernel.lines)
     os.kill(before, signal.SIGKILL)
-    kernel.wait_line(r"reborn: running", since=said)
+    until(lambda: operator.call(INSPECT, {"id": agent})["restarts"] == 1, "it is restarted")
+    until(lambda: operator.call(INSPECT, {"id": agent})["state"] == "running", "it is back")
 
     with kernel.connect_as(agent) as wire:
         assert wire.call(LIST)["code"] == "permission_denied"

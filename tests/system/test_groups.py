@@ -94,7 +94,7 @@ def test_a_group_that_gave_up_comes_back_by_the_supervisor_above(start_kernel: S
             until(lambda n=lives: info(client, "weak")["restarts"] == n, "it is back")  # type: ignore[misc]
             in_state(client, "sound", "running")
 
-        assert "inner: given up" in kernel.said
+        kernel.wait_line("inner: given up")
         assert info(client, "weak")["id"] == weak
         assert restarts(client, ("weak", "sound", "aside")) == [3, 3, 0]
         assert waiting.is_silent()  # WAIT is for an end for good, and it has come back

@@ -1,6 +1,7 @@
 """KILL: in every state, with and without grace, and who ends before whom."""
 
 import os
+import re
 import signal
 import time
 
@@ -161,12 +162,11 @@ def test_what_an_agent_spawned_ends_before_it(kernel: Kernel, client: AgentOSCli
     boss = relay(kernel, client, "boss", permissions=TALKS)
     nested = up(ask(client, boss, "spawn", name="middle", script=RELAY_INSIDE, permissions=TALKS, ready="hello"))["id"]
     up(ask(client, nested, "spawn", name="leaf", command=["sleep", "1000"]))
-    since = len(kernel.lines)
 
     assert client.kill("boss")
 
-    kernel.wait_line(r"boss: stopped", since)
-    ends = [line.split("| ")[1].split(":")[0] for line in kernel.lines[since:] if "stopped: " in line]
+    kernel.wait_line(r"\| boss: stopped")
+    ends = re.findall(r"\| (leaf|middle|boss): stopped: ", kernel.said)
     assert ends == ["leaf", "middle", "boss"]
     assert [info(client, name)["state"] for name in ends] == ["exited"] * 3
 

@@ -58,7 +58,7 @@ def test_only_what_differs_is_touched(start_kernel: StartKernel) -> None:
         assert client.start("goes")["code"] in ("bad_request", "not_found")
         assert up(client.spawn("goes", command=["sleep", "1000"]))["id"] != removed  # the name is free
         assert reload(kernel, client, text) == {}
-    assert "removed goes" in kernel.said
+    kernel.wait_line("removed goes")
 
 
 def test_a_file_with_mistakes_changes_nothing_and_all_are_told(start_kernel: StartKernel) -> None:

@@ -30,7 +30,7 @@ def test_an_agent_begins_when_those_before_it_are_up_have_ended_or_were_given_up
         + child("beside")
     )
     with kernel.client() as client:
-        in_state(client, "last", "running")
+        kernel.wait_line("last: running")
 
         order = order_of_starts(kernel)
         assert order.index("first") < order.index("a") < order.index("b") < order.index("last")

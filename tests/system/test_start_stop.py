@@ -67,7 +67,7 @@ def test_a_stopped_agent_keeps_its_id_its_name_and_its_mail(start_kernel: StartK
         assert (info(client, "later")["id"], info(client, "later")["stopped_by"]) == (number, None)
         written(client, "later", "got kept")
         assert info(client, "beside")["restarts"] == 0
-    assert "later: stopped by operator, until it is started" in kernel.said
+    kernel.wait_line("later: stopped by operator, until it is started")
 
 
 @pytest.mark.parametrize("strategy", ["one_for_all", "rest_for_one"])
@@ -297,7 +297,7 @@ def test_a_kept_stop_outlasts_the_kernel_until_start(start_kernel: StartKernel) 
             "n": "running",
         }
         assert (info(client, "kept")["stopped_by"], info(client, "kept")["kept"]) == ("operator", True)
-        assert "kept: stopped by operator, until it is started" in kernel.said
+        kernel.wait_line("kept: stopped by operator, until it is started")
         assert changed(client.start("kept")) == {"kept": "running"}
         assert changed(client.restart("m")) == {"m": "running"}
         crash(client, "kept")

@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.speed.caller import HEADER, MAGIC
 from tests.speed.place import Numbers, Place
 from tests.speed.proc import memory
-from tests.speed.processes import MeasurementError, Server, allow_open_files, pinned
+from tests.speed.processes import MeasurementError, Server, allow_open_files, elsewhere
 from tests.speed.results import Figure, Result, Row
 
 SUBSCRIBE, EMIT, HELLO = 0x60, 0x63, 0xFE
@@ -67,8 +67,11 @@ def _cpu_share(place: Place, kernel: Server, seconds: float, streamed: int, idle
 def _subscribers(
     place: Place, kernel: Server, seconds: float, streamed: int, idle: int
 ) -> "Iterator[subprocess.Popen[str]]":
-    """A process with these subscribers, which also emits; all are subscribed."""
-    with pinned(place.cpu):
+    """A process with these subscribers, which also emits; all are subscribed.
+
+    The others don't share its CPU: it would delay them as much as the kernel does.
+    """
+    with elsewhere(place.cpu):
         command = [sys.executable, "-m", "tests.speed.measure_events", str(kernel.socket), str(kernel.pid)]
         numbers = map(str, (seconds, streamed, idle))
         running = subprocess.Popen([*command, *numbers], stdout=subprocess.PIPE, text=True)
@@ -143,7 +146,7 @@ def _emit(connection: socket.socket, count: int) -> None:
 
 
 def subscribe_and_emit(path: str, kernel: int, seconds: float, streamed: int, idle: int) -> Numbers:
-    """Emit at the rate, and read what is streamed; the share of a CPU that the kernel used, and how much came."""
+    """Emit at the rate, and read what is streamed; the share of a CPU that the kernel used, in seconds per second."""
     allow_open_files(4096)
     ready, kept, received = selectors.EpollSelector(), list[socket.socket](), 0
     for number in range(streamed + idle):
@@ -163,7 +166,10 @@ def subscribe_and_emit(path: str, kernel: int, seconds: float, streamed: int, id
             if not streamed:
                 time.sleep(left)
     took = time.perf_counter() - begin
-    return {"cpu": (_cpu_seconds(kernel) - began) / took, "rate": int(seconds * RATE) / took, "received": received}
+    expected = int(seconds * RATE) * streamed / TYPES
+    if took > 1.1 * seconds or received < 0.8 * expected:  # the last ones are on their way
+        raise MeasurementError(f"{seconds * RATE:g} events took {took:.1f} s, {received} of {expected:g} were streamed")
+    return {"cpu": (_cpu_seconds(kernel) - began) / took}
 
 
 def _cpu_seconds(pid: int) -> float:

@@ -9,7 +9,14 @@ from pathlib import Path
 from attrs import field, frozen
 from msgspec import Struct
 
-VARIABLE_NAMES = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "GEMINI_MODEL", "OPENAI_API_KEY", "OPENAI_BASE_URL")
+VARIABLE_NAMES = (
+    "GEMINI_API_KEY",
+    "GOOGLE_API_KEY",
+    "GEMINI_MODEL",
+    "OPENAI_API_KEY",
+    "OPENAI_BASE_URL",
+    "ANTHROPIC_API_KEY",
+)
 ENV_FILE = ".env"
 MAX_BYTES = 64 << 10  # of a .env file
 

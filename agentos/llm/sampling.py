@@ -32,6 +32,7 @@ ALL_PARAMETERS = frozenset(Sampling.__struct_fields__)
 SUPPORTED: Mapping[str, frozenset[str]] = {
     "openai": ALL_PARAMETERS,
     "gemini": frozenset({"top_p", "seed", "presence_penalty", "frequency_penalty"}),
+    "anthropic": frozenset({"top_p", "parallel_tool_calls"}),
     "offline": ALL_PARAMETERS - {"logprobs", "top_logprobs"},  # it samples nothing, so the others have no effect
 }
 

@@ -10,7 +10,7 @@ from agentos.services.quotas import Quota, make_quotas
 
 from .fair_queue import MAX_WAITING, MAX_WAITING_PER_AGENT
 
-ProviderName = Literal["offline", "gemini", "openai"]
+ProviderName = Literal["offline", "gemini", "openai", "anthropic"]
 
 
 class Price(Struct, frozen=True):

@@ -25,7 +25,7 @@ QUESTIONS: tuple[dict[str, Any], ...] = (
     {"say": "What do you see in this picture?", "picture": True},
 )
 TIMEOUT = 120.0  # seconds until the next piece of an answer; a real model may think first
-KEYS = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY")
+KEYS = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY")
 
 Letter = dict[str, Any]
 

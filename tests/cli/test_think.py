@@ -167,7 +167,7 @@ def test_what_is_piped_on_is_what_the_model_said(agentos: Agentos) -> None:
 
 
 def test_a_kernel_without_a_model_says_what_to_do() -> None:
-    keys = dict.fromkeys(("GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY"), "")
+    keys = dict.fromkeys(("GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY"), "")
     with running(env=keys) as kernel:
         failed = given(b"", kernel, "why?")
 

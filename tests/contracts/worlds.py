@@ -11,7 +11,7 @@ from agentos.llm.providers.offline_rules import CallTemplate, Failure, Rule
 from agentos.llm.providers.provider import FinishReason, Provider
 from agentos.llm.settings import LLMSettings, OfflineSettings, ProviderName
 from agentos_sdk.codec import Seconds
-from tests.llm.vendors import gemini_wire, openai_wire
+from tests.llm.vendors import anthropic_wire, gemini_wire, openai_wire
 from tests.llm.vendors.script import Break, Called, Refuses, Says, Script, Silent, Text, Until
 from tests.llm.vendors.server import Vendor, serve
 
@@ -93,10 +93,14 @@ async def openai(nursery: trio.Nursery) -> VendorWorld:
     return VendorWorld("openai", await nursery.start(serve, openai_wire))
 
 
+async def anthropic(nursery: trio.Nursery) -> VendorWorld:
+    return VendorWorld("anthropic", await nursery.start(serve, anthropic_wire))
+
+
 async def offline(nursery: trio.Nursery) -> OfflineWorld:
     await trio.lowlevel.checkpoint()
     return OfflineWorld()
 
 
-VENDORS: Sequence[Callable[[trio.Nursery], Awaitable[VendorWorld]]] = (gemini, openai)
-WORLDS: Sequence[Callable[[trio.Nursery], Awaitable[World]]] = (offline, gemini, openai)
+VENDORS: Sequence[Callable[[trio.Nursery], Awaitable[VendorWorld]]] = (gemini, openai, anthropic)
+WORLDS: Sequence[Callable[[trio.Nursery], Awaitable[World]]] = (offline, gemini, openai, anthropic)

@@ -39,7 +39,7 @@ def test_a_real_model_needs_a_key_and_says_which(environment: dict[str, str]) ->
     done = subprocess.run([*DEMO, "--real"], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LONGEST)
 
     assert done.returncode == 1
-    assert "set its key, GEMINI_API_KEY, GOOGLE_API_KEY or OPENAI_API_KEY" in done.stderr
+    assert "set its key, GEMINI_API_KEY, GOOGLE_API_KEY, OPENAI_API_KEY or ANTHROPIC_API_KEY" in done.stderr
 
 
 def test_a_real_model_that_cannot_be_asked_ends_it_without_a_word_of_the_key(

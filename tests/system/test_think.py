@@ -111,7 +111,7 @@ def test_without_a_key_it_is_said_which_variables_to_set(kernel: Kernel, client:
     reply = client.think("anybody there?")
 
     assert (reply["success"], reply["code"]) == (False, "unavailable")
-    assert "GEMINI_API_KEY, GOOGLE_API_KEY or OPENAI_API_KEY" in reply["error"]
+    assert "GEMINI_API_KEY, GOOGLE_API_KEY, OPENAI_API_KEY or ANTHROPIC_API_KEY" in reply["error"]
 
 
 def test_the_key_is_in_no_error_no_log_and_no_agent(start_kernel: StartKernel) -> None:

@@ -1,7 +1,7 @@
 """Choice of the LLM provider, model and API key: from the configuration, else by which keys are set."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 
@@ -16,8 +16,10 @@ from .provider import Denied, Failing, Provider
 
 GEMINI_MODEL = "gemini-2.0-flash"
 OPENAI_MODEL = "gpt-5-mini"
-KEYS = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY")
-OPENAI_MISSING = "provider openai needs a package that isn't installed: pip install openai"
+ANTHROPIC_MODEL = "claude-haiku-4-5"
+KEYS = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY")
+PROVIDER_OF_KEY: Mapping[str, ProviderName] = dict(zip(KEYS, ("gemini", "gemini", "openai", "anthropic"), strict=True))
+EXTRAS = ("openai", "anthropic")  # providers whose SDK, a package of that name, isn't part of the base install
 
 
 @frozen
@@ -42,16 +44,17 @@ def choose_provider(settings: LLMSettings, variables: Variables) -> ProviderChoi
     provider = settings.provider
     if provider is None:
         if settings.base_url is not None:
-            return NoProvider('[llm] base_url needs provider = "gemini" or "openai" beside it')
+            return NoProvider('[llm] base_url needs provider = "gemini", "openai" or "anthropic" beside it')
         key = next((name for name in KEYS if name in variables), None)
         if key is None:
             return NoProvider(f'no key: set {", ".join(KEYS[:-1])} or {KEYS[-1]}, or [llm] provider = "offline"')
-        provider = "openai" if key == "OPENAI_API_KEY" else "gemini"
+        provider = PROVIDER_OF_KEY[key]
     if provider == "offline":
         return ProviderChoice("offline", settings.model or "offline")
-    if provider == "openai" and find_spec("openai") is None:
-        return NoProvider(OPENAI_MISSING)
-    choice = (_gemini if provider == "gemini" else _openai)(settings, variables)
+    if provider in EXTRAS and find_spec(provider) is None:
+        return NoProvider(f"provider {provider} needs a package that isn't installed: pip install {provider}")
+    choose = {"gemini": _gemini, "openai": _openai, "anthropic": _anthropic}[provider]
+    choice = choose(settings, variables)
     if isinstance(choice, ProviderChoice) and choice.base_url is not None and not is_url(choice.base_url):
         # The URL isn't shown: it may contain a password.
         return NoProvider("base_url: expected http:// or https:// and a host, without a user and a password")
@@ -77,6 +80,14 @@ def _openai(settings: LLMSettings, variables: Variables) -> ProviderChoice | NoP
     if settings.model is None and base_url is not None:
         return NoProvider('[llm] model = "…" has to say which model of that server is meant')
     return ProviderChoice("openai", settings.model or OPENAI_MODEL, base_url, key, "OPENAI_API_KEY")
+
+
+def _anthropic(settings: LLMSettings, variables: Variables) -> ProviderChoice | NoProvider:
+    variable = "ANTHROPIC_API_KEY"
+    key = variables.get(variable)
+    if key is None and settings.base_url is None:
+        return NoProvider(f'[llm] provider = "anthropic" needs a key: set {variable}')
+    return ProviderChoice("anthropic", settings.model or ANTHROPIC_MODEL, settings.base_url, key, variable)
 
 
 async def connect(choice: ProviderChoice | NoProvider, settings: LLMSettings) -> Provider:
@@ -110,14 +121,18 @@ def _vendor(choice: ProviderChoice, timeouts: Timeouts) -> Provider:
     with _import_wholly():
         from .account import ProviderAccount
 
+        account = ProviderAccount(choice.provider, choice.key, choice.variable)
         if choice.provider == "gemini":
             from .gemini import Gemini
-        else:
-            from .openai import OpenAI
-    account = ProviderAccount(choice.provider, choice.key, choice.variable)
-    if choice.provider == "gemini":
-        return Gemini(account, choice.base_url, timeouts)
-    return OpenAI(account, choice.base_url, timeouts)
+
+            return Gemini(account, choice.base_url, timeouts)
+        if choice.provider == "anthropic":
+            from .anthropic import Anthropic
+
+            return Anthropic(account, choice.base_url, timeouts)
+        from .openai import OpenAI
+
+        return OpenAI(account, choice.base_url, timeouts)
 
 
 @contextmanager

@@ -128,8 +128,13 @@ def _parts(message: Message, names: Mapping[str, str]) -> Iterator[types.Part]:
     for call in message.calls:
         yield types.Part(
             function_call=types.FunctionCall(id=_vendor_id(call.id), name=call.name, args=dict(call.arguments)),
-            thought_signature=base64.b64decode(call.signature, validate=True) if call.signature else None,
+            thought_signature=_signature(call.signature),
         )
+
+
+def _signature(given: str | None) -> bytes | None:
+    """A signature as bytes; one of Claude's, a JSON array, is left out."""
+    return base64.b64decode(given, validate=True) if given and not given.startswith("[") else None
 
 
 def _object(text: str) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from agentos_sdk import codec
 from .account import ErrorOfStatus, ProviderAccount, retry_after_of
 from .provider import Failing, ProviderError, Rejected
 
-for _library in ("httpcore2", "httpx2", "openai", "google_genai"):
+for _library in ("httpcore2", "httpx2", "openai", "google_genai", "anthropic"):
     logging.getLogger(_library).setLevel(logging.WARNING)  # below this level they log requests and headers
 
 MAX_ERROR_BODY = 64 << 10  # bytes that are read of an error response

@@ -1,4 +1,4 @@
-"""What holds for both SDKs, over real sockets: what goes over the wire, and all the ways in which it breaks."""
+"""What holds for all SDKs, over real sockets: what goes over the wire, and all the ways in which it breaks."""
 
 import contextlib
 import email.utils
@@ -76,7 +76,11 @@ async def test_the_question_arrives_as_it_was_put(world: VendorWorld) -> None:
         ),
         tool_choice="required",
         stop=("STOP", "\n\n"),
-        response_schema={"type": "object", "properties": {"maxTokens": {"type": "integer"}}},
+        response_schema={
+            "type": "object",
+            "properties": {"maxTokens": {"type": "integer"}},
+            "additionalProperties": False,
+        },
     )
 
     await (await world.meet()).answer(question, deaf)
@@ -87,7 +91,11 @@ async def test_the_question_arrives_as_it_was_put(world: VendorWorld) -> None:
 @pytest.mark.parametrize("choice", ["auto", "none", "required"])
 async def test_each_choice_of_tools_arrives(world: VendorWorld, choice: ToolChoice) -> None:
     question = replace(
-        QUESTION, messages=(Message("user", "?"),), tools=(Tool("now", codec.Text("o'clock")),), tool_choice=choice
+        QUESTION,
+        messages=(Message("user", "?"),),
+        max_tokens=100,
+        tools=(Tool("now", codec.Text("o'clock")),),
+        tool_choice=choice,
     )
 
     await (await world.meet()).answer(question, deaf)
@@ -99,7 +107,9 @@ async def test_what_is_not_asked_for_is_not_sent(world: VendorWorld) -> None:
     await (await world.meet()).answer(QUESTION, deaf)
 
     body = world.vendor.exchanges[0].body
-    assert not body.keys() - {"contents", "generationConfig", "model", "messages", "stream", "stream_options"}
+    assert ("max_tokens" in body) == (world.name == "anthropic")  # which requires it
+    expected = {"contents", "generationConfig", "model", "messages", "stream", "stream_options", "max_tokens"}
+    assert not body.keys() - expected
     assert not body.get("generationConfig")
 
 
@@ -234,6 +244,8 @@ async def test_an_answer_that_is_whole_counts_though_the_farewell_is_missing(wor
 def _finish(world: VendorWorld) -> bytes:
     if world.name == "gemini":
         return b'data: {"candidates": [{"finishReason": "STOP"}]}\n\n'
+    if world.name == "anthropic":
+        return b'data: {"type": "message_delta", "delta": {"stop_reason": "end_turn"}}\n\n'
     return b'data: {"choices": [{"delta": {}, "finish_reason": "stop"}]}\n\n'
 
 

@@ -21,7 +21,7 @@ def variables(values: Mapping[str, str]) -> Variables:
     [
         (
             LLMSettings(),
-            {"GEMINI_API_KEY": "a", "GOOGLE_API_KEY": "b", "OPENAI_API_KEY": "c"},
+            {"GEMINI_API_KEY": "a", "GOOGLE_API_KEY": "b", "OPENAI_API_KEY": "c", "ANTHROPIC_API_KEY": "d"},
             ProviderChoice("gemini", "gemini-2.0-flash", None, "a", "GEMINI_API_KEY"),
         ),
         (
@@ -54,6 +54,16 @@ def variables(values: Mapping[str, str]) -> Variables:
             {"OPENAI_API_KEY": "c"},
             ProviderChoice("gemini", "gemini-2.0-flash", "https://proxy.example", None, "GEMINI_API_KEY"),
         ),
+        (
+            LLMSettings(),
+            {"ANTHROPIC_API_KEY": "d"},
+            ProviderChoice("anthropic", "claude-haiku-4-5", None, "d", "ANTHROPIC_API_KEY"),
+        ),
+        (
+            LLMSettings(provider="anthropic", model="claude-9", base_url="http://127.0.0.1:8000"),
+            {"GEMINI_API_KEY": "a"},
+            ProviderChoice("anthropic", "claude-9", "http://127.0.0.1:8000", None, "ANTHROPIC_API_KEY"),
+        ),
         (LLMSettings(provider="offline"), {"GEMINI_API_KEY": "a"}, ProviderChoice("offline", "offline")),
     ],
 )
@@ -78,7 +88,12 @@ def test_openai_has_a_model_of_its_own_but_other_servers_have_to_be_asked_for_on
 @pytest.mark.parametrize(
     ("settings", "values", "says"),
     [
-        (LLMSettings(), {}, ["GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY", 'provider = "offline"']),
+        (
+            LLMSettings(),
+            {},
+            ["GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", 'provider = "offline"'],
+        ),
+        (LLMSettings(provider="anthropic"), {"OPENAI_API_KEY": "c"}, ["ANTHROPIC_API_KEY"]),
         (LLMSettings(), {"GEMINI_MODEL": "gemini-9"}, ["GEMINI_API_KEY"]),
         (LLMSettings(provider="gemini"), {"OPENAI_API_KEY": "c"}, ["GEMINI_API_KEY", "GOOGLE_API_KEY"]),
         (LLMSettings(provider="openai"), {"GEMINI_API_KEY": "a"}, ["OPENAI_API_KEY", "base_url"]),
@@ -106,7 +121,7 @@ def test_a_choice_does_not_show_its_key() -> None:
 
 
 def test_choosing_costs_no_import() -> None:
-    heavy = "google.genai", "openai", "httpx2", "agentos.llm.providers.offline"
+    heavy = "google.genai", "openai", "anthropic", "httpx2", "agentos.llm.providers.offline"
     program = f"import sys, agentos.llm.providers.choose; print([name for name in {heavy} if name in sys.modules])"
 
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
@@ -114,20 +129,24 @@ def test_choosing_costs_no_import() -> None:
     assert run.stdout == "[]\n"
 
 
-WITHOUT_OPENAI = """
+WITHOUT_SDK = """
 import sys
-sys.modules["openai"] = None  # as if it weren't installed
+provider = sys.argv[1]
+sys.modules[provider] = None  # as if it weren't installed
 from agentos.llm.providers.choose import choose_provider
 from agentos.llm.settings import LLMSettings
 from agentos.llm.api_keys import Variables
-print(choose_provider(LLMSettings(provider="openai", model="m", base_url="http://127.0.0.1:1/v1"), Variables({})))
+print(choose_provider(LLMSettings(provider=provider, model="m", base_url="http://127.0.0.1:1/v1"), Variables({})))
 """
 
 
-def test_a_missing_extra_is_named() -> None:
-    run = subprocess.run([sys.executable, "-c", WITHOUT_OPENAI], capture_output=True, text=True, check=True, timeout=60)
+@pytest.mark.parametrize("provider", ["openai", "anthropic"])
+def test_a_missing_extra_is_named(provider: ProviderName) -> None:
+    program = [sys.executable, "-c", WITHOUT_SDK, provider]
 
-    assert "pip install openai" in run.stdout
+    run = subprocess.run(program, capture_output=True, text=True, check=True, timeout=60)
+
+    assert f"pip install {provider}" in run.stdout
 
 
 HALFWAY = """
@@ -156,7 +175,7 @@ trio.run(main)
 """
 
 
-@pytest.mark.parametrize("provider", ["gemini", "openai"])
+@pytest.mark.parametrize("provider", ["gemini", "openai", "anthropic"])
 def test_an_sdk_whose_import_failed_halfway_is_loaded_later(provider: ProviderName) -> None:
     """Asyncio, which both import, can't be imported again while its submodules are still there."""
     program = [sys.executable, "-c", HALFWAY, provider]
@@ -169,7 +188,7 @@ def test_an_sdk_whose_import_failed_halfway_is_loaded_later(provider: ProviderNa
     ]
 
 
-@pytest.mark.parametrize("provider", ["gemini", "openai"])
+@pytest.mark.parametrize("provider", ["gemini", "openai", "anthropic"])
 async def test_an_sdk_that_can_not_be_loaded_is_told_and_tried_anew(
     provider: ProviderName, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,6 +50,9 @@ def whole_call(world: VendorWorld, name: str = '"now"', id_: str = '"c1"', argum
     if world.name == "gemini":
         call = f'{{"functionCall": {{"id": {id_}, "name": {name}, "args": {arguments}}}}}'
         return f'{{"candidates": [{{"content": {{"parts": [{call}]}}}}]}}'
+    if world.name == "anthropic":
+        block = f'{{"type": "tool_use", "id": {id_}, "name": {name}, "input": {arguments}}}'
+        return f'{{"type": "content_block_start", "index": 0, "content_block": {block}}}'
     function = f'{{"name": {name}, "arguments": {json.dumps(arguments)}}}'
     return f'{{"choices": [{{"delta": {{"tool_calls": [{{"id": {id_}, "function": {function}}}]}}}}]}}'
 
@@ -69,7 +72,10 @@ async def test_ids_and_names_are_text(world: VendorWorld, what: str, lie: str) -
 
 
 async def test_the_name_of_a_model_is_text(world: VendorWorld) -> None:
-    provider = await world.meet(events('{"modelVersion": {"a": [1]}, "model": {"a": [1]}}'))
+    model = '"model": {"a": [1]}'
+    provider = await world.meet(
+        events(f'{{"modelVersion": {{"a": [1]}}, {model}, "type": "message_start", "message": {{{model}}}}}')
+    )
 
     with pytest.raises(Failing, match="the name of a model that is no text"):
         await provider.answer(QUESTION, deaf)
@@ -102,6 +108,9 @@ def usage(world: VendorWorld, lie: str) -> str:
     if world.name == "gemini":
         counted = f'"promptTokenCount": 9, "candidatesTokenCount": {lie}, "thoughtsTokenCount": {lie}'
         return f'{{"usageMetadata": {{{counted}}}}}'
+    if world.name == "anthropic":
+        counted = f'"input_tokens": 9, "output_tokens": {lie}, "output_tokens_details": {{"thinking_tokens": {lie}}}'
+        return f'{{"type": "message_delta", "delta": {{}}, "usage": {{{counted}}}}}'
     details = f'"completion_tokens_details": {{"reasoning_tokens": {lie}}}'
     return f'{{"usage": {{"prompt_tokens": 9, "completion_tokens": {lie}, {details}}}}}'
 

@@ -14,7 +14,7 @@ from tests.contracts.worlds import VENDORS, VendorWorld
 from tests.llm.vendors.script import Raw, Says
 
 QUESTION = Question("a-model", [Message("user", "What is 6 times 7?")])
-ERROR = {"message": "no", "code": 400, "type": "t", "details": [{"reason": "r", "retryDelay": "3s"}]}
+ERROR = {"message": "no", "code": 400, "type": "not_found_error", "details": [{"reason": "r", "retryDelay": "3s"}]}
 COUNTED = {"promptTokenCount": 5, "candidatesTokenCount": 5, "thoughtsTokenCount": 1, "toolUsePromptTokenCount": 1}
 PARTS = [
     {"text": "well", "thought": True},
@@ -22,19 +22,39 @@ PARTS = [
     {"functionCall": {"id": "c1", "name": "now", "args": {"a": 1}}, "thoughtSignature": "cw=="},
 ]
 CALL = {"index": 0, "id": "c1", "function": {"name": "now", "arguments": "{}"}}
+BLOCKS = [
+    {"type": "thinking", "thinking": "well", "signature": "cw=="},
+    {"type": "tool_use", "id": "c1", "name": "now", "input": {}},
+]
+DELTAS = [
+    (0, {"type": "thinking_delta", "thinking": "hm"}),
+    (1, {"type": "input_json_delta", "partial_json": "{}"}),
+    (2, {"type": "text_delta", "text": "42"}),
+]
+TOKENS = {"input_tokens": 5, "output_tokens": 5, "output_tokens_details": {"thinking_tokens": 2}}
 DELTA = {"content": "42", "refusal": None, "reasoning_content": "well", "tool_calls": [CALL]}
-WHOLE: Mapping[str, Mapping[str, Any]] = {
-    "gemini": {
-        "candidates": [{"content": {"role": "model", "parts": PARTS}, "finishReason": "STOP"}],
-        "promptFeedback": {"blockReason": None},
-        "usageMetadata": COUNTED,
-        "modelVersion": "a-model",
-    },
-    "openai": {
-        "choices": [{"delta": DELTA, "finish_reason": "stop"}],
-        "usage": {"prompt_tokens": 5, "completion_tokens": 5, "completion_tokens_details": {"reasoning_tokens": 2}},
-        "model": "a-model",
-    },
+WHOLE: Mapping[str, Sequence[Mapping[str, Any]]] = {
+    "gemini": [
+        {
+            "candidates": [{"content": {"role": "model", "parts": PARTS}, "finishReason": "STOP"}],
+            "promptFeedback": {"blockReason": None},
+            "usageMetadata": COUNTED,
+            "modelVersion": "a-model",
+        }
+    ],
+    "openai": [
+        {
+            "choices": [{"delta": DELTA, "finish_reason": "stop"}],
+            "usage": {"prompt_tokens": 5, "completion_tokens": 5, "completion_tokens_details": {"reasoning_tokens": 2}},
+            "model": "a-model",
+        }
+    ],
+    "anthropic": [
+        {"type": "message_start", "message": {"model": "a-model", "usage": TOKENS}},
+        *({"type": "content_block_start", "index": at, "content_block": block} for at, block in enumerate(BLOCKS)),
+        *({"type": "content_block_delta", "index": at, "delta": delta} for at, delta in DELTAS),
+        {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": TOKENS},
+    ],
 }
 ODD: Sequence[Any] = [None, 0, -1, 1.5, 10**40, True, "", "x", "\ud800", [], [1], [None], [{}], [[]], {}, {"a": 1}]
 
@@ -53,10 +73,10 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield from places(each, (*path, key))
 
 
-def with_odd(event: Mapping[str, Any], odd: Any) -> Iterator[Mapping[str, Any]]:
-    """The event, each time with this in another place."""
-    for *path, last in places(event):
-        changed = deepcopy(event)
+def with_odd(events: Sequence[Mapping[str, Any]], odd: Any) -> Iterator[Sequence[Mapping[str, Any]]]:
+    """The events, each time with this in another place."""
+    for *path, last in places(events):
+        changed = deepcopy(events)
         parent: Any = changed
         for key in path:
             parent = parent[key]
@@ -85,9 +105,12 @@ def hear(delta: Delta) -> None:
 @pytest.mark.parametrize("odd", ODD, ids=repr)
 async def test_whatever_stands_in_any_place_ends_in_an_answer_or_an_error(world: VendorWorld, odd: Any) -> None:
     whole = WHOLE[world.name]
-    odd_ones = [*with_odd(whole, odd), *with_odd({"error": ERROR}, odd)]
+    odd_ones = [*with_odd(whole, odd), *with_odd([{"type": "error", "error": ERROR}], odd)]
     provider = await world.meet(
-        *(Says([Raw(f"data: {json.dumps(event)}\n\n".encode())], finish=None) for event in [whole, *odd_ones])
+        *(
+            Says([Raw("".join(f"data: {json.dumps(event)}\n\n" for event in events).encode())], finish=None)
+            for events in [whole, *odd_ones]
+        )
     )
 
     check(await provider.answer(QUESTION, hear))

@@ -1,0 +1,293 @@
+"""Provider for Anthropic, through its SDK, and for servers that speak its protocol."""
+
+import base64
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import anthropic
+from attrs import define, evolve, field
+
+from agentos.llm.settings import Timeouts
+from agentos.llm.stream import AnswerBuilder, MalformedResponse, compact_json, text_field
+from agentos_sdk.values import Tool, ToolCall, ToolChoice, Usage
+
+from .account import ProviderAccount
+from .provider import (
+    Answer,
+    Delta,
+    Denied,
+    FinishReason,
+    Image,
+    Message,
+    OnDelta,
+    ProviderError,
+    Question,
+    counted_usage,
+)
+from .transport import Transport
+
+BASE_URL = "https://api.anthropic.com"
+MAX_TOKENS = 16_384  # what may be generated if the question doesn't say; the protocol requires a number
+MIN_THINKING = 1024  # the smallest budget of thoughts that is accepted
+THINKING_BUDGETS = {"low": 1024, "medium": 8192, "high": 24_576}  # tokens, for models without levels
+FIRST_THINKING, FIRST_ADAPTIVE = (3, 7), (4, 6)  # versions of Claude: with a budget of thoughts; with levels
+SAMPLING_VERSION = "2023-06-01"  # of the protocol, the last with temperature and top_p
+CHOICES: Mapping[ToolChoice, str] = {"auto": "auto", "none": "none", "required": "any"}
+FINISH_REASONS: Mapping[str, FinishReason] = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "tool_use": "tool_calls",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "refusal": "content_filter",
+}
+STATUS_OF_ERROR = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+THOUGHT_FIELDS = {"thinking": {"type", "thinking", "signature"}, "redacted_thinking": {"type", "data"}}
+
+
+class Anthropic:
+    """A connection to Anthropic or a compatible server at ``base_url``. Make it in a thread: that takes 80 ms."""
+
+    def __init__(self, account: ProviderAccount, base_url: str | None, timeouts: Timeouts) -> None:
+        self._account = account
+        self._transport = Transport(account, timeouts)
+        client = anthropic.Anthropic(
+            api_key=account.key or "none",
+            base_url=base_url or BASE_URL,  # else the SDK would read it from the environment
+            max_retries=0,
+            http_client=self._transport.composing,
+        )
+        self._messages = client.messages
+
+    async def answer(self, question: Question, on_delta: OnDelta) -> Answer:
+        events = _Events(self._error_of)
+        builder = AnswerBuilder(self._account, on_delta, events.parse)
+        await self._transport.send(partial(self._compose, question), builder, self._error_of_body)
+        answer = builder.answer(question)
+        if not (answer.calls and events.thoughts):
+            return answer
+        first, *others = answer.calls
+        thoughts = compact_json([events.thoughts[index] for index in sorted(events.thoughts)])
+        return evolve(answer, calls=(evolve(first, signature=thoughts), *others))
+
+    async def aclose(self) -> None:
+        await self._transport.aclose()
+
+    def _compose(self, question: Question) -> None:
+        self._messages.create(stream=True, **_request(question)).close()
+
+    def _error_of_body(self, status: int, body: object, after: float | None) -> ProviderError:
+        return self._error_of(status, body.get("error", body) if isinstance(body, dict) else body, after)
+
+    def _error_of(self, status: int, error: object, after: float | None = None) -> ProviderError:
+        message = (error.get("message") or error) if isinstance(error, dict) else error
+        if status == 400 and "credit balance is too low" in str(message):  # waiting or another question won't help
+            text = f"{self._account.vendor}: the account of the key in {self._account.variable} is used up"
+            return Denied(text, status=402)
+        return self._account.error_of_status(status, message, after)
+
+
+@define(eq=False)
+class _Events:
+    """Parser of the events of one answer.
+
+    ``thoughts`` are its blocks of thoughts by index: the model requires them back, unchanged, with the tool calls that
+    it made after them. They travel as JSON in the signature of the first call.
+    """
+
+    error_of: Any
+    thoughts: dict[int, dict[str, str]] = field(factory=dict)
+
+    def parse(self, builder: AnswerBuilder, event: Mapping[str, Any]) -> Delta:
+        match event.get("type"):
+            case "error":
+                error = event.get("error")
+                kind = error.get("type") if isinstance(error, dict) else None
+                raise self.error_of(STATUS_OF_ERROR.get(kind, 500) if isinstance(kind, str) else 500, error)
+            case "message_start":
+                message = event.get("message") or {}
+                builder.model = text_field(message.get("model"), "the name of a model") or builder.model
+                if counted := _usage(message.get("usage"), 0):
+                    builder.usage = Usage(counted.input)  # what is generated is counted at the end
+            case "content_block_start":
+                return self._start_block(builder, _index(event), event.get("content_block") or {})
+            case "content_block_delta":
+                return self._continue_block(builder, _index(event), event.get("delta") or {})
+            case "message_delta":
+                finish = text_field((event.get("delta") or {}).get("stop_reason"), "an end")
+                if finish and finish not in FINISH_REASONS:
+                    raise MalformedResponse(f"ended its answer with {finish}")
+                builder.finish = FINISH_REASONS.get(finish, builder.finish)
+                return Delta(usage=_usage(event.get("usage"), builder.usage.input if builder.usage else 0))
+        return Delta()
+
+    def _start_block(self, builder: AnswerBuilder, index: int, block: Mapping[str, Any]) -> Delta:
+        match block.get("type"):
+            case "text":
+                return Delta(text_field(block.get("text"), "a text"))
+            case "thinking":
+                text = text_field(block.get("thinking"), "a thought")
+                signature = text_field(block.get("signature"), "a signature")
+                self.thoughts[index] = {"type": "thinking", "thinking": text, "signature": signature}
+                return Delta(unseen=len(text))
+            case "redacted_thinking":
+                self.thoughts[index] = {"type": "redacted_thinking", "data": text_field(block.get("data"), "a thought")}
+            case "tool_use":
+                id_, name = text_field(block.get("id"), "an id"), text_field(block.get("name"), "the name of a tool")
+                given = block.get("input")
+                arguments = compact_json(given) if given else ""  # usually empty: the arguments come in pieces
+                builder.add_call_piece(index, id_, name, arguments)
+                return Delta(unseen=len(name) + len(arguments))
+        return Delta()
+
+    def _continue_block(self, builder: AnswerBuilder, index: int, delta: Mapping[str, Any]) -> Delta:
+        match delta.get("type"):
+            case "text_delta":
+                return Delta(text_field(delta.get("text"), "a text"))
+            case "input_json_delta":
+                arguments = text_field(delta.get("partial_json"), "arguments")
+                builder.add_call_piece(index, "", "", arguments)
+                return Delta(unseen=len(arguments))
+            case "thinking_delta" | "signature_delta" as kind:
+                name = kind.removesuffix("_delta")
+                text = text_field(delta.get(name), f"a {name}")
+                if "thinking" in (thought := self.thoughts.get(index, {})):
+                    thought[name] += text
+                return Delta(unseen=len(text) if name == "thinking" else 0)
+        return Delta()
+
+
+def _index(event: Mapping[str, Any]) -> int:
+    index = event.get("index")
+    if type(index) is not int:
+        raise MalformedResponse("sent a block without its number")
+    return index
+
+
+def _usage(counted: object, known_input: int) -> Usage | None:
+    """Token counts; cached input counts as input. ``known_input``: where only what was generated is counted."""
+    if not isinstance(counted, dict):
+        return None
+    names = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+    details = counted.get("output_tokens_details")
+    thinking = details.get("thinking_tokens") if isinstance(details, dict) else 0
+    reported = counted_usage(0, counted.get("output_tokens"), thinking)
+    thinking = min(reported.thinking, reported.output)  # output_tokens includes them
+    tokens_in = sum(counted_usage(counted.get(name)).input for name in names)
+    return Usage(tokens_in or known_input, reported.output - thinking, thinking)
+
+
+def _request(question: Question) -> dict[str, Any]:
+    sampling = {"temperature": question.temperature, "top_p": question.sampling.top_p}
+    sampling = {name: value for name, value in sampling.items() if value is not None}
+    thinking, effort = _thinking(question)
+    output = {"effort": effort, "format": _format(question.response_schema)}
+    request: dict[str, Any] = {
+        "model": question.model,
+        "max_tokens": question.max_tokens or MAX_TOKENS + THINKING_BUDGETS.get(question.thinking_level or "", 0),
+        "system": question.system or None,
+        "messages": [*_turns(question.messages)],
+        "stop_sequences": list(question.stop) or None,
+        "thinking": thinking,
+        "output_config": {name: value for name, value in output.items() if value is not None} or None,
+        "tools": [*map(_tool_declaration, question.tools)] or None,
+        "tool_choice": _tool_choice(question) if question.tools else None,
+        # Newer models reject them, and say so: a question that names them isn't changed silently.
+        "extra_body": sampling or None,
+        "extra_headers": {"anthropic-version": SAMPLING_VERSION} if sampling else None,
+    }
+    return {name: value for name, value in request.items() if value is not None}
+
+
+def _thinking(question: Question) -> tuple[dict[str, Any] | None, str | None]:
+    """Claude 4.6 and later have levels, 3.7 and later budgets; older ones don't think and reject the option."""
+    level, version = question.thinking_level, _version(question.model)
+    if level is None or version < FIRST_THINKING:
+        return None, None
+    if version >= FIRST_ADAPTIVE:
+        return {"type": "adaptive"}, level
+    budget = THINKING_BUDGETS[level]
+    if question.max_tokens is not None:
+        budget = min(budget, question.max_tokens // 2)  # the answer needs some as well
+    return ({"type": "enabled", "budget_tokens": budget}, None) if budget >= MIN_THINKING else (None, None)
+
+
+def _version(model: str) -> tuple[int, int]:
+    """The version in names such as claude-3-7-sonnet-20250219 and claude-opus-4-20250514; other models are new ones."""
+    found = re.match(r"claude-(?:[a-z]+-)?(\d{1,2})(?:-(\d{1,2}))?(?!\d)", model)
+    return (int(found[1]), int(found[2] or 0)) if found else (99, 0)
+
+
+def _turns(messages: Sequence[Message]) -> Iterator[dict[str, Any]]:
+    """Convert the conversation; the results of several tools go into one turn, as their calls came in one."""
+    results: list[dict[str, Any]] = []
+    for message in messages:
+        if message.role == "tool":
+            content = _content(message.text, message.images)
+            results.append({"type": "tool_result", "tool_use_id": message.answers or "", "content": content})
+            continue
+        if results:
+            yield {"role": "user", "content": results}
+            results = []
+        if message.calls:
+            text = [{"type": "text", "text": message.text}] if message.text else []
+            calls = [
+                {"type": "tool_use", "id": call.id, "name": call.name, "input": dict(call.arguments)}
+                for call in message.calls
+            ]
+            yield {"role": "assistant", "content": [*_thoughts(message.calls), *text, *calls]}
+        elif message.text or message.role == "user":  # an empty turn is rejected, and the model said nothing in it
+            yield {"role": message.role, "content": _content(message.text, message.images)}
+    if results:
+        yield {"role": "user", "content": results}
+
+
+def _thoughts(calls: Sequence[ToolCall]) -> Iterator[dict[str, str]]:
+    """The thoughts in the calls' signatures; a signature of another vendor is no JSON and left out."""
+    for call in calls:
+        for block in json.loads(call.signature) if call.signature and call.signature.startswith("[") else ():
+            if not isinstance(block, dict) or block.keys() != THOUGHT_FIELDS.get(block.get("type", "")):
+                raise ValueError("the signature of a tool call is not the one that came with it")
+            yield block
+
+
+def _content(text: str, images: Sequence[Image]) -> str | list[dict[str, Any]]:
+    if not images:
+        return text
+    return [*({"type": "text", "text": each} for each in [text] if each), *map(_image, images)]
+
+
+def _image(image: Image) -> dict[str, Any]:
+    data = base64.b64encode(image.data).decode()
+    return {"type": "image", "source": {"type": "base64", "media_type": image.mime_type, "data": data}}
+
+
+def _tool_declaration(tool: Tool) -> dict[str, Any]:
+    schema = dict(tool.parameters) or {"type": "object"}
+    declared = {"name": tool.name, "description": tool.description, "input_schema": schema}
+    return {name: value for name, value in declared.items() if value}
+
+
+def _tool_choice(question: Question) -> dict[str, Any]:
+    choice: dict[str, Any] = {"type": CHOICES[question.tool_choice]}
+    if question.sampling.parallel_tool_calls is False and question.tool_choice != "none":
+        choice["disable_parallel_tool_use"] = True
+    return choice
+
+
+def _format(schema: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """A JSON schema as it is accepted: objects without further properties, unsupported limits in the description."""
+    return None if schema is None else {"type": "json_schema", "schema": anthropic.transform_schema(dict(schema))}

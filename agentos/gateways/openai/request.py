@@ -122,7 +122,7 @@ def parse_request(body: bytes, model: str, provider: str = "openai") -> Completi
     Raises :class:`BadRequest`, also for parameters that ``provider`` doesn't support.
     """
     try:
-        asked = _build_request(Fields(_object(body)), model)
+        asked = _build_request(Fields(parse_object(body)), model)
     except Invalid as error:
         raise BadRequest(str(error)) from None
     if (name := sampling.unsupported_parameter(asked.question.sampling, provider)) is not None:
@@ -130,7 +130,7 @@ def parse_request(body: bytes, model: str, provider: str = "openai") -> Completi
     return asked
 
 
-def _object(body: bytes) -> Mapping[str, Any]:
+def parse_object(body: bytes) -> Mapping[str, Any]:
     """The JSON object in ``body``; ``Invalid`` if it is none, or contains text that UTF-8 can't encode."""
     data = parse_text(body)
     if type(data) is not dict:
@@ -217,17 +217,17 @@ def _content(message: Fields, images: bool) -> tuple[str, Sequence[Image]]:
         elif kind == "refusal":
             texts.append(part.text("refusal") or "")
         elif kind == "image_url" and images:
-            shown.append(_image(part))
+            source = part.object("image_url")
+            if source is None:
+                raise Mistake(part.place("image_url"), "required field missing")
+            shown.append(parse_image(source.required_text("url"), source.place("url")))
         else:
             raise Mistake(part.place("type"), str(Unexpected(kind, "text", *(["image_url"] if images else []))))
     return "".join(texts), shown
 
 
-def _image(part: Fields) -> Image:
-    source = part.object("image_url")
-    if source is None:
-        raise Mistake(part.place("image_url"), "required field missing")
-    url, place = source.required_text("url"), source.place("url")
+def parse_image(url: str, place: str) -> Image:
+    """The image of a ``data:`` URL in the field at ``place``."""
     head, comma, data = url.partition(",")
     if not head.startswith("data:") or not head.endswith(";base64") or not comma:
         raise Mistake(
@@ -245,14 +245,19 @@ def _call(call: Fields) -> ToolCall:
     function = call.object("function")
     if function is None:
         raise Mistake(call.place("function"), "required field missing: functions are the only tools")
+    return parse_call(call, function, "id")
+
+
+def parse_call(call: Fields, function: Fields, id_name: str) -> ToolCall:
+    """A call with its id in the field ``id_name``, and its name and arguments in ``function``."""
     try:
-        arguments = _object((function.text("arguments") or "{}").encode())
+        arguments = parse_object((function.text("arguments") or "{}").encode())
     except Invalid as error:
         raise Mistake(function.place("arguments"), str(error)) from None
     extra = call.object("extra_content")
     google = extra.object("google") if extra is not None else None
     signature = google.text("thought_signature") if google is not None else None
-    return ToolCall(call.required_text("id"), function.required_text("name"), arguments, signature)
+    return ToolCall(call.required_text(id_name), function.required_text("name"), arguments, signature)
 
 
 def _tools(request: Fields) -> tuple[Sequence[Tool], ToolChoice]:

@@ -1,4 +1,4 @@
-"""OpenAI-compatible HTTP endpoint (chat completions, models) of an agent, answered by its THINK calls.
+"""OpenAI-compatible HTTP endpoint of an agent, answered by its THINK calls.
 
 The caller is known from the listener, which no other agent can reach. Where others can, on the host's loopback, an API
 key is required as well.
@@ -27,7 +27,14 @@ from agentos_sdk.errors import CallError, NotFound
 
 from . import request, response
 from .response import Shape
+from .responses import Responses
+from .stored_responses import StoredResponses
 from .think_calls import ThinkCalls
+
+EXPECTED = (
+    "expected POST /v1/chat/completions, /v1/responses or GET /v1/models, and GET or DELETE /v1/responses/ID, "
+    "GET /v1/models/NAME"
+)
 
 
 @frozen
@@ -56,9 +63,11 @@ class Endpoint:
     key: str | None
     _created: int = field(factory=lambda: int(time.time()))
     _calls: ThinkCalls = field(init=False)
+    _responses: Responses = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._calls = ThinkCalls(self.caller, self.allowance, self.common.line, self.common.queue_path)
+        self._responses = Responses(self._calls, StoredResponses(self._calls))
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         if scope["type"] == "http":
@@ -80,20 +89,25 @@ class Endpoint:
             if not hmac.compare_digest(said, self.key.encode()):
                 raise InvalidKey("expected the key that this agent has as OPENAI_API_KEY in its environment")
         method, path = exchange.head["method"], exchange.head["path"]
-        if (method, path) == ("POST", "/v1/chat/completions"):
-            await self._complete(exchange)
-        elif (method, path) == ("GET", "/v1/models"):
-            models = [response.model(name, self._created) for name in self._models()]
-            await exchange.reply(200, codec.encode({"object": "list", "data": models}))
-        elif method == "GET" and path.removeprefix("/v1/models/") in self._models():
-            name = path.removeprefix("/v1/models/")
-            await exchange.reply(200, codec.encode(response.model(name, self._created)))
-        elif method == "GET" and path.startswith("/v1/models/"):
-            raise NotFound(f"there is no model {path.removeprefix('/v1/models/')!r}", param="model")
-        else:
-            raise NotFound(
-                f"{method} {path}: expected POST /v1/chat/completions, GET /v1/models or GET /v1/models/NAME"
-            )
+        _, _, name = path.removeprefix("/v1/").partition("/")
+        match method, path.removesuffix(name):
+            case "POST", "/v1/chat/" if name == "completions":
+                await self._complete(exchange)
+            case "POST", "/v1/responses":
+                await self._responses.create(exchange)
+            case "GET", "/v1/responses/":
+                await self._responses.retrieve(exchange, name)
+            case "DELETE", "/v1/responses/":
+                await self._responses.delete(exchange, name)
+            case "GET", "/v1/models":
+                models = [response.model(each, self._created) for each in self._models()]
+                await exchange.reply(200, codec.encode({"object": "list", "data": models}))
+            case "GET", "/v1/models/":
+                if name not in self._models():
+                    raise NotFound(f"there is no model {name!r}", param="model")
+                await exchange.reply(200, codec.encode(response.model(name, self._created)))
+            case _:
+                raise NotFound(f"{method} {path}: {EXPECTED}")
 
     def _models(self) -> Sequence[str]:
         return [self.common.line.model] if self.common.line.model else []

@@ -131,17 +131,17 @@ def _content(message: Fields, images: bool) -> tuple[str, Sequence[Image]]:
         elif kind == "refusal":
             texts.append(part.text("refusal") or "")
         elif kind == "image_url" and images:
-            shown.append(_image(part))
+            source = part.object("image_url")
+            if source is None:
+                raise Mistake(part.place("image_url"), "required field missing")
+            shown.append(parse_image(source.required_text("url"), source.place("url")))
         else:
             raise Mistake(part.place("type"), str(Unexpected(kind, "text", *(["image_url"] if images else []))))
     return "".join(texts), shown
 
 
-def _image(part: Fields) -> Image:
-    source = part.object("image_url")
-    if source is None:
-        raise Mistake(part.place("image_url"), "required field missing")
-    url, place = source.required_text("url"), source.place("url")
+def parse_image(url: str, place: str) -> Image:
+    """The image of a ``data:`` URL in the field at ``place``."""
     head, comma, data = url.partition(",")
     if not head.startswith("data:") or not head.endswith(";base64") or not comma:
         raise Mistake(
@@ -154,6 +154,11 @@ def _call(call: Fields) -> ToolCall:
     function = call.object("function")
     if function is None:
         raise Mistake(call.place("function"), "required field missing: functions are the only tools")
+    return parse_call(call, function, "id")
+
+
+def parse_call(call: Fields, function: Fields, id_name: str) -> ToolCall:
+    """A call with its id in the field ``id_name``, and its name and arguments in ``function``."""
     try:
         arguments = parse_object((function.text("arguments") or "{}").encode())
     except Invalid as error:
@@ -161,7 +166,7 @@ def _call(call: Fields) -> ToolCall:
     extra = call.object("extra_content")
     google = extra.object("google") if extra is not None else None
     signature = google.text("thought_signature") if google is not None else None
-    return ToolCall(call.required_text("id"), function.required_text("name"), arguments, signature)
+    return ToolCall(call.required_text(id_name), function.required_text("name"), arguments, signature)
 
 
 def _tools(request: Fields) -> tuple[Sequence[Tool], ToolChoice]:

@@ -90,9 +90,16 @@ def broken_off(error: CallError) -> bytes:
 
 
 def _call(call: ToolCall) -> dict[str, object]:
-    function = {"name": call.name, "arguments": codec.encode(call.arguments).decode()}
-    extra = {"extra_content": {"google": {"thought_signature": call.signature}}} if call.signature else {}
-    return {"id": call.id, "type": "function", "function": function, **extra}
+    return {"id": call.id, "type": "function", "function": function_of(call), **signature_of(call)}
+
+
+def function_of(call: ToolCall) -> dict[str, object]:
+    return {"name": call.name, "arguments": codec.encode(call.arguments).decode()}
+
+
+def signature_of(call: ToolCall) -> dict[str, object]:
+    """The fields of a call that its program has to send back unchanged, if the model wants any."""
+    return {"extra_content": {"google": {"thought_signature": call.signature}}} if call.signature else {}
 
 
 def _usage(usage: Usage, cost: float | None) -> dict[str, object]:

@@ -23,6 +23,7 @@ from .provider import (
     Image,
     Message,
     OnDelta,
+    Provider,
     ProviderError,
     Question,
     counted_usage,
@@ -58,7 +59,7 @@ STATUS_OF_ERROR = {
 THOUGHT_FIELDS = {"thinking": {"type", "thinking", "signature"}, "redacted_thinking": {"type", "data"}}
 
 
-class Anthropic:
+class Anthropic(Provider):
     """A connection to Anthropic or a compatible server at ``base_url``. Make it in a thread: that takes 80 ms."""
 
     def __init__(self, account: ProviderAccount, base_url: str | None, timeouts: Timeouts) -> None:

@@ -11,8 +11,10 @@ from typing import Any
 
 import openai
 import trio
-from attrs import define, field
+from attrs import define, evolve, field
 
+from agentos.agents.registry import Registry
+from agentos.agents.state_spaces import StateSpaces
 from agentos.database import open_database
 from agentos.gateways.openai.chat_completions import Completions
 from agentos.kernel.background import Background
@@ -31,6 +33,10 @@ from agentos.llm.providers.offline_rules import Rule
 from agentos.llm.providers.provider import Provider, Question
 from agentos.llm.settings import Account, LLMSettings, OfflineSettings, QueuePath, Retry, Share
 from agentos.services.quotas import Quota
+from agentos.services.state.batch import StateLimits
+from agentos.services.state.rows import TABLES as STATE
+from agentos.services.state.state import State
+from agentos.syscalls.state import syscalls as state_syscalls
 from agentos.syscalls.think import syscalls as think_syscalls
 from tests.support.rights import Grants, Notebook
 
@@ -48,6 +54,7 @@ class Served:
     connection_limit: ConnectionLimit
     scope: trio.CancelScope
     caller: Caller
+    common: Completions
     asked: list[Question] = field(factory=list)
     ended: list[str] = field(factory=list)
 
@@ -59,8 +66,27 @@ class Served:
         """OpenAI's own, to be used in ``async with``."""
         return openai.AsyncOpenAI(base_url=self.url, **{"api_key": self.key or "any", "timeout": 30, **more})
 
+    @contextlib.asynccontextmanager
+    async def other_agent(self) -> AsyncIterator[openai.AsyncOpenAI]:
+        """A client of another agent's endpoint."""
+        other = evolve(self.caller, id=2, name="other")
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.common.serve, listener, other)
+                url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+                async with openai.AsyncOpenAI(base_url=url, api_key="any", timeout=30) as client:
+                    yield client
+                nursery.cancel_scope.cancel()
+
     async def connect(self) -> trio.SocketStream:
         return await trio.open_tcp_stream("127.0.0.1", self.port)
+
+
+class Spaces(StateSpaces):
+    """Of callers that are in no registry."""
+
+    def account(self, caller: Caller) -> str:
+        return caller.name
 
 
 class Watched(Line):
@@ -105,6 +131,7 @@ async def served(
     choice: ProviderChoice | None = None,
     grants: Grants | None = None,
     notebook: Notebook | None = None,
+    max_keys: int = 1000,
     **settings: Any,
 ) -> AsyncIterator[Served]:
     """``think`` is called before each question goes to the line, and may raise instead.
@@ -113,7 +140,7 @@ async def served(
     """
     llm = LLMSettings(**{"concurrency": 4, "retry": Retry(attempts=1), **settings})
     with tempfile.TemporaryDirectory() as place, socket.create_server(("127.0.0.1", 0)) as listener:
-        async with open_database(Path(place, "db"), {"quotas": budgets.TABLES}) as database:
+        async with open_database(Path(place, "db"), {"quotas": budgets.TABLES, "state": STATE}) as database:
             accounts = await Budgets.load(llm.prices, database, llm.max_tokens, time.time())
 
             async def reach() -> Provider:
@@ -125,13 +152,20 @@ async def served(
             line = Watched(llm, ProviderClient(reach, llm.retry, llm.timeouts, name=name), accounts, MODEL)
             queue_path = (Account("kernel"), Account("agent", Share(budget=budget)))
             connection_limit = connection_limit or ConnectionLimit(1000)
-            table = Table(think_syscalls(line, lambda caller: queue_path, Background(), max_payload))
+            state = await State.load(database, StateLimits(max_keys, 10 << 20))
+            table = Table(
+                [
+                    *think_syscalls(line, lambda caller: queue_path, Background(), max_payload),
+                    *state_syscalls(Spaces(Registry(), state), lambda caller, kind: [""]),
+                ]
+            )
             caller = Caller(1, "agent", "agent", table, grants or Grants(), notebook or Notebook())
             async with trio.open_nursery() as nursery:
-                here = Served(listener.getsockname()[1], key, line, connection_limit, nursery.cancel_scope, caller)
+                common = Completions(line, lambda caller: queue_path, connection_limit, max_payload)
+                port = listener.getsockname()[1]
+                here = Served(port, key, line, connection_limit, nursery.cancel_scope, caller, common)
                 line.watch(here, think)
                 nursery.start_soon(line.serve)
-                common = Completions(line, lambda caller: queue_path, connection_limit, max_payload)
                 nursery.start_soon(partial(common.serve, listener, caller, key))
                 yield here
                 nursery.cancel_scope.cancel()

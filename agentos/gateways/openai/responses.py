@@ -1,0 +1,58 @@
+"""OpenAI's Responses at an agent's endpoint: created by THINK calls, and stored ones retrieved and deleted."""
+
+import secrets
+import time
+from collections.abc import Callable
+from functools import partial
+
+from attrs import define
+
+from agentos.gateways.request_fields import Fields
+from agentos.http.exchange import Exchange
+from agentos.llm.jobs import ThinkResult
+from agentos_sdk import codec
+
+from .responses_request import ResponsesRequest, parse_body, parse_request
+from .responses_shape import ResponseShape
+from .stored_responses import StoredResponses
+from .think_calls import ThinkCalls
+
+
+@define(eq=False)
+class Responses:
+    _calls: ThinkCalls
+    _stored: StoredResponses
+
+    async def create(self, exchange: Exchange) -> None:
+        body, line = await exchange.body(), self._calls.line
+        data = await self._calls.read(len(body), parse_body, body)
+        earlier = await self._stored.conversation(Fields(data).text("previous_response_id"))
+        asked = await self._calls.read(len(body), parse_request, data, earlier, line.model, line.provider)
+        if asked.store:
+            await self._stored.check_room(asked.input)
+        shape = ResponseShape(f"resp_{secrets.token_hex(16)}", int(time.time()), asked.echo)
+        if asked.stream:
+            await self._calls.stream(exchange, asked.question, partial(self._answer, asked, shape), shape)
+        else:
+            thought = await self._answer(asked, shape)
+            cost = self._calls.cost(asked.question, thought)
+            data = shape.response(thought.answer, cost)
+            await exchange.reply(200, codec.encode(data), self._calls.headers(cost))
+
+    async def _answer(
+        self, asked: ResponsesRequest, shape: ResponseShape, on_text: Callable[[str], None] | None = None
+    ) -> ThinkResult:
+        """Ask the model, and store its answer if that is wanted: without it the request has failed."""
+        thought = await self._calls.think(asked.question, on_text)
+        if asked.store:
+            cost = self._calls.cost(asked.question, thought)
+            await self._stored.add(shape.response(thought.answer, cost), asked.input)
+        return thought
+
+    async def retrieve(self, exchange: Exchange, id: str) -> None:
+        found = await self._stored.find(id)
+        await exchange.reply(200, codec.encode(found["response"]))
+
+    async def delete(self, exchange: Exchange, id: str) -> None:
+        await self._stored.remove(id)
+        await exchange.reply(200, codec.encode({"id": id, "object": "response", "deleted": True}))

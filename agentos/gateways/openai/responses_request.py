@@ -1,0 +1,235 @@
+"""Parser of OpenAI's Responses requests into :class:`~agentos.llm.providers.provider.Question`.
+
+Unknown fields are ignored: programs are written for many servers. What the kernel can't do is refused by name. No I/O.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from attrs import frozen
+from msgspec.structs import replace
+
+from agentos.gateways.request_fields import Fields, Mistake, parse_object
+from agentos.llm import sampling
+from agentos.llm.providers.provider import Image, Message, Question
+from agentos.llm.sampling import Sampling
+from agentos_sdk import codec
+from agentos_sdk.errors import BadRequest
+from agentos_sdk.strict import Unexpected
+from agentos_sdk.values import ThinkingLevel, Tool, ToolChoice
+
+from .request import EFFORTS, VERBOSITIES, parse_call, parse_image
+
+REFUSED = {  # fields and what to do instead
+    "background": "an answer is waited for or streamed",
+    "include": "nothing more than the answer can be had",
+    "conversation": "name the previous_response_id of a stored response",
+    "prompt": "there are no prompts kept here: send instructions",
+    "context_management": "send less",
+    "moderation": "there is none",
+    "top_logprobs": "ask at /v1/chat/completions",
+}
+ROLES = ("user", "assistant", "system", "developer")
+TEXT_PARTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}  # field by type
+
+
+@frozen
+class ResponsesRequest:
+    """``input`` are the request's items as they were sent; ``echo`` are the fields that its response repeats.
+
+    ``store``: keep the response for a request that names its id as ``previous_response_id``.
+    """
+
+    question: Question
+    stream: bool
+    store: bool
+    input: Sequence[Mapping[str, Any]]
+    echo: Mapping[str, Any]
+
+
+def parse_body(body: bytes) -> Mapping[str, Any]:
+    """The fields of a request. Slow if ``body`` is large; raises :class:`BadRequest`."""
+    try:
+        return parse_object(body)
+    except codec.Invalid as error:
+        raise BadRequest(str(error)) from None
+
+
+def parse_request(
+    data: Mapping[str, Any], earlier: Sequence[Mapping[str, Any]], model: str, provider: str
+) -> ResponsesRequest:
+    """Parse a request; ``earlier`` are the items of the conversation before it. ``model`` is used if it names none.
+
+    Raises :class:`BadRequest`, also for parameters that ``provider`` doesn't support. Slow if there are large images.
+    """
+    request = Fields(data)
+    for name, instead in REFUSED.items():
+        if data.get(name):
+            raise Mistake(name, f"not supported: {instead}")
+    if data.get("truncation") not in (None, "disabled"):
+        raise Mistake("truncation", "expected disabled: nothing is left out here")
+    items = list(_items(request))
+    messages, system = _conversation([*(Fields(each, "previous_response_id") for each in earlier), *items])
+    told = [text for text in (request.text("instructions"), *system) if text]
+    if not messages:
+        if not items or not told:
+            raise Mistake("input", "expected a text, or at least one item")
+        messages, told = [Message("user", told.pop())], told  # a model needs a user message
+    tools, choice = _tools(request)
+    effort, text = request.object("reasoning"), request.object("text") or Fields({}, "text")
+    question = Question(
+        model=request.text("model") or model,
+        messages=messages,
+        system="\n\n".join(told) or None,
+        temperature=request.number("temperature", 2),
+        max_tokens=request.whole("max_output_tokens"),
+        thinking_level=_thinking(effort) if effort is not None else None,
+        tools=tools,
+        tool_choice=choice,
+        response_schema=_schema(text),
+        sampling=_sampling(request, text),
+    )
+    if (unsupported := sampling.unsupported_parameter(question.sampling, provider)) is not None:
+        name = "text.verbosity" if unsupported == "verbosity" else unsupported
+        raise Mistake(name, f"the kernel's provider ({provider}) can't do this: leave it out")
+    sent = [each.data for each in items]
+    return ResponsesRequest(question, request.flag("stream"), request.flag("store"), sent, _echo(request))
+
+
+def _items(request: Fields) -> Iterator[Fields]:
+    """The items of the input; a text is the user's message."""
+    given = request.data.get("input")
+    if type(given) is str:
+        yield Fields({"type": "message", "role": "user", "content": given}, "input")
+    else:
+        yield from request.objects("input")
+
+
+def _conversation(items: Iterable[Fields]) -> tuple[list[Message], list[str]]:
+    """The conversation, and the texts of its system messages. Calls belong to the assistant's message before them."""
+    messages, system = list[Message](), list[str]()
+    for item in items:
+        match item.text("type") or "message":
+            case "message":
+                role, (text, images) = _role(item), _content(item, "content")
+                if role in ("system", "developer"):
+                    system.append(text)
+                else:
+                    messages.append(Message("user" if role == "user" else "assistant", text, images))
+            case "function_call":
+                call = parse_call(item, item, "call_id")
+                if messages and messages[-1].role == "assistant":
+                    messages[-1] = replace(messages[-1], calls=[*messages[-1].calls, call])
+                else:
+                    messages.append(Message("assistant", calls=[call]))
+            case "function_call_output":
+                text, images = _content(item, "output")
+                messages.append(Message("tool", text, images, answers=item.required_text("call_id")))
+            case "reasoning":
+                pass  # of another server: no model here can read it
+            case other:
+                kinds = ("message", "function_call", "function_call_output")
+                raise Mistake(item.place("type"), str(Unexpected(other, *kinds)))
+    return messages, system
+
+
+def _role(item: Fields) -> str:
+    role = item.required_text("role")
+    if role not in ROLES:
+        raise Mistake(item.place("role"), str(Unexpected(role, *ROLES)))
+    return role
+
+
+def _content(item: Fields, name: str) -> tuple[str, Sequence[Image]]:
+    """The text in a field, with its parts concatenated, and its images."""
+    content = item.data.get(name)
+    if type(content) is str:
+        return content, ()
+    if type(content) is not list:
+        raise Mistake(item.place(name), str(Unexpected(content, "a string", "an array of parts")))
+    texts, images = [], []
+    for part in item.objects(name):
+        kind = part.required_text("type")
+        if kind in TEXT_PARTS:
+            texts.append(part.text(TEXT_PARTS[kind]) or "")
+        elif kind == "input_image" and item.data.get("role") not in ("assistant", "system", "developer"):
+            if part.text("file_id") is not None:
+                raise Mistake(part.place("file_id"), "not supported: no files are kept here, send image_url")
+            images.append(parse_image(part.required_text("image_url"), part.place("image_url")))
+        else:
+            raise Mistake(part.place("type"), str(Unexpected(kind, "input_text", "output_text", "input_image")))
+    return "".join(texts), images or ()
+
+
+def _tools(request: Fields) -> tuple[Sequence[Tool], ToolChoice]:
+    tools = []
+    for tool in request.objects("tools"):
+        if (kind := tool.required_text("type")) != "function":
+            raise Mistake(tool.place("type"), f"{kind}: not supported, functions are the only tools here")
+        schema = tool.object("parameters")
+        description = codec.Text(tool.text("description") or "")
+        tools.append(Tool(tool.required_text("name"), description, schema.data if schema is not None else {}))
+    choice = request.data.get("tool_choice")
+    if choice is None or choice in ("auto", "none"):
+        return tools, choice or "auto"
+    if choice == "required" and tools:
+        return tools, "required"
+    chosen = request.object("tool_choice") if isinstance(choice, dict) else None
+    mode = chosen.text("type") if chosen is not None else None
+    if chosen is not None and mode in ("function", "allowed_tools"):
+        names = [chosen.text("name")] if mode == "function" else [each.text("name") for each in chosen.objects("tools")]
+        named = [tool for tool in tools if tool.name in names]
+        if named:
+            return named, "auto" if mode == "allowed_tools" and chosen.text("mode") != "required" else "required"
+    raise Mistake("tool_choice", str(Unexpected(choice, "none", "auto", "required", "a function that is in tools")))
+
+
+def _thinking(reasoning: Fields) -> ThinkingLevel | None:
+    effort = reasoning.text("effort")
+    if effort is not None and effort not in EFFORTS:
+        raise Mistake(reasoning.place("effort"), str(Unexpected(effort, *EFFORTS)))
+    return EFFORTS[effort] if effort is not None else None
+
+
+def _schema(text: Fields) -> Mapping[str, Any] | None:
+    wanted = text.object("format")
+    kind = wanted.required_text("type") if wanted is not None else "text"
+    if wanted is None or kind == "text":
+        return None
+    if kind == "json_object":
+        return {"type": "object"}
+    schema = wanted.object("schema") if kind == "json_schema" else None
+    if schema is None:
+        raise Mistake(wanted.at, "expected the type text, json_object or json_schema, which has a schema")
+    return schema.data
+
+
+def _sampling(request: Fields, text: Fields) -> Sampling:
+    verbosity = text.text("verbosity")
+    if verbosity is not None and verbosity not in VERBOSITIES:
+        raise Mistake(text.place("verbosity"), str(Unexpected(verbosity, *VERBOSITIES)))
+    return Sampling(
+        top_p=request.number("top_p", 1),
+        verbosity=VERBOSITIES[verbosity] if verbosity is not None else None,
+        parallel_tool_calls=request.choice("parallel_tool_calls"),
+    )
+
+
+def _echo(request: Fields) -> Mapping[str, Any]:
+    """The request's fields that OpenAI repeats in the response, with its defaults."""
+    usual: dict[str, object] = {
+        "instructions": None,
+        "max_output_tokens": None,
+        "metadata": {},
+        "parallel_tool_calls": True,
+        "previous_response_id": None,
+        "reasoning": {"effort": None, "summary": None},
+        "store": False,
+        "temperature": None,
+        "text": {"format": {"type": "text"}},
+        "tool_choice": "auto",
+        "tools": [],
+        "top_p": None,
+        "truncation": "disabled",
+    }
+    return {name: value if (given := request.data.get(name)) is None else given for name, value in usual.items()}

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from agentos_sdk.errors import CallError, PermissionDenied
+from agentos_sdk.errors import CallError
 
 STATUS = {  # by a call error's code; 500 for the others
     "bad_request": 400,
@@ -31,12 +31,6 @@ CREDENTIAL_STATUS = (401, 402, 403)  # statuses about the kernel's own credentia
 BUSY_RETRY_SECONDS = 1  # seconds after which to retry when the queue is full
 
 Headers = Sequence[tuple[str, str]]
-
-
-class InvalidKey(PermissionDenied):
-    """The request lacks the API key of this port, or has a wrong one."""
-
-    code = "invalid_api_key"
 
 
 def status(error: CallError) -> int:

@@ -1,4 +1,4 @@
-"""The agent's OpenAI-compatible endpoint: its port, its API key and the environment variables for clients."""
+"""The agent's endpoint, compatible with OpenAI and Anthropic: its port, API key and environment variables."""
 
 import secrets
 import socket
@@ -29,7 +29,13 @@ class Endpoint:
     @property
     def environment(self) -> Mapping[str, str]:
         where = "127.0.0.1" if self.port == 80 else f"127.0.0.1:{self.port}"
-        return {"OPENAI_BASE_URL": f"http://{where}/v1", "OPENAI_API_KEY": self.key or ANY_KEY}
+        key = self.key or ANY_KEY
+        return {
+            "OPENAI_BASE_URL": f"http://{where}/v1",
+            "OPENAI_API_KEY": key,
+            "ANTHROPIC_BASE_URL": f"http://{where}",  # its clients add /v1
+            "ANTHROPIC_API_KEY": key,
+        }
 
 
 def endpoint(spec: AgentSpec) -> Endpoint:

@@ -1,10 +1,9 @@
-"""OpenAI-compatible HTTP endpoint of an agent, answered by its THINK calls.
+"""HTTP endpoint of an agent, compatible with OpenAI and Anthropic, answered by its THINK calls.
 
 The caller is known from the listener, which no other agent can reach. Where others can, on the host's loopback, an API
 key is required as well.
 """
 
-import hmac
 import secrets
 import socket
 import time
@@ -14,7 +13,10 @@ from functools import partial
 from attrs import define, field, frozen
 from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, Scope
 
-from agentos.gateways.error_status import InvalidKey, advice, status
+from agentos.gateways.anthropic import response as anthropic_response
+from agentos.gateways.anthropic.messages import Messages, is_for_anthropic
+from agentos.gateways.api_key import InvalidKey, require_key
+from agentos.gateways.error_status import advice, status
 from agentos.http.exchange import Exchange
 from agentos.http.server import HTTPListener, with_own_allowance
 from agentos.kernel.caller import Allowance, Caller
@@ -47,7 +49,7 @@ class Completions:
     max_payload: int  # bytes
 
     async def serve(self, listener: socket.socket, caller: Caller, key: str | None = None) -> None:
-        """Serve one agent's listener until cancelled; if ``key`` is set, requests must have it as a bearer token."""
+        """Serve one agent's listener until cancelled; if ``key`` is set, requests must have it."""
         guest = with_own_allowance(caller)
         endpoint = Endpoint(self, caller, guest.allowance, key)
         await HTTPListener(listener, self.connection_limit, guest, endpoint).serve()
@@ -64,10 +66,12 @@ class Endpoint:
     _created: int = field(factory=lambda: int(time.time()))
     _calls: ThinkCalls = field(init=False)
     _responses: Responses = field(init=False)
+    _messages: Messages = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._calls = ThinkCalls(self.caller, self.allowance, self.common.line, self.common.queue_path)
         self._responses = Responses(self._calls, StoredResponses(self._calls))
+        self._messages = Messages(self._calls, self._models, self._created)
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         if scope["type"] == "http":
@@ -77,17 +81,14 @@ class Endpoint:
 
     async def _answer(self, exchange: Exchange) -> None:
         try:
-            await self._route(exchange)
+            require_key(exchange, self.key)
+            await (self._messages.answer(exchange) if is_for_anthropic(exchange) else self._route(exchange))
         except CallError as error:
             await self._refuse(exchange, error)
         except Exception as bug:
             await self._refuse(exchange, internal(bug, f"the endpoint of {self.caller.name}"))
 
     async def _route(self, exchange: Exchange) -> None:
-        if self.key is not None:
-            said = exchange.header("authorization").removeprefix("Bearer ").encode()
-            if not hmac.compare_digest(said, self.key.encode()):
-                raise InvalidKey("expected the key that this agent has as OPENAI_API_KEY in its environment")
         method, path = exchange.head["method"], exchange.head["path"]
         _, _, name = path.removeprefix("/v1/").partition("/")
         match method, path.removesuffix(name):
@@ -124,11 +125,12 @@ class Endpoint:
             await exchange.reply(200, shape.whole(thought.answer, cost), self._calls.headers(cost))
 
     async def _refuse(self, exchange: Exchange, error: CallError) -> None:
+        shapes = anthropic_response if is_for_anthropic(exchange) else response
         if not exchange.begun:
-            data = codec.encode(response.refusal(error))
+            data = codec.encode(shapes.refusal(error))
             left = self._calls.headers() if error.code != InvalidKey.code else ()
             headers = [*advice(error, time.time()), *left]
             await exchange.reply(status(error), data, headers)
             return
-        await exchange.write(response.broken_off(error))
+        await exchange.write(shapes.broken_off(error))
         await exchange.end()

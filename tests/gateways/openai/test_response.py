@@ -6,7 +6,7 @@ import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from agentos.gateways import error_status
-from agentos.gateways.error_status import InvalidKey
+from agentos.gateways.api_key import InvalidKey
 from agentos.gateways.openai import response
 from agentos.gateways.openai.response import Shape
 from agentos.llm.providers.provider import Answer

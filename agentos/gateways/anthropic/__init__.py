@@ -1,0 +1,1 @@
+"""An endpoint that speaks the Messages protocol of Anthropic."""

@@ -1,0 +1,68 @@
+"""Anthropic-compatible part of an agent's HTTP endpoint: messages, counts of tokens, models."""
+
+import secrets
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from attrs import frozen
+
+from agentos.gateways.openai.think_calls import ThinkCalls
+from agentos.http.exchange import Exchange
+from agentos.llm.providers.provider import estimate_input_tokens
+from agentos_sdk import codec
+from agentos_sdk.errors import NotFound
+
+from . import request, response
+from .response import Shape
+
+
+def is_for_anthropic(exchange: Exchange) -> bool:
+    """Whether a client of Anthropic's API sent the request: what isn't there is refused as its clients expect it."""
+    return exchange.head["path"].startswith("/v1/messages") or bool(exchange.header("anthropic-version"))
+
+
+@frozen
+class Messages:
+    """Requests of one agent. ``created`` is when its endpoint began, in seconds since the epoch."""
+
+    calls: ThinkCalls
+    models: Callable[[], Sequence[str]]
+    created: int
+
+    async def answer(self, exchange: Exchange) -> None:
+        method, path = exchange.head["method"], exchange.head["path"]
+        name = path.removeprefix("/v1/models/")
+        match method, path:
+            case "POST", "/v1/messages":
+                await self._complete(exchange)
+            case "POST", "/v1/messages/count_tokens":
+                body = await exchange.body()
+                tokens = await self.calls.read(len(body), self._count, body)
+                await exchange.reply(200, codec.encode({"input_tokens": tokens, "estimated": True}))
+            case "GET", "/v1/models":
+                await exchange.reply(200, codec.encode(response.list_models(self.models(), self.created)))
+            case "GET", _ if name in self.models():
+                await exchange.reply(200, codec.encode(response.model(name, self.created)))
+            case "GET", _ if name != path:
+                raise NotFound(f"there is no model {name!r}")
+            case _:
+                raise NotFound(
+                    f"{method} {path}: expected POST /v1/messages, POST /v1/messages/count_tokens, GET /v1/models or"
+                    " GET /v1/models/NAME"
+                )
+
+    async def _complete(self, exchange: Exchange) -> None:
+        body, line = await exchange.body(), self.calls.line
+        asked = await self.calls.read(len(body), request.parse_request, body, line.model, line.provider)
+        shape = Shape(f"msg_{secrets.token_hex(12)}", estimate_input_tokens(asked.question))
+        if asked.stream:
+            await self.calls.stream(exchange, asked.question, partial(self.calls.think, asked.question), shape)
+        else:
+            thought = await self.calls.think(asked.question)
+            cost = self.calls.cost(asked.question, thought)
+            await exchange.reply(200, shape.whole(thought.answer, cost), self.calls.headers(cost))
+
+    def _count(self, body: bytes) -> int:
+        """The kernel's estimate: no provider is asked."""
+        line = self.calls.line
+        return estimate_input_tokens(request.parse_request(body, line.model, line.provider).question)

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import selectors
 import socket
 import subprocess
@@ -13,7 +12,7 @@ from pathlib import Path
 
 from tests.speed.caller import HEADER, MAGIC
 from tests.speed.place import Numbers, Place
-from tests.speed.proc import memory
+from tests.speed.proc import cpu_seconds, memory
 from tests.speed.processes import MeasurementError, Server, allow_open_files, pinned
 from tests.speed.results import Figure, Result, Row
 
@@ -153,7 +152,7 @@ def subscribe_and_emit(path: str, kernel: int, seconds: float, streamed: int, id
             ready.register(kept[-1], selectors.EVENT_READ)
     emitter, lumps = _connect(path), [_lump(number) for number in range(TYPES // LUMP)]
     print("subscribed", flush=True)
-    begin, began = time.perf_counter(), _cpu_seconds(kernel)
+    begin, began = time.perf_counter(), cpu_seconds(kernel)
     for number in range(int(seconds * RATE / LUMP)):
         emitter.sendall(lumps[number % len(lumps)])
         _await_replies(emitter)
@@ -163,12 +162,7 @@ def subscribe_and_emit(path: str, kernel: int, seconds: float, streamed: int, id
             if not streamed:
                 time.sleep(left)
     took = time.perf_counter() - begin
-    return {"cpu": (_cpu_seconds(kernel) - began) / took, "rate": int(seconds * RATE) / took, "received": received}
-
-
-def _cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return {"cpu": (cpu_seconds(kernel) - began) / took, "rate": int(seconds * RATE) / took, "received": received}
 
 
 if __name__ == "__main__":

@@ -2,14 +2,13 @@
 
 import os
 import shutil
-import socket
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.support.kernel import Kernel, running, until
-from tests.web.conftest import link_of
+from tests.web.conftest import free_port, link_of
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -47,6 +46,9 @@ command = ["sleep", "1000"]
 FLAGS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync")
 Open = Callable[..., "Page"]
 
+# `load("core/html.js")` is a module of the page: the URL of one contains the version of all.
+LOAD = 'window.load = (path) => import(new URL(path, document.querySelector("script[type=module]").src));'
+
 pytestmark = pytest.mark.slow
 
 
@@ -62,9 +64,7 @@ def find_chromium() -> str:
 
 @pytest.fixture(scope="module")
 def port() -> int:
-    """A free port: the kernel that is started again in its state directory listens there once more."""
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
+    return free_port()
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +97,7 @@ def open_page(kernel: Kernel, port: int, chromium: Any) -> Iterator[Open]:
 
     def show(target: str = "overview", width: int = 1280) -> Any:
         page = chromium.new_page()
+        page.add_init_script(LOAD)
         page.on("console", lambda message: said.append(message.text))
         page.on("pageerror", lambda error: said.append(str(error)))
         page.set_viewport_size({"width": width, "height": 800})
@@ -315,7 +316,7 @@ def test_only_rows_in_view_are_in_the_document(open_page: Open, kernel: Kernel) 
 
     page.evaluate(
         """async (rows) => {
-          const { agents } = await import("/static/core/feed.js");
+          const { agents } = await load("core/feed.js");
           for (const row of rows) agents.peek().set(row.id, row);
           agents.touch();
         }""",

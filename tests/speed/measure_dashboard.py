@@ -24,14 +24,14 @@ from tests.speed.processes import MeasurementError, Server
 from tests.speed.results import Figure, Result, Row
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, BrowserContext, Page
+    from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize
 
 AGENTS, EMITS, MANY_PAGES = 500, 100, 10
 PATIENCE = 120.0  # seconds until all agents run
 VISITS, SCROLL_SECONDS, CPU_SECONDS, ROUNDS = 10, 20.0, 5.0, 3
 EMIT = 0x63
 FLAGS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync")
-SIZE = {"width": 1280, "height": 800}
+SIZE: "ViewportSize" = {"width": 1280, "height": 800}
 AGENT = "import signal\nsignal.pause()\n"
 # Notes when the first frame with rows has been painted.
 WATCH = """
@@ -197,8 +197,10 @@ def _scroll(shown: Dashboard, seconds: float) -> Iterator[Result]:
             for each, selector, found in ((page, "os-table", frames), (bare, "#rows", blank)):
                 each.bring_to_front()
                 found.append(each.evaluate(SCROLL, [each.query_selector(selector), seconds / 4]))
-    yield Result.of(ROWS[3], *([1000 / median(part) for part in parts] for parts in (frames, blank)))
-    yield Result.of(ROWS[4], *([quantiles(part, n=20)[-1] for part in parts] for parts in (frames, blank)))
+    medians = ([1000 / median(part) for part in parts] for parts in (frames, blank))
+    slowest = ([quantiles(part, n=20)[-1] for part in parts] for parts in (frames, blank))
+    for row, series in ((ROWS[3], medians), (ROWS[4], slowest)):
+        yield Result.of(row, next(series), next(series))
 
 
 def _use_cpu(shown: Dashboard, rounds: int) -> Iterator[Result]:

@@ -46,8 +46,8 @@ command = ["sleep", "1000"]
 FLAGS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync")
 Open = Callable[..., "Page"]
 
-# `load("core/html.js")` is a module of the page: the URL of one contains the version of all.
-LOAD = 'window.load = (path) => import(new URL(path, document.querySelector("script[type=module]").src));'
+# `load("core/html.js")` is a module of the page, as it runs there.
+LOAD = 'window.load = async (path) => (await import(document.querySelector("script[type=module]").src)).modules[path];'
 
 pytestmark = pytest.mark.slow
 

@@ -1,4 +1,4 @@
-"""The files of the page: read and compressed once, and kept by browsers for as long as none of them changes."""
+"""The files of the page: read, joined and compressed once, and kept by browsers for as long as none of them changes."""
 
 import gzip
 import hashlib
@@ -10,9 +10,18 @@ from attrs import frozen
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from .bundle import join, join_modules
+
 STATIC = Path(__file__).parent / "static"
-TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html; charset=utf-8"}
-INDEX = "index.html"
+TYPES = {
+    ".js": "text/javascript",
+    ".css": "text/css",
+    ".svg": "image/svg+xml",
+    ".html": "text/html; charset=utf-8",
+    ".map": "application/json",
+}
+INDEX, ENTRY = "index.html", "app.js"
+STYLES = ("theme.css", "layout.css", "parts.css")
 FOREVER = "public, max-age=31536000, immutable"
 TAKES_GZIP = re.compile(r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))")
 
@@ -47,10 +56,15 @@ class PageFiles:
     def load(cls) -> "PageFiles":
         """Read all files. Blocks."""
         found = {str(path.relative_to(STATIC)): path for path in sorted(STATIC.rglob("*")) if path.suffix in TYPES}
-        contents = {name: path.read_bytes() for name, path in found.items()}
-        version = hashlib.sha256(repr(contents).encode()).hexdigest()[:12]
-        contents[INDEX] = name_files(contents[INDEX].decode(), version, list(contents)).encode()
-        return cls(version, {name: File.of(name, content) for name, content in contents.items()})
+        texts = {name: path.read_text() for name, path in found.items()}
+        version = hashlib.sha256(repr(texts).encode()).hexdigest()[:12]
+        texts[INDEX] = texts[INDEX].replace("/static/", f"/static/{version}/")
+        modules, modules_map = join_modules(texts, ENTRY)
+        styles, styles_map = join([(name, texts[name]) for name in STYLES])
+        texts["page.js"] = f"{modules}//# sourceMappingURL=page.js.map\n"
+        texts["page.css"] = f"{styles}/*# sourceMappingURL=page.css.map */\n"
+        texts |= {"page.js.map": modules_map, "page.css.map": styles_map}
+        return cls(version, {name: File.of(name, text.encode()) for name, text in texts.items()})
 
     def show_index(self, request: Request) -> Response:
         return self.files[INDEX].answer(request, "no-store")
@@ -62,11 +76,3 @@ class PageFiles:
             return self.files[name].answer(request, FOREVER)
         file = self.files.get(request.path_params["path"])
         return file.answer(request, "no-cache") if file is not None else PlainTextResponse("no such file\n", 404)
-
-
-def name_files(index: str, version: str, names: list[str]) -> str:
-    """The index with the files' URLs. All modules are named, so that none waits for one that imports it."""
-    prefix = f"/static/{version}/"
-    modules = [name for name in names if name.endswith(".js") and "/" in name]
-    links = "".join(f'    <link rel="modulepreload" href="{prefix}{name}">\n' for name in modules)
-    return index.replace("/static/", prefix).replace("  </head>", f"{links}  </head>")

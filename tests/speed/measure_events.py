@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import selectors
 import socket
 import subprocess
@@ -13,7 +12,7 @@ from pathlib import Path
 
 from tests.speed.caller import HEADER, MAGIC
 from tests.speed.place import Numbers, Place
-from tests.speed.proc import memory
+from tests.speed.proc import cpu_seconds, memory
 from tests.speed.processes import MeasurementError, Server, allow_open_files, elsewhere
 from tests.speed.results import Figure, Result, Row
 
@@ -156,7 +155,7 @@ def subscribe_and_emit(path: str, kernel: int, seconds: float, streamed: int, id
             ready.register(kept[-1], selectors.EVENT_READ)
     emitter, lumps = _connect(path), [_lump(number) for number in range(TYPES // LUMP)]
     print("subscribed", flush=True)
-    begin, began = time.perf_counter(), _cpu_seconds(kernel)
+    begin, began = time.perf_counter(), cpu_seconds(kernel)
     for number in range(int(seconds * RATE / LUMP)):
         emitter.sendall(lumps[number % len(lumps)])
         _await_replies(emitter)
@@ -169,12 +168,7 @@ def subscribe_and_emit(path: str, kernel: int, seconds: float, streamed: int, id
     expected = int(seconds * RATE) * streamed / TYPES
     if took > 1.1 * seconds or received < 0.8 * expected:  # the last ones are on their way
         raise MeasurementError(f"{seconds * RATE:g} events took {took:.1f} s, {received} of {expected:g} were streamed")
-    return {"cpu": (_cpu_seconds(kernel) - began) / took}
-
-
-def _cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return {"cpu": (cpu_seconds(kernel) - began) / took}
 
 
 if __name__ == "__main__":

@@ -27,6 +27,12 @@ def _stat(pid: int) -> list[str] | None:
         return None
 
 
+def cpu_seconds(pid: int) -> float:
+    """The CPU time that a process has used, with all its threads."""
+    fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def family(pid: int) -> set[Identity]:
     """All processes beneath ``pid``, and those in its session whose parent has gone; ``pid`` is not among them."""
     stats = {int(name): stat for name in os.listdir(PROC) if name.isdigit() and (stat := _stat(int(name)))}

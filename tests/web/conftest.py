@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import json
 import socket
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,16 @@ from urllib.parse import urlsplit
 import pytest
 from attrs import define, field
 from wsproto import ConnectionType, WSConnection
-from wsproto.events import AcceptConnection, CloseConnection, Message, Ping, RejectConnection, Request, TextMessage
+from wsproto.events import (
+    AcceptConnection,
+    BytesMessage,
+    CloseConnection,
+    Message,
+    Ping,
+    RejectConnection,
+    Request,
+    TextMessage,
+)
 
 from agentos.userland.web.links import Level, find_link
 from tests.support.kernel import Kernel, running
@@ -71,6 +81,7 @@ class Tab:
     _protocol: WSConnection = field(factory=lambda: WSConnection(ConnectionType.CLIENT))
     _messages: list[dict[str, Any]] = field(factory=list)
     _text: str = ""
+    _packed: bytes = b""
     _number: int = 0
     _accepted: bool = False
 
@@ -92,6 +103,11 @@ class Tab:
                 self.closed = int(event.code)
             elif isinstance(event, Ping):
                 self.sock.sendall(self._protocol.send(event.response()))
+            elif isinstance(event, BytesMessage):
+                self._packed += event.data
+                if event.message_finished:
+                    self._take(json.loads(zlib.decompress(self._packed)))
+                    self._packed = b""
             elif isinstance(event, TextMessage):
                 self._text += event.data
                 if event.message_finished:
@@ -147,6 +163,14 @@ class Tab:
     def state_of(self, name: str) -> str | None:
         rows = self.shown.get("agents", {}).values()
         return next((str(row["state"]) for row in rows if row["name"] == name), None)
+
+
+def free_port() -> int:
+    """A port for a kernel that is started again and has to listen where it did; no connection is given such a one."""
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", random.randrange(1024, first))) as sock:
+            return int(sock.getsockname()[1])
 
 
 def link_of(kernel: Kernel, level: Level = "unrestricted") -> str:

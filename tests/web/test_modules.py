@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.kernel import Kernel
 from tests.web.conftest import DASHBOARD, link_of
-from tests.web.test_pages import FLAGS, find_chromium
+from tests.web.test_pages import FLAGS, LOAD, find_chromium
 
 pytestmark = pytest.mark.slow
 
@@ -23,6 +23,7 @@ def page() -> Iterator[Any]:
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=chromium, args=list(FLAGS))
             page = browser.new_page()
+            page.add_init_script(LOAD)
             page.goto(link_of(kernel))
             yield page
             browser.close()
@@ -34,7 +35,7 @@ def page() -> Iterator[Any]:
 def test_a_value_in_a_template_becomes_text_and_never_an_element(page: Any) -> None:
     shown = page.evaluate(
         """async (hostile) => {
-          const { html, render } = await import("/static/core/html.js");
+          const { html, render } = await load("core/html.js");
           const box = document.createElement("div");
           render(html`<p title=${hostile} class=${null} .hidden=${false}>${hostile}</p>`, box);
           const { length } = box.querySelectorAll("*");
@@ -49,7 +50,7 @@ def test_a_value_in_a_template_becomes_text_and_never_an_element(page: Any) -> N
 def test_keyed_nodes_stay_when_a_list_is_put_in_another_order(page: Any) -> None:
     kept = page.evaluate(
         """async () => {
-          const { html, keyed, render } = await import("/static/core/html.js");
+          const { html, keyed, render } = await load("core/html.js");
           const box = document.createElement("div");
           const show = (keys) => render(html`<ul>${keys.map((key) => keyed(key, html`<li>${key}</li>`))}</ul>`, box);
           show(["a", "b", "c"]);
@@ -66,7 +67,7 @@ def test_keyed_nodes_stay_when_a_list_is_put_in_another_order(page: Any) -> None
 def test_a_child_that_is_none_leaves_nothing_and_comes_back(page: Any) -> None:
     texts = page.evaluate(
         """async () => {
-          const { html, render } = await import("/static/core/html.js");
+          const { html, render } = await load("core/html.js");
           const box = document.createElement("div");
           const show = (child) => { render(html`<p>[${child}]</p>`, box); return box.textContent; };
           return [show(null), show(html`<b>one</b>`), show(undefined), show([1, html`<i>2</i>`, false, 3]), show("")];
@@ -79,7 +80,7 @@ def test_a_child_that_is_none_leaves_nothing_and_comes_back(page: Any) -> None:
 def test_a_listener_is_replaced_and_a_quoted_value_is_refused(page: Any) -> None:
     heard = page.evaluate(
         """async () => {
-          const { html, render } = await import("/static/core/html.js");
+          const { html, render } = await load("core/html.js");
           const box = document.createElement("div");
           const heard = [];
           const show = (word) => render(html`<button @click=${() => heard.push(word)}>x</button>`, box);
@@ -101,7 +102,7 @@ def test_a_listener_is_replaced_and_a_quoted_value_is_refused(page: Any) -> None
 def test_an_effect_runs_once_per_frame_and_only_for_what_it_has_read(page: Any) -> None:
     runs = page.evaluate(
         """async () => {
-          const { effect, signal } = await import("/static/core/signals.js");
+          const { effect, signal } = await load("core/signals.js");
           const frame = () => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
           const [one, other, peeked] = [signal(0), signal(0), signal(0)];
           const seen = [];
@@ -156,7 +157,7 @@ FLEET = [
 def test_a_filter_finds_what_fulfils_all_its_words(page: Any, text: str, found: list[int]) -> None:
     got = page.evaluate(
         """async ([text, rows]) => {
-          const { test, problem } = (await import("/static/parts/filter.js")).matcher(text);
+          const { test, problem } = (await load("parts/filter.js")).matcher(text);
           return [rows.filter(test).map((row) => row.id), problem];
         }""",
         [text, FLEET],
@@ -169,7 +170,7 @@ def test_a_filter_finds_what_fulfils_all_its_words(page: Any, text: str, found: 
     ("text", "problem"), [("stat:failed", "no field stat"), ("cpu>much", "expected a number"), ("x>1", "no number x")]
 )
 def test_a_filter_names_its_mistake(page: Any, text: str, problem: str) -> None:
-    said = page.evaluate("""async (text) => (await import("/static/parts/filter.js")).matcher(text).problem""", text)
+    said = page.evaluate("""async (text) => (await load("parts/filter.js")).matcher(text).problem""", text)
 
     assert problem in said
 
@@ -201,7 +202,7 @@ def test_a_filter_names_its_mistake(page: Any, text: str, problem: str) -> None:
     ],
 )
 def test_values_are_written_as_people_read_them(page: Any, call: str, text: str) -> None:
-    module = page.evaluate_handle("""import("/static/parts/format.js")""")
+    module = page.evaluate_handle("""load("parts/format.js")""")
 
     assert module.evaluate(f"(module) => module.{call}") == text
 
@@ -217,6 +218,6 @@ def test_values_are_written_as_people_read_them(page: Any, call: str, text: str)
     ],
 )
 def test_a_command_is_split_at_spaces_outside_quotes(page: Any, line: str, parts: list[str]) -> None:
-    got = page.evaluate("""async (line) => (await import("/static/parts/forms.js")).splitCommand(line)""", line)
+    got = page.evaluate("""async (line) => (await load("parts/forms.js")).splitCommand(line)""", line)
 
     assert got == parts

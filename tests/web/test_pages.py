@@ -1,18 +1,14 @@
 """The dashboard's pages in a real browser."""
 
-import contextlib
 import os
-import random
 import shutil
-import socket
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.support.kernel import Kernel, running, until
-from tests.web.conftest import link_of
+from tests.web.conftest import free_port, link_of
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -52,6 +48,9 @@ WIDTH_IN_NEXT_FRAME = """() => new Promise((done) => requestAnimationFrame(() =>
   () => done(document.documentElement.scrollWidth))))"""
 Open = Callable[..., "Page"]
 
+# `load("core/html.js")` is a module of the page, as it runs there.
+LOAD = 'window.load = async (path) => (await import(document.querySelector("script[type=module]").src)).modules[path];'
+
 pytestmark = pytest.mark.slow
 
 
@@ -67,11 +66,7 @@ def find_chromium() -> str:
 
 @pytest.fixture(scope="module")
 def port() -> int:
-    """A port for a kernel that is started again in its state directory; no connection is given such a one meanwhile."""
-    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    while True:
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", random.randrange(1024, first))) as sock:
-            return int(sock.getsockname()[1])
+    return free_port()
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +99,7 @@ def open_page(kernel: Kernel, port: int, chromium: Any) -> Iterator[Open]:
 
     def show(target: str = "overview", width: int = 1280) -> Any:
         page = chromium.new_page()
+        page.add_init_script(LOAD)
         page.on("console", lambda message: said.append(message.text))
         page.on("pageerror", lambda error: said.append(str(error)))
         page.set_viewport_size({"width": width, "height": 800})
@@ -324,7 +320,7 @@ def test_only_rows_in_view_are_in_the_document(open_page: Open, kernel: Kernel) 
 
     page.evaluate(
         """async (rows) => {
-          const { agents } = await import("/static/core/feed.js");
+          const { agents } = await load("core/feed.js");
           for (const row of rows) agents.peek().set(row.id, row);
           agents.touch();
         }""",

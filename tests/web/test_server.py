@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import time
 from urllib.parse import urlsplit
@@ -9,7 +10,7 @@ from urllib.parse import urlsplit
 from agentos_sdk import AgentOSClient
 from tests.support.kernel import Kernel, until
 from tests.support.wire import EMIT
-from tests.web.conftest import DASHBOARD, Browser, browser_of, link_of
+from tests.web.conftest import DASHBOARD, Browser, browser_of, free_port, link_of
 
 
 def test_a_link_logs_in_one_browser_once(kernel: Kernel) -> None:
@@ -73,6 +74,24 @@ def test_only_files_of_the_page_are_sent(browser: Browser) -> None:
     assert browser.get("/static/app.js")[0] == 200
     for path in ("../serve.py", "..%2fserve.py", "/etc/passwd", "core", "core/../../serve.py", "app.js%00.css"):
         assert browser.get(f"/static/{path}")[0] in (400, 404), path
+
+
+def test_files_are_sent_compressed_and_kept_as_long_as_none_changes(browser: Browser) -> None:
+    _, headers, page = browser.get("/")
+    assert headers["cache-control"] == "no-store"
+    targets = re.findall(r'(?:src|href)="([^"]+)"', page)
+    assert len(targets) == 4
+    for target in targets:
+        status, headers, plain = browser.get(target)
+        assert (status, headers["vary"]) == (200, "accept-encoding"), target
+        assert "immutable" in headers["cache-control"], target
+        assert "content-encoding" not in headers, target
+        _, headers, _ = browser.get(target, "HEAD", Accept_Encoding="deflate, gzip, br")
+        assert headers["content-encoding"] == "gzip", target
+        assert int(headers["content-length"]) < len(plain.encode()), target
+        assert "content-encoding" not in browser.get(target, Accept_Encoding="br, gzip;q=0")[1], target
+    assert browser.get(re.sub(r"/static/\w+/", "/static/0123456789ab/", targets[0]))[0] == 404
+    assert browser.get("/static/app.js")[1]["cache-control"] == "no-cache"
 
 
 def test_a_page_without_a_session_has_no_feed(browser: Browser) -> None:
@@ -175,7 +194,7 @@ def test_guessing_tokens_is_slow() -> None:
 
 
 def test_a_session_outlives_the_kernel() -> None:
-    kernel = Kernel('[dashboard]\nlisten = "127.0.0.1:18473"\n')
+    kernel = Kernel(f'[dashboard]\nlisten = "127.0.0.1:{free_port()}"\n')
     try:
         kernel.wait_ready()
         browser = browser_of(kernel)

@@ -1,14 +1,13 @@
 """The dashboard's server as an ASGI application: log in, the page and its files, the feed."""
 
-import logging
 from collections.abc import Sequence
-from pathlib import Path
+from functools import partial
 
 import trio
 from attrs import define, field
 from starlette.applications import Starlette
 from starlette.requests import HTTPConnection, Request
-from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp
 from starlette.websockets import WebSocket
@@ -18,12 +17,9 @@ from agentos.threads import run_in_thread
 from .feed import Feeds
 from .guard import Guard
 from .page import Page
+from .page_files import PageFiles
 from .sessions import Session, Sessions
 
-log = logging.getLogger(__name__)
-
-STATIC = Path(__file__).parent / "static"
-TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html; charset=utf-8"}
 MAX_PAGES = 16  # a read-only one makes room for the operator's
 LOGIN_SECONDS = 60.0  # a window for attempts to log in
 MAX_LOGINS = 10  # failed attempts in it
@@ -39,15 +35,10 @@ class Dashboard:
     kernel_id: str
     sessions: Sessions
     feeds: Feeds
-    _one: trio.CapacityLimiter = field(
-        factory=lambda: trio.CapacityLimiter(1)
-    )  # one thread uses the sessions at a time
+    files: PageFiles
+    _one_thread: trio.CapacityLimiter = field(factory=partial(trio.CapacityLimiter, 1))  # uses the sessions at a time
     _failed: list[float] = field(factory=list)  # times of failed logins
-    _files: dict[str, Path] = field(init=False)
     _pages: set[Page] = field(factory=set)
-
-    def __attrs_post_init__(self) -> None:
-        self._files = {str(file.relative_to(STATIC)): file for file in STATIC.rglob("*") if file.suffix in TYPES}
 
     def build(self, names: Sequence[str]) -> ASGIApp:
         """Build the application; ``names`` are further host names besides the loopback's."""
@@ -55,7 +46,7 @@ class Dashboard:
             Route("/", self.show_page),
             Route("/start", self.log_in),
             Route("/logout", self.log_out, methods=["POST"]),
-            Route("/static/{path:path}", self.send_file),
+            Route("/static/{path:path}", self.files.send_file),
             WebSocketRoute("/feed", self.serve_feed),
         ]
         return Guard(Starlette(routes=routes), names)
@@ -66,12 +57,12 @@ class Dashboard:
 
     async def find_session(self, connection: HTTPConnection) -> Session | None:
         cookie = connection.cookies.get(self.cookie)
-        return await run_in_thread(self.sessions.find, cookie, limiter=self._one) if cookie else None
+        return await run_in_thread(self.sessions.find, cookie, limiter=self._one_thread) if cookie else None
 
     async def show_page(self, request: Request) -> Response:
         if await self.find_session(request) is None:
             return PlainTextResponse(UNKNOWN, 401, {"cache-control": "no-store"})
-        return FileResponse(STATIC / "index.html", headers={"cache-control": "no-store"})
+        return self.files.show_index(request)
 
     async def log_in(self, request: Request) -> Response:
         """Redeem the token of a link, and leave the URL that contains it.
@@ -80,7 +71,7 @@ class Dashboard:
         """
         headers = {"cache-control": "no-store"}
         token, browser = request.query_params.get("token", ""), request.headers.get("user-agent", "")
-        cookie = await run_in_thread(self.sessions.redeem, token, browser, limiter=self._one)
+        cookie = await run_in_thread(self.sessions.redeem, token, browser, limiter=self._one_thread)
         if cookie is None:
             now = trio.current_time()
             self._failed = [at for at in self._failed if at > now - LOGIN_SECONDS]
@@ -103,16 +94,10 @@ class Dashboard:
 
     async def revoke(self, number: str) -> None:
         """End a session and close its pages."""
-        await run_in_thread(self.sessions.revoke, number, limiter=self._one)
+        await run_in_thread(self.sessions.revoke, number, limiter=self._one_thread)
         for page in self._pages:
             if page.session.id == number:
                 page.close()
-
-    async def send_file(self, request: Request) -> Response:
-        file = self._files.get(request.path_params["path"])
-        if file is None:
-            return PlainTextResponse("no such file\n", 404)
-        return FileResponse(file, headers={"cache-control": "no-cache"}, media_type=TYPES[file.suffix])
 
     async def serve_feed(self, socket: WebSocket) -> None:
         session = await self.find_session(socket)

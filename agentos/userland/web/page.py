@@ -1,5 +1,6 @@
 """One open page: the WebSocket that carries the feed down and system calls up, on a connection of its own."""
 
+import zlib
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -10,6 +11,7 @@ import trio
 from attrs import define, field
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from agentos.threads import run_in_thread
 from agentos_sdk.client import Kernel
 from agentos_sdk.errors import CallError
 from agentos_sdk.opcodes import Op
@@ -26,6 +28,7 @@ MAX_BURST = 40.0  # messages
 MAX_CALLS = 16  # of a page at once
 MAX_REPLY = 1 << 20  # bytes of one reply
 MAX_UNREAD = 64 << 10  # bytes of one stream's chunks that wait for room
+COMPRESSED_FROM = 8 << 10  # bytes of a message, which is then binary: its text, compressed by zlib
 CHECK_SECONDS = 10.0  # at most so late a page ends after its session
 # They would change the connection itself.
 NOT_FOR_PAGES = {Op.HELLO, Op.EXIT, Op.CANCEL, Op.CHUNK}
@@ -153,7 +156,10 @@ class Page:
             await self._filled.wait()
             self._filled = trio.Event()
             while text := self._next():
-                await self.socket.send_text(text.decode())
+                if len(text) < COMPRESSED_FROM:
+                    await self.socket.send_text(text.decode())
+                else:
+                    await self.socket.send_bytes(await run_in_thread(zlib.compress, text))
                 self._drained.set()
                 self._drained = trio.Event()
 

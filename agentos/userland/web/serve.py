@@ -18,6 +18,7 @@ from agentos.threads import run_in_thread
 from .app import Dashboard
 from .feed import Feeds
 from .links import DIRECTORY, make_link, publish_url
+from .page_files import PageFiles
 from .sessions import Sessions
 
 log = logging.getLogger(__name__)
@@ -100,6 +101,7 @@ class Program:
                 state = held.enter_context(hold_directory(self.state_dir))
                 place = held.enter_context(hold_directory(state / DIRECTORY))
                 sessions = await run_in_thread(Sessions.load, place)
+                files = await run_in_thread(PageFiles.load)
                 await run_in_thread(held.enter_context, publish_url(place, url))
                 if self.with_link:
                     link = await run_in_thread(make_link, url, self.state_dir, "unrestricted")
@@ -110,7 +112,7 @@ class Program:
                 log.error("there is no dashboard: %s", describe_error(error, self.state_dir / DIRECTORY))
                 return
             feeds = Feeds(host.connect, os.urandom(4).hex())
-            app = Dashboard(self.kernel_id, sessions, feeds).build([*self.options.allowed_hosts, address])
+            app = Dashboard(self.kernel_id, sessions, feeds, files).build([*self.options.allowed_hosts, address])
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(feeds.serve)
                 self.announce(f"dashboard: {shown}")

@@ -42,8 +42,23 @@ export function now() {
 export function connect() {
   const scheme = location.protocol === "https:" ? "wss:" : "ws:";
   socket = new WebSocket(`${scheme}//${location.host}/feed`);
-  socket.onmessage = (event) => receive(JSON.parse(event.data));
-  socket.onclose = (event) => lose(event.code, event.reason);
+  socket.binaryType = "arraybuffer";
+  socket.onmessage = (event) => inOrder(async () => receive(JSON.parse(await textOf(event.data))));
+  socket.onclose = (event) => inOrder(() => lose(event.code, event.reason));
+}
+
+/** The message that is being received: to decompress one takes time, and the next one waits for it. */
+let last = Promise.resolve();
+
+/** @param {() => void|Promise<void>} work */
+function inOrder(work) {
+  last = last.then(work);
+}
+
+/** A large message is binary: its text, compressed. @param {string|ArrayBuffer} data */
+function textOf(data) {
+  if (typeof data === "string") return data;
+  return new Response(new Blob([data]).stream().pipeThrough(new DecompressionStream("deflate"))).text();
 }
 
 /** @param {number} code @param {string} reason */
@@ -77,6 +92,8 @@ function showSnapshot(snapshot) {
   kernel.set(snapshot.kernel);
   approvals.set(snapshot.approvals);
   events.set(snapshot.events);
+  lastEvents.clear();
+  noteLast(snapshot.events);
   level.set(snapshot.level);
   if (boot && boot !== snapshot.boot) sayRestarted(snapshot);
   boot = snapshot.boot;
@@ -101,7 +118,32 @@ function applyDelta(delta) {
   if (delta.agents) agents.touch();
   if (delta.kernel) kernel.set(delta.kernel);
   if (delta.approvals) approvals.set(delta.approvals);
-  if (delta.events) events.set(lastOf([...events.peek(), ...delta.events]));
+  if (delta.events) {
+    noteLast(delta.events);
+    events.set(lastOf([...events.peek(), ...delta.events]));
+  }
+}
+
+/** The last event of a type about an agent. @type {Map<string, Row>} */
+const lastEvents = new Map();
+const LAST_TYPES = ["AGENT_STATE", "AGENT_RESTARTING"];
+const MAX_LAST = 4000;
+
+/** @param {Row[]} added */
+function noteLast(added) {
+  for (const event of added) {
+    if (!LAST_TYPES.includes(event.type)) continue;
+    const key = `${event.type} ${event.data.name}`;
+    lastEvents.delete(key);
+    lastEvents.set(key, event);
+    if (lastEvents.size > MAX_LAST) lastEvents.delete(/** @type {string} */ (lastEvents.keys().next().value));
+  }
+}
+
+/** The last AGENT_STATE or AGENT_RESTARTING of an agent. Changes of its state come after it, so no signal says that it is new.
+ * @param {"AGENT_STATE"|"AGENT_RESTARTING"} type @param {string} name */
+export function lastEvent(type, name) {
+  return lastEvents.get(`${type} ${name}`);
 }
 
 /** At most 600 events, 150 of a type: a flood of one type doesn't push out the others. @param {Row[]} all */

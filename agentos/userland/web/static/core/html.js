@@ -129,15 +129,27 @@ class Instance {
 function makePart(slot, node) {
   if (slot.kind === "child") return childPart(node);
   const element = /** @type {Element} */ (node);
+  if (slot.kind === "event") return eventPart(element, slot.name);
   /** @type {any} */
   let last;
   let first = true;
   const set = setters[slot.kind];
   return (value) => {
     if (!first && value === last) return;
-    set(element, slot.name, value, last);
+    set(element, slot.name, value);
     first = false;
     last = value;
+  };
+}
+
+/** One listener for all handlers: most are new functions each time that a template is shown.
+ * @param {Element} element @param {string} name @returns {(value: any) => void} */
+function eventPart(element, name) {
+  /** @type {((event: Event) => void)|null|undefined|false} */
+  let handler;
+  element.addEventListener(name, (event) => handler && handler(event));
+  return (value) => {
+    handler = value;
   };
 }
 
@@ -150,11 +162,6 @@ const setters = {
   /** @param {any} element @param {string} name @param {any} value */
   property(element, name, value) {
     element[toProperty(name)] = value;
-  },
-  /** @param {Element} element @param {string} name @param {any} value @param {any} last */
-  event(element, name, value, last) {
-    if (last) element.removeEventListener(name, last);
-    if (value) element.addEventListener(name, value);
   },
 };
 

@@ -1,6 +1,6 @@
 // Overview: what needs a person first, then the counts, the last events.
 
-import { agents, approvals, events, kernel } from "../core/feed.js";
+import { agents, approvals, events, kernel, lastEvent } from "../core/feed.js";
 import { html, keyed } from "../core/html.js";
 import { adjust, link } from "../core/route.js";
 import { actionButton, confirmation, possible } from "../parts/actions.js";
@@ -46,13 +46,13 @@ export function reason(row) {
 /** When its present state began, in milliseconds since the epoch; null if no event that is known says so. @param {Record<string, any>} row */
 export function begun(row) {
   if (row.state === "running") return row.since_ms;
-  const event = events.get().findLast((one) => one.type === "AGENT_STATE" && one.data.name === row.name);
+  const event = lastEvent("AGENT_STATE", row.name);
   return event && event.data.state === row.state ? event.at * 1000 : null;
 }
 
 /** When a program in backoff starts again, as far as it is known; else for how long the state has lasted. @param {Record<string, any>} row */
 export function since(row) {
-  const planned = row.state === "backing_off" ? events.get().findLast((event) => event.type === "AGENT_RESTARTING" && event.data.name === row.name) : null;
+  const planned = row.state === "backing_off" ? lastEvent("AGENT_RESTARTING", row.name) : null;
   const left = planned ? countdown(planned.at + planned.data.delay) : "";
   const began = begun(row);
   return left ? `starts in ${left}` : began === null ? "" : elapsed(began);

@@ -23,10 +23,14 @@ export function bytes(size) {
   return `${value < 10 && unit > 0 ? value.toFixed(1) : Math.round(value)}${UNITS[unit]}`;
 }
 
+/** By digits: to make one takes longer than to format a number. @type {Intl.NumberFormat[]} */
+const formats = [];
+
 /** @param {number|null|undefined} value @param {number} [digits] */
 export function number(value, digits = 0) {
   if (value === null || value === undefined) return UNKNOWN;
-  return value.toLocaleString("en", { maximumFractionDigits: digits, minimumFractionDigits: digits });
+  formats[digits] ??= new Intl.NumberFormat("en", { maximumFractionDigits: digits, minimumFractionDigits: digits });
+  return formats[digits].format(value);
 }
 
 /** `3d 4h`, `12m 5s`, `0.4s` of milliseconds. @param {number|null|undefined} ms */

@@ -8,6 +8,7 @@ import { fresh } from "./fresh.js";
 
 const byNumber = new Intl.Collator("en", { numeric: true }); // worker-2 before worker-10
 const BESIDE = 10; // rows kept above and below the view
+const coarse = matchMedia("(pointer: coarse)");
 
 /** Properties, set together as `view`: columns, rows, sort ("name" or "-name"), key(row), selected, marked, onsort(name), onpick(key, open), onmark(keys).
  * A row is described anew when it is another object, or `stamp`, `columns` or its marks have changed: scrolling is cheap. */
@@ -18,6 +19,7 @@ export class Table extends HTMLElement {
   stamp = 0;
   /** @type {WeakMap<Row, {seen: unknown[], template: import("../core/html.js").Template}>} */ described = new WeakMap();
   label = "";
+  shownFirst = 0;
   /** @type {(row: Row) => string} */ key = (row) => String(row.id);
   /** @type {string|null} */ selected = null;
   /** @type {Set<string>|null} */ marked = null;
@@ -27,7 +29,7 @@ export class Table extends HTMLElement {
 
   connectedCallback() {
     this.classList.add("table", "block");
-    this.addEventListener("scroll", this.show, { passive: true });
+    this.addEventListener("scroll", this.follow, { passive: true });
     this.addEventListener("keydown", this.press);
     this.watcher = new ResizeObserver(this.show);
     this.watcher.observe(this);
@@ -45,13 +47,24 @@ export class Table extends HTMLElement {
   }
 
   get rowHeight() {
-    return matchMedia("(pointer: coarse)").matches ? 44 : 28;
+    return coarse.matches ? 44 : 28;
   }
+
+  /** The first row to be in the document. */
+  get first() {
+    return Math.max(0, Math.floor(this.scrollTop / this.rowHeight) - BESIDE);
+  }
+
+  /** Show other rows once others are in view. */
+  follow = () => {
+    if (this.first !== this.shownFirst) this.show();
+  };
 
   /** Show what is in view now. Called by the page after it has set the properties, once per frame. */
   show = () => {
     const height = this.rowHeight;
-    const first = Math.max(0, Math.floor(this.scrollTop / height) - BESIDE);
+    const first = this.first;
+    this.shownFirst = first;
     const count = Math.ceil(this.clientHeight / height) + 2 * BESIDE;
     const shown = this.rows.slice(first, first + count);
     const below = Math.max(0, this.rows.length - first - shown.length);

@@ -5,6 +5,7 @@ import { html, keyed } from "../core/html.js";
 import { adjust, link } from "../core/route.js";
 import { actionButton, confirmation, possible } from "../parts/actions.js";
 import { charts } from "../parts/charts.js";
+import { lastEnd } from "../parts/ends.js";
 import { countdown, elapsed, visible } from "../parts/format.js";
 import { ROUTINE, eventLine } from "../parts/event.js";
 import { ORDER, glyph, stateColour, stateWord } from "../parts/state.js";
@@ -14,7 +15,7 @@ import { ORDER, glyph, stateColour, stateWord } from "../parts/state.js";
 /** Approvals by deadline, failed, unhealthy, backing off, the rest. @returns {Item[]} */
 export function attention() {
   /** @type {Item[]} */
-  const items = approvals.get().map((one) => ({
+  const items = approvals.get().toSorted((one, other) => one.expires_at - other.expires_at).map((one) => ({
     key: `approval ${one.id}`, glyph: "asks", colour: "info", name: one.agent, approval: one,
     state: "asks", text: html`<span>${one.call} ${visible(one.shown.split("\n")[0])}</span>`,
   }));
@@ -54,8 +55,15 @@ export function begun(row) {
 export function since(row) {
   const planned = row.state === "backing_off" ? events.get().findLast((event) => event.type === "AGENT_RESTARTING" && event.data.name === row.name) : null;
   const left = planned ? countdown(planned.at + planned.data.delay) : "";
-  const began = begun(row);
-  return left ? `starts in ${left}` : began === null ? "" : elapsed(began);
+  if (left) return `starts in ${left}`;
+  const began = begun(row) ?? (row.running ? null : lastEnd(row)?.at) ?? null;
+  return began === null ? "" : elapsed(began);
+}
+
+/** The last line that it wrote to stderr in its last life. @param {Record<string, any>} row */
+export function quote(row) {
+  const text = row.running ? "" : lastEnd(row)?.text;
+  return text ? html`<q class="quote" title=${`agentos logs ${row.name} --stream stderr`}>${visible(text)}</q>` : null;
 }
 
 export function overview() {
@@ -92,7 +100,7 @@ function line(item) {
   return html`<li>
     <span class=${item.colour}>${glyph(item.glyph)}</span>
     <span class="cut"><a href=${item.row ? link("overview", { agent: item.name }) : link("system")}>${visible(item.name)}</a><br><span class=${item.colour}>${item.state}</span> <span class="muted">${timer}</span></span>
-    <span class="text">${item.text}</span>
+    <span class="text">${item.text}${item.row ? quote(item.row) : null}</span>
     <span class="acts">${acts}</span>
     ${confirmation(place)}
   </li>`;

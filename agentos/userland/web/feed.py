@@ -8,7 +8,7 @@ replaces the snapshot's.
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from socket import socket
 from typing import Any
@@ -127,10 +127,14 @@ async def _call(kernel: Kernel, op: Op, fields: State) -> Any:
 
 @define(eq=False)
 class Feeds:
-    """The feeds of one kernel, one for each level; a feed runs while it has pages."""
+    """The feeds of one kernel, one for each level; a feed runs while it has pages.
+
+    ``commands`` are told to pages of the operator, who may run them on the host by EXEC.
+    """
 
     _connect: Connect
     boot: str
+    commands: Mapping[str, Sequence[str]]
     _feeds: dict[Level, Feed] = field(factory=dict)
     _nursery: trio.Nursery = field(init=False)
 
@@ -184,4 +188,6 @@ class Feeds:
         if feed is None or not feed.state:
             return b""
         shown = {**feed.state, "boot": self.boot, "level": level, "dropped": dropped}
+        if level == "unrestricted":
+            shown["commands"] = self.commands
         return msgspec.json.encode({"snapshot": shown, "seq": feed.seq, "at": time.time()})

@@ -6,13 +6,15 @@ import { adjust, link } from "../core/route.js";
 import { actionButton, confirmation, possible } from "../parts/actions.js";
 import { charts } from "../parts/charts.js";
 import { lastEnd } from "../parts/ends.js";
-import { countdown, elapsed, visible } from "../parts/format.js";
+import { bytes, countdown, elapsed, visible } from "../parts/format.js";
 import { ROUTINE, eventLine } from "../parts/event.js";
 import { ORDER, glyph, stateColour, stateWord } from "../parts/state.js";
 
+const NEAR = 0.8; // of a limit
+
 /** @typedef {{key: string, glyph: string, colour: string, name: string, state: unknown, text: unknown, row?: Record<string, any>, approval?: Record<string, any>}} Item */
 
-/** Approvals by deadline, failed, unhealthy, backing off, the rest. @returns {Item[]} */
+/** Approvals by deadline, failed, unhealthy, backing off, near the limit of memory, the rest. @returns {Item[]} */
 export function attention() {
   /** @type {Item[]} */
   const items = approvals.get().toSorted((one, other) => one.expires_at - other.expires_at).map((one) => ({
@@ -28,6 +30,9 @@ export function attention() {
       items.push({ key: `agent ${row.id}`, glyph: row.state, colour, name: row.name, row, state: stateWord(row.state), text: reason(row) });
     }
   }
+  for (const { row, limit } of nearLimit(rows)) {
+    items.push({ key: `memory ${row.id}`, glyph: row.state, colour: "warn", name: row.name, row, state: "near its limit", text: `memory ${bytes(row.memory_bytes)} of ${bytes(limit)}` });
+  }
   const named = new Set(items.map((item) => item.name));
   for (const one of kernel.get()?.attention ?? []) {
     if (one.kind === "approval" || (one.name && named.has(one.name))) continue;
@@ -35,6 +40,14 @@ export function attention() {
     items.push({ key: `${one.kind} ${one.name}`, glyph: "asks", colour: "warn", name: one.name ?? one.kind, row, state: one.kind, text: visible(one.text) });
   }
   return items;
+}
+
+/** Those that were warned about their memory, and hold as much still. @param {Record<string, any>[]} rows */
+function nearLimit(rows) {
+  /** @type {Map<string, number>} */
+  const limits = new Map();
+  for (const { type, data } of events.get()) if (type === "RESOURCE_WARNING" && data.resource === "memory") limits.set(data.name, data.limit);
+  return rows.map((row) => ({ row, limit: limits.get(row.name) ?? Infinity })).filter(({ row, limit }) => row.running && row.memory_bytes >= NEAR * limit);
 }
 
 /** @param {Record<string, any>} row */

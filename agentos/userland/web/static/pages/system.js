@@ -52,8 +52,8 @@ async function loadSessions(/** @type {string} */ revoke = "") {
 function sessionTable(why) {
   const reply = known.get();
   if (!reply) return null;
-  return html`<table class="list-table block"><thead><tr><th>session</th><th>rights</th><th>since</th><th class="spare">browser</th><th><span class="hidden-text">end it</span></th></tr></thead><tbody>${reply.sessions.map((/** @type {Row} */ one) => html`<tr>
-    <td>web:${one.id}${one.id === reply.own ? " (this one)" : ""}</td><td class="word">${one.level === "readonly" ? "read-only" : "operator"}</td><td class="word">${exactTime(one.started)}</td><td class="muted spare" title=${one.browser}>${browserName(one.browser)}</td>
+  return html`<table class="list-table block"><thead><tr><th>session</th><th>rights</th><th class="spare">since</th><th class="spare">browser</th><th><span class="hidden-text">end it</span></th></tr></thead><tbody>${reply.sessions.map((/** @type {Row} */ one) => html`<tr>
+    <td>web:${one.id}${one.id === reply.own ? " (this one)" : ""}</td><td class="word">${one.level === "readonly" ? "read-only" : "operator"}</td><td class="word spare">${exactTime(one.started)}</td><td class="muted spare" title=${one.browser}>${browserName(one.browser)}</td>
     <td class="number"><button disabled=${Boolean(why) || one.id === reply.own} title=${why} @click=${() => loadSessions(one.id)}>revoke</button></td></tr>`)}</tbody></table>`;
 }
 

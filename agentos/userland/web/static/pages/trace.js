@@ -10,7 +10,7 @@ import { facts, shown } from "../parts/reply.js";
 
 /** @typedef {Record<string, any>} Row */
 
-const SHOWN = 150; // calls
+const SHOWN = 60; // calls: more would make the bars too short
 /** @type {string|undefined} */
 let shownLast;
 const opened = signal(/** @type {number|null} */ (null));

@@ -14,11 +14,12 @@ define PYTEST
   $(BIN)/python -m pytest -m alone $(1) && exit $$status
 endef
 
-.PHONY: help demo dashboard test night proof security check check-pages format generate bench stages cover docs roads clean
+.PHONY: help demo dashboard tour test night proof security check check-pages format generate bench stages cover docs roads clean
 
 help:
 	@echo "make demo      set up, then show isolation and supervision, offline"
 	@echo "make dashboard set up, then start a lively tree with its dashboard"
+	@echo "make tour      take the pictures of the dashboard in docs/tutorials/dashboard anew"
 	@echo "make test      set up, then run all tests on two cores"
 	@echo "make night     all tests, at random and with more rounds"
 	@echo "make proof     kill the kernel fifty times under load: nothing acknowledged is lost"
@@ -55,6 +56,9 @@ demo: $(RUN_READY)
 dashboard: $(RUN_READY)
 	@echo "for another link: $(BIN)/agentos dashboard --state-dir .dashboard"
 	@$(BIN)/agentos run demos/dashboard/agentos.toml --state-dir .dashboard
+
+tour: $(READY)
+	AGENTOS_MUST_SANDBOX=1 AGENTOS_TOUR=docs/tutorials/dashboard $(BIN)/python -m pytest tests/web/test_tour.py
 
 test: $(READY)
 	$(call PYTEST,)

@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import json
+import random
 import socket
 import zlib
 from collections.abc import Callable, Iterator, Mapping

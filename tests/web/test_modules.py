@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tests.support.kernel import Kernel
+from tests.web.chromium import FLAGS, LOAD, find_chromium
 from tests.web.conftest import DASHBOARD, link_of
-from tests.web.test_pages import FLAGS, LOAD, find_chromium
 
 pytestmark = pytest.mark.slow
 

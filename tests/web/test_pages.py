@@ -1,17 +1,13 @@
 """The dashboard's pages in a real browser."""
 
-import os
-import shutil
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tests.support.kernel import Kernel, running, until
-from tests.web.conftest import free_port, link_of
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Page
+from tests.web.chromium import Open, browser, find_chromium, log_in, pages
+from tests.web.conftest import free_port
 
 PAGES = ("overview", "agents", "tree", "trace", "model", "approvals", "events", "audit", "system")
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -43,25 +39,10 @@ command = ["sleep", "1000"]
 name = "two"
 command = ["sleep", "1000"]
 """
-FLAGS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync")
 WIDTH_IN_NEXT_FRAME = """() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(
   () => done(document.documentElement.scrollWidth))))"""
-Open = Callable[..., "Page"]
-
-# `load("core/html.js")` is a module of the page, as it runs there.
-LOAD = 'window.load = async (path) => (await import(document.querySelector("script[type=module]").src)).modules[path];'
 
 pytestmark = pytest.mark.slow
-
-
-def find_chromium() -> str:
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        reason = "no chromium here, so no page was looked at: apt-get install chromium"
-        if os.environ.get("AGENTOS_MUST_SANDBOX") == "1":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    return chromium
 
 
 @pytest.fixture(scope="module")
@@ -77,41 +58,16 @@ def kernel(port: int) -> Iterator[Kernel]:
 
 
 @pytest.fixture(scope="module")
-def chromium(kernel: Kernel) -> Iterator[Any]:
+def context(kernel: Kernel) -> Iterator[Any]:
     """A browser that has logged in."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=find_chromium(), args=list(FLAGS))
-        context = browser.new_context(viewport={"width": 1280, "height": 800}, reduced_motion="reduce")
-        page = context.new_page()
-        page.goto(link_of(kernel))
-        page.close()
-        yield context
-        browser.close()
+    with browser() as started:
+        yield log_in(started, kernel)
 
 
 @pytest.fixture
-def open_page(kernel: Kernel, port: int, chromium: Any) -> Iterator[Open]:
-    """``open_page("agents?filter=x", width=390)``: a page that is shown; nothing may be said on its console."""
-    opened: list[Any] = []
-    said: list[str] = []
-
-    def show(target: str = "overview", width: int = 1280) -> Any:
-        page = chromium.new_page()
-        page.add_init_script(LOAD)
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.set_viewport_size({"width": width, "height": 800})
-        page.goto(f"http://127.0.0.1:{port}/#/{target}")
-        page.locator("#status", has_text="kernel up").wait_for(state="attached")
-        opened.append(page)
-        return page
-
-    yield show
-    for page in opened:
-        page.close()
-    assert [text for text in said if "WebSocket" not in text and "ERR_CONNECTION" not in text] == []
+def open_page(kernel: Kernel, context: Any) -> Iterator[Open]:
+    with pages(context, kernel) as show:
+        yield show
 
 
 @pytest.mark.parametrize("name", PAGES)

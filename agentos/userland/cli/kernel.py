@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from agentos_sdk import AgentOSClient
 from agentos_sdk.quantities import duration
 
 from .agents import describe_unavailable
@@ -19,6 +20,9 @@ from .inspect import wrap_beside
 from .times import format_time
 
 NEEDS_ATTENTION = 3  # exit status of ``agentos status``
+ENDED = ("failed", "restarts")  # kinds of problems of agents that have ended
+MOST_QUOTED = 20  # of them
+QUOTED_TAIL = 20  # lines of output, in which the last one of stderr is looked for
 
 
 @click.command()
@@ -48,11 +52,12 @@ def status(socket_path: str | None, as_json: bool) -> None:
     """
     with kernel(socket_path) as client:
         reply = check_reply(client.status())
+        quotes = {} if as_json else quote_ended(client, reply["attention"])
     if as_json:
         print_json(reply)
     else:
         width = text_width()
-        for label, value in status_facts(reply):
+        for label, value in status_facts(reply, quotes):
             for line in wrap_beside(label.ljust(11), printable(value), width):
                 click.echo(line)
     sys.exit(NEEDS_ATTENTION if reply["attention"] else 0)
@@ -69,10 +74,24 @@ def watch_process(path: str) -> int | None:
         return None
 
 
-def status_facts(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def quote_ended(client: AgentOSClient, attention: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """By agent that was given up or is in backoff, the last line that it wrote to stderr in its last life."""
+    names = [one["name"] for one in attention if one["kind"] in ENDED]
+    logs = {name: client.logs(name=name, tail=QUOTED_TAIL) for name in names[:MOST_QUOTED]}
+    return {name: find_last_error(reply["lines"]) for name, reply in logs.items() if reply["success"]}
+
+
+def find_last_error(lines: Sequence[Mapping[str, Any]]) -> str:
+    """The last line on stderr before the kernel's note of the last end, and behind the one of the end before."""
+    ends = [at for at, line in enumerate(lines) if line["stream"] == "kernel" and line["text"].startswith("ended")]
+    life = lines[ends[-2] if len(ends) > 1 else 0 : ends[-1] if ends else None]
+    return next((line["text"] for line in reversed(life) if line["stream"] == "stderr" and line["text"].strip()), "")
+
+
+def status_facts(found: Mapping[str, Any], quotes: Mapping[str, str] = {}) -> Iterator[tuple[str, str]]:
     """Labels and values, in the order shown."""
     yield "state", "needs attention:" if found["attention"] else "in order"
-    for problem in list_problems(found["attention"]):
+    for problem in list_problems(found["attention"], quotes):
         yield "", f"- {problem}"
     yield "kernel", f"{found['kernel_version']}, up for {duration(found['up_ms'] / 1000)}"
     yield "agents", ", ".join(f"{count} {state}" for state, count in found["agents"].items()) or "none"
@@ -83,14 +102,15 @@ def status_facts(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "config", found["config"]
 
 
-def list_problems(attention: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """A line for each problem; agents that lack the same layers share one."""
+def list_problems(attention: Sequence[Mapping[str, Any]], quotes: Mapping[str, str] = {}) -> Iterator[str]:
+    """A line for each problem, with what ended agents wrote last; agents that lack the same layers share one."""
     lacking: dict[str, list[str]] = {}
     for problem in attention:
         if problem["kind"] == "isolation":
             lacking.setdefault(problem["text"].removeprefix(f"{problem['name']}: "), []).append(problem["name"])
         else:
-            yield problem["text"]
+            quote = quotes.get(problem["name"], "") if problem["kind"] in ENDED else ""
+            yield f"{problem['text']}; on stderr: {quote}" if quote else problem["text"]
     yield from (f"{missing}: {', '.join(names)}" for missing, names in lacking.items())
 
 

@@ -101,10 +101,10 @@ class Dashboard:
 
     async def serve_feed(self, socket: WebSocket) -> None:
         session = await self.find_session(socket)
+        await socket.accept()  # of a connection that was refused before a browser wouldn't tell the page why
         if session is None:
             await socket.close(4401, "not logged in")
             return
-        await socket.accept()
         viewer = next((page for page in self._pages if page.session.level == "readonly"), None)
         if len(self._pages) >= MAX_PAGES and viewer is not None and session.level == "unrestricted":
             viewer.close()

@@ -12,7 +12,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from socket import socket
 from typing import Any
@@ -156,10 +156,14 @@ async def _call(kernel: Kernel, op: Op, fields: State) -> Any:
 
 @define(eq=False)
 class Feeds:
-    """The feeds of one kernel, one for each level; a feed runs while it has pages."""
+    """The feeds of one kernel, one for each level; a feed runs while it has pages.
+
+    ``commands`` are told to pages of the operator, who may run them on the host by EXEC.
+    """
 
     _connect: Connect
     boot: str
+    commands: Mapping[str, Sequence[str]]
     _feeds: dict[Level, Feed] = field(factory=dict)
     _nursery: trio.Nursery = field(init=False)
 
@@ -213,4 +217,6 @@ class Feeds:
         if feed is None or not feed.state:
             return b""
         shown = {**feed.state, "boot": self.boot, "level": level, "dropped": dropped}
+        if level == "unrestricted":
+            shown["commands"] = self.commands
         return msgspec.json.encode({"snapshot": shown, "seq": feed.seq, "at": time.time()})

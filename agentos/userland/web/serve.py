@@ -3,7 +3,8 @@
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack
 from ipaddress import ip_address
 from pathlib import Path
@@ -111,12 +112,21 @@ class Program:
             except OSError as error:
                 log.error("there is no dashboard: %s", describe_error(error, self.state_dir / DIRECTORY))
                 return
-            feeds = Feeds(host.connect, os.urandom(4).hex())
+            feeds = Feeds(host.connect, os.urandom(4).hex(), checks(self.state_dir))
             app = Dashboard(self.kernel_id, sessions, feeds, files).build([*self.options.allowed_hosts, address])
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(feeds.serve)
                 self.announce(f"dashboard: {shown}")
                 await host.serve_http(self.listener, app, "web")
+
+
+def checks(state_dir: Path) -> Mapping[str, Sequence[str]]:
+    """Commands by which the page *System* examines the host and the audit log, in child processes."""
+    agentos = (sys.executable, "-m", "agentos")
+    return {
+        "doctor": (*agentos, "doctor", "--json"),
+        "verify": (*agentos, "audit", "verify", "--json", "--state-dir", str(state_dir.absolute())),
+    }
 
 
 def _host(listener: socket.socket) -> str:

@@ -21,6 +21,8 @@ export const kernel = signal(/** @type {Row|null} */ (null));
 export const approvals = signal(/** @type {Row[]} */ ([]));
 export const events = signal(/** @type {Row[]} */ ([]));
 export const level = signal("unrestricted");
+/** Commands that the operator's pages may run on the host, by name: doctor, verify. */
+export const commands = signal(/** @type {Record<string, string[]>} */ ({}));
 /** When the last message came, in milliseconds of this browser's clock. */
 export const heardAt = signal(0);
 /** Says that the kernel was started anew, for a while. */
@@ -95,6 +97,7 @@ function showSnapshot(snapshot) {
   lastEvents.clear();
   noteLast(snapshot.events);
   level.set(snapshot.level);
+  commands.set(snapshot.commands ?? {});
   if (boot && boot !== snapshot.boot) sayRestarted(snapshot);
   boot = snapshot.boot;
   connected.set(true);

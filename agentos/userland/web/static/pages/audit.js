@@ -4,7 +4,7 @@ import { ask, forget } from "../core/ask.js";
 import { kernel } from "../core/feed.js";
 import { html, keyed } from "../core/html.js";
 import { adjust, route } from "../core/route.js";
-import { duration, exactTime, number, timeOfDay, visible } from "../parts/format.js";
+import { duration, exactTime, number, readable, timeOfDay, visible } from "../parts/format.js";
 import { shown } from "../parts/reply.js";
 
 /** @typedef {Record<string, any>} Row */
@@ -44,7 +44,7 @@ function line(entry) {
     <time class="muted">${timeOfDay(entry.at)}</time>
     <span class="cut">${visible(entry.name)}</span>
     <span class="cut">${entry.call}${entry.repeated > 1 ? ` ×${entry.repeated}` : ""}</span>
-    <span class="cut muted">${visible(entry.about)}</span>
+    <span class="cut muted">${readable(entry.about)}</span>
     <span class=${`cut ${denied ? "bad" : failed ? "warn" : "muted"}`}>${denied ? "denied by rule" : entry.phase === "intent" ? "begins" : visible(entry.outcome)}</span>
     <span class="number muted">${entry.duration === null ? "" : duration(entry.duration * 1000)}</span>
   </div>`;

@@ -5,16 +5,19 @@ import { html, keyed } from "../core/html.js";
 import { adjust, link } from "../core/route.js";
 import { actionButton, confirmation, possible } from "../parts/actions.js";
 import { charts } from "../parts/charts.js";
-import { countdown, elapsed, visible } from "../parts/format.js";
+import { lastEnd } from "../parts/ends.js";
+import { bytes, countdown, elapsed, visible } from "../parts/format.js";
 import { ROUTINE, eventLine } from "../parts/event.js";
 import { ORDER, glyph, stateColour, stateWord } from "../parts/state.js";
 
+const NEAR = 0.8; // of a limit
+
 /** @typedef {{key: string, glyph: string, colour: string, name: string, state: unknown, text: unknown, row?: Record<string, any>, approval?: Record<string, any>}} Item */
 
-/** Approvals by deadline, failed, unhealthy, backing off, the rest. @returns {Item[]} */
+/** Approvals by deadline, failed, unhealthy, backing off, near the limit of memory, the rest. @returns {Item[]} */
 export function attention() {
   /** @type {Item[]} */
-  const items = approvals.get().map((one) => ({
+  const items = approvals.get().toSorted((one, other) => one.expires_at - other.expires_at).map((one) => ({
     key: `approval ${one.id}`, glyph: "asks", colour: "info", name: one.agent, approval: one,
     state: "asks", text: html`<span>${one.call} ${visible(one.shown.split("\n")[0])}</span>`,
   }));
@@ -27,6 +30,9 @@ export function attention() {
       items.push({ key: `agent ${row.id}`, glyph: row.state, colour, name: row.name, row, state: stateWord(row.state), text: reason(row) });
     }
   }
+  for (const { row, limit } of nearLimit(rows)) {
+    items.push({ key: `memory ${row.id}`, glyph: row.state, colour: "warn", name: row.name, row, state: "near its limit", text: `memory ${bytes(row.memory_bytes)} of ${bytes(limit)}` });
+  }
   const named = new Set(items.map((item) => item.name));
   for (const one of kernel.get()?.attention ?? []) {
     if (one.kind === "approval" || (one.name && named.has(one.name))) continue;
@@ -34,6 +40,14 @@ export function attention() {
     items.push({ key: `${one.kind} ${one.name}`, glyph: "asks", colour: "warn", name: one.name ?? one.kind, row, state: one.kind, text: visible(one.text) });
   }
   return items;
+}
+
+/** Those that were warned about their memory, and hold as much still. @param {Record<string, any>[]} rows */
+function nearLimit(rows) {
+  /** @type {Map<string, number>} */
+  const limits = new Map();
+  for (const { type, data } of events.get()) if (type === "RESOURCE_WARNING" && data.resource === "memory") limits.set(data.name, data.limit);
+  return rows.map((row) => ({ row, limit: limits.get(row.name) ?? Infinity })).filter(({ row, limit }) => row.running && row.memory_bytes >= NEAR * limit);
 }
 
 /** @param {Record<string, any>} row */
@@ -54,8 +68,15 @@ export function begun(row) {
 export function since(row) {
   const planned = row.state === "backing_off" ? lastEvent("AGENT_RESTARTING", row.name) : null;
   const left = planned ? countdown(planned.at + planned.data.delay) : "";
-  const began = begun(row);
-  return left ? `starts in ${left}` : began === null ? "" : elapsed(began);
+  if (left) return `starts in ${left}`;
+  const began = begun(row) ?? (row.running ? null : lastEnd(row)?.at) ?? null;
+  return began === null ? "" : elapsed(began);
+}
+
+/** The last line that it wrote to stderr in its last life. @param {Record<string, any>} row */
+export function quote(row) {
+  const text = row.running ? "" : lastEnd(row)?.text;
+  return text ? html`<q class="quote" title=${`agentos logs ${row.name} --stream stderr`}>${visible(text)}</q>` : null;
 }
 
 export function overview() {
@@ -92,7 +113,7 @@ function line(item) {
   return html`<li>
     <span class=${item.colour}>${glyph(item.glyph)}</span>
     <span class="cut"><a href=${item.row ? link("overview", { agent: item.name }) : link("system")}>${visible(item.name)}</a><br><span class=${item.colour}>${item.state}</span> <span class="muted">${timer}</span></span>
-    <span class="text">${item.text}</span>
+    <span class="text">${item.text}${item.row ? quote(item.row) : null}</span>
     <span class="acts">${acts}</span>
     ${confirmation(place)}
   </li>`;

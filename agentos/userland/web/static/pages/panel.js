@@ -13,14 +13,15 @@ import { sendForm } from "../parts/forms.js";
 import { facts, json, shown } from "../parts/reply.js";
 import { bar, stateTag } from "../parts/state.js";
 import { calls } from "./audit.js";
-import { reason, since } from "./overview.js";
+import { execTab } from "./exec.js";
+import { quote, reason, since } from "./overview.js";
 import { rights } from "./rights.js";
 import { traceOf } from "./trace.js";
 
 /** @typedef {Record<string, any>} Row */
 
 const unfolded = signal(/** @type {Set<string>} */ (new Set()));
-const TABS = ["now", "trace", "logs", "limits", "rights", "state", "calls", "send"];
+const TABS = ["now", "trace", "logs", "limits", "rights", "state", "calls", "exec", "send"];
 
 /** @param {string} name @param {boolean} whole as a page of its own */
 export function panel(name, whole) {
@@ -64,6 +65,8 @@ function content(tab, row) {
       return rights(row);
     case "state":
       return shown(ask("KEYS", { agent: row.name, scope: "agent" }, 5), (reply) => keys(row.name, reply));
+    case "exec":
+      return execTab(row.name);
     case "send":
       return sendForm(row.name);
     case "calls":
@@ -78,7 +81,7 @@ function present(row, reply) {
   const layers = Object.values(reply.isolation?.layers ?? {});
   const active = layers.filter((layer) => layer.active).length;
   return html`
-    ${row.end || row.stopped_by ? html`<section><h3>Why it ended last</h3><p>${reason(row)}</p></section>` : null}
+    ${row.end || row.stopped_by ? html`<section><h3>Why it ended last</h3><p>${reason(row)}${quote(row)}</p></section>` : null}
     <section>${facts([
       ["memory", html`<span>${bar(row.memory_bytes, reply.limits?.memory)} ${bytes(row.memory_bytes)}${most(reply.limits?.memory, bytes)}</span>`],
       ["cpu", html`<span>${bar(cores(row), (reply.limits?.cpu_quota ?? 0) / 100000)} ${number(row.running ? cores(row) : null, 2)} cores${most(reply.limits?.cpu_quota, (quota) => number(quota / 100000, 1))}</span>`],

@@ -5,18 +5,22 @@ import { agents } from "../core/feed.js";
 import { html, keyed } from "../core/html.js";
 import { adjust, route } from "../core/route.js";
 import { signal } from "../core/signals.js";
-import { duration, exactTime, number, visible, visibleLines } from "../parts/format.js";
+import { duration, exactTime, number, readable, visible, visibleLines } from "../parts/format.js";
 import { facts, shown } from "../parts/reply.js";
 
 /** @typedef {Record<string, any>} Row */
 
-const SHOWN = 150; // calls
+const SHOWN = 60; // calls: more would make the bars too short
+/** @type {string|undefined} */
+let shownLast;
 const opened = signal(/** @type {number|null} */ (null));
 
 export function tracePage() {
   const { params } = route.get();
   const names = [...agents.get().values()].map((row) => row.name).sort();
-  const name = params.of ?? params.agent ?? names[0];
+  const busy = [...agents.get().values()].find((row) => row.llm?.waiting || row.llm?.in_flight);
+  const name = params.of ?? params.agent ?? shownLast ?? busy?.name ?? names[0];
+  shownLast = name; // not another one whenever another one asks
   if (!name) return html`<p class="block empty">No agents yet. <code>agentos spawn worker.py</code></p>`;
   return html`<div class="toolbar"><label>agent <select @change=${(/** @type {any} */ event) => adjust({ of: event.target.value })}>${names.map((one) => html`<option value=${one} .selected=${one === name}>${visible(one)}</option>`)}</select></label>
       <span class="muted">the last ${SHOWN} recorded calls; <code>agentos trace ${visible(name)}</code> has all of a life</span></div>
@@ -36,24 +40,49 @@ function waterfall(entries, name) {
   const life = entries.slice(Math.max(0, lives)).filter((entry) => entry.phase !== "intent");
   if (!life.length) return html`<p class="empty">It has made no recorded call yet.</p>`;
   const begin = Math.min(...life.map((entry) => entry.at - (entry.duration ?? 0)));
-  const end = Math.max(...life.map((entry) => entry.at));
-  const span = Math.max(0.001, end - begin);
-  return html`<div class="waterfall" aria-label=${`calls of ${name}`} role="group">${life.map((entry) => {
-    const took = isLife(entry) ? 0 : (entry.duration ?? 0);
-    const left = ((entry.at - took - begin) / span) * 100;
-    const width = Math.max(0.4, (took / span) * 100);
-    const colour = entry.decision === "deny" ? "var(--bad)" : entry.outcome === "ok" ? (entry.call === "THINK" ? "var(--accent)" : "var(--info)") : "var(--warn)";
+  const span = Math.max(0.001, Math.max(...life.map((entry) => entry.at)) - begin);
+  const share = (/** @type {number} */ seconds) => (100 * seconds) / span;
+  return html`${summary(life, span)}<div class="waterfall" aria-label=${`calls of ${name}`} role="group">${life.map((entry) => {
+    const took = entry.duration ?? 0;
     const open = opened.get() === entry.id;
+    let left = share(entry.at - took - begin);
     return keyed(entry.id, html`<div>
       <div class="row" title=${exactTime(entry.at)} @click=${() => opened.set(open ? null : entry.id)}>
         <span class="muted number">+${duration((entry.at - took - begin) * 1000)}</span>
-        <span class="cut"><button class="quiet" aria-expanded=${String(open)}>${entry.call}</button> <span class="muted">${visible(entry.about)}</span></span>
-        <span class="track"><i .style=${`left:${Math.min(99.6, left).toFixed(2)}%;width:${Math.min(100 - left, width).toFixed(2)}%;background:${colour}`}></i></span>
+        <span class="cut"><button class="quiet" aria-expanded=${String(open)}>${entry.call}</button> <span class="muted">${readable(entry.about)}</span></span>
+        <span class="track">${partsOf(entry).map(({ kind, seconds }) => {
+          const from = Math.min(99.6, left);
+          left += share(seconds);
+          return html`<i class=${kind} .style=${`left:${from.toFixed(2)}%;width:${Math.max(0.3, Math.min(100 - from, share(seconds))).toFixed(2)}%`}></i>`;
+        })}</span>
         <span class="number muted">${took ? duration(took * 1000) : ""}</span>
       </div>
       ${open ? html`<div class="detail">${entry.call === "THINK" ? question(name, entry) : details(entry)}</div>` : null}
     </div>`);
   })}</div>`;
+}
+
+/** What an entry's time went to: the line before the model, the model, other calls; a moment of the agent's own life takes none.
+ * @param {Row} entry @returns {{kind: string, seconds: number}[]} */
+function partsOf(entry) {
+  const took = entry.duration ?? 0;
+  if (isLife(entry)) return [{ kind: entry.outcome === "failed" ? "failed" : "life", seconds: 0 }];
+  if (entry.decision === "deny") return [{ kind: "denied", seconds: took }];
+  if (entry.call !== "THINK") return [{ kind: entry.outcome === "ok" ? "tools" : "failed", seconds: took }];
+  const waited = Math.min(took, Number(/ queued ([0-9.]+) s/.exec(entry.about)?.[1] ?? 0));
+  const answered = { kind: entry.outcome === "ok" ? "model" : "failed", seconds: took - waited };
+  return waited > 0 ? [{ kind: "waiting", seconds: waited }, answered] : [answered];
+}
+
+const KINDS = /** @type {[string, string][]} */ ([["waiting", "waiting in the line"], ["model", "model"], ["tools", "tools and other calls"], ["denied", "denied by rule"], ["failed", "failed"]]);
+
+/** How long all of a kind took together: the key to the bars' colours, too. @param {Row[]} life @param {number} span */
+function summary(life, span) {
+  /** @type {Map<string, number>} */
+  const sums = new Map();
+  for (const { kind, seconds } of life.flatMap(partsOf)) sums.set(kind, (sums.get(kind) ?? 0) + seconds);
+  return html`<p class="count-row sums"><span><span class="figure">${duration(span * 1000)}</span><span class="muted">shown</span></span>${KINDS.filter(([kind]) => sums.has(kind)).map(([kind, word]) =>
+    html`<span><i class=${`swatch ${kind}`}></i><span class="figure">${duration((sums.get(kind) ?? 0) * 1000)}</span><span class="muted">${word}</span></span>`)}</p>`;
 }
 
 /** @param {Row} entry */

@@ -3,7 +3,7 @@
 import { signal, effect } from "../core/signals.js";
 
 /** @typedef {{name: string, values: (number|null)[], colour?: string}} Series */
-/** @typedef {{at: number[], series: Series[], limit?: number|null, format: (value: number) => string, label: string}} Drawing */
+/** @typedef {{at: number[], series: Series[], limit?: number|null, restarts?: number[], spark?: boolean, format: (value: number) => string, label: string}} Drawing */
 
 const COLOURS = ["--info", "--accent", "--warn", "--idle"];
 const GAP_SECONDS = 12; // the kernel samples every five: in between the agent did not run
@@ -66,6 +66,7 @@ export class Chart extends HTMLElement {
     const plot = new Plot(context, width, height, drawing, getComputedStyle(this));
     plot.frame();
     plot.limit();
+    plot.restarts();
     drawing.series.forEach((series, index) => plot.line(series, series.colour ?? COLOURS[index]));
     plot.crosshair(crosshair.peek());
   }
@@ -81,7 +82,8 @@ class Plot {
     this.drawing = drawing;
     this.style = style;
     const known = drawing.series.flatMap((series) => series.values.filter((value) => value !== null));
-    this.most = Math.max(drawing.limit ?? 0, ...known.map(Number), 1e-9) * (drawing.limit ? 1.02 : 1.1);
+    this.peak = Math.max(0, ...known.map(Number));
+    this.most = Math.max(drawing.limit ?? 0, this.peak, 1e-9) * (drawing.limit ? 1.02 : 1.2);
     this.first = drawing.at[0] ?? 0;
     this.last = drawing.at[drawing.at.length - 1] ?? 1;
     context.font = `11px ${style.fontFamily}`;
@@ -113,9 +115,14 @@ class Plot {
     context.stroke();
   }
 
+  /** The limit as a dashed line with its value; without one the highest value alone. */
   limit() {
     const { context, drawing } = this;
-    if (!drawing.limit) return;
+    if (!drawing.limit) {
+      context.fillStyle = this.colour("--muted");
+      if (this.peak > 0) context.fillText(`peak ${drawing.format(this.peak)}`, PAD.left + 2, 12);
+      return;
+    }
     const y = Math.round(this.y(drawing.limit)) + 0.5;
     context.strokeStyle = this.colour("--warn");
     context.setLineDash([4, 4]);
@@ -128,28 +135,39 @@ class Plot {
     context.fillText(drawing.format(drawing.limit), PAD.left + 2, y + 12);
   }
 
+  /** Ticks on the x axis where a life began after another. */
+  restarts() {
+    const { context, drawing } = this;
+    context.strokeStyle = this.colour("--warn");
+    context.lineWidth = 1.5;
+    context.beginPath();
+    for (const at of drawing.restarts ?? []) {
+      if (at < this.first || at > this.last) continue;
+      const x = Math.round(this.x(at)) + 0.5;
+      context.moveTo(x, this.height - PAD.bottom + 1);
+      context.lineTo(x, this.height - PAD.bottom - 7);
+    }
+    context.stroke();
+  }
+
   /** @param {Series} series @param {string} colour */
   line(series, colour) {
     const { context, drawing } = this;
-    context.strokeStyle = this.colour(colour);
-    context.lineWidth = 1.5;
-    context.beginPath();
-    let open = false;
-    series.values.forEach((value, index) => {
-      if (value === null || value === undefined) {
-        open = false;
-        return;
-      }
-      if (drawing.at[index] - drawing.at[index - 1] > GAP_SECONDS) open = false;
-      const [x, y] = [this.x(drawing.at[index]), this.y(value)];
-      if (open) context.lineTo(x, y);
-      else {
-        context.moveTo(x, y);
-        context.lineTo(x + 0.5, y); // one value alone is a dot
-      }
-      open = true;
-    });
-    context.stroke();
+    for (const points of this.pieces(series)) {
+      context.beginPath();
+      context.moveTo(points[0][0], points[0][1]);
+      for (const [x, y] of points) context.lineTo(x, y);
+      if (points.length === 1) context.lineTo(points[0][0] + 0.5, points[0][1]); // one value alone is a dot
+      context.strokeStyle = context.fillStyle = this.colour(colour);
+      context.lineWidth = 1.5;
+      context.stroke();
+      if (!drawing.spark) continue;
+      context.lineTo(points[points.length - 1][0], this.height - PAD.bottom);
+      context.lineTo(points[0][0], this.height - PAD.bottom);
+      context.globalAlpha = 0.08;
+      context.fill();
+      context.globalAlpha = 1;
+    }
     if (drawing.series.length < 2) return;
     const lastKnown = [...series.values].reverse().find((value) => value !== null && value !== undefined);
     if (lastKnown === undefined || lastKnown === null) return;
@@ -157,6 +175,24 @@ class Plot {
     context.textAlign = "right";
     context.fillText(series.name, this.width - PAD.right - 2, this.y(lastKnown) < 20 ? this.y(lastKnown) + 14 : this.y(lastKnown) - 4);
     context.textAlign = "left";
+  }
+
+  /** The points of a series, in pieces between gaps. @param {Series} series */
+  pieces(series) {
+    const { at } = this.drawing;
+    /** @type {[number, number][][]} */
+    const pieces = [];
+    let open = false;
+    series.values.forEach((value, index) => {
+      if (value === null || value === undefined) {
+        open = false;
+        return;
+      }
+      if (!open || at[index] - at[index - 1] > GAP_SECONDS) pieces.push([]);
+      pieces[pieces.length - 1].push([this.x(at[index]), this.y(value)]);
+      open = true;
+    });
+    return pieces;
   }
 
   /** @param {number|null} at */

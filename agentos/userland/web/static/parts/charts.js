@@ -1,9 +1,10 @@
 // The charts of the kernel and of one agent: the last 15 minutes, or 5, or 1, of what the kernel has sampled.
 
 import { ask } from "../core/ask.js";
+import { kernel } from "../core/feed.js";
 import { html } from "../core/html.js";
 import { signal } from "../core/signals.js";
-import { bytes, clock, duration, number } from "./format.js";
+import { bytes, clock, duration, number, plural } from "./format.js";
 import { refused } from "./reply.js";
 
 /** @typedef {Record<string, any>} Row */
@@ -38,9 +39,18 @@ export function charts(agent, figures = agent === null ? OF_KERNEL : OF_AGENT) {
   const metrics = reply.metrics ?? {};
   const history = metrics.history;
   if (!history?.at?.length) return null;
-  const found = figures.map((figure) => draw(figure, metrics, history)).filter(Boolean);
+  const restarts = agent === null ? [] : restartsOf(agent);
+  const found = figures.map((figure) => draw(figure, metrics, history, restarts)).filter(Boolean);
   return html`<section aria-label="charts"><div class="heading"><h2 class="label">Last ${covered(history.at)}</h2>
-    <div class="windows" role="group" aria-label="window of the charts">${WINDOWS.map((one) => html`<button aria-pressed=${String(one === seconds)} @click=${() => shownSeconds.set(one)}>${one / 60} min</button>`)}</div></div><div class="charts">${found}</div></section>`;
+    <div class="windows" role="group" aria-label="window of the charts">${WINDOWS.map((one) => html`<button aria-pressed=${String(one === seconds)} @click=${() => shownSeconds.set(one)}>${one / 60} min</button>`)}</div></div><div class="charts">${found}</div>
+    ${restarts.some((at) => at >= history.at[0]) ? html`<p class="muted after"><span class="tick" aria-hidden="true"></span>${plural(restarts.filter((at) => at >= history.at[0]).length, "restart")} in this time</p>` : null}</section>`;
+}
+
+/** When lives of an agent began after its first, in seconds since the epoch. @param {number} agent @returns {number[]} */
+function restartsOf(agent) {
+  const reply = ask("GET_AUDIT_LOG", { agent_id: agent, category: "agents", limit: 200 }, 5);
+  const begun = (kernel.peek()?.since_ms ?? 0) / 1000; // an id is of one run of the kernel
+  return (reply?.entries ?? []).filter((/** @type {Row} */ entry) => entry.call === "AGENT_READY" && entry.at >= begun && !entry.about.startsWith("life 1,")).map((/** @type {Row} */ entry) => entry.at);
 }
 
 /** For how long there are samples, in words. @param {number[]} at */
@@ -49,8 +59,8 @@ function covered(at) {
   return seconds < 60 ? `${seconds}s` : duration(seconds * 1000);
 }
 
-/** @param {Figure} figure @param {Row} metrics @param {Row} history */
-function draw(figure, metrics, history) {
+/** @param {Figure} figure @param {Row} metrics @param {Row} history @param {number[]} restarts */
+function draw(figure, metrics, history, restarts) {
   const series = figure.keys.filter(([key]) => history[key]).map(([key, name]) => ({ name, values: history[key] }));
   if (!series.length) return null;
   const known = series[0].values.filter((/** @type {number|null} */ value) => value !== null);
@@ -63,7 +73,7 @@ function draw(figure, metrics, history) {
       return html`<tr><td class="muted">${new Date(at * 1000).toLocaleTimeString("en-GB")}</td><td class="number">${value === null ? "–" : figure.format(value)}</td></tr>`;
     })}</tbody></table></figure>`;
   }
-  return html`<figure><figcaption><span>${figure.title}</span><span>${last}</span></figcaption><os-chart .view=${{ at: history.at, series, limit, format: figure.format, label }}></os-chart></figure>`;
+  return html`<figure><figcaption><span>${figure.title}</span><span>${last}</span></figcaption><os-chart .view=${{ at: history.at, series, limit, restarts, spark: series.length === 1, format: figure.format, label }}></os-chart></figure>`;
 }
 
 /** @param {number} step 1: a longer window, -1: a shorter one */

@@ -2,7 +2,7 @@
 
 import { agents } from "../core/feed.js";
 import { html } from "../core/html.js";
-import { duration, exactTime, number, timeOfDay, visible } from "./format.js";
+import { bytes, duration, exactTime, number, timeOfDay, visible } from "./format.js";
 import { stateWord } from "./state.js";
 
 /** Repeat what other events say, or are what agents do all the time. */
@@ -24,6 +24,7 @@ export function eventLine(event) {
 
 /** The data without what the line says already. @param {Record<string, any>} data */
 export function describe(data) {
+  if (data.resource === "memory" && data.limit) return `memory ${bytes(data.used)} of ${bytes(data.limit)}`;
   return Object.entries(data)
     .filter(([key, value]) => !["name", "agent_id", "owner_id"].includes(key) && value !== null && value !== "" && value !== false)
     .map(([key, value]) => (key === "state" ? stateWord(value) : ["reason", "text"].includes(key) ? visible(value) : `${key} ${shown(key, value)}`))

@@ -89,6 +89,11 @@ export function visible(text) {
   );
 }
 
+/** The object of an entry of the audit log, with the beginning of digests only, and without a cost that isn't known. @param {string} about */
+export function readable(about) {
+  return visible(about).replace(", cost null", "").replace(/(sha256:[0-9a-f]{8})[0-9a-f]{56}/g, "$1…");
+}
+
 /** As visible(), but line breaks stay. @param {unknown} text */
 export function visibleLines(text) {
   return String(text ?? "").split("\n").map(visible).join("\n");

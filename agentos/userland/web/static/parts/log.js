@@ -2,13 +2,13 @@
 
 import { stream } from "../core/feed.js";
 import { html, keyed, render } from "../core/html.js";
+import { coloured, plain } from "./ansi.js";
 import { timeOfDay, visible } from "./format.js";
 
 const MAX_LINES = 2000;
 const TAIL = 200;
-const ANSI = /\u001b\[[0-9;?]*[ -/]*[@-~]/g;
 
-/** Properties, set together as `view`: name of an agent, or "kernel"; filter. */
+/** Properties, set together as `view`: name of an agent, or "kernel". */
 export class Log extends HTMLElement {
   name = "";
   filter = "";
@@ -31,14 +31,11 @@ export class Log extends HTMLElement {
     this.withdraw = null;
   }
 
-  /** @param {{name: string, filter?: string}} properties */
-  set view({ name, filter = "" }) {
+  /** @param {{name: string}} properties */
+  set view({ name }) {
     const changed = name !== this.name;
     this.name = name;
-    this.filter = filter;
-    if (!this.isConnected) return;
-    if (changed) this.open();
-    else this.draw();
+    if (changed && this.isConnected) this.open();
   }
 
   open() {
@@ -79,18 +76,19 @@ export class Log extends HTMLElement {
 
   show() {
     const wanted = this.filter.toLowerCase();
-    const shown = wanted ? this.lines.filter((line) => line.text.toLowerCase().includes(wanted)) : this.lines;
+    const shown = wanted ? this.lines.filter((line) => plain(line.text).toLowerCase().includes(wanted)) : this.lines;
     render(html`<div class="log" tabindex="0" role="log" aria-label=${`output of ${this.name}`}>
         ${this.missed ? html`<p class="line muted"><span></span><span>${this.missed} lines were left out: more was written than is kept in memory</span></p>` : null}
         ${this.error ? html`<p class="line error"><span></span><span>${visible(this.error)}</span></p>` : null}
         ${!shown.length && !this.error ? html`<p class="empty">${wanted ? "no line contains that" : "no output yet"}</p>` : null}
-        ${shown.slice(-600).map((line) => keyed(line.id, html`<div class=${`line ${line.stream === "stderr" ? "error" : line.stream}`}><span class="at">${timeOfDay(line.at)}</span><span>${visible(line.text.replace(ANSI, ""))}</span></div>`))}
+        ${shown.slice(-600).map((line) => keyed(line.id, html`<div class=${`line ${line.stream === "stderr" ? "error" : line.stream}`}><span class="at">${timeOfDay(line.at)}</span><span>${coloured(line.text)}</span></div>`))}
       </div>
       <div class="below">
+        <input class="wide-input" aria-label="search in the output" placeholder="search" .value=${this.filter} @input=${(/** @type {any} */ event) => { this.filter = event.target.value; this.draw(); }}>
         <button aria-pressed=${this.following ? "true" : "false"} @click=${this.toggle}>follow</button>
         ${this.unseen ? html`<button @click=${this.toggle}>${this.unseen} new</button>` : null}
-        <span class="muted">${shown.length > 600 ? "the last 600 lines; `agentos logs` has all" : ""}</span>
-      </div>`, this);
+      </div>
+      ${shown.length > 600 ? html`<p class="muted">the last 600 lines; <code>agentos logs</code> has all</p>` : null}`, this);
     const box = this.querySelector(".log");
     if (box && this.following) box.scrollTop = box.scrollHeight;
   }

@@ -6,6 +6,7 @@ import { signal } from "../core/signals.js";
 import { cores } from "./cpu.js";
 import { bytes, cutMiddle, number, plural, timeOfDay, visible } from "./format.js";
 import { fresh } from "./fresh.js";
+import { memoryLimit } from "./limits.js";
 import { bar, stateColour, stateTag, stateWord } from "./state.js";
 
 /** @typedef {Record<string, any>} Row */
@@ -74,11 +75,12 @@ export function agentRow(line, height, time, mark) {
   const { node, agent } = line;
   const row = agent ?? node;
   const used = agent?.running ? cores(agent) : null;
+  const limit = agent?.running ? memoryLimit(agent) : null;
   return html`<span class="first">${guides(line, height)}<span class="cut" title=${visible(node.name)}>${visible(cutMiddle(node.name, 48))}</span>${mark}</span>
     <span class=${fresh(`tree ${node.id} state`, row.state)}>${stateTag(row.state)}</span>
     <span class="muted number">${time}</span>
-    <span class="use" title="cpu, of one core">${bar(used, 1)}<span class="muted">${number(used, 2)}</span></span>
-    <span class="muted number">${bytes(agent?.memory_bytes)}</span>
+    <span class="use" title="cpu, of one core">${agent?.running ? bar(used, 1) : null}<span class="muted">${number(used, 2)}</span></span>
+    <span class="use" title=${limit ? `memory, of ${bytes(limit)}` : "memory, no limit known"}>${agent?.running ? bar(agent.memory_bytes, limit) : null}<span class="muted">${bytes(agent?.memory_bytes)}</span></span>
     <span class=${`muted cut ${fresh(`tree ${node.id} restarts`, row.restarts)}`}>${row.restarts ? plural(row.restarts, "restart") : ""}</span>
     <span class="cut muted">${agent && row.state !== "running" ? visible(agent.end ?? "") : ""}</span>`;
 }

@@ -1,0 +1,204 @@
+"""What a person finds out and does on the dashboard's pages, in a real browser against a real kernel."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentos.userland.cli.kernel import quote_ended
+from tests.support.kernel import Kernel, running, until
+from tests.web.chromium import Open, browser, find_chromium, log_in, pages
+
+REVIEWER = Path(__file__).parents[2] / "demos" / "dashboard" / "reviewer.py"
+CONFIGURATION = f"""[dashboard]
+listen = "127.0.0.1:0"
+[llm]
+provider = "offline"
+offline = {{ base = "300ms" }}
+[permissions.worker]
+level = "sandboxed"
+ask = {{ commands = ["git push *"] }}
+[[supervisor.children]]
+name = "steady"
+command = ["sleep", "1000"]
+permissions = "worker"
+[[supervisor.children]]
+name = "hopeless"
+command = ["sh", "-c", "echo 'column orders.total is missing' >&2; exit 2"]
+max_restarts = 0
+on_give_up = "fail"
+[[supervisor.children]]
+name = "unstable"
+command = ["sh", "-c", "sleep 4; exit 1"]
+max_restarts = "unlimited"
+[[supervisor.children]]
+name = "reviewer-1"
+script = "{REVIEWER}"
+[[supervisor.children]]
+name = "reviewer-2"
+script = "{REVIEWER}"
+"""
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Iterator[Kernel]:
+    find_chromium()
+    with running(CONFIGURATION) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with browser() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def context(chromium: Any, kernel: Kernel) -> Any:
+    return log_in(chromium, kernel)
+
+
+@pytest.fixture
+def open_page(kernel: Kernel, context: Any) -> Iterator[Open]:
+    with pages(context, kernel) as show:
+        yield show
+
+
+def test_a_failed_agent_is_quoted_and_its_time_is_known(open_page: Open, kernel: Kernel) -> None:
+    item = open_page("overview").locator(".attention li", has_text="hopeless")
+
+    item.get_by_text("column orders.total is missing").wait_for()
+    item.get_by_text(re.compile(r"failed \d+(m \d+)?s")).wait_for()
+    with kernel.client() as client:
+        assert quote_ended(client, client.status()["attention"])["hopeless"] == "column orders.total is missing"
+
+
+def test_an_agent_in_the_tree_has_a_bar_of_its_memory(open_page: Open) -> None:
+    row = open_page("tree").get_by_role("treeitem", name="reviewer-1")
+
+    row.get_by_title(re.compile("memory, of [0-9]+M")).locator(".bar i").wait_for(state="attached")
+
+
+def test_a_command_runs_beside_an_agent_and_its_output_is_shown(open_page: Open) -> None:
+    page = open_page("agents?agent=steady&tab=exec")
+
+    page.get_by_label("command").fill("echo '<i>out</i>'; echo err >&2; printf '\\033[31mred\\033[0m'; exit 4")
+    page.keyboard.press("Enter")
+    page.get_by_text("exit status 4").wait_for()
+    output = page.get_by_label("output")
+    assert "<i>out</i>" in output.inner_text()
+    assert output.locator(".warn", has_text="err").count() == 1
+    assert output.locator(".bad").inner_text() == "red"
+
+
+def test_a_command_is_stopped(open_page: Open, kernel: Kernel) -> None:
+    page = open_page("agents?agent=steady&tab=exec")
+
+    page.get_by_label("command").fill("echo begun; sleep 987")
+    page.keyboard.press("Enter")
+    page.get_by_label("output").get_by_text("begun").wait_for()
+    page.locator(".below").get_by_role("button", name="stop").click()
+    page.locator(".below").get_by_text("stopped").wait_for()
+    with kernel.client() as client:
+        # The line, bash and sleep: all of them end with the call.
+        until(lambda: client.inspect("steady")["usage"]["pids"] <= 2, "the command has ended")
+
+
+def test_rules_are_changed_after_their_difference_was_shown(open_page: Open, kernel: Kernel) -> None:
+    page = open_page("agents?agent=steady&tab=rights")
+
+    page.get_by_role("button", name="change…").click()
+    form = page.get_by_role("region", name="change the rules")
+    form.get_by_label("pattern").fill("notes.md")
+    form.get_by_role("button", name="add").click()
+    form.get_by_text("+ allow read notes.md").wait_for()
+    form.get_by_role("button", name="set the rules").click()
+    form.get_by_role("alert").get_by_text("notes.md").wait_for()  # the kernel's own error
+    form.get_by_role("button", name="remove allow read notes.md").click()
+    form.get_by_role("button", name="remove ask commands git push *").click()
+    form.get_by_label("pattern").fill("/data/**")
+    form.get_by_role("button", name="add").click()
+    form.get_by_text("- ask commands git push *").wait_for()
+    page.get_by_text('allow = { read = ["/data/**"] }').wait_for()
+    form.get_by_role("button", name="set the rules").click()
+    page.get_by_role("row", name="allow read /data/**").wait_for()
+    with kernel.client() as client:
+        held = client.get_permissions(client.inspect("steady")["id"])["permissions"]
+    assert held["allow"] == {"read": ["/data/**"]}
+    assert "ask" not in held
+
+
+def test_the_host_is_examined_and_the_audit_log_verified_in_child_processes(open_page: Open, kernel: Kernel) -> None:
+    page = open_page("system")
+
+    page.get_by_role("button", name="verify all of it").click()
+    page.get_by_text(re.compile("^sound: ")).wait_for()
+    page.get_by_role("button", name="examine this host").click()
+    page.get_by_text("facts about the host").wait_for(timeout=60_000)
+    page.get_by_text("facts about the host").click()
+    page.locator("dd", has_text="Linux").wait_for()
+    with kernel.client() as client:
+        made = client.get_audit_log(category="commands", limit=100)["entries"]
+    callers = {one["name"].split(":")[0] for one in made if "doctor" in one["about"] or "verify" in one["about"]}
+    assert callers == {"web"}
+
+
+def test_what_a_reload_changes_is_shown_before(open_page: Open, kernel: Kernel) -> None:
+    file = kernel.place / "agentos.toml"
+    text = file.read_text()
+    page = open_page("system")
+    try:
+        file.write_text(text + '[[supervisor.children]]\nname = "late"\ncommand = ["sleep", "1000"]\n')
+
+        page.get_by_role("button", name="show what a reload changes").click()
+        page.locator(".diff .add", has_text="+ late added").wait_for()
+        page.get_by_text("the file as it is now").click()
+        page.locator("pre.copied", has_text='name = "late"').wait_for()
+        page.get_by_role("button", name="reload", exact=True).click()
+        page.get_by_text("reloaded").wait_for()
+        with kernel.client() as client:
+            assert client.inspect("late")["name"] == "late"
+    finally:
+        file.write_text(text)
+        with kernel.client() as client:
+            client.reload()
+
+
+def test_a_trace_splits_waiting_from_the_model(open_page: Open) -> None:
+    page = open_page("trace?of=reviewer-1")
+
+    page.get_by_text("waiting in the line").wait_for()
+    page.locator(".track i.waiting + i.model").first.wait_for()
+    row = page.locator(".waterfall .row", has=page.locator("i.model")).first
+    assert "cost null" not in row.inner_text()
+    row.get_by_role("button", name="THINK").click()
+    page.get_by_role("heading", name="answer").wait_for()
+
+
+def test_restarts_are_counted_below_the_charts(open_page: Open) -> None:
+    open_page("agents?agent=unstable").get_by_text(re.compile("[0-9]+ restarts? in this time")).wait_for(timeout=60_000)
+
+
+def test_a_viewer_is_told_why_it_may_not(chromium: Any, kernel: Kernel) -> None:
+    viewer = log_in(chromium, kernel, "readonly")
+    with pages(viewer, kernel) as show:
+        page = show("system")
+        button = page.get_by_role("button", name="examine this host")
+        button.wait_for()
+        assert button.is_disabled()
+        assert "read-only" in str(button.get_attribute("title"))
+        assert page.evaluate("import('/static/core/feed.js').then((feed) => Object.keys(feed.commands.peek()))") == []
+
+
+def test_a_session_is_revoked_from_another_browser(chromium: Any, kernel: Kernel, open_page: Open) -> None:
+    other = log_in(chromium, kernel)
+    with pages(other, kernel) as show:
+        lost = show("overview")
+        page = open_page("system")
+        page.get_by_role("row", name="this one").wait_for()
+        page.locator("tr:not(:has-text('this one'))", has_text="operator").first.get_by_text("revoke").click()
+        lost.get_by_text("This browser is logged out").wait_for()

@@ -29,10 +29,12 @@ from .request_body import MAX_INLINE_BYTES
 from .socket_writer import LARGE_REPLY_BYTES, SocketWriter
 from .table import Later
 
-READ_SIZE = 64 << 10  # bytes per recv(); bodies up to this size are not reserved in the allowance
+READ_SIZE = (
+    64 << 10
+)  # bytes that all connections of a caller read at once; such bodies aren't reserved in the allowance
 READ_SIZE_SMALL = 4 << 10  # bytes; nearly always enough, and a buffer of READ_SIZE costs more than the recv() itself
 READ_SIZE_LARGE = 256 << 10
-TURN_SECONDS = 0.005  # seconds one connection may answer before other tasks run
+TURN_SECONDS = 0.005  # seconds that all connections of a caller may answer, each its share, before other tasks run
 LINGER_SECONDS = 5.0  # seconds to keep offering finished replies to a peer that has stopped sending
 
 _pack = HEADER.pack
@@ -242,7 +244,7 @@ class Connection:
             await trio.lowlevel.checkpoint()
         else:
             await self._writer.flush()
-        self._turn_ends = perf_counter() + TURN_SECONDS
+        self._turn_ends = perf_counter() + TURN_SECONDS / self.caller.allowance.sharers
 
     async def _receive(self) -> bool:
         """Read requests, and answer them, until one is left for this task; False when the peer has stopped sending."""
@@ -277,9 +279,10 @@ class Connection:
                 data = self._socket.recv(READ_SIZE_LARGE)
             else:
                 data = self._socket.recv(READ_SIZE_SMALL)
-                if len(data) == READ_SIZE_SMALL:
+                more = READ_SIZE // self.caller.allowance.sharers - READ_SIZE_SMALL
+                if len(data) == READ_SIZE_SMALL and more > 0:
                     with contextlib.suppress(BlockingIOError):
-                        data += self._socket.recv(READ_SIZE - READ_SIZE_SMALL)
+                        data += self._socket.recv(more)
         except BlockingIOError:
             return None
         except OSError:
@@ -288,7 +291,7 @@ class Connection:
             return False
         self._requests += self._frames.take(data)
         self.caller.activity.at = now = perf_counter()
-        self._turn_ends = now + TURN_SECONDS
+        self._turn_ends = now + TURN_SECONDS / self.caller.allowance.sharers
         request = None if self._deferred.asked else self._answer_at_once()
         if request is not None:
             self._requests.appendleft(request)

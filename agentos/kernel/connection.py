@@ -29,11 +29,10 @@ from .request_body import MAX_INLINE_BYTES
 from .socket_writer import LARGE_REPLY_BYTES, SocketWriter
 from .table import Later
 
-READ_SIZE = (
-    64 << 10
-)  # bytes that all connections of a caller read at once; such bodies aren't reserved in the allowance
+READ_SIZE = 64 << 10  # bytes that a caller's connections read at once, each its share; such bodies aren't reserved
 READ_SIZE_SMALL = 4 << 10  # bytes; nearly always enough, and a buffer of READ_SIZE costs more than the recv() itself
 READ_SIZE_LARGE = 256 << 10
+MAX_LONG_READERS = READ_SIZE // READ_SIZE_SMALL
 TURN_SECONDS = 0.005  # seconds that all connections of a caller may answer, each its share, before other tasks run
 LINGER_SECONDS = 5.0  # seconds to keep offering finished replies to a peer that has stopped sending
 
@@ -279,10 +278,9 @@ class Connection:
                 data = self._socket.recv(READ_SIZE_LARGE)
             else:
                 data = self._socket.recv(READ_SIZE_SMALL)
-                more = READ_SIZE // self.caller.allowance.sharers - READ_SIZE_SMALL
-                if len(data) == READ_SIZE_SMALL and more > 0:
+                if len(data) == READ_SIZE_SMALL and (sharers := self.caller.allowance.sharers) < MAX_LONG_READERS:
                     with contextlib.suppress(BlockingIOError):
-                        data += self._socket.recv(more)
+                        data += self._socket.recv(READ_SIZE // sharers - READ_SIZE_SMALL)
         except BlockingIOError:
             return None
         except OSError:

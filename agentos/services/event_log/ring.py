@@ -132,7 +132,8 @@ class EventLog:
         for caller in draft.agent_ids:
             above += self.above(caller)
         below = None if not draft.emitted else draft.parties[0] if draft.parties else source
-        share = (source, *self.above(source))[-1], source
+        charged = source if draft.charged_to is None else draft.charged_to
+        share = (charged, *self.above(charged))[-1], charged
         record = number(draft, self.next, self.boot, above, below, share)
         self.next += 1
         self._append(record)

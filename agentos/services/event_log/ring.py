@@ -109,6 +109,8 @@ class EventLog:
         self.max_records, self.chunk = MAX_RECORDS, CHUNK
         self._turn = trio.Lock()  # of readers that examine many records
         self._rules_changed = False
+        if self._size > self.max_records:
+            self._drop(self._size - self.max_records)
 
     def list_from(self, place: int, limit: int) -> Sequence[Record]:
         """The records from a place on that are kept."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.speed.caller import HEADER, MAGIC
 from tests.speed.place import Numbers, Place
 from tests.speed.proc import memory
-from tests.speed.processes import MeasurementError, Server, allow_open_files, pinned
+from tests.speed.processes import MeasurementError, Server, allow_open_files, finish, pinned
 from tests.speed.results import Figure, Result, Row
 
 SUBSCRIBE, EMIT, HELLO = 0x60, 0x63, 0xFE
@@ -42,7 +42,7 @@ def events(place: Place) -> list[Result]:
             idle.append((emitted - without) * 100)
             with _subscribers(place, kernel, seconds + 1, STREAMED, IDLE) as running:
                 beside.append(_ask(place, kernel, seconds))
-                _finish(running)
+                finish(running)
         stopped = [_memory_of_stopped(kernel) for _ in range(3)]
     ratio = Figure.of([a / b for a, b in zip(beside, alone, strict=True)])
     return [
@@ -60,7 +60,7 @@ def _ask(place: Place, kernel: Server, seconds: float) -> float:
 
 def _cpu_share(place: Place, kernel: Server, seconds: float, streamed: int, idle: int) -> float:
     with _subscribers(place, kernel, seconds, streamed, idle) as running:
-        return _finish(running)["cpu"]
+        return finish(running)["cpu"]
 
 
 @contextlib.contextmanager
@@ -79,14 +79,6 @@ def _subscribers(
     finally:
         running.kill()
         running.wait()
-
-
-def _finish(running: "subprocess.Popen[str]") -> Numbers:
-    out, _ = running.communicate(timeout=60)
-    if running.returncode != 0:
-        raise MeasurementError("the subscribers have failed")
-    numbers: Numbers = json.loads(out)
-    return numbers
 
 
 def _memory_of_stopped(kernel: Server) -> float:

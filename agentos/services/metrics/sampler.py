@@ -30,7 +30,7 @@ from .schedule import Schedule
 log = logging.getLogger(__name__)
 
 DISK_ROUNDS = 3  # between two readings of the sizes of workspaces
-MAX_ENDED = 100  # ended agents whose last figures are kept
+MAX_ENDED = 100  # ended agents with last figures
 AGENT_COLUMNS: Final[Mapping[str, Literal["d", "f"]]] = {"cpu": "f", "memory_bytes": "d", "pids": "f"}
 KERNEL_COLUMNS: Final[Mapping[str, Literal["d", "f"]]] = {
     "cpu": "f",

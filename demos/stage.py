@@ -24,6 +24,7 @@ from attrs import frozen
 from agentos.sandbox.report.doctor import kernel_cgroup
 from agentos_sdk import AgentOSClient, AgentOSError
 
+PATIENCE = 60.0  # seconds that what a demo promises may take
 WIDTH = 96  # columns that a narrated line may take
 START_TIMEOUT, STOP_TIMEOUT = 120.0, 120.0  # seconds a kernel may take to be ready, and to have stopped every agent
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -64,6 +65,19 @@ def check(fact: bool, promise: str) -> None:
     """End the demo with exit status 1 and this promise in the error if ``fact`` is false."""
     if not fact:
         raise DemoError(f"this demo promises that {promise}, which was false")
+
+
+def until(condition: Callable[[], object], promise: str) -> None:
+    """Wait until the condition holds; :class:`DemoError` if it takes too long."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        check(time.monotonic() < deadline, promise)
+        time.sleep(0.05)
+
+
+def said(client: AgentOSClient, name: str) -> list[str]:
+    """What an agent has printed."""
+    return [line["text"] for line in client.logs(name)["lines"] if line["stream"] == "stdout"]
 
 
 class PrintingClient:

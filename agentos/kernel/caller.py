@@ -28,13 +28,21 @@ class Allowance:
 
     ``requests`` counts the bytes of requests that are arriving or being answered, ``replies`` those of replies that the
     peer hasn't read. Nothing is refused above a limit: the caller's connections are not read until there is room again.
+
+    ``sharers`` is how many connections share what one caller may read and answer before others: at least 1.
     """
 
     connections: int = 0
+    sharers: int = 1
     calls: int = 0
     requests: int = 0
     replies: int = 0
     _waiting: trio.lowlevel.ParkingLot | None = None
+
+    def add_connections(self, more: int) -> None:
+        """Count so many connections more, or fewer."""
+        self.connections += more
+        self.sharers = max(1, self.connections)
 
     @property
     def has_room(self) -> bool:

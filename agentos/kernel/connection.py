@@ -29,10 +29,11 @@ from .request_body import MAX_INLINE_BYTES
 from .socket_writer import LARGE_REPLY_BYTES, SocketWriter
 from .table import Later
 
-READ_SIZE = 64 << 10  # bytes per recv(); bodies up to this size are not reserved in the allowance
+READ_SIZE = 64 << 10  # bytes that a caller's connections read at once, each its share; such bodies aren't reserved
 READ_SIZE_SMALL = 4 << 10  # bytes; nearly always enough, and a buffer of READ_SIZE costs more than the recv() itself
 READ_SIZE_LARGE = 256 << 10
-TURN_SECONDS = 0.005  # seconds one connection may answer before other tasks run
+MAX_LONG_READERS = READ_SIZE // READ_SIZE_SMALL
+TURN_SECONDS = 0.005  # seconds that all connections of a caller may answer, each its share, before other tasks run
 LINGER_SECONDS = 5.0  # seconds to keep offering finished replies to a peer that has stopped sending
 
 _pack = HEADER.pack
@@ -242,7 +243,7 @@ class Connection:
             await trio.lowlevel.checkpoint()
         else:
             await self._writer.flush()
-        self._turn_ends = perf_counter() + TURN_SECONDS
+        self._turn_ends = perf_counter() + TURN_SECONDS / self.caller.allowance.sharers
 
     async def _receive(self) -> bool:
         """Read requests, and answer them, until one is left for this task; False when the peer has stopped sending."""
@@ -277,9 +278,9 @@ class Connection:
                 data = self._socket.recv(READ_SIZE_LARGE)
             else:
                 data = self._socket.recv(READ_SIZE_SMALL)
-                if len(data) == READ_SIZE_SMALL:
+                if len(data) == READ_SIZE_SMALL and (sharers := self.caller.allowance.sharers) < MAX_LONG_READERS:
                     with contextlib.suppress(BlockingIOError):
-                        data += self._socket.recv(READ_SIZE - READ_SIZE_SMALL)
+                        data += self._socket.recv(READ_SIZE // sharers - READ_SIZE_SMALL)
         except BlockingIOError:
             return None
         except OSError:
@@ -288,7 +289,7 @@ class Connection:
             return False
         self._requests += self._frames.take(data)
         self.caller.activity.at = now = perf_counter()
-        self._turn_ends = now + TURN_SECONDS
+        self._turn_ends = now + TURN_SECONDS / self.caller.allowance.sharers
         request = None if self._deferred.asked else self._answer_at_once()
         if request is not None:
             self._requests.appendleft(request)

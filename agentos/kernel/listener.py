@@ -179,14 +179,14 @@ async def serve_connection(
         if full is not None:
             refuse(sock, Busy(full))
             return
-        caller.allowance.connections += 1
+        caller.allowance.add_connections(1)
         limit.connections += 1
         try:
             await Connection(sock, caller, poller).serve()
         except Exception as bug:
             internal(bug, f"a connection of {caller.name}, which it ended")
         finally:
-            caller.allowance.connections -= 1
+            caller.allowance.add_connections(-1)
             limit.connections -= 1
     finally:
         dismiss(caller)

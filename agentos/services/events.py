@@ -139,7 +139,8 @@ class StateChanged(Struct, frozen=True):
     """A key was stored, or ``deleted``: by DELETE, or because it has expired. It has no value; the change is on disk.
 
     ``version`` is the stored or deleted value's. ``owner_id`` is a private key's owner, None for a global key or if the
-    owner isn't connected any more.
+    owner isn't connected any more. ``charged_to`` is the caller that changed a global key, None if it isn't connected
+    or is the operator; readers don't get it.
     """
 
     scope: Literal["session", "agent", "global"]
@@ -147,6 +148,7 @@ class StateChanged(Struct, frozen=True):
     version: int
     owner_id: int | None
     deleted: bool
+    charged_to: int | None = None
 
 
 class SyscallBlocked(CallerEvent, frozen=True):

@@ -32,7 +32,7 @@ MAX_FRAME_BYTES = 20 << 10  # … in one CHUNK frame: what a reader that stops h
 FRAME_SECONDS = 0.05  # between two CHUNK frames of a stream
 MAX_DATA_BYTES = 16 << 10  # of an emitted event
 EMITS_PER_SECOND, EMIT_BURST = 100.0, 500.0  # of an agent with its descendants, or of a guest
-MAX_RATES = 4096  # families whose rates are remembered
+MAX_RATES = 4096  # families with a remembered rate
 NOTHING = Start(0)
 
 

@@ -61,7 +61,8 @@ class MetricsCalls:
             await self.sampler.refresh([agent.id])
             (found,) = await self.measure([agent], with_pss=True)
             if request.history is not None:
-                found = evolve(found, history=self.sampler.history(agent.id, request.history))
+                past = self.sampler.history(agent.id, request.history)
+                found = evolve(found, history=past)  # type: ignore[misc]  # a record is an attrs class
             return calls.AgentMetricsReply(metrics=found)
 
         yield Prepared((Right("metrics_agent", agent=agent.id),), act)

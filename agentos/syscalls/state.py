@@ -76,7 +76,8 @@ class StateCalls:
 
         async def act(call: Call) -> calls.Deleted:
             space = self.spaces.of(caller)[scope]
-            deleted = await self.spaces.state.delete(space, request.key, request.if_version)
+            account = self.spaces.account(caller)
+            deleted = await self.spaces.state.delete(space, request.key, request.if_version, account)
             return calls.Deleted(deleted=deleted, scope=scope if deleted else None)
 
         yield prepare("delete", request.key, scope, act)

@@ -1,5 +1,6 @@
 """Metrics in Prometheus' text format and in OpenMetrics."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from attrs import define
@@ -72,7 +73,7 @@ class SnapshotCollector(Collector):
         info.add_metric([snapshot.version], 1)
         yield info
         yield from collect_kernel(snapshot.kernel)
-        yield from collect_agents(snapshot.live)
+        yield from collect_agents(snapshot.agents, snapshot.failed)
         yield collect_calls(snapshot.counts)
         yield from collect_models(snapshot.counts)
 
@@ -95,14 +96,15 @@ def collect_kernel(kernel: KernelFigures) -> Iterator[Metric]:
     yield waiting
 
 
-def collect_agents(live: Sequence[AgentFigures]) -> Iterator[Metric]:
-    states = GaugeMetricFamily("agentos_agents", "Agents that haven't ended for good, by state", labels=["state"])
-    for state in sorted({one.status for one in live}):
-        states.add_metric([state], sum(one.status == state for one in live))
+def collect_agents(agents: Sequence[AgentFigures], failed: int) -> Iterator[Metric]:
+    text = "Agents that haven't ended for good or were given up (failed), by state"
+    states = GaugeMetricFamily("agentos_agents", text, labels=["state"])
+    for state, count in sorted({**Counter(one.status for one in agents), "failed": failed}.items()):
+        states.add_metric([state], count)
     yield states
     for name, text, unit, grows, value in OF_AGENTS:
         metric = make_metric(name, text, unit, grows, ["agent"])
-        for one in live:
+        for one in agents:
             if (found := value(one)) is not None:
                 metric.add_metric([one.name], found)
         yield metric

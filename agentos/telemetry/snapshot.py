@@ -8,12 +8,15 @@ from msgspec import Struct
 
 from agentos import __version__
 from agentos.access.callers import Callers
+from agentos.agents.lifecycle import State
 from agentos.agents.registry import Registry
 from agentos.kernel.call_counts import CallCounts
 from agentos.llm.line import Line
 from agentos.llm.model_counts import ModelUse
 from agentos.services.metrics.figures import AgentFigures, KernelFigures
 from agentos.services.metrics.sampler import Sampler
+
+FAILED = State.FAILED
 
 
 class NamedCounts(Struct, frozen=True):
@@ -25,11 +28,15 @@ class NamedCounts(Struct, frozen=True):
 
 
 class Snapshot(Struct, frozen=True):
-    """``live`` are the agents that haven't ended for good; counts are also those of the 100 that ended last."""
+    """``agents`` are those that haven't ended for good, and of the 100 that ended last those that were given up.
+
+    ``failed`` is the number of all that were given up, counts are also those of the 100 that ended last.
+    """
 
     version: str
     kernel: KernelFigures
-    live: Sequence[AgentFigures]
+    agents: Sequence[AgentFigures]
+    failed: int
     counts: Sequence[NamedCounts]
 
 
@@ -45,7 +52,11 @@ class Source:
     def take(self) -> Snapshot:
         """A copy of the present figures and counts."""
         live = self.sampler.live()
-        return Snapshot(__version__, self.sampler.kernel(), live, [*self._counts(live)])
+        names = {one.name for one in live}
+        given_up = {one.name: one for one in self.sampler.last_of_ended() if one.status == FAILED}
+        agents = [*live, *(one for name, one in given_up.items() if name not in names)]
+        failed = {agent.name for agent in self.registry if agent.state == FAILED} - names
+        return Snapshot(__version__, self.sampler.kernel(), agents, len(failed), [*self._counts(live)])
 
     def _counts(self, live: Sequence[AgentFigures]) -> Iterator[NamedCounts]:
         yield self._name("operator", self.callers.operator_counts)

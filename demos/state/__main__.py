@@ -4,31 +4,17 @@ import os
 import shutil
 import signal
 import tempfile
-import time
-from collections.abc import Callable
 
 from agentos_sdk import AgentOSClient
 from demos import stage
 
 CONFIG = stage.HERE / "state" / "agentos.toml"
 TITLE = "State: a counter that is killed, a kernel that is killed, and a till with two clerks"
-PATIENCE = 60.0  # seconds
-
-
-def until(condition: Callable[[], object], promise: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        stage.check(time.monotonic() < deadline, promise)
-        time.sleep(0.05)
-
-
-def said(client: AgentOSClient, name: str) -> list[str]:
-    return [line["text"] for line in client.logs(name)["lines"] if line["stream"] == "stdout"]
 
 
 def begins(client: AgentOSClient) -> list[str]:
     """The first line of each life of the counter."""
-    return [line for line in said(client, "counter") if line.startswith("going on after ")]
+    return [line for line in stage.said(client, "counter") if line.startswith("going on after ")]
 
 
 def counted(client: AgentOSClient) -> int:
@@ -38,11 +24,11 @@ def counted(client: AgentOSClient) -> int:
 
 def show_crash(client: AgentOSClient) -> int:
     stage.heading("A counter keeps its count in the kernel; it is killed")
-    until(lambda: "stored 10" in said(client, "counter"), "the counter counts")
+    stage.until(lambda: "stored 10" in stage.said(client, "counter"), "the counter counts")
     pid = next(agent["pid"] for agent in client.list_agents() if agent["name"] == "counter")
     os.kill(pid, signal.SIGKILL)
     stage.say(f"kill -9 {pid}")
-    until(lambda: len(begins(client)) > 1, "the counter is restarted")
+    stage.until(lambda: len(begins(client)) > 1, "the counter is restarted")
     reached = counted(client)
     stage.say(f"    counter | {begins(client)[-1]}")
     stage.check(reached >= 10, "the counter goes on where it was")
@@ -52,8 +38,8 @@ def show_crash(client: AgentOSClient) -> int:
 def show_till(client: AgentOSClient) -> None:
     stage.heading("Two clerks put 100 coins each into one till, at the same time")
     for name in ("anna", "bert"):
-        until(lambda: said(client, name), "each clerk is done")  # noqa: B023
-        stage.say(f"    {name} | {said(client, name)[-1]}")
+        stage.until(lambda: stage.said(client, name), "each clerk is done")  # noqa: B023
+        stage.say(f"    {name} | {stage.said(client, name)[-1]}")
     till = client.state["till"]
     stage.say(f"In the till are {till} coins.")
     stage.check(till == 200, "no coin is lost")
@@ -74,7 +60,7 @@ def demo() -> None:
             running.process.wait()
             stage.say(f"kill -9 {running.process.pid}")
         with stage.kernel(CONFIG, state_of=directory) as running, AgentOSClient(running.socket) as client:
-            until(lambda: begins(client), "the counter begins again")
+            stage.until(lambda: begins(client), "the counter begins again")
             stage.say(f"    counter | {begins(client)[-1]}")
             stage.check(counted(client) >= reached, "the count outlives the kernel")
             stage.check(client.state["till"] >= 200, "the till outlives the kernel")

@@ -2,34 +2,23 @@
 
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 
 from agentos_sdk import AgentOSClient
 from demos import stage
 
 CONFIG = stage.HERE / "watch" / "agentos.toml"
 TITLE = "Events: a worker that fails twice, and an agent and a person that watch it"
-PATIENCE = 60.0  # seconds
-
-
-def until(condition: Callable[[], object], promise: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        stage.check(time.monotonic() < deadline, promise)
-        time.sleep(0.05)
-
-
-def said(client: AgentOSClient) -> list[str]:
-    return [line["text"] for line in client.logs("watcher")["lines"] if line["stream"] == "stdout"]
 
 
 def show_watcher(client: AgentOSClient) -> None:
     stage.heading("An agent watches: a rule lets it see what concerns the worker")
-    until(lambda: "the worker was refused READ" in said(client), "the watcher is told what happens to the worker")
-    for line in said(client):
+    stage.until(
+        lambda: "the worker was refused READ" in stage.said(client, "watcher"),
+        "the watcher is told what happens to the worker",
+    )
+    for line in stage.said(client, "watcher"):
         stage.say(f"    watcher | {line}")
-    told = said(client)
+    told = stage.said(client, "watcher")
     stage.check(told.count("the worker has ended: exit status 1") == 2, "it is told of both failures")
     stage.check(
         [line for line in told if "step" in line] == [f"the worker has done step {n}" for n in (1, 2, 3)], "in order"
@@ -49,7 +38,7 @@ def show_person(socket: str) -> None:
 def show_program(client: AgentOSClient) -> None:
     stage.heading("A program polls: it was away, and goes on after the last event that it has read")
     client.subscribe(["STATE_CHANGED"], prefix="plan", since=0)
-    first = client.poll_events(max_events=1, timeout=PATIENCE)["events"][0]
+    first = client.poll_events(max_events=1, timeout=stage.PATIENCE)["events"][0]
     stage.say(f"seq {first['seq']}: {first['data']}")
     rest = client.poll_events(since=first["seq"])["events"]
     for event in rest:

@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.speed.caller import HEADER, MAGIC
 from tests.speed.place import Numbers, Place
 from tests.speed.proc import cpu_seconds, memory
-from tests.speed.processes import MeasurementError, Server, allow_open_files, elsewhere
+from tests.speed.processes import MeasurementError, Server, allow_open_files, elsewhere, finish
 from tests.speed.results import Figure, Result, Row
 
 SUBSCRIBE, EMIT, HELLO = 0x60, 0x63, 0xFE
@@ -41,7 +41,7 @@ def events(place: Place) -> list[Result]:
             idle.append((emitted - without) * 100)
             with _subscribers(place, kernel, seconds + 1, STREAMED, IDLE) as running:
                 beside.append(_ask(place, kernel, seconds))
-                _finish(running)
+                finish(running)
         stopped = [_memory_of_stopped(kernel) for _ in range(3)]
     ratio = Figure.of([a / b for a, b in zip(beside, alone, strict=True)])
     return [
@@ -59,7 +59,7 @@ def _ask(place: Place, kernel: Server, seconds: float) -> float:
 
 def _cpu_share(place: Place, kernel: Server, seconds: float, streamed: int, idle: int) -> float:
     with _subscribers(place, kernel, seconds, streamed, idle) as running:
-        return _finish(running)["cpu"]
+        return finish(running)["cpu"]
 
 
 @contextlib.contextmanager
@@ -81,14 +81,6 @@ def _subscribers(
     finally:
         running.kill()
         running.wait()
-
-
-def _finish(running: "subprocess.Popen[str]") -> Numbers:
-    out, _ = running.communicate(timeout=60)
-    if running.returncode != 0:
-        raise MeasurementError("the subscribers have failed")
-    numbers: Numbers = json.loads(out)
-    return numbers
 
 
 def _memory_of_stopped(kernel: Server) -> float:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.speed.caller import HEADER, MAGIC
 from tests.speed.place import Numbers, Place
-from tests.speed.processes import MeasurementError, Server, elsewhere
+from tests.speed.processes import MeasurementError, Server, elsewhere, finish
 from tests.speed.results import Figure, Result, Row
 
 STORE = 0x30
@@ -30,12 +30,12 @@ def state(place: Place) -> list[Result]:
     with place.serve(free=True) as kernel:
         for _ in range(3):
             alone.append(_ask(place, kernel, seconds))
-            written = _finish(_write(place, kernel, seconds))
+            written = finish(_write(place, kernel, seconds))
             rates.append(written["rate"])
             waits.append(written["p99_ms"])
             writers = _write(place, kernel, seconds + 1)
             beside.append(_ask(place, kernel, seconds))
-            _finish(writers)
+            finish(writers)
     ratio = Figure.of([a / b for a, b in zip(beside, alone, strict=True)])
     return [
         Result.of(ROWS[0], rates),
@@ -54,14 +54,6 @@ def _write(place: Place, kernel: Server, seconds: float) -> "subprocess.Popen[st
     with elsewhere(place.cpu):  # it uses a whole CPU, and would delay the others as much as the kernel does
         command = [sys.executable, "-m", "tests.speed.measure_state", str(kernel.socket), str(seconds)]
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-
-
-def _finish(writers: "subprocess.Popen[str]") -> Numbers:
-    out, _ = writers.communicate(timeout=60)
-    if writers.returncode != 0:
-        raise MeasurementError("the callers that store have failed")
-    numbers: Numbers = json.loads(out)
-    return numbers
 
 
 def write(path: Path, seconds: float) -> Numbers:

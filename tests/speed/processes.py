@@ -1,6 +1,7 @@
 """The processes of a measurement: started on one CPU, watched until they are ready, ended by their pid."""
 
 import contextlib
+import json
 import os
 import re
 import resource
@@ -52,6 +53,15 @@ def allow_open_files(wanted: int) -> None:
     if hard != resource.RLIM_INFINITY and hard < wanted:
         raise MeasurementError(f"{wanted} open files are needed; the hard limit is {hard}")
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+
+
+def finish(measuring: "subprocess.Popen[str]") -> dict[str, float]:
+    """What a process that measures prints at its end, a JSON object."""
+    out, _ = measuring.communicate(timeout=60)
+    if measuring.returncode != 0:
+        raise MeasurementError(f"{measuring.args!r} has failed")
+    numbers: dict[str, float] = json.loads(out)
+    return numbers
 
 
 class Server:

@@ -101,6 +101,16 @@ def scrape_later(port: int, key: tuple[str, ...], value: float) -> dict[tuple[st
     return found
 
 
+def test_an_agent_that_was_given_up_is_counted_as_failed(start_kernel: StartKernel, port: int) -> None:
+    broken = child("broken", '["sh", "-c", "sleep 0.3; exit 3"]', "max_restarts = 0")
+    kernel = start_kernel(serve(port) + broken)
+    with kernel.client() as client:
+        in_state(client, "broken", "failed")
+        found = scrape_later(port, ("agentos_agents", "failed"), 1)
+        assert found["agentos_agent_running", "broken"] == 0
+        assert found["agentos_agent_starts_total", "broken"] == 1
+
+
 def test_an_ended_agents_counters_go_on_with_the_next_one_of_its_name(start_kernel: StartKernel, port: int) -> None:
     kernel = start_kernel(serve(port))
     with kernel.client() as client:

@@ -21,7 +21,8 @@ def make_snapshot(name: str) -> Snapshot:
     return Snapshot(
         version="1",
         kernel=KernelFigures(1.0, memory_bytes=5, waiting={"model": 4}),
-        live=[AgentFigures(1, name, "running", 2, 1.0, total_cpu_seconds=0.5, memory_bytes=1 << 20)],
+        agents=[AgentFigures(1, name, "running", 2, 1.0, total_cpu_seconds=0.5, memory_bytes=1 << 20)],
+        failed=3,
         counts=[NamedCounts(name, calls, {"m\n": ModelUse(1, 10, 4, 2, 3_000_000_000, 0.25, 1.5)})],
     )
 
@@ -52,6 +53,8 @@ def test_names_of_agents_and_models_end_no_label() -> None:
 def test_what_is_unknown_is_left_out() -> None:
     found = samples("a", True)
 
+    assert found["agentos_agents", "running"] == 1
+    assert found["agentos_agents", "failed"] == 3
     assert found["agentos_agent_memory_bytes", "a"] == 1 << 20
     assert found["agentos_agent_cpu_seconds_total", "a"] == 0.5
     assert found["agentos_kernel_memory_bytes",] == 5

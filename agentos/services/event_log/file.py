@@ -1,8 +1,9 @@
 """Event files: the last events on disk, also those of earlier kernels. The methods of :class:`EventFiles` block.
 
-Files are named ``N.jsonl``. After :data:`FILE_EVENTS` events a new file begins, and the oldest files are removed. The
-first line of a file, and of each run of a kernel, names the boot. A run that ended in order has a last line with the
-number of its last event. Each other line is an event.
+Files are named ``N.jsonl``. After :data:`FILE_EVENTS` events a new file begins. Of the oldest two files the events that
+the ring has kept become one file, so a flood of events removes those of others here no more than there. The first line
+of a file, and of each run of a kernel, names the boot. A run that ended in order has a last line with the number of its
+last event. Each other line is an event.
 
 Events are written in batches. Lost are the last 0.1 s of a killed kernel and, if the disk is full, the events that
 leave the ring before there is room again.
@@ -12,7 +13,7 @@ import contextlib
 import logging
 import os
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -25,7 +26,7 @@ from agentos.finishing import run_and_finish
 from agentos.private_files import append_whole, display_path, hold_directory, open_file
 from agentos.threads import run_in_thread
 
-from .record import Record, Severity
+from .record import Party, Record, Severity
 from .ring import MAX_RECORDS, Boot, EventLog
 
 log = logging.getLogger(__name__)
@@ -57,6 +58,7 @@ class _Line(msgspec.Struct):
     at: float = 0.0
     key_scope: str | None = None
     key: str | None = None
+    share: tuple[Party, int] = (0, 0)
 
 
 class _Rest(msgspec.Struct):
@@ -66,6 +68,7 @@ class _Rest(msgspec.Struct):
     names: tuple[str, ...]
     key_scope: str | None
     key: str | None
+    share: tuple[Party, int]
 
 
 _encode = msgspec.json.Encoder().encode
@@ -74,15 +77,16 @@ _read_line = msgspec.json.Decoder(_Line).decode
 
 def encode_line(record: Record) -> bytes:
     """An event as a line. Parties above an agent aren't kept: only the operator sees events of earlier boots."""
-    return b"%s,%s\n" % (record.text, _encode(_Rest(record.agent_ids, record.names, record.key_scope, record.key))[1:])
+    key = record.key_scope, record.key
+    return b"%s,%s\n" % (record.text, _encode(_Rest(record.agent_ids, record.names, *key, record.share))[1:])
 
 
 def _make_record(line: _Line, raw: bytes) -> Record:
     concerned = (line.agent_ids, line.names, (), None)
-    text = raw[: raw.rindex(_SPLIT)]
+    text, (party, source) = raw[: raw.rindex(_SPLIT)], line.share
     return Record(
         *(line.seq, line.boot, line.type, line.source_agent_id, *concerned),
-        *(line.severity, line.at, line.key_scope, line.key, (line.boot, 0), text),
+        *(line.severity, line.at, line.key_scope, line.key, (f"{line.boot} {party}", source), text),
     )
 
 
@@ -97,7 +101,7 @@ class EventFiles:
     _bytes: int = 0
 
     def load(self) -> tuple[list[Boot], list[Record]]:
-        """Return the earlier boots and the last events in the files. Lines that can't be read are skipped."""
+        """Return the earlier boots and the events in the files. Lines that can't be read are skipped."""
         names = (_NAME.fullmatch(name) for name in os.listdir(self.directory))
         self._numbers = sorted(int(match[1]) for match in names if match is not None)
         boots, records = list[Boot](), list[Record]()
@@ -108,7 +112,7 @@ class EventFiles:
                     with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, ValueError):
                         self._take_line(_read_line(raw), raw, boots, records)
                 self._events, self._bytes = len(records) - before, file.tell()
-        return boots, records[-MAX_RECORDS:]
+        return boots, records
 
     def _take_line(self, line: _Line, raw: bytes, boots: list[Boot], records: list[Record]) -> None:
         if line.seq:
@@ -118,15 +122,18 @@ class EventFiles:
         elif line.boot and (not boots or boots[-1].id != line.boot):
             boots.append(Boot(line.boot, line.first))
 
-    def append(self, boot: Boot, records: Sequence[Record], last: int | None = None) -> None:
-        """Append events, and at the end of a run the number of its last one. On ``OSError`` nothing is appended."""
+    def append(
+        self, boot: Boot, records: Sequence[Record], last: int | None = None, kept: Sequence[Record] = ()
+    ) -> None:
+        """Append events, and at the end of a run the number of its last one. On ``OSError`` nothing is appended.
+
+        ``kept`` are all events that are still to be found in files.
+        """
         if not self._numbers or self._events >= FILE_EVENTS or self._bytes >= FILE_BYTES:
+            while len(self._numbers) >= KEPT_FILES:
+                self._merge_oldest({record.seq for record in kept})
             self._numbers.append(self._numbers[-1] + 1 if self._numbers else 1)
             self._begun, self._events, self._bytes = False, 0, 0
-            for number in self._numbers[:-KEPT_FILES]:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(self._path(number))
-            del self._numbers[:-KEPT_FILES]
         lines = [] if self._begun else [b'\n{"boot":"%s","first":%d}\n' % (boot.id.encode(), boot.first)]
         lines += map(encode_line, records)
         if last is not None:
@@ -136,6 +143,36 @@ class EventFiles:
         self._begun = True
         self._events += len(records)
         self._bytes += len(data)
+
+    def _merge_oldest(self, kept: Collection[int]) -> None:
+        """Make one file of the oldest two, of the events with these numbers."""
+        first, second = map(self._path, self._numbers[:2])
+        lines, run, begun = list[bytes](), b"", b""
+        for path in (first, second):
+            with contextlib.suppress(FileNotFoundError), open(open_file(path, os.O_RDONLY), "rb") as file:
+                for raw in file:
+                    with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, ValueError):
+                        line = _read_line(raw)
+                        if line.boot and not line.seq:
+                            run = raw  # is kept, once, if an event of the run is
+                        elif line.seq in kept or (line.last and run == begun):
+                            lines += [raw] if run == begun else [run, raw]
+                            begun = run
+        new = self.directory / "merged"
+        try:
+            fd = open_file(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            try:
+                append_whole(fd, b"".join(lines))
+            finally:
+                os.close(fd)
+            os.replace(new, second)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(new)
+            raise
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(first)
+        del self._numbers[0]
 
     def _write(self, data: bytes) -> None:
         fd = open_file(self._path(self._numbers[-1]), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -208,7 +245,8 @@ class _Writer:
 
     async def _append(self, records: Sequence[Record], last: int | None = None) -> bool:
         try:
-            await run_in_thread(self.files.append, self.events.boots[-1], records, last, limiter=self._limiter)
+            kept = self.events.list_from(0, 2 * MAX_RECORDS)
+            await run_in_thread(self.files.append, self.events.boots[-1], records, last, kept, limiter=self._limiter)
         except OSError as error:
             if not self._failing:
                 place = display_path(error.filename or self.files.directory)

@@ -22,7 +22,8 @@ class Draft(Struct, frozen=True):
     """An event without a number. ``data`` is a JSON object.
 
     ``agent_ids`` and ``names`` are the callers that it concerns. ``key_scope`` and ``key`` are those of STATE_CHANGED.
-    ``parties`` see it too, and so do the parties above them. ``emitted``: it comes from EMIT, so the descendants of its
+    ``parties`` see it too, and so do the parties above them. It is charged to the caller ``charged_to``, or to its
+    source. ``emitted``: it comes from EMIT, so the descendants of its
     source see it as well.
     """
 
@@ -33,6 +34,7 @@ class Draft(Struct, frozen=True):
     agent_ids: tuple[int, ...] = ()
     names: tuple[str, ...] = (KERNEL,)
     parties: tuple[Party, ...] = ()
+    charged_to: int | None = None
     key_scope: str | None = None
     key: str | None = None
     emitted: bool = False

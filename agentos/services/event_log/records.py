@@ -77,7 +77,15 @@ def _changed(event: StateChanged) -> Draft:
     """A private key concerns its owner; the viewer's rules decide on a global one."""
     owner = event.owner_id
     callers = (owner,) if owner is not None else ()
-    return Draft("STATE_CHANGED", encode(event), "info", owner or 0, callers, (), (), event.scope, event.key)
+    data = {
+        "scope": event.scope,
+        "key": event.key,
+        "version": event.version,
+        "owner_id": owner,
+        "deleted": event.deleted,
+    }
+    charged, key = event.charged_to, (event.scope, event.key)
+    return Draft("STATE_CHANGED", encode(data), "info", owner or 0, callers, (), (), charged, *key)
 
 
 def _requested(event: ApprovalRequested) -> Draft:
@@ -121,9 +129,9 @@ SPECIAL: Final[Mapping[type, Callable[[Any], Draft]]] = {
 _encoder = msgspec.json.Encoder()
 
 
-def encode(event: Struct) -> bytes:
+def encode(event: Struct | dict[str, Any]) -> bytes:
     """All fields as a JSON object."""
     try:
         return _encoder.encode(event)
     except UnicodeEncodeError:  # half a surrogate pair, in a text from outside
-        return codec.encode(asdict(event))
+        return codec.encode(asdict(event) if isinstance(event, Struct) else event)

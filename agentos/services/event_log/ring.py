@@ -109,6 +109,8 @@ class EventLog:
         self.max_records, self.chunk = MAX_RECORDS, CHUNK
         self._turn = trio.Lock()  # of readers that examine many records
         self._rules_changed = False
+        if self._size > self.max_records:
+            self._drop(self._size - self.max_records)
 
     def list_from(self, place: int, limit: int) -> Sequence[Record]:
         """The records from a place on that are kept."""
@@ -132,7 +134,8 @@ class EventLog:
         for caller in draft.agent_ids:
             above += self.above(caller)
         below = None if not draft.emitted else draft.parties[0] if draft.parties else source
-        share = (source, *self.above(source))[-1], source
+        charged = source if draft.charged_to is None else draft.charged_to
+        share = (charged, *self.above(charged))[-1], charged
         record = number(draft, self.next, self.boot, above, below, share)
         self.next += 1
         self._append(record)

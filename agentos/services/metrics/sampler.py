@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agentos.sandbox.errors import EXHAUSTED
-from agentos.services.events import AgentExited, AgentOver, Event, Publish
+from agentos.services.events import AgentExited, AgentOver, AgentSpawned, Event, Publish
 from agentos.threads import run_in_thread
 from agentos_sdk.values import ResourceUsage
 
@@ -30,7 +30,7 @@ from .schedule import Schedule
 log = logging.getLogger(__name__)
 
 DISK_ROUNDS = 3  # between two readings of the sizes of workspaces
-MAX_ENDED = 100  # ended agents whose last figures are kept
+MAX_ENDED = 100  # ended agents with last figures
 AGENT_COLUMNS: Final[Mapping[str, Literal["d", "f"]]] = {"cpu": "f", "memory_bytes": "d", "pids": "f"}
 KERNEL_COLUMNS: Final[Mapping[str, Literal["d", "f"]]] = {
     "cpu": "f",
@@ -121,6 +121,8 @@ class Sampler:
 
     def take_event(self, event: Event) -> None:
         """Keep the total of an ended life, and the last figures of an agent that has ended for good."""
+        if isinstance(event, AgentSpawned):
+            self._ended.pop(event.agent_id, None)  # START has begun it again
         if not isinstance(event, AgentExited | AgentOver):
             return
         agent = self.sources.find_agent(event.agent_id)

@@ -112,7 +112,7 @@ class State:
             if change.ttl is not None and time.time() + change.ttl < self._next_expiry:
                 self._next_expiry = time.time() + change.ttl
                 self._wake.set()
-            self._announce(change.space, change.key, value, deleted=False)
+            self._announce(change.space, change.key, value, deleted=False, account=change.account)
             done(Value(value))
 
     def _sweep_and_store(self, change: Change, done: Done) -> None:
@@ -133,11 +133,13 @@ class State:
         except DatabaseError as error:
             done(Error(_unavailable(error)))
 
-    def _announce(self, space: str, key: str, version: int, *, deleted: bool) -> None:
-        """Publish a change; none if ``version`` is 0, which means that no key was deleted."""
+    def _announce(self, space: str, key: str, version: int, *, deleted: bool, account: str = "") -> None:
+        """Publish a change by ``account``; none if ``version`` is 0, which means that no key was deleted."""
         if version:
             scope: Scope = "global" if space == GLOBAL else "session" if "~" in space else "agent"
-            self.publish(StateChanged(scope, key, version, self._owners.get(account_of(space)), deleted))
+            charged_to = self._owners.get(account) if scope == "global" else None
+            owner = self._owners.get(account_of(space))
+            self.publish(StateChanged(scope, key, version, owner, deleted, charged_to))
 
     async def fetch(self, spaces: Sequence[str], key: str) -> Found | None:
         """The key in the first of the spaces that has it."""
@@ -145,9 +147,9 @@ class State:
             found: Found | None = await self.database.write_in_batch(fetch_all, (spaces, key))
             return found
 
-    async def delete(self, space: str, key: str, if_version: int | None) -> bool:
-        """Delete a key; returns whether it existed. ``if_version`` as for :meth:`begin_store`."""
-        announce = partial(self._announce, space, key, deleted=True)
+    async def delete(self, space: str, key: str, if_version: int | None, account: str = "") -> bool:
+        """Delete a key for ``account``; returns whether it existed. ``if_version`` as for :meth:`begin_store`."""
+        announce = partial(self._announce, space, key, deleted=True, account=account)
         with _readable():
             return bool(await self.database.write_in_batch(delete_all, (space, key, if_version), announce))
 

@@ -1,19 +1,17 @@
 """GET_AUDIT_LOG and SET_AUDIT_CONFIG: read the audit log, and configure what is logged."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
-from agentos_sdk.codec import Rule, Text
+from agentos_sdk.codec import Text
 from agentos_sdk.opcodes import Op
 from agentos_sdk.record import record
 
-from .request import Request
+from .request import Number, Page, Request
 
 Category: TypeAlias = Literal[
     "agents", "audit", "commands", "files", "kernel", "messages", "model", "network", "permissions", "state"
 ]
-Number: TypeAlias = Annotated[int, Rule(lambda number: 0 <= number < 1 << 63, "a whole number from 0 up")]
-Page: TypeAlias = Annotated[int, Rule(lambda limit: 1 <= limit <= 1000, "a whole number from 1 to 1000")]
 
 
 @record

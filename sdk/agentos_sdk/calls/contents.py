@@ -1,21 +1,15 @@
 """GET_CONTENTS: an agent's last questions to the model and their answers, for the operator."""
 
 from collections.abc import Sequence
-from typing import Annotated, TypeAlias
 
-from attrs import frozen
-
-from agentos_sdk.codec import Rule
 from agentos_sdk.opcodes import Op
+from agentos_sdk.record import record
 from agentos_sdk.values import KeptQuestion
 
-from .audit import Number
-from .request import Request
-
-Page: TypeAlias = Annotated[int, Rule(lambda limit: 1 <= limit <= 1000, "a whole number from 1 to 1000")]
+from .request import Number, Page, Request
 
 
-@frozen(kw_only=True)
+@record
 class Contents:
     """Questions by ``id``, the oldest first. ``more``: there are others in the direction of reading."""
 
@@ -25,7 +19,7 @@ class Contents:
     more: bool
 
 
-@frozen(kw_only=True)
+@record
 class GetContents(Request[Contents]):
     """Get the newest ``limit`` questions of an agent, or of all; with ``since_id`` the first ones after that one.
 

@@ -4,10 +4,9 @@ import re
 from collections.abc import Sequence
 from typing import Annotated, Final, Literal, TypeAlias
 
-from attrs import frozen
-
 from agentos_sdk.codec import Rule, Seconds
 from agentos_sdk.opcodes import Op
+from agentos_sdk.record import record
 
 from .request import Request
 from .state import Prefix
@@ -46,7 +45,7 @@ Agents: TypeAlias = Annotated[Sequence[int | str], Rule(lambda some: len(some) <
 Seq: TypeAlias = Annotated[int, Rule(lambda seq: 0 <= seq < 1 << 63, "a whole number from 0 up")]
 
 
-@frozen(kw_only=True)
+@record
 class Event:
     """Something that happened. ``seq`` counts up within a ``boot``, the id of one run of the kernel.
 
@@ -64,7 +63,7 @@ class Event:
     age_ms: int
 
 
-@frozen(kw_only=True)
+@record
 class Subscribed:
     """``subscribed`` are all types of the caller's subscriptions; ``seq`` is the last event until now.
 
@@ -81,7 +80,7 @@ class Subscribed:
     missed: int = 0
 
 
-@frozen(kw_only=True)
+@record
 class Subscribe(Request[Subscribed]):
     """Subscribe to events of these types: exact ones, or with ``*`` at the end. POLL_EVENTS gets them.
 
@@ -99,7 +98,7 @@ class Subscribe(Request[Subscribed]):
     stream: bool = False
 
 
-@frozen(kw_only=True)
+@record
 class Unsubscribed:
     """The types that the caller is no longer subscribed to."""
 
@@ -107,7 +106,7 @@ class Unsubscribed:
     unsubscribed: Sequence[str]
 
 
-@frozen(kw_only=True)
+@record
 class Unsubscribe(Request[Unsubscribed]):
     """End subscriptions to these types, written as in SUBSCRIBE, or ``all``."""
 
@@ -117,7 +116,7 @@ class Unsubscribe(Request[Unsubscribed]):
     all: bool = False
 
 
-@frozen(kw_only=True)
+@record
 class EventList:
     """The oldest events that the caller hasn't got yet. ``missed`` are those before that were dropped meanwhile.
 
@@ -133,7 +132,7 @@ class EventList:
     cut_off: bool = False
 
 
-@frozen(kw_only=True)
+@record
 class EventFrame(EventList):
     """A CHUNK frame of a stream. The first one also has what :class:`Subscribed` has."""
 
@@ -141,7 +140,7 @@ class EventFrame(EventList):
     seq: int | None = None
 
 
-@frozen(kw_only=True)
+@record
 class PollEvents(Request[EventList]):
     """Get events of the caller's subscriptions, at most ``max``, oldest first.
 
@@ -157,7 +156,7 @@ class PollEvents(Request[EventList]):
     boot: str | None = None
 
 
-@frozen(kw_only=True)
+@record
 class Emitted:
     """``delivered_to`` is the number of callers with a subscription that the event reaches."""
 
@@ -166,7 +165,7 @@ class Emitted:
     delivered_to: int
 
 
-@frozen(kw_only=True)
+@record
 class Emit(Request[Emitted]):
     """Publish an event of the type ``CUSTOM`` or ``custom.NAME``, with any JSON as ``data``, at most 16 KiB.
 

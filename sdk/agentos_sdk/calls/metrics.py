@@ -6,10 +6,9 @@ Names end in their unit; ``cpu`` is in cores: 0.5 is half of one.
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from attrs import frozen
-
 from agentos_sdk.codec import Seconds
 from agentos_sdk.opcodes import Op
+from agentos_sdk.record import record
 
 from .inspect import Budget, ModelState
 from .request import Request
@@ -18,7 +17,7 @@ History: TypeAlias = Mapping[str, Sequence[float | None]]
 """Samples column by column: ``at``, seconds since the epoch, and a value for each of them by name, the oldest first."""
 
 
-@frozen(kw_only=True)
+@record
 class HostCpu:
     """``used`` and ``count`` are cores; ``load`` is the length of the run queue, over 1, 5 and 15 minutes."""
 
@@ -27,7 +26,7 @@ class HostCpu:
     load: Sequence[float] | None
 
 
-@frozen(kw_only=True)
+@record
 class HostMemory:
     """``available_bytes`` can be had without swapping; what isn't available is used."""
 
@@ -38,7 +37,7 @@ class HostMemory:
     swap_used_bytes: int | None
 
 
-@frozen(kw_only=True)
+@record
 class HostDisk:
     """The file system of the kernel's state directory."""
 
@@ -47,7 +46,7 @@ class HostDisk:
     free_bytes: int | None
 
 
-@frozen(kw_only=True)
+@record
 class HostNetwork:
     """All interfaces but the loopback, since the host's start."""
 
@@ -55,7 +54,7 @@ class HostNetwork:
     sent_bytes: int | None
 
 
-@frozen(kw_only=True)
+@record
 class KernelMetrics:
     """The kernel's own process; ``at`` is when it was measured, in seconds since the epoch.
 
@@ -78,7 +77,7 @@ class KernelMetrics:
     agents: Mapping[str, int]
 
 
-@frozen(kw_only=True)
+@record
 class WaitingQuestion:
     """A question that waits for the model; its agent's name is that of its budget, such as ``parent/child``.
 
@@ -93,7 +92,7 @@ class WaitingQuestion:
     tokens_guess: int
 
 
-@frozen(kw_only=True)
+@record
 class SentQuestion:
     """A question that the provider is answering, and the tokens that it has used so far."""
 
@@ -103,7 +102,7 @@ class SentQuestion:
     tokens: int
 
 
-@frozen(kw_only=True)
+@record
 class LineMetrics:
     """The queue for the model: questions waiting and in flight at the provider, and the budgets shared by all.
 
@@ -118,7 +117,7 @@ class LineMetrics:
     providers: Sequence[ModelState] = ()
 
 
-@frozen(kw_only=True)
+@record
 class SystemMetrics:
     """The host, the kernel and the queue for the model; ``history``, if asked for, has samples every five seconds."""
 
@@ -131,13 +130,13 @@ class SystemMetrics:
     history: History | None = None
 
 
-@frozen(kw_only=True)
+@record
 class MetricsReply:
     success: bool = True
     metrics: SystemMetrics
 
 
-@frozen(kw_only=True)
+@record
 class MetricsSystem(Request[MetricsReply]):
     """Get the metrics of the whole kernel; ``history`` also gets the samples of so many seconds, at most 900."""
 
@@ -146,7 +145,7 @@ class MetricsSystem(Request[MetricsReply]):
     history: Seconds | None = None
 
 
-@frozen(kw_only=True)
+@record
 class ProcessMemory:
     """Bytes of memory. ``rss`` counts shared memory for each process; ``pss`` divides it among them."""
 
@@ -155,7 +154,7 @@ class ProcessMemory:
     vms: int | None
 
 
-@frozen(kw_only=True)
+@record
 class ProcessMetrics:
     """The agent's processes together, from /proc: without agents that it spawned, and commands of EXEC beside it.
 
@@ -169,7 +168,7 @@ class ProcessMetrics:
     fds: int | None
 
 
-@frozen(kw_only=True)
+@record
 class CgroupUse:
     """What the agent's control group has counted: of the agent and all that it spawned, as of ``at``.
 
@@ -186,7 +185,7 @@ class CgroupUse:
     pids_limit: int | None
 
 
-@frozen(kw_only=True)
+@record
 class AgentModelUse:
     """Questions asked since the kernel started, with their tokens; and its present questions in the queue."""
 
@@ -199,7 +198,7 @@ class AgentModelUse:
     position: int | None
 
 
-@frozen(kw_only=True)
+@record
 class AgentMetrics:
     """What one agent uses. ``source`` is what counts: ``cgroup v1``, ``cgroup v2`` or ``/proc``.
 
@@ -222,13 +221,13 @@ class AgentMetrics:
     history: History | None = None
 
 
-@frozen(kw_only=True)
+@record
 class AgentMetricsReply:
     success: bool = True
     metrics: AgentMetrics
 
 
-@frozen(kw_only=True)
+@record
 class MetricsAgent(Request[AgentMetricsReply]):
     """Get the metrics of one agent, by default of the caller itself.
 
@@ -242,14 +241,14 @@ class MetricsAgent(Request[AgentMetricsReply]):
     history: Seconds | None = None
 
 
-@frozen(kw_only=True)
+@record
 class AllAgentsMetrics:
     success: bool = True
     agents: Sequence[AgentMetrics]
     count: int
 
 
-@frozen(kw_only=True)
+@record
 class MetricsAllAgents(Request[AllAgentsMetrics]):
     """Get the metrics of all agents that haven't ended for good, and whose metrics the caller may see.
 
@@ -260,7 +259,7 @@ class MetricsAllAgents(Request[AllAgentsMetrics]):
     reply = AllAgentsMetrics
 
 
-@frozen(kw_only=True)
+@record
 class CgroupMemory:
     """``events`` are counts by Linux's names: ``max`` the limit was reached, ``oom_kill`` a process was killed."""
 
@@ -270,7 +269,7 @@ class CgroupMemory:
     events: Mapping[str, int] | None
 
 
-@frozen(kw_only=True)
+@record
 class CgroupCpu:
     """``limit`` is in cores. In ``throttled_periods`` of ``periods`` the limit was reached."""
 
@@ -282,7 +281,7 @@ class CgroupCpu:
     weight: int | None
 
 
-@frozen(kw_only=True)
+@record
 class CgroupPids:
     """Processes and threads; ``refused`` counts forks that the limit refused."""
 
@@ -292,13 +291,13 @@ class CgroupPids:
     refused: int | None
 
 
-@frozen(kw_only=True)
+@record
 class CgroupIo:
     read_bytes: int | None
     written_bytes: int | None
 
 
-@frozen(kw_only=True)
+@record
 class CgroupPressure:
     """Shares of the last 10, 60 and 300 seconds, 0 to 1, in which at least one task, or all, waited for a resource."""
 
@@ -308,7 +307,7 @@ class CgroupPressure:
     full_seconds: float | None
 
 
-@frozen(kw_only=True)
+@record
 class CgroupMetrics:
     """The counters and limits of one agent's control group, with those of the agents that it spawned in it.
 
@@ -325,13 +324,13 @@ class CgroupMetrics:
     pressure: Mapping[str, CgroupPressure] | None
 
 
-@frozen(kw_only=True)
+@record
 class CgroupMetricsReply:
     success: bool = True
     metrics: CgroupMetrics
 
 
-@frozen(kw_only=True)
+@record
 class MetricsCgroup(Request[CgroupMetricsReply]):
     """Get all that the control group of one agent counts, by default of the caller itself."""
 

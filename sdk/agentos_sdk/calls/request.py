@@ -1,10 +1,14 @@
-"""Base class of requests, with their opcode and the type of their reply."""
+"""Base class of requests, with their opcode and the type of their reply, and types of their fields."""
 
-from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, TypeAlias, TypeVar
 
+from agentos_sdk.codec import Rule
 from agentos_sdk.opcodes import Op
 
 Reply = TypeVar("Reply")
+
+Number: TypeAlias = Annotated[int, Rule(lambda number: 0 <= number < 1 << 63, "a whole number from 0 up")]
+Page: TypeAlias = Annotated[int, Rule(lambda limit: 1 <= limit <= 1000, "a whole number from 1 to 1000")]
 
 RequestId: TypeAlias = int | str | None
 """``request_id``, by which a version 1 client knows the reply of a call with ``async`` again; see ``background``."""

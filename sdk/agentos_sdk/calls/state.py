@@ -9,7 +9,7 @@ from agentos_sdk.opcodes import Op
 from agentos_sdk.record import record
 from agentos_sdk.values import Scope
 
-from .request import Request
+from .request import Number, Page, Request
 
 MAX_KEY_BYTES = 512
 CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -28,10 +28,8 @@ def is_key(text: str) -> bool:
 KEY_RULE = "1 to 512 bytes of UTF-8 without control characters"
 Key: TypeAlias = Annotated[str, Rule(is_key, KEY_RULE)]
 Prefix: TypeAlias = Annotated[str, Rule(lambda text: not text or is_key(text), f"nothing, or {KEY_RULE}")]
-Version: TypeAlias = Annotated[int, Rule(lambda version: 0 <= version < 1 << 63, "a whole number from 0 up")]
 Ttl: TypeAlias = Annotated[Seconds, Rule(lambda ttl: 0 < ttl <= MAX_TTL, "a duration above 0s, at most 100 years")]
 Holder: TypeAlias = Annotated[str, Rule(lambda name: 1 <= len(name) <= 1000, "the name of an agent")]
-Page: TypeAlias = Annotated[int, Rule(lambda limit: 1 <= limit <= 1000, "a whole number from 1 to 1000")]
 
 
 @record
@@ -57,7 +55,7 @@ class Store(Request[Stored]):
     value: object
     scope: Scope = "global"
     ttl: Ttl | None = None
-    if_version: Version | None = None
+    if_version: Number | None = None
 
 
 @record
@@ -110,7 +108,7 @@ class Delete(Request[Deleted]):
     reply = Deleted
     key: Key
     scope: Scope | None = None
-    if_version: Version | None = None
+    if_version: Number | None = None
 
 
 @record

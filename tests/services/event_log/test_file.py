@@ -104,6 +104,27 @@ async def test_files_are_bounded_and_have_the_last_events(tmp_path: Path) -> Non
         assert (start.place, start.missed, start.cut_off) == (2, 30_000 - MAX_RECORDS - 1, False)
 
 
+async def test_the_files_lose_no_event_of_others_in_a_flood_either(tmp_path: Path) -> None:
+    async with open_event_log(tmp_path) as first:
+        publish(first, 100, "quiet")
+        for _ in range(12):
+            for number in range(2500):
+                first.take_event(StateChanged("agent", "x", number, 7, deleted=False))
+            await trio.testing.wait_all_tasks_blocked(0.01)
+        publish(first, 1, "quiet")
+    assert len(os.listdir(tmp_path)) <= KEPT_FILES
+    async with open_event_log(tmp_path) as second:
+        records = second.list_from(0, 1 << 30)
+        for _ in range(2):
+            for number in range(MAX_RECORDS):
+                second.take_event(StateChanged("agent", "x", number, 7, deleted=False))
+        later = second.list_from(0, 1 << 30)
+
+    for found in (records, later):
+        assert [record.seq for record in found if record.names == ("quiet",)] == [*range(1, 101), 30_101]
+    assert {record.boot for record in later} == {first.boot, second.boot}
+
+
 async def test_a_full_disk_loses_no_event_while_the_ring_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

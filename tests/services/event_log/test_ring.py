@@ -21,7 +21,7 @@ from trio.testing import MockClock
 from agentos.services.event_log.record import Party
 from agentos.services.event_log.ring import CHUNK, MAX_RECORDS, EventLog
 from agentos.services.event_log.subscription import Filter, Sight, Subscription, Viewer
-from agentos.services.events import AgentExited, AgentReady, CustomEvent, MessageReceived, StateChanged
+from agentos.services.events import AgentExited, AgentReady, CustomEvent, MessageReceived, ModelAvailable, StateChanged
 
 EVERYTHING = Filter(("*",))
 
@@ -185,6 +185,20 @@ async def test_what_one_caller_does_crowds_out_no_event_of_others(text: bytes) -
     assert [event["seq"] for event in events] == sorted(event["seq"] for event in events)
     assert events[-1]["seq"] == 500 + 3 * MAX_RECORDS
     assert MAX_RECORDS / 2 < len(events) < MAX_RECORDS + CHUNK
+
+
+async def test_changes_of_global_keys_crowd_out_no_event_of_the_kernel() -> None:
+    log = EventLog()
+    kernel = watch(log, Filter(("MODEL_AVAILABLE",)))
+    log.take_event(ModelAvailable("p", "m"))
+    for number in range(2 * MAX_RECORDS):
+        log.take_event(StateChanged("global", "x", number, None, deleted=False, charged_to=4))
+
+    events, missed = await read(log, kernel)
+
+    assert ([event["seq"] for event in events], missed) == ([1], 0)
+    [change] = log.list_from(log.next - 1, 1)
+    assert (change.source_agent_id, b"charged_to" in change.text) == (0, False)
 
 
 async def test_filters_about_agents_that_a_caller_does_not_see_do_not_make_their_events_slow() -> None:

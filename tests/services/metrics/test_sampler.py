@@ -8,7 +8,7 @@ import trio
 from attrs import define, field
 from msgspec.structs import replace
 
-from agentos.services.events import AgentExited, AgentOver, Event, ResourceWarning
+from agentos.services.events import AgentExited, AgentOver, AgentSpawned, Event, ResourceWarning
 from agentos.services.metrics.figures import AgentFigures, MeasuredAgent, Reading
 from agentos.services.metrics.kernel_figures import LoopCounts, LoopLag
 from agentos.services.metrics.sampler import MAX_ENDED, AgentSources, Sampler
@@ -183,6 +183,22 @@ async def test_a_warning_comes_once_per_crossing() -> None:
     assert await use(85, 6) == [("memory", 85 * MIB, 100 * MIB)]
     assert await use(60, 6) == []
     assert await use(95, 6, in_cache=40) == []  # what is in the cache is freed when needed
+
+
+async def test_an_agent_that_is_started_again_is_none_of_the_ended() -> None:
+    agents = Agents()
+    agents.add(1)
+    sampler = agents.sampler()
+    agents.end(1, peak=5)
+    sampler.take_event(AgentOver(1, "a1"))
+    agents.add(1, lives=2)
+    sampler.take_event(AgentSpawned(1, "a1"))
+
+    found = sampler.find(1)
+
+    assert found is not None
+    assert (found.status, found.lives) == ("running", 2)
+    assert sampler.last_of_ended() == []
 
 
 async def test_a_warning_of_processes_leaves_out_the_sandboxs_own() -> None:

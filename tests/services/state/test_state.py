@@ -202,6 +202,21 @@ async def test_each_change_is_published_before_its_call_returns_and_what_fails_i
     ]
 
 
+async def test_a_change_of_a_global_key_is_charged_to_its_caller(tmp_path: Path) -> None:
+    published = list[Event]()
+    async with opened(tmp_path, published=published) as kept:
+        kept.session(7, "boss/a")
+        await store(kept, "x", account="boss/a")
+        await kept.delete(GLOBAL, "x", None, "boss/a")
+        await store(kept, "y", account="")
+
+    assert published == [
+        StateChanged("global", "x", 1, None, False, charged_to=7),
+        StateChanged("global", "x", 1, None, True, charged_to=7),
+        StateChanged("global", "y", 2, None, False),
+    ]
+
+
 async def test_changes_of_many_callers_are_published_in_the_order_of_their_versions(tmp_path: Path) -> None:
     published = list[Event]()
     async with opened(tmp_path, published=published) as kept, trio.open_nursery() as nursery:

@@ -69,7 +69,7 @@ class Readings:
 
         def noting(pids: tuple[int, ...], agents: frozenset[int]) -> Mapping[int, int | None]:
             self.asked.append(pids)
-            assert self.may_go_on.wait(20)
+            assert self.may_go_on.wait(60)
             return real(pids, agents)
 
         monkeypatch.setattr(peer_identity, "find_agent_pids", noting)

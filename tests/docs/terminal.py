@@ -112,7 +112,7 @@ class Kernel:
             while self._output.more(deadline):
                 pass
         try:
-            self._process.wait(1)
+            self._process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

@@ -59,7 +59,7 @@ class Desk:
 
     async def listed(self, count: int = 1) -> list[Pending]:
         """The list once it has so many entries."""
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             while len(found := self.queue.pending()) != count:
                 await self.queue.wait_for_news()
         return list(found)

@@ -110,7 +110,7 @@ async def test_as_many_readers_wake_as_letters_are_put_back() -> None:
         await mailbox.wait()
         taken.extend(bodies(mailbox.take(1)))
 
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             for _ in range(3):
                 nursery.start_soon(read)

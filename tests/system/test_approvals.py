@@ -312,13 +312,16 @@ def test_a_rule_that_denies_meanwhile_is_stronger_than_the_person(kernel: Kernel
 
 
 def test_the_life_after_a_restart_gets_nothing_of_the_one_before(kernel: Kernel, client: AgentOSClient) -> None:
-    ended = script(kernel, "ends.py", "import os, time\nwhile not os.path.exists('/workspace/end'): time.sleep(0.05)\n")
+    text = (
+        "import os, time\nwhile not os.path.exists('/workspace/end'): time.sleep(0.05)\nos.remove('/workspace/end')\n"
+    )
+    ended = script(kernel, "ends.py", text)
     number = up(client.spawn("phoenix", ended, permissions=ASKS, restart="permanent", workspace="tmp"))["id"]
     with kernel.connect_as(number) as wire:
         wire.hello()
         wire.send(WRITE, {"path": "plan", "content": "x"}, 1)
         [entry] = waiting(client, 1)
-        client.exec("touch end; sleep 0.3; rm -f end", name="phoenix")
+        client.exec("touch end", name="phoenix")
         until(lambda: client.inspect("phoenix")["restarts"] >= 1, "it is restarted")
     [shown] = waiting(client, 1)
 

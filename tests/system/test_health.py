@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,7 @@ with AgentOSClient() as me:
 """
 HELLO, BACKOFF = 'ready = "hello"', "backoff = { min = 0.1, max = 0.2 }"
 WATCHED = 'watchdog = "1s"'
+PATIENTLY = 'watchdog = "4s"'  # for an agent that has to live, also where the machine leaves it without CPU for a while
 REASON = "killed: watchdog: no call for 1 s"
 
 
@@ -65,6 +67,14 @@ def check(command: str, **more: object) -> str:
     return "health = { " + ", ".join(f"{name} = {json.dumps(value)}" for name, value in fields.items()) + " }"
 
 
+@pytest.fixture(scope="module", autouse=True)
+def hung_start() -> Iterator[Kernel]:
+    """A kernel whose agent never says HELLO; the 30 s that it has for that pass during the other tests."""
+    kernel = Kernel(child("mute", '["sleep", "1000"]', HELLO, WATCHED, "max_restarts = 0"))
+    yield kernel
+    kernel.clean_up()
+
+
 def test_a_stopped_process_is_killed_and_restarted(start_kernel: StartKernel, tmp_path: Path) -> None:
     kernel = start_kernel(child("beats", None, script(tmp_path, "beats", BEATS), HELLO, WATCHED, BACKOFF))
     with kernel.client() as client:
@@ -73,7 +83,7 @@ def test_a_stopped_process_is_killed_and_restarted(start_kernel: StartKernel, tm
         os.kill(pid, signal.SIGSTOP)
 
         kernel.wait_line("beats: unhealthy: watchdog: no call for 1 s")
-        until(lambda: info(client, "beats")["restarts"] == 1, "it is restarted")
+        until(lambda: info(client, "beats")["restarts"] >= 1, "it is restarted")
         in_state(client, "beats", "running")
         assert client.inspect(name="beats")["end"]["reason"] == REASON
         kinds = [(line["stream"], line["text"]) for line in up(client.logs("beats"))["lines"]]
@@ -93,19 +103,11 @@ def test_an_agent_that_only_computes_is_given_up_after_its_restarts(start_kernel
         assert info(client, "bystander")["pid"] == pid
 
 
-@pytest.mark.slow
-def test_a_hung_start_is_ended_by_the_time_for_hello_and_not_by_the_watchdog(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(child("mute", '["sleep", "1000"]', HELLO, WATCHED, "max_restarts = 0"))
-    with kernel.client() as client:
-        assert "it didn't say HELLO within 30 s" in in_state(client, "mute", "failed")["end"]
-    assert "unhealthy" not in kernel.said
-
-
 def test_neither_a_wait_in_the_kernel_nor_a_pause_counts(start_kernel: StartKernel, tmp_path: Path) -> None:
-    """The watch goes on meanwhile: an agent that hangs is found several times over."""
+    """The watch goes on meanwhile: an agent that hangs is found several times over, for longer than theirs lasts."""
     scripts = {"waits": WAITS, "beats": BEATS, "paused": BEATS}
-    agents = [child(name, None, script(tmp_path, name, text), HELLO, WATCHED) for name, text in scripts.items()]
-    hangs = child("hangs", None, script(tmp_path, "hangs", COMPUTES), HELLO, WATCHED, BACKOFF, "max_restarts = 2")
+    agents = [child(name, None, script(tmp_path, name, text), HELLO, PATIENTLY) for name, text in scripts.items()]
+    hangs = child("hangs", None, script(tmp_path, "hangs", COMPUTES), HELLO, WATCHED, BACKOFF, "max_restarts = 4")
     kernel = start_kernel("".join(agents) + hangs)
     with kernel.client() as client:
         up(client.pause("paused"))
@@ -119,7 +121,7 @@ def test_neither_a_wait_in_the_kernel_nor_a_pause_counts(start_kernel: StartKern
         }
         up(client.resume("paused"))
         assert client.inspect(name="waits")["health"]["idle"] == 0
-        assert client.inspect(name="waits")["health"]["watchdog"] == 1
+        assert client.inspect(name="waits")["health"]["watchdog"] == 4
 
 
 def test_a_call_that_waits_for_its_agent_to_read_is_no_wait(start_kernel: StartKernel, tmp_path: Path) -> None:
@@ -130,11 +132,11 @@ def test_a_call_that_waits_for_its_agent_to_read_is_no_wait(start_kernel: StartK
 
 
 def test_time_in_which_the_kernel_itself_stands_still_does_not_count(start_kernel: StartKernel, tmp_path: Path) -> None:
-    kernel = start_kernel(child("beats", None, script(tmp_path, "beats", BEATS), HELLO, WATCHED))
+    kernel = start_kernel(child("beats", None, script(tmp_path, "beats", BEATS), HELLO, PATIENTLY))
     with kernel.client() as client:
-        for _ in range(3):
+        for _ in range(2):
             kernel.process.send_signal(signal.SIGSTOP)
-            time.sleep(1.5)  # longer than the watchdog's time
+            time.sleep(4.5)  # longer than the watchdog's time
             kernel.process.send_signal(signal.SIGCONT)
             assert info(client, "beats")["state"] == "running"
         pid = known(client, "beats")
@@ -247,3 +249,11 @@ def test_ps_tree_and_inspect_show_it(start_kernel: StartKernel) -> None:
     shown = printed(kernel, "inspect", "web")
     assert re.search(r"^watchdog +no call for \d+s of at most 1h$", shown, re.M)
     assert re.search(r"^health +failed, \d of 90 in a row at [\d:]{8}: exit status 1: no", shown, re.M)
+
+
+def test_a_hung_start_is_ended_by_the_time_for_hello_and_not_by_the_watchdog(hung_start: Kernel) -> None:
+    hung_start.wait_ready()
+    with hung_start.client() as client:
+        assert "it didn't say HELLO within 30 s" in in_state(client, "mute", "failed")["end"]
+    hung_start.stop()
+    assert "unhealthy" not in hung_start.said

@@ -62,6 +62,7 @@ def test_here_version_2_is_used_and_the_kernel_sits_in_a_leaf() -> None:
 
 
 @pytest.mark.parametrize("user", [False, True], ids=["root", "user"])
+@pytest.mark.slow
 def test_what_holds_here_holds_under_version_2(user: bool) -> None:
     if "CGROUP2_SCOPE" in os.environ:
         pytest.skip("this is the guest")

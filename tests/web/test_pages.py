@@ -164,6 +164,7 @@ def test_rows_of_the_table_are_reached_opened_marked_and_left_by_keys(open_page:
     page.keyboard.press("j")
     page.locator('tr[aria-selected="true"]', has_text="crasher").wait_for()
     page.keyboard.press("j")
+    page.locator('tr[aria-selected="true"]', has_text="hopeless").wait_for()
     page.keyboard.press("j")
     page.locator(".panel h2", has_text="one").wait_for()
     page.keyboard.press("x")
@@ -191,8 +192,9 @@ def test_the_tree_is_walked_closed_and_opened_by_keys(open_page: Open) -> None:
     page.keyboard.press("ArrowLeft")
     page.get_by_role("treeitem", name="two").wait_for(state="detached")
     page.keyboard.press("ArrowRight")
+    page.get_by_role("treeitem", name="two").wait_for()
     page.keyboard.press("ArrowRight")
-    page.locator(".node.current", has_text="one").wait_for()
+    page.locator(".node.current").filter(has=page.get_by_text("one", exact=True)).wait_for()  # not one_for_one
     page.keyboard.press("Enter")
     page.locator(".panel h2", has_text="one").wait_for()
 

@@ -111,7 +111,7 @@ async def serving() -> AsyncIterator[tuple[tuple[str, int], tuple[str, int]]]:
         addresses = udp.getsockname(), tcp.getsockname()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(make_stub().serve, udp, tcp)
-            with trio.fail_after(20):
+            with trio.fail_after(60):
                 yield addresses
             nursery.cancel_scope.cancel()
 

@@ -58,7 +58,7 @@ async def test_notes_are_written_soon_and_in_the_order_of_all(tmp_path: Path) ->
         number = await audit.intend(entry("the act"))
         audit.note(entry("the outcome", phase="outcome", outcome="ok", duration=0.25, intent=number))
         audit.note(READ)
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             while len(told(tmp_path / "audit")) < 4:
                 await trio.sleep(0.01)
 
@@ -293,7 +293,7 @@ async def test_the_head_file_is_synced_while_further_rows_are_made_and_before_th
             inserted.set()
 
     def sync(fd: int) -> None:
-        assert inserted.wait(20), "the next rows wait for the head file before they are made"
+        assert inserted.wait(60), "the next rows wait for the head file before they are made"
         fdatasync(fd)
         steps.append("sync")
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from agentos.services.events import AgentExited, AgentOver, AgentSpawned, Event, ResourceWarning
 from agentos.services.metrics.figures import AgentFigures, MeasuredAgent, Reading
-from agentos.services.metrics.kernel_figures import LoopCounts, LoopLag
+from agentos.services.metrics.kernel_figures import LAG_INTERVAL, LoopCounts, LoopLag
 from agentos.services.metrics.sampler import MAX_ENDED, AgentSources, Sampler
 from agentos_sdk.values import ResourceUsage
 
@@ -154,7 +154,7 @@ async def test_a_caller_that_asks_gets_a_sample_and_the_agent_is_sampled_by_itse
     assert [found.cpu_seconds for found in sampler.live()] == [None, 0.5]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(sampler.serve)
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             while agents.asked.count([2]) < 3:
                 await trio.sleep(0.05)
         nursery.cancel_scope.cancel()
@@ -228,13 +228,17 @@ async def test_a_full_workspace_is_warned_of() -> None:
 
 
 async def test_the_lag_of_a_held_up_loop_is_measured() -> None:
-    lag = LoopLag()
+    lag, began = LoopLag(), trio.current_time()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lag.serve)
         await trio.testing.wait_all_tasks_blocked()
+        held_up = trio.current_time()
         time.sleep(0.6)  # noqa: ASYNC251 - holds up the loop
+        let_go = trio.current_time()
         await trio.sleep(0.01)
         nursery.cancel_scope.cancel()
 
-    assert lag.take() == pytest.approx(0.35, abs=0.2)
+    longest = lag.take()
+    assert longest is not None
+    assert let_go - held_up <= longest + LAG_INTERVAL <= trio.current_time() - began
     assert lag.take() is None

@@ -11,7 +11,7 @@ from attrs import field
 from agentos_sdk.codec import Rule, Seconds, Text
 from agentos_sdk.opcodes import Op
 from agentos_sdk.record import record
-from agentos_sdk.values import ThinkingLevel, Tool, ToolCall, ToolChoice, Usage
+from agentos_sdk.values import Fallback, ThinkingLevel, Tool, ToolCall, ToolChoice, Usage
 
 from .request import Request, RequestId
 
@@ -115,7 +115,8 @@ class Thought:
     """The whole answer. ``tokens`` is the sum of ``usage``.
 
     ``finish_reason`` is stop, length, tool_calls or content_filter. ``queued_ms`` is the part of ``latency_ms`` that
-    was spent in the queue.
+    was spent in the queue. ``requested_model`` is the alias that was asked for, None if a model was named;
+    ``fallbacks`` are its models that were passed over.
     """
 
     success: bool = True
@@ -128,6 +129,8 @@ class Thought:
     tool_calls: Sequence[ToolCall] = ()
     queued_ms: float
     latency_ms: float
+    requested_model: str | None = None
+    fallbacks: Sequence[Fallback] = ()
 
     @property
     def message(self) -> Message:

@@ -11,7 +11,7 @@ from agentos.agents.jail import layout
 from agentos.agents.jail.isolation_report import Layers, NotIsolated, judge
 from agentos.agents.spec import AgentSpec, GroupSpec
 from agentos.llm.api_keys import read_variables
-from agentos.llm.providers.choose import NoProvider, choose_provider
+from agentos.llm.providers.keys import choose_providers, describe_missing
 from agentos.llm.settings import LLMSettings
 from agentos.sandbox.report.doctor import try_layers
 from agentos.sandbox.report.levels import Finding
@@ -65,8 +65,8 @@ def missing_model(config: Config) -> str | None:
     """Why a kernel on this host could not use a model, if the file configures one. Reads ``.env``."""
     if config.llm == LLMSettings():
         return None
-    found = choose_provider(config.llm, read_variables(os.environ, Path.cwd()))
-    return found.why if isinstance(found, NoProvider) else None
+    missing = describe_missing(choose_providers(config.llm, read_variables(os.environ, Path.cwd()), os.environ))
+    return "; ".join(missing) or None
 
 
 def missing_notify_program(config: Config) -> str | None:

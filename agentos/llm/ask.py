@@ -1,165 +1,53 @@
-"""One request sent to the provider until it is answered: deadlines, retries, and pauses of a model."""
+"""Requests sent to one provider until they are answered: deadlines, retries, and pauses of a model."""
 
 import contextlib
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from random import Random
 
 import trio
-from attrs import Factory, define, evolve, field
+from attrs import define, evolve, field
 
 from agentos.services.events import ModelAvailable, ModelPaused, Publish, discard
 from agentos_sdk.errors import BadRequest, CallError, Timeout, Unavailable
-from agentos_sdk.values import Usage
 
+from .active_request import ActiveRequest, Stalled
 from .circuit_breaker import PROBE_POLL, State
-from .claims import Bound, RequestSize, limit_claim, measure_request, utf8_length
 from .model_availability import ModelAvailabilities, ModelAvailability, ModelState
+from .outages import Outages
 from .providers.provider import (
-    CHARACTERS_PER_TOKEN,
     Answer,
     Delta,
+    Denied,
     Failing,
     Provider,
     ProviderError,
     Question,
     RateLimited,
     Rejected,
-    estimate_tokens,
 )
+from .rate_limits import RateLimit
 from .retry import retry_delay
-from .settings import Retry, Timeouts
+from .settings import ModelLimits, ProviderName, Retry, Timeouts
 
 log = logging.getLogger(__name__)
 
 LOG_INTERVAL = 60.0  # seconds between two log messages about the same error
-MAX_ANSWER = 16 << 20  # characters of one answer
+DENIED_SECONDS = 60.0  # seconds for which a refused key isn't used, if there are others
 Connect = Callable[[], Awaitable[Provider]]
 
 
-class Stalled(Failing):
-    """The provider accepted the request and then sent nothing for too long."""
+class ModelUnavailable(Unavailable):
+    """The model gives no answer, or none soon; another model may. ``attempted``: the request was sent to it."""
+
+    attempted = False
 
 
-@define(eq=False)
-class ActiveRequest:
-    """A request under way, and what it has used so far.
-
-    ``deadline`` is the call's deadline. ``retry_deadline`` is the end of the time in which retries after HTTP 429 are
-    allowed. Both are on Trio's clock. ``on_text`` is called with each piece of text as it arrives. If ``on_text`` is
-    ``None``, no part of an answer that breaks off was delivered, so the request can be sent again.
-    """
-
-    question: Question
-    input: int  # tokens, estimated
-    account: str  # the outermost account below that of all agents; see `jobs.outermost_account`
-    sent: RequestSize = field(
-        default=Factory(lambda self: measure_request(self.question), takes_self=True), kw_only=True
-    )
-    on_text: Callable[[str], None] | None = None
-    on_usage: Callable[[], None] | None = None  # called when `last_usage` has grown
-    deadline: float = math.inf
-    retry_deadline: float = math.inf
-    attempts: int = 0
-    failures: int = 0  # of these attempts, not counting HTTP 429
-    failed_seconds: float = 0.0  # seconds that the last attempt took, if it failed
-    _earlier_usage: Usage = Usage()
-    _last_usage: Usage = Usage()
-    _running: bool = False
-    first_at: float | None = None  # on Trio's clock: when the first piece of the last attempt's answer arrived
-    bound: str | None = None  # for the audit log: tokens claimed and charged, if they differ
-    _received_any: bool = False  # whether anything of the current attempt has arrived
-    _characters: int = 0
-    _unseen: int = 0
-    _received_bytes: int = 0  # bytes
-    _reported_usage: Usage | None = None
-
-    @property
-    def total_usage(self) -> Usage:
-        """Usage of all attempts together."""
-        return self._earlier_usage + self.last_usage
-
-    @property
-    def last_usage(self) -> Usage:
-        """Usage of the last attempt. While it runs, or if aborted: its input and the output that has arrived."""
-        return self._charged_usage(self._estimated_usage())[0] if self._running else self._last_usage
-
-    @property
-    def partly_delivered(self) -> bool:
-        """Whether part of the answer has been delivered, so that the request can't be sent again."""
-        return self.on_text is not None and self._characters > 0
-
-    def begin_attempt(self) -> None:
-        self._earlier_usage, self._last_usage = self.total_usage, Usage()
-        self.attempts += 1
-        self.failed_seconds = 0.0
-        self._running, self._received_any, self._reported_usage = True, False, None
-        self.first_at = None
-        self._characters = self._unseen = self._received_bytes = 0
-
-    def receive(self, delta: Delta) -> None:
-        if not self._received_any:
-            self._received_any, self.first_at = True, trio.current_time()
-        self._characters += len(delta.text)
-        self._unseen += delta.unseen
-        self._received_bytes += utf8_length(delta.text) + delta.unseen
-        self._reported_usage = delta.usage or self._reported_usage
-        if self.on_usage is not None:
-            self.on_usage()
-        if delta.text and self.on_text is not None:
-            self.on_text(delta.text)
-
-    @property
-    def max_characters(self) -> int:
-        """Limit of the answer's characters: well above ``max_tokens``, if the request has that."""
-        tokens = self.question.max_tokens
-        return (
-            MAX_ANSWER
-            if tokens is None
-            else min(MAX_ANSWER, 100 * CHARACTERS_PER_TOKEN + 4 * CHARACTERS_PER_TOKEN * tokens)
-        )
-
-    @property
-    def is_too_long(self) -> bool:
-        """Whether the answer is longer than :attr:`max_characters`."""
-        return self._characters + self._unseen > self.max_characters
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether part of the current attempt had arrived: then the provider is reachable."""
-        return self._received_any
-
-    def record_answer(self, usage: Usage) -> None:
-        """Record the final usage; counts that the provider didn't send are estimated."""
-        guess = Usage(self.input, estimate_tokens(self._characters), estimate_tokens(self._unseen))
-        generated = usage if usage.generated else guess
-        self._end_attempt(Usage(usage.input or guess.input, generated.output, generated.thinking), usage)
-
-    def record_failure(self, error: ProviderError) -> None:
-        """Record a failed attempt; one that was refused at once costs nothing."""
-        if self._received_any or isinstance(error, Stalled):
-            self._end_attempt(self._estimated_usage(), self._reported_usage or Usage())
-        self._running = False
-
-    def _end_attempt(self, claim: Usage, reported: Usage) -> None:
-        """End the attempt with a claimed usage; ``reported`` is the usage that the provider reported."""
-        self._last_usage, bound = self._charged_usage(claim)
-        self._running = False
-        if bound is not None and reported.total:
-            self.bound = f"claimed {reported.total} tokens, charged {self._last_usage.total} (at {bound})"
-
-    def _estimated_usage(self) -> Usage:
-        output, counted = estimate_tokens(self._characters), self._reported_usage
-        if counted is None:
-            return Usage(self.input, output, estimate_tokens(self._unseen))
-        return Usage(counted.input or self.input, max(counted.output, output), counted.thinking)
-
-    def _charged_usage(self, claim: Usage) -> tuple[Usage, Bound | None]:
-        """Limit a claim to what is charged for it; and which bound was used."""
-        return limit_claim(claim, self.sent, self._received_bytes, self.question.max_tokens)
+class CannotAnswer(BadRequest):
+    """The model can't do what is asked; another model may."""
 
 
 @contextlib.asynccontextmanager
@@ -170,10 +58,12 @@ async def immediate_turn() -> AsyncIterator[None]:
 
 @define(eq=False)
 class ProviderClient:
-    """The connection to the provider, shared by all requests; opened for the first of them.
+    """The connections to a provider, one for each API key, shared by all requests; opened for the first of them.
 
-    ``name`` is the provider's name. ``on_model_changed`` is called with a model's name when its availability may have
-    changed. :meth:`serve` publishes the ends of pauses.
+    ``connect`` opens the one with the first key, ``further_keys`` the others; they are used in turn. ``name`` is the
+    provider's, ``kind`` its type. ``limits`` are by model. At most ``concurrency`` requests are in flight, which the
+    line ensures; ``None``: as many as its settings say. ``on_model_changed`` is called with a model's name when its
+    availability may have changed. :meth:`serve` publishes the ends of pauses.
     """
 
     connect: Connect
@@ -183,15 +73,23 @@ class ProviderClient:
     name: str = "none"
     on_model_changed: Callable[[str], None] | None = None
     publish: Publish = discard
-    models: ModelAvailabilities = field(init=False)
+    kind: ProviderName | None = None
+    further_keys: Sequence[Connect] = ()
+    limits: Mapping[str, ModelLimits] = field(factory=dict)
+    concurrency: int | None = None
+    outages: Outages = field(factory=Outages)
+    keys: Sequence[ModelAvailabilities] = field(init=False)  # which models may be asked with each key
+    _rates: Mapping[str, RateLimit] = field(init=False)
     _logged: tuple[type, float] = (type(None), -math.inf)
-    _provider: Provider | None = None
+    _providers: Sequence[Provider] = ()  # one for each key
+    _next_key: int = 0
     _connecting: trio.Lock = field(factory=trio.Lock)
     _pauses: dict[str, float] = field(factory=dict)  # published: until when, by model; -inf: until a probe succeeds
     _paused: trio.Event = field(factory=trio.Event)
 
     def __attrs_post_init__(self) -> None:
-        self.models = ModelAvailabilities(self.retry)
+        self.keys = [ModelAvailabilities(self.retry) for _ in (self.connect, *self.further_keys)]
+        self._rates = {model: RateLimit(limit) for model, limit in self.limits.items() if limit.rpm or limit.tpm}
 
     async def send(
         self,
@@ -199,17 +97,18 @@ class ProviderClient:
         turn: Callable[[], AbstractAsyncContextManager[None]] = immediate_turn,
         step_aside: Callable[[float], Awaitable[None]] = trio.sleep,
     ) -> Answer:
-        """Return the answer. ``asked`` records the usage, also after a failure. Raises the ``CallError`` to reply.
+        """Return the answer. ``request`` records the usage, also after a failure. Raises the ``CallError`` to reply.
 
         Each attempt is made within a ``turn``. Between two attempts ``step_aside`` is awaited with the seconds that
         this request has to wait; other requests may be sent meanwhile.
         """
+        request.expires = min(request.expires, trio.current_time() + self.timeouts.total)
         try:
-            with trio.fail_after(self.timeouts.total):
-                provider = await self._connect_once()
+            with trio.fail_at(request.expires):
+                await self._connect_once()
                 while True:
                     async with turn():
-                        outcome = await self._send_once(provider, request)
+                        outcome = await self._send_once(request)
                     if isinstance(outcome, Answer):
                         return outcome
                     await step_aside(outcome)
@@ -220,7 +119,7 @@ class ProviderClient:
             raise error_for_agent(error, request.attempts) from None
 
     async def prepare(self) -> None:
-        """Open the connection before a request needs it. If that fails, the next request tries again."""
+        """Open the connections before a request needs them. If that fails, the next request tries again."""
         try:
             await self._connect_once()
         except ProviderError as error:
@@ -236,8 +135,22 @@ class ProviderClient:
                 await self._paused.wait()
 
     async def aclose(self) -> None:
-        if self._provider is not None:
-            await self._provider.aclose()
+        for provider in self._providers:
+            await provider.aclose()
+
+    def check_supported(self, question: Question) -> None:
+        """Raise ``CannotAnswer`` if the model can't answer such a question, as far as that is known."""
+        limits = self.limits.get(question.model)
+        asked = {
+            "images": any(message.images for message in question.messages),
+            "tools": bool(question.tools),
+            "schema": question.response_schema is not None,
+        }
+        lacking = [what for what in limits.lacks if asked[what]] if limits is not None else []
+        if lacking:
+            raise CannotAnswer(f"model: {question.model} takes no {lacking[0]}, as [llm.limits] says")
+        if self._providers and (reason := self._providers[0].supports(question)) is not None:
+            raise CannotAnswer(f"model: {question.model} {reason}")
 
     def _log_error(self, error: ProviderError) -> None:
         """Log errors of the provider for the operator; the same kind at most once in ``LOG_INTERVAL`` seconds."""
@@ -248,34 +161,52 @@ class ProviderClient:
             self._logged = (type(error), now)
             log.warning("the model's provider: %s", error)
 
-    async def _connect_once(self) -> Provider:
+    async def _connect_once(self) -> None:
         async with self._connecting:
-            if self._provider is None:
-                self._provider = await self.connect()
-        return self._provider
+            if not self._providers:
+                self._providers = [await connect() for connect in (self.connect, *self.further_keys)]
 
-    async def _send_once(self, provider: Provider, request: ActiveRequest) -> Answer | float:
+    async def _send_once(self, request: ActiveRequest) -> Answer | float:
         """Return the answer, or the seconds until the request may be sent again."""
-        model, now = request.question.model, trio.current_time()
+        model, now, rate = request.question.model, trio.current_time(), self._rates.get(request.question.model)
+        self.check_supported(request.question)
         self.check_available(request)
-        if (opens := self.available_at(model)) is not None:
+        if request.fallback_after is not None and self.outages.is_out(model, request.account, now):
+            raise ModelUnavailable(f"{model} has failed repeatedly and is probed by another question")
+        opens = self.available_at(model)
+        if opens is None and rate is not None:
+            opens = rate.check(request.input, request.question.max_tokens, now)
+            if opens is not None:
+                self._notify(model)
+                self.check_available(request)
+        if opens is not None:
             return opens - now if opens < math.inf else PROBE_POLL
-        with self.models.tracked(model, now) as availability:
+        key = self._choose_key(model, now)
+        with self.keys[key].tracked(model, now) as availability:
             try:
-                return await self._attempt(provider, availability, request)
+                return await self._attempt(self._providers[key], availability, request)
             except RateLimited as error:
                 now = trio.current_time()
                 availability.record_slow_down(error, now, self.random)
                 self._log_error(error)
-                request.retry_deadline = min(request.retry_deadline, now + self.retry.patience)
+                request.retry_deadline = min(request.retry_deadline, now + self._patience(request))
                 if request.partly_delivered:
                     raise
                 self.check_available(request)
-                return availability.paused_until - now
+                return self._seconds_until_available(model)
+            except Denied as error:
+                if len(self.keys) == 1 or request.partly_delivered:
+                    raise
+                availability.pause(error, trio.current_time() + DENIED_SECONDS)
+                self._log_error(error)
+                if self.available_at(model) is not None:
+                    raise
+                return 0.0
             except Failing as error:
                 request.failures += 1
                 if (
                     request.partly_delivered
+                    or request.fallback_after is not None
                     or request.failures == self.retry.attempts
                     or availability.breaker.state is State.OPEN
                 ):
@@ -284,83 +215,141 @@ class ProviderClient:
             finally:
                 self._notify(model)
 
+    def _choose_key(self, model: str, now: float) -> int:
+        """The next key in turn with which the model may be asked."""
+        count = len(self.keys)
+        order = [(self._next_key + step) % count for step in range(count)]
+        key = next(key for key in order if self.keys[key].available_at(model, now) is None)
+        self._next_key = (key + 1) % count
+        return key
+
     async def _attempt(self, provider: Provider, availability: ModelAvailability, request: ActiveRequest) -> Answer:
         """Send the request once."""
-        with availability.breaker.attempt(trio.current_time(), request.account) as attempt:
-            self._notify(availability.model)  # no other request is let through during a probe of the half-open breaker
-            request.begin_attempt()
-            try:
-                with time_failure(request):
-                    answer = await self._receive(provider, request)
-            except Failing as error:
-                availability.record_failure(error)
-                request.record_failure(error)
-                if request.has_begun:
-                    attempt.succeeded()
-                else:
-                    attempt.failed(trio.current_time())
-                raise
-            except ProviderError as error:
-                request.record_failure(error)
-                attempt.succeeded()  # the provider is reachable and refused this request
-                raise
-            request.record_answer(answer.usage)
-            attempt.succeeded()
-            availability.record_answer(trio.current_time())
-            return evolve(answer, usage=request.last_usage)
+        model, began, rate = availability.model, trio.current_time(), self._rates.get(availability.model)
+        sent = rate.begin(request.input, request.question.max_tokens, began) if rate is not None else None
+        try:
+            with (
+                self.outages.attempt(model, request.account, trio.current_time),
+                availability.breaker.attempt(began, request.account) as attempt,
+            ):
+                self._notify(model)  # no other request is let through during a probe of the half-open breaker
+                request.begin_attempt()
+                try:
+                    with time_failure(request):
+                        answer = await self._receive(provider, request)
+                except Failing as error:
+                    availability.record_failure(error)
+                    request.record_failure(error)
+                    if request.has_begun:
+                        attempt.succeeded()
+                    else:
+                        attempt.failed(trio.current_time())
+                    raise
+                except ProviderError as error:
+                    request.record_failure(error)
+                    attempt.succeeded()  # the provider is reachable and refused this request
+                    raise
+                request.record_answer(answer.usage)
+                attempt.succeeded()
+                availability.record_answer(trio.current_time())
+                return evolve(answer, usage=request.last_usage)
+        finally:
+            if rate is not None and sent is not None:
+                used = request.last_usage
+                rate.end(sent, used.total or sent.tokens, used.generated, trio.current_time())
 
     async def _receive(self, provider: Provider, request: ActiveRequest) -> Answer:
-        """Wait for the answer; raises :class:`Stalled` if a piece of it is late."""
-        times = self.timeouts
+        """Wait for the answer; raises :class:`Stalled` if a piece of it is late.
+
+        If another model can be asked, the provider has to accept the request within ``fallback_after``.
+        """
+        times, began = self.timeouts, trio.current_time()
+        first = times.first_token if request.fallback_after is None else min(times.first_token, request.fallback_after)
 
         def on_delta(delta: Delta) -> None:
+            if delta.accepted:
+                patience.deadline = began + times.first_token
+                return
             patience.deadline = trio.current_time() + times.idle
             request.receive(delta)
             if request.is_too_long:
                 patience.cancel()
 
-        with trio.move_on_after(times.first_token) as patience:
+        with trio.move_on_after(first) as patience:
             return await provider.answer(request.question, on_delta)
         if request.is_too_long:
             raise Rejected(f"its answer is longer than {request.max_characters} characters")
         if request.has_begun:
             raise Stalled(f"it stopped in the middle of its answer for {times.idle:g} s")
-        raise Stalled(f"it didn't begin to answer within {times.first_token:g} s")
+        raise Stalled(f"it didn't begin to answer within {patience.deadline - began:g} s")
 
     def available_at(self, model: str) -> float | None:
-        """As :meth:`ModelAvailability.available_at`, for this model and on Trio's clock."""
-        availability = self.models.get(model)
-        return None if availability is None else availability.available_at(trio.current_time())
+        """When a request for this model may be sent, on Trio's clock; ``None``: now. Infinity: that isn't known."""
+        now = trio.current_time()
+        times = [key.available_at(model, now) for key in self.keys]
+        opens = -math.inf if None in times else min(time for time in times if time is not None)
+        rate = self._rates.get(model)
+        opens = max(opens, rate.opens_at if rate is not None else -math.inf)
+        return opens if opens > now else None
+
+    def _seconds_until_available(self, model: str) -> float:
+        opens, now = self.available_at(model), trio.current_time()
+        return 0.0 if opens is None else opens - now if opens < math.inf else PROBE_POLL
+
+    def _patience(self, request: ActiveRequest) -> float:
+        """Seconds for which a request waits for a paused model."""
+        return self.retry.patience if request.fallback_after is None else request.fallback_after
 
     def check_available(self, request: ActiveRequest) -> None:
-        """Raise ``Unavailable`` if a request can't wait until its model accepts requests.
+        """Raise ``ModelUnavailable`` if a request can't wait until its model accepts requests.
 
         This is so while the circuit breaker is open, and in a pause that ends after the request's deadline or lasts
-        longer than ``retry.patience``.
+        longer than ``retry.patience``, or ``fallback_after`` if there is another model.
         """
-        now, availability = trio.current_time(), self.models.get(request.question.model)
-        if availability is None:
+        now, model = trio.current_time(), request.question.model
+        opens = self.available_at(model)
+        if opens is None:
             return
-        if availability.is_down(now):
-            times = f"{self.retry.breaker} times in a row, the last time: {availability.reason}"
-            wait = (availability.available_at(now) or now) - now
-            raise Unavailable(f"the model's provider has failed {times}: try again in {math.ceil(wait)} s")
-        limit = min(request.deadline, request.retry_deadline, now + self.retry.patience)
-        if availability.paused_until > max(now, limit):
-            until = time.time() + availability.paused_until - now
-            when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(math.ceil(until)))
-            why = "the call's deadline" if limit == request.deadline else f"retry.patience ({self.retry.patience:g} s)"
-            tried = f" (asked {request.attempts} times)" if request.attempts > 1 else ""
-            raise Unavailable(
-                f"the model's provider accepts no requests for {availability.model} until {when}, "
-                f"which is after {why}: {availability.reason}{tried}",
+        closed = [one for key in self.keys if (one := key.get(model)) is not None and one.available_at(now) is not None]
+        first = None
+        if len(closed) == len(self.keys):
+            waiting = [one for one in closed if not one.is_down(now)]
+            if not waiting:
+                times = f"{self.retry.breaker} times in a row, the last time: {closed[0].reason}"
+                raise ModelUnavailable(
+                    f"the model's provider has failed {times}: try again in {math.ceil(opens - now)} s"
+                )
+            first = min(waiting, key=lambda availability: availability.paused_until)
+        limit = min(request.deadline, request.retry_deadline, now + self._patience(request))
+        if opens == math.inf or opens <= max(now, limit):
+            return
+        until = time.time() + opens - now
+        when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(math.ceil(until)))
+        setting = "retry.patience" if request.fallback_after is None else "fallback_after"
+        why = "the call's deadline" if limit == request.deadline else f"{setting} ({self._patience(request):g} s)"
+        tried = f" (asked {request.attempts} times)" if request.attempts > 1 else ""
+        if first is None:
+            raise ModelUnavailable(
+                f"{model} has had as many requests or tokens as [llm.limits] allows a minute until {when}, "
+                f"which is after {why}{tried}",
                 until=until,
-                upstream_status=429,
             )
+        raise ModelUnavailable(
+            f"the model's provider accepts no requests for {model} until {when}, "
+            f"which is after {why}: {first.reason}{tried}",
+            until=until,
+            upstream_status=429,
+        )
 
     def unavailable_models(self) -> list[ModelState]:
-        """States of the models that are paused or down."""
-        return [state for state in self.models.states(trio.current_time()) if state.state != "ok"]
+        """States of the models that are paused or down with every key; of the keys, the first one that may be used."""
+        models = dict.fromkeys(state.model for key in self.keys for state in key.states(trio.current_time()))
+        return [state for state in map(self.state, models) if state.state != "ok"]
+
+    def state(self, model: str) -> ModelState:
+        now = trio.current_time()
+        states = [ModelState(model) if (one := key.get(model)) is None else one.state(now) for key in self.keys]
+        return min(states, key=lambda state: (state.state != "ok", math.inf if state.until is None else state.until))
 
     def _notify(self, model: str) -> None:
         self._publish_change(model)
@@ -369,9 +358,7 @@ class ProviderClient:
 
     def _publish_change(self, model: str) -> None:
         """Publish a model's pause if it is new or was extended, and its end."""
-        now, availability = trio.current_time(), self.models.get(model)
-        state = ModelState(model) if availability is None else availability.state(now)
-        published = self._pauses.get(model)
+        now, state, published = trio.current_time(), self.state(model), self._pauses.get(model)
         if state.state == "ok" and published is not None:
             del self._pauses[model]
             self.publish(ModelAvailable(self.name, model))
@@ -400,4 +387,6 @@ def error_for_agent(error: ProviderError, attempts: int) -> CallError:
     if isinstance(error, Rejected):
         return BadRequest(f"the model's provider rejects this: {error}", **details)
     tried = f" (asked {attempts} times)" if attempts > 1 else ""
-    return Unavailable(f"the model's provider: {error}{tried}", **details)
+    unavailable = ModelUnavailable(f"the model's provider: {error}{tried}", **details)
+    unavailable.attempted = True
+    return unavailable

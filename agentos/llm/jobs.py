@@ -1,18 +1,20 @@
 """One request to the model as the queue keeps it, from its arrival to its answer."""
 
 import re
+from collections.abc import Sequence
 
 import trio
 from attrs import define, field
 from msgspec import Struct
 
 from agentos_sdk.errors import BadRequest, CallError
-from agentos_sdk.values import Usage
+from agentos_sdk.values import Fallback, Usage
 
-from .ask import ActiveRequest
+from .active_request import ActiveRequest
 from .fair_queue import weighted_cost
 from .fair_tree import Path, Ticket
 from .providers.provider import Answer, Question
+from .routes import Candidates
 from .settings import QueuePath
 
 MAX_PARTS = 2000  # of a request: the vendor's SDK takes half a millisecond for each
@@ -23,20 +25,27 @@ class ThinkResult(Struct, frozen=True):
     """An answer; seconds that the request waited, and that the provider worked on it.
 
     ``bound`` says, for the audit log, that the tokens charged are not those that the provider claims, and why.
-    ``cached``: the model wasn't asked, as an equal question was answered before.
+    ``model`` is the one that was asked in the end; ``requested_model`` the alias that was asked for, if it was one.
+    ``cached``: no model was asked, as an equal question was answered before.
     """
 
     answer: Answer
     queued: float
     latency: float
     bound: str | None = None
+    model: str = ""
+    requested_model: str | None = None
+    fallbacks: Sequence[Fallback] = ()
     cached: bool = False
 
 
 @define(eq=False)
 class Job:
+    """``candidates`` are the models that it may be sent to."""
+
     queue_path: QueuePath
     request: ActiveRequest
+    candidates: Candidates
     arrived_at: float
     max_tokens: int | None  # tokens that it may generate, before limits by a budget
     is_counted: bool = False  # as a call, in budgets and in `AgentUsage`
@@ -44,6 +53,7 @@ class Job:
     outcome: ThinkResult | CallError | None = None
     holds_slot: bool = False  # a place at the provider
     slot_since: float = 0.0  # when it got the place
+    pool: str = ""  # the provider at which it has that place
     earlier_seconds: float = 0.0  # seconds that it held a place in earlier turns
     next_turn: trio.Event | None = None  # set for its next turn, after it has been suspended
     refusal: CallError | None = None  # raised instead of that turn
@@ -51,13 +61,18 @@ class Job:
     done: trio.Event = field(factory=trio.Event)
 
     @property
+    def model(self) -> str:
+        """The model that it is sent to, or waits for."""
+        return self.request.question.model
+
+    @property
     def served_seconds(self) -> float:
         """Seconds that it has held a place at the provider."""
         return self.earlier_seconds + (trio.current_time() - self.slot_since if self.holds_slot else 0.0)
 
     def release(self) -> None:
-        """Break the reference cycle with the ticket: a request may have 16 MiB, too much to leave to the collector."""
-        self.ticket = self.request.on_usage = None
+        """Break reference cycles: a request may have 16 MiB, too much to leave to the collector."""
+        self.ticket = self.request.on_usage = self.candidates.error = None
 
 
 def validate_question(question: Question) -> None:

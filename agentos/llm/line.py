@@ -1,8 +1,9 @@
-"""Scheduler of LLM requests: queued fairly per agent and sent to the provider by one worker task.
+"""Scheduler of LLM requests: queued fairly per agent and sent to their providers by one worker task.
 
 A request passes these steps: the budget is checked, the request waits in its agent's queue, it is chosen, budget is
 reserved, the provider is called, and the actual usage is settled. A request for a paused model, or one that is to be
 retried later, holds neither a place at the provider nor a reservation: it waits in its agent's queue for another turn.
+A request that names an alias goes to the next model, through the queue again, if its model doesn't answer; see routes.
 The caller may cancel at any point: then the request leaves the queue, or the connection to the provider is closed, and
 only what was used until then is charged.
 """
@@ -20,10 +21,11 @@ from msgspec.structs import replace
 from agentos.kernel.internal_errors import internal
 from agentos.services.quotas import Amounts, BudgetState
 from agentos.threads import run_in_thread
-from agentos_sdk.errors import CallError
+from agentos_sdk.errors import BadRequest, CallError, NotFound, QuotaExceeded
 from agentos_sdk.values import Usage, Waits
 
-from .ask import ActiveRequest, ProviderClient
+from .active_request import ActiveRequest
+from .ask import CannotAnswer, ModelUnavailable, ProviderClient
 from .budgets import Budgets
 from .claims import measure_request
 from .contents import Asker, Contents, OpenQuestion
@@ -33,7 +35,7 @@ from .jobs import Job, ThinkResult, charge_for, outermost_account, queue_names, 
 from .memory import RequestMemory
 from .model_availability import ModelState
 from .model_counts import ModelCounts
-from .providers.provider import Question, estimate_input_tokens
+from .providers.provider import Answer, Question, estimate_input_tokens
 from .queue_states import (
     QueueState,
     SentRequest,
@@ -45,12 +47,14 @@ from .queue_states import (
 )
 from .reservations import Reservations
 from .response_cache import ResponseCache
+from .routes import Candidates, Route, Routes
 from .settings import LLMSettings, QueuePath
 
 FAIRNESS_SECONDS = 60.0  # seconds at least over which fairness is computed
 FAILED_TOKENS_PER_SECOND = 50.0  # charged for the time of a failed attempt: it kept the provider from other requests
 MAX_INLINE_BYTES = 64 << 10  # bytes of a request that is measured in the event loop; larger ones in a thread
 MAX_REMEMBERED = 4096  # agents with kept counts of calls and tokens
+SLOW_FAILURE = 0.3  # seconds; after a slower one, questions that wait for the model go to the next one of their alias
 CLOSE_SECONDS = 2.0  # seconds that the provider's connections have to close cleanly
 
 
@@ -61,8 +65,12 @@ class AgentUsage(Struct, frozen=True):
     usage: Usage = Usage()
 
 
+class Moved(Exception):
+    """A request got another model while it waited: it now has a place at that model's provider."""
+
+
 class Line:
-    """One per kernel. :meth:`serve` is its worker; at most ``concurrency`` requests are in flight."""
+    """One per kernel. :meth:`serve` is its worker; each provider has at most ``concurrency`` requests in flight."""
 
     def __init__(
         self,
@@ -71,16 +79,21 @@ class Line:
         budgets: Budgets,
         model: str,
         contents: Contents | None = None,
+        others: Sequence[ProviderClient] = (),
     ) -> None:
-        """``model`` is used for requests that name none."""
+        """``model`` is used for requests that name none. ``others`` are the providers besides the first, ``client``."""
         self.model = model
         self.contents = contents or Contents(settings.keep_contents)
         self._cache = ResponseCache(settings.cache, settings.cache_shared)
-        self._client = client
-        client.on_model_changed = self._update_lane
+        self._clients = {each.name: each for each in (client, *others)}
+        for each in self._clients.values():
+            each.on_model_changed = self._update_lane
+        self._routes = Routes(settings, self._clients, model)
         self._budgets = budgets
-        self._free = trio.Semaphore(settings.concurrency)
-        self._queue: FairQueue[Job] = FairQueue(settings.per_agent, settings.in_all)
+        self._free = {
+            name: each.concurrency or settings.concurrency for name, each in self._clients.items()
+        }  # places at each provider
+        self._queue: FairQueue[Job] = FairQueue(settings.per_agent, settings.in_all, self._clients)
         self._wake = trio.Event()  # set when a request arrives
         self._reservations = Reservations(budgets)
         self._in_flight: dict[Job, None] = {}
@@ -99,39 +112,49 @@ class Line:
         question: Question,
         on_text: Callable[[str], None] | None = None,
         asker: Asker | None = None,
+        route: Route | None = None,
     ) -> ThinkResult:
         """Return the model's answer to a request; ``on_text`` is called with each piece of its text as it arrives.
 
-        Raises ``Busy``, ``QuotaExceeded``, ``BadRequest``, ``Unavailable`` or ``Timeout``. However it ends, the
-        question of an ``asker`` is kept in ``contents``.
+        ``route``: the models that the caller may use, of those that :meth:`resolve` returns for the question's model.
+
+        Raises ``Busy``, ``QuotaExceeded``, ``BadRequest``, ``NotFound``, ``Unavailable`` or ``Timeout``. However it
+        ends, the question of an ``asker`` is kept in ``contents``.
         """
         with self.contents.keep(asker, question, self.cost) as asked:
-            agent, key = queue_path[-1].name, await self._cache.hash(question)
+            route = route or self.resolve(question.model)
+            agent, key = queue_path[-1].name, await self._cache.hash(question, route.models)
             asked.result = self._cache.get(agent, key)
             if asked.result is None:
-                asked.result = await self._ask(queue_path, question, on_text, asked)
+                asked.result = await self._ask(queue_path, question, on_text, asked, route)
                 self._cache.put(agent, key, asked.result)
             elif on_text is not None:
                 on_text(asked.result.answer.text)
             return asked.result
 
     async def _ask(
-        self, queue_path: QueuePath, question: Question, on_text: Callable[[str], None] | None, asked: OpenQuestion
+        self,
+        queue_path: QueuePath,
+        question: Question,
+        on_text: Callable[[str], None] | None,
+        asked: OpenQuestion,
+        route: Route,
     ) -> ThinkResult:
         validate_question(question)
         account, now, tokens = outermost_account(queue_path), trio.current_time(), estimate_input_tokens(question)
-        self._budgets.check(queue_path, question.model, tokens, time.time())
+        candidates = self._find_candidates(queue_path, question, tokens, route)
         with self._memory.hold(account, question.size):
             large = question.size > MAX_INLINE_BYTES
             sent = await run_in_thread(measure_request, question) if large else measure_request(question)
             request = ActiveRequest(
                 question, tokens, account, on_text, deadline=trio.current_effective_deadline(), sent=sent
             )
-            self._client.check_available(request)
+            self._routes.begin(candidates, request)
+            client = self._routes.client_of(request.question.model)
             self._set_weights(queue_path)
-            asked.job = job = Job(queue_path, request, now, question.max_tokens)
+            asked.job = job = Job(queue_path, request, candidates, now, question.max_tokens)
             job.ticket = ticket = self._queue.put(
-                queue_names(queue_path), job, weighted_cost(tokens), now, lane=question.model
+                queue_names(queue_path), job, weighted_cost(tokens), now, lane=job.model, pool=client.name
             )
             request.on_usage = partial(self._charge, job)
             self._wake.set()
@@ -147,19 +170,47 @@ class Line:
             raise job.outcome
         return job.outcome
 
+    def _find_candidates(
+        self, queue_path: QueuePath, question: Question, input_tokens: int, route: Route
+    ) -> Candidates:
+        """The models of a route that the caller's budgets allow and that can do what is asked; raises if none is."""
+        is_alias = tuple(route.models) != (question.model,) or bool(route.passed)
+        passed = {each.model: each.reason for each in route.passed}
+        candidates = Candidates(question.model if is_alias else None, [], passed)
+        refusal: CallError | None = None
+        for model in route.models:
+            client = self._routes.client_of(model)
+            try:
+                self._budgets.check(queue_path, model, input_tokens, time.time())
+                client.check_supported(replace(question, model=model))
+            except (QuotaExceeded, BadRequest) as error:
+                refusal = refusal or error
+                candidates.passed[model] = str(error)
+            else:
+                candidates.left.append(model)
+        if not candidates.left and refusal is not None:
+            raise refusal
+        return candidates
+
+    def resolve(self, name: str) -> Route:
+        """The models that a name stands for, in the order in which they are asked."""
+        return self._routes.resolve(name)
+
     def cost(self, model: str, usage: Usage) -> float | None:
         """See :meth:`Budgets.cost`."""
         return self._budgets.cost(model, usage)
 
     async def prepare(self) -> None:
-        """Connect to the provider: a vendor's SDK is loaded in a thread. Requests that arrive meanwhile wait for it."""
-        await self._client.prepare()
+        """Connect to the providers: SDKs are loaded in a thread. Requests that arrive meanwhile wait for it."""
+        for client in self._clients.values():
+            await client.prepare()
 
     async def serve(self) -> None:
-        """Send requests to the provider until cancelled."""
+        """Send requests to the providers until cancelled."""
         try:
             async with trio.open_nursery() as jobs:
-                jobs.start_soon(self._client.serve)
+                for client in self._clients.values():
+                    jobs.start_soon(client.serve)
                 while True:
                     job = await self._next_job()
                     if job.next_turn is None:
@@ -168,32 +219,31 @@ class Line:
                         job.next_turn.set()
         finally:
             with trio.move_on_after(CLOSE_SECONDS, shield=True):
-                await self._client.aclose()
+                for client in self._clients.values():
+                    await client.aclose()
 
     async def _next_job(self) -> Job:
-        """The next request, as soon as its model accepts requests and there is a place for it."""
+        """The next request, as soon as its model accepts requests and its provider has a place for it."""
         while True:
+            await trio.lowlevel.checkpoint()
             deadline = self._open_lanes()
-            if not self._queue.ready():
-                self._wake = trio.Event()
-                with trio.CancelScope(deadline=deadline):
-                    await self._wake.wait()
-                continue
-            await self._free.acquire()
-            self._open_lanes()
-            ticket = self._queue.take(trio.current_time())
-            if ticket is not None:
-                ticket.item.holds_slot = True
-                ticket.item.slot_since = trio.current_time()
-                self._in_flight[ticket.item] = None
-                return ticket.item
-            self._free.release()  # the waiting requests were withdrawn meanwhile
+            for pool, places in self._free.items():
+                ticket = self._queue.take(trio.current_time(), pool) if places else None
+                if ticket is not None:
+                    self._free[pool] -= 1
+                    job, job.pool = ticket.item, pool
+                    job.holds_slot, job.slot_since = True, trio.current_time()
+                    self._in_flight[job] = None
+                    return job
+            self._wake = trio.Event()
+            with trio.CancelScope(deadline=deadline):
+                await self._wake.wait()
 
     def _open_lanes(self) -> float:
         """Open the lanes of models that accept requests again; returns when to do so next, on Trio's clock."""
         first = math.inf
         for model in list(self._queue.closed):
-            opens = self._client.available_at(model)
+            opens = self._routes.client_of(model).available_at(model)
             if opens is None:
                 self._queue.open(model)
             else:
@@ -201,16 +251,37 @@ class Line:
         return first
 
     def _update_lane(self, model: str) -> None:
-        """Open or close a model's lane to match its gate, and refuse the requests that can't wait for it."""
-        if self._client.available_at(model) is None:
+        """Open or close a model's lane to match its gate; requests that can't wait for it are moved or refused."""
+        client = self._routes.client_of(model)
+        if client.available_at(model) is None:
             self._queue.open(model)
         else:
             self._queue.close(model)
             for ticket in self._queue.waiting_in(model):
+                job = ticket.item
                 try:
-                    self._client.check_available(ticket.item.request)
-                except CallError as error:
-                    self._refuse(ticket, error)
+                    client.check_available(job.request)
+                except ModelUnavailable as unavailable:
+                    try:
+                        self._routes.fall_back(job.candidates, job.request, unavailable)
+                    except CallError as error:
+                        self._refuse(ticket, error)
+                    else:
+                        self._move(ticket)
+        self._wake.set()
+
+    def _leave_failing_model(self, model: str, error: Exception) -> None:
+        """Move the waiting requests that another model accepts now, after a slow failure of theirs."""
+        for ticket in self._queue.waiting_in(model):
+            job = ticket.item
+            if job.request.fallback_after is not None:
+                self._routes.choose(job.candidates, job.request, {model: f"it failed for another question: {error}"})
+                self._move(ticket)
+
+    def _move(self, ticket: Ticket[Job]) -> None:
+        """Let a waiting request wait for the model that it has now."""
+        model = ticket.item.model
+        self._queue.move(ticket, model, self._routes.client_of(model).name)
         self._wake.set()
 
     def _refuse(self, ticket: Ticket[Job], error: CallError) -> None:
@@ -241,10 +312,29 @@ class Line:
             job.done.set()
 
     async def _answer(self, job: Job) -> ThinkResult:
-        answer = await self._client.send(job.request, partial(self._turn, job), partial(self._pause, job))
+        answer = await self._send(job)
         now = trio.current_time()
         latency = job.earlier_seconds + now - job.slot_since
-        return ThinkResult(answer, now - job.arrived_at - latency, latency, job.request.bound)
+        requested, fallbacks = job.candidates.requested, job.candidates.fallbacks
+        queued = now - job.arrived_at - latency
+        return ThinkResult(answer, queued, latency, job.request.bound, job.model, requested, fallbacks)
+
+    async def _send(self, job: Job) -> Answer:
+        """Send a request to its model, and to the next one if that is unavailable."""
+        has_place = True
+        while True:
+            try:
+                if not has_place:
+                    await self._suspend(job, trio.lowlevel.checkpoint)
+                client = self._routes.client_of(job.model)
+                return await client.send(job.request, partial(self._turn, job), partial(self._pause, job))
+            except Moved:
+                has_place = True
+            except (ModelUnavailable, CannotAnswer) as error:
+                if job.request.failed_seconds >= SLOW_FAILURE:
+                    self._leave_failing_model(job.model, error)
+                self._routes.fall_back(job.candidates, job.request, error)
+                has_place = False
 
     @contextlib.asynccontextmanager
     async def _turn(self, job: Job) -> AsyncIterator[None]:
@@ -296,22 +386,27 @@ class Line:
 
     async def _pause(self, job: Job, seconds: float) -> None:
         """Wait until a request may be sent again: in the queue if its model is paused, else for ``seconds``."""
-        closed = job.request.question.model in self._queue.closed
+        closed = job.model in self._queue.closed
         await self._suspend(job, trio.lowlevel.checkpoint if closed else partial(trio.sleep, seconds))
 
     async def _suspend(self, job: Job, wait: Callable[[], Awaitable[None]]) -> None:
-        """Give up the place at the provider until ``wait`` returns; then queue again and pay for it like any other."""
+        """Give up the place at the provider until ``wait`` returns; then queue again and pay for it like any other.
+
+        Raises :class:`Moved` if it was moved to another model meanwhile.
+        """
         self._release_slot(job)
         self._suspended[job] = None
         try:
             await wait()
         finally:
             del self._suspended[job]
-        self._client.check_available(job.request)
+        model = job.model
+        client = self._routes.client_of(model)
+        client.check_available(job.request)
         job.next_turn = turn = trio.Event()
-        cost, lane = weighted_cost(job.request.input), job.request.question.model
+        path, cost = queue_names(job.queue_path), weighted_cost(job.request.input)
         job.ticket = ticket = self._queue.put(
-            queue_names(job.queue_path), job, cost, trio.current_time(), lane=lane, again=True
+            path, job, cost, trio.current_time(), lane=model, pool=client.name, again=True
         )
         self._wake.set()
         try:
@@ -320,13 +415,16 @@ class Line:
             self._queue.withdraw(ticket)
         if job.refusal is not None:
             raise job.refusal
+        if job.model != model:
+            raise Moved
 
     def _release_slot(self, job: Job) -> None:
         if job.holds_slot:
             job.holds_slot = False
             job.earlier_seconds += trio.current_time() - job.slot_since
             del self._in_flight[job]
-            self._free.release()
+            self._free[job.pool] += 1
+            self._wake.set()
 
     def remove_agent(self, queue_path: QueuePath) -> None:
         """Remove an agent that has ended for good; its name will not be used again."""
@@ -337,7 +435,7 @@ class Line:
     def queue_states(self) -> Mapping[Path, QueueState]:
         """State of every agent that has requests waiting or in flight."""
         suspended, in_flight = count_by_path(self._suspended), count_by_path(self._in_flight)
-        return queue_states(self._queue, suspended, in_flight, self._client.unavailable_models())
+        return queue_states(self._queue, suspended, in_flight, self._unavailable_models())
 
     def list_waiting(self) -> list[WaitingRequest]:
         """The requests that wait, in the order in which they would be sent; those that can't be sent now come last."""
@@ -349,22 +447,33 @@ class Line:
 
     @property
     def provider(self) -> str:
-        """The name of the provider."""
-        return self._client.name
+        """The type of the providers; ``several`` if they differ."""
+        types = {client.kind or client.name for client in self._clients.values()}
+        return types.pop() if len(types) == 1 else "several"
+
+    def provider_of(self, name: str) -> str:
+        """The name of the provider of a model, or of an alias's first one; empty if none has it."""
+        try:
+            return self._routes.client_of(self.resolve(name).models[0]).name
+        except NotFound:
+            return ""
 
     def models(self) -> Sequence[str]:
-        """Names that a question may have as its model: the default one first."""
-        return [self.model] if self.model else []
+        """Names that a question may have as its model, models and aliases: the default one first."""
+        return self._routes.names()
 
     def knows(self, model: str) -> bool:
-        """Whether a question for this model has a provider."""
-        return bool(self.model)
+        """Whether a question may have this name as its model."""
+        return self._routes.knows(model)
 
     def model_states(self) -> Sequence[ModelState]:
-        """States of the default model and of all models that are paused or down."""
-        states = self._client.unavailable_models()
-        known = any(state.model == self.model for state in states)
-        return states if known or not self.model else [ModelState(self.model), *states]
+        """States of all models that the configuration names, the default one first, and of all that are unavailable."""
+        unavailable = {state.model: state for state in self._unavailable_models()}
+        named = [unavailable.pop(model, ModelState(model)) for model in self._routes.models()]
+        return [*named, *unavailable.values()]
+
+    def _unavailable_models(self) -> Sequence[ModelState]:
+        return [state for client in self._clients.values() for state in client.unavailable_models()]
 
     def wait_times(self, queue_path: QueuePath) -> Waits | None:
         """How long the agent's last requests waited."""

@@ -1,4 +1,4 @@
-"""The model that agents share: the choice of provider and model, its queue and its budget."""
+"""The models that agents share: the choice of providers and models, their queue and their budget."""
 
 import logging
 import os
@@ -21,7 +21,8 @@ from .ask import ProviderClient
 from .budgets import Budgets
 from .contents import Contents
 from .line import Line
-from .providers.choose import KEYS, NoProvider, ProviderChoice, choose_provider, connect
+from .providers.choose import KEYS, NoProvider, ProviderChoice, connect
+from .providers.keys import Choices, choose_providers, describe_missing
 from .settings import Account, LLMSettings, Share
 
 log = logging.getLogger(__name__)
@@ -40,23 +41,41 @@ class Model(Struct, frozen=True):
 
 
 async def open_model(settings: LLMSettings, database: Database, publish: Publish) -> Model:
-    """Choose the provider and the model, and load what is spent of the budgets. Connects at the first request."""
-    choice, keys = await trio.to_thread.run_sync(read_choice, settings)
-    provider, model = (choice.provider, choice.model) if isinstance(choice, ProviderChoice) else ("none", "")
-    asking = ProviderClient(
-        partial(connect, choice, settings), settings.retry, settings.timeouts, name=provider, publish=publish
-    )
+    """Choose the providers and the model, and load what is spent of the budgets. Connects at the first request."""
+    choices, keys = await trio.to_thread.run_sync(read_choices, settings)
+    usable = [choice for each in choices.values() for choice in each if isinstance(choice, ProviderChoice)]
+    model = usable[0].model if usable else settings.model if settings.providers else ""
+    first, *others = (make_client(name, each, settings, publish) for name, each in choices.items())
     budgets = await Budgets.load(settings.prices, database, settings.max_tokens, time.time(), publish)
     return Model(
-        Line(settings, asking, budgets, model, Contents(settings.keep_contents, keys)),
+        Line(settings, first, budgets, model or "", Contents(settings.keep_contents, keys), others),
         Account("kernel", Share(budget=settings.budget)),
-        describe_choice(choice) if isinstance(choice, ProviderChoice) or settings != LLMSettings() else None,
-        describe_default_budget(settings.default_budget) if isinstance(choice, ProviderChoice) else None,
+        describe_choices(choices) if usable or settings != LLMSettings() else None,
+        describe_default_budget(settings.default_budget) if usable else None,
     )
 
 
-def read_choice(settings: LLMSettings) -> tuple[ProviderChoice | NoProvider, Sequence[str]]:
-    """Choose the provider and the model; reads files. Agents' environments are independent of these variables.
+def make_client(
+    name: str, choices: Sequence[ProviderChoice | NoProvider], settings: LLMSettings, publish: Publish
+) -> ProviderClient:
+    """The connections to one provider, one for each of the choices."""
+    connects = [partial(connect, choice, settings) for choice in choices]
+    kind = next((choice.provider for choice in choices if isinstance(choice, ProviderChoice)), None)
+    return ProviderClient(
+        connects[0],
+        settings.retry,
+        settings.timeouts,
+        name=name,
+        publish=publish,
+        kind=kind,
+        further_keys=connects[1:],
+        limits=settings.limits,
+        concurrency=settings.providers[name].concurrency if name in settings.providers else None,
+    )
+
+
+def read_choices(settings: LLMSettings) -> tuple[Choices, Sequence[str]]:
+    """Choose the providers and the model; reads files. Agents' environments are independent of these variables.
 
     Returns also the API keys that are set, of at least ``MIN_LENGTH`` characters: a shorter one, such as that of a
     local server, is no secret, and would be redacted in any text.
@@ -64,11 +83,12 @@ def read_choice(settings: LLMSettings) -> tuple[ProviderChoice | NoProvider, Seq
     variables = read_variables(os.environ, Path.cwd())
     for warning in variables.warnings:
         log.warning("%s", warning)
-    choice = choose_provider(settings, variables)
-    if isinstance(choice, ProviderChoice) and choice.provider == "offline":
+    choices = choose_providers(settings, variables, os.environ)
+    found = [choice for each in choices.values() for choice in each if isinstance(choice, ProviderChoice)]
+    if any(choice.provider == "offline" for choice in found):
         import agentos.llm.providers.offline  # noqa: F401 - now: later no file descriptor may be left to import it with
-    keys = [value for name in KEYS if len(value := variables.get(name) or "") >= MIN_LENGTH]
-    return choice, keys
+    keys = dict.fromkeys([*(variables.get(name) for name in KEYS), *(choice.key for choice in found)])
+    return choices, [key for key in keys if key is not None and len(key) >= MIN_LENGTH]
 
 
 def describe_default_budget(quotas: Sequence[Quota]) -> str | None:
@@ -79,8 +99,11 @@ def describe_default_budget(quotas: Sequence[Quota]) -> str | None:
     return f"each agent of level sandboxed without a budget has {amounts} ([llm] default_budget)" if amounts else None
 
 
-def describe_choice(choice: ProviderChoice | NoProvider) -> str:
-    """One sentence on the model for people."""
-    if isinstance(choice, ProviderChoice):
-        return f"model {choice.model} by {choice.provider}"
-    return f"no model can be asked: {choice.why}"
+def describe_choices(choices: Choices) -> str:
+    """One sentence on the default model and the providers for people."""
+    missing = "; ".join(describe_missing(choices))
+    usable = {name: choice for name, each in choices.items() for choice in each if isinstance(choice, ProviderChoice)}
+    if not usable:
+        return f"no model can be asked: {missing}"
+    text = f"model {next(iter(usable.values())).model} by {', '.join(usable)}"
+    return f"{text}; can't be asked: {missing}" if missing else text

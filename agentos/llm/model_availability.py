@@ -57,6 +57,10 @@ class ModelAvailability:
         )
         self.reason = str(error)
 
+    def pause(self, error: ProviderError, until: float) -> None:
+        self._slowed_in_row = max(1, self._slowed_in_row)  # the state is kept
+        self.paused_until, self.reason = max(self.paused_until, until), str(error)
+
     def record_failure(self, error: ProviderError) -> None:
         self.reason = str(error)
 
@@ -102,6 +106,11 @@ class ModelAvailabilities:
 
     def get(self, model: str) -> ModelAvailability | None:
         return self._by_model.get(model)
+
+    def available_at(self, model: str, now: float) -> float | None:
+        """See :meth:`ModelAvailability.available_at`."""
+        availability = self._by_model.get(model)
+        return None if availability is None else availability.available_at(now)
 
     @contextmanager
     def tracked(self, model: str, now: float) -> Iterator[ModelAvailability]:

@@ -1,12 +1,14 @@
 """Answers kept for equal questions: ``[llm] cache``. An equal question within its lifetime isn't sent to the model."""
 
 from collections import Counter, OrderedDict
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
 import msgspec
 import trio
 from attrs import define, evolve, field
+from msgspec.structs import replace
 
 from agentos.threads import run_in_thread
 from agentos_sdk.values import Usage
@@ -34,7 +36,7 @@ class _Kept(NamedTuple):
 class ResponseCache:
     """Answers by agent and question, for ``lifetime`` seconds; 0 keeps none. In memory, and bounded.
 
-    Questions are equal if all that is sent to the model is: also its name, the tools and the sampling parameters.
+    Questions are equal if all that is sent is, tools and parameters too, and the agent may use the same models for it.
     ``shared``: an answer that one agent got is given to all. A full cache drops the agent's own oldest answer whose
     answers take the most memory.
     """
@@ -44,12 +46,12 @@ class ResponseCache:
     _answers: dict[str, OrderedDict[Key, _Kept]] = field(factory=dict)  # by agent, the oldest first
     _bytes: Counter[str] = field(factory=Counter)  # by agent
 
-    async def hash(self, question: Question) -> Key | None:
-        """The question as a key; None if nothing is kept."""
+    async def hash(self, question: Question, models: Sequence[str]) -> Key | None:
+        """The question, and the models that may answer it, as a key; None if nothing is kept."""
         if not self.lifetime:
             return None
         large = question.size > MAX_INLINE_BYTES
-        return await run_in_thread(hash_question, question) if large else hash_question(question)
+        return await run_in_thread(hash_question, question, models) if large else hash_question(question, models)
 
     def get(self, agent: str, key: Key | None) -> ThinkResult | None:
         """The answer to an equal question: it took no time and cost nothing."""
@@ -70,7 +72,8 @@ class ResponseCache:
             return
         owner = SHARED if self.shared else agent
         self._drop(owner, key)
-        kept = ThinkResult(evolve(answer, usage=Usage()), 0.0, 0.0, cached=True)
+        free = evolve(answer, usage=Usage())
+        kept = replace(result, answer=free, queued=0.0, latency=0.0, bound=None, cached=True)
         self._answers.setdefault(owner, OrderedDict())[key] = _Kept(trio.current_time() + self.lifetime, size, kept)
         self._bytes[owner] += size
         while self._bytes.total() > MAX_TOTAL_BYTES:
@@ -90,6 +93,6 @@ class ResponseCache:
                 self.remove_agent(owner)
 
 
-def hash_question(question: Question) -> Key:
-    """Hash all of a question; 16 MiB take 15 ms."""
-    return sha256(msgspec.msgpack.encode(question)).digest()
+def hash_question(question: Question, models: Sequence[str]) -> Key:
+    """Hash all of a question, and the models that may answer it; 16 MiB take 15 ms."""
+    return sha256(msgspec.msgpack.encode((models, question))).digest()

@@ -128,7 +128,7 @@ def model_states(line: Line, models: Sequence[ModelState]) -> list[calls.ModelSt
     since = time.time() - trio.current_time()
     return [
         calls.ModelState(
-            name=line.provider,
+            name=line.provider_of(each.model),
             model=each.model,
             state=each.state,
             until=None if each.until is None else since + each.until,

@@ -82,7 +82,7 @@ class KernelCalls(Struct, frozen=True):
                 up_ms=int((time.monotonic() - self.began) * 1000),
                 agents=Counter(str(agent.state) for agent in self.registry),
                 attention=attention,
-                model=next((one for one in models if one.model == self.line.model), None),
+                model=next(iter(models), None) if self.line.model else None,
                 isolation=self.supervision.deps.jails.found,
                 audit=calls.AuditStatus(
                     entries=health.entries, lost=health.lost, checked_at=health.checked_at, problem=health.problem

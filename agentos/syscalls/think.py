@@ -1,7 +1,7 @@
 """THINK and LLM_REPORT: queue a question for the model and build the reply from the answer."""
 
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -20,6 +20,7 @@ from agentos.llm.contents import Asker
 from agentos.llm.jobs import ThinkResult
 from agentos.llm.line import Line
 from agentos.llm.providers.provider import Question
+from agentos.llm.routes import Route
 from agentos.llm.settings import QueuePath
 from agentos.permissions.approval_text import describe_message
 from agentos.services.quotas import OF_MODEL
@@ -27,6 +28,7 @@ from agentos_sdk import codec
 from agentos_sdk.calls import think as calls
 from agentos_sdk.errors import CallError, Timeout
 from agentos_sdk.opcodes import Op
+from agentos_sdk.values import Fallback
 
 FAILURE = {"content": "", "tokens": 0}
 MAX_DIGESTED_INLINE = 64 << 10  # bytes of a question whose digest is computed in the event loop, in 0.2 ms
@@ -42,30 +44,33 @@ def syscalls(
 
     @asynccontextmanager
     async def prepare(caller: Caller, request: ThinkRequest) -> AsyncIterator[Prepared]:
+        question = request.question
+        route, rights = find_route(caller, line.resolve(question.model))
+
         async def act(call: Call) -> ThinkResult:
             if request.stream:
                 call.require_stream("stream")
-            question = request.question
             if question.size > MAX_DIGESTED_INLINE:
                 digest = await caller.table.reader.run(caller, digest_question, question)
             else:
                 digest = digest_question(question)
             call.remark = f"question sha256:{digest}"
             asker = Asker(caller.id, caller.name, caller.family, digest) if caller.kind != "operator" else None
-            think = partial(line.think, queue_path(caller), question, asker=asker)
+            think = partial(line.think, queue_path(caller), question, asker=asker, route=route)
             if request.stream:
                 think = partial(stream_answer, call, think)
             with trio.move_on_after(math.inf if request.timeout is None else request.timeout):
                 thought = await think()
-                call.remark = f"{describe_use(thought, line.cost(question.model, thought.answer.usage))}, {call.remark}"
+                call.remark = f"{describe_use(thought, line.cost(thought.model, thought.answer.usage))}, {call.remark}"
                 call.remark += ", from the cache" if thought.cached else f", queued {thought.queued:.3f} s"
                 if thought.bound is not None:
                     call.remark += f"; {thought.bound}"
+                if thought.requested_model is not None:
+                    call.remark += f"; {describe_fallbacks(thought)}"
                 return thought
             raise Timeout(f"the model hasn't answered within the {request.timeout:g} s that timeout names")
 
-        rights, shown = (Right("think", request.question.model),), partial(describe_question, request.question)
-        yield Prepared(rights, act, shown=shown)
+        yield Prepared(rights, act, shown=partial(describe_question, question))
 
     async def encode(caller: Caller, thought: ThinkResult) -> bytes:
         await caller.allowance.wait_for_reply_room()  # a caller that doesn't read its replies gets no more of them
@@ -95,6 +100,28 @@ def syscalls(
     )
 
 
+def find_route(caller: Caller, route: Route) -> tuple[Route, Sequence[Right]]:
+    """The models of a route that rules allow the caller, and the rights that the call needs.
+
+    If none is allowed, it is the first one about which a person is asked, else the first one, which is denied.
+    """
+    rights = [Right("think", model) for model in route.models]
+    if len(rights) == 1:
+        return route, rights
+    decisions = {right: caller.authorizer.decide(caller, right) for right in rights}
+    allowed = [right for right in rights if decisions[right].effect == "allow"]
+    asked = [right for right in rights if decisions[right].effect == "ask"]
+    usable = allowed or asked[:1] or rights[:1]
+    passed = [Fallback(str(right.object), decisions[right].reason) for right in rights if right not in usable]
+    return Route(route.name, [str(right.object) for right in usable], passed), usable
+
+
+def describe_fallbacks(thought: ThinkResult) -> str:
+    """What became of an alias, for the audit log."""
+    passed = "".join(f", not {each.model}: {each.reason}" for each in thought.fallbacks)
+    return f"{thought.requested_model} was {thought.model}{passed}"
+
+
 def describe_question(question: Question) -> str:
     """What a person sees of a question."""
     system = [f"system: {question.system}"] if question.system is not None else []
@@ -121,6 +148,8 @@ def build_reply(thought: ThinkResult) -> calls.Thought:
         queued_ms=round(thought.queued * 1000, 3),
         latency_ms=round((thought.queued + thought.latency) * 1000, 3),
         cached=thought.cached,
+        requested_model=thought.requested_model,
+        fallbacks=thought.fallbacks,
     )
 
 

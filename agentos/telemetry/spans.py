@@ -127,7 +127,7 @@ class Spans:
         question = request.question
         found: dict[str, Value] = {
             "gen_ai.operation.name": "chat",
-            "gen_ai.provider.name": self.line.provider,
+            "gen_ai.provider.name": self.line.provider_of(question.model),
             "gen_ai.request.model": question.model,
             "gen_ai.request.stream": request.stream,
         }
@@ -146,6 +146,7 @@ class Spans:
             return {}
         answer, used = outcome.answer, outcome.answer.usage
         found: dict[str, Value] = {
+            "gen_ai.provider.name": self.line.provider_of(outcome.model),
             "gen_ai.response.model": answer.model,
             "gen_ai.response.finish_reasons": [str(answer.finish_reason)],
             "gen_ai.usage.input_tokens": used.input,
@@ -154,7 +155,7 @@ class Spans:
             "agentos.waiting_seconds": outcome.queued,
             "agentos.provider_seconds": outcome.latency,
         }
-        if (cost := self.line.cost(request.question.model, used)) is not None:
+        if (cost := self.line.cost(outcome.model, used)) is not None:
             found["agentos.cost"] = cost
         if self.contents:
             found["gen_ai.output.messages"] = self._describe_messages([("assistant", answer.text)])

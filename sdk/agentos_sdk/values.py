@@ -197,6 +197,14 @@ class ToolCall:
 
 
 @frozen
+class Fallback:
+    """A model of an alias that a question was not answered by, and why."""
+
+    model: str
+    reason: str
+
+
+@frozen
 class Usage:
     """Tokens of the question, of the answer without thoughts, and of the thoughts."""
 

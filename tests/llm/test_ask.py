@@ -9,7 +9,8 @@ import trio
 from msgspec.structs import replace
 from trio.testing import MockClock
 
-from agentos.llm.ask import ActiveRequest, ProviderClient
+from agentos.llm.active_request import ActiveRequest
+from agentos.llm.ask import ProviderClient
 from agentos.llm.model_availability import MAX_MODELS
 from agentos.llm.providers.provider import Answer, Delta, Denied, Failing, Provider, RateLimited, Rejected
 from agentos.llm.settings import Retry, Timeouts
@@ -137,7 +138,7 @@ async def test_models_that_agents_invent_leave_nothing_behind_without_end(autoju
     answered = asking(Scripted([[Rejected("404")]]))
     with pytest.raises(BadRequest):
         await answered.send(asked(model="unknown"))
-    assert not [*answered.models.states(0.0)]
+    assert not [*answered.keys[0].states(0.0)]
 
 
 async def test_patience_with_a_provider_that_never_has_time_ends(autojump_clock: MockClock) -> None:

@@ -64,7 +64,7 @@ async def test_a_failure_is_not_kept(autojump_clock: MockClock) -> None:
 
 
 async def test_an_answer_is_forgotten_after_its_lifetime_and_with_its_agent(autojump_clock: MockClock) -> None:
-    cache, key = ResponseCache(10.0), hash_question(Question("gpt", [Message("user", "2 + 2?")]))
+    cache, key = ResponseCache(10.0), hash_question(Question("gpt", [Message("user", "2 + 2?")]), ["gpt"])
     cache.put("writer", key, answered())
     autojump_clock.jump(9.9)
     assert cache.get("writer", key) is not None
@@ -102,8 +102,9 @@ async def test_a_question_differs_by_all_that_is_sent() -> None:
         replace(plain, response_schema={"type": "integer"}),
         replace(plain, sampling=Sampling(seed=1)),
     ]
-    assert len({hash_question(each) for each in (plain, *others)}) == 1 + len(others)
-    assert hash_question(plain) == hash_question(Question("gpt", [Message("user", "2 + 2?")]))
+    hashes = {hash_question(each, ["gpt"]) for each in (plain, *others)} | {hash_question(plain, ["gpt", "gemini"])}
+    assert len(hashes) == 2 + len(others)
+    assert hash_question(plain, ["gpt"]) == hash_question(Question("gpt", [Message("user", "2 + 2?")]), ["gpt"])
 
 
 async def test_a_full_cache_drops_the_oldest_of_the_agent_with_the_most(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,6 +76,7 @@ class Offline(Provider):
     async def answer(self, question: Question, on_delta: OnDelta) -> Answer:
         """Answer word by word, as slowly as the settings say."""
         self._asked += 1
+        on_delta(Delta(accepted=True))
         fault = self._random_fault(self._asked)
         reply = (
             OfflineReply(failure=fault)

@@ -76,12 +76,14 @@ class Delta(Struct, frozen=True):
     """A newly arrived piece of an answer.
 
     ``unseen`` are characters that are not shown as they arrive: of thoughts, of a tool's arguments. ``usage`` is what
-    the provider has counted so far, from the beginning, if it says.
+    the provider has counted so far, from the beginning, if it says. ``accepted``: nothing of the answer has arrived,
+    but the provider has accepted the request and works on it.
     """
 
     text: str = ""
     unseen: int = 0
     usage: Usage | None = None
+    accepted: bool = False
 
 
 @frozen

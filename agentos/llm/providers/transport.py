@@ -20,7 +20,7 @@ from agentos.threads import run_in_thread
 from agentos_sdk import codec
 
 from .account import ErrorOfStatus, ProviderAccount, retry_after_of
-from .provider import Failing, ProviderError, Rejected
+from .provider import Delta, Failing, ProviderError, Rejected
 
 for _library in ("httpcore2", "httpx2", "openai", "google_genai", "anthropic"):
     logging.getLogger(_library).setLevel(logging.WARNING)  # below this level they log requests and headers
@@ -93,6 +93,7 @@ class Transport:
             raise error_of_status(
                 status, message or response.reason_phrase or NO_REASON, retry_after_of(response.headers)
             )
+        builder.on_delta(Delta(accepted=True))
         if not readable:
             raise MalformedResponse("compresses its answer, though asked not to")
         await _drain(stream, builder.feed)

@@ -53,11 +53,12 @@ def status(socket_path: str | None, as_json: bool) -> None:
     with kernel(socket_path) as client:
         reply = check_reply(client.status())
         quotes = {} if as_json else quote_ended(client, reply["attention"])
+        states = [] if as_json else read_model_states(client, reply)
     if as_json:
         print_json(reply)
     else:
         width = text_width()
-        for label, value in status_facts(reply, quotes):
+        for label, value in status_facts(reply, states, quotes):
             for line in wrap_beside(label.ljust(11), printable(value), width):
                 click.echo(line)
     sys.exit(NEEDS_ATTENTION if reply["attention"] else 0)
@@ -88,14 +89,25 @@ def find_last_error(lines: Sequence[Mapping[str, Any]]) -> str:
     return next((line["text"] for line in reversed(life) if line["stream"] == "stderr" and line["text"].strip()), "")
 
 
-def status_facts(found: Mapping[str, Any], quotes: Mapping[str, str] = {}) -> Iterator[tuple[str, str]]:
+def read_model_states(client: AgentOSClient, found: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """States of all models; of the default one alone, for a caller that may not know more."""
+    reply = client.metrics()
+    if reply["success"]:
+        states: Sequence[Mapping[str, Any]] = reply["metrics"]["llm"]["providers"]
+        return states
+    return [found["model"]] if found["model"] is not None else []
+
+
+def status_facts(
+    found: Mapping[str, Any], models: Sequence[Mapping[str, Any]], quotes: Mapping[str, str] = {}
+) -> Iterator[tuple[str, str]]:
     """Labels and values, in the order shown."""
     yield "state", "needs attention:" if found["attention"] else "in order"
     for problem in list_problems(found["attention"], quotes):
         yield "", f"- {problem}"
     yield "kernel", f"{found['kernel_version']}, up for {duration(found['up_ms'] / 1000)}"
     yield "agents", ", ".join(f"{count} {state}" for state, count in found["agents"].items()) or "none"
-    yield "model", describe_model(found["model"])
+    yield "model", ", ".join(map(describe_model, models)) or "none"
     yield "isolation", found["isolation"] or "is being tried"
     yield "audit", describe_audit(found["audit"])
     if found["config"] is not None:
@@ -114,9 +126,7 @@ def list_problems(attention: Sequence[Mapping[str, Any]], quotes: Mapping[str, s
     yield from (f"{missing}: {', '.join(names)}" for missing, names in lacking.items())
 
 
-def describe_model(model: Mapping[str, Any] | None) -> str:
-    if model is None:
-        return "none"
+def describe_model(model: Mapping[str, Any]) -> str:
     return f"{model['model']} by {model['name']}" if model["state"] == "ok" else describe_unavailable(model)
 
 

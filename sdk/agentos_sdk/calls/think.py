@@ -11,7 +11,7 @@ from attrs import field
 from agentos_sdk.codec import Rule, Seconds, Text
 from agentos_sdk.opcodes import Op
 from agentos_sdk.record import record
-from agentos_sdk.values import ThinkingLevel, Tool, ToolCall, ToolChoice, Usage
+from agentos_sdk.values import Fallback, ThinkingLevel, Tool, ToolCall, ToolChoice, Usage
 
 from .request import Request, RequestId
 
@@ -115,8 +115,9 @@ class Thought:
     """The whole answer. ``tokens`` is the sum of ``usage``.
 
     ``finish_reason`` is stop, length, tool_calls or content_filter. ``queued_ms`` is the part of ``latency_ms`` that
-    was spent in the queue. ``cached``: an equal question was answered before, and the model
-    wasn't asked.
+    was spent in the queue. ``cached``: an equal question was answered before, and the model wasn't asked.
+    ``requested_model`` is the alias that was asked for, None if a model was named; ``fallbacks`` are its models that
+    were passed over.
     """
 
     success: bool = True
@@ -130,6 +131,8 @@ class Thought:
     queued_ms: float
     latency_ms: float
     cached: bool = False
+    requested_model: str | None = None
+    fallbacks: Sequence[Fallback] = ()
 
     @property
     def message(self) -> Message:

@@ -181,3 +181,26 @@ async def test_fifty_of_them_leave_nothing(spawner: Spawner) -> None:
         await run(spawner, shell("(setsid sleep 1000 &)"))
 
     assert Belongings.now() == before
+
+
+def test_descendants_are_found_without_a_look_at_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a look takes longer than a process needs that forks another one and goes."""
+    listed, listdir = list[object](), os.listdir
+
+    def note(path: str) -> list[str]:
+        listed.append(path)
+        return listdir(path)
+
+    with subprocess.Popen(["sh", "-c", "sleep 1000 & echo on; wait"], stdout=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == b"on\n"
+        monkeypatch.setattr(os, "listdir", note)
+        found = list_descendants(program.pid)
+        assert "/proc" not in listed
+
+        monkeypatch.setattr(os.path, "exists", lambda path: False)  # as without CONFIG_PROC_CHILDREN
+        assert list_descendants(program.pid) == found
+        assert "/proc" in listed
+        for pid in (program.pid, *found):
+            os.kill(pid, signal.SIGKILL)
+    assert len(found) == 1

@@ -15,7 +15,8 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from agentos.sandbox import steps as s
@@ -143,15 +144,40 @@ def kill_descendants(top: int) -> bool:
 
 
 def list_descendants(top: int) -> Sequence[int]:
-    """The pids of all living descendants of this process, as found by one pass over /proc."""
-    children: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
-                state, parent = file.read().rpartition(b")")[2].split()[:2]
-                if state not in (b"Z", b"X"):
-                    children.setdefault(int(parent), []).append(int(name))
+    """The pids of all living descendants of this process, parents first.
+
+    Taken from Linux's lists of children, without which (CONFIG_PROC_CHILDREN) one pass over /proc finds them. A pass
+    takes longer the more processes the host has, and a chain of processes that each fork one and go is ahead of it.
+    """
+    find = _list_children if os.path.exists(f"/proc/{top}/task/{top}/children") else _read_parents().__getitem__
     pids = [top]
     for pid in pids:
-        pids += children.get(pid, ())
+        pids += find(pid)
     return pids[1:]
+
+
+def _list_children(parent: int) -> Sequence[int]:
+    """The pids of the living children of a process; none if it has ended."""
+    found = list[int]()
+    with contextlib.suppress(OSError):
+        for task in os.listdir(f"/proc/{parent}/task"):
+            with open(f"/proc/{parent}/task/{task}/children", "rb") as file:
+                found += map(int, file.read().split())
+    return [pid for pid in found if _read_parent(pid) is not None]
+
+
+def _read_parents() -> Mapping[int, Sequence[int]]:
+    """The living children of each process."""
+    children = defaultdict[int, list[int]](list)
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (parent := _read_parent(int(name))) is not None:
+            children[parent].append(int(name))
+    return children
+
+
+def _read_parent(pid: int) -> int | None:
+    """The parent of a process; None if it has ended, reaped or not."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
+        state, parent = file.read().rpartition(b")")[2].split()[:2]
+        return None if state in (b"Z", b"X") else int(parent)
+    return None

@@ -21,6 +21,7 @@ MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}")  # it becomes a
 class ThinkResult(Struct, frozen=True):
     """An answer; seconds that the request waited, and that the provider worked on it.
 
+    ``cost`` is that of the answer's usage, ``None`` if its model has no price.
     ``bound`` says, for the audit log, that the tokens charged are not those that the provider claims, and why.
     """
 
@@ -28,6 +29,7 @@ class ThinkResult(Struct, frozen=True):
     queued: float
     latency: float
     bound: str | None = None
+    cost: float | None = None
 
 
 @define(eq=False)

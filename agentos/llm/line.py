@@ -72,6 +72,7 @@ class Line:
     ) -> None:
         """``model`` is used for requests that name none."""
         self.model = model
+        self.currency = settings.currency
         self.contents = contents or Contents(settings.keep_contents)
         self._client = client
         client.on_model_changed = self._update_lane
@@ -235,7 +236,8 @@ class Line:
         answer = await self._client.send(job.request, partial(self._turn, job), partial(self._pause, job))
         now = trio.current_time()
         latency = job.earlier_seconds + now - job.slot_since
-        return ThinkResult(answer, now - job.arrived_at - latency, latency, job.request.bound)
+        cost = self.cost(job.request.question.model, answer.usage)
+        return ThinkResult(answer, now - job.arrived_at - latency, latency, job.request.bound, cost=cost)
 
     @contextlib.asynccontextmanager
     async def _turn(self, job: Job) -> AsyncIterator[None]:

@@ -21,6 +21,7 @@ from .ask import ProviderClient
 from .budgets import Budgets
 from .contents import Contents
 from .line import Line
+from .prices import prices_of
 from .providers.choose import KEYS, NoProvider, ProviderChoice, choose_provider, connect
 from .settings import Account, LLMSettings, Share
 
@@ -46,7 +47,7 @@ async def open_model(settings: LLMSettings, database: Database, publish: Publish
     asking = ProviderClient(
         partial(connect, choice, settings), settings.retry, settings.timeouts, name=provider, publish=publish
     )
-    budgets = await Budgets.load(settings.prices, database, settings.max_tokens, time.time(), publish)
+    budgets = await Budgets.load(prices_of(settings), database, settings.max_tokens, time.time(), publish)
     return Model(
         Line(settings, asking, budgets, model, Contents(settings.keep_contents, keys)),
         Account("kernel", Share(budget=settings.budget)),

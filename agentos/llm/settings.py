@@ -14,7 +14,7 @@ ProviderName = Literal["offline", "gemini", "openai", "anthropic"]
 
 
 class Price(Struct, frozen=True):
-    """Price of a million tokens, in the currency of the money budgets; thoughts count as output."""
+    """Price of a million tokens, in ``LLMSettings.currency``; thoughts count as output."""
 
     input: float
     output: float
@@ -89,6 +89,7 @@ class LLMSettings(Struct, frozen=True):
     in_all: int = MAX_WAITING
     keep_contents: int = 50
     prices: Mapping[str, Price] = {}
+    currency: str = "USD"
     timeouts: Timeouts = Timeouts()
     retry: Retry = Retry()
     offline: OfflineSettings = OfflineSettings()

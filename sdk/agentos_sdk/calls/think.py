@@ -115,7 +115,7 @@ class Thought:
     """The whole answer. ``tokens`` is the sum of ``usage``.
 
     ``finish_reason`` is stop, length, tool_calls or content_filter. ``queued_ms`` is the part of ``latency_ms`` that
-    was spent in the queue.
+    was spent in the queue. ``cost`` is in the kernel's currency, ``None`` if the model has no price.
     """
 
     success: bool = True
@@ -128,6 +128,7 @@ class Thought:
     tool_calls: Sequence[ToolCall] = ()
     queued_ms: float
     latency_ms: float
+    cost: float | None = None
 
     @property
     def message(self) -> Message:

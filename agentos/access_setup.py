@@ -20,6 +20,7 @@ from .database import Database
 from .host_setup import Host
 from .kernel.background import Background
 from .llm.model import Model
+from .llm.prices import prices_of
 from .permissions.answers import Answers
 from .permissions.approvals import Approvals, ApprovalSettings
 from .permissions.patterns.base import Names
@@ -90,7 +91,7 @@ def open_access(config: Config, show: Subscriber, host: Host, stores: Stores) ->
         jailed=replace(names, workspace=WORKSPACE, code=CODE),
         kernel_account=model.account,
         default_budget=config.llm.default_budget,
-        priced=bool(config.llm.prices),
+        priced=bool(prices_of(config.llm)),
         kernels=[os.path.realpath(path) for path in (host.state_dir, host.run.directory)],
     )
     event_log = stores.event_log

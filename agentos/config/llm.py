@@ -1,5 +1,6 @@
 """Model settings in a configuration file: the ``[llm]`` table."""
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -8,6 +9,7 @@ from attrs import field, frozen
 from msgspec.structs import replace
 
 from agentos.agents.builder import NO_PRICES, build_quotas, describe_missing_price
+from agentos.llm.prices import find_price, prices_of
 from agentos.llm.providers.offline_rules import BadRules, read_rules
 from agentos.llm.settings import (
     LLMSettings,
@@ -99,6 +101,7 @@ class LLMTable:
     aliases: Mapping[str, object] = field(factory=dict)
     limits: Mapping[str, object] = field(factory=dict)
     prices: Mapping[str, object] = field(factory=dict)
+    currency: Annotated[str, Rule(lambda code: re.fullmatch("[A-Z]{3}", code), "three capitals, as EUR")] | None = None
     timeouts: object = None
     retry: object = None
     offline: object = None
@@ -157,14 +160,15 @@ def check_required_field(reader: Reader, read: ReadTable, name: str) -> bool:
 
 def check_prices(reader: Reader, settings: LLMSettings, budgets: Sequence[tuple[Keys, Sequence[Quota]]]) -> None:
     """Check that every budget of money has the model's price. ``budgets`` are all budgets outside ``[llm]``."""
+    prices = prices_of(settings)
     of_llm = [(("llm", "budget"), settings.budget), (("llm", "default_budget"), settings.default_budget)]
     for keys, quotas in (*of_llm, *budgets):
         if not any(quota.what == "money" for quota in quotas):
             continue
-        models = settings.aliases.get(settings.model or "", [settings.model])
-        if settings.model is not None and not any(model in settings.prices for model in models):
+        models = settings.aliases.get(settings.model or "", [settings.model or ""])
+        if settings.model is not None and not any(find_price(prices, model) for model in models):
             missing = f"[llm.prices] has none for {settings.model!r}"
-        elif not settings.prices:
+        elif not prices:
             missing = NO_PRICES
         else:
             continue

@@ -26,6 +26,7 @@ from agentos.services.quotas import MONEY_UNITS, Amounts, BudgetState, Quota, Qu
 from agentos_sdk.errors import BadRequest, NotFound, QuotaExceeded, Unavailable
 from agentos_sdk.values import Usage
 
+from .prices import find_price
 from .settings import Price, QueuePath
 
 log = logging.getLogger(__name__)
@@ -110,7 +111,7 @@ class Budgets:
 
     def cost_units(self, model: str, usage: Usage) -> int | None:
         """The same in billionths."""
-        rate = self._rates.get(model)
+        rate = find_price(self._rates, model)
         return rate.cost(usage.input, usage.generated) if rate is not None else None
 
     def check(self, queue_path: QueuePath, model: str, input_tokens: int, now: float, calls: int = 1) -> None:
@@ -234,7 +235,7 @@ class Budgets:
         return self._quotas.list_states(_path(queue_path), now)
 
     def _rate(self, model: str, states: Iterable[BudgetState]) -> Rate | None:
-        rate = self._rates.get(model)
+        rate = find_price(self._rates, model)
         limited = next((each.name for each in states if each.quota.what == "money"), None)
         if rate is None and limited is not None:
             raise BadRequest(f"model: {model!r} has no price, and the money of {limited!r} is limited")

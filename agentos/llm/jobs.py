@@ -24,6 +24,7 @@ MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}")  # it becomes a
 class ThinkResult(Struct, frozen=True):
     """An answer; seconds that the request waited, and that the provider worked on it.
 
+    ``cost`` is that of the answer's usage, ``None`` if its model has no price.
     ``bound`` says, for the audit log, that the tokens charged are not those that the provider claims, and why.
     ``model`` is the one that was asked in the end; ``requested_model`` the alias that was asked for, if it was one.
     ``cached``: no model was asked, as an equal question was answered before.
@@ -37,6 +38,7 @@ class ThinkResult(Struct, frozen=True):
     requested_model: str | None = None
     fallbacks: Sequence[Fallback] = ()
     cached: bool = False
+    cost: float | None = None
 
 
 @define(eq=False)

@@ -83,6 +83,7 @@ class Line:
     ) -> None:
         """``model`` is used for requests that name none. ``others`` are the providers besides the first, ``client``."""
         self.model = model
+        self.currency = settings.currency
         self.contents = contents or Contents(settings.keep_contents)
         self._cache = ResponseCache(settings.cache, settings.cache_shared)
         self._clients = {each.name: each for each in (client, *others)}
@@ -317,7 +318,8 @@ class Line:
         latency = job.earlier_seconds + now - job.slot_since
         requested, fallbacks = job.candidates.requested, job.candidates.fallbacks
         queued = now - job.arrived_at - latency
-        return ThinkResult(answer, queued, latency, job.request.bound, job.model, requested, fallbacks)
+        cost = self.cost(job.model, answer.usage)
+        return ThinkResult(answer, queued, latency, job.request.bound, job.model, requested, fallbacks, cost=cost)
 
     async def _send(self, job: Job) -> Answer:
         """Send a request to its model, and to the next one if that is unavailable."""

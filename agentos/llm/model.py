@@ -21,6 +21,7 @@ from .ask import ProviderClient
 from .budgets import Budgets
 from .contents import Contents
 from .line import Line
+from .prices import prices_of
 from .providers.choose import KEYS, NoProvider, ProviderChoice, connect
 from .providers.keys import Choices, choose_providers, describe_missing
 from .settings import Account, LLMSettings, Share
@@ -46,7 +47,7 @@ async def open_model(settings: LLMSettings, database: Database, publish: Publish
     usable = [choice for each in choices.values() for choice in each if isinstance(choice, ProviderChoice)]
     model = usable[0].model if usable else settings.model if settings.providers else ""
     first, *others = (make_client(name, each, settings, publish) for name, each in choices.items())
-    budgets = await Budgets.load(settings.prices, database, settings.max_tokens, time.time(), publish)
+    budgets = await Budgets.load(prices_of(settings), database, settings.max_tokens, time.time(), publish)
     return Model(
         Line(settings, first, budgets, model or "", Contents(settings.keep_contents, keys), others),
         Account("kernel", Share(budget=settings.budget)),

@@ -73,7 +73,8 @@ class ResponseCache:
         owner = SHARED if self.shared else agent
         self._drop(owner, key)
         free = evolve(answer, usage=Usage())
-        kept = replace(result, answer=free, queued=0.0, latency=0.0, bound=None, cached=True)
+        cost = None if result.cost is None else 0.0
+        kept = replace(result, answer=free, queued=0.0, latency=0.0, bound=None, cost=cost, cached=True)
         self._answers.setdefault(owner, OrderedDict())[key] = _Kept(trio.current_time() + self.lifetime, size, kept)
         self._bytes[owner] += size
         while self._bytes.total() > MAX_TOTAL_BYTES:

@@ -14,7 +14,7 @@ ProviderName = Literal["offline", "gemini", "openai", "anthropic"]
 
 
 class Price(Struct, frozen=True):
-    """Price of a million tokens, in the currency of the money budgets; thoughts count as output."""
+    """Price of a million tokens, in ``LLMSettings.currency``; thoughts count as output."""
 
     input: float
     output: float
@@ -124,6 +124,7 @@ class LLMSettings(Struct, frozen=True):
     limits: Mapping[str, ModelLimits] = {}
     fallback_after: float = 2.0
     prices: Mapping[str, Price] = {}
+    currency: str = "USD"
     timeouts: Timeouts = Timeouts()
     retry: Retry = Retry()
     offline: OfflineSettings = OfflineSettings()

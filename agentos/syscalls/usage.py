@@ -37,7 +37,7 @@ def syscalls(registry: Registry, line: Line, lives: LifeCounter) -> tuple[Syscal
                 rows = await lives.log.read(account, day_of(since))
             except DatabaseError as error:
                 raise Unavailable(f"the usage can't be read: {error}") from None
-            return calls.UsageReply(usage=[describe_row(row) for row in rows])
+            return calls.UsageReply(usage=[describe_row(row) for row in rows], currency=line.currency)
 
         about = f"reset the budget of {request.name}" if request.reset else request.name
         yield Prepared((Right("usage"),), act, about=about, announce=request.reset, error=find_mistake(caller, request))

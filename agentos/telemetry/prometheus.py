@@ -123,7 +123,7 @@ def collect_models(counts: Iterable[NamedCounts]) -> Iterator[Metric]:
     labels = ["agent", "model"]
     calls = CounterMetricFamily("agentos_think_calls", "Calls of a model that used any tokens", labels=labels)
     tokens = CounterMetricFamily("agentos_think_tokens", "Tokens of models by type", labels=[*labels, "type"])
-    cost = CounterMetricFamily("agentos_think_cost", "Cost by the prices of [llm.prices]", labels=labels)
+    cost = CounterMetricFamily("agentos_think_cost", "Cost by the models' prices, in [llm] currency", labels=labels)
     seconds = CounterMetricFamily(
         "agentos_think_seconds", "Time that the provider worked", labels=labels, unit="seconds"
     )

@@ -155,8 +155,8 @@ class Spans:
             "agentos.waiting_seconds": outcome.queued,
             "agentos.provider_seconds": outcome.latency,
         }
-        if (cost := self.line.cost(outcome.model, used)) is not None:
-            found["agentos.cost"] = cost
+        if outcome.cost is not None:
+            found["agentos.cost"] = outcome.cost
         if self.contents:
             found["gen_ai.output.messages"] = self._describe_messages([("assistant", answer.text)])
         return found

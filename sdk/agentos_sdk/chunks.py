@@ -9,25 +9,31 @@ from .opcodes import Op
 
 TYPE_CHECKING = False  # as in typing, which isn't imported at run time
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
     from typing import Any, Self
 
     Reply = dict[str, Any]
 
 
 def stream_call(
-    path: str, op: int, fields: Mapping[str, object], hellos: Sequence[bytes] = ()
+    path: str,
+    op: int,
+    fields: Mapping[str, object],
+    hellos: Sequence[bytes] = (),
+    on_hello: Callable[[Reply], None] | None = None,
 ) -> Generator[tuple[int, Reply]]:
     """Make a streamed call over a connection of its own; yields the opcode and the body of each frame.
 
-    ``hellos`` are the HELLOs to send first. The last frame is the reply itself; a failed reply is raised as its
-    exception. Closing the generator cancels the call.
+    ``hellos`` are the HELLOs to send first; ``on_hello`` gets the kernel's greeting before the call is sent. The last
+    frame is the reply itself; a failed reply is raised as its exception. Closing the generator cancels the call.
     """
     given = {name: value for name, value in fields.items() if value is not None}
     sock = open_connection(path, hellos)
     try:
         sock.sendall(frame(0, Op.HELLO, b'{"protocol":2}'))
-        check_reply(receive(sock)[2])
+        greeting = check_reply(receive(sock)[2])
+        if on_hello is not None:
+            on_hello(greeting)
         sock.sendall(frame(1, op, encode(given)))
         while (got := receive(sock))[1] == Op.CHUNK:
             yield got[1], parse(got[2])
@@ -39,12 +45,19 @@ def stream_call(
 
 
 class Stream:
-    """A streamed reply: an iterator over its parts and a context manager. The call is made with the first part."""
+    """A streamed reply: an iterator over its parts and a context manager. The call is made with the first part.
+
+    ``agent_id`` is the caller's id on the stream's connection, once the call is made.
+    """
 
     op: Op
+    agent_id: int | None = None
 
     def __init__(self, path: str, fields: Mapping[str, object], hellos: Sequence[bytes]) -> None:
-        self._frames = stream_call(path, self.op, fields, hellos)
+        self._frames = stream_call(path, self.op, fields, hellos, self._greet)
+
+    def _greet(self, greeting: Reply) -> None:
+        self.agent_id = greeting["agent_id"]
 
     def __enter__(self) -> Self:
         return self

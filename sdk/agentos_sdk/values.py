@@ -65,7 +65,7 @@ class Backoff:
 
 @frozen(kw_only=True)
 class Budget:
-    """Maximum use in each window of ``per`` seconds; ``money`` is in the currency of the configured prices."""
+    """Maximum use in each window of ``per`` seconds; ``money`` is in the currency of ``[llm]``."""
 
     tokens: Amount | None = None
     calls: Amount | None = None
@@ -250,7 +250,7 @@ class KeptQuestion:
     ``at`` is when it was asked, seconds since the epoch. ``digest`` is the one in the audit log's entry of the call.
     ``left_out`` is the number of older messages that were not kept. ``outcome`` is ``ok`` or an error code.
     ``queued_ms`` and ``latency_ms`` are as in the reply of THINK. ``first_token_ms`` is the time until the first piece
-    of the answer arrived, ``None`` if none did. ``cost`` is in the currency of ``[llm.prices]``, ``None`` without a
+    of the answer arrived, ``None`` if none did. ``cost`` is in the currency of ``[llm]``, ``None`` without a
     price. ``answered_by`` is the model that the provider names.
     """
 

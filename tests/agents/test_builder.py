@@ -1,15 +1,17 @@
 """The same mistake is told in the same words, whether it is in a SPAWN or in a configuration file."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from agentos.config.load import ConfigError, load
-from tests.support.kernel import Kernel
+from tests.support.kernel import Kernel, running
 from tests.support.wire import SPAWN
 
 SCRIPT = {"script": "a.py"}
+UNPRICED = '[llm]\nprovider = "offline"\n'
 
 MISTAKES: list[tuple[dict[str, Any], str, str, str]] = [
     # what is said, its field in a SPAWN, its key in a file, the sentence
@@ -127,6 +129,12 @@ MISTAKES: list[tuple[dict[str, Any], str, str, str]] = [
 ]
 
 
+@pytest.fixture(scope="module")
+def kernel() -> Iterator[Kernel]:
+    with running(UNPRICED) as started:
+        yield started
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _script(kernel: Kernel) -> None:
     (kernel.place / "a.py").write_text("")
@@ -138,7 +146,7 @@ def test_a_mistake_is_told_in_the_same_words(
 ) -> None:
     sentence = sentence.format(home=kernel.place)
     file = kernel.place / "wrong.toml"
-    file.write_text(f"[[supervisor.children]]\n{toml({'name': 'w', **given})}")
+    file.write_text(f"[[supervisor.children]]\n{toml({'name': 'w', **given})}\n{UNPRICED}")
 
     with kernel.connect() as wire, pytest.raises(ConfigError) as told:
         reply = wire.call(SPAWN, {"name": "w", **given})

@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +20,7 @@ from tests.support.wire import PATIENCE
 
 PNG = b"\x89PNG\r\n\x1a\n rest"
 COMMAND = (sys.executable, "-m", "agentos", "think")
+WAITING = re.compile(rb"(?:\r\x1b\[K[^\r]*)*\r\x1b\[K")  # the line of a question that waits, and its removal
 SEVEN = "one two three four five six seven"
 
 
@@ -135,12 +138,19 @@ def test_a_reader_that_has_seen_enough_withdraws_the_question(kernel: Kernel) ->
         assert client.think("seven", timeout=PATIENCE)["success"]
 
 
-def test_a_terminal_obeys_nothing_in_an_answer(kernel: Kernel) -> None:
+def test_a_terminal_obeys_nothing_in_an_answer(kernel: Kernel, tmp_path: Path) -> None:
     ours, theirs = os.openpty()
     command = [*COMMAND, "--socket", kernel.socket]
     with (
         os.fdopen(ours, "r+b", buffering=0) as terminal,
-        subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True) as process,
+        subprocess.Popen(
+            command,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            env={**os.environ, "XDG_STATE_HOME": str(tmp_path)},
+        ) as process,
     ):
         os.close(theirs)
         shown = until_it_says(terminal.fileno(), b"Ctrl-D:\r\n")
@@ -148,7 +158,7 @@ def test_a_terminal_obeys_nothing_in_an_answer(kernel: Kernel) -> None:
         shown += until_it_says(terminal.fileno(), None)
 
     assert process.returncode == 0
-    assert shown.replace(b"\r\n", b"\n") == (
+    assert WAITING.sub(b"", shown).replace(b"\r\n", b"\n") == (
         b"The question, and then Ctrl-D:\ncontrol" + rb"red \x1b[31mbell \x07" + b"\nnext line\n"
     )
 
@@ -160,6 +170,88 @@ def until_it_says(terminal: int, text: bytes | None) -> bytes:
         while text is None or not shown.endswith(text):
             shown += os.read(terminal, 4096)
     return shown
+
+
+def on_a_terminal(kernel: Kernel, home: Path, *arguments: str) -> str:
+    """What `agentos think` shows on a terminal, and stderr with it."""
+    ours, theirs = os.openpty()
+    command = [*COMMAND, "--socket", kernel.socket, *arguments]
+    with (
+        os.fdopen(ours, "r+b", buffering=0) as terminal,
+        subprocess.Popen(
+            command, stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, "XDG_STATE_HOME": str(home)}
+        ),
+    ):
+        os.close(theirs)
+        return until_it_says(terminal.fileno(), None).replace(b"\r\n", b"\n").decode()
+
+
+def kept(home: Path) -> list[Path]:
+    return list((home / "agentos" / "conversations").iterdir())
+
+
+def test_a_conversation_goes_on_with_c(kernel: Kernel, tmp_path: Path) -> None:
+    image = tmp_path / "a.png"
+    image.write_bytes(PNG)
+
+    on_a_terminal(kernel, tmp_path, "settings", "--system", "Be a pirate.", "--alias", "parrot")
+    answer = on_a_terminal(kernel, tmp_path, "-c", "settings", f"--image={image}")
+
+    assert answer.endswith("Arr.\n")  # by the model and the instructions of the first question
+    [file] = kept(tmp_path)
+    conversation = json.loads(file.read_text())
+    assert (conversation["system"], conversation["model"]) == ("Be a pirate.", "parrot")
+    assert [message["role"] for message in conversation["messages"]] == ["user", "assistant"] * 2
+    assert [part["type"] for part in conversation["messages"][2]["content"]] == ["image", "text"]
+    assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+
+
+def test_earlier_questions_are_asked_again_with_c(kernel: Kernel, tmp_path: Path) -> None:
+    def ask(*arguments: str) -> dict[str, Any]:
+        command = [*COMMAND, "--socket", kernel.socket, "--json", *arguments]
+        environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
+        done = subprocess.run(command, env=environment, capture_output=True, timeout=PATIENCE, check=False)
+        reply: dict[str, Any] = json.loads(done.stdout)
+        return reply
+
+    nothing = ask("-c", "seven")
+    on_a_terminal(kernel, tmp_path, "x" * 4000)
+    first, second = ask("-c", "seven"), ask("-c", "seven")
+    alone = ask("seven")
+
+    assert (nothing["success"], nothing["code"]) == (False, "not_found")
+    assert first["usage"]["input"] > 1000 > alone["usage"]["input"]
+    assert second["usage"]["input"] > first["usage"]["input"]
+
+
+def test_a_question_of_a_program_is_not_kept(agentos: Agentos, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+    assert agentos("think", "seven").returncode == 0
+
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_terminal_shows_what_a_question_waits_for(kernel: Kernel, tmp_path: Path) -> None:
+    endless = [*COMMAND, "--socket", kernel.socket, "endless"]
+    with subprocess.Popen(endless, stdout=subprocess.PIPE) as busy:
+        assert busy.stdout is not None
+        assert busy.stdout.read(1)
+        ours, theirs = os.openpty()
+        waiting = [*COMMAND, "--socket", kernel.socket, "seven"]
+        with (
+            os.fdopen(ours, "r+b", buffering=0) as terminal,
+            subprocess.Popen(
+                waiting, stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, "XDG_STATE_HOME": str(tmp_path)}
+            ),
+        ):
+            os.close(theirs)
+            shown = until_it_says(terminal.fileno(), b" s\x1b[0m")
+            busy.send_signal(signal.SIGINT)
+            shown += until_it_says(terminal.fileno(), None)
+
+    assert b"waiting: 1st of 1 in line for offline, " in shown
+    assert WAITING.sub(b"", shown) == SEVEN.encode() + b"\r\n"
 
 
 def test_what_is_piped_on_is_what_the_model_said(agentos: Agentos) -> None:

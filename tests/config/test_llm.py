@@ -19,6 +19,7 @@ per_agent = 5
 in_all = 50
 keep_contents = 0
 budget = [{ money = 2.5, per = "1d" }]
+currency = "EUR"
 default_budget = [{ tokens = 50, per = "1h" }]
 timeouts = { connect = "1s", first_token = "20s", idle = "5s", total = "1m" }
 
@@ -61,6 +62,7 @@ def test_a_whole_table_becomes_settings(home: Path) -> None:
         in_all=50,
         keep_contents=0,
         prices={"llama": Price(0.1, 0.4)},
+        currency="EUR",
         timeouts=Timeouts(1.0, 20.0, 5.0, 60.0),
         retry=Retry(attempts=2, patience=60.0, first=1.0, factor=3.0, max=9.0, jitter=0.0, breaker=4, cooldown=5.0),
         offline=OfflineSettings(str(home / "rules.toml"), 1.0, 0.001, 0.002, 0.5, 7),
@@ -100,7 +102,7 @@ def test_agents_and_supervisors_have_a_weight_and_a_budget(home: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ('[llm]\nprovider = "gpt"', "2: llm.provider: expected offline, gemini or openai"),
+        ('[llm]\nprovider = "gpt"', "2: llm.provider: expected offline, gemini, openai or anthropic"),
         ('[llm]\nbase_url = "ftp://x"', "2: llm.base_url: expected an http:// or https:// URL"),
         (
             '[llm]\nbase_url = "http://user:secret@host/v1"',
@@ -132,15 +134,35 @@ def test_a_mistake_is_told_with_its_line_and_its_path(home: Path, text: str, tol
     assert told in mistake
 
 
-@pytest.mark.parametrize("llm", ["", '[llm]\nmodel = "m"\n[llm.prices]\nother = { input = 1, output = 1 }\n'])
+@pytest.mark.parametrize(
+    "llm",
+    [
+        '[llm]\nprovider = "offline"\n',
+        '[llm]\nmodel = "m"\n',
+        '[llm]\nmodel = "m"\n[llm.prices]\nother = { input = 1, output = 1 }\n',
+        '[llm]\nmodel = "claude-haiku-4-5"\ncurrency = "EUR"\n',
+    ],
+)
 def test_money_without_the_model_s_price_is_refused(home: Path, llm: str) -> None:
     [mistake] = said(llm + agent('script = "a.py"\nllm = { budget = [{ money = 1, per = "1h" }] }'))
 
     assert "supervisor.children[0].llm.budget: a budget of money needs the model's price" in mistake
 
 
+def test_a_published_price_is_enough_for_a_budget_of_money(home: Path) -> None:
+    settings = loaded('[llm]\nmodel = "claude-haiku-4-5-20251001"\nbudget = [{ money = 1, per = "1h" }]').llm
+
+    assert not settings.prices
+
+
+def test_a_currency_is_a_code_of_three_letters(home: Path) -> None:
+    [mistake] = said('[llm]\ncurrency = "euros"')
+
+    assert "2: llm.currency: expected three capitals, as EUR" in mistake
+
+
 def test_money_of_all_agents_needs_a_price_too(home: Path) -> None:
-    [mistake] = said('[llm]\nbudget = [{ money = 1, per = "1h" }]')
+    [mistake] = said('[llm]\nbudget = [{ money = 1, per = "1h" }]\nprovider = "offline"')
 
     assert "2: llm.budget: a budget of money needs the model's price, and there is no [llm.prices]" in mistake
 
@@ -170,5 +192,5 @@ def test_mistakes_in_the_default_budget_name_it(home: Path) -> None:
     assert said('[llm]\ndefault_budget = "non"') == [
         "agentos.toml:2: llm.default_budget: expected an array or none, got 'non'"
     ]
-    [mistake] = said('[llm]\ndefault_budget = [{ money = 1, per = "1d" }]')
+    [mistake] = said('[llm]\ndefault_budget = [{ money = 1, per = "1d" }]\nprovider = "offline"')
     assert mistake.startswith("agentos.toml:2: llm.default_budget: a budget of money needs the model's price")

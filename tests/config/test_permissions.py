@@ -107,13 +107,16 @@ def test_a_set_that_is_wrong_is_told_once_whoever_names_it(home: Path) -> None:
 
 
 def test_a_quota_of_money_needs_a_price(home: Path) -> None:
-    text = '[permissions.mine]\nquotas = [{ money = 1, per = "1d" }]\n'
+    text = '[permissions.mine]\nquotas = [{ money = 1, per = "1d" }]\n[llm]\nprovider = "offline"\n'
 
     assert said(text) == [
         "agentos.toml:2: permissions.mine.quotas: "
         "a budget of money needs the model's price, and there is no [llm.prices]"
     ]
-    [mistake] = said(agent('script = "a.py"\npermissions = { quotas = [{ money = 1, per = "1d" }] }'))
+    [mistake] = said(
+        agent('script = "a.py"\npermissions = { quotas = [{ money = 1, per = "1d" }] }')
+        + '\n[llm]\nprovider = "offline"\n'
+    )
     assert "supervisor.children[0].permissions.quotas: a budget of money needs" in mistake
 
 

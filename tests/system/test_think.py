@@ -326,7 +326,8 @@ def test_the_audit_log_has_tokens_cost_and_a_digest_of_the_question_and_never_it
 ) -> None:
     kernel = start_kernel(toml)
     with kernel.client() as client:
-        used = up(client.think("whatever it is: Grüße", system_instruction="be brief"))["usage"]
+        reply = up(client.think("whatever it is: Grüße", system_instruction="be brief"))
+        used = reply["usage"]
         until(lambda: client.get_audit_log("model")["count"], "it is written")
         [entry] = client.get_audit_log("model")["entries"]
 
@@ -334,6 +335,7 @@ def test_the_audit_log_has_tokens_cost_and_a_digest_of_the_question_and_never_it
     digest = hashlib.sha256(canonical.encode()).hexdigest()
     generated = used["output"] + used["thinking"]
     cost = "null" if price is None else f"{used['input'] * price[0] + generated * price[1]:g}"
+    assert reply["cost"] == (None if price is None else pytest.approx(float(cost)))
     tokens = f"in {used['input']}, out {generated}, cost {cost}"
     assert (entry["call"], entry["outcome"]) == ("THINK", "ok")
     assert re.fullmatch(rf"offline \({tokens}, question sha256:{digest}, queued [0-9]+\.[0-9]{{3}} s\)", entry["about"])

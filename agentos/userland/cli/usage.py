@@ -11,8 +11,6 @@ from .common import check_reply, format_table, json_option, kernel, print_json, 
 from .resources import UNKNOWN, format_bytes, format_cpu
 from .times import FORMS, read_time
 
-HEADER = ["DAY", "NAME", "TOKENS", "CALLS", "COST", "CPU", "PEAK"]
-
 
 @click.command()
 @click.argument("name", required=False)
@@ -27,14 +25,16 @@ def usage(name: str | None, since: str | None, socket_path: str | None, as_json:
     """
     fields = {"name": name, "since": read_time(since, "--since")}
     with kernel(socket_path) as client:
-        rows = check_reply(client.request(Op.USAGE, fields))["usage"]
+        reply = check_reply(client.request(Op.USAGE, fields))
+    rows = reply["usage"]
     if as_json:
         print_json(rows)
         return
     if not rows:
         click.echo(f"nothing was used{'' if name is None else f' by {printable(name)}'} in these days")
         return
-    for number, line in enumerate(format_table(usage_cells(rows), HEADER)):
+    header = ["DAY", "NAME", "TOKENS", "CALLS", f"COST {reply['currency']}", "CPU", "PEAK"]
+    for number, line in enumerate(format_table(usage_cells(rows), header)):
         click.echo(click.style(printable(line), bold=not number))
 
 

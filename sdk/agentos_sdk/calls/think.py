@@ -118,6 +118,7 @@ class Thought:
     was spent in the queue. ``cached``: an equal question was answered before, and the model wasn't asked.
     ``requested_model`` is the alias that was asked for, None if a model was named; ``fallbacks`` are its models that
     were passed over.
+    ``cost`` is in the kernel's currency, None if the model has no price.
     """
 
     success: bool = True
@@ -133,6 +134,7 @@ class Thought:
     cached: bool = False
     requested_model: str | None = None
     fallbacks: Sequence[Fallback] = ()
+    cost: float | None = None
 
     @property
     def message(self) -> Message:

@@ -13,7 +13,7 @@ from .request import Request
 class DayUsage:
     """What one agent has used on one day of UTC, such as ``2026-11-22``.
 
-    ``cost`` is in the currency of ``[llm.prices]``, ``None`` if the model of any call has no price there.
+    ``cost`` is ``None`` if the model of any call has no price.
     ``cpu_seconds`` and ``peak_memory_bytes``, the largest of a life, are ``None`` if nothing has counted them.
     """
 
@@ -28,10 +28,11 @@ class DayUsage:
 
 @record
 class UsageReply:
-    """By day and name, the oldest day first."""
+    """By day and name, the oldest day first. ``currency`` is that of each ``cost``, such as ``USD``."""
 
     success: bool = True
     usage: Sequence[DayUsage]
+    currency: str | None = None
 
 
 @record

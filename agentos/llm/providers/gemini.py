@@ -9,6 +9,7 @@ from typing import Any
 from google import genai
 from google.genai import types
 
+from agentos.llm.embeddings import read_gemini
 from agentos.llm.settings import Timeouts
 from agentos.llm.stream import GENERATED_ID_PREFIX, AnswerBuilder, MalformedResponse, compact_json, new_id, text_field
 from agentos_sdk.values import ThinkingLevel, Tool, ToolCall, ToolChoice, Usage
@@ -56,6 +57,10 @@ class Gemini:
         await self._transport.send(partial(self._compose, question), builder, self._error_of)
         return builder.answer(question)
 
+    async def embed(self, question: Question) -> Answer:
+        compose = partial(self._compose_embeddings, question)
+        return await self._transport.embed(compose, read_gemini, question, self._error_of)
+
     async def aclose(self) -> None:
         await self._transport.aclose()
 
@@ -64,6 +69,13 @@ class Gemini:
             model=question.model, contents=_contents(question.messages), config=_config(question)
         ):
             raise AssertionError("the SDK has found what is not there")
+
+    def _compose_embeddings(self, question: Question) -> None:
+        texts: list[types.ContentUnion] = [
+            types.Content(parts=[types.Part(text=each.text)]) for each in question.messages
+        ]
+        config = types.EmbedContentConfig(output_dimensionality=question.dimensions)
+        self._client.models.embed_content(model=question.model, contents=texts, config=config)
 
     def _parse_event(self, builder: AnswerBuilder, piece: Mapping[str, Any]) -> Delta:
         if error := piece.get("error"):

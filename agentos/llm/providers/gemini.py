@@ -15,6 +15,7 @@ from agentos.llm.stream import GENERATED_ID_PREFIX, AnswerBuilder, MalformedResp
 from agentos_sdk.values import ThinkingLevel, Tool, ToolCall, ToolChoice, Usage
 
 from .account import ProviderAccount, parse_seconds
+from .base64_parts import Base64Parts
 from .provider import Answer, Delta, FinishReason, Message, OnDelta, ProviderError, Question, counted_usage
 from .transport import Transport
 
@@ -54,7 +55,8 @@ class Gemini:
 
     async def answer(self, question: Question, on_delta: OnDelta) -> Answer:
         builder = AnswerBuilder(self._account, on_delta, self._parse_event)
-        await self._transport.send(partial(self._compose, question), builder, self._error_of)
+        parts = Base64Parts()
+        await self._transport.send(partial(self._compose, question, parts), builder, self._error_of, parts)
         return builder.answer(question)
 
     async def embed(self, question: Question) -> Answer:
@@ -64,9 +66,9 @@ class Gemini:
     async def aclose(self) -> None:
         await self._transport.aclose()
 
-    def _compose(self, question: Question) -> None:
+    def _compose(self, question: Question, parts: Base64Parts) -> None:
         for _ in self._client.models.generate_content_stream(
-            model=question.model, contents=_contents(question.messages), config=_config(question)
+            model=question.model, contents=_contents(question.messages, parts), config=_config(question)
         ):
             raise AssertionError("the SDK has found what is not there")
 
@@ -115,7 +117,7 @@ class Gemini:
         return self._account.error_of_status(status, error.get("message") or error.get("status"), after)
 
 
-def _contents(messages: Sequence[Message]) -> list[types.Content]:
+def _contents(messages: Sequence[Message], encoded: Base64Parts) -> list[types.Content]:
     """Convert the conversation; the results of several tools go into one turn, as their calls came in one."""
     names = {call.id: call.name for message in messages for call in message.calls}
     turns: list[tuple[str, list[types.Part]]] = []
@@ -123,12 +125,12 @@ def _contents(messages: Sequence[Message]) -> list[types.Content]:
     for message in messages:
         if not message.role == before == "tool":
             turns.append(("model" if message.role == "assistant" else "user", []))
-        turns[-1][1].extend(_parts(message, names))
+        turns[-1][1].extend(_parts(message, names, encoded))
         before = message.role
     return [types.Content(role=role, parts=parts) for role, parts in turns]
 
 
-def _parts(message: Message, names: Mapping[str, str]) -> Iterator[types.Part]:
+def _parts(message: Message, names: Mapping[str, str], encoded: Base64Parts) -> Iterator[types.Part]:
     if message.answers is not None:
         name = names.get(message.answers, message.answers)
         response = types.FunctionResponse(id=_vendor_id(message.answers), name=name, response=_object(message.text))
@@ -136,7 +138,8 @@ def _parts(message: Message, names: Mapping[str, str]) -> Iterator[types.Part]:
     elif message.text or not (message.images or message.calls):
         yield types.Part(text=message.text)
     for image in message.images:
-        yield types.Part(inline_data=types.Blob(data=image.data, mime_type=image.mime_type))
+        token = base64.b64decode(encoded.add(image.data))  # which the SDK encodes
+        yield types.Part(inline_data=types.Blob(data=token, mime_type=image.mime_type))
     for call in message.calls:
         yield types.Part(
             function_call=types.FunctionCall(id=_vendor_id(call.id), name=call.name, args=dict(call.arguments)),

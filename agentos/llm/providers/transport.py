@@ -22,6 +22,7 @@ from agentos.threads import run_in_thread
 from agentos_sdk import codec
 
 from .account import ErrorOfStatus, ProviderAccount, retry_after_of
+from .base64_parts import Base64Parts
 from .provider import Answer, Failing, ProviderError, Question, Rejected
 
 for _library in ("httpcore2", "httpx2", "openai", "google_genai"):
@@ -68,14 +69,20 @@ class Transport:
         )
 
     async def send(
-        self, compose: Callable[[], object], builder: ResponseReader, error_of_status: ErrorOfStatus
+        self,
+        compose: Callable[[], object],
+        builder: ResponseReader,
+        error_of_status: ErrorOfStatus,
+        parts: Base64Parts | None = None,
     ) -> None:
         """Let the SDK compose a request in ``compose``, and read the answer; raises :class:`ProviderError` without one.
 
-        Exceptions of ``on_delta`` pass through unchanged.
+        Exceptions of ``on_delta`` pass through unchanged. ``parts`` are sent in place of their tokens.
         """
         # Not abandonable: a caller with a large request holds its place at the provider as long as composing takes.
         request = await run_in_thread(self._compose_request, compose, limiter=self._limiter)
+        if parts is not None:
+            parts.splice(request)
         with self._convert_errors(builder):
             response = await self.http.send(request, stream=True)
             try:

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from attrs import frozen
 
-from agentos.kernel.request_body import parse_text
+from agentos.kernel.request_body import LARGE_TEXT_BYTES, parse_text
 from agentos.llm.providers.provider import Image
 from agentos_sdk import codec
 from agentos_sdk.calls import think
@@ -92,7 +92,7 @@ def parse_object(body: bytes) -> Mapping[str, Any]:
     if type(data) is not dict:
         raise Invalid([codec.Mistake("", str(Unexpected(data, "an object")))])
     try:
-        if b"\\u" in body:
+        if len(body) <= LARGE_TEXT_BYTES and b"\\u" in body:  # in larger ones the parser refuses it by itself
             json.dumps(data, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise Invalid([codec.Mistake("", "expected text, got half of a surrogate pair in it")]) from None

@@ -23,6 +23,7 @@ Args = TypeVarTuple("Args")
 
 MAX_INLINE_BYTES = 64 << 10  # bytes: larger bodies are read in a thread, which costs 0.1 ms; these take at most 2 ms
 LARGE_TEXT_BYTES = 256 << 10  # bytes: larger bodies are checked by counting first; also their limit for non-text
+COUNTED_BYTES = 1 << 20  # bytes searched at a time, in 1 ms
 MAX_ESCAPES = 1 << 20  # backslashes: the parser stops copying at each of them
 MAX_MESSAGE_CHARS = 200  # characters of a parser's error message, which may quote a key
 
@@ -116,15 +117,15 @@ def read_text(request: type[T], body: bytes) -> T:
 def parse_text(body: bytes) -> object:
     """Parse JSON that is mostly text; raises ``Invalid``.
 
-    Each step takes 20 ms for 16 MiB and holds up everything else, in a thread or not. Input that would take longer or
-    expand to gigabytes is therefore detected by counting characters and refused before it is parsed.
+    Parsing 16 MiB takes 13 ms and holds up everything else, in a thread or not. Input that would take longer or expand
+    to gigabytes is therefore detected by counting characters and refused before it is parsed.
     """
     if len(body) <= LARGE_TEXT_BYTES:
         return codec.parse(body)
-    crowded = body.count(b'"') - body.count(rb"\"") > LARGE_TEXT_BYTES
-    if not crowded and body.count(b",") > LARGE_TEXT_BYTES:
+    crowded = _count(body, b'"') - _count(body, rb"\"") > LARGE_TEXT_BYTES
+    if not crowded and _count(body, b",") > LARGE_TEXT_BYTES:
         crowded = len(remove_strings(body)) > LARGE_TEXT_BYTES
-    if body.count(b"\\") > MAX_ESCAPES:
+    if _count(body, b"\\") > MAX_ESCAPES:
         raise _unreadable(f"more than {MAX_ESCAPES} escapes in it: write text in UTF-8")
     if crowded:
         raise _unreadable(f"all in it that isn't plain text may have no more than {LARGE_TEXT_BYTES >> 10} KiB")
@@ -132,6 +133,11 @@ def parse_text(body: bytes) -> object:
     if codec.is_deeper(data, codec.MAX_DEPTH):
         raise _unreadable(f"nested deeper than {codec.MAX_DEPTH}")
     return data
+
+
+def _count(body: bytes, what: bytes) -> int:
+    """Count in pieces, so that other threads can run."""
+    return sum(body.count(what, at, at + COUNTED_BYTES + len(what) - 1) for at in range(0, len(body), COUNTED_BYTES))
 
 
 def _values(data: bytes) -> object:

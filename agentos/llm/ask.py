@@ -28,6 +28,7 @@ from .providers.provider import (
     Question,
     RateLimited,
     Rejected,
+    ask,
 )
 from .rate_limits import RateLimit
 from .retry import retry_delay
@@ -276,7 +277,7 @@ class ProviderClient:
                 patience.cancel()
 
         with trio.move_on_after(first) as patience:
-            return await provider.answer(request.question, on_delta)
+            return await ask(provider, request.question, on_delta)
         if request.is_too_long:
             raise Rejected(f"its answer is longer than {request.max_characters} characters")
         if request.has_begun:

@@ -27,15 +27,15 @@ from agentos.llm.settings import QueuePath
 from agentos_sdk import codec
 from agentos_sdk.errors import CallError, NotFound
 
-from . import request, response
+from . import embeddings, request, response
 from .response import Shape
 from .responses import Responses
 from .stored_responses import StoredResponses
 from .think_calls import ThinkCalls
 
 EXPECTED = (
-    "expected POST /v1/chat/completions, /v1/responses or GET /v1/models, and GET or DELETE /v1/responses/ID, "
-    "GET /v1/models/NAME"
+    "expected POST /v1/chat/completions, POST /v1/responses, POST /v1/embeddings, GET /v1/models, "
+    "GET /v1/models/NAME, GET or DELETE /v1/responses/ID"
 )
 
 
@@ -94,6 +94,8 @@ class Endpoint:
         match method, path.removesuffix(name):
             case "POST", "/v1/chat/" if name == "completions":
                 await self._complete(exchange)
+            case "POST", "/v1/embeddings":
+                await self._embed(exchange)
             case "POST", "/v1/responses":
                 await self._responses.create(exchange)
             case "GET", "/v1/responses/":
@@ -123,6 +125,14 @@ class Endpoint:
             thought = await self._calls.think(asked.question)
             cost = self._calls.cost(asked.question, thought)
             await exchange.reply(200, shape.whole(thought.answer, cost), self._calls.headers(cost))
+
+    async def _embed(self, exchange: Exchange) -> None:
+        body, calls = await exchange.body(), self._calls
+        asked = await calls.read(len(body), embeddings.parse_request, body, self.common.line.model)
+        thought = await calls.think(asked.question)
+        cost, size = calls.cost(asked.question, thought), sum(map(len, thought.answer.vectors))
+        data = await calls.read(size, embeddings.encode_response, asked, thought.answer, cost)
+        await exchange.reply(200, data, calls.headers(cost))
 
     async def _refuse(self, exchange: Exchange, error: CallError) -> None:
         shapes = anthropic_response if is_for_anthropic(exchange) else response

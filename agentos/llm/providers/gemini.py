@@ -9,11 +9,13 @@ from typing import Any
 from google import genai
 from google.genai import types
 
+from agentos.llm.embeddings import read_gemini
 from agentos.llm.settings import Timeouts
 from agentos.llm.stream import GENERATED_ID_PREFIX, AnswerBuilder, MalformedResponse, compact_json, new_id, text_field
 from agentos_sdk.values import ThinkingLevel, Tool, ToolCall, ToolChoice, Usage
 
 from .account import ProviderAccount, parse_seconds
+from .base64_parts import Base64Parts
 from .provider import Answer, Delta, FinishReason, Message, OnDelta, Provider, ProviderError, Question, counted_usage
 from .transport import Transport
 
@@ -53,17 +55,29 @@ class Gemini(Provider):
 
     async def answer(self, question: Question, on_delta: OnDelta) -> Answer:
         builder = AnswerBuilder(self._account, on_delta, self._parse_event)
-        await self._transport.send(partial(self._compose, question), builder, self._error_of)
+        parts = Base64Parts()
+        await self._transport.send(partial(self._compose, question, parts), builder, self._error_of, parts)
         return builder.answer(question)
+
+    async def embed(self, question: Question, on_delta: OnDelta) -> Answer:
+        compose = partial(self._compose_embeddings, question)
+        return await self._transport.embed(compose, read_gemini, question, self._error_of, on_delta)
 
     async def aclose(self) -> None:
         await self._transport.aclose()
 
-    def _compose(self, question: Question) -> None:
+    def _compose(self, question: Question, parts: Base64Parts) -> None:
         for _ in self._client.models.generate_content_stream(
-            model=question.model, contents=_contents(question.messages), config=_config(question)
+            model=question.model, contents=_contents(question.messages, parts), config=_config(question)
         ):
             raise AssertionError("the SDK has found what is not there")
+
+    def _compose_embeddings(self, question: Question) -> None:
+        texts: list[types.ContentUnion] = [
+            types.Content(parts=[types.Part(text=each.text)]) for each in question.messages
+        ]
+        config = types.EmbedContentConfig(output_dimensionality=question.dimensions)
+        self._client.models.embed_content(model=question.model, contents=texts, config=config)
 
     def _parse_event(self, builder: AnswerBuilder, piece: Mapping[str, Any]) -> Delta:
         if error := piece.get("error"):
@@ -103,7 +117,7 @@ class Gemini(Provider):
         return self._account.error_of_status(status, error.get("message") or error.get("status"), after)
 
 
-def _contents(messages: Sequence[Message]) -> list[types.Content]:
+def _contents(messages: Sequence[Message], encoded: Base64Parts) -> list[types.Content]:
     """Convert the conversation; the results of several tools go into one turn, as their calls came in one."""
     names = {call.id: call.name for message in messages for call in message.calls}
     turns: list[tuple[str, list[types.Part]]] = []
@@ -111,12 +125,12 @@ def _contents(messages: Sequence[Message]) -> list[types.Content]:
     for message in messages:
         if not message.role == before == "tool":
             turns.append(("model" if message.role == "assistant" else "user", []))
-        turns[-1][1].extend(_parts(message, names))
+        turns[-1][1].extend(_parts(message, names, encoded))
         before = message.role
     return [types.Content(role=role, parts=parts) for role, parts in turns]
 
 
-def _parts(message: Message, names: Mapping[str, str]) -> Iterator[types.Part]:
+def _parts(message: Message, names: Mapping[str, str], encoded: Base64Parts) -> Iterator[types.Part]:
     if message.answers is not None:
         name = names.get(message.answers, message.answers)
         response = types.FunctionResponse(id=_vendor_id(message.answers), name=name, response=_object(message.text))
@@ -124,7 +138,8 @@ def _parts(message: Message, names: Mapping[str, str]) -> Iterator[types.Part]:
     elif message.text or not (message.images or message.calls):
         yield types.Part(text=message.text)
     for image in message.images:
-        yield types.Part(inline_data=types.Blob(data=image.data, mime_type=image.mime_type))
+        token = base64.b64decode(encoded.add(image.data))  # which the SDK encodes
+        yield types.Part(inline_data=types.Blob(data=token, mime_type=image.mime_type))
     for call in message.calls:
         yield types.Part(
             function_call=types.FunctionCall(id=_vendor_id(call.id), name=call.name, args=dict(call.arguments)),

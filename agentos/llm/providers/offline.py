@@ -4,9 +4,12 @@ The same requests in the same order get the same answers and the same faults.
 """
 
 import json
+import math
 import re
+from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from random import Random
 from typing import Any
 
@@ -17,6 +20,7 @@ from msgspec.structs import replace
 
 from agentos.llm.schema_example import UnsupportedSchema, smallest_value
 from agentos.llm.settings import OfflineSettings
+from agentos.llm.vectors import pack_vector
 from agentos_sdk.values import ToolCall, Usage
 
 from .offline_rules import CallTemplate, Rule, fill_references, read_rules
@@ -39,6 +43,9 @@ from .provider import (
 )
 
 LABEL = "[offline echo, no model was asked]"
+DIMENSIONS = 256  # of an embedding, if the request names none
+MAX_DIMENSIONS = 4096
+MAX_EMBEDDED = 4096  # characters of a text that its embedding depends on: they take 1 ms
 MAX_ECHO = 1000  # characters of a message that an echo repeats
 WORD = re.compile(r"\S+\s*|\s+")  # with the space behind it
 NUMBER = re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,15})?")
@@ -100,6 +107,20 @@ class Offline(Provider):
             on_delta(Delta(unseen=reply.unseen))
         usage = Usage(tokens, estimate_tokens(len(reply.text) + reply.unseen))
         return Answer(reply.text, usage, reply.finish_reason, question.model, reply.calls)
+
+    async def embed(self, question: Question, on_delta: OnDelta) -> Answer:
+        """Vectors that only depend on the words of each text: those of texts with many words in common are close."""
+        tokens = estimate_input_tokens(question)
+        on_delta(Delta(accepted=True))
+        await trio.sleep(self.settings.base + self.settings.per_input * tokens)
+        dimensions = question.dimensions or DIMENSIONS
+        if dimensions > MAX_DIMENSIONS:
+            raise Rejected(f"dimensions: expected at most {MAX_DIMENSIONS}, got {dimensions}")
+        vectors = []
+        for message in question.messages:
+            vectors.append(_embed(message.text[:MAX_EMBEDDED], dimensions))
+            await trio.lowlevel.checkpoint()
+        return Answer("", Usage(tokens), "embedded", question.model, vectors=vectors)
 
     async def aclose(self) -> None:
         """Nothing to close."""
@@ -191,6 +212,16 @@ def _smallest_call(question: Question, number: int) -> ToolCall:
     if not isinstance(arguments, Mapping):
         raise UnsupportedSchema("", f"the parameters of {tool.name} are no object")
     return ToolCall(f"call_{number}_0", tool.name, arguments)
+
+
+def _embed(text: str, dimensions: int) -> bytes:
+    """Each word adds 1 or -1 in a dimension chosen by its hash; the sum has the length 1."""
+    numbers = array("f", bytes(4 * dimensions))
+    for word in text.lower().split() or [""]:
+        number = int.from_bytes(sha256(word.encode()).digest()[:8])
+        numbers[(number >> 1) % dimensions] += 1 if number & 1 else -1
+    length = math.hypot(*numbers)
+    return pack_vector(array("f", [each / length for each in numbers] if length else [1.0, *numbers[1:]]))
 
 
 def _cut_to_limits(reply: OfflineReply, question: Question) -> OfflineReply:

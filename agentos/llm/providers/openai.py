@@ -1,6 +1,5 @@
 """Provider for OpenAI, through its SDK, and for compatible servers: vLLM, llama.cpp, Ollama."""
 
-import base64
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -9,11 +8,13 @@ from urllib.parse import urlsplit
 
 import openai
 
+from agentos.llm.embeddings import read_openai
 from agentos.llm.settings import Timeouts
 from agentos.llm.stream import AnswerBuilder, MalformedResponse, compact_json, text_field
 from agentos_sdk.values import Tool, ToolCall, Usage
 
 from .account import ProviderAccount
+from .base64_parts import Base64Parts
 from .provider import (
     Answer,
     Delta,
@@ -56,6 +57,7 @@ class OpenAI(Provider):
             http_client=self._transport.composing,
         )
         self._completions = client.chat.completions
+        self._embeddings = client.embeddings.with_raw_response  # doesn't read what isn't there
 
     async def answer(self, question: Question, on_delta: OnDelta) -> Answer:
         try:
@@ -66,6 +68,10 @@ class OpenAI(Provider):
             self._may_count_tokens = False
         return await self._answer(question, on_delta)
 
+    async def embed(self, question: Question, on_delta: OnDelta) -> Answer:
+        compose = partial(self._compose_embeddings, question)
+        return await self._transport.embed(compose, read_openai, question, self._error_of_body, on_delta)
+
     async def aclose(self) -> None:
         await self._transport.aclose()
 
@@ -73,11 +79,18 @@ class OpenAI(Provider):
         builder = AnswerBuilder(
             self._account, on_delta, self._parse_event, logprobs=[] if question.sampling.logprobs else None
         )
-        await self._transport.send(partial(self._compose, question), builder, self._error_of_body)
+        parts = Base64Parts()
+        await self._transport.send(partial(self._compose, question, parts), builder, self._error_of_body, parts)
         return builder.answer(question)
 
-    def _compose(self, question: Question) -> None:
-        self._completions.create(stream=True, **self._request(question)).close()
+    def _compose(self, question: Question, parts: Base64Parts) -> None:
+        self._completions.create(stream=True, **self._request(question, parts)).close()
+
+    def _compose_embeddings(self, question: Question) -> None:
+        texts = [message.text for message in question.messages]
+        size = {} if question.dimensions is None else {"dimensions": question.dimensions}
+        create: Any = self._embeddings.create  # base64: a quarter of the bytes of numbers
+        create(model=question.model, input=texts, encoding_format="base64", **size)
 
     def _parse_event(self, builder: AnswerBuilder, piece: Mapping[str, Any]) -> Delta:
         """Parse one event; servers often omit fields or set them to null."""
@@ -110,10 +123,10 @@ class OpenAI(Provider):
             return Denied(text, status=402)  # 402 is what it means
         return self._account.error_of_status(status, details.get("message") or details, after)
 
-    def _request(self, question: Question) -> dict[str, Any]:
+    def _request(self, question: Question, parts: Base64Parts) -> dict[str, Any]:
         request: dict[str, Any] = {
             "model": question.model,
-            "messages": [*_messages(question)],
+            "messages": [*_messages(question, parts)],
             "temperature": question.temperature,
             # OpenAI's reasoning models accept only the one, most other servers only the other.
             "max_completion_tokens" if self._is_openai else "max_tokens": question.max_tokens,
@@ -128,14 +141,14 @@ class OpenAI(Provider):
         return {name: value for name, value in request.items() if value is not None}
 
 
-def _messages(question: Question) -> Iterator[dict[str, Any]]:
+def _messages(question: Question, parts: Base64Parts) -> Iterator[dict[str, Any]]:
     """Convert the conversation. A tool result can't contain images: they follow as a user message after all results."""
     if question.system is not None:
         yield {"role": "system", "content": question.system}
     pending_images: list[Image] = []
     for message in question.messages:
         if message.role != "tool" and pending_images:
-            yield {"role": "user", "content": _content("", pending_images)}
+            yield {"role": "user", "content": _content("", pending_images, parts)}
             pending_images = []
         if message.role == "tool":
             yield {"role": "tool", "tool_call_id": message.answers or "", "content": message.text}
@@ -147,17 +160,17 @@ def _messages(question: Question) -> Iterator[dict[str, Any]]:
                 "tool_calls": [*map(_call_message, message.calls)],
             }
         else:
-            yield {"role": message.role, "content": _content(message.text, message.images)}
+            yield {"role": message.role, "content": _content(message.text, message.images, parts)}
     if pending_images:
-        yield {"role": "user", "content": _content("", pending_images)}
+        yield {"role": "user", "content": _content("", pending_images, parts)}
 
 
-def _content(text: str, images: Sequence[Image]) -> str | list[dict[str, Any]]:
+def _content(text: str, images: Sequence[Image], parts: Base64Parts) -> str | list[dict[str, Any]]:
     if not images:
         return text
-    urls = (f"data:{image.mime_type};base64,{base64.b64encode(image.data).decode()}" for image in images)
-    parts: list[dict[str, Any]] = [{"type": "text", "text": text}] if text else []
-    return [*parts, *({"type": "image_url", "image_url": {"url": url}} for url in urls)]
+    urls = (f"data:{image.mime_type};base64,{parts.add(image.data)}" for image in images)
+    said: list[dict[str, Any]] = [{"type": "text", "text": text}] if text else []
+    return [*said, *({"type": "image_url", "image_url": {"url": url}} for url in urls)]
 
 
 def _call_message(call: ToolCall) -> dict[str, Any]:

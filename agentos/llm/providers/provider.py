@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from sys import getsizeof
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from attrs import field, frozen
 from msgspec import Struct
@@ -11,7 +11,7 @@ from agentos.llm.sampling import Sampling
 from agentos_sdk.values import MAX_TOKENS, ThinkingLevel, Tool, ToolCall, ToolChoice, Usage
 
 Role = Literal["user", "assistant", "tool"]
-FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
+FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "embedded"]
 
 CHARACTERS_PER_TOKEN = 4  # of English text, roughly; for estimates before a provider has counted
 TOKENS_PER_IMAGE = 258  # what Gemini counts for one of its tiles; also for estimates
@@ -40,7 +40,7 @@ class Question(Struct, frozen=True, weakref=True):
     """One request to a model. ``None`` leaves the choice to the provider.
 
     ``max_tokens`` limits what is generated, thoughts included. ``response_schema`` is a JSON schema which the answer's
-    text has to match.
+    text has to match. ``embed``: the answer is a vector for each message's text, of so many ``dimensions``.
     """
 
     model: str
@@ -54,6 +54,8 @@ class Question(Struct, frozen=True, weakref=True):
     stop: Sequence[str] = ()
     response_schema: Mapping[str, Any] | None = None
     sampling: Sampling = Sampling()
+    embed: bool = False
+    dimensions: int | None = None
 
     @property
     def parts(self) -> int:
@@ -90,7 +92,8 @@ class Delta(Struct, frozen=True):
 class Answer:
     """A whole answer; ``model`` is the one that gave it, as the provider says.
 
-    ``logprobs``, if requested, is a JSON array of what OpenAI's protocol calls ``logprobs.content``.
+    ``logprobs``, if requested, is a JSON array of what OpenAI's protocol calls ``logprobs.content``. ``vectors`` are
+    the embeddings of the messages, each as 32-bit floats with the lowest byte first.
     """
 
     text: str
@@ -99,6 +102,7 @@ class Answer:
     model: str
     calls: Sequence[ToolCall] = ()
     logprobs: bytes | None = field(default=None, repr=False)
+    vectors: Sequence[bytes] = field(default=(), repr=False)
 
 
 OnDelta: TypeAlias = Callable[[Delta], None]
@@ -126,6 +130,23 @@ class Provider(Protocol):
         The reason completes a sentence that begins with the model's name: ``takes no images``.
         """
         return None
+
+
+@runtime_checkable
+class Embedder(Protocol):
+    """A provider that also answers a question to ``embed``."""
+
+    async def embed(self, question: Question, on_delta: OnDelta) -> Answer:
+        """Send a request; errors, cancellation and ``accepted`` as in :meth:`Provider.answer`."""
+
+
+async def ask(provider: Provider, question: Question, on_delta: OnDelta) -> Answer:
+    """Let the provider answer or embed; raises :class:`ProviderError`."""
+    if not question.embed:
+        return await provider.answer(question, on_delta)
+    if not isinstance(provider, Embedder):
+        raise Rejected(f"the provider of {question.model} has no embeddings")
+    return await provider.embed(question, on_delta)
 
 
 class ProviderError(Exception):

@@ -9,18 +9,21 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import Protocol
 
 import httpcore2
 import httpx2
 import trio
 
+from agentos.llm.embeddings import BodyReader
 from agentos.llm.settings import Timeouts
-from agentos.llm.stream import AnswerBuilder, MalformedResponse
+from agentos.llm.stream import MalformedResponse
 from agentos.threads import run_in_thread
 from agentos_sdk import codec
 
 from .account import ErrorOfStatus, ProviderAccount, retry_after_of
-from .provider import Delta, Failing, ProviderError, Rejected
+from .base64_parts import Base64Parts
+from .provider import Answer, Delta, Failing, OnDelta, ProviderError, Question, Rejected
 
 for _library in ("httpcore2", "httpx2", "openai", "google_genai", "anthropic"):
     logging.getLogger(_library).setLevel(logging.WARNING)  # below this level they log requests and headers
@@ -31,6 +34,22 @@ NO_COMPRESSION = {"accept-encoding": "identity"}  # compressed data may expand a
 
 # Bytes per read. Everything in one read (headers, interim replies, chunks of one byte) is parsed without a pause.
 httpcore2.AsyncHTTP11Connection.READ_NUM_BYTES = 4 << 10
+
+
+class ResponseReader(Protocol):
+    """Reads a response. ``finish`` isn't None once it is complete, ``callback_error`` is what ``on_delta`` raised."""
+
+    @property
+    def finish(self) -> str | None: ...
+
+    @property
+    def callback_error(self) -> Exception | None: ...
+
+    @property
+    def on_delta(self) -> OnDelta: ...
+
+    def feed(self, chunk: bytes) -> Iterator[None]:
+        """Read a chunk; other tasks run whenever it yields."""
 
 
 class Transport:
@@ -52,13 +71,21 @@ class Transport:
             follow_redirects=False,
         )
 
-    async def send(self, compose: Callable[[], object], builder: AnswerBuilder, error_of_status: ErrorOfStatus) -> None:
+    async def send(
+        self,
+        compose: Callable[[], object],
+        builder: ResponseReader,
+        error_of_status: ErrorOfStatus,
+        parts: Base64Parts | None = None,
+    ) -> None:
         """Let the SDK compose a request in ``compose``, and read the answer; raises :class:`ProviderError` without one.
 
-        Exceptions of ``on_delta`` pass through unchanged.
+        Exceptions of ``on_delta`` pass through unchanged. ``parts`` are sent in place of their tokens.
         """
         # Not abandonable: a caller with a large request holds its place at the provider as long as composing takes.
         request = await run_in_thread(self._compose_request, compose, limiter=self._limiter)
+        if parts is not None:
+            parts.splice(request)
         with self._convert_errors(builder):
             response = await self.http.send(request, stream=True)
             try:
@@ -66,6 +93,20 @@ class Transport:
             finally:
                 with trio.CancelScope(shield=True):
                     await response.aclose()
+
+    async def embed(
+        self,
+        compose: Callable[[], object],
+        read: Callable[[bytes, Question], Answer],
+        question: Question,
+        error_of_status: ErrorOfStatus,
+        on_delta: OnDelta,
+    ) -> Answer:
+        """Let the SDK compose a request for embeddings, and ``read`` its response in a thread."""
+        reader = BodyReader(on_delta)
+        await self.send(compose, reader, error_of_status)
+        with self._convert_errors(reader):
+            return await run_in_thread(read, reader.body, question, limiter=self._limiter)
 
     async def aclose(self) -> None:
         await self.http.aclose()
@@ -83,7 +124,7 @@ class Transport:
         return request
 
     async def _read_response(
-        self, response: httpx2.Response, builder: AnswerBuilder, error_of_status: ErrorOfStatus
+        self, response: httpx2.Response, builder: ResponseReader, error_of_status: ErrorOfStatus
     ) -> None:
         stream, status = response.stream, response.status_code
         assert isinstance(stream, httpx2.AsyncByteStream)
@@ -101,7 +142,7 @@ class Transport:
             pass
 
     @contextlib.contextmanager
-    def _convert_errors(self, builder: AnswerBuilder) -> Iterator[None]:
+    def _convert_errors(self, builder: ResponseReader) -> Iterator[None]:
         """Convert errors of the connection or the vendor into a :class:`ProviderError`."""
         vendor = self._account.vendor
         try:

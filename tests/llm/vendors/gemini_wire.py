@@ -27,6 +27,10 @@ def wrong_key(key: str) -> Refuses:
 
 
 def question(path: str, body: Mapping[str, Any]) -> Question:
+    if embeds := re.fullmatch(r"/v1(?:beta)?/models/([^:/]+):batchEmbedContents", path):
+        requests = body["requests"]
+        texts = tuple(Message("user", each["content"]["parts"][0]["text"]) for each in requests)
+        return Question(embeds[1], texts, embed=True, dimensions=requests[0].get("outputDimensionality"))
     found = re.fullmatch(r"/v1(?:beta)?/models/([^:/]+):streamGenerateContent\?alt=sse", path)
     assert found is not None, path
     config = _get(body, "generationConfig", {})

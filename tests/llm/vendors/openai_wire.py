@@ -24,6 +24,9 @@ def wrong_key(key: str) -> Refuses:
 
 
 def question(path: str, body: Mapping[str, Any]) -> Question:
+    if path == "/v1/embeddings":
+        texts = tuple(Message("user", text) for text in body["input"])
+        return Question(body["model"], texts, embed=True, dimensions=body.get("dimensions"))
     assert path == "/v1/chat/completions", path
     assert body["stream"] is True
     messages = [_message(each) for each in body["messages"] if each["role"] != "system"]
@@ -67,6 +70,9 @@ def _tool(function: Mapping[str, Any]) -> Tool:
 
 
 def events(says: Says, body: Mapping[str, Any]) -> Iterator[bytes | Step]:
+    if not body.get("stream"):
+        yield from says.steps
+        return
     yield _event(says, {"role": "assistant", "content": ""})
     number = -1
     for step in says.steps:

@@ -1,0 +1,88 @@
+"""A 16 MiB image is read and sent on without holding up the rest of the process.
+
+What counts is how long a step in a thread keeps the interpreter from another thread, in CPU time of the process, so
+that other processes don't disturb; and that relative to one pass of the JSON parser over the body, which can't be
+divided, so that the machine's speed doesn't matter either.
+"""
+
+import base64
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+import pytest
+
+from agentos.access.think_request import digest_question, parse_think
+from agentos.gateways.openai import request, responses_request
+from agentos.llm.claims import measure_request
+from agentos.llm.providers.account import ProviderAccount
+from agentos.llm.providers.base64_parts import Base64Parts
+from agentos.llm.providers.gemini import Gemini
+from agentos.llm.providers.openai import OpenAI
+from agentos.llm.providers.provider import Image, Message, Question
+from agentos.llm.settings import Timeouts
+
+IMAGE = bytes(range(256)) * (12 * 4096 - 16)
+ENCODED = base64.b64encode(IMAGE)
+URL = b"data:image/png;base64," + ENCODED
+CHAT = b'{"messages":[{"role":"user","content":[{"type":"text","text":"\\u00e9"},%s]}]}' % (
+    b'{"type":"image_url","image_url":{"url":"%s"}}' % URL
+)
+RESPONSES = b'{"input":[{"role":"user","content":[{"type":"input_image","image_url":"%s"}]}]}' % URL
+THINK = b'{"prompt":"what?","images":[{"mime_type":"image/png","data":"%s"}]}' % ENCODED
+QUESTION = Question("a-model", [Message("user", "what?", [Image(IMAGE, "image/png")])])
+ACCOUNT = ProviderAccount("vendor", "a-long-enough-key", "KEY")
+
+
+def read_response(body: bytes) -> None:
+    responses_request.parse_request(responses_request.parse_body(body), [], "m", "openai")
+
+
+def compose(provider: OpenAI | Gemini) -> None:
+    parts = Base64Parts()
+    parts.splice(provider._transport._compose_request(partial(provider._compose, QUESTION, parts)))
+
+
+STEPS: dict[str, Callable[[], object]] = {
+    "chat completion": partial(request.parse_request, CHAT, "m"),
+    "response": partial(read_response, RESPONSES),
+    "THINK": partial(parse_think, THINK, "m"),
+    "digest": partial(digest_question, QUESTION),
+    "measure": partial(measure_request, QUESTION),
+    "openai": partial(compose, OpenAI(ACCOUNT, None, Timeouts())),
+    "gemini": partial(compose, Gemini(ACCOUNT, None, Timeouts())),
+}
+
+
+def longest_hold(step: Callable[[], object], tries: int = 3) -> float:
+    """Seconds of CPU time that passed at most between two beats of this thread; the best of some tries."""
+    holds = []
+    for _ in range(tries):
+        thread = threading.Thread(target=step)
+        longest, last = 0.0, time.process_time()
+        thread.start()
+        while thread.is_alive():
+            time.sleep(0.0005)
+            now = time.process_time()
+            longest, last = max(longest, now - last), now
+        holds.append(longest)
+    return min(holds)
+
+
+@pytest.fixture(scope="module")
+def one_pass() -> float:
+    return longest_hold(partial(msgspec.json.decode, THINK))
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("name", STEPS)
+def test_no_step_holds_up_others_much_longer_than_one_pass_of_the_parser(name: str, one_pass: float) -> None:
+    assert longest_hold(STEPS[name]) < 3 * one_pass
+
+
+def test_an_image_is_whole_on_its_way_in() -> None:
+    [message] = request.parse_request(CHAT, "m").question.messages
+
+    assert message.images == [Image(IMAGE, "image/png")]

@@ -14,7 +14,7 @@ define PYTEST
   $(BIN)/python -m pytest -m alone $(1) && exit $$status
 endef
 
-.PHONY: help demo dashboard tour test night proof security check check-pages format generate bench stages cover docs roads clean
+.PHONY: help demo dashboard tour test night proof security check check-pages format generate bench stages cover docs roads clients clean
 
 help:
 	@echo "make demo      set up, then show isolation and supervision, offline"
@@ -30,6 +30,7 @@ help:
 	@echo "make stages    where the time of a SPAWN, READ and EXEC goes (docs/how-to/find-out-what-is-slow.md)"
 	@echo "make cover     tests with coverage, subprocesses included"
 	@echo "make roads     which functions, files and rooms one system call passes"
+	@echo "make clients   set up litellm, pydantic-ai and langchain-openai, which tests run in jails"
 	@echo "make docs      run every command and code block of README and docs"
 
 $(RUN_READY): pyproject.toml
@@ -106,6 +107,13 @@ cover: $(READY)
 
 docs: $(READY)
 	$(BIN)/python -m pytest tests/docs
+
+clients: $(READY)
+	@echo "setting up $(VENV)/clients: programs of other vendors' clients, in about a minute"
+	@$(PYTHON) -m venv $(VENV)/clients
+	@$(VENV)/clients/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	@$(VENV)/clients/bin/python -m pip install --quiet --disable-pip-version-check --group pyproject.toml:clients
+	$(BIN)/python -m pytest tests/system/test_vendor_clients.py
 
 roads: $(READY)
 	$(BIN)/python -m tests.architecture.roads

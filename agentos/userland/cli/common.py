@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,7 +45,7 @@ class Failed(click.ClickException):
             print_json(self.reply)
             return
         for line in f"agentos: {self.message}".splitlines():
-            click.echo(printable(line), err=True)
+            click.echo(wrap_error(printable(line)), err=True)
 
 
 def socket_path(given: str | None) -> str:
@@ -185,6 +186,14 @@ def cut_middle(text: str, width: int) -> str:
         return text
     end = (width - 1) // 2
     return text[: width - 1 - end] + "…" + text[len(text) - end :]
+
+
+def wrap_error(line: str) -> str:
+    """A line for stderr: on a terminal wrapped between words, of which none is broken, so that they can be copied."""
+    if not sys.stderr.isatty():
+        return line
+    width = shutil.get_terminal_size().columns
+    return "\n".join(textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False))
 
 
 def printable(text: str) -> str:

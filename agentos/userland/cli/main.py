@@ -71,7 +71,13 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except click.UsageError as error:
             if "--json" not in itertools.takewhile(lambda word: word != "--", sys.argv):
-                raise
+                if type(error).show is not click.UsageError.show:  # it is the help of a group
+                    raise
+                from .common import wrap_error
+
+                head = "Error: "  # click begins the text with it
+                text = wrap_error(head + error.format_message()).removeprefix(head)
+                raise click.UsageError(text, error.ctx) from None
             reply = {"success": False, "code": "bad_request", "error": error.format_message()}
             click.echo(json.dumps(reply))
             ctx.exit(error.exit_code)

@@ -101,7 +101,7 @@ TOUR: list[tuple[str, str, str, tuple[int, int], Callable[[Any], None]]] = [
     ("trace", "trace?of=reviewer-1", "dark", (1200, 560), shows_bars),
     ("model", "model", "light", (1200, 680), shows_line),
     ("approvals", "approvals", "dark", (1200, 400), shows_command),
-    ("rights", "agents?agent=coder&tab=rights", "light", (1200, 760), shows_change),
+    ("rights", "approvals?agent=coder&tab=rights", "light", (1200, 760), shows_change),
     ("phone", "overview", "dark", (390, 844), is_lively),
 ]
 

@@ -10,7 +10,7 @@ from click import unstyle
 from agentos.userland.cli.agents import agent_lines, missing_layers
 from agentos.userland.cli.common import fit_columns
 from agentos.userland.cli.inspect import describe_isolation, describe_limits, describe_network, describe_usage
-from agentos.userland.cli.kernel import list_problems
+from agentos.userland.cli.kernel import find_last_error, list_problems
 from agentos.userland.cli.main import COMMANDS
 from tests.cli.conftest import Agentos
 from tests.support.kernel import Kernel, running
@@ -387,6 +387,24 @@ def test_problems_with_isolation_are_one_line_for_all_agents() -> None:
     ]
 
     assert list(list_problems(attention)) == ["b failed: exit status 3", "landlock doesn't stand: a, c"]
+
+
+def test_a_failed_agent_is_quoted_with_the_last_line_of_stderr_of_its_last_life() -> None:
+    attention = [{"kind": "failed", "name": "b", "text": "b failed: exit status 3"}]
+    end = {"stream": "kernel", "text": "ended: exit status 3"}
+    lines = [
+        {"stream": "stderr", "text": "old"},
+        end,
+        {"stream": "stderr", "text": "no such column"},
+        {"stream": "stdout", "text": "bye"},
+        end,
+        {"stream": "kernel", "text": "given up"},
+    ]
+
+    quote = find_last_error(lines)
+    assert quote == "no such column"
+    assert find_last_error([*lines[:2], end]) == ""
+    assert list(list_problems(attention, {"b": quote})) == ["b failed: exit status 3; on stderr: no such column"]
 
 
 def test_headers_of_a_narrow_table_are_whole() -> None:

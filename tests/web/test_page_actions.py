@@ -108,6 +108,14 @@ def test_a_command_is_stopped(open_page: Open, kernel: Kernel) -> None:
         until(lambda: client.inspect("steady")["usage"]["pids"] <= 2, "the command has ended")
 
 
+def test_an_action_that_has_the_focus_says_its_line_of_the_command_line(open_page: Open) -> None:
+    page = open_page("agents?agent=steady")
+    page.get_by_role("button", name="restart", exact=True).wait_for()
+
+    page.keyboard.press(".")
+    page.locator("#status", has_text="agentos restart steady").wait_for()
+
+
 def test_rules_are_changed_after_their_difference_was_shown(open_page: Open, kernel: Kernel) -> None:
     page = open_page("agents?agent=steady&tab=rights")
 

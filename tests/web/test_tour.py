@@ -95,13 +95,13 @@ def shows_change(page: Any) -> None:
 
 
 TOUR: list[tuple[str, str, str, tuple[int, int], Callable[[Any], None]]] = [
-    ("overview", "overview", "dark", (1280, 800), is_lively),
-    ("agents", "agents?agent=indexer", "light", (1280, 800), shows_chart),
-    ("tree", "tree", "dark", (1280, 540), shows_use),
-    ("trace", "trace?of=reviewer-1", "dark", (1280, 560), shows_bars),
-    ("model", "model", "light", (1280, 640), shows_line),
-    ("approvals", "approvals", "dark", (1280, 400), shows_command),
-    ("rights", "agents?agent=coder&tab=rights", "light", (1280, 800), shows_change),
+    ("overview", "overview", "dark", (1200, 760), is_lively),
+    ("agents", "agents?agent=indexer", "light", (1200, 760), shows_chart),
+    ("tree", "tree", "dark", (1200, 540), shows_use),
+    ("trace", "trace?of=reviewer-1", "dark", (1200, 560), shows_bars),
+    ("model", "model", "light", (1200, 680), shows_line),
+    ("approvals", "approvals", "dark", (1200, 400), shows_command),
+    ("rights", "approvals?agent=coder&tab=rights", "light", (1200, 760), shows_change),
     ("phone", "overview", "dark", (390, 844), is_lively),
 ]
 

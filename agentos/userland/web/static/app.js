@@ -7,7 +7,7 @@ import "./parts/table.js";
 import { agents, approvals, connect, connected, kernel, level, lostAt, refusal, restarted } from "./core/feed.js";
 import { html, render } from "./core/html.js";
 import { adjust, go, link, route } from "./core/route.js";
-import { effect } from "./core/signals.js";
+import { effect, signal } from "./core/signals.js";
 import { agentsPage } from "./pages/agents.js";
 import { approvalKey, approvalsPage } from "./pages/approvals.js";
 import { auditPage } from "./pages/audit.js";
@@ -38,6 +38,8 @@ const PAGES = {
   system: { word: "System", key: "s", icon: "M8 5a3 3 0 1 0 0 6a3 3 0 1 0 0-6M8 1v3M8 12v3M1 8h3M12 8h3", show: systemPage, minor: true },
 };
 
+/** What one would type instead of pressing the button that has the focus. */
+const focusedLine = signal("");
 const root = /** @type {HTMLElement} */ (document.getElementById("frame"));
 const places = /** @type {Record<string, HTMLElement>} */ (Object.fromEntries(["top", "banner", "nav", "main", "panel", "status", "toasts"].map((id) => [id, document.getElementById(id)])));
 
@@ -121,10 +123,15 @@ function statusLine() {
   if (!now) return html``;
   const model = now.model;
   const others = (now.attention ?? []).filter((/** @type {any} */ one) => !one.name).length;
-  return html`<span>kernel up ${elapsed(now.since_ms)}</span><span class="cut">${visible(now.isolation)}</span>
+  return html`${focusedLine.get() ? html`<span class="cut focused-line">${visible(focusedLine.get())}</span>` : null}<span>kernel up ${elapsed(now.since_ms)}</span><span class="cut">${visible(now.isolation)}</span>
     <span class=${now.audit?.problem ? "bad" : ""}>audit ${now.audit?.problem ? "damaged" : "sound"}</span>
     <span class=${model && model.state !== "ok" ? "warn" : ""}>${model ? `model ${visible(model.model)} ${model.state}` : "no model"}</span>${others ? html`<a class="warn" href=${link("overview")}>${plural(others, "remark")}</a>` : null}`;
 }
+
+addEventListener("focusin", (event) => {
+  const title = /** @type {HTMLElement} */ (event.target).closest("button")?.title ?? "";
+  focusedLine.set(title.startsWith("agentos ") ? title : "");
+});
 
 function switchTheme() {
   const dark = document.documentElement.dataset.theme ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
@@ -197,6 +204,7 @@ function press(key) {
     f: () => (page === "events" ? toggleFollow() : undefined),
     l: () => params.agent && adjust({ tab: "logs" }),
     o: () => params.agent && go("agent", params),
+    ".": () => /** @type {HTMLElement?} */ (document.querySelector(".panel > header .acts button"))?.focus(),
     K: () => question("kill"),
     R: () => question("restart"),
     p: () => question("pause"),

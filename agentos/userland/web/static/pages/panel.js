@@ -36,7 +36,7 @@ export function panel(name, whole) {
     <header>
       <div class="line title"><h2>${visible(name)}</h2>${closer(name, whole)}</div>
       <div class="line">${stateTag(row.state)}<span class="muted">${since(row)}</span></div>
-      <div class="line">${possible(row).map((action) => actionButton(action, [name], place))}</div>
+      <div class="line acts">${possible(row).map((action) => actionButton(action, [name], place))}</div>
       ${confirmation(place)}
     </header>
     <div class="tabs" role="tablist">${TABS.map((one) => html`<button role="tab" aria-selected=${one === tab ? "true" : "false"} @click=${() => adjust({ tab: one === "now" ? null : one }, true)}>${one}</button>`)}</div>

@@ -72,7 +72,7 @@ function run(choice) {
 
 const KEYS = [
   ["Ctrl-K or :", "palette"], ["/", "filter"], ["g o a t r m p e u s", "go to Overview Agents Tree tRace Model apProvals Events aUdit System"], ["j k", "next, previous"],
-  ["Enter, o", "panel, page of its own"], ["Esc", "close"], ["x", "mark"], ["l", "logs"], ["Shift-K Shift-R p", "kill, restart, pause or resume, after a question"], ["[ ]", "window of charts"], ["t", "charts as tables"], ["f", "follow"],
+  ["Enter, o", "panel, page of its own"], ["Esc", "close"], ["x", "mark"], ["l", "logs"], [".", "actions of the open agent"], ["Shift-K Shift-R p", "kill, restart, pause or resume, after a question"], ["[ ]", "window of charts"], ["t", "charts as tables"], ["f", "follow"],
 ];
 
 export function openKeys() {

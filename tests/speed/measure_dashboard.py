@@ -43,7 +43,8 @@ new MutationObserver((_, watcher) => {
 """
 # Scrolls an element to and fro, some pixels each frame; returns the milliseconds between frames.
 SCROLL = """
-([element, seconds]) => new Promise((resolve) => {
+([selector, seconds]) => new Promise((resolve) => {
+  const element = document.querySelector(selector);
   const times = [];
   let step = 8;
   const end = performance.now() + seconds * 1000;
@@ -99,7 +100,7 @@ def busy_dashboard(place: Place) -> Iterator[Dashboard]:
     chromium = shutil.which("chromium")
     if chromium is None:
         raise MeasurementError("SKIPPED: there is no chromium here, so no page was looked at: apt-get install chromium")
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import Error, sync_playwright
 
     children = [{"name": f"agent-{number}", "script": "agent.py", "runtime": "fast"} for number in range(AGENTS)]
     with (
@@ -117,7 +118,10 @@ def busy_dashboard(place: Place) -> Iterator[Dashboard]:
         with browser.new_context() as context:
             context.new_page().goto(link)
             (cookie,) = context.cookies()
-        yield Dashboard(kernel, browser, f"http://{urlsplit(link).netloc}", cookie)
+        try:
+            yield Dashboard(kernel, browser, f"http://{urlsplit(link).netloc}", cookie)
+        except Error as error:
+            raise MeasurementError(f"Chromium: {error}") from error
         browser.close()
 
 
@@ -196,7 +200,7 @@ def _scroll(shown: Dashboard, seconds: float) -> Iterator[Result]:
         for _ in range(4):
             for each, selector, found in ((page, "os-table", frames), (bare, "#rows", blank)):
                 each.bring_to_front()
-                found.append(each.evaluate(SCROLL, [each.query_selector(selector), seconds / 4]))
+                found.append(each.evaluate(SCROLL, [selector, seconds / 4]))
     medians = ([1000 / median(part) for part in parts] for parts in (frames, blank))
     slowest = ([quantiles(part, n=20)[-1] for part in parts] for parts in (frames, blank))
     for row, series in ((ROWS[3], medians), (ROWS[4], slowest)):

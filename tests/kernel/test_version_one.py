@@ -64,7 +64,7 @@ def test_a_waiting_call_holds_back_what_is_behind_it(connect: Connect) -> None:
     waiting, other = connect(), connect()
     own = waiting.call(HELLO)["agent_id"]
 
-    waiting.write(frame(RECV, {"timeout": 10}) + frame(NOOP, b"behind"))
+    waiting.write(frame(RECV, {"timeout": 1000}) + frame(NOOP, b"behind"))
     assert waiting.is_silent()
     assert other.call(SEND, {"to": own, "message": "now"})["success"]
 

@@ -47,7 +47,7 @@ def test_the_version_changes_from_the_frame_after_hello_on_also_within_one_write
         frame(NOOP, b"v1", 50)
         + frame(HELLO, {"protocol": 2}, 51)
         + frame(NOOP, b"v2", 52)
-        + frame(RECV, {"timeout": 10}, 53)
+        + frame(RECV, {"timeout": 1000}, 53)
         + frame(NOOP, b"not held back", 54)
     )
 
@@ -65,7 +65,7 @@ def test_replies_come_when_they_are_ready_each_with_its_requests_id(connect: Con
     two, other = connect(), connect()
     own = two.hello()["agent_id"]
 
-    two.write(frame(RECV, {"timeout": 10}, 1) + frame(RECV, {"timeout": 0.1}, 2) + frame(LIST, b"", 3))
+    two.write(frame(RECV, {"timeout": 1000}, 1) + frame(RECV, {"timeout": 0.1}, 2) + frame(LIST, b"", 3))
 
     assert [two.receive().id, two.receive().id] == [3, 2]
     other.call(SEND, {"to": own, "message": 1})
@@ -90,7 +90,7 @@ def test_id_0_is_refused_and_nothing_else_happens(two: Wire) -> None:
 def test_an_id_in_flight_is_refused_and_the_first_call_goes_on(connect: Connect) -> None:
     two, other = connect(), connect()
     own = two.hello()["agent_id"]
-    two.send(RECV, {"timeout": 10}, 7)
+    two.send(RECV, {"timeout": 1000}, 7)
 
     for op in (NOOP, RECV, LIST):
         assert two.call(op, b"{}", 7)["code"] == "bad_request"
@@ -101,7 +101,7 @@ def test_an_id_in_flight_is_refused_and_the_first_call_goes_on(connect: Connect)
 
 
 def test_a_waiting_call_can_be_cancelled(two: Wire) -> None:
-    two.send(RECV, {"timeout": 10}, 7)
+    two.send(RECV, {"timeout": 1000}, 7)
     two.send(CANCEL, {"id": 7}, 8)
 
     got = {reply.id: reply for reply in two.replies(2)}
@@ -114,7 +114,7 @@ def test_a_waiting_call_can_be_cancelled(two: Wire) -> None:
 def test_a_cancelled_recv_takes_no_message_with_it(connect: Connect) -> None:
     two, other = connect(), connect()
     own = two.hello()["agent_id"]
-    two.write(frame(RECV, {"timeout": 10}, 1) + frame(CANCEL, {"id": 1}, 2))
+    two.write(frame(RECV, {"timeout": 1000}, 1) + frame(CANCEL, {"id": 1}, 2))
     two.replies(2)
 
     other.call(SEND, {"to": own, "message": "kept"})
@@ -133,7 +133,7 @@ def test_a_call_cannot_be_cancelled_from_another_connection(connect: Connect) ->
     two, other = connect(), connect()
     two.hello()
     other.hello()
-    two.send(RECV, {"timeout": 10}, 7)
+    two.send(RECV, {"timeout": 1000}, 7)
 
     assert other.call(CANCEL, {"id": 7}, 1)["cancelled"] is False
     assert two.is_silent()
@@ -158,7 +158,7 @@ def test_goodbye_is_the_last_word_even_when_calls_wait(connect: Connect) -> None
     for _ in range(10):
         two = connect()
         two.hello()
-        two.write(frame(RECV, {"timeout": 10}, 1) + frame(RECV, {"timeout": 10}, 2))
+        two.write(frame(RECV, {"timeout": 1000}, 1) + frame(RECV, {"timeout": 1000}, 2))
         settle(other)
 
         two.send(EXIT, b"", 3)

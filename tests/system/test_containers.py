@@ -139,19 +139,23 @@ def test_a_failed_start_waits_for_its_backoff_and_ready_does_not_wait_for_it(sta
         assert client.wait("late", timeout=60)["exit_code"] == 5
 
 
-def test_the_kernel_is_ready_at_once_and_lists_what_is_not_up_yet(start_kernel: StartKernel) -> None:
-    slow = '["sh", "-c", "sleep 1; exit 5"]'
-    kernel = start_kernel(
-        child("slow", slow, 'ready = "hello"')
-        + group("team", member("bad", slow, 'ready = "hello"') + member("never"), IN_ORDER)
-    )
+def test_the_kernel_is_ready_at_once_and_lists_what_is_not_up_yet(tmp_path: Path) -> None:
+    slow = f'["sh", "-c", "until test -e {tmp_path}/fail; do sleep 0.05; done; exit 5"]'
+    lines = ('ready = "hello"', "sandboxed = false")
+    team = group("team", member("bad", slow, *lines) + member("never"), IN_ORDER)
+    kernel = Kernel(child("slow", slow, *lines) + team)
+    try:
+        kernel.wait_line("ready, listening")
+        (tmp_path / "fail").touch()
+        kernel.wait_line("slow: exit status 5")
 
-    kernel.wait_line("slow: exit status 5")
-
-    [ready] = [number for number, line in enumerate(kernel.lines) if "| ready, listening" in line]
-    assert kernel.lines[ready + 1].endswith("| not up yet: slow, bad, never")
-    assert not any(": exit status 5" in line for line in kernel.lines[:ready])
-    assert "never: running" not in kernel.said
+        [ready] = [number for number, line in enumerate(kernel.lines) if "| ready, listening" in line]
+        assert kernel.lines[ready + 1].endswith("| not up yet: slow, bad, never")
+        assert not any(": exit status 5" in line for line in kernel.lines[:ready])
+        assert "never: running" not in kernel.said
+        kernel.stop()
+    finally:
+        kernel.clean_up()
 
 
 def test_members_of_a_group_start_in_order_beside_others(start_kernel: StartKernel, tmp_path: Path) -> None:

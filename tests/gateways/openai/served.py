@@ -29,6 +29,7 @@ from agentos.llm.providers.choose import ProviderChoice, connect
 from agentos.llm.providers.offline import Offline
 from agentos.llm.providers.offline_rules import Rule
 from agentos.llm.providers.provider import Provider, Question
+from agentos.llm.routes import Route
 from agentos.llm.settings import Account, LLMSettings, OfflineSettings, QueuePath, Retry, Share
 from agentos.services.quotas import Quota
 from agentos.syscalls.think import syscalls as think_syscalls
@@ -75,13 +76,14 @@ class Watched(Line):
         question: Question,
         on_text: Callable[[str], None] | None = None,
         asker: Asker | None = None,
+        route: Route | None = None,
     ) -> ThinkResult:
         self._here.asked.append(question)
         outcome = "cancelled"
         try:
             if self._before is not None:
                 self._before(question)
-            thought = await super().think(queue_path, question, on_text, asker)
+            thought = await super().think(queue_path, question, on_text, asker, route)
             outcome = "answered"
         except trio.Cancelled:
             raise

@@ -86,17 +86,17 @@ def _subscribers(
 def _memory_of_stopped(kernel: Server) -> float:
     """How many KiB the kernel has more for each stream of all events that isn't read, while these pass the ring."""
     with contextlib.ExitStack() as stack:
-        emitter = stack.enter_context(_connect(kernel.socket))
-        _emit(emitter, FULL)
+        emitter = stack.enter_context(connect(kernel.socket))
+        emit(emitter, FULL)
         before = memory(kernel.pid).rss
         for _ in range(STOPPED):
-            stream = stack.enter_context(_connect(kernel.socket))
+            stream = stack.enter_context(connect(kernel.socket))
             _subscribe(stream, ["*"], stream=True)
-        _emit(emitter, FULL)
+        emit(emitter, FULL)
         return (memory(kernel.pid).rss - before) / STOPPED / 1024
 
 
-def _connect(path: Path | str) -> socket.socket:
+def connect(path: Path | str) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(str(path))
     return connection
@@ -130,22 +130,23 @@ def _await_replies(connection: socket.socket) -> None:
             raise MeasurementError(f"EMIT: {replies!r}")
 
 
-def _emit(connection: socket.socket, count: int) -> None:
+def emit(connection: socket.socket, count: int) -> None:
+    """Emit events, and wait for their replies."""
     for number in range(count // LUMP):
         connection.sendall(_lump(number))
         _await_replies(connection)
 
 
-def subscribe_and_emit(path: str, kernel: int, seconds: float, streamed: int, idle: int) -> Numbers:
+def subscribe_andemit(path: str, kernel: int, seconds: float, streamed: int, idle: int) -> Numbers:
     """Emit at the rate, and read what is streamed; the share of a CPU that the kernel used, in seconds per second."""
     allow_open_files(4096)
     ready, kept, received = selectors.EpollSelector(), list[socket.socket](), 0
     for number in range(streamed + idle):
-        kept.append(_connect(path))
+        kept.append(connect(path))
         _subscribe(kept[-1], [f"custom.t{number % TYPES}"], stream=number < streamed)
         if number < streamed:
             ready.register(kept[-1], selectors.EVENT_READ)
-    emitter, lumps = _connect(path), [_lump(number) for number in range(TYPES // LUMP)]
+    emitter, lumps = connect(path), [_lump(number) for number in range(TYPES // LUMP)]
     print("subscribed", flush=True)
     begin, began = time.perf_counter(), cpu_seconds(kernel)
     for number in range(int(seconds * RATE / LUMP)):
@@ -165,4 +166,4 @@ def subscribe_and_emit(path: str, kernel: int, seconds: float, streamed: int, id
 
 if __name__ == "__main__":
     where, pid, *numbers = sys.argv[1:]
-    print(json.dumps(subscribe_and_emit(where, int(pid), float(numbers[0]), int(numbers[1]), int(numbers[2]))))
+    print(json.dumps(subscribe_andemit(where, int(pid), float(numbers[0]), int(numbers[1]), int(numbers[2]))))

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from tests.speed import measure_events
 from tests.speed.caller import Caller
 from tests.speed.measure_spawn import bwrap_argv
 from tests.speed.place import Place
@@ -73,10 +74,15 @@ def jails(place: Place) -> Iterator[Result]:
 
 
 def ended(place: Place) -> Iterator[Result]:
-    """On every CPU. The kernel remembers all that are counted; those before them make it grow to its usual size."""
+    """On every CPU. The kernel remembers all that are counted.
+
+    Those before them make it grow to its usual size, and its ring of events is full before.
+    """
     with place.serve(files={"fast.py": FAST}, free=True) as kernel, Caller(kernel.socket) as caller:
         fast = _fast(kernel)
         _rates(caller, fast, 5, "warm")
+        with measure_events.connect(kernel.socket) as emitter:
+            measure_events.emit(emitter, measure_events.FULL)
         before = memory(kernel.pid).rss
         rates = _rates(caller, fast, REMEMBERED // BATCH, "counted")
         grown = (memory(kernel.pid).rss - before) / MIB

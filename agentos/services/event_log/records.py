@@ -1,6 +1,7 @@
 """The event log's form of each fact it keeps: type, data, severity and the callers that the fact concerns."""
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -58,7 +59,13 @@ def describe(event: Event) -> Draft | None:
 
 def _about(event: Any, kind: str, data: bytes, severity: Severity = "info") -> Draft:
     """An event that concerns the caller named in the fact."""
-    return Draft(kind, data, severity, event.agent_id, (event.agent_id,), (event.name,))
+    return Draft(kind, data, severity, event.agent_id, *_concerned(event.agent_id, event.name))
+
+
+@lru_cache(256)
+def _concerned(agent_id: int, name: str) -> tuple[tuple[int], tuple[str]]:
+    """Ids and names of a single caller, the same objects for all its events: the ring keeps 10,000."""
+    return (agent_id,), (name,)
 
 
 def _escalated(event: AgentEscalated) -> Draft:
@@ -106,9 +113,10 @@ def _exhausted(event: BudgetExhausted) -> Draft:
 
 
 def _custom(event: CustomEvent) -> Draft:
-    caller, data = (event.agent_id,), bytes(event.data).replace(b"\n", b" ")  # one line of a file; none is in a text
+    data = bytes(event.data).replace(b"\n", b" ")  # one line of a file; none is in a text
     parties = (event.family,) if event.family else ()
-    return Draft(event.event_type, data, "info", event.agent_id, caller, (event.name,), parties, emitted=True)
+    concerned = _concerned(event.agent_id, event.name)
+    return Draft(event.event_type, data, "info", event.agent_id, *concerned, parties, emitted=True)
 
 
 def list_accounts(name: str) -> list[str]:

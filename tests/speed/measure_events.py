@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.speed.caller import HEADER, MAGIC
 from tests.speed.place import Numbers, Place
 from tests.speed.proc import cpu_seconds, memory
-from tests.speed.processes import MeasurementError, Server, allow_open_files, elsewhere, finish
+from tests.speed.processes import MeasurementError, Server, allow_open_files, elsewhere, finish, give_way
 from tests.speed.results import Figure, Result, Row
 
 SUBSCRIBE, EMIT, HELLO = 0x60, 0x63, 0xFE
@@ -36,11 +36,11 @@ def events(place: Place) -> list[Result]:
     allow_open_files(4096)
     with place.serve(free=True) as kernel:
         for _ in range(3):
-            alone.append(_ask(place, kernel, seconds))
+            alone.append(place.p99_of_paced(kernel, OTHERS, seconds - 0.5))
             without, emitted = (_cpu_share(place, kernel, seconds, 0, count) for count in (0, IDLE))
             idle.append((emitted - without) * 100)
             with _subscribers(place, kernel, seconds + 1, STREAMED, IDLE) as running:
-                beside.append(_ask(place, kernel, seconds))
+                beside.append(place.p99_of_paced(kernel, OTHERS, seconds - 0.5))
                 finish(running)
         stopped = [_memory_of_stopped(kernel) for _ in range(3)]
     ratio = Figure.of([a / b for a, b in zip(beside, alone, strict=True)])
@@ -50,11 +50,6 @@ def events(place: Place) -> list[Result]:
         Result.of(ROWS[2], idle),
         Result.of(ROWS[3], stopped),
     ]
-
-
-def _ask(place: Place, kernel: Server, seconds: float) -> float:
-    """The p99 in ms of callers that take turns, one request each ms."""
-    return place.load(kernel, f"paced {OTHERS}", "-w", 500, "-s", seconds - 0.5)["p99_us"] / 1000
 
 
 def _cpu_share(place: Place, kernel: Server, seconds: float, streamed: int, idle: int) -> float:
@@ -68,7 +63,7 @@ def _subscribers(
 ) -> "Iterator[subprocess.Popen[str]]":
     """A process with these subscribers, which also emits; all are subscribed.
 
-    The others don't share its CPU: it would delay them as much as the kernel does.
+    It runs only while the others don't: it would delay them as much as the kernel does.
     """
     with elsewhere(place.cpu):
         command = [sys.executable, "-m", "tests.speed.measure_events", str(kernel.socket), str(kernel.pid)]
@@ -139,6 +134,7 @@ def emit(connection: socket.socket, count: int) -> None:
 
 def subscribe_andemit(path: str, kernel: int, seconds: float, streamed: int, idle: int) -> Numbers:
     """Emit at the rate, and read what is streamed; the share of a CPU that the kernel used, in seconds per second."""
+    give_way()
     allow_open_files(4096)
     ready, kept, received = selectors.EpollSelector(), list[socket.socket](), 0
     for number in range(streamed + idle):

@@ -1,6 +1,7 @@
 """HTTP requests through the kernel: what one costs above a direct one, and what those of many do to other callers.
 
-The server and the many callers run on other CPUs than the kernel: 200 threads of Python would take it away from both.
+The kernel has a CPU of its own. The server and the many callers run only while those who are measured don't: 200
+threads of Python would take the CPU away from both.
 """
 
 import contextlib
@@ -15,7 +16,7 @@ from statistics import median
 
 from tests.speed.caller import Caller
 from tests.speed.place import Place
-from tests.speed.processes import MeasurementError, Server, elsewhere
+from tests.speed.processes import MeasurementError, Server, elsewhere, give_way
 from tests.speed.results import Figure, Result, Row
 
 HELLO, HTTP = 0xFE, 0x50
@@ -53,7 +54,12 @@ class HTTPServer(ThreadingHTTPServer):
 def http_server(cpu: int) -> Iterator[int]:
     """A server in threads that don't use this CPU; its port."""
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+
+        def serve() -> None:
+            give_way()
+            server.serve_forever()
+
+        thread = threading.Thread(target=serve, daemon=True)
         with elsewhere(cpu):
             thread.start()
         try:
@@ -82,11 +88,12 @@ def requests(place: Place) -> Iterator[Result]:
 def beside(place: Place, port: int, rules: object) -> Iterator[Result]:
     alone, accompanied = list[float](), list[float]()
     with place.serve() as kernel, asking(place, kernel, port, rules) as (go_on, count):
+        seconds = 1.5 if place.quick else 2.0
         for _ in range(2 if place.quick else 4):
-            alone.append(p99(place, kernel))
+            alone.append(place.p99_of_paced(kernel, OTHERS, seconds))
             before = count()
             go_on.set()
-            accompanied.append(p99(place, kernel))
+            accompanied.append(place.p99_of_paced(kernel, OTHERS, seconds))
             go_on.clear()
             if count() - before < CALLERS:
                 raise MeasurementError(f"{CALLERS} callers got {count() - before} responses meanwhile")
@@ -108,6 +115,7 @@ def asking(
     body = {"url": f"http://127.0.0.1:{port}/"}
 
     def ask(number: int) -> None:
+        give_way()
         with Caller(kernel.socket) as caller:
             call(caller, HELLO, {"permissions": rules})
             call(caller, HTTP, body)
@@ -141,11 +149,6 @@ def p50(request: Callable[[], object]) -> float:
         request()
         took.append((time.perf_counter() - begin) * 1000)
     return median(took)
-
-
-def p99(place: Place, kernel: Server) -> float:
-    """Milliseconds."""
-    return place.load(kernel, f"paced {OTHERS}", "-w", 500, "-s", 1.5 if place.quick else 2.0)["p99_us"] / 1000
 
 
 def fetch(connection: http.client.HTTPConnection) -> None:

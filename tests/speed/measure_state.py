@@ -1,4 +1,7 @@
-"""100 callers that store values as fast as they are answered, and others who ask now and then meanwhile."""
+"""100 callers that store values as fast as they are answered, and others who ask now and then meanwhile.
+
+The kernel has all CPUs. The 100 are a process that would use a whole one: it runs only while the others don't.
+"""
 
 import json
 import selectors
@@ -10,7 +13,7 @@ from pathlib import Path
 
 from tests.speed.caller import HEADER, MAGIC
 from tests.speed.place import Numbers, Place
-from tests.speed.processes import MeasurementError, Server, elsewhere, finish
+from tests.speed.processes import MeasurementError, Server, elsewhere, finish, give_way
 from tests.speed.results import Figure, Result, Row
 
 STORE = 0x30
@@ -29,12 +32,12 @@ def state(place: Place) -> list[Result]:
     seconds = 1.5 if place.quick else 2.5
     with place.serve(free=True) as kernel:
         for _ in range(3):
-            alone.append(_ask(place, kernel, seconds))
+            alone.append(place.p99_of_paced(kernel, OTHERS, seconds - 0.5))
             written = finish(_write(place, kernel, seconds))
             rates.append(written["rate"])
             waits.append(written["p99_ms"])
             writers = _write(place, kernel, seconds + 1)
-            beside.append(_ask(place, kernel, seconds))
+            beside.append(place.p99_of_paced(kernel, OTHERS, seconds - 0.5))
             finish(writers)
     ratio = Figure.of([a / b for a, b in zip(beside, alone, strict=True)])
     return [
@@ -45,19 +48,15 @@ def state(place: Place) -> list[Result]:
     ]
 
 
-def _ask(place: Place, kernel: Server, seconds: float) -> float:
-    """The p99 in ms of callers that take turns, one request each ms."""
-    return place.load(kernel, f"paced {OTHERS}", "-w", 500, "-s", seconds - 0.5)["p99_us"] / 1000
-
-
 def _write(place: Place, kernel: Server, seconds: float) -> "subprocess.Popen[str]":
-    with elsewhere(place.cpu):  # it uses a whole CPU, and would delay the others as much as the kernel does
+    with elsewhere(place.cpu):
         command = [sys.executable, "-m", "tests.speed.measure_state", str(kernel.socket), str(seconds)]
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
 def write(path: Path, seconds: float) -> Numbers:
     """Store on all connections at once, a new value of 10 keys each as soon as the one before is acknowledged."""
+    give_way()
     ready = selectors.EpollSelector()
     for number in range(WRITERS):
         connection = socket.socket(socket.AF_UNIX)

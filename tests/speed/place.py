@@ -9,7 +9,7 @@ from typing import Any
 
 from attrs import frozen
 
-from tests.speed.processes import MeasurementError, Server, pinned, serving
+from tests.speed.processes import MeasurementError, Server, elsewhere, pinned, serving
 from tests.speed.tools import Tools
 
 Numbers = dict[str, float]  # the load's JSON line; "mode" is the one text in it
@@ -61,11 +61,16 @@ class Place:
         return serving(Server(argv, socket, None if free else self.cpu), timeout)
 
     @contextlib.contextmanager
-    def loading(self, server: Server, mode: str, *options: object) -> Iterator[Callable[[float], Numbers]]:
-        """Starts the load; what is yielded waits so many seconds at most for its numbers."""
+    def loading(
+        self, server: Server, mode: str, *options: object, apart: bool = False
+    ) -> Iterator[Callable[[float], Numbers]]:
+        """Starts the load; what is yielded waits so many seconds at most for its numbers.
+
+        ``apart``: not on the server's CPU, if there is another; its clients would wait for it up to a time slice.
+        """
         argv = [str(self.tools.load), *map(str, options), str(server.socket), *mode.split()]
         said = " ".join(["load", *argv[1:]])
-        with pinned(self.cpu):
+        with elsewhere(self.cpu) if apart else pinned(self.cpu):
             process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
         def finish(timeout: float) -> Numbers:
@@ -85,7 +90,11 @@ class Place:
                 process.kill()
                 process.communicate()
 
-    def load(self, server: Server, mode: str, *options: object) -> Numbers:
+    def load(self, server: Server, mode: str, *options: object, apart: bool = False) -> Numbers:
         """Runs the load to its end, which is within a few seconds or else the server stalled."""
-        with self.loading(server, mode, *options) as finish:
+        with self.loading(server, mode, *options, apart=apart) as finish:
             return finish(40)
+
+    def p99_of_paced(self, server: Server, callers: int, seconds: float) -> float:
+        """The p99 in ms of callers that take turns, one request each ms, from a CPU of their own."""
+        return self.load(server, f"paced {callers}", "-w", 500, "-s", seconds, apart=True)["p99_us"] / 1000

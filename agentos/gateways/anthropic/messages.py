@@ -6,7 +6,7 @@ from functools import partial
 
 from attrs import frozen
 
-from agentos.gateways.openai.think_calls import ThinkCalls
+from agentos.gateways.think_calls import ThinkCalls
 from agentos.http.exchange import Exchange
 from agentos.llm.providers.provider import estimate_input_tokens
 from agentos_sdk import codec

@@ -8,6 +8,7 @@ from functools import partial
 from attrs import define
 
 from agentos.gateways.request_fields import Fields
+from agentos.gateways.think_calls import ThinkCalls
 from agentos.http.exchange import Exchange
 from agentos.llm.jobs import ThinkResult
 from agentos_sdk import codec
@@ -15,7 +16,6 @@ from agentos_sdk import codec
 from .responses_request import ResponsesRequest, parse_body, parse_request
 from .responses_shape import ResponseShape
 from .stored_responses import StoredResponses
-from .think_calls import ThinkCalls
 
 
 @define(eq=False)

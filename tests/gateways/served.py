@@ -16,7 +16,7 @@ from attrs import define, evolve, field
 from agentos.agents.registry import Registry
 from agentos.agents.state_spaces import StateSpaces
 from agentos.database import open_database
-from agentos.gateways.openai.chat_completions import Completions
+from agentos.gateways.endpoint import Endpoints
 from agentos.kernel.background import Background
 from agentos.kernel.caller import Caller
 from agentos.kernel.listener import ConnectionLimit
@@ -55,7 +55,7 @@ class Served:
     connection_limit: ConnectionLimit
     scope: trio.CancelScope
     caller: Caller
-    common: Completions
+    common: Endpoints
     asked: list[Question] = field(factory=list)
     ended: list[str] = field(factory=list)
 
@@ -163,7 +163,7 @@ async def served(
             )
             caller = Caller(1, "agent", "agent", table, grants or Grants(), notebook or Notebook())
             async with trio.open_nursery() as nursery:
-                common = Completions(line, lambda caller: queue_path, connection_limit, max_payload)
+                common = Endpoints(line, lambda caller: queue_path, connection_limit, max_payload)
                 port = listener.getsockname()[1]
                 here = Served(port, key, line, connection_limit, nursery.cancel_scope, caller, common)
                 line.watch(here, think)

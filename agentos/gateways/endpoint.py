@@ -6,7 +6,7 @@ key is required as well.
 
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from attrs import define, field, frozen
 from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, Scope
@@ -61,8 +61,8 @@ class Endpoint:
     def __attrs_post_init__(self) -> None:
         created = int(time.time())
         self._calls = ThinkCalls(self.caller, self.allowance, self.common.line, self.common.queue_path)
-        self._openai = OpenAIRoutes(self._calls, self._models, created)
-        self._anthropic = Messages(self._calls, self._models, created)
+        self._openai = OpenAIRoutes(self._calls, created)
+        self._anthropic = Messages(self._calls, created)
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         if scope["type"] == "http":
@@ -78,9 +78,6 @@ class Endpoint:
             await self._refuse(exchange, error)
         except Exception as bug:
             await self._refuse(exchange, internal(bug, f"the endpoint of {self.caller.name}"))
-
-    def _models(self) -> Sequence[str]:
-        return [self.common.line.model] if self.common.line.model else []
 
     async def _refuse(self, exchange: Exchange, error: CallError) -> None:
         shapes = anthropic_response if is_for_anthropic(exchange) else openai_response

@@ -19,7 +19,7 @@ from agentos.llm.providers.provider import Answer, Question
 from agentos.llm.settings import QueuePath
 from agentos_sdk import codec
 from agentos_sdk.calls import think
-from agentos_sdk.errors import CallError
+from agentos_sdk.errors import CallError, NotFound
 from agentos_sdk.opcodes import Op
 
 from .rate_limits import Headers, list_headers
@@ -81,7 +81,13 @@ class ThinkCalls:
         return await self.caller.table.reader.run(self.caller, function, *args)
 
     async def think(self, question: Question, on_text: Callable[[str], None] | None = None) -> ThinkResult:
-        """Make the agent's THINK call; ``on_text`` is called with each piece of its text as it arrives."""
+        """Make the agent's THINK call; ``on_text`` is called with each piece of its text as it arrives.
+
+        A model that no provider has is refused before rules decide about it. Without a provider none is known, and
+        the call says why.
+        """
+        if self.line.model and not self.line.knows(question.model):
+            raise unknown_model(question.model)
 
         async def send(chunk: bytes) -> None:
             assert on_text is not None, "only a stream is sent in chunks"
@@ -157,6 +163,10 @@ class ThinkCalls:
         elif pieces.outcome is not None:
             await exchange.write(shape.broken_off(pieces.outcome))
         await exchange.end()
+
+
+def unknown_model(name: str) -> NotFound:
+    return NotFound(f"there is no model {name[:200]!r}: GET /v1/models lists the names", param="model")
 
 
 async def _send_nothing(chunk: bytes) -> None:

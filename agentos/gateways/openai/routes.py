@@ -2,12 +2,11 @@
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
 from functools import partial
 
 from attrs import define, field
 
-from agentos.gateways.think_calls import ThinkCalls
+from agentos.gateways.think_calls import ThinkCalls, unknown_model
 from agentos.http.exchange import Exchange
 from agentos_sdk import codec
 from agentos_sdk.errors import NotFound
@@ -28,7 +27,6 @@ class OpenAIRoutes:
     """Requests of one agent. ``created`` is when its endpoint began, in seconds since the epoch."""
 
     calls: ThinkCalls
-    models: Callable[[], Sequence[str]]
     created: int
     _responses: Responses = field(init=False)
 
@@ -50,11 +48,11 @@ class OpenAIRoutes:
             case "DELETE", "/v1/responses/":
                 await self._responses.delete(exchange, name)
             case "GET", "/v1/models":
-                models = [response.model(each, self.created) for each in self.models()]
+                models = [response.model(each, self.created) for each in self.calls.line.models()]
                 await exchange.reply(200, codec.encode({"object": "list", "data": models}))
             case "GET", "/v1/models/":
-                if name not in self.models():
-                    raise NotFound(f"there is no model {name!r}", param="model")
+                if name not in self.calls.line.models():
+                    raise unknown_model(name)
                 await exchange.reply(200, codec.encode(response.model(name, self.created)))
             case _:
                 raise NotFound(f"{method} {path}: {EXPECTED}")

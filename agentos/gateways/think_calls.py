@@ -36,7 +36,7 @@ class StreamShape(Protocol):
     def piece(self, model: str, text: str) -> bytes: ...
 
     def end(self, answer: Answer, cost: float | None) -> bytes:
-        """The events after the text. ``cost``: see :meth:`agentos.llm.budgets.Budgets.cost`."""
+        """The events after the text. ``cost``: see :class:`~agentos.llm.jobs.ThinkResult`."""
 
     def broken_off(self, error: CallError) -> bytes:
         """The last event of a stream that ends with an error."""
@@ -106,14 +106,14 @@ class ThinkCalls:
         finally:
             self.caller.activity.end_wait()
 
-    def cost(self, question: Question, thought: ThinkResult) -> float | None:
-        """What an answer costs; None if its model has no price."""
-        return self.line.cost(question.model, thought.answer.usage)
-
-    def headers(self, cost: float | None = None) -> Headers:
-        """What is left of the agent's budgets, and what an answer costs, as headers."""
-        left = list_headers(self.line.budget_states(self.queue_path(self.caller)), time.time())
-        return left if cost is None else [*left, ("x-agentos-cost", format(cost, ".10g"))]
+    def headers(self, thought: ThinkResult | None = None) -> Headers:
+        """What is left of the agent's budgets, what an answer costs, and which models were passed over, as headers."""
+        found = [*list_headers(self.line.budget_states(self.queue_path(self.caller)), time.time())]
+        if thought is not None and thought.cost is not None:
+            found.append(("x-agentos-cost", format(thought.cost, ".10g")))
+        if thought is not None and thought.fallbacks:
+            found.append(("x-agentos-fallbacks", ", ".join(each.model for each in thought.fallbacks)))
+        return found
 
     async def stream(
         self,
@@ -156,10 +156,10 @@ class ThinkCalls:
             await exchange.write(shape.piece(model, text))
             text = await pieces.next()
         if isinstance(pieces.outcome, ThinkResult):
-            answer = pieces.outcome.answer
+            thought, answer = pieces.outcome, pieces.outcome.answer
             if rest := answer.text[told:]:
                 await exchange.write(shape.piece(model, rest))
-            await exchange.write(shape.end(answer, self.cost(question, pieces.outcome)))
+            await exchange.write(shape.end(answer, thought.cost))
         elif pieces.outcome is not None:
             await exchange.write(shape.broken_off(pieces.outcome))
         await exchange.end()

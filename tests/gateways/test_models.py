@@ -7,10 +7,12 @@ import anthropic
 import openai
 import pytest
 
+from agentos.kernel.caller import Caller
+from agentos.kernel.ports import Decision, Right
 from agentos.llm.providers.choose import NoProvider
-from agentos.llm.settings import ProviderSettings
+from agentos.llm.settings import Price, ProviderSettings
 from tests.gateways.served import MODEL, Served, served
-from tests.support.rights import Notebook
+from tests.support.rights import Grants, Notebook
 
 # The SDKs': whoever reads a stream to its end leaves its generators to the collector.
 pytestmark = pytest.mark.filterwarnings(
@@ -21,6 +23,7 @@ ROUTED: Any = {
     "providers": {"offline": ProviderSettings(type="offline", models=(MODEL, "small", "tiny-*"))},
     "aliases": {"fast": ["tiny-1", "small"], "gpt-*": ["small"]},
 }
+PRICES = {"tiny-1": Price(100.0, 100.0), "small": Price(1.0, 2.0)}
 USER: Any = [{"role": "user", "content": "hello"}]
 
 
@@ -53,6 +56,20 @@ async def embed(here: Served, model: str) -> str:
 async def message(here: Served, model: str) -> str:
     async with claude(here) as client:
         return str((await client.messages.create(model=model, messages=USER, max_tokens=50)).model)
+
+
+class NotTiny(Grants):
+    def decide(self, caller: Caller, right: Right) -> Decision:
+        if right == Right("think", "tiny-1"):
+            return Decision("deny", "the rule", "nobody may ask tiny-1")
+        return super().decide(caller, right)
+
+
+def cost_of_small(usage: Any) -> float:
+    """Checks that the answer has it as well."""
+    cost = (usage.prompt_tokens * 1.0 + usage.completion_tokens * 2.0) / 1e6
+    assert usage.cost == pytest.approx(cost)
+    return float(cost)
 
 
 Ask = Callable[[Served, str], Awaitable[str]]
@@ -102,3 +119,25 @@ async def test_without_a_provider_every_model_is_503(ask: Ask) -> None:
 
     assert refused.value.status_code == 503  # type: ignore[attr-defined]
     assert "no key is set" in str(refused.value)
+
+
+async def test_the_cost_is_that_of_the_model_that_answered_and_headers_say_which_was_passed_over() -> None:
+    async with (
+        served(**ROUTED, prices=PRICES, grants=NotTiny()) as here,
+        here.client() as client,
+        claude(here) as other,
+    ):
+        completions, messages = client.chat.completions.with_raw_response, other.messages.with_raw_response
+        whole = await completions.create(model="fast", messages=USER)
+        sent = await messages.create(model="fast", messages=USER, max_tokens=50)
+        plain = await completions.create(model="small", messages=USER)
+        last = [each async for each in await client.responses.create(model="fast", input="hello", stream=True)][-1]
+        models = (whole.parse().model, (await sent.parse()).model)
+
+    assert models == ("small", "small")
+    assert whole.headers["x-agentos-fallbacks"] == sent.headers["x-agentos-fallbacks"] == "tiny-1"
+    assert float(whole.headers["x-agentos-cost"]) == pytest.approx(cost_of_small(whole.parse().usage))
+    assert float(sent.headers["x-agentos-cost"]) > 0
+    assert "x-agentos-fallbacks" not in plain.headers
+    ended: Any = last
+    assert (ended.type, ended.response.model, ended.response.usage.cost > 0) == ("response.completed", "small", True)

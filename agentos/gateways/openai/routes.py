@@ -65,13 +65,12 @@ class OpenAIRoutes:
             await self.calls.stream(exchange, asked.question, partial(self.calls.think, asked.question), shape)
         else:
             thought = await self.calls.think(asked.question)
-            cost = self.calls.cost(asked.question, thought)
-            await exchange.reply(200, shape.whole(thought.answer, cost), self.calls.headers(cost))
+            await exchange.reply(200, shape.whole(thought.answer, thought.cost), self.calls.headers(thought))
 
     async def _embed(self, exchange: Exchange) -> None:
         body, calls = await exchange.body(), self.calls
         asked = await calls.read(len(body), embeddings.parse_request, body, calls.line.model)
         thought = await calls.think(asked.question)
-        cost, size = calls.cost(asked.question, thought), sum(map(len, thought.answer.vectors))
-        data = await calls.read(size, embeddings.encode_response, asked, thought.answer, cost)
-        await exchange.reply(200, data, calls.headers(cost))
+        size = sum(map(len, thought.answer.vectors))
+        data = await calls.read(size, embeddings.encode_response, asked, thought.answer, thought.cost)
+        await exchange.reply(200, data, calls.headers(thought))

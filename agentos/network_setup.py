@@ -55,15 +55,15 @@ class Network:
         """The server for OpenAI-compatible requests; ``None`` if the configuration doesn't enable it."""
         if not self.config.llm.openai_endpoint:
             return None
-        from .gateways.openai.chat_completions import Completions  # hypercorn: 0.1 s and 20 MiB, loaded only if needed
+        from .gateways.endpoint import Endpoints  # hypercorn: 0.1 s and 20 MiB, loaded only if needed
 
         max_payload = self.config.kernel.max_payload
-        completions = Completions(self.line, self.callers.queue_path, self.connection_limit, max_payload)
+        endpoints = Endpoints(self.line, self.callers.queue_path, self.connection_limit, max_payload)
 
         async def serve(listener: socket.socket, caller: Caller, key: str | None) -> None:
             on_host = key is not None  # otherwise it is in a jail's own network
             with self.egress.refuse(listener) if on_host else contextlib.nullcontext():
-                await completions.serve(listener, caller, key)
+                await endpoints.serve(listener, caller, key)
 
         return serve
 

@@ -8,7 +8,7 @@ from attrs import define, field
 from msgspec import Struct
 
 from agentos_sdk.errors import BadRequest, CallError
-from agentos_sdk.values import Fallback, Usage
+from agentos_sdk.values import Fallback
 
 from .active_request import ActiveRequest
 from .fair_queue import weighted_cost
@@ -17,6 +17,7 @@ from .providers.provider import Answer, Question
 from .routes import Candidates
 from .settings import QueuePath
 
+FAILED_TOKENS_PER_SECOND = 50.0  # charged for the time of a failed attempt: it kept the provider from other requests
 MAX_PARTS = 2000  # of a request: the vendor's SDK takes half a millisecond for each
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,199}")  # it becomes a part of a URL
 
@@ -94,6 +95,11 @@ def outermost_account(queue_path: QueuePath) -> str:
     return queue_path[min(1, len(queue_path) - 1)].name
 
 
-def charge_for(used: Usage, least: int) -> float:
-    """What the fair queue charges: at least the input, or an agent with only failing requests would come first."""
-    return weighted_cost(max(used.input, least), used.generated)
+def charge_for(request: ActiveRequest) -> float:
+    """What the fair queue charges for an attempt, so that an agent with only failing requests doesn't come first.
+
+    It is what the attempt has used, at least the input, or the time it held the provider without an answer.
+    """
+    used = request.last_usage
+    failed = weighted_cost(0, request.failed_seconds * FAILED_TOKENS_PER_SECOND)
+    return max(weighted_cost(max(used.input, request.input), used.generated), failed)

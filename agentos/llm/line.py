@@ -11,65 +11,44 @@ only what was used until then is charged.
 import contextlib
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 
 import trio
-from msgspec import Struct
 from msgspec.structs import replace
 
 from agentos.kernel.internal_errors import internal
-from agentos.services.quotas import Amounts, BudgetState
+from agentos.services.quotas import Amounts
 from agentos.threads import run_in_thread
-from agentos_sdk.errors import BadRequest, CallError, NotFound, QuotaExceeded
-from agentos_sdk.values import Usage, Waits
+from agentos_sdk.errors import BadRequest, CallError, QuotaExceeded
+from agentos_sdk.values import Usage
 
 from .active_request import ActiveRequest
 from .ask import CannotAnswer, ModelUnavailable, ProviderClient
 from .budgets import Budgets
 from .claims import measure_request
 from .contents import Asker, Contents, OpenQuestion
-from .fair_queue import MIN_CHARGE, FairQueue, weighted_cost
+from .fair_queue import MIN_CHARGE, weighted_cost
 from .fair_tree import Path, Ticket
 from .jobs import Job, ThinkResult, charge_for, outermost_account, queue_names, validate_question
+from .line_status import LineStatus
 from .memory import RequestMemory
-from .model_availability import ModelState
-from .model_counts import ModelCounts
 from .providers.provider import Answer, Question, estimate_input_tokens
-from .queue_states import (
-    QueueState,
-    SentRequest,
-    WaitingRequest,
-    count_by_path,
-    describe_sent,
-    list_waiting,
-    queue_states,
-)
 from .reservations import Reservations
 from .response_cache import ResponseCache
-from .routes import Candidates, Route, Routes
+from .routes import Candidates, Route
 from .settings import LLMSettings, QueuePath
 
-FAIRNESS_SECONDS = 60.0  # seconds at least over which fairness is computed
-FAILED_TOKENS_PER_SECOND = 50.0  # charged for the time of a failed attempt: it kept the provider from other requests
 MAX_INLINE_BYTES = 64 << 10  # bytes of a request that is measured in the event loop; larger ones in a thread
-MAX_REMEMBERED = 4096  # agents with kept counts of calls and tokens
 SLOW_FAILURE = 0.3  # seconds; after a slower one, questions that wait for the model go to the next one of their alias
 CLOSE_SECONDS = 2.0  # seconds that the provider's connections have to close cleanly
-
-
-class AgentUsage(Struct, frozen=True):
-    """What an agent has used since the kernel started: requests sent, and their tokens."""
-
-    calls: int = 0
-    usage: Usage = Usage()
 
 
 class Moved(Exception):
     """A request got another model while it waited: it now has a place at that model's provider."""
 
 
-class Line:
+class Line(LineStatus):
     """One per kernel. :meth:`serve` is its worker; each provider has at most ``concurrency`` requests in flight."""
 
     def __init__(
@@ -82,30 +61,19 @@ class Line:
         others: Sequence[ProviderClient] = (),
     ) -> None:
         """``model`` is used for requests that name none. ``others`` are the providers besides the first, ``client``."""
-        self.model = model
-        self.currency = settings.currency
+        super().__init__(settings, (client, *others), budgets, model)
         self.contents = contents or Contents(settings.keep_contents)
         self._cache = ResponseCache(settings.cache, settings.cache_shared)
-        self._clients = {each.name: each for each in (client, *others)}
         for each in self._clients.values():
             each.on_model_changed = self._update_lane
-        self._routes = Routes(settings, self._clients, model)
-        self._budgets = budgets
         self._free = {
             name: each.concurrency or settings.concurrency for name, each in self._clients.items()
         }  # places at each provider
-        self._queue: FairQueue[Job] = FairQueue(settings.per_agent, settings.in_all, self._clients)
         self._wake = trio.Event()  # set when a request arrives
         self._reservations = Reservations(budgets)
-        self._in_flight: dict[Job, None] = {}
-        self._suspended: dict[Job, None] = {}  # requests neither in the queue nor in flight at the moment
-        self._usage: dict[Path, AgentUsage] = {}
         self.on_use: Callable[[str, int, int, int | None], None] = lambda name, calls, tokens, cost: None
-        self.counts = ModelCounts()
         self._memory = RequestMemory()
         self._weights: dict[Path, float] = {}
-        now = trio.current_time()
-        self._snapshots = [(now, self._queue.snapshot())] * 2
 
     async def think(
         self,
@@ -192,14 +160,6 @@ class Line:
         if not candidates.left and refusal is not None:
             raise refusal
         return candidates
-
-    def resolve(self, name: str) -> Route:
-        """The models that a name stands for, in the order in which they are asked."""
-        return self._routes.resolve(name)
-
-    def cost(self, model: str, usage: Usage) -> float | None:
-        """See :meth:`Budgets.cost`."""
-        return self._budgets.cost(model, usage)
 
     async def prepare(self) -> None:
         """Connect to the providers: SDKs are loaded in a thread. Requests that arrive meanwhile wait for it."""
@@ -358,7 +318,7 @@ class Line:
             calls = int(used.total > 0 and not job.is_counted)  # not a call if nothing was used
             job.is_counted = job.is_counted or bool(calls)
             self._reservations.settle(grant, used, calls)
-            self._record_usage(queue_names(job.queue_path), calls, used)
+            self._record_use(queue_names(job.queue_path), calls, used)
             cost = self._budgets.cost_units(request.question.model, used)
             self.on_use(job.queue_path[-1].name, calls, used.total, cost)
             self.counts.add_use(job.queue_path[-1].name, request.question.model, calls, used, cost)
@@ -368,23 +328,9 @@ class Line:
         self._queue.charge(job.ticket, MIN_CHARGE)  # no request was sent in this turn
         await self._suspend(job, settled)
 
-    def _record_usage(self, path: Path, calls: int, used: Usage) -> None:
-        before = self._usage.pop(path, AgentUsage())
-        self._usage[path] = AgentUsage(before.calls + calls, before.usage + used)
-        if len(self._usage) > MAX_REMEMBERED:
-            del self._usage[next(iter(self._usage))]  # the agent with the oldest last request
-
     def _charge(self, job: Job) -> None:
-        """Charge what the attempt has used, or the time it held the provider without an answer: the larger of both."""
-        request = job.request
         assert job.ticket is not None, "it is in flight"
-        self._queue.charge(
-            job.ticket,
-            max(
-                charge_for(request.last_usage, request.input),
-                weighted_cost(0, request.failed_seconds * FAILED_TOKENS_PER_SECOND),
-            ),
-        )
+        self._queue.charge(job.ticket, charge_for(job.request))
 
     async def _pause(self, job: Job, seconds: float) -> None:
         """Wait until a request may be sent again: in the queue if its model is paused, else for ``seconds``."""
@@ -434,90 +380,13 @@ class Line:
         self._weights.pop(queue_names(queue_path), None)
         self._cache.remove_agent(queue_path[-1].name)
 
-    def queue_states(self) -> Mapping[Path, QueueState]:
-        """State of every agent that has requests waiting or in flight."""
-        suspended, in_flight = count_by_path(self._suspended), count_by_path(self._in_flight)
-        return queue_states(self._queue, suspended, in_flight, self._unavailable_models())
-
-    def list_waiting(self) -> list[WaitingRequest]:
-        """The requests that wait, in the order in which they would be sent; those that can't be sent now come last."""
-        return list_waiting(self._queue, self._suspended)
-
-    def list_in_flight(self) -> list[SentRequest]:
-        """The requests that the provider is answering, with the tokens used so far."""
-        return [describe_sent(job) for job in self._in_flight]
-
-    @property
-    def provider(self) -> str:
-        """The type of the providers; ``several`` if they differ."""
-        types = {client.kind or client.name for client in self._clients.values()}
-        return types.pop() if len(types) == 1 else "several"
-
-    def provider_of(self, name: str) -> str:
-        """The name of the provider of a model, or of an alias's first one; empty if none has it."""
-        try:
-            return self._routes.client_of(self.resolve(name).models[0]).name
-        except NotFound:
-            return ""
-
-    def models(self) -> Sequence[str]:
-        """Names that a question may have as its model, models and aliases: the default one first."""
-        return self._routes.names()
-
-    def knows(self, model: str) -> bool:
-        """Whether a question may have this name as its model."""
-        return self._routes.knows(model)
-
-    def model_states(self) -> Sequence[ModelState]:
-        """States of all models that the configuration names, the default one first, and of all that are unavailable."""
-        unavailable = {state.model: state for state in self._unavailable_models()}
-        named = [unavailable.pop(model, ModelState(model)) for model in self._routes.models()]
-        return [*named, *unavailable.values()]
-
-    def _unavailable_models(self) -> Sequence[ModelState]:
-        return [state for client in self._clients.values() for state in client.unavailable_models()]
-
-    def wait_times(self, queue_path: QueuePath) -> Waits | None:
-        """How long the agent's last requests waited."""
-        return self._queue.wait_times(queue_names(queue_path))
-
-    def usage_of(self, queue_path: QueuePath) -> AgentUsage:
-        return self._usage.get(queue_names(queue_path), AgentUsage())
-
-    def budget_states(self, queue_path: QueuePath) -> Sequence[BudgetState]:
-        """What is left of every budget that applies to a queue path, the outermost first."""
-        return self._budgets.budget_states(queue_path, time.time())
-
     def charge(self, queue_path: QueuePath, amounts: Amounts, used: bool) -> None:
         """Count the use of something else than the model, see :meth:`agentos.llm.budgets.Budgets.charge`."""
         self._budgets.charge(queue_path, amounts, time.time(), used)
 
-    def refusing_budgets(self, queue_path: QueuePath) -> Sequence[BudgetState]:
-        """The budgets of a queue path that have refused a question in their present window."""
-        return self._budgets.refusing(queue_path, time.time())
-
     async def reset_budget(self, name: str) -> None:
         """Set to 0 what is used of the budgets of ``name``; questions that wait for budget may try again."""
         await self._reservations.reset(name)
-
-    @property
-    def depth(self) -> int:
-        """How many requests wait."""
-        return len(self._queue) + len(self._suspended)
-
-    @property
-    def in_flight(self) -> int:
-        return len(self._in_flight)
-
-    def fairness(self) -> float:
-        """Jain's index of the agents that have had requests waiting all through the last one to two minutes.
-
-        Each agent's share is relative to its weight: 1 is entirely fair, 1/n means that one of n got everything.
-        """
-        now = trio.current_time()
-        if now - self._snapshots[1][0] >= FAIRNESS_SECONDS:
-            self._snapshots = [self._snapshots[1], (now, self._queue.snapshot())]
-        return self._queue.fairness(self._snapshots[0][1])
 
     def _set_weights(self, queue_path: QueuePath) -> None:
         for depth, account in enumerate(queue_path, 1):

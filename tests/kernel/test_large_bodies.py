@@ -28,7 +28,7 @@ from agentos.services.mailboxes import Mailboxes
 from agentos.syscalls import messages, think
 from agentos_sdk.opcodes import Op
 from tests.conftest import Connect
-from tests.gateways.openai.served import served
+from tests.gateways.served import served
 from tests.support.kernel import Kernel
 from tests.support.rights import Grants, Notebook
 from tests.support.wire import BROADCAST, EXEC, EXPLAIN, HEADER_SIZE, HELLO, NOOP, RECV, SEND, SPAWN, frame

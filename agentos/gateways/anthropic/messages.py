@@ -1,12 +1,11 @@
 """Anthropic-compatible part of an agent's HTTP endpoint: messages, counts of tokens, models."""
 
 import secrets
-from collections.abc import Callable, Sequence
 from functools import partial
 
 from attrs import frozen
 
-from agentos.gateways.openai.think_calls import ThinkCalls
+from agentos.gateways.think_calls import ThinkCalls, unknown_model
 from agentos.http.exchange import Exchange
 from agentos.llm.providers.provider import estimate_input_tokens
 from agentos_sdk import codec
@@ -26,7 +25,6 @@ class Messages:
     """Requests of one agent. ``created`` is when its endpoint began, in seconds since the epoch."""
 
     calls: ThinkCalls
-    models: Callable[[], Sequence[str]]
     created: int
 
     async def answer(self, exchange: Exchange) -> None:
@@ -40,11 +38,11 @@ class Messages:
                 tokens = await self.calls.read(len(body), self._count, body)
                 await exchange.reply(200, codec.encode({"input_tokens": tokens, "estimated": True}))
             case "GET", "/v1/models":
-                await exchange.reply(200, codec.encode(response.list_models(self.models(), self.created)))
-            case "GET", _ if name in self.models():
+                await exchange.reply(200, codec.encode(response.list_models(self.calls.line.models(), self.created)))
+            case "GET", _ if name in self.calls.line.models():
                 await exchange.reply(200, codec.encode(response.model(name, self.created)))
             case "GET", _ if name != path:
-                raise NotFound(f"there is no model {name!r}")
+                raise unknown_model(name)
             case _:
                 raise NotFound(
                     f"{method} {path}: expected POST /v1/messages, POST /v1/messages/count_tokens, GET /v1/models or"
@@ -59,8 +57,7 @@ class Messages:
             await self.calls.stream(exchange, asked.question, partial(self.calls.think, asked.question), shape)
         else:
             thought = await self.calls.think(asked.question)
-            cost = self.calls.cost(asked.question, thought)
-            await exchange.reply(200, shape.whole(thought.answer, cost), self.calls.headers(cost))
+            await exchange.reply(200, shape.whole(thought.answer, thought.cost), self.calls.headers(thought))
 
     def _count(self, body: bytes) -> int:
         """The kernel's estimate: no provider is asked."""

@@ -1,1 +1,1 @@
-"""An endpoint that speaks the chat completions protocol of OpenAI."""
+"""The chat completions, responses and embeddings protocols of OpenAI."""

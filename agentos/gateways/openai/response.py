@@ -73,12 +73,15 @@ def model(name: str, created: int) -> dict[str, object]:
 
 def refusal(error: CallError) -> dict[str, object]:
     number, at_provider = status(error), upstream(error)
+    param = error.details.get("param")
     code = at_provider[1] if at_provider is not None else OPENAI_CODES.get(error.code, error.code)
+    if error.code == "not_found" and param == "model":
+        code = "model_not_found"
     kind = "invalid_request_error" if number < 429 else "server_error" if number >= 500 else code
     told = {
         "message": error_text(error),
         "type": kind,
-        "param": "model" if code == "model_not_found" else error.details.get("param"),
+        "param": "model" if code == "model_not_found" else param,
         "code": code,
     }
     return {"error": told}

@@ -8,6 +8,7 @@ from functools import partial
 from attrs import define
 
 from agentos.gateways.request_fields import Fields
+from agentos.gateways.think_calls import ThinkCalls
 from agentos.http.exchange import Exchange
 from agentos.llm.jobs import ThinkResult
 from agentos_sdk import codec
@@ -15,7 +16,6 @@ from agentos_sdk import codec
 from .responses_request import ResponsesRequest, parse_body, parse_request
 from .responses_shape import ResponseShape
 from .stored_responses import StoredResponses
-from .think_calls import ThinkCalls
 
 
 @define(eq=False)
@@ -35,9 +35,8 @@ class Responses:
             await self._calls.stream(exchange, asked.question, partial(self._answer, asked, shape), shape)
         else:
             thought = await self._answer(asked, shape)
-            cost = self._calls.cost(asked.question, thought)
-            data = shape.response(thought.answer, cost)
-            await exchange.reply(200, codec.encode(data), self._calls.headers(cost))
+            data = shape.response(thought.answer, thought.cost)
+            await exchange.reply(200, codec.encode(data), self._calls.headers(thought))
 
     async def _answer(
         self, asked: ResponsesRequest, shape: ResponseShape, on_text: Callable[[str], None] | None = None
@@ -45,8 +44,7 @@ class Responses:
         """Ask the model, and store its answer if that is wanted: without it the request has failed."""
         thought = await self._calls.think(asked.question, on_text)
         if asked.store:
-            cost = self._calls.cost(asked.question, thought)
-            await self._stored.add(shape.response(thought.answer, cost), asked.input)
+            await self._stored.add(shape.response(thought.answer, thought.cost), asked.input)
         return thought
 
     async def retrieve(self, exchange: Exchange, id: str) -> None:

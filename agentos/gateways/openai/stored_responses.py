@@ -10,13 +10,12 @@ from typing import Any
 import msgspec
 from attrs import define
 
+from agentos.gateways.think_calls import ThinkCalls
 from agentos.kernel.table import LARGE_BODY_BYTES
 from agentos_sdk import codec
 from agentos_sdk.calls.state import Delete, Deleted, Fetch, KeyList, Keys, Store
 from agentos_sdk.errors import BadRequest, NotFound, QuotaExceeded, TooLarge
 from agentos_sdk.opcodes import Op
-
-from .think_calls import ThinkCalls
 
 PREFIX = "openai/responses/"  # of the keys
 MAX_STORED = 256  # responses of one session

@@ -1,6 +1,5 @@
 """Provider for Anthropic, through its SDK, and for servers that speak its protocol."""
 
-import base64
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from agentos.llm.stream import AnswerBuilder, MalformedResponse, compact_json, t
 from agentos_sdk.values import Tool, ToolCall, ToolChoice, Usage
 
 from .account import ProviderAccount
+from .base64_parts import Base64Parts
 from .provider import (
     Answer,
     Delta,
@@ -76,7 +76,8 @@ class Anthropic(Provider):
     async def answer(self, question: Question, on_delta: OnDelta) -> Answer:
         events = _Events(self._error_of)
         builder = AnswerBuilder(self._account, on_delta, events.parse)
-        await self._transport.send(partial(self._compose, question), builder, self._error_of_body)
+        parts = Base64Parts()
+        await self._transport.send(partial(self._compose, question, parts), builder, self._error_of_body, parts)
         answer = builder.answer(question)
         if not (answer.calls and events.thoughts):
             return answer
@@ -87,8 +88,8 @@ class Anthropic(Provider):
     async def aclose(self) -> None:
         await self._transport.aclose()
 
-    def _compose(self, question: Question) -> None:
-        self._messages.create(stream=True, **_request(question)).close()
+    def _compose(self, question: Question, parts: Base64Parts) -> None:
+        self._messages.create(stream=True, **_request(question, parts)).close()
 
     def _error_of_body(self, status: int, body: object, after: float | None) -> ProviderError:
         return self._error_of(status, body.get("error", body) if isinstance(body, dict) else body, after)
@@ -191,7 +192,7 @@ def _usage(counted: object, known_input: int) -> Usage | None:
     return Usage(tokens_in or known_input, reported.output - thinking, thinking)
 
 
-def _request(question: Question) -> dict[str, Any]:
+def _request(question: Question, parts: Base64Parts) -> dict[str, Any]:
     sampling = {"temperature": question.temperature, "top_p": question.sampling.top_p}
     sampling = {name: value for name, value in sampling.items() if value is not None}
     thinking, effort = _thinking(question)
@@ -200,7 +201,7 @@ def _request(question: Question) -> dict[str, Any]:
         "model": question.model,
         "max_tokens": question.max_tokens or MAX_TOKENS + THINKING_BUDGETS.get(question.thinking_level or "", 0),
         "system": question.system or None,
-        "messages": [*_turns(question.messages)],
+        "messages": [*_turns(question.messages, parts)],
         "stop_sequences": list(question.stop) or None,
         "thinking": thinking,
         "output_config": {name: value for name, value in output.items() if value is not None} or None,
@@ -232,12 +233,12 @@ def _version(model: str) -> tuple[int, int]:
     return (int(found[1]), int(found[2] or 0)) if found else (99, 0)
 
 
-def _turns(messages: Sequence[Message]) -> Iterator[dict[str, Any]]:
+def _turns(messages: Sequence[Message], parts: Base64Parts) -> Iterator[dict[str, Any]]:
     """Convert the conversation; the results of several tools go into one turn, as their calls came in one."""
     results: list[dict[str, Any]] = []
     for message in messages:
         if message.role == "tool":
-            content = _content(message.text, message.images)
+            content = _content(message.text, message.images, parts)
             results.append({"type": "tool_result", "tool_use_id": message.answers or "", "content": content})
             continue
         if results:
@@ -251,7 +252,7 @@ def _turns(messages: Sequence[Message]) -> Iterator[dict[str, Any]]:
             ]
             yield {"role": "assistant", "content": [*_thoughts(message.calls), *text, *calls]}
         elif message.text or message.role == "user":  # an empty turn is rejected, and the model said nothing in it
-            yield {"role": message.role, "content": _content(message.text, message.images)}
+            yield {"role": message.role, "content": _content(message.text, message.images, parts)}
     if results:
         yield {"role": "user", "content": results}
 
@@ -265,15 +266,12 @@ def _thoughts(calls: Sequence[ToolCall]) -> Iterator[dict[str, str]]:
             yield block
 
 
-def _content(text: str, images: Sequence[Image]) -> str | list[dict[str, Any]]:
+def _content(text: str, images: Sequence[Image], parts: Base64Parts) -> str | list[dict[str, Any]]:
     if not images:
         return text
-    return [*({"type": "text", "text": each} for each in [text] if each), *map(_image, images)]
-
-
-def _image(image: Image) -> dict[str, Any]:
-    data = base64.b64encode(image.data).decode()
-    return {"type": "image", "source": {"type": "base64", "media_type": image.mime_type, "data": data}}
+    sources = ({"type": "base64", "media_type": image.mime_type, "data": parts.add(image.data)} for image in images)
+    said: list[dict[str, Any]] = [{"type": "text", "text": text}] if text else []
+    return [*said, *({"type": "image", "source": source} for source in sources)]
 
 
 def _tool_declaration(tool: Tool) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from agentos.llm.providers.provider import Image, Message, Question, estimate_in
 from agentos.llm.settings import OfflineSettings
 from agentos.services.quotas import Quota
 from agentos_sdk.errors import CallError, Internal, PermissionDenied, Unavailable
-from tests.gateways.openai.served import MODEL, Served, served
+from tests.gateways.served import MODEL, Served, served
 from tests.support.rights import Grants, Notebook
 
 # The SDK's: whoever reads a stream to its end leaves its generators to the collector.

@@ -17,9 +17,8 @@ from agentos.llm.providers.provider import Image, Message, Question
 from agentos.llm.settings import OfflineSettings, Price, Retry
 from agentos.services.quotas import Quota
 from agentos_sdk.errors import CallError, Internal, PermissionDenied, Unavailable
+from tests.gateways.served import MODEL, Served, served
 from tests.support.rights import Grants, Notebook
-
-from .served import MODEL, Served, served
 
 # The SDK's: whoever reads a stream to its end leaves its generators to the collector.
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(httpx2|openai|httpcore):ResourceWarning")

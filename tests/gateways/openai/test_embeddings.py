@@ -14,10 +14,10 @@ from agentos.gateways.openai.embeddings import parse_request
 from agentos.llm.settings import ProviderName
 from agentos.services.quotas import Quota
 from agentos_sdk.errors import BadRequest
+from tests.gateways.served import MODEL, Served, served
 from tests.llm.vendors.script import Raw, Refuses, Says
 from tests.support.rights import Grants, Notebook
 
-from .served import MODEL, Served, served
 from .test_upstream import behind
 
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(httpx2|openai|httpcore):ResourceWarning")

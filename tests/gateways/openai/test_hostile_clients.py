@@ -18,9 +18,8 @@ from agentos.kernel.caller import MAX_BODY_BYTES, MAX_CONNECTIONS
 from agentos.kernel.listener import OPERATOR_RESERVE, ConnectionLimit
 from agentos.llm.providers.offline_rules import Rule
 from agentos.llm.settings import OfflineSettings
+from tests.gateways.served import MIB, MODEL, Served, served, until
 from tests.support.rounds import rounds
-
-from .served import MIB, MODEL, Served, served, until
 
 SLOW = OfflineSettings(base=3600)
 HANG_UPS = [trio.SocketStream.aclose, trio.SocketStream.send_eof]

@@ -14,9 +14,8 @@ from agentos.services.quotas import Quota
 from agentos_sdk.codec import Text
 from agentos_sdk.errors import Unavailable
 from agentos_sdk.values import Tool, ToolCall
+from tests.gateways.served import MODEL, Served, served
 from tests.support.rights import Grants, Notebook
-
-from .served import MODEL, Served, served
 
 # The SDK's: whoever reads a stream to its end leaves its generators to the collector.
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(httpx2|openai|httpcore):ResourceWarning")

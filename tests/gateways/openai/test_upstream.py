@@ -12,11 +12,10 @@ import trio
 
 from agentos.llm.providers.choose import ProviderChoice
 from agentos.llm.settings import ProviderName
+from tests.gateways.served import Served, served
 from tests.llm.vendors import gemini_wire, openai_wire
 from tests.llm.vendors.script import Raw, Refuses, Says, Text
 from tests.llm.vendors.server import Vendor, serve
-
-from .served import Served, served
 
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(httpx2|openai|httpcore):ResourceWarning")
 

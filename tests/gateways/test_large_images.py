@@ -15,9 +15,11 @@ import msgspec
 import pytest
 
 from agentos.access.think_request import digest_question, parse_think
+from agentos.gateways.anthropic.request import parse_request as parse_messages
 from agentos.gateways.openai import request, responses_request
 from agentos.llm.claims import measure_request
 from agentos.llm.providers.account import ProviderAccount
+from agentos.llm.providers.anthropic import Anthropic
 from agentos.llm.providers.base64_parts import Base64Parts
 from agentos.llm.providers.gemini import Gemini
 from agentos.llm.providers.openai import OpenAI
@@ -31,6 +33,9 @@ CHAT = b'{"messages":[{"role":"user","content":[{"type":"text","text":"\\u00e9"}
     b'{"type":"image_url","image_url":{"url":"%s"}}' % URL
 )
 RESPONSES = b'{"input":[{"role":"user","content":[{"type":"input_image","image_url":"%s"}]}]}' % URL
+MESSAGES = b'{"messages":[{"role":"user","content":[{"type":"image","source":%s}]}]}' % (
+    b'{"type":"base64","media_type":"image/png","data":"%s"}' % ENCODED
+)
 THINK = b'{"prompt":"what?","images":[{"mime_type":"image/png","data":"%s"}]}' % ENCODED
 QUESTION = Question("a-model", [Message("user", "what?", [Image(IMAGE, "image/png")])])
 ACCOUNT = ProviderAccount("vendor", "a-long-enough-key", "KEY")
@@ -40,7 +45,7 @@ def read_response(body: bytes) -> None:
     responses_request.parse_request(responses_request.parse_body(body), [], "m", "openai")
 
 
-def compose(provider: OpenAI | Gemini) -> None:
+def compose(provider: OpenAI | Gemini | Anthropic) -> None:
     parts = Base64Parts()
     parts.splice(provider._transport._compose_request(partial(provider._compose, QUESTION, parts)))
 
@@ -48,11 +53,13 @@ def compose(provider: OpenAI | Gemini) -> None:
 STEPS: dict[str, Callable[[], object]] = {
     "chat completion": partial(request.parse_request, CHAT, "m"),
     "response": partial(read_response, RESPONSES),
+    "message": partial(parse_messages, MESSAGES, "m", "openai"),
     "THINK": partial(parse_think, THINK, "m"),
     "digest": partial(digest_question, QUESTION),
     "measure": partial(measure_request, QUESTION),
     "openai": partial(compose, OpenAI(ACCOUNT, None, Timeouts())),
     "gemini": partial(compose, Gemini(ACCOUNT, None, Timeouts())),
+    "anthropic": partial(compose, Anthropic(ACCOUNT, None, Timeouts())),
 }
 
 

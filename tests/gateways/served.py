@@ -16,7 +16,7 @@ from attrs import define, evolve, field
 from agentos.agents.registry import Registry
 from agentos.agents.state_spaces import StateSpaces
 from agentos.database import open_database
-from agentos.gateways.openai.chat_completions import Completions
+from agentos.gateways.endpoint import Endpoints
 from agentos.kernel.background import Background
 from agentos.kernel.caller import Caller
 from agentos.kernel.listener import ConnectionLimit
@@ -27,7 +27,7 @@ from agentos.llm.budgets import Budgets
 from agentos.llm.contents import Asker
 from agentos.llm.jobs import ThinkResult
 from agentos.llm.line import Line
-from agentos.llm.providers.choose import ProviderChoice, connect
+from agentos.llm.providers.choose import NoProvider, ProviderChoice, connect
 from agentos.llm.providers.offline import Offline
 from agentos.llm.providers.offline_rules import Rule
 from agentos.llm.providers.provider import Provider, Question
@@ -55,7 +55,7 @@ class Served:
     connection_limit: ConnectionLimit
     scope: trio.CancelScope
     caller: Caller
-    common: Completions
+    common: Endpoints
     asked: list[Question] = field(factory=list)
     ended: list[str] = field(factory=list)
 
@@ -130,7 +130,8 @@ async def served(
     max_payload: int = MIB,
     think: Callable[[Question], None] | None = None,
     offline: OfflineSettings | None = None,
-    choice: ProviderChoice | None = None,
+    choice: ProviderChoice | NoProvider | None = None,
+    model: str = MODEL,
     grants: Grants | None = None,
     notebook: Notebook | None = None,
     max_keys: int = 1000,
@@ -138,7 +139,7 @@ async def served(
 ) -> AsyncIterator[Served]:
     """``think`` is called before each question goes to the line, and may raise instead.
 
-    ``choice`` is a provider to ask instead of the offline one.
+    ``choice`` is a provider to ask instead of the offline one. ``model`` is the default one.
     """
     llm = LLMSettings(**{"concurrency": 4, "retry": Retry(attempts=1), **settings})
     with tempfile.TemporaryDirectory() as place, socket.create_server(("127.0.0.1", 0)) as listener:
@@ -150,8 +151,8 @@ async def served(
                     return await connect(choice, llm)
                 return Offline(offline or OfflineSettings(), rules)
 
-            name = choice.provider if choice is not None else "offline"
-            line = Watched(llm, ProviderClient(reach, llm.retry, llm.timeouts, name=name), accounts, MODEL)
+            name = choice.provider if isinstance(choice, ProviderChoice) else "offline"
+            line = Watched(llm, ProviderClient(reach, llm.retry, llm.timeouts, name=name), accounts, model)
             queue_path = (Account("kernel"), Account("agent", Share(budget=budget)))
             connection_limit = connection_limit or ConnectionLimit(1000)
             state = await State.load(database, StateLimits(max_keys, 10 << 20))
@@ -163,7 +164,7 @@ async def served(
             )
             caller = Caller(1, "agent", "agent", table, grants or Grants(), notebook or Notebook())
             async with trio.open_nursery() as nursery:
-                common = Completions(line, lambda caller: queue_path, connection_limit, max_payload)
+                common = Endpoints(line, lambda caller: queue_path, connection_limit, max_payload)
                 port = listener.getsockname()[1]
                 here = Served(port, key, line, connection_limit, nursery.cancel_scope, caller, common)
                 line.watch(here, think)

@@ -19,7 +19,7 @@ from agentos.llm.providers.provider import Answer, Question
 from agentos.llm.settings import QueuePath
 from agentos_sdk import codec
 from agentos_sdk.calls import think
-from agentos_sdk.errors import CallError
+from agentos_sdk.errors import CallError, NotFound
 from agentos_sdk.opcodes import Op
 
 from .rate_limits import Headers, list_headers
@@ -36,7 +36,7 @@ class StreamShape(Protocol):
     def piece(self, model: str, text: str) -> bytes: ...
 
     def end(self, answer: Answer, cost: float | None) -> bytes:
-        """The events after the text. ``cost``: see :meth:`agentos.llm.budgets.Budgets.cost`."""
+        """The events after the text. ``cost``: see :class:`~agentos.llm.jobs.ThinkResult`."""
 
     def broken_off(self, error: CallError) -> bytes:
         """The last event of a stream that ends with an error."""
@@ -81,7 +81,13 @@ class ThinkCalls:
         return await self.caller.table.reader.run(self.caller, function, *args)
 
     async def think(self, question: Question, on_text: Callable[[str], None] | None = None) -> ThinkResult:
-        """Make the agent's THINK call; ``on_text`` is called with each piece of its text as it arrives."""
+        """Make the agent's THINK call; ``on_text`` is called with each piece of its text as it arrives.
+
+        A model that no provider has is refused before rules decide about it. Without a provider none is known, and
+        the call says why.
+        """
+        if self.line.model and not self.line.knows(question.model):
+            raise unknown_model(question.model)
 
         async def send(chunk: bytes) -> None:
             assert on_text is not None, "only a stream is sent in chunks"
@@ -100,14 +106,14 @@ class ThinkCalls:
         finally:
             self.caller.activity.end_wait()
 
-    def cost(self, question: Question, thought: ThinkResult) -> float | None:
-        """What an answer costs; None if its model has no price."""
-        return self.line.cost(question.model, thought.answer.usage)
-
-    def headers(self, cost: float | None = None) -> Headers:
-        """What is left of the agent's budgets, and what an answer costs, as headers."""
-        left = list_headers(self.line.budget_states(self.queue_path(self.caller)), time.time())
-        return left if cost is None else [*left, ("x-agentos-cost", format(cost, ".10g"))]
+    def headers(self, thought: ThinkResult | None = None) -> Headers:
+        """What is left of the agent's budgets, what an answer costs, and which models were passed over, as headers."""
+        found = [*list_headers(self.line.budget_states(self.queue_path(self.caller)), time.time())]
+        if thought is not None and thought.cost is not None:
+            found.append(("x-agentos-cost", format(thought.cost, ".10g")))
+        if thought is not None and thought.fallbacks:
+            found.append(("x-agentos-fallbacks", ", ".join(each.model for each in thought.fallbacks)))
+        return found
 
     async def stream(
         self,
@@ -150,13 +156,17 @@ class ThinkCalls:
             await exchange.write(shape.piece(model, text))
             text = await pieces.next()
         if isinstance(pieces.outcome, ThinkResult):
-            answer = pieces.outcome.answer
+            thought, answer = pieces.outcome, pieces.outcome.answer
             if rest := answer.text[told:]:
                 await exchange.write(shape.piece(model, rest))
-            await exchange.write(shape.end(answer, self.cost(question, pieces.outcome)))
+            await exchange.write(shape.end(answer, thought.cost))
         elif pieces.outcome is not None:
             await exchange.write(shape.broken_off(pieces.outcome))
         await exchange.end()
+
+
+def unknown_model(name: str) -> NotFound:
+    return NotFound(f"there is no model {name[:200]!r}: GET /v1/models lists the names", param="model")
 
 
 async def _send_nothing(chunk: bytes) -> None:

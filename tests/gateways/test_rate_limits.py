@@ -1,6 +1,6 @@
 """OpenAI's headers from the budgets of an agent and those above it."""
 
-from agentos.gateways.openai.rate_limits import list_headers
+from agentos.gateways.rate_limits import list_headers
 from agentos.services.quotas import BudgetState, Quota
 
 NOW = 1_700_000_000.0

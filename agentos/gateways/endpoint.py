@@ -1,0 +1,91 @@
+"""HTTP endpoint of an agent, compatible with OpenAI and Anthropic, answered by its THINK calls.
+
+The caller is known from the listener, which no other agent can reach. Where others can, on the host's loopback, an API
+key is required as well.
+"""
+
+import socket
+import time
+from collections.abc import Callable
+
+from attrs import define, field, frozen
+from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, Scope
+
+from agentos.http.exchange import Exchange
+from agentos.http.server import HTTPListener, with_own_allowance
+from agentos.kernel.caller import Allowance, Caller
+from agentos.kernel.internal_errors import internal
+from agentos.kernel.listener import ConnectionLimit
+from agentos.llm.line import Line
+from agentos.llm.settings import QueuePath
+from agentos_sdk import codec
+from agentos_sdk.errors import CallError
+
+from .anthropic import response as anthropic_response
+from .anthropic.messages import Messages, is_for_anthropic
+from .api_key import InvalidKey, require_key
+from .error_status import advice, status
+from .openai import response as openai_response
+from .openai.routes import OpenAIRoutes
+from .think_calls import ThinkCalls
+
+
+@frozen
+class Endpoints:
+    """What the endpoints of all agents share. ``queue_path`` says whose budgets a caller's questions count for."""
+
+    line: Line
+    queue_path: Callable[[Caller], QueuePath]
+    connection_limit: ConnectionLimit
+    max_payload: int  # bytes
+
+    async def serve(self, listener: socket.socket, caller: Caller, key: str | None = None) -> None:
+        """Serve one agent's listener until cancelled; if ``key`` is set, requests must have it."""
+        guest = with_own_allowance(caller)
+        endpoint = Endpoint(self, caller, guest.allowance, key)
+        await HTTPListener(listener, self.connection_limit, guest, endpoint).serve()
+
+
+@define(eq=False)
+class Endpoint:
+    """The endpoint of one agent, as an ASGI application."""
+
+    common: Endpoints
+    caller: Caller
+    allowance: Allowance
+    key: str | None
+    _calls: ThinkCalls = field(init=False)
+    _openai: OpenAIRoutes = field(init=False)
+    _anthropic: Messages = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        created = int(time.time())
+        self._calls = ThinkCalls(self.caller, self.allowance, self.common.line, self.common.queue_path)
+        self._openai = OpenAIRoutes(self._calls, created)
+        self._anthropic = Messages(self._calls, created)
+
+    async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        if scope["type"] == "http":
+            await Exchange(scope, receive, send, self.common.max_payload, self.allowance).run(self._answer)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1000, "reason": None})
+
+    async def _answer(self, exchange: Exchange) -> None:
+        try:
+            require_key(exchange, self.key)
+            await (self._anthropic if is_for_anthropic(exchange) else self._openai).answer(exchange)
+        except CallError as error:
+            await self._refuse(exchange, error)
+        except Exception as bug:
+            await self._refuse(exchange, internal(bug, f"the endpoint of {self.caller.name}"))
+
+    async def _refuse(self, exchange: Exchange, error: CallError) -> None:
+        shapes = anthropic_response if is_for_anthropic(exchange) else openai_response
+        if not exchange.begun:
+            data = codec.encode(shapes.refusal(error))
+            left = self._calls.headers() if error.code != InvalidKey.code else ()
+            headers = [*advice(error, time.time()), *left]
+            await exchange.reply(status(error), data, headers)
+            return
+        await exchange.write(shapes.broken_off(error))
+        await exchange.end()

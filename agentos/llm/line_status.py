@@ -1,0 +1,148 @@
+"""What can be observed of the line to the model: its models, its queue, and what agents have used."""
+
+import time
+from collections.abc import Mapping, Sequence
+
+import trio
+from msgspec import Struct
+
+from agentos.services.quotas import BudgetState
+from agentos_sdk.errors import NotFound
+from agentos_sdk.values import Usage, Waits
+
+from .ask import ProviderClient
+from .budgets import Budgets
+from .fair_queue import FairQueue
+from .fair_tree import Path
+from .jobs import Job, queue_names
+from .model_availability import ModelState
+from .model_counts import ModelCounts
+from .queue_states import (
+    QueueState,
+    SentRequest,
+    WaitingRequest,
+    count_by_path,
+    describe_sent,
+    list_waiting,
+    queue_states,
+)
+from .routes import Route, Routes
+from .settings import LLMSettings, QueuePath
+
+FAIRNESS_SECONDS = 60.0  # seconds at least over which fairness is computed
+MAX_REMEMBERED = 4096  # agents with kept counts of calls and tokens
+
+
+class AgentUsage(Struct, frozen=True):
+    """What an agent has used since the kernel started: requests sent, and their tokens."""
+
+    calls: int = 0
+    usage: Usage = Usage()
+
+
+class LineStatus:
+    """What :class:`agentos.llm.line.Line` knows, to be looked at."""
+
+    def __init__(self, settings: LLMSettings, clients: Sequence[ProviderClient], budgets: Budgets, model: str) -> None:
+        self.model = model
+        self.currency = settings.currency
+        self.counts = ModelCounts()
+        self._clients = {each.name: each for each in clients}
+        self._routes = Routes(settings, self._clients, model)
+        self._budgets = budgets
+        self._queue: FairQueue[Job] = FairQueue(settings.per_agent, settings.in_all, self._clients)
+        self._in_flight: dict[Job, None] = {}
+        self._suspended: dict[Job, None] = {}  # requests neither in the queue nor in flight at the moment
+        self._usage: dict[Path, AgentUsage] = {}
+        self._snapshots = [(trio.current_time(), self._queue.snapshot())] * 2
+
+    def resolve(self, name: str) -> Route:
+        """The models that a name stands for, in the order in which they are asked."""
+        return self._routes.resolve(name)
+
+    def cost(self, model: str, usage: Usage) -> float | None:
+        """See :meth:`Budgets.cost`."""
+        return self._budgets.cost(model, usage)
+
+    def queue_states(self) -> Mapping[Path, QueueState]:
+        """State of every agent that has requests waiting or in flight."""
+        suspended, in_flight = count_by_path(self._suspended), count_by_path(self._in_flight)
+        return queue_states(self._queue, suspended, in_flight, self._unavailable_models())
+
+    def list_waiting(self) -> list[WaitingRequest]:
+        """The requests that wait, in the order in which they would be sent; those that can't be sent now come last."""
+        return list_waiting(self._queue, self._suspended)
+
+    def list_in_flight(self) -> list[SentRequest]:
+        """The requests that the provider is answering, with the tokens used so far."""
+        return [describe_sent(job) for job in self._in_flight]
+
+    @property
+    def provider(self) -> str:
+        """The type of the providers; ``several`` if they differ."""
+        types = {client.kind or client.name for client in self._clients.values()}
+        return types.pop() if len(types) == 1 else "several"
+
+    def provider_of(self, name: str) -> str:
+        """The name of the provider of a model, or of an alias's first one; empty if none has it."""
+        try:
+            return self._routes.client_of(self.resolve(name).models[0]).name
+        except NotFound:
+            return ""
+
+    def models(self) -> Sequence[str]:
+        """Names that a question may have as its model, models and aliases: the default one first."""
+        return self._routes.names()
+
+    def knows(self, model: str) -> bool:
+        """Whether a question may have this name as its model."""
+        return self._routes.knows(model)
+
+    def model_states(self) -> Sequence[ModelState]:
+        """States of all models that the configuration names, the default one first, and of all that are unavailable."""
+        unavailable = {state.model: state for state in self._unavailable_models()}
+        named = [unavailable.pop(model, ModelState(model)) for model in self._routes.models()]
+        return [*named, *unavailable.values()]
+
+    def _unavailable_models(self) -> Sequence[ModelState]:
+        return [state for client in self._clients.values() for state in client.unavailable_models()]
+
+    def wait_times(self, queue_path: QueuePath) -> Waits | None:
+        """How long the agent's last requests waited."""
+        return self._queue.wait_times(queue_names(queue_path))
+
+    def usage_of(self, queue_path: QueuePath) -> AgentUsage:
+        return self._usage.get(queue_names(queue_path), AgentUsage())
+
+    def budget_states(self, queue_path: QueuePath) -> Sequence[BudgetState]:
+        """What is left of every budget that applies to a queue path, the outermost first."""
+        return self._budgets.budget_states(queue_path, time.time())
+
+    def refusing_budgets(self, queue_path: QueuePath) -> Sequence[BudgetState]:
+        """The budgets of a queue path that have refused a question in their present window."""
+        return self._budgets.refusing(queue_path, time.time())
+
+    @property
+    def depth(self) -> int:
+        """How many requests wait."""
+        return len(self._queue) + len(self._suspended)
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._in_flight)
+
+    def fairness(self) -> float:
+        """Jain's index of the agents that have had requests waiting all through the last one to two minutes.
+
+        Each agent's share is relative to its weight: 1 is entirely fair, 1/n means that one of n got everything.
+        """
+        now = trio.current_time()
+        if now - self._snapshots[1][0] >= FAIRNESS_SECONDS:
+            self._snapshots = [self._snapshots[1], (now, self._queue.snapshot())]
+        return self._queue.fairness(self._snapshots[0][1])
+
+    def _record_use(self, path: Path, calls: int, used: Usage) -> None:
+        before = self._usage.pop(path, AgentUsage())
+        self._usage[path] = AgentUsage(before.calls + calls, before.usage + used)
+        if len(self._usage) > MAX_REMEMBERED:
+            del self._usage[next(iter(self._usage))]  # the agent with the oldest last request

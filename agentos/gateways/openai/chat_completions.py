@@ -119,10 +119,11 @@ class Endpoint:
         body, line = await exchange.body(), self.common.line
         asked = await self._calls.read(len(body), request.parse_request, body, line.model, line.provider)
         shape = Shape(f"chatcmpl-{secrets.token_hex(12)}", int(time.time()), asked.include_usage)
+        ask = partial(self._calls.think, asked.question, class_=asked.class_)
         if asked.stream:
-            await self._calls.stream(exchange, asked.question, partial(self._calls.think, asked.question), shape)
+            await self._calls.stream(exchange, asked.question, ask, shape)
         else:
-            thought = await self._calls.think(asked.question)
+            thought = await ask()
             cost = self._calls.cost(asked.question, thought)
             await exchange.reply(200, shape.whole(thought.answer, cost), self._calls.headers(cost))
 

@@ -11,6 +11,7 @@ from agentos.llm.providers import provider as llm
 from agentos_sdk import codec
 from agentos_sdk.calls import think as calls
 from agentos_sdk.errors import BadRequest
+from agentos_sdk.values import LLMClass
 
 MAX_INLINE_BYTES = 4 << 10  # bytes of a body that are parsed in the event loop: 100 short messages take 3 ms
 BRACE = re.compile(rb"\s*\{")
@@ -19,7 +20,8 @@ BRACE = re.compile(rb"\s*\{")
 class ThinkRequest(Struct, frozen=True):
     """A question; whether its answer is sent piece by piece as it arrives; and its timeout in seconds.
 
-    ``async_`` and ``request_id`` are those of :class:`agentos.kernel.background.Background`.
+    ``class_=None``: the caller's own. ``async_`` and ``request_id`` are those of
+    :class:`agentos.kernel.background.Background`.
     """
 
     question: llm.Question
@@ -27,13 +29,14 @@ class ThinkRequest(Struct, frozen=True):
     timeout: float | None = None
     async_: bool = False
     request_id: int | str | None = None
+    class_: LLMClass | None = None
 
 
 def parse_think(body: bytes, model: str) -> ThinkRequest:
     """Parse a body; ``model`` is used if it names none."""
     asked = _decode(body)
     question = build_question(asked, model)
-    return ThinkRequest(question, asked.stream, asked.timeout, asked.async_, asked.request_id)
+    return ThinkRequest(question, asked.stream, asked.timeout, asked.async_, asked.request_id, asked.class_)
 
 
 def _decode(body: bytes) -> calls.Think:

@@ -170,7 +170,9 @@ def build_backoff(given: values.Backoff | None, report: ReportMistake) -> Backof
 
 def build_share(given: values.Share | None, report: ReportMistake) -> Share:
     """The share of the model of an agent or a supervisor."""
-    return Share(given.weight, build_quotas(given.budget, report, "llm", "budget")) if given is not None else NO_SHARE
+    if given is None:
+        return NO_SHARE
+    return Share(given.weight, build_quotas(given.budget, report, "llm", "budget"), class_=given.class_)
 
 
 def build_quotas(lines: Iterable[values.Budget], report: ReportMistake, *keys: str) -> tuple[Quota, ...]:

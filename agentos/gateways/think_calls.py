@@ -21,6 +21,7 @@ from agentos_sdk import codec
 from agentos_sdk.calls import think
 from agentos_sdk.errors import CallError, NotFound
 from agentos_sdk.opcodes import Op
+from agentos_sdk.values import LLMClass
 
 from .rate_limits import Headers, list_headers
 
@@ -80,7 +81,9 @@ class ThinkCalls:
             return function(*args)
         return await self.caller.table.reader.run(self.caller, function, *args)
 
-    async def think(self, question: Question, on_text: Callable[[str], None] | None = None) -> ThinkResult:
+    async def think(
+        self, question: Question, on_text: Callable[[str], None] | None = None, class_: LLMClass | None = None
+    ) -> ThinkResult:
         """Make the agent's THINK call; ``on_text`` is called with each piece of its text as it arrives.
 
         A model that no provider has is refused before rules decide about it. Without a provider none is known, and
@@ -94,7 +97,8 @@ class ThinkCalls:
             on_text(codec.decode(think.Delta, codec.parse(chunk)).delta)
 
         streams = on_text is not None
-        thought = await self.perform(Op.THINK, ThinkRequest(question, stream=streams), Call(self.caller, streams, send))
+        request = ThinkRequest(question, stream=streams, class_=class_)
+        thought = await self.perform(Op.THINK, request, Call(self.caller, streams, send))
         assert isinstance(thought, ThinkResult), "THINK's reply before it is encoded"
         return thought
 

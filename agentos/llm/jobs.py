@@ -8,9 +8,10 @@ from attrs import define, field
 from msgspec import Struct
 
 from agentos_sdk.errors import BadRequest, CallError
-from agentos_sdk.values import Fallback
+from agentos_sdk.values import Fallback, LLMClass
 
 from .active_request import ActiveRequest
+from .classes import charge_factor
 from .fair_queue import weighted_cost
 from .fair_tree import Path, Ticket
 from .providers.provider import Answer, Question
@@ -51,6 +52,7 @@ class Job:
     candidates: Candidates
     arrived_at: float
     max_tokens: int | None  # tokens that it may generate, before limits by a budget
+    class_: LLMClass
     is_counted: bool = False  # as a call, in budgets and in `AgentUsage`
     ticket: "Ticket[Job] | None" = None  # of its current turn
     outcome: ThinkResult | CallError | None = None
@@ -67,6 +69,10 @@ class Job:
     def model(self) -> str:
         """The model that it is sent to, or waits for."""
         return self.request.question.model
+
+    def charge(self, tokens: float) -> float:
+        """What the fair queue charges for so many weighted tokens."""
+        return tokens * charge_factor(self.queue_path, self.class_)
 
     @property
     def served_seconds(self) -> float:

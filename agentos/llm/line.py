@@ -21,12 +21,13 @@ from agentos.kernel.internal_errors import internal
 from agentos.services.quotas import Amounts
 from agentos.threads import run_in_thread
 from agentos_sdk.errors import BadRequest, CallError, QuotaExceeded
-from agentos_sdk.values import Usage
+from agentos_sdk.values import LLMClass, Usage
 
 from .active_request import ActiveRequest
 from .ask import CannotAnswer, ModelUnavailable, ProviderClient
 from .budgets import Budgets
 from .claims import measure_request
+from .classes import find_class, find_weight
 from .contents import Asker, Contents, OpenQuestion
 from .fair_queue import MIN_CHARGE, weighted_cost
 from .fair_tree import Path, Ticket
@@ -82,10 +83,12 @@ class Line(LineStatus):
         on_text: Callable[[str], None] | None = None,
         asker: Asker | None = None,
         route: Route | None = None,
+        class_: LLMClass | None = None,
     ) -> ThinkResult:
         """Return the model's answer to a request; ``on_text`` is called with each piece of its text as it arrives.
 
         ``route``: the models that the caller may use, of those that :meth:`resolve` returns for the question's model.
+        ``class_``: at most the agent's own; ``None``: that.
 
         Raises ``Busy``, ``QuotaExceeded``, ``BadRequest``, ``NotFound``, ``Unavailable`` or ``Timeout``. However it
         ends, the question of an ``asker`` is kept in ``contents``.
@@ -95,7 +98,7 @@ class Line(LineStatus):
             agent, key = queue_path[-1].name, await self._cache.hash(question, route.models)
             asked.result = self._cache.get(agent, key)
             if asked.result is None:
-                asked.result = await self._ask(queue_path, question, on_text, asked, route)
+                asked.result = await self._ask(queue_path, question, on_text, asked, route, class_)
                 self._cache.put(agent, key, asked.result)
             elif on_text is not None:
                 on_text(asked.result.answer.text)
@@ -108,6 +111,7 @@ class Line(LineStatus):
         on_text: Callable[[str], None] | None,
         asked: OpenQuestion,
         route: Route,
+        class_: LLMClass | None,
     ) -> ThinkResult:
         validate_question(question)
         account, now, tokens = outermost_account(queue_path), trio.current_time(), estimate_input_tokens(question)
@@ -121,9 +125,11 @@ class Line(LineStatus):
             self._routes.begin(candidates, request)
             client = self._routes.client_of(request.question.model)
             self._set_weights(queue_path)
-            asked.job = job = Job(queue_path, request, candidates, now, question.max_tokens)
+            asked.job = job = Job(
+                queue_path, request, candidates, now, question.max_tokens, class_ or find_class(queue_path)
+            )
             job.ticket = ticket = self._queue.put(
-                queue_names(queue_path), job, weighted_cost(tokens), now, lane=job.model, pool=client.name
+                queue_names(queue_path), job, job.charge(weighted_cost(tokens)), now, lane=job.model, pool=client.name
             )
             request.on_usage = partial(self._charge, job)
             self._wake.set()
@@ -330,7 +336,7 @@ class Line(LineStatus):
 
     def _charge(self, job: Job) -> None:
         assert job.ticket is not None, "it is in flight"
-        self._queue.charge(job.ticket, charge_for(job.request))
+        self._queue.charge(job.ticket, job.charge(charge_for(job.request)))
 
     async def _pause(self, job: Job, seconds: float) -> None:
         """Wait until a request may be sent again: in the queue if its model is paused, else for ``seconds``."""
@@ -352,7 +358,7 @@ class Line(LineStatus):
         client = self._routes.client_of(model)
         client.check_available(job.request)
         job.next_turn = turn = trio.Event()
-        path, cost = queue_names(job.queue_path), weighted_cost(job.request.input)
+        path, cost = queue_names(job.queue_path), job.charge(weighted_cost(job.request.input))
         job.ticket = ticket = self._queue.put(
             path, job, cost, trio.current_time(), lane=model, pool=client.name, again=True
         )
@@ -389,8 +395,8 @@ class Line(LineStatus):
         await self._reservations.reset(name)
 
     def _set_weights(self, queue_path: QueuePath) -> None:
-        for depth, account in enumerate(queue_path, 1):
-            path = queue_names(queue_path[:depth])
-            if self._weights.get(path, 1.0) != account.share.weight:
-                self._queue.set_weight(path, account.share.weight)
-                self._weights[path] = account.share.weight
+        for depth in range(1, len(queue_path) + 1):
+            path, weight = queue_names(queue_path[:depth]), find_weight(queue_path[:depth])
+            if self._weights.get(path, 1.0) != weight:
+                self._queue.set_weight(path, weight)
+                self._weights[path] = weight

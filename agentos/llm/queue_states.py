@@ -7,7 +7,7 @@ from typing import Any, Literal
 import trio
 from msgspec import Struct
 
-from agentos_sdk.values import InLine
+from agentos_sdk.values import InLine, LLMClass
 
 from .fair_queue import FairQueue
 from .fair_tree import Path
@@ -35,6 +35,7 @@ class WaitingRequest(Struct, frozen=True):
     position: int | None
     since: float
     tokens: int  # of its input, estimated
+    class_: LLMClass
 
 
 class SentRequest(Struct, frozen=True):
@@ -51,7 +52,8 @@ def list_waiting(queue: FairQueue[Job], suspended: Iterable[Job]) -> list[Waitin
     now = trio.current_time()
 
     def describe(job: Job, state: Literal["ready", "paused", "later"], position: int | None = None) -> WaitingRequest:
-        return WaitingRequest(job.queue_path[-1].name, state, position, now - job.arrived_at, job.request.input)
+        since = now - job.arrived_at
+        return WaitingRequest(job.queue_path[-1].name, state, position, since, job.request.input, job.class_)
 
     return [
         *(describe(ticket.item, "ready", position) for position, ticket in queue.order()),

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from agentos.services.quotas import Quota, make_quotas
+from agentos_sdk.values import LLMClass
 
 from .fair_queue import MAX_WAITING, MAX_WAITING_PER_AGENT
 
@@ -131,16 +132,17 @@ class LLMSettings(Struct, frozen=True):
 
 
 class Share(Struct, frozen=True):
-    """An agent's share of the model: ``weight`` relative to a sibling with weight 1.
+    """An agent's share of the model: ``weight`` relative to a sibling with weight 1, in the same class.
 
     The agent and its descendants together may use at most ``budget``. The SDK's ``Share`` has a budget as it is
     written; here each amount in it is a quota, and the quotas of the agent's permissions are added.
-    ``by_default``: the budget is the default one.
+    ``by_default``: the budget is the default one. ``class_=None``: see :func:`agentos.llm.classes.find_class`.
     """
 
     weight: float = 1.0
     budget: Sequence[Quota] = ()
     by_default: bool = False
+    class_: LLMClass | None = None
 
 
 class Account(Struct, frozen=True):

@@ -16,6 +16,7 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
 from agentos.kernel.table import Syscall
+from agentos.llm.classes import find_class
 from agentos.llm.jobs import queue_names
 from agentos.llm.line import Line
 from agentos.llm.model_availability import ModelState
@@ -107,6 +108,7 @@ def describe_model(line: Line, agent: Agent) -> calls.Model:
     used, queue_state = spent.usage, line.queue_states().get(queue_names(agent.queue_path), QueueState())
     return calls.Model(
         weight=agent.spec.llm.weight,
+        class_=find_class(agent.queue_path),
         place=queue_state.place,
         waits=line.wait_times(agent.queue_path),
         spent=calls.Spent(calls=spent.calls, input=used.input, output=used.output, thinking=used.thinking),

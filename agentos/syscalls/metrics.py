@@ -222,7 +222,8 @@ class MetricsCalls:
                 calls.WaitingQuestion(
                     agent=one.agent,
                     position=one.position,
-                    class_=one.state,
+                    class_=one.class_,
+                    state=one.state,
                     since_ms=int(one.since * 1000),
                     tokens_guess=one.tokens,
                 )

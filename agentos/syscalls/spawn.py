@@ -26,6 +26,7 @@ from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared, Refused
+from agentos.llm.classes import check_class
 from agentos.permissions.approval_text import describe_message
 from agentos.permissions.authorizer import NOT_HELD
 from agentos.permissions.rule import PermissionSet
@@ -220,6 +221,8 @@ class Spawning:
             paths = JailPaths(parent)
         spec = build(Request(**fields), paths, refuse, above, bounds)
         check_restart_limits(spec, refuse)
+        if caller.kind != "operator":
+            check_class(spec.llm.class_, "llm.class", parent.queue_path if parent is not None else ())
         if not self.callers.priced and any(quota.what == "money" for quota in spec.llm.budget):
             raise BadRequest(f"llm.budget: {describe_missing_price()}")
         return spec

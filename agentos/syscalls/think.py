@@ -16,6 +16,7 @@ from agentos.kernel.prepared import Prepared
 from agentos.kernel.replies import encode_in_turns
 from agentos.kernel.table import Syscall
 from agentos.kernel.text_buffer import TextBuffer
+from agentos.llm.classes import check_class
 from agentos.llm.contents import Asker
 from agentos.llm.jobs import ThinkResult
 from agentos.llm.line import Line
@@ -48,6 +49,8 @@ def syscalls(
         route, rights = find_route(caller, line.resolve(question.model))
 
         async def act(call: Call) -> ThinkResult:
+            path = queue_path(caller)
+            check_class(request.class_, "class", path)
             if request.stream:
                 call.require_stream("stream")
             if question.size > MAX_DIGESTED_INLINE:
@@ -56,7 +59,7 @@ def syscalls(
                 digest = digest_question(question)
             call.remark = f"question sha256:{digest}"
             asker = Asker(caller.id, caller.name, caller.family, digest) if caller.kind != "operator" else None
-            think = partial(line.think, queue_path(caller), question, asker=asker, route=route)
+            think = partial(line.think, path, question, asker=asker, route=route, class_=request.class_)
             if request.stream:
                 think = partial(stream_answer, call, think)
             with trio.move_on_after(math.inf if request.timeout is None else request.timeout):

@@ -690,12 +690,14 @@ class Calls:
         stop: Sequence[str] | None = None,
         response_schema: Mapping[str, Any] | None = None,
         timeout: float | None = None,
+        class_: Literal["interactive", "normal", "batch"] | None = None,
     ) -> Reply:
         """Ask the model: ``prompt``, with the conversation before it in ``messages``, or ``messages`` alone.
 
         ``image`` and ``images`` belong to ``prompt``. ``max_tokens`` limits the generated tokens, thoughts
         included. ``response_schema`` is a JSON schema that the answer's text has to match. ``timeout`` in seconds
-        includes the time in the queue. A field that is None is left to the model's default.
+        includes the time in the queue. ``class_`` is at most the caller's own, which is the default. Another field
+        that is None is left to the model's default.
 
         ``image`` and each of ``images`` are bytes or a file's path. ``image_mime_type`` is the type of ``image``,
         needed if its first bytes don't tell. Raises ``OSError`` if a file can't be read.
@@ -721,6 +723,7 @@ class Calls:
                     "stop": stop,
                     "response_schema": response_schema,
                     "timeout": timeout,
+                    "class": class_,
                 }
             ),
             wait=timeout,
@@ -744,6 +747,7 @@ class Calls:
         stop: Sequence[str] | None = None,
         response_schema: Mapping[str, Any] | None = None,
         timeout: float | None = None,
+        class_: Literal["interactive", "normal", "batch"] | None = None,
     ) -> Thoughts:
         """Like :meth:`think`, with the answer's text as it is generated.
 
@@ -772,6 +776,7 @@ class Calls:
                     "stop": stop,
                     "response_schema": response_schema,
                     "timeout": timeout,
+                    "class": class_,
                     "stream": True,
                 }
             ),

@@ -20,6 +20,7 @@ Window = Annotated[
     Rule(lambda per: 1 <= per <= 31 * 86400 and per % 1 == 0, "a window of whole seconds, such as 1h, up to 31d"),
 ]
 ThinkingLevel: TypeAlias = Literal["low", "medium", "high"]
+LLMClass: TypeAlias = Literal["interactive", "normal", "batch"]  # of agents and questions, the foremost first
 ToolChoice: TypeAlias = Literal["auto", "none", "required"]
 Scope: TypeAlias = Literal["global", "agent", "session"]  # of a key of the state
 ToolName = Annotated[str, Rule(re.compile(r"[A-Za-z0-9_-]{1,64}").fullmatch, "1 to 64 letters, digits, _ and -")]
@@ -79,9 +80,13 @@ class Budget:
 
 @frozen(kw_only=True)
 class Share:
-    """The share of the model for an agent and all that it spawns; limited by that of its parent."""
+    """The share of the model for an agent and all that it spawns; limited by that of its parent.
+
+    ``class_=None``: that of its parent or supervisor, else normal.
+    """
 
     weight: Weight = 1.0
+    class_: LLMClass | None = None
     budget: Annotated[Sequence[Budget], FEW_LINES] = ()
 
 

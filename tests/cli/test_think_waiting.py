@@ -16,8 +16,8 @@ OK = {"name": "openai", "model": "gpt-5-mini", "state": "ok", "until": None, "re
 PAUSED = {**OK, "model": "slow", "state": "paused", "until": 1.0, "reason": "Slow down (429)"}
 
 
-def waits(agent: str, position: int | None = None, class_: str = "ready") -> dict[str, Any]:
-    return {"agent": agent, "position": position, "class": class_}
+def waits(agent: str, position: int | None = None, state: str = "ready") -> dict[str, Any]:
+    return {"agent": agent, "position": position, "class": "normal", "state": state}
 
 
 @pytest.mark.parametrize(

@@ -73,13 +73,13 @@ def test_without_a_table_everything_is_as_it_is_by_default(home: Path) -> None:
     assert loaded("").llm == LLMSettings()
 
 
-def test_agents_and_supervisors_have_a_weight_and_a_budget(home: Path) -> None:
+def test_agents_and_supervisors_have_a_weight_a_class_and_a_budget(home: Path) -> None:
     config = loaded(
         """
         [[supervisor.children]]
         name = "team"
         type = "supervisor"
-        llm = { weight = 3 }
+        llm = { weight = 3, class = "batch" }
         [[supervisor.children.children]]
         name = "w"
         script = "a.py"
@@ -89,7 +89,7 @@ def test_agents_and_supervisors_have_a_weight_and_a_budget(home: Path) -> None:
 
     [team] = config.root.children
     assert isinstance(team, GroupSpec)
-    assert team.llm == Share(weight=3.0)
+    assert team.llm == Share(weight=3.0, class_="batch")
     [worker] = team.children
     assert isinstance(worker, AgentSpec)
     assert worker.llm.budget == (
@@ -125,6 +125,10 @@ def test_agents_and_supervisors_have_a_weight_and_a_budget(home: Path) -> None:
         ('[llm]\nbudget = [{ tokens = 5, per = "1500ms" }]', "expected a window of whole seconds"),
         ('[llm]\nbudget = [{ tokens = 5, per = "32d" }]', "expected a window of whole seconds, such as 1h, up to 31d"),
         (agent('script = "a.py"\nllm = { weight = 0 }'), "4: supervisor.children[0].llm.weight: expected a weight"),
+        (
+            agent('script = "a.py"\nllm = { class = "slow" }'),
+            "4: supervisor.children[0].llm.class: expected interactive, normal or batch, got 'slow'",
+        ),
         (agent('script = "a.py"\nllm = 3'), "supervisor.children[0].llm"),
     ],
 )

@@ -39,6 +39,7 @@ from agentos.services.state.rows import TABLES as STATE
 from agentos.services.state.state import State
 from agentos.syscalls.state import syscalls as state_syscalls
 from agentos.syscalls.think import syscalls as think_syscalls
+from agentos_sdk.values import LLMClass
 from tests.support.rights import Grants, Notebook
 
 MODEL = "offline-1"
@@ -58,6 +59,7 @@ class Served:
     common: Endpoints
     asked: list[Question] = field(factory=list)
     ended: list[str] = field(factory=list)
+    classes: list[LLMClass | None] = field(factory=list)  # that the questions named
 
     @property
     def url(self) -> str:
@@ -103,13 +105,15 @@ class Watched(Line):
         on_text: Callable[[str], None] | None = None,
         asker: Asker | None = None,
         route: Route | None = None,
+        class_: LLMClass | None = None,
     ) -> ThinkResult:
         self._here.asked.append(question)
+        self._here.classes.append(class_)
         outcome = "cancelled"
         try:
             if self._before is not None:
                 self._before(question)
-            thought = await super().think(queue_path, question, on_text, asker, route)
+            thought = await super().think(queue_path, question, on_text, asker, route, class_)
             outcome = "answered"
         except trio.Cancelled:
             raise

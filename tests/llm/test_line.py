@@ -27,7 +27,7 @@ from agentos.llm.queue_states import QueueState
 from agentos.llm.settings import Account, LLMSettings, QueuePath, Retry, Share
 from agentos.services.quotas import Quotas, make_quotas
 from agentos_sdk.errors import BadRequest, Busy, Internal, QuotaExceeded, Unavailable
-from agentos_sdk.values import InLine, Usage
+from agentos_sdk.values import InLine, LLMClass, Usage
 from tests.llm.scripted import Scripted, Step, question
 
 SETTINGS = LLMSettings()
@@ -70,11 +70,13 @@ class Crowd:
     nursery: trio.Nursery
     answered: list[str]
 
-    async def ask(self, who: QueuePath, text: str = "why?", model: str = "scripted") -> None:
+    async def ask(
+        self, who: QueuePath, text: str = "why?", model: str = "scripted", class_: LLMClass | None = None
+    ) -> None:
         """Begin to; it waits in the line, or is in flight, on return."""
 
         async def one() -> None:
-            await self.line.think(who, replace(question(text), model=model))
+            await self.line.think(who, replace(question(text), model=model), class_=class_)
             self.answered.append(who[-1].name)
 
         self.nursery.start_soon(one)

@@ -98,7 +98,8 @@ def test_a_pause_can_be_seen(kernel: Kernel) -> None:
         assert "slow down" in paused["reason"]
         assert paused["until"] > 1e9
         [waiting] = metrics["waiting"]
-        assert (waiting["agent"], waiting["class"], waiting["position"]) == ("attacker", "paused", None)
+        assert (waiting["agent"], waiting["state"], waiting["position"]) == ("attacker", "paused", None)
+        assert waiting["class"] == "normal"
         assert metrics["in_flight"] == []
         assert [state["model"] for state in inspected["providers"]] == ["limited"]
         shown = agentos(kernel, "ps")

@@ -230,6 +230,27 @@ def test_what_an_agent_spawns_is_paid_from_its_budget(offline: Kernel) -> None:
         assert "'parent'" in refused[0]["error"]
 
 
+def test_no_class_is_above_that_of_the_parent_or_the_agent(offline: Kernel) -> None:
+    with offline.client() as client:
+        parent = relay(offline, client, "later", llm={"class": "batch"}, permissions=TALKS)
+        child = {"script": RELAY_INSIDE, "permissions": TALKS, "ready": "hello"}
+
+        above = ask(client, parent, "spawn", name="above", llm={"class": "normal"}, **child)
+        same = ask(client, parent, "spawn", name="same", **child)
+        asked = [ask(client, same["id"], "think", prompt="?", class_=class_) for class_ in ("normal", "batch")]
+
+        assert (above["code"], above["error"]) == (
+            "permission_denied",
+            "llm.class: normal is above your own class, which is batch",
+        )
+        assert client.inspect("same")["llm"]["class"] == "batch"
+        assert (asked[0]["code"], asked[0]["error"]) == (
+            "permission_denied",
+            "class: normal is above your own class, which is batch",
+        )
+        assert asked[1]["success"]
+
+
 def test_a_declared_agent_has_the_budget_that_its_group_has(start_kernel: StartKernel) -> None:
     kernel = start_kernel(
         OFFLINE

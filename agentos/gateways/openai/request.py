@@ -17,7 +17,7 @@ from agentos_sdk import codec
 from agentos_sdk.codec import Invalid
 from agentos_sdk.errors import BadRequest
 from agentos_sdk.strict import Unexpected
-from agentos_sdk.values import ThinkingLevel, Tool, ToolCall, ToolChoice
+from agentos_sdk.values import LLMClass, ThinkingLevel, Tool, ToolCall, ToolChoice
 
 MAX_STOPS = 4
 MAX_BIASES = 1024  # tokens
@@ -41,6 +41,7 @@ class CompletionRequest:
     question: Question
     stream: bool = False
     include_usage: bool = False  # at the end of the stream
+    class_: LLMClass | None = None
 
 
 def parse_request(body: bytes, model: str, provider: str = "openai") -> CompletionRequest:
@@ -79,7 +80,13 @@ def _build_request(request: Fields, model: str) -> CompletionRequest:
         response_schema=_schema(request),
         sampling=_sampling(request),
     )
-    return CompletionRequest(question, request.flag("stream"), options is not None and options.flag("include_usage"))
+    include_usage = options is not None and options.flag("include_usage")
+    return CompletionRequest(question, request.flag("stream"), include_usage, read_class(request))
+
+
+def read_class(request: Fields) -> LLMClass | None:
+    """The class of a request by its ``service_tier``: flex is batch; others, also priority, are the agent's own."""
+    return "batch" if request.data.get("service_tier") == "flex" else None
 
 
 def _conversation(request: Fields) -> tuple[str | None, Sequence[Message]]:

@@ -42,7 +42,7 @@ class Responses:
         self, asked: ResponsesRequest, shape: ResponseShape, on_text: Callable[[str], None] | None = None
     ) -> ThinkResult:
         """Ask the model, and store its answer if that is wanted: without it the request has failed."""
-        thought = await self._calls.think(asked.question, on_text)
+        thought = await self._calls.think(asked.question, on_text, asked.class_)
         if asked.store:
             await self._stored.add(shape.response(thought.answer, thought.cost), asked.input)
         return thought

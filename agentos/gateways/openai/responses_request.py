@@ -16,9 +16,9 @@ from agentos.llm.sampling import Sampling
 from agentos_sdk import codec
 from agentos_sdk.errors import BadRequest
 from agentos_sdk.strict import Unexpected
-from agentos_sdk.values import ThinkingLevel, Tool, ToolChoice
+from agentos_sdk.values import LLMClass, ThinkingLevel, Tool, ToolChoice
 
-from .request import EFFORTS, VERBOSITIES, parse_call, parse_image
+from .request import EFFORTS, VERBOSITIES, parse_call, parse_image, read_class
 
 REFUSED = {  # fields and what to do instead
     "background": "an answer is waited for or streamed",
@@ -45,6 +45,7 @@ class ResponsesRequest:
     store: bool
     input: Sequence[Mapping[str, Any]]
     echo: Mapping[str, Any]
+    class_: LLMClass | None = None
 
 
 def parse_body(body: bytes) -> Mapping[str, Any]:
@@ -93,7 +94,9 @@ def parse_request(
         name = "text.verbosity" if unsupported == "verbosity" else unsupported
         raise Mistake(name, f"the kernel's provider ({provider}) can't do this: leave it out")
     sent = [each.data for each in items]
-    return ResponsesRequest(question, request.flag("stream"), request.flag("store"), sent, _echo(request))
+    return ResponsesRequest(
+        question, request.flag("stream"), request.flag("store"), sent, _echo(request), read_class(request)
+    )
 
 
 def _items(request: Fields) -> Iterator[Fields]:

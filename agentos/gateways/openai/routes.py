@@ -61,10 +61,11 @@ class OpenAIRoutes:
         body, line = await exchange.body(), self.calls.line
         asked = await self.calls.read(len(body), request.parse_request, body, line.model, line.provider)
         shape = Shape(f"chatcmpl-{secrets.token_hex(12)}", int(time.time()), asked.include_usage)
+        ask = partial(self.calls.think, asked.question, class_=asked.class_)
         if asked.stream:
-            await self.calls.stream(exchange, asked.question, partial(self.calls.think, asked.question), shape)
+            await self.calls.stream(exchange, asked.question, ask, shape)
         else:
-            thought = await self.calls.think(asked.question)
+            thought = await ask()
             await exchange.reply(200, shape.whole(thought.answer, thought.cost), self.calls.headers(thought))
 
     async def _embed(self, exchange: Exchange) -> None:

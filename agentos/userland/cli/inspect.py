@@ -199,7 +199,8 @@ def describe_waits(model: Mapping[str, Any]) -> str:
 
 
 def describe_weight(model: Mapping[str, Any]) -> str:
-    return f"weight {model['weight']:g}" if model["weight"] != 1 else ""
+    weight = f"weight {model['weight']:g}" if model["weight"] != 1 else ""
+    return ", ".join(filter(None, (f"class {model['class']}" if model["class"] != "normal" else "", weight)))
 
 
 def describe_budget(budget: Mapping[str, Any]) -> str:

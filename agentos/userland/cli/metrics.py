@@ -1,13 +1,15 @@
 """``agentos metrics``: resources that agents, the kernel and the host use, now and in the last minutes."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import click
 
 from agentos_sdk import AgentOSClient
 from agentos_sdk.opcodes import Op
 from agentos_sdk.quantities import duration
+from agentos_sdk.values import LLMClass
 
 from .agents import describe_requests
 from .common import (
@@ -168,7 +170,10 @@ def system_facts(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         f"{own['connections']} of {own['connections_limit']} connections{lag}",
     )
     waiting, in_flight = len(llm["waiting"]), len(llm["in_flight"])
-    yield "model", f"{in_flight} in flight, {waiting} waiting, fairness {llm['jain']:.2f}"
+    classes = Counter(one["class"] for one in llm["waiting"])
+    by_class = ", ".join(f"{classes[one]} {one}" for one in get_args(LLMClass) if classes[one])
+    waiting_text = f"{waiting} waiting{f' ({by_class})' if set(classes) - {'normal'} else ''}"
+    yield "model", f"{in_flight} in flight, {waiting_text}, fairness {llm['jain']:.2f}"
     if found["history"] is not None:
         yield from charts(found["history"], SYSTEM_CHARTS)
 

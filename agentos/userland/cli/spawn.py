@@ -3,12 +3,13 @@
 import os
 import signal
 import sys
-from typing import Any
+from typing import Any, get_args
 
 import click
 
 from agentos_sdk import AgentOSClient
 from agentos_sdk.suggestions import suggest_name
+from agentos_sdk.values import LLMClass
 
 from .common import (
     Failed,
@@ -84,6 +85,7 @@ class SpawnCommand(click.Command):
     help="Of the model, for it and all that it spawns, such as tokens=5000/1h, calls=9/1m, money=0.5/1d; repeatable.",
 )
 @click.option("--weight", type=float, metavar="NUMBER", help="Its share of the model beside others. Default: 1.")
+@click.option("--class", "class_", type=click.Choice(get_args(LLMClass)), help="Of its questions. Default: normal.")
 @click.option(
     *("--permissions", "permissions"),
     metavar="LEVEL|SET|JSON|FILE.json|-",
@@ -105,6 +107,7 @@ def spawn(
     limit: tuple[str, ...],
     budget: tuple[str, ...],
     weight: float | None,
+    class_: str | None,
     permissions: str | None,
     network: bool,
     filtered: bool,
@@ -115,7 +118,7 @@ def spawn(
     if network and filtered:
         raise click.UsageError("--network and --filtered: it has either the host's network or a filtered one")
     fields["network"] = "filtered" if filtered else network
-    share = {"weight": weight, "budget": [parse_budget(given) for given in budget] or None}
+    share = {"weight": weight, "class": class_, "budget": [parse_budget(given) for given in budget] or None}
     fields["llm"] = {name: value for name, value in share.items() if value is not None} or None
     fields["permissions"] = parse_permission_set(permissions) if permissions is not None else None
     if ctx.meta["command"]:

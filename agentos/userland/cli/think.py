@@ -3,11 +3,12 @@
 import sys
 from collections.abc import Callable, Iterable
 from io import TextIOWrapper
-from typing import Any
+from typing import Any, get_args
 
 import click
 
 from agentos_sdk.question import detect_mime_type
+from agentos_sdk.values import LLMClass
 
 from .common import Failed, check_reply, json_option, kernel, print_json, printable, read_stdin, socket_option
 from .think_conversation import Conversation, load_conversation, save_conversation
@@ -27,6 +28,7 @@ CUT_OFF_REASONS = {"length": "it reached its limit of tokens", "content_filter":
 @click.option("--temperature", type=float, metavar="NUMBER", help="From 0 to 2.")
 @click.option("--max-tokens", type=int, metavar="N", help="How much it may generate, thoughts included.")
 @click.option("--thinking", "thinking_level", type=click.Choice(["low", "medium", "high"]), help="How hard to think.")
+@click.option("--class", "class_", type=click.Choice(get_args(LLMClass)), help="batch lets others go first.")
 @click.option("--timeout", type=float, metavar="SECONDS", help="How long the whole answer may take, waiting included.")
 @json_option
 @socket_option

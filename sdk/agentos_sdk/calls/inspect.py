@@ -5,7 +5,7 @@ from typing import Literal
 
 from agentos_sdk.opcodes import Op
 from agentos_sdk.record import record
-from agentos_sdk.values import End, HostIds, InLine, Limits, ResourceUsage, Waits
+from agentos_sdk.values import End, HostIds, InLine, Limits, LLMClass, ResourceUsage, Waits
 
 from .agents import Isolation
 from .request import Request
@@ -65,6 +65,7 @@ class Model:
     """
 
     weight: float
+    class_: LLMClass
     place: InLine
     waits: Waits | None
     spent: Spent

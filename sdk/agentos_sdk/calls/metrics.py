@@ -81,13 +81,15 @@ class KernelMetrics:
 class WaitingQuestion:
     """A question that waits for the model; its agent's name is that of its budget, such as ``parent/child``.
 
-    ``class_`` is ``ready``: it is sent as soon as there is a place, ``position`` 1 next; ``paused``: its model takes
-    none at present; ``later``: it waits to be sent again, or for budget that others have reserved.
+    ``state`` is ``ready``: it is sent as soon as there is a place, ``position`` 1 next; ``paused``: its model takes
+    none at present; ``later``: it waits to be sent again, or for budget that others have reserved. ``class_`` is the
+    question's: interactive, normal or batch.
     """
 
     agent: str
     position: int | None
     class_: str
+    state: str
     since_ms: int
     tokens_guess: int
 

@@ -11,7 +11,7 @@ from attrs import field
 from agentos_sdk.codec import Rule, Seconds, Text
 from agentos_sdk.opcodes import Op
 from agentos_sdk.record import record
-from agentos_sdk.values import Fallback, ThinkingLevel, Tool, ToolCall, ToolChoice, Usage
+from agentos_sdk.values import Fallback, LLMClass, ThinkingLevel, Tool, ToolCall, ToolChoice, Usage
 
 from .request import Request, RequestId
 
@@ -159,7 +159,8 @@ class Think(Request[Thought]):
 
     ``image`` and ``images`` belong to ``prompt``. ``max_tokens`` limits the generated tokens, thoughts included.
     ``response_schema`` is a JSON schema that the answer's text has to match. ``timeout`` in seconds includes the time
-    in the queue. A field that is None is left to the model's default.
+    in the queue. ``class_`` is at most the caller's own, which is the default. Another field that is None is
+    left to the model's default.
     """
 
     op = Op.THINK
@@ -179,6 +180,7 @@ class Think(Request[Thought]):
     response_schema: Mapping[str, Any] | None = None
     stream: bool = False
     timeout: Seconds | None = None
+    class_: LLMClass | None = None
     async_: bool = False
     request_id: RequestId = None
 

@@ -67,6 +67,15 @@ async def test_an_answer() -> None:
     )
 
 
+async def test_a_flexible_request_is_of_the_class_batch() -> None:
+    async with served(Rule(match="hello", reply="one two three")) as here:
+        await ask(here, service_tier="flex")
+        await streamed(here, service_tier="flex")
+        await ask(here, service_tier="priority")
+
+    assert here.classes == ["batch", "batch", None]
+
+
 async def test_a_stream() -> None:
     async with served(Rule(match="hello", reply="one two three")) as here:
         chunks = await streamed(here, stream_options={"include_usage": True})

@@ -313,3 +313,8 @@ def test_brackets_in_a_text_are_none() -> None:
     text = '[{,\\"' * LARGE_TEXT_BYTES
 
     assert asked({"role": "user", "content": text}).messages == [Message("user", text)]
+
+
+@pytest.mark.parametrize(("tier", "class_"), [("flex", "batch"), ("priority", None), ("auto", None), (None, None)])
+def test_a_flexible_service_tier_is_the_class_batch(tier: str | None, class_: str | None) -> None:
+    assert parse_request(body(service_tier=tier), "default").class_ == class_

@@ -61,6 +61,15 @@ async def refused(here: Served, input: Any = "hello", **more: Any) -> openai.API
     return error.value
 
 
+async def test_a_flexible_request_is_of_the_class_batch() -> None:
+    async with served(Rule(match="hello", reply="one two three")) as here:
+        await create(here, service_tier="flex")
+        await events(here, service_tier="flex")
+        await create(here, service_tier="priority")
+
+    assert here.classes == ["batch", "batch", None]
+
+
 async def test_an_answer() -> None:
     async with served(Rule(match="hello", reply="Hello yourself.")) as here:
         said = await create(

@@ -40,5 +40,5 @@ function questions(llm) {
   const rows = [...llm.in_flight, ...llm.waiting];
   if (!rows.length) return html`<section><h2 class="label">Who waits</h2><p class="block empty">No question waits.</p></section>`;
   return html`<section><h2 class="label">Who waits</h2><table class="list-table block"><thead><tr><th>agent</th><th class="number">place</th><th class="spare">class</th><th class="number">since</th><th class="number spare">tokens, guessed</th></tr></thead>
-    <tbody>${rows.slice(0, 100).map((one) => html`<tr><td><a class="text" href=${link("model", { agent: one.agent })}>${visible(one.agent)}</a></td><td class="number">${one.position ?? "in flight"}</td><td class="spare">${one.class ?? ""}</td><td class="number">${duration(one.since_ms)}</td><td class="number spare">${number(one.tokens_guess ?? one.tokens)}</td></tr>`)}</tbody></table></section>`;
+    <tbody>${rows.slice(0, 100).map((one) => html`<tr><td><a class="text" href=${link("model", { agent: one.agent })}>${visible(one.agent)}</a></td><td class="number">${one.position ?? one.state ?? "in flight"}</td><td class="spare">${one.class ?? ""}</td><td class="number">${duration(one.since_ms)}</td><td class="number spare">${number(one.tokens_guess ?? one.tokens)}</td></tr>`)}</tbody></table></section>`;
 }

@@ -59,8 +59,7 @@ class Messages:
             await self.calls.stream(exchange, asked.question, partial(self.calls.think, asked.question), shape)
         else:
             thought = await self.calls.think(asked.question)
-            cost = self.calls.cost(asked.question, thought)
-            await exchange.reply(200, shape.whole(thought.answer, cost), self.calls.headers(cost))
+            await exchange.reply(200, shape.whole(thought.answer, thought.cost), self.calls.headers(thought.cost))
 
     def _count(self, body: bytes) -> int:
         """The kernel's estimate: no provider is asked."""

@@ -113,7 +113,7 @@ class Endpoint:
                 raise NotFound(f"{method} {path}: {EXPECTED}")
 
     def _models(self) -> Sequence[str]:
-        return [self.common.line.model] if self.common.line.model else []
+        return self.common.line.models()
 
     async def _complete(self, exchange: Exchange) -> None:
         body, line = await exchange.body(), self.common.line
@@ -123,16 +123,15 @@ class Endpoint:
             await self._calls.stream(exchange, asked.question, partial(self._calls.think, asked.question), shape)
         else:
             thought = await self._calls.think(asked.question)
-            cost = self._calls.cost(asked.question, thought)
-            await exchange.reply(200, shape.whole(thought.answer, cost), self._calls.headers(cost))
+            await exchange.reply(200, shape.whole(thought.answer, thought.cost), self._calls.headers(thought.cost))
 
     async def _embed(self, exchange: Exchange) -> None:
         body, calls = await exchange.body(), self._calls
         asked = await calls.read(len(body), embeddings.parse_request, body, self.common.line.model)
         thought = await calls.think(asked.question)
-        cost, size = calls.cost(asked.question, thought), sum(map(len, thought.answer.vectors))
-        data = await calls.read(size, embeddings.encode_response, asked, thought.answer, cost)
-        await exchange.reply(200, data, calls.headers(cost))
+        size = sum(map(len, thought.answer.vectors))
+        data = await calls.read(size, embeddings.encode_response, asked, thought.answer, thought.cost)
+        await exchange.reply(200, data, calls.headers(thought.cost))
 
     async def _refuse(self, exchange: Exchange, error: CallError) -> None:
         shapes = anthropic_response if is_for_anthropic(exchange) else response

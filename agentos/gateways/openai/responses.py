@@ -35,9 +35,8 @@ class Responses:
             await self._calls.stream(exchange, asked.question, partial(self._answer, asked, shape), shape)
         else:
             thought = await self._answer(asked, shape)
-            cost = self._calls.cost(asked.question, thought)
-            data = shape.response(thought.answer, cost)
-            await exchange.reply(200, codec.encode(data), self._calls.headers(cost))
+            data = shape.response(thought.answer, thought.cost)
+            await exchange.reply(200, codec.encode(data), self._calls.headers(thought.cost))
 
     async def _answer(
         self, asked: ResponsesRequest, shape: ResponseShape, on_text: Callable[[str], None] | None = None
@@ -45,8 +44,7 @@ class Responses:
         """Ask the model, and store its answer if that is wanted: without it the request has failed."""
         thought = await self._calls.think(asked.question, on_text)
         if asked.store:
-            cost = self._calls.cost(asked.question, thought)
-            await self._stored.add(shape.response(thought.answer, cost), asked.input)
+            await self._stored.add(shape.response(thought.answer, thought.cost), asked.input)
         return thought
 
     async def retrieve(self, exchange: Exchange, id: str) -> None:

@@ -36,7 +36,7 @@ class StreamShape(Protocol):
     def piece(self, model: str, text: str) -> bytes: ...
 
     def end(self, answer: Answer, cost: float | None) -> bytes:
-        """The events after the text. ``cost``: see :meth:`agentos.llm.budgets.Budgets.cost`."""
+        """The events after the text. ``cost``: see :class:`agentos.llm.jobs.ThinkResult`."""
 
     def broken_off(self, error: CallError) -> bytes:
         """The last event of a stream that ends with an error."""
@@ -100,10 +100,6 @@ class ThinkCalls:
         finally:
             self.caller.activity.end_wait()
 
-    def cost(self, question: Question, thought: ThinkResult) -> float | None:
-        """What an answer costs; None if its model has no price."""
-        return self.line.cost(question.model, thought.answer.usage)
-
     def headers(self, cost: float | None = None) -> Headers:
         """What is left of the agent's budgets, and what an answer costs, as headers."""
         left = list_headers(self.line.budget_states(self.queue_path(self.caller)), time.time())
@@ -153,7 +149,7 @@ class ThinkCalls:
             answer = pieces.outcome.answer
             if rest := answer.text[told:]:
                 await exchange.write(shape.piece(model, rest))
-            await exchange.write(shape.end(answer, self.cost(question, pieces.outcome)))
+            await exchange.write(shape.end(answer, pieces.outcome.cost))
         elif pieces.outcome is not None:
             await exchange.write(shape.broken_off(pieces.outcome))
         await exchange.end()

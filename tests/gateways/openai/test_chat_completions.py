@@ -151,9 +151,9 @@ async def test_models_are_listed_with_the_aliases() -> None:
 
 
 async def test_an_aliass_answer_costs_what_its_model_does() -> None:
-    async with served(prices={MODEL: Price(1.0, 2.0), "m-1": Price(100.0, 100.0)}, aliases={"m-1": [MODEL]}) as here:
-        async with here.client() as client:
-            whole: Any = await client.chat.completions.create(model="m-1", messages=user("hello"))
+    prices = {MODEL: Price(1.0, 2.0), "m-1": Price(100.0, 100.0)}
+    async with served(prices=prices, aliases={"m-1": [MODEL]}) as here, here.client() as client:
+        whole: Any = await client.chat.completions.create(model="m-1", messages=user("hello"))
 
     cost = (whole.usage.prompt_tokens * 1.0 + whole.usage.completion_tokens * 2.0) / 1e6
     assert whole.usage.cost == pytest.approx(cost)

@@ -69,7 +69,7 @@ class StoredResponses:
             raise _missing(id)
 
     async def conversation(self, last: str) -> tuple[list[Mapping[str, Any]], int]:
-        """All items of the conversation that ends with this response, the oldest first, and how many bytes they were read from.
+        """All items of the conversation that ends with this response, the oldest first, and its size in bytes.
 
         The agent may have stored what it likes, also a response that follows itself.
         """

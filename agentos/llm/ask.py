@@ -103,6 +103,7 @@ class ProviderClient:
         Each attempt is made within a ``turn``. Between two attempts ``step_aside`` is awaited with the seconds that
         this request has to wait; other requests may be sent meanwhile.
         """
+        model = request.question.model
         request.expires = min(request.expires, trio.current_time() + self.timeouts.total)
         try:
             with trio.fail_at(request.expires):
@@ -118,6 +119,9 @@ class ProviderClient:
         except ProviderError as error:
             self._log_error(error)
             raise error_for_agent(error, request.attempts) from None
+        finally:
+            if (rate := self._rates.get(model)) is not None and rate.leave(request, trio.current_time()):
+                self._notify(model)
 
     async def prepare(self) -> None:
         """Open the connections before a request needs them. If that fails, the next request tries again."""
@@ -176,7 +180,7 @@ class ProviderClient:
             raise ModelUnavailable(f"{model} has failed repeatedly and is probed by another question")
         opens = self.available_at(model)
         if opens is None and rate is not None:
-            opens = rate.check(request.input, request.question.max_tokens, now)
+            opens = rate.check(request, request.input, request.question.max_tokens, now)
             if opens is not None:
                 self._notify(model)
                 self.check_available(request)

@@ -182,8 +182,8 @@ class ProviderClient:
         if opens is None and rate is not None:
             opens = rate.check(request, request.input, request.question.max_tokens, now)
             if opens is not None:
-                self._notify(model)
                 self.check_available(request)
+                self._notify(model)
         if opens is not None:
             return opens - now if opens < math.inf else PROBE_POLL
         key = self._choose_key(model, now)

@@ -387,18 +387,25 @@ async def test_tokens_per_minute_are_respected_beforehand(autojump_clock: MockCl
     assert len(provider.begun) == 6
 
 
-async def test_a_large_question_that_is_withdrawn_keeps_no_other_waiting(autojump_clock: MockClock) -> None:
+async def test_a_large_question_that_is_withdrawn_or_refused_keeps_no_other_waiting(autojump_clock: MockClock) -> None:
     settings = replace(TWO, limits={"a": ModelLimits(tpm=120)})
-    large = replace(question("x" * 400), model="a")
-    async with running({"p": [Scripted()], "q": [Scripted()]}, settings) as line, trio.open_nursery() as nursery:
+    large = replace(question("x" * 440), model="a")
+    async with running({"p": [Scripted()], "q": [Scripted()]}, settings) as line:
         await ask(line, "a", "other")
-        with trio.move_on_after(1.0):
+        with trio.move_on_after(1.0), pytest.raises(Unavailable, match="after the call's deadline"):
             await line.think(path("large"), large)
         assert (await time_of(line, "a", "other"))[1] == 0.0
 
-        nursery.start_soon(line.think, path("large"), large)
-        await wait_all_tasks_blocked()
-        assert (await time_of(line, "a", "other"))[1] == 60.0  # room is kept for one that waits
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(line.think, path("large"), large)
+            await wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+        assert (await time_of(line, "a", "other"))[1] == 0.0
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(line.think, path("large"), large)
+            await wait_all_tasks_blocked()
+            assert (await time_of(line, "a", "other"))[1] == 60.0  # room is kept for one that waits
 
 
 def assert_rate(sent: Sequence[tuple[float, int]], most: int) -> None:

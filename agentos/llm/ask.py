@@ -22,6 +22,7 @@ from .providers.provider import (
     Answer,
     Delta,
     Denied,
+    Embedder,
     Failing,
     Provider,
     ProviderError,
@@ -32,6 +33,7 @@ from .providers.provider import (
 )
 from .rate_limits import RateLimit
 from .retry import retry_delay
+from .sampling import unsupported_parameter
 from .settings import ModelLimits, ProviderName, Retry, Timeouts
 
 log = logging.getLogger(__name__)
@@ -154,6 +156,10 @@ class ProviderClient:
         lacking = [what for what in limits.lacks if asked[what]] if limits is not None else []
         if lacking:
             raise CannotAnswer(f"model: {question.model} takes no {lacking[0]}, as [llm.limits] says")
+        if (name := unsupported_parameter(question.sampling, self.kind or self.name)) is not None:
+            raise CannotAnswer(f"{name}: the provider of {question.model} ({self.kind}) can't do this: leave it out")
+        if self._providers and question.embed and not isinstance(self._providers[0], Embedder):
+            raise CannotAnswer(f"model: the provider of {question.model} has no embeddings")
         if self._providers and (reason := self._providers[0].supports(question)) is not None:
             raise CannotAnswer(f"model: {question.model} {reason}")
 

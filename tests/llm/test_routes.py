@@ -32,11 +32,13 @@ from agentos.llm.providers.provider import (
     Rejected,
 )
 from agentos.llm.routes import Route
+from agentos.llm.sampling import Sampling
 from agentos.llm.settings import (
     Account,
     LLMSettings,
     ModelLimits,
     Price,
+    ProviderName,
     ProviderSettings,
     QueuePath,
     Retry,
@@ -64,7 +66,10 @@ def path(name: str, budget: Sequence[object] = ()) -> QueuePath:
 
 @asynccontextmanager
 async def running(
-    providers: Mapping[str, Sequence[Provider]], settings: LLMSettings = TWO, accounts: Budgets | None = None
+    providers: Mapping[str, Sequence[Provider]],
+    settings: LLMSettings = TWO,
+    accounts: Budgets | None = None,
+    kinds: Mapping[str, ProviderName] = {},
 ) -> AsyncIterator[Line]:
     """A line with these providers by name, each with one connection for each key."""
 
@@ -80,6 +85,7 @@ async def running(
             settings.retry,
             settings.timeouts,
             name=name,
+            kind=kinds.get(name),
             further_keys=[connector(key) for key in keys[1:]],
             limits=settings.limits,
             concurrency=settings.providers[name].concurrency if name in settings.providers else None,
@@ -318,6 +324,30 @@ class Choosy(Scripted):
 async def test_what_a_provider_does_not_support_goes_to_the_next_one(autojump_clock: MockClock) -> None:
     async with running({"p": [Choosy()], "q": [Scripted([["yes"]])]}) as line:
         assert (await ask(line)).fallbacks == [Fallback("a", "model: a calls no tools")]
+
+
+async def test_a_parameter_that_a_provider_would_leave_out_goes_to_the_next_one(autojump_clock: MockClock) -> None:
+    biased = replace(question(), model="fast", sampling=Sampling(logit_bias={"1": 5.0}))
+    asked = Scripted([["yes"]])
+    kinds: Mapping[str, ProviderName] = {"p": "gemini", "q": "openai"}
+
+    async with running({"p": [Scripted()], "q": [asked]}, kinds=kinds) as line:
+        thought = await line.think(path("x"), biased)
+        with pytest.raises(BadRequest, match=r"logit_bias: the provider of a \(gemini\) can't do this"):
+            await line.think(path("x"), replace(biased, model="a"))
+
+    assert (thought.model, [each.model for each in thought.fallbacks]) == ("b", ["a"])
+
+
+async def test_embeddings_go_to_a_provider_that_has_them(autojump_clock: MockClock) -> None:
+    class Embeds(Scripted):
+        async def embed(self, question: Question, on_delta: OnDelta) -> Answer:
+            return Answer("", Usage(1), "embedded", "e", vectors=[b"1234"])
+
+    async with running({"p": [Scripted()], "q": [Embeds()]}) as line:
+        thought = await line.think(path("x"), replace(question(), model="fast", embed=True))
+
+    assert (thought.model, len(thought.answer.vectors)) == ("b", 1)
 
 
 async def test_models_that_rules_do_not_allow_are_passed_over(autojump_clock: MockClock) -> None:

@@ -53,7 +53,7 @@ def _decode(body: bytes) -> calls.Think:
 
 def build_question(asked: calls.Think, model: str) -> llm.Question:
     return llm.Question(
-        model=(asked.model or model).removeprefix("models/"),  # Gemini has two spellings: rules use the short one
+        model=asked.model or model,
         messages=[build_message(message) for message in asked.turns],
         system=asked.system,
         temperature=asked.temperature,

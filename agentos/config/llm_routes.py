@@ -47,6 +47,9 @@ def read_routes(reader: Reader, read: ReadTable) -> dict[str, Any]:
     aliases = _Aliases(reader, usable).read(read.table.aliases)
     limits = {}
     for model, data in read.table.limits.items():
+        if is_pattern(model) or model in aliases:
+            what = "a pattern" if is_pattern(model) else "an alias"
+            reader.mistakes.append((("llm", "limits", model), f"expected a model's name, which this isn't: {what}"))
         limits[model] = ModelLimits(**reader.read(LimitsTable, data, ("llm", "limits", model)).present_fields())
     if providers:
         for name in ("provider", "base_url"):

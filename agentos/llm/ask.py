@@ -22,6 +22,7 @@ from .providers.provider import (
     Answer,
     Delta,
     Denied,
+    Embedder,
     Failing,
     Provider,
     ProviderError,
@@ -32,6 +33,7 @@ from .providers.provider import (
 )
 from .rate_limits import RateLimit
 from .retry import retry_delay
+from .sampling import unsupported_parameter
 from .settings import ModelLimits, ProviderName, Retry, Timeouts
 
 log = logging.getLogger(__name__)
@@ -103,6 +105,7 @@ class ProviderClient:
         Each attempt is made within a ``turn``. Between two attempts ``step_aside`` is awaited with the seconds that
         this request has to wait; other requests may be sent meanwhile.
         """
+        model = request.question.model
         request.expires = min(request.expires, trio.current_time() + self.timeouts.total)
         try:
             with trio.fail_at(request.expires):
@@ -118,6 +121,9 @@ class ProviderClient:
         except ProviderError as error:
             self._log_error(error)
             raise error_for_agent(error, request.attempts) from None
+        finally:
+            if (rate := self._rates.get(model)) is not None and rate.leave(request, trio.current_time()):
+                self._notify(model)
 
     async def prepare(self) -> None:
         """Open the connections before a request needs them. If that fails, the next request tries again."""
@@ -150,6 +156,10 @@ class ProviderClient:
         lacking = [what for what in limits.lacks if asked[what]] if limits is not None else []
         if lacking:
             raise CannotAnswer(f"model: {question.model} takes no {lacking[0]}, as [llm.limits] says")
+        if (name := unsupported_parameter(question.sampling, self.kind or self.name)) is not None:
+            raise CannotAnswer(f"{name}: the provider of {question.model} ({self.kind}) can't do this: leave it out")
+        if self._providers and question.embed and not isinstance(self._providers[0], Embedder):
+            raise CannotAnswer(f"model: the provider of {question.model} has no embeddings")
         if self._providers and (reason := self._providers[0].supports(question)) is not None:
             raise CannotAnswer(f"model: {question.model} {reason}")
 
@@ -176,10 +186,10 @@ class ProviderClient:
             raise ModelUnavailable(f"{model} has failed repeatedly and is probed by another question")
         opens = self.available_at(model)
         if opens is None and rate is not None:
-            opens = rate.check(request.input, request.question.max_tokens, now)
+            opens = rate.check(request, request.input, request.question.max_tokens, now)
             if opens is not None:
-                self._notify(model)
                 self.check_available(request)
+                self._notify(model)
         if opens is not None:
             return opens - now if opens < math.inf else PROBE_POLL
         key = self._choose_key(model, now)

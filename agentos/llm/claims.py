@@ -4,14 +4,13 @@ Nothing else counts tokens, and budgets are charged by these counts: a provider 
 would make budgets worthless, and one that reports a billion would use them up at once.
 """
 
-from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from msgspec import Struct
 
 from agentos_sdk.values import Usage
 
-from .providers.provider import Question
+from .providers.provider import Question, json_bytes
 
 Bound = Literal["least", "most"]
 
@@ -22,7 +21,7 @@ MAX_GENERATED_TOKENS = 128 << 10  # tokens, if the request has no limit: the lar
 
 
 class RequestSize(Struct, frozen=True):
-    """Size of a request: ``size`` in bytes without images; text as UTF-8, JSON approximately."""
+    """Size of a request: ``size`` in bytes without images; texts and JSON as UTF-8."""
 
     size: int
     images: int
@@ -33,10 +32,10 @@ def measure_request(question: Question) -> RequestSize:
     size = utf8_length(question.system or "") + ENVELOPE_BYTES
     for message in question.messages:
         size += ENVELOPE_BYTES + utf8_length(message.text)
-        size += sum(ENVELOPE_BYTES + utf8_length(call.name) + _json_size(call.arguments) for call in message.calls)
+        size += sum(ENVELOPE_BYTES + utf8_length(call.name) + json_bytes(call.arguments) for call in message.calls)
     for tool in question.tools:
-        size += ENVELOPE_BYTES + utf8_length(tool.name) + utf8_length(tool.description) + _json_size(tool.parameters)
-    size += _json_size(question.response_schema) if question.response_schema is not None else 0
+        size += ENVELOPE_BYTES + utf8_length(tool.name) + utf8_length(tool.description) + json_bytes(tool.parameters)
+    size += json_bytes(question.response_schema) if question.response_schema is not None else 0
     return RequestSize(size, sum(len(message.images) for message in question.messages))
 
 
@@ -63,14 +62,3 @@ def limit_claim(claim: Usage, sent: RequestSize, received: int, max_tokens: int 
 def utf8_length(text: str) -> int:
     """Length of a text in bytes of UTF-8; constant time if it is ASCII."""
     return len(text) if text.isascii() else len(text.encode(errors="replace"))
-
-
-def _json_size(value: object) -> int:
-    """Approximate size of a value as JSON, without serializing it."""
-    if isinstance(value, str):
-        return utf8_length(value) + 2
-    if isinstance(value, Mapping):
-        return 2 + sum(utf8_length(name) + 4 + _json_size(inner) for name, inner in value.items())
-    if isinstance(value, Sequence):
-        return 2 + sum(1 + _json_size(inner) for inner in value)
-    return 4

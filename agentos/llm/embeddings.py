@@ -23,7 +23,9 @@ from .vectors import pack_vector, unpack_vector
 
 T = TypeVar("T")
 
+COUNTED_BYTES = 1 << 20  # bytes searched at a time, so that other threads can run
 MAX_BODY = 32 << 20  # bytes of a response
+MAX_OBJECTS = 100  # objects in a response besides two for each text: all are made at once
 MAX_VECTOR = 256 << 10  # bytes of JSON of one vector
 
 
@@ -74,7 +76,7 @@ class _GeminiBody(Struct):
 
 def read_openai(body: bytes, question: Question) -> Answer:
     """The answer in a response of OpenAI's embeddings. Slow; raises :class:`MalformedResponse`."""
-    found = _decode(body, _OpenAIBody)
+    found = _decode(body, question, _OpenAIBody)
     ordered = sorted(found.data, key=lambda each: each.index)
     used = counted_usage(found.usage.prompt_tokens if found.usage is not None else None)
     return _answer(question, [each.embedding for each in ordered], used, found.model)
@@ -82,10 +84,13 @@ def read_openai(body: bytes, question: Question) -> Answer:
 
 def read_gemini(body: bytes, question: Question) -> Answer:
     """The answer in a response of Gemini's embeddings. Slow; raises :class:`MalformedResponse`."""
-    return _answer(question, [each.values for each in _decode(body, _GeminiBody).embeddings], Usage(), None)
+    return _answer(question, [each.values for each in _decode(body, question, _GeminiBody).embeddings], Usage(), None)
 
 
-def _decode(body: bytes, kind: type[T]) -> T:
+def _decode(body: bytes, question: Question, kind: type[T]) -> T:
+    objects = sum(body.count(b"{", at, at + COUNTED_BYTES) for at in range(0, len(body), COUNTED_BYTES))
+    if objects > 2 * len(question.messages) + MAX_OBJECTS:
+        raise MalformedResponse(f"sent {objects} objects as embeddings of {len(question.messages)} texts")
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

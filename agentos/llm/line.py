@@ -114,10 +114,11 @@ class Line(LineStatus):
         class_: LLMClass | None,
     ) -> ThinkResult:
         validate_question(question)
-        account, now, tokens = outermost_account(queue_path), trio.current_time(), estimate_input_tokens(question)
-        candidates = self._find_candidates(queue_path, question, tokens, route)
+        account, now = outermost_account(queue_path), trio.current_time()
         with self._memory.hold(account, question.size):
             large = question.size > MAX_INLINE_BYTES
+            tokens = await run_in_thread(estimate_input_tokens, question) if large else estimate_input_tokens(question)
+            candidates = self._find_candidates(queue_path, question, tokens, route)
             sent = await run_in_thread(measure_request, question) if large else measure_request(question)
             request = ActiveRequest(
                 question, tokens, account, on_text, deadline=trio.current_effective_deadline(), sent=sent

@@ -28,19 +28,32 @@ class RateLimit:
 
     limits: ModelLimits
     opens_at: float = -math.inf
+    _kept_for: object = None  # the request that the next room is kept for
     _sent: deque[Sent] = field(factory=deque)
     _generated: float = 0.0  # tokens of an answer, on average
 
-    def check(self, input_tokens: int, max_tokens: int | None, now: float) -> float | None:
-        """When a request of this size may be sent; ``None``: now. Until then no other is sent, either."""
+    def check(self, request: object, input_tokens: int, max_tokens: int | None, now: float) -> float | None:
+        """When a request of this size may be sent; ``None``: now. Until then no other is, unless it leaves."""
         opens = self._find_room(self._estimate(input_tokens, max_tokens), now)
         self.opens_at = max(self.opens_at, opens)
-        return opens if opens > now else None
+        if opens <= now:
+            return None
+        self._kept_for = request
+        return opens
+
+    def leave(self, request: object, now: float) -> bool:
+        """Keep no room for a request that isn't sent after all; returns whether any was kept."""
+        if self._kept_for is not request:
+            return False
+        self._kept_for = None
+        self.opens_at = self._find_room(1, now)
+        return True
 
     def begin(self, input_tokens: int, max_tokens: int | None, now: float) -> Sent:
         """Count a request that is sent now."""
         sent = Sent(now, self._estimate(input_tokens, max_tokens))
         self._sent.append(sent)
+        self._kept_for = None
         self.opens_at = self._find_room(1, now)
         return sent
 

@@ -11,6 +11,7 @@ from attrs import define, evolve, field
 from msgspec.structs import replace
 
 from agentos.threads import run_in_thread
+from agentos_sdk import codec
 from agentos_sdk.values import Usage
 
 from .jobs import ThinkResult
@@ -67,8 +68,11 @@ class ResponseCache:
     def put(self, agent: str, key: Key | None, result: ThinkResult) -> None:
         """Keep a complete answer. Incomplete ones, and those of more than 1 MiB, aren't kept."""
         answer = result.answer
-        size = ENTRY_BYTES + len(answer.text) * 4 + sum(len(msgspec.json.encode(call)) for call in answer.calls)
-        if key is None or answer.finish_reason not in COMPLETE or size > MAX_ANSWER_BYTES:
+        if key is None or answer.finish_reason not in COMPLETE:
+            return
+        size = ENTRY_BYTES + len(answer.text) * 4 + len(answer.logprobs or b"")
+        size += sum(len(codec.encode(call)) for call in answer.calls)
+        if size > MAX_ANSWER_BYTES:
             return
         owner = SHARED if self.shared else agent
         self._drop(owner, key)
@@ -94,6 +98,12 @@ class ResponseCache:
                 self.remove_agent(owner)
 
 
-def hash_question(question: Question, models: Sequence[str]) -> Key:
-    """Hash all of a question, and the models that may answer it; 16 MiB take 15 ms."""
-    return sha256(msgspec.msgpack.encode((models, question))).digest()
+def hash_question(question: Question, models: Sequence[str]) -> Key | None:
+    """Hash all of a question, and the models that may answer it; 16 MiB take 15 ms.
+
+    None if a number in it has more than 64 bits: the format has none.
+    """
+    try:
+        return sha256(msgspec.msgpack.encode((models, question))).digest()
+    except OverflowError:
+        return None

@@ -1,11 +1,13 @@
 """THINK and LLM_REPORT: queue a question for the model and build the reply from the answer."""
 
 import math
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
 import trio
+from msgspec.structs import replace
 
 from agentos.access.think_request import MAX_INLINE_BYTES, ThinkRequest, digest_question, parse_think
 from agentos.kernel.background import Background
@@ -32,6 +34,7 @@ from agentos_sdk.opcodes import Op
 from agentos_sdk.values import Fallback
 
 FAILURE = {"content": "", "tokens": 0}
+LONG_SPELLING = re.compile(r"\A(?:models/)+")
 MAX_DIGESTED_INLINE = 64 << 10  # bytes of a question whose digest is computed in the event loop, in 0.2 ms
 
 
@@ -45,7 +48,7 @@ def syscalls(
 
     @asynccontextmanager
     async def prepare(caller: Caller, request: ThinkRequest) -> AsyncIterator[Prepared]:
-        question = request.question
+        question = replace(request.question, model=plain_model_name(request.question.model))
         route, rights = find_route(caller, line.resolve(question.model))
 
         async def act(call: Call) -> ThinkResult:
@@ -101,6 +104,11 @@ def syscalls(
         ),
         Syscall(Op.LLM_REPORT, calls.LLMReport, prepare=prepare_report),
     )
+
+
+def plain_model_name(name: str) -> str:
+    """A model's name as rules, prices and limits have it: Gemini takes it with any number of ``models/`` before it."""
+    return LONG_SPELLING.sub("", name)
 
 
 def find_route(caller: Caller, route: Route) -> tuple[Route, Sequence[Right]]:

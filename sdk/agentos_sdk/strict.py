@@ -1,6 +1,7 @@
 """Strict type checks and their messages: the rules behind ``codec.decode``."""
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NewType, Union, get_args, get_origin
@@ -20,6 +21,8 @@ Hook = Callable[[Any, Any], Any]
 
 MAX_MISTAKES = 20  # mistakes reported per array or object
 MAX_SHOWN_CHARS = 60  # characters of a wrong string that are shown
+MAX_URL_CHARS = 2000
+PASSWORD = re.compile(r"(?<=://)[^/\s]*(?=@)")  # the user and the password in a URL
 
 
 @attrs.frozen
@@ -68,7 +71,8 @@ def quote(data: object) -> str:
     """A value as it is shown in a message; always short."""
     match data:
         case str():
-            return repr(data if len(data) <= MAX_SHOWN_CHARS else data[:MAX_SHOWN_CHARS] + "…")
+            shown = PASSWORD.sub("…", data[:MAX_URL_CHARS])
+            return repr(shown if len(shown) <= MAX_SHOWN_CHARS else shown[:MAX_SHOWN_CHARS] + "…")
         case None | bool():
             return {None: "null", True: "true", False: "false"}[data]
         case int():

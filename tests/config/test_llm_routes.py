@@ -69,6 +69,15 @@ def test_aliases_and_limits_need_no_table_of_providers(home: Path) -> None:
             "llm.providers.local.type: required field missing",
         ),
         (TWO + '[llm.aliases]\nfast = ["gpt-5", "llama"]', "llm.aliases.fast[0]: no provider has 'gpt-5'"),
+        ('[llm.limits."gpt-*"]\nrpm = 1', "llm.limits['gpt-*']: expected a model's name, which this isn't"),
+        (
+            '[llm.aliases]\nfast = "a"\n[llm.limits.fast]\nrpm = 1',
+            "llm.limits.fast: expected a model's name, which this isn't: an alias",
+        ),
+        (
+            TWO.replace("fast", "llama").replace("//127.0.0.1", "//ada:sk-secret@127.0.0.1"),
+            "llm.providers.local.base_url: expected an http:// or https:// URL, without a user and a password",
+        ),
         ("[llm.limits.m]\nrpm = 0", "llm.limits.m.rpm: expected a whole number from 1 up"),
         ('[llm.limits.m]\nlacks = ["ears"]', "llm.limits.m.lacks[0]: expected images, tools or schema"),
         (

@@ -3,9 +3,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from agentos.llm.claims import ENVELOPE_BYTES, MAX_TOKENS_PER_IMAGE, RequestSize, limit_claim, measure_request
-from agentos.llm.providers.provider import Image, Message, Question
+from agentos.llm.providers.provider import Image, Message, Question, estimate_input_tokens
 from agentos_sdk.codec import Text
 from agentos_sdk.values import Tool, ToolCall, Usage
 
@@ -51,7 +52,9 @@ def test_bytes_of_all_that_is_sent_are_counted() -> None:
         response_schema={"type": "integer"},
     )
 
-    arguments, parameters, schema = 2 + 1 + 4 + 4, 2 + 4 + 4 + 8, 2 + 4 + 4 + 9
+    arguments, parameters, schema = (
+        len(each.encode()) for each in ('{"a":"é"}', '{"type":"object"}', '{"type":"integer"}')
+    )
     texts = len("abc") + len("für".encode()) + len("add") + len("add") + len("of two")
     assert measure_request(question) == RequestSize(texts + arguments + parameters + schema + 5 * ENVELOPE_BYTES, 1)
 
@@ -61,3 +64,18 @@ def test_the_envelope_covers_what_vendors_count_for_a_short_question() -> None:
         Usage(9, 1),
         None,
     )
+
+
+@pytest.mark.parametrize("where", ["tools", "schema", "arguments"])
+def test_json_counts_towards_the_size_of_a_question(where: str) -> None:
+    large = {"enum": ["x" * 100_000], "maximum": 10**30}
+    plain = Question("m", [Message("user", "why?")])
+    question = {
+        "tools": replace(plain, tools=[Tool("add", Text(""), large)]),
+        "schema": replace(plain, response_schema=large),
+        "arguments": replace(plain, messages=[Message("assistant", calls=[ToolCall("c", "add", large)])]),
+    }[where]
+
+    assert question.size > 100_000
+    assert estimate_input_tokens(question) > 25_000 or where == "schema"
+    assert measure_request(question).size > 100_000

@@ -118,7 +118,26 @@ async def test_a_full_cache_drops_the_oldest_of_the_agent_with_the_most(monkeypa
     assert [number for number in range(100) if cache.get("flooder", bytes([number]))] == list(range(91, 100))
 
 
-async def test_an_answer_of_more_than_a_mebibyte_is_not_kept() -> None:
-    cache = ResponseCache(10.0)
-    cache.put("writer", b"key", answered("x" * module.MAX_ANSWER_BYTES))
+@pytest.mark.parametrize("of", ["text", "logprobs", "arguments"])
+async def test_an_answer_of_more_than_a_mebibyte_is_not_kept(of: str) -> None:
+    most, small, cache = module.MAX_ANSWER_BYTES, answered(), ResponseCache(10.0)
+    large = {
+        "text": evolve(small.answer, text="x" * most),
+        "logprobs": evolve(small.answer, logprobs=b"x" * most),
+        "arguments": evolve(small.answer, calls=[ToolCall("1", "add", {"text": "x" * most})]),
+    }
+    cache.put("writer", b"key", replace(small, answer=large[of]))
     assert cache.get("writer", b"key") is None
+
+
+async def test_numbers_of_any_size_can_be_asked_and_answered(autojump_clock: MockClock) -> None:
+    call = ToolCall("1", "add", {"number": 10**30})
+    asked = Scripted()
+    async with running(asked, HOUR) as line:
+        for _ in range(2):
+            with_call = replace(question(), messages=[Message("assistant", calls=[call]), Message("user", "and?")])
+            assert not (await line.think(queue_path("writer"), with_call)).cached
+
+    cache = ResponseCache(10.0)
+    cache.put("writer", b"key", ThinkResult(evolve(answered().answer, calls=[call]), 1.0, 2.0))
+    assert cache.get("writer", b"key") is not None

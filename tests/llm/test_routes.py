@@ -32,11 +32,13 @@ from agentos.llm.providers.provider import (
     Rejected,
 )
 from agentos.llm.routes import Route
+from agentos.llm.sampling import Sampling
 from agentos.llm.settings import (
     Account,
     LLMSettings,
     ModelLimits,
     Price,
+    ProviderName,
     ProviderSettings,
     QueuePath,
     Retry,
@@ -64,7 +66,10 @@ def path(name: str, budget: Sequence[object] = ()) -> QueuePath:
 
 @asynccontextmanager
 async def running(
-    providers: Mapping[str, Sequence[Provider]], settings: LLMSettings = TWO, accounts: Budgets | None = None
+    providers: Mapping[str, Sequence[Provider]],
+    settings: LLMSettings = TWO,
+    accounts: Budgets | None = None,
+    kinds: Mapping[str, ProviderName] = {},
 ) -> AsyncIterator[Line]:
     """A line with these providers by name, each with one connection for each key."""
 
@@ -80,6 +85,7 @@ async def running(
             settings.retry,
             settings.timeouts,
             name=name,
+            kind=kinds.get(name),
             further_keys=[connector(key) for key in keys[1:]],
             limits=settings.limits,
             concurrency=settings.providers[name].concurrency if name in settings.providers else None,
@@ -320,6 +326,30 @@ async def test_what_a_provider_does_not_support_goes_to_the_next_one(autojump_cl
         assert (await ask(line)).fallbacks == [Fallback("a", "model: a calls no tools")]
 
 
+async def test_a_parameter_that_a_provider_would_leave_out_goes_to_the_next_one(autojump_clock: MockClock) -> None:
+    biased = replace(question(), model="fast", sampling=Sampling(logit_bias={"1": 5.0}))
+    asked = Scripted([["yes"]])
+    kinds: Mapping[str, ProviderName] = {"p": "gemini", "q": "openai"}
+
+    async with running({"p": [Scripted()], "q": [asked]}, kinds=kinds) as line:
+        thought = await line.think(path("x"), biased)
+        with pytest.raises(BadRequest, match=r"logit_bias: the provider of a \(gemini\) can't do this"):
+            await line.think(path("x"), replace(biased, model="a"))
+
+    assert (thought.model, [each.model for each in thought.fallbacks]) == ("b", ["a"])
+
+
+async def test_embeddings_go_to_a_provider_that_has_them(autojump_clock: MockClock) -> None:
+    class Embeds(Scripted):
+        async def embed(self, question: Question, on_delta: OnDelta) -> Answer:
+            return Answer("", Usage(1), "embedded", "e", vectors=[b"1234"])
+
+    async with running({"p": [Scripted()], "q": [Embeds()]}) as line:
+        thought = await line.think(path("x"), replace(question(), model="fast", embed=True))
+
+    assert (thought.model, len(thought.answer.vectors)) == ("b", 1)
+
+
 async def test_models_that_rules_do_not_allow_are_passed_over(autojump_clock: MockClock) -> None:
     route = Route("fast", ["b"], [Fallback("a", "denied by a rule")])
 
@@ -385,6 +415,27 @@ async def test_tokens_per_minute_are_respected_beforehand(autojump_clock: MockCl
 
     assert_rate([(at, 50) for at in provider.begun], 120)
     assert len(provider.begun) == 6
+
+
+async def test_a_large_question_that_is_withdrawn_or_refused_keeps_no_other_waiting(autojump_clock: MockClock) -> None:
+    settings = replace(TWO, limits={"a": ModelLimits(tpm=120)})
+    large = replace(question("x" * 440), model="a")
+    async with running({"p": [Scripted()], "q": [Scripted()]}, settings) as line:
+        await ask(line, "a", "other")
+        with trio.move_on_after(1.0), pytest.raises(Unavailable, match="after the call's deadline"):
+            await line.think(path("large"), large)
+        assert (await time_of(line, "a", "other"))[1] == 0.0
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(line.think, path("large"), large)
+            await wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+        assert (await time_of(line, "a", "other"))[1] == 0.0
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(line.think, path("large"), large)
+            await wait_all_tasks_blocked()
+            assert (await time_of(line, "a", "other"))[1] == 60.0  # room is kept for one that waits
 
 
 def assert_rate(sent: Sequence[tuple[float, int]], most: int) -> None:

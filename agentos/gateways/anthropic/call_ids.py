@@ -4,18 +4,26 @@ A provider such as Gemini refuses a conversation whose calls lack their signatur
 every client returns the id of a call as it is.
 """
 
+from base64 import b64decode, urlsafe_b64encode
+
 from agentos_sdk.values import ToolCall
 
 SEPARATOR = "__signed__"
-DIGITS = str.maketrans("+/=", "-_.")  # base64 in the letters that a URL, and thus an id, may have
-FROM_DIGITS = str.maketrans("-_.", "+/=")
 
 
 def join_call_id(call: ToolCall) -> str:
-    return f"{call.id}{SEPARATOR}{call.signature.translate(DIGITS)}" if call.signature else call.id
+    """The signature is any text, Claude's is JSON: an id has letters, digits, ``_`` and ``-``."""
+    if not call.signature:
+        return call.id
+    return call.id + SEPARATOR + urlsafe_b64encode(call.signature.encode()).decode().rstrip("=")
 
 
 def split_call_id(id: str) -> tuple[str, str | None]:
     """The id that the provider gave a call, and the call's signature."""
     own, separator, signature = id.rpartition(SEPARATOR)
-    return (own, signature.translate(FROM_DIGITS)) if separator else (id, None)
+    if not separator or not signature:
+        return id, None
+    try:
+        return own, b64decode(signature + "=" * (-len(signature) % 4), altchars="-_", validate=True).decode()
+    except ValueError:
+        return id, None

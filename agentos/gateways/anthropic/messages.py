@@ -52,7 +52,8 @@ class Messages:
     async def _complete(self, exchange: Exchange) -> None:
         body, line = await exchange.body(), self.calls.line
         asked = await self.calls.read(len(body), request.parse_request, body, line.model, line.provider)
-        shape = Shape(f"msg_{secrets.token_hex(12)}", estimate_input_tokens(asked.question))
+        tokens = await self.calls.read(len(body), estimate_input_tokens, asked.question)
+        shape = Shape(f"msg_{secrets.token_hex(12)}", tokens)
         if asked.stream:
             await self.calls.stream(exchange, asked.question, partial(self.calls.think, asked.question), shape)
         else:

@@ -5,7 +5,8 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from attrs import define
+import trio
+from attrs import define, field
 
 from agentos.gateways.request_fields import Fields
 from agentos.gateways.think_calls import ThinkCalls
@@ -22,14 +23,13 @@ from .stored_responses import StoredResponses
 class Responses:
     _calls: ThinkCalls
     _stored: StoredResponses
+    _continuing: trio.Lock = field(factory=trio.Lock, init=False)  # held while a conversation is read
 
     async def create(self, exchange: Exchange) -> None:
-        body, line = await exchange.body(), self._calls.line
-        data = await self._calls.read(len(body), parse_body, body)
-        earlier = await self._stored.conversation(Fields(data).text("previous_response_id"))
-        asked = await self._calls.read(len(body), parse_request, data, earlier, line.model, line.provider)
+        body = await exchange.body()
+        asked = await self._read(body)
         if asked.store:
-            await self._stored.check_room(asked.input)
+            await self._stored.check_room(len(body))
         shape = ResponseShape(f"resp_{secrets.token_hex(16)}", int(time.time()), asked.echo)
         if asked.stream:
             await self._calls.stream(exchange, asked.question, partial(self._answer, asked, shape), shape)
@@ -37,6 +37,17 @@ class Responses:
             thought = await self._answer(asked, shape)
             data = shape.response(thought.answer, thought.cost)
             await exchange.reply(200, codec.encode(data), self._calls.headers(thought))
+
+    async def _read(self, body: bytes) -> ResponsesRequest:
+        """The request with the conversation before it, which may be far larger: one at a time."""
+        calls, line = self._calls, self._calls.line
+        data = await calls.read(len(body), parse_body, body)
+        last = Fields(data).text("previous_response_id")
+        if last is None:
+            return await calls.read(len(body), parse_request, data, (), line.model, line.provider)
+        async with self._continuing:
+            earlier, size = await self._stored.conversation(last)
+            return await calls.read(len(body) + size, parse_request, data, earlier, line.model, line.provider)
 
     async def _answer(
         self, asked: ResponsesRequest, shape: ResponseShape, on_text: Callable[[str], None] | None = None
@@ -48,7 +59,7 @@ class Responses:
         return thought
 
     async def retrieve(self, exchange: Exchange, id: str) -> None:
-        found = await self._stored.find(id)
+        found, _ = await self._stored.find(id)
         await exchange.reply(200, codec.encode(found["response"]))
 
     async def delete(self, exchange: Exchange, id: str) -> None:

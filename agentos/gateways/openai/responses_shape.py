@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from attrs import define
+from attrs import define, field
 
 from agentos.llm.providers.provider import Answer
 from agentos_sdk import codec
@@ -26,7 +26,7 @@ class ResponseShape:
     created: int
     echo: Mapping[str, Any]
     _model: str = ""
-    _text: str = ""  # told so far
+    _told: list[str] = field(factory=list)  # the pieces of the text
     _has_message: bool = False  # whether the message item has been added
     _number: int = 0  # of the next event
 
@@ -58,7 +58,7 @@ class ResponseShape:
             item = {**self._message("", "in_progress"), "content": []}
             begun = self._event("response.output_item.added", output_index=0, item=item)
             begun += self._event("response.content_part.added", **self._place(), part=_part(""))
-        self._text += text
+        self._told.append(text)
         return begun + self._event("response.output_text.delta", **self._place(), delta=text, logprobs=[])
 
     def end(self, answer: Answer, cost: float | None) -> bytes:
@@ -74,7 +74,7 @@ class ResponseShape:
     def broken_off(self, error: CallError) -> bytes:
         told: Any = refusal(error)["error"]
         code = "rate_limit_exceeded" if told["code"] == "rate_limit_exceeded" else "server_error"  # of a closed list
-        output = [self._message(self._text, "incomplete")] if self._has_message else []
+        output = [self._message("".join(self._told), "incomplete")] if self._has_message else []
         failed = self._response(
             self._model, status="failed", output=output, error={"code": code, "message": told["message"]}
         )

@@ -11,7 +11,9 @@ import msgspec
 from attrs import define
 
 from agentos.gateways.think_calls import ThinkCalls
+from agentos.kernel.request_body import parse_text
 from agentos.kernel.table import LARGE_BODY_BYTES
+from agentos.llm.jobs import MAX_PARTS
 from agentos_sdk import codec
 from agentos_sdk.calls.state import Delete, Deleted, Fetch, KeyList, Keys, Store
 from agentos_sdk.errors import BadRequest, NotFound, QuotaExceeded, TooLarge
@@ -19,6 +21,7 @@ from agentos_sdk.opcodes import Op
 
 PREFIX = "openai/responses/"  # of the keys
 MAX_STORED = 256  # responses of one session
+MAX_CONVERSATION = 16 << 20  # bytes of the stored items that one request continues, as of a request itself
 MAX_BYTES = LARGE_BODY_BYTES  # of one response with its input, as of any value of state
 ID = re.compile("resp_[0-9a-f]{32}")
 
@@ -29,13 +32,13 @@ class StoredResponses:
 
     _calls: ThinkCalls
 
-    async def check_room(self, items: Sequence[Mapping[str, Any]]) -> None:
-        """Refuse to answer what can't be stored afterwards: ``QuotaExceeded``, or ``TooLarge`` for the input alone."""
+    async def check_room(self, request_size: int) -> None:
+        """Refuse to answer what can't be stored: ``QuotaExceeded``, or ``TooLarge`` for the request alone."""
+        _check_size(request_size)
         keys = await self._calls.perform(Op.KEYS, Keys(prefix=PREFIX, scope="session", limit=MAX_STORED))
         assert isinstance(keys, KeyList), "KEYS' reply before it is encoded"
         if keys.count >= MAX_STORED:
             raise QuotaExceeded(f"store: {MAX_STORED} responses are stored, which is all there may be: delete some")
-        _check_size(len(codec.encode(items)))
 
     async def add(self, response: Mapping[str, Any], items: Sequence[Mapping[str, Any]]) -> None:
         """Store a response. Raises ``TooLarge``, and ``QuotaExceeded`` if it exceeds the agent's quota of state."""
@@ -45,14 +48,17 @@ class StoredResponses:
             Op.STORE, Store(key=PREFIX + response["id"], value=msgspec.Raw(value), scope="session")
         )
 
-    async def find(self, id: str, param: str | None = None) -> Mapping[str, Any]:
-        """What is stored by this id; ``NotFound`` if nothing is."""
+    async def find(self, id: str, param: str | None = None) -> tuple[Mapping[str, Any], int]:
+        """What is stored by this id, and its size in bytes; ``NotFound`` if nothing is."""
         reply = await self._calls.perform(Op.FETCH, Fetch(key=_key(id, param), scope="session"))
         assert isinstance(reply, bytes), "FETCH's reply is encoded"
-        fetched: Any = await self._calls.read(len(reply), codec.parse, reply)
+        try:
+            fetched: Any = await self._calls.read(len(reply), parse_text, reply)
+        except codec.Invalid as error:
+            raise BadRequest(f"the stored response {id}: {error}") from None
         if not fetched["exists"]:
             raise _missing(id, param)
-        return _check_value(fetched["value"], id)
+        return _check_value(fetched["value"], id), len(reply)
 
     async def remove(self, id: str) -> None:
         """``NotFound`` if nothing is stored by this id."""
@@ -61,16 +67,27 @@ class StoredResponses:
         if not reply.deleted:
             raise _missing(id)
 
-    async def conversation(self, last: str | None) -> list[Mapping[str, Any]]:
-        """All items of the conversation that ends with this response, the oldest first; none without an id."""
+    async def conversation(self, last: str) -> tuple[list[Mapping[str, Any]], int]:
+        """All items of the conversation that ends with this response, the oldest first, and its size in bytes.
+
+        The agent may have stored what it likes, also a response that follows itself.
+        """
         turns: list[Sequence[Mapping[str, Any]]] = []
-        while last is not None:
+        parts = size = 0
+        before: str | None = last
+        while before is not None:
             if len(turns) == MAX_STORED:
                 raise BadRequest(f"previous_response_id: expected at most {MAX_STORED} responses before this one")
-            found = await self.find(last, "previous_response_id")
+            found, found_size = await self.find(before, "previous_response_id")
             turns.append([*found["input"], *found["response"]["output"]])
-            last = found["response"]["previous_response_id"]
-        return [item for turn in reversed(turns) for item in turn]
+            parts, size = parts + len(turns[-1]), size + found_size
+            if parts > MAX_PARTS or size > MAX_CONVERSATION:
+                raise TooLarge(
+                    f"previous_response_id: expected a conversation of at most {MAX_PARTS} items and "
+                    f"{MAX_CONVERSATION >> 20} MiB"
+                )
+            before = found["response"]["previous_response_id"]
+        return [item for turn in reversed(turns) for item in turn], size
 
 
 def _key(id: str, param: str | None = None) -> str:
@@ -85,7 +102,7 @@ def _missing(id: str, param: str | None = None) -> NotFound:
 
 def _check_size(size: int) -> None:
     if size > MAX_BYTES:
-        raise TooLarge(f"store: expected a response of at most {MAX_BYTES} bytes with its input, got {size}")
+        raise TooLarge(f"store: expected at most {MAX_BYTES} bytes of request and response, got {size}")
 
 
 def _check_value(found: Any, id: str) -> Mapping[str, Any]:

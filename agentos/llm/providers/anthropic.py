@@ -33,6 +33,7 @@ from .transport import Transport
 BASE_URL = "https://api.anthropic.com"
 MAX_TOKENS = 16_384  # what may be generated if the question doesn't say; the protocol requires a number
 MIN_THINKING = 1024  # the smallest budget of thoughts that is accepted
+MAX_THOUGHTS = 4 << 20  # characters of thoughts and their signatures, which are encoded without a pause
 THINKING_BUDGETS = {"low": 1024, "medium": 8192, "high": 24_576}  # tokens, for models without levels
 FIRST_THINKING, FIRST_ADAPTIVE = (3, 7), (4, 6)  # versions of Claude: with a budget of thoughts; with levels
 SAMPLING_VERSION = "2023-06-01"  # of the protocol, the last with temperature and top_p
@@ -82,8 +83,7 @@ class Anthropic(Provider):
         if not (answer.calls and events.thoughts):
             return answer
         first, *others = answer.calls
-        thoughts = compact_json([events.thoughts[index] for index in sorted(events.thoughts)])
-        return evolve(answer, calls=(evolve(first, signature=thoughts), *others))
+        return evolve(answer, calls=(evolve(first, signature=events.join_thoughts()), *others))
 
     async def aclose(self) -> None:
         await self._transport.aclose()
@@ -111,7 +111,13 @@ class _Events:
     """
 
     error_of: Any
-    thoughts: dict[int, dict[str, str]] = field(factory=dict)
+    thoughts: dict[int, dict[str, list[str]]] = field(factory=dict)  # the pieces of each field
+    _thoughts_size: int = 0  # characters
+
+    def join_thoughts(self) -> str:
+        """The blocks in their order, as JSON."""
+        ordered = [self.thoughts[index] for index in sorted(self.thoughts)]
+        return compact_json([{name: "".join(pieces) for name, pieces in block.items()} for block in ordered])
 
     def parse(self, builder: AnswerBuilder, event: Mapping[str, Any]) -> Delta:
         match event.get("type"):
@@ -143,10 +149,10 @@ class _Events:
             case "thinking":
                 text = text_field(block.get("thinking"), "a thought")
                 signature = text_field(block.get("signature"), "a signature")
-                self.thoughts[index] = {"type": "thinking", "thinking": text, "signature": signature}
+                self._begin_thought(index, type="thinking", thinking=text, signature=signature)
                 return Delta(unseen=len(text))
             case "redacted_thinking":
-                self.thoughts[index] = {"type": "redacted_thinking", "data": text_field(block.get("data"), "a thought")}
+                self._begin_thought(index, type="redacted_thinking", data=text_field(block.get("data"), "a thought"))
             case "tool_use":
                 id_, name = text_field(block.get("id"), "an id"), text_field(block.get("name"), "the name of a tool")
                 given = block.get("input")
@@ -154,6 +160,15 @@ class _Events:
                 builder.add_call_piece(index, id_, name, arguments)
                 return Delta(unseen=len(name) + len(arguments))
         return Delta()
+
+    def _begin_thought(self, index: int, **fields: str) -> None:
+        self.thoughts[index] = {name: [text] for name, text in fields.items()}
+        self._count_thoughts(sum(map(len, [*fields, *fields.values()])))
+
+    def _count_thoughts(self, more: int) -> None:
+        self._thoughts_size += more
+        if self._thoughts_size > MAX_THOUGHTS:
+            raise MalformedResponse(f"thinks more than {MAX_THOUGHTS >> 20} MiB")
 
     def _continue_block(self, builder: AnswerBuilder, index: int, delta: Mapping[str, Any]) -> Delta:
         match delta.get("type"):
@@ -167,7 +182,8 @@ class _Events:
                 name = kind.removesuffix("_delta")
                 text = text_field(delta.get(name), f"a {name}")
                 if "thinking" in (thought := self.thoughts.get(index, {})):
-                    thought[name] += text
+                    thought[name].append(text)
+                    self._count_thoughts(len(text))
                 return Delta(unseen=len(text) if name == "thinking" else 0)
         return Delta()
 

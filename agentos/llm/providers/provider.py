@@ -1,9 +1,11 @@
 """The provider interface: request, answer, tool call, token usage and errors of an LLM provider."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from sys import getsizeof
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
+import msgspec
 from attrs import field, frozen
 from msgspec import Struct
 
@@ -36,7 +38,7 @@ class Message(Struct, frozen=True):
     answers: str | None = None
 
 
-class Question(Struct, frozen=True, weakref=True):
+class Question(Struct, frozen=True, weakref=True, dict=True):
     """One request to a model. ``None`` leaves the choice to the provider.
 
     ``max_tokens`` limits what is generated, thoughts included. ``response_schema`` is a JSON schema which the answer's
@@ -62,11 +64,14 @@ class Question(Struct, frozen=True, weakref=True):
         """Number of messages, images, tools and calls."""
         return len(self.tools) + sum(1 + len(message.images) + len(message.calls) for message in self.messages)
 
-    @property
+    @cached_property
     def size(self) -> int:
-        """Bytes of memory of the parts that may be large: texts and images."""
-        texts = sum(getsizeof(message.text) for message in self.messages) + getsizeof(self.system)
-        return texts + sum(len(image.data) for message in self.messages for image in message.images)
+        """Bytes of memory of the parts that may be large: texts, images, and all that is JSON."""
+        size = getsizeof(self.system) + json_bytes(self.response_schema)
+        for message in self.messages:
+            size += getsizeof(message.text) + sum(len(image.data) for image in message.images)
+            size += sum(json_bytes(call.arguments) for call in message.calls)
+        return size + sum(getsizeof(tool.description) + json_bytes(tool.parameters) for tool in self.tools)
 
 
 def counted_usage(*counts: object) -> Usage:
@@ -190,10 +195,10 @@ def estimate_input_tokens(question: Question) -> int:
     tokens = 0
     for message in question.messages:
         characters += len(message.text)
-        characters += sum(len(call.name) + _characters(call.arguments) for call in message.calls)
+        characters += sum(len(call.name) + json_bytes(call.arguments) for call in message.calls)
         tokens += TOKENS_PER_MESSAGE + TOKENS_PER_IMAGE * len(message.images)
     for tool in question.tools:
-        characters += len(tool.name) + len(tool.description) + _characters(tool.parameters)
+        characters += len(tool.name) + len(tool.description) + json_bytes(tool.parameters)
     return tokens + estimate_tokens(characters)
 
 
@@ -202,12 +207,9 @@ def estimate_tokens(characters: int) -> int:
     return -(-characters // CHARACTERS_PER_TOKEN)
 
 
-def _characters(value: object) -> int:
-    """Approximate characters of a value as JSON, without serializing it."""
-    if isinstance(value, str):
-        return len(value) + 2
-    if isinstance(value, Mapping):
-        return sum(len(name) + 4 + _characters(inner) for name, inner in value.items())
-    if isinstance(value, Sequence):
-        return sum(2 + _characters(inner) for inner in value)
-    return 4
+def json_bytes(value: object) -> int:
+    """Bytes of a value as JSON; takes 5 ms for one of 16 MiB."""
+    try:
+        return len(msgspec.json.encode(value))
+    except OverflowError:  # a number of more than 64 bits
+        return len(repr(value))

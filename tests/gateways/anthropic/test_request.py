@@ -2,10 +2,11 @@
 
 import base64
 import json
+import re
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentos.gateways.anthropic.call_ids import join_call_id, split_call_id
@@ -234,13 +235,18 @@ def test_whatever_is_sent_is_a_question_or_a_bad_request(fields: dict[str, Any])
         assert ": " in str(error)
 
 
-@given(st.text("abc_-", min_size=1), st.binary(min_size=1))
-def test_the_signature_of_a_call_comes_back_in_its_id(own: str, signature: bytes) -> None:
-    call = ToolCall(own, "weather", {}, base64.b64encode(signature).decode())
+@given(st.text("abc_-", min_size=1), st.text(st.characters(codec="utf-8"), min_size=1))
+@example("toolu_1", '[{"type": "thinking", "thinking": "Well-known: 1/2 = 0.5_", "signature": "+/="}]')
+def test_the_signature_of_a_call_comes_back_in_its_id(own: str, signature: str) -> None:
+    call = ToolCall(own, "weather", {}, signature)
+    joined = join_call_id(call)
 
-    assert split_call_id(join_call_id(call)) == (call.id, call.signature)
+    assert split_call_id(joined) == (call.id, call.signature)
+    assert re.fullmatch("[a-zA-Z0-9_-]+", joined)  # what Anthropic accepts
 
 
 def test_an_id_without_a_signature_is_left_as_it_is() -> None:
     assert join_call_id(ToolCall("toolu_1", "weather", {})) == "toolu_1"
     assert split_call_id("toolu_1") == ("toolu_1", None)
+    for broken in ("toolu_1__signed__", "toolu_1__signed__!", "toolu_1__signed__\u2713", "toolu_1__signed___w"):
+        assert split_call_id(broken) == (broken, None)

@@ -11,6 +11,8 @@ import openai
 import pytest
 import trio
 
+from agentos.kernel.caller import Caller
+from agentos.kernel.ports import Decision, Right
 from agentos.kernel.table import Table
 from agentos.llm.providers.offline_rules import CallTemplate, Rule
 from agentos.llm.providers.provider import Image, Message, Question
@@ -148,6 +150,43 @@ async def test_structured_output() -> None:
         said = await ask(here, response_format=wanted)
 
     assert isinstance(json.loads(said.choices[0].message.content)["n"], int)
+
+
+async def test_models_are_listed_with_the_aliases() -> None:
+    async with served(aliases={"fast": ["m-1", MODEL], "gpt-*": [MODEL]}) as here, here.client() as client:
+        assert [model.id async for model in client.models.list()] == [MODEL, "fast", "m-1"]
+        assert (await client.models.retrieve("fast")).id == "fast"
+
+
+async def test_an_aliass_answer_costs_what_its_model_does() -> None:
+    prices = {MODEL: Price(1.0, 2.0), "m-1": Price(100.0, 100.0)}
+    async with served(prices=prices, aliases={"m-1": [MODEL]}) as here, here.client() as client:
+        whole: Any = await client.chat.completions.create(model="m-1", messages=user("hello"))
+
+    cost = (whole.usage.prompt_tokens * 1.0 + whole.usage.completion_tokens * 2.0) / 1e6
+    assert whole.usage.cost == pytest.approx(cost)
+
+
+class AllBut(Grants):
+    """Denies one model by its name."""
+
+    def decide(self, caller: Caller, right: Right) -> Decision:
+        if right.object == MODEL:
+            return Decision("deny", "the rule", f"nobody may ask {MODEL}")
+        return super().decide(caller, right)
+
+
+@pytest.mark.parametrize("name", [MODEL, f"models/{MODEL}", f"models/models/{MODEL}"])
+async def test_no_spelling_of_a_models_name_escapes_a_rule(name: str) -> None:
+    async with served(grants=AllBut()) as here, here.client() as client:
+        with pytest.raises(openai.PermissionDeniedError):
+            await client.chat.completions.create(model=name, messages=user("hello"))
+        with pytest.raises(openai.PermissionDeniedError):
+            await client.responses.create(model=name, input="hello")
+        with pytest.raises(openai.PermissionDeniedError):
+            await client.embeddings.create(model=name, input="hello")
+
+    assert here.asked == []
 
 
 async def test_models() -> None:

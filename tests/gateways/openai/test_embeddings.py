@@ -11,7 +11,10 @@ import openai
 import pytest
 
 from agentos.gateways.openai.embeddings import parse_request
+from agentos.llm.embeddings import read_gemini, read_openai
+from agentos.llm.providers.provider import Message, Question
 from agentos.llm.settings import ProviderName
+from agentos.llm.stream import MalformedResponse
 from agentos.services.quotas import Quota
 from agentos_sdk.errors import BadRequest
 from tests.gateways.served import MODEL, Served, served
@@ -138,6 +141,17 @@ async def test_what_is_no_embedding_is_the_vendors_failure(body: bytes) -> None:
         vendor.will(Says([Raw(body)], finish=None))
         with pytest.raises(openai.InternalServerError, match="openai sent"):
             await embed(here, "one", "two")
+
+
+def test_many_tiny_embeddings_are_not_parsed_at_once() -> None:
+    asked = Question("m", [Message("user", "one")], embed=True)
+    for read, entry, many in (
+        (read_openai, b'{"embedding":1}', b"data"),
+        (read_gemini, b'{"values":1}', b"embeddings"),
+    ):
+        body = b'{"%s":[%s]}' % (many, b",".join([entry] * 1000))
+        with pytest.raises(MalformedResponse, match="sent 1001 objects as embeddings of 1 texts"):
+            read(body, asked)
 
 
 async def test_a_vendors_refusal_is_passed_on() -> None:

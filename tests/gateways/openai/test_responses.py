@@ -6,13 +6,17 @@ from typing import Any, cast
 
 import openai
 import pytest
+from msgspec import Raw
 from openai.types.responses import Response
 
+from agentos.kernel.call import Call
 from agentos.llm.providers.offline_rules import CallTemplate, Rule
 from agentos.llm.providers.provider import Image, Message, Question
 from agentos.services.quotas import Quota
+from agentos_sdk.calls.state import Store
 from agentos_sdk.codec import Text
 from agentos_sdk.errors import Unavailable
+from agentos_sdk.opcodes import Op
 from agentos_sdk.values import Tool, ToolCall
 from tests.gateways.served import MODEL, Served, served
 from tests.support.rights import Grants, Notebook
@@ -230,6 +234,40 @@ async def test_a_conversation_goes_on_from_a_stored_response(stream: bool) -> No
         Message("assistant", second.output_text),
         Message("user", "My name?"),
     ]
+
+
+@pytest.mark.parametrize(("text", "items"), [("x" * 1000, 1), ("x", 1500)], ids=["with large items", "with many items"])
+async def test_a_response_that_the_agent_has_made_to_follow_itself_is_read_up_to_a_limit(
+    text: str, items: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentos.gateways.openai.stored_responses.MAX_CONVERSATION", 100_000)
+    own = "resp_" + "1" * 32
+    loop = {
+        "response": {"output": [], "previous_response_id": own},
+        "input": [{"role": "user", "content": text}] * items,
+    }
+    async with served() as here:
+        store = Store(key=f"openai/responses/{own}", value=Raw(json.dumps(loop).encode()), scope="session")
+        await here.caller.table.perform(Op.STORE, Call(here.caller, False, send_nothing), store)
+        error = await refused(here, previous_response_id=own)
+
+    assert (error.status_code, here.asked) == (413, [])
+    assert "expected a conversation of at most" in str(error)
+
+
+async def send_nothing(chunk: bytes) -> None:
+    raise AssertionError("no stream")
+
+
+async def test_a_stored_value_that_is_slow_to_parse_is_refused() -> None:
+    own = "resp_" + "1" * 32
+    slow = {"response": {"output": [], "previous_response_id": None}, "input": [{}] * 300_000}
+    async with served() as here:
+        store = Store(key=f"openai/responses/{own}", value=Raw(json.dumps(slow).encode()), scope="session")
+        await here.caller.table.perform(Op.STORE, Call(here.caller, False, send_nothing), store)
+        error = await refused(here, previous_response_id=own)
+
+    assert (error.status_code, here.asked) == (400, [])
 
 
 async def test_a_response_of_another_caller_does_not_exist() -> None:

@@ -77,6 +77,24 @@ async def test_thoughts_that_are_hidden_go_back_as_they_came(world: VendorWorld)
     assert body["messages"][0]["content"][0] == hidden
 
 
+@pytest.mark.parametrize("kind", ["thinking", "signature", "redacted"])
+async def test_thoughts_have_an_end(world: VendorWorld, kind: str) -> None:
+    piece = "x" * (1 << 19)
+    pieces = {
+        "thinking": {"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": piece}},
+        "signature": {
+            "type": "content_block_delta",
+            "index": 0,
+            "delta": {"type": "signature_delta", "signature": piece},
+        },
+        "redacted": block(0, type="redacted_thinking", data=piece),
+    }
+    provider = await world.meet(raw(block(0, type="thinking", thinking=""), *[pieces[kind]] * 9, ended()))
+
+    with pytest.raises(Failing, match="thinks more than 4 MiB"):
+        await provider.answer(QUESTION, deaf)
+
+
 async def test_a_signature_of_another_vendor_is_left_out(world: VendorWorld, nursery: trio.Nursery) -> None:
     google = await gemini(nursery)
     ours = ToolCall("c1", "now", {}, signature=json.dumps([THOUGHT]))

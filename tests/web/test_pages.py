@@ -90,6 +90,19 @@ def test_no_page_scrolls_sideways(open_page: Open, name: str) -> None:
         assert page.evaluate(WIDTH_IN_NEXT_FRAME) <= width
 
 
+def test_a_narrow_page_takes_clicks(open_page: Open) -> None:
+    page = open_page("overview", 390)
+
+    page.get_by_role("link", name="Agents").click()
+    page.get_by_role("row", name="steady").click()
+    page.locator(".panel h2", has_text="steady").wait_for()
+    page.get_by_role("button", name="close").click()
+    page.locator(".panel").wait_for(state="detached")
+    page.get_by_role("link", name="More").click()
+    page.get_by_role("link", name="System").click()
+    page.get_by_role("button", name="show what a reload changes").wait_for()
+
+
 def test_what_needs_attention_is_named_with_its_reason(open_page: Open) -> None:
     page = open_page("overview")
 

@@ -38,8 +38,8 @@ const PAGES = {
   system: { word: "System", key: "s", icon: "M8 5a3 3 0 1 0 0 6a3 3 0 1 0 0-6M8 1v3M8 12v3M1 8h3M12 8h3", show: systemPage, minor: true },
 };
 
-/** What one would type instead of pressing the button that has the focus. */
-const focusedLine = signal("");
+/** Is touched when another element has the focus. */
+const focusMoved = signal(null);
 const root = /** @type {HTMLElement} */ (document.getElementById("frame"));
 const places = /** @type {Record<string, HTMLElement>} */ (Object.fromEntries(["top", "banner", "nav", "main", "panel", "status", "toasts"].map((id) => [id, document.getElementById(id)])));
 
@@ -122,16 +122,21 @@ function statusLine() {
   const now = kernel.get();
   if (!now) return html``;
   const model = now.model;
+  const typed = lineOfFocus();
   const others = (now.attention ?? []).filter((/** @type {any} */ one) => !one.name).length;
-  return html`${focusedLine.get() ? html`<span class="cut focused-line">${visible(focusedLine.get())}</span>` : null}<span>kernel up ${elapsed(now.since_ms)}</span><span class="cut">${visible(now.isolation)}</span>
+  return html`${typed ? html`<span class="cut focused-line">${visible(typed)}</span>` : null}<span>kernel up ${elapsed(now.since_ms)}</span><span class="cut">${visible(now.isolation)}</span>
     <span class=${now.audit?.problem ? "bad" : ""}>audit ${now.audit?.problem ? "damaged" : "sound"}</span>
     <span class=${model && model.state !== "ok" ? "warn" : ""}>${model ? `model ${visible(model.model)} ${model.state}` : "no model"}</span>${others ? html`<a class="warn" href=${link("overview")}>${plural(others, "remark")}</a>` : null}`;
 }
 
-addEventListener("focusin", (event) => {
-  const title = /** @type {HTMLElement} */ (event.target).closest("button")?.title ?? "";
-  focusedLine.set(title.startsWith("agentos ") ? title : "");
-});
+/** What one would type instead of pressing the button that has the focus; "" without one, also when it is gone. */
+function lineOfFocus() {
+  focusMoved.get();
+  const title = document.activeElement?.closest("button")?.title ?? "";
+  return title.startsWith("agentos ") ? title : "";
+}
+
+addEventListener("focusin", focusMoved.touch);
 
 function switchTheme() {
   const dark = document.documentElement.dataset.theme ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;

@@ -52,9 +52,9 @@ export function connect() {
 /** The message that is being received: to decompress one takes time, and the next one waits for it. */
 let last = Promise.resolve();
 
-/** @param {() => void|Promise<void>} work */
+/** A failure is reported, and the messages after it are received. @param {() => void|Promise<void>} work */
 function inOrder(work) {
-  last = last.then(work);
+  last = last.then(work).catch(reportError);
 }
 
 /** A large message is binary: its text, compressed. @param {string|ArrayBuffer} data */

@@ -1,4 +1,4 @@
-// Model: who waits in the line and why, what is in flight, the providers, the budgets.
+// Model: the questions that wait in the line or are in flight, the providers, the budgets.
 
 import { ask } from "../core/ask.js";
 import { kernel } from "../core/feed.js";
@@ -38,7 +38,7 @@ function budgets(list) {
 /** Questions in the order of their places. @param {Row} llm */
 function questions(llm) {
   const rows = [...llm.in_flight, ...llm.waiting];
-  if (!rows.length) return html`<section><h2 class="label">Who waits</h2><p class="block empty">No question waits.</p></section>`;
-  return html`<section><h2 class="label">Who waits</h2><table class="list-table block"><thead><tr><th>agent</th><th class="number">place</th><th class="spare">class</th><th class="number">since</th><th class="number spare">tokens, guessed</th></tr></thead>
+  if (!rows.length) return html`<section><h2 class="label">Questions</h2><p class="block empty">No question waits.</p></section>`;
+  return html`<section><h2 class="label">Questions</h2><table class="list-table block"><thead><tr><th>agent</th><th class="number">place</th><th class="spare">class</th><th class="number">since</th><th class="number spare">tokens, guessed</th></tr></thead>
     <tbody>${rows.slice(0, 100).map((one) => html`<tr><td><a class="text" href=${link("model", { agent: one.agent })}>${visible(one.agent)}</a></td><td class="number">${one.position ?? "in flight"}</td><td class="spare">${one.class ?? ""}</td><td class="number">${duration(one.since_ms)}</td><td class="number spare">${number(one.tokens_guess ?? one.tokens)}</td></tr>`)}</tbody></table></section>`;
 }

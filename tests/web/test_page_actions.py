@@ -251,12 +251,23 @@ def test_restarts_are_counted_below_the_charts(open_page: Open) -> None:
 def test_a_viewer_is_told_why_it_may_not(chromium: Any, kernel: Kernel) -> None:
     viewer = log_in(chromium, kernel, "readonly")
     with pages(viewer, kernel) as show:
-        page = show("system")
-        button = page.get_by_role("button", name="examine this host")
+        page = show("agents?agent=steady")
+        button = page.get_by_role("button", name="stop")
         button.wait_for()
         assert button.is_disabled()
         assert "read-only" in str(button.get_attribute("title"))
         assert page.evaluate("load('core/feed.js').then((feed) => Object.keys(feed.commands.peek()))") == []
+
+
+def test_a_viewer_isnt_told_what_is_unknown(chromium: Any, kernel: Kernel) -> None:
+    with pages(log_in(chromium, kernel, "readonly"), kernel) as show:
+        page = show("overview")
+        page.locator("#main .state", has_text="running").locator(".figure", has_text=re.compile("[1-9]")).wait_for()
+        for name in ("approvals", "model", "system"):
+            page.goto(page.url.partition("#")[0] + f"#/{name}")
+            page.locator("#main .empty", has_text="read-only").wait_for()
+        for untrue in ("Nothing waits", "no model", "no configuration", "audit sound", "without a file"):
+            assert untrue not in page.locator("body").inner_text()
 
 
 def test_a_session_is_revoked_from_another_browser(chromium: Any, kernel: Kernel, open_page: Open) -> None:

@@ -4,7 +4,7 @@ import "./parts/chart.js";
 import "./parts/log.js";
 import "./parts/table.js";
 
-import { agents, approvals, connect, connected, kernel, level, lostAt, refusal, restarted } from "./core/feed.js";
+import { agents, approvals, connect, connected, kernel, level, lostAt, refusal, restarted, whyUntold } from "./core/feed.js";
 import { html, render } from "./core/html.js";
 import { adjust, go, link, route } from "./core/route.js";
 import { effect, signal } from "./core/signals.js";
@@ -18,7 +18,7 @@ import { panel } from "./pages/panel.js";
 import { systemPage } from "./pages/system.js";
 import { tracePage } from "./pages/trace.js";
 import { treePage } from "./pages/tree.js";
-import { asked, possible, toastList } from "./parts/actions.js";
+import { UNTOLD, asked, possible, toastList } from "./parts/actions.js";
 import { asTable, zoom } from "./parts/charts.js";
 import { clock, elapsed, plural, visible } from "./parts/format.js";
 import { openKeys, openPalette, singleKeys } from "./parts/palette.js";
@@ -69,6 +69,7 @@ effect(() => {
 });
 
 function projectName() {
+  if (whyUntold()) return "";
   const file = kernel.get()?.config;
   return file ? file.split("/").at(file.endsWith("/agentos.toml") ? -2 : -1) : "no configuration";
 }
@@ -121,6 +122,7 @@ function sidePanel() {
 function statusLine() {
   const now = kernel.get();
   if (!now) return html``;
+  if (whyUntold()) return html`<span class="cut">${UNTOLD}</span>`;
   const model = now.model;
   const typed = lineOfFocus();
   const others = (now.attention ?? []).filter((/** @type {any} */ one) => !one.name).length;

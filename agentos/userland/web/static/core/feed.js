@@ -36,6 +36,11 @@ let socket = null;
 /** @type {Map<number, Waiting>} */
 const waiting = new Map();
 
+/** Why this session isn't told the kernel's state; "" if it is. @returns {string} */
+export function whyUntold() {
+  return kernel.get()?.success === false ? kernel.get()?.error : "";
+}
+
 /** The kernel's time in milliseconds since the epoch. */
 export function now() {
   return Date.now() + clockOffset;

@@ -56,6 +56,9 @@ export function whyDisabled() {
   return level.get() === "readonly" ? "this session is read-only: `agentos dashboard` prints a link without --read-only" : "";
 }
 
+/** What stands in place of the kernel's state where `whyUntold()` says why it isn't known. */
+export const UNTOLD = "A read-only session sees agents, the tree and events.";
+
 /** Which actions make sense for an agent. @param {Record<string, any>} row */
 export function possible(row) {
   if (row.state === "paused") return ["resume", "kill", "stop"];

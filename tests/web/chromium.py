@@ -1,6 +1,7 @@
 """A real browser that has logged in to a kernel's dashboard."""
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -66,7 +67,7 @@ def pages(context: Any, kernel: Kernel) -> Iterator[Open]:
         page.on("pageerror", lambda error: said.append(str(error)))
         page.set_viewport_size({"width": width, "height": height})
         page.goto(f"{base}#/{target}")
-        page.locator("#status", has_text="kernel up").wait_for(state="attached")
+        page.locator("#status", has_text=re.compile("kernel up|read-only")).wait_for(state="attached")
         opened.append(page)
         return page
 

@@ -39,6 +39,10 @@ script = "{REVIEWER}"
 [[supervisor.children]]
 name = "reviewer-2"
 script = "{REVIEWER}"
+[[supervisor.children]]
+name = "coder"
+script = "{REVIEWER.with_name("coder.py")}"
+permissions = "worker"
 """
 
 pytestmark = pytest.mark.slow
@@ -114,6 +118,8 @@ def test_an_action_that_has_the_focus_says_its_line_of_the_command_line(open_pag
 
     page.keyboard.press(".")
     page.locator("#status", has_text="agentos restart steady").wait_for()
+    page.goto(page.url.partition("#")[0] + "#/overview")
+    page.locator("#status", has_text="agentos restart steady").wait_for(state="detached")
 
 
 def test_rules_are_changed_after_their_difference_was_shown(open_page: Open, kernel: Kernel) -> None:
@@ -138,6 +144,51 @@ def test_rules_are_changed_after_their_difference_was_shown(open_page: Open, ker
         held = client.get_permissions(client.inspect("steady")["id"])["permissions"]
     assert held["allow"] == {"read": ["/data/**"]}
     assert "ask" not in held
+
+
+def test_rules_that_another_operator_changed_meanwhile_arent_undone_unseen(open_page: Open, kernel: Kernel) -> None:
+    page = open_page("agents?agent=reviewer-1&tab=rights")
+    page.get_by_role("button", name="change…").click()
+    form = page.get_by_role("region", name="change the rules")
+    form.get_by_label("pattern").fill("/mine/**")
+    form.get_by_role("button", name="add").click()
+    form.get_by_text("+ allow read /mine/**").wait_for()
+    with kernel.client() as client:
+        agent = client.inspect("reviewer-1")["id"]
+        client.set_permissions({"level": "sandboxed", "allow": {"read": ["/others/**"]}}, agent_id=agent)
+
+        form.get_by_role("button", name="set the rules").click()
+        form.get_by_role("alert").get_by_text("changed elsewhere meanwhile").wait_for()
+        assert client.get_permissions(agent)["permissions"]["allow"] == {"read": ["/others/**"]}
+        form.get_by_text("- allow read /others/**").wait_for()
+        form.get_by_role("button", name="set the rules").click()
+        page.get_by_role("row", name="allow read /mine/**").wait_for()
+        assert client.get_permissions(agent)["permissions"]["allow"] == {"read": ["/mine/**"]}
+
+
+def test_the_button_under_the_pointer_stays_readable(open_page: Open) -> None:
+    from axe_playwright_python.base import AXE_FILE_PATH  # type: ignore[import-untyped]
+
+    page = open_page("agents?agent=steady&tab=exec")
+    page.get_by_role("button", name="run", exact=True).hover()
+    page.evaluate(AXE_FILE_PATH.read_text())
+    found = page.evaluate("async () => (await axe.run()).violations.map((one) => [one.id, one.nodes[0].html])")
+    assert found == []
+
+
+def test_messages_after_one_that_could_not_be_shown_are_received(open_page: Open) -> None:
+    reported = open_page().evaluate("""async () => {
+      const { call, stream } = await load("core/feed.js");
+      const reported = new Promise((resolve) => addEventListener("error", (event) => {
+        event.preventDefault();
+        resolve(event.message);
+      }));
+      stream("LOGS", { tail: 1, follow: true }, () => { throw new Error("not shown"); }, () => {});
+      const message = await reported;
+      await call("NOOP");
+      return message;
+    }""")
+    assert "not shown" in reported
 
 
 def test_the_host_is_examined_and_the_audit_log_verified_in_child_processes(open_page: Open, kernel: Kernel) -> None:
@@ -187,6 +238,12 @@ def test_a_trace_splits_waiting_from_the_model(open_page: Open) -> None:
     page.get_by_role("heading", name="answer").wait_for()
 
 
+def test_a_question_to_a_person_is_no_failure_in_a_trace(open_page: Open) -> None:
+    page = open_page("trace?of=coder")
+
+    page.locator(".waterfall .row", has_text="APPROVAL_REQUESTED").locator("i.life").wait_for(state="attached")
+
+
 def test_restarts_are_counted_below_the_charts(open_page: Open) -> None:
     open_page("agents?agent=unstable").get_by_text(re.compile("[0-9]+ restarts? in this time")).wait_for(timeout=60_000)
 
@@ -194,12 +251,23 @@ def test_restarts_are_counted_below_the_charts(open_page: Open) -> None:
 def test_a_viewer_is_told_why_it_may_not(chromium: Any, kernel: Kernel) -> None:
     viewer = log_in(chromium, kernel, "readonly")
     with pages(viewer, kernel) as show:
-        page = show("system")
-        button = page.get_by_role("button", name="examine this host")
+        page = show("agents?agent=steady")
+        button = page.get_by_role("button", name="stop")
         button.wait_for()
         assert button.is_disabled()
         assert "read-only" in str(button.get_attribute("title"))
-        assert page.evaluate("import('/static/core/feed.js').then((feed) => Object.keys(feed.commands.peek()))") == []
+        assert page.evaluate("load('core/feed.js').then((feed) => Object.keys(feed.commands.peek()))") == []
+
+
+def test_a_viewer_isnt_told_what_is_unknown(chromium: Any, kernel: Kernel) -> None:
+    with pages(log_in(chromium, kernel, "readonly"), kernel) as show:
+        page = show("overview")
+        page.locator("#main .state", has_text="running").locator(".figure", has_text=re.compile("[1-9]")).wait_for()
+        for name in ("approvals", "model", "system"):
+            page.goto(page.url.partition("#")[0] + f"#/{name}")
+            page.locator("#main .empty", has_text="read-only").wait_for()
+        for untrue in ("Nothing waits", "no model", "no configuration", "audit sound", "without a file"):
+            assert untrue not in page.locator("body").inner_text()
 
 
 def test_a_session_is_revoked_from_another_browser(chromium: Any, kernel: Kernel, open_page: Open) -> None:

@@ -90,6 +90,19 @@ def test_no_page_scrolls_sideways(open_page: Open, name: str) -> None:
         assert page.evaluate(WIDTH_IN_NEXT_FRAME) <= width
 
 
+def test_a_narrow_page_takes_clicks(open_page: Open) -> None:
+    page = open_page("overview", 390)
+
+    page.get_by_role("link", name="Agents").click()
+    page.get_by_role("row", name="steady").click()
+    page.locator(".panel h2", has_text="steady").wait_for()
+    page.get_by_role("button", name="close").click()
+    page.locator(".panel").wait_for(state="detached")
+    page.get_by_role("link", name="More").click()
+    page.get_by_role("link", name="System").click()
+    page.get_by_role("button", name="show what a reload changes").wait_for()
+
+
 def test_what_needs_attention_is_named_with_its_reason(open_page: Open) -> None:
     page = open_page("overview")
 
@@ -293,10 +306,23 @@ def test_only_rows_in_view_are_in_the_document(open_page: Open, kernel: Kernel) 
 
 def test_a_page_says_that_the_kernel_is_lost_and_comes_back(open_page: Open, kernel: Kernel) -> None:
     page = open_page("agents?agent=steady")
+    asking = open_page("agents?agent=steady")
+    asking.get_by_role("button", name="stop", exact=True).click()
+    question = asking.get_by_role("alertdialog")
+    spawning = open_page("agents")
+    spawning.get_by_role("button", name="spawn").click()
+    form = spawning.get_by_role("dialog")
+    form.get_by_label("name", exact=False).first.fill("patient")
+    form.get_by_label("command").fill("sleep 1000")
 
     kernel.kill()
     page.get_by_text("Kernel not reachable since").wait_for()
     page.get_by_role("button", name="restart", exact=True, disabled=True).first.wait_for()
+    question.get_by_role("button", name="stop", disabled=True).wait_for()
+    form.get_by_role("button", name="spawn", disabled=True).wait_for()
     kernel.start_again()
     page.get_by_text("Kernel restarted").wait_for()
     page.locator(".panel .state", has_text="running").wait_for()
+    question.get_by_role("button", name="stop", disabled=False).wait_for()
+    form.get_by_role("button", name="spawn").click()
+    spawning.locator(".panel h2", has_text="patient").wait_for()

@@ -5,6 +5,7 @@ import os
 import re
 import socket
 import time
+from collections import Counter
 from urllib.parse import urlsplit
 
 from agentos_sdk import AgentOSClient
@@ -139,6 +140,25 @@ def test_a_read_only_session_changes_nothing(kernel: Kernel, browser: Browser) -
         session = other.ask({"type": "sessions", "id": 900})["own"]
         assert tab.ask({"type": "sessions", "id": 900, "revoke": session})["code"] == "permission_denied"
         assert other.call("KILL", name="looked-at", grace=0)["killed"] is True
+
+
+def test_a_read_only_page_asks_for_what_it_may_not_see_only_once(kernel: Kernel) -> None:
+    """A refusal is an event, too: to ask again after each one would never end."""
+    with kernel.client() as client:
+
+        def refused() -> Counter[str]:
+            entries = client.get_audit_log(limit=1000)["entries"]
+            return Counter(
+                one["call"] for one in entries if one["name"] == "web:readonly" and one["decision"] == "deny"
+            )
+
+        before = refused()
+        with browser_of(kernel, "readonly").open_page() as tab:
+            for number in range(3):
+                kernel.spawn(f"seen-{number}")
+                tab.wait(lambda _, number=number: tab.state_of(f"seen-{number}") == "running")  # type: ignore[misc]
+                client.kill(f"seen-{number}", grace=0)
+            assert refused() - before == {"APPROVALS": 1, "STATUS": 1}
 
 
 def test_a_page_cant_leave_its_identity(browser: Browser) -> None:

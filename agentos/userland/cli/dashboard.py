@@ -10,7 +10,7 @@ from .run import find_state_dir
 
 
 @click.command()
-@click.option("--read-only", is_flag=True, help="The page may look at everything and change nothing.")
+@click.option("--read-only", is_flag=True, help="The page shows agents, the tree and events, and changes nothing.")
 @click.option("--open", "opened", is_flag=True, help="Open the link in a browser.")
 @click.option("--state-dir", type=click.Path(path_type=Path), metavar="DIR", help="As with `agentos run`.")
 @json_option

@@ -55,6 +55,7 @@ class Feed:
     _read_at: float = -math.inf
     _news: trio.Event = field(factory=trio.Event)
     _events: deque[Any] = field(factory=lambda: deque(maxlen=SHOWN_EVENTS))  # not shown yet
+    _refusals: dict[Op, State] = field(factory=dict)
 
     async def run(self, kernel: Kernel) -> None:
         """Read and publish until cancelled."""
@@ -92,12 +93,12 @@ class Feed:
         """Read the state; returns what has changed."""
         self._outdated, self._read_at = False, trio.current_time()
         rows = await _call(kernel, Op.LIST, {"all": True})
-        status = await _call(kernel, Op.STATUS, {})
+        status = await self._ask(kernel, Op.STATUS)
         if "up_ms" in status:
             status["since_ms"] = _since(status.pop("up_ms"), self.state.get("kernel", {}).get("since_ms"))
         new = {
             "kernel": status,
-            "approvals": (await _call(kernel, Op.APPROVALS, {})).get("pending", []),
+            "approvals": (await self._ask(kernel, Op.APPROVALS)).get("pending", []),
         }
         delta: State = {key: value for key, value in new.items() if self.state.get(key) != value}
         agents = self._compare(rows)
@@ -105,6 +106,15 @@ class Feed:
             delta["agents"] = agents
         self.state.update(new)
         return delta
+
+    async def _ask(self, kernel: Kernel, op: Op) -> State:
+        """The reply to a call without fields. One that no rule allows isn't made again: its refusal is news itself."""
+        if op in self._refusals:
+            return self._refusals[op]
+        reply: State = await _call(kernel, op, {})
+        if reply.get("code") == "permission_denied":
+            self._refusals[op] = reply
+        return reply
 
     def _publish(self, delta: State) -> None:
         """Send a change, with the new events, to all pages."""

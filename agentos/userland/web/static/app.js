@@ -4,7 +4,7 @@ import "./parts/chart.js";
 import "./parts/log.js";
 import "./parts/table.js";
 
-import { agents, approvals, connect, connected, kernel, level, lostAt, refusal, restarted } from "./core/feed.js";
+import { agents, approvals, connect, connected, kernel, level, lostAt, refusal, restarted, whyUntold } from "./core/feed.js";
 import { html, render } from "./core/html.js";
 import { adjust, go, link, route } from "./core/route.js";
 import { effect, signal } from "./core/signals.js";
@@ -18,7 +18,7 @@ import { panel } from "./pages/panel.js";
 import { systemPage } from "./pages/system.js";
 import { tracePage } from "./pages/trace.js";
 import { treePage } from "./pages/tree.js";
-import { asked, possible, toastList } from "./parts/actions.js";
+import { UNTOLD, asked, possible, toastList } from "./parts/actions.js";
 import { asTable, zoom } from "./parts/charts.js";
 import { clock, elapsed, plural, visible } from "./parts/format.js";
 import { openKeys, openPalette, singleKeys } from "./parts/palette.js";
@@ -38,8 +38,8 @@ const PAGES = {
   system: { word: "System", key: "s", icon: "M8 5a3 3 0 1 0 0 6a3 3 0 1 0 0-6M8 1v3M8 12v3M1 8h3M12 8h3", show: systemPage, minor: true },
 };
 
-/** What one would type instead of pressing the button that has the focus. */
-const focusedLine = signal("");
+/** Is touched when another element has the focus. */
+const focusMoved = signal(null);
 const root = /** @type {HTMLElement} */ (document.getElementById("frame"));
 const places = /** @type {Record<string, HTMLElement>} */ (Object.fromEntries(["top", "banner", "nav", "main", "panel", "status", "toasts"].map((id) => [id, document.getElementById(id)])));
 
@@ -69,6 +69,7 @@ effect(() => {
 });
 
 function projectName() {
+  if (whyUntold()) return "";
   const file = kernel.get()?.config;
   return file ? file.split("/").at(file.endsWith("/agentos.toml") ? -2 : -1) : "no configuration";
 }
@@ -121,17 +122,23 @@ function sidePanel() {
 function statusLine() {
   const now = kernel.get();
   if (!now) return html``;
+  if (whyUntold()) return html`<span class="cut">${UNTOLD}</span>`;
   const model = now.model;
+  const typed = lineOfFocus();
   const others = (now.attention ?? []).filter((/** @type {any} */ one) => !one.name).length;
-  return html`${focusedLine.get() ? html`<span class="cut focused-line">${visible(focusedLine.get())}</span>` : null}<span>kernel up ${elapsed(now.since_ms)}</span><span class="cut">${visible(now.isolation)}</span>
+  return html`${typed ? html`<span class="cut focused-line">${visible(typed)}</span>` : null}<span>kernel up ${elapsed(now.since_ms)}</span><span class="cut">${visible(now.isolation)}</span>
     <span class=${now.audit?.problem ? "bad" : ""}>audit ${now.audit?.problem ? "damaged" : "sound"}</span>
     <span class=${model && model.state !== "ok" ? "warn" : ""}>${model ? `model ${visible(model.model)} ${model.state}` : "no model"}</span>${others ? html`<a class="warn" href=${link("overview")}>${plural(others, "remark")}</a>` : null}`;
 }
 
-addEventListener("focusin", (event) => {
-  const title = /** @type {HTMLElement} */ (event.target).closest("button")?.title ?? "";
-  focusedLine.set(title.startsWith("agentos ") ? title : "");
-});
+/** What one would type instead of pressing the button that has the focus; "" without one, also when it is gone. */
+function lineOfFocus() {
+  focusMoved.get();
+  const title = document.activeElement?.closest("button")?.title ?? "";
+  return title.startsWith("agentos ") ? title : "";
+}
+
+addEventListener("focusin", focusMoved.touch);
 
 function switchTheme() {
   const dark = document.documentElement.dataset.theme ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;

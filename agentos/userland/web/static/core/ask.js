@@ -9,7 +9,7 @@ import { signal } from "./signals.js";
 const answers = new Map();
 const MAX_KEPT = 40;
 
-/** The last reply to this call, null while there is none yet. It is asked again when older than `seconds`.
+/** The last reply to this call, null while there is none yet. It is asked again when older than `seconds`, unless no rule allows it.
  * @param {string} name @param {Record<string, any>} args @param {number} [seconds] */
 export function ask(name, args, seconds = Infinity) {
   const key = `${name} ${JSON.stringify(args)}`;
@@ -20,7 +20,8 @@ export function ask(name, args, seconds = Infinity) {
     if (answers.size > MAX_KEPT) answers.delete(/** @type {string} */ (answers.keys().next().value));
   }
   answer.changed.get();
-  if (connected.get() && !answer.loading && (!answer.at || performance.now() - answer.at > seconds * 1000)) load(name, args, answer);
+  const old = performance.now() - answer.at > seconds * 1000 && answer.reply?.code !== "permission_denied";
+  if (connected.get() && !answer.loading && (!answer.at || old)) load(name, args, answer);
   return answer.reply;
 }
 

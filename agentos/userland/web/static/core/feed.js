@@ -36,6 +36,11 @@ let socket = null;
 /** @type {Map<number, Waiting>} */
 const waiting = new Map();
 
+/** Why this session isn't told the kernel's state; "" if it is. @returns {string} */
+export function whyUntold() {
+  return kernel.get()?.success === false ? kernel.get()?.error : "";
+}
+
 /** The kernel's time in milliseconds since the epoch. */
 export function now() {
   return Date.now() + clockOffset;
@@ -52,9 +57,9 @@ export function connect() {
 /** The message that is being received: to decompress one takes time, and the next one waits for it. */
 let last = Promise.resolve();
 
-/** @param {() => void|Promise<void>} work */
+/** A failure is reported, and the messages after it are received. @param {() => void|Promise<void>} work */
 function inOrder(work) {
-  last = last.then(work);
+  last = last.then(work).catch(reportError);
 }
 
 /** A large message is binary: its text, compressed. @param {string|ArrayBuffer} data */

@@ -1,10 +1,10 @@
 // Approvals: one at a time, large; the others are the queue beside it. Keys work only a moment after an item has appeared.
 
-import { approvals, call, connected, now } from "../core/feed.js";
+import { approvals, call, connected, now, whyUntold } from "../core/feed.js";
 import { html, keyed } from "../core/html.js";
 import { adjust, route } from "../core/route.js";
 import { signal } from "../core/signals.js";
-import { toast, whyDisabled } from "../parts/actions.js";
+import { UNTOLD, toast, whyDisabled } from "../parts/actions.js";
 import { countdown, exactTime, visible } from "../parts/format.js";
 
 /** @typedef {Record<string, any>} Row */
@@ -16,6 +16,7 @@ const remembering = signal(0);
 
 export function approvalsPage() {
   const queue = approvals.get();
+  if (whyUntold()) return html`<p class="block empty">${UNTOLD}</p>`;
   if (!queue.length) return html`<p class="block empty">Nothing waits for a person. Where a rule says <code>ask</code>, the call appears here.</p>`;
   const current = currentOf(queue);
   if (shownSince.id !== current.id) {

@@ -1,9 +1,10 @@
-// Model: who waits in the line and why, what is in flight, the providers, the budgets.
+// Model: the questions that wait in the line or are in flight, the providers, the budgets.
 
 import { ask } from "../core/ask.js";
-import { kernel } from "../core/feed.js";
+import { kernel, whyUntold } from "../core/feed.js";
 import { html } from "../core/html.js";
 import { link } from "../core/route.js";
+import { UNTOLD } from "../parts/actions.js";
 import { OF_MODEL, charts } from "../parts/charts.js";
 import { clock, countdown, duration, number, visible } from "../parts/format.js";
 import { shown } from "../parts/reply.js";
@@ -13,6 +14,7 @@ import { bar } from "../parts/state.js";
 
 export function modelPage() {
   clock.get();
+  if (whyUntold()) return html`<p class="block empty">${UNTOLD}</p>`;
   const model = kernel.get()?.model;
   return html`
     <section><h2 class="label">Model</h2><p>${model ? html`<span>${visible(model.model)} by ${visible(model.name)}: <span class=${model.state === "ok" ? "ok" : "warn"}>${model.state}</span> ${model.until ? countdown(model.until) : ""} <span class="muted">${visible(model.reason ?? "")}</span></span>` : "no model is configured"}</p></section>
@@ -38,7 +40,7 @@ function budgets(list) {
 /** Questions in the order of their places. @param {Row} llm */
 function questions(llm) {
   const rows = [...llm.in_flight, ...llm.waiting];
-  if (!rows.length) return html`<section><h2 class="label">Who waits</h2><p class="block empty">No question waits.</p></section>`;
-  return html`<section><h2 class="label">Who waits</h2><table class="list-table block"><thead><tr><th>agent</th><th class="number">place</th><th class="spare">class</th><th class="number">since</th><th class="number spare">tokens, guessed</th></tr></thead>
+  if (!rows.length) return html`<section><h2 class="label">Questions</h2><p class="block empty">No question waits.</p></section>`;
+  return html`<section><h2 class="label">Questions</h2><table class="list-table block"><thead><tr><th>agent</th><th class="number">place</th><th class="spare">class</th><th class="number">since</th><th class="number spare">tokens, guessed</th></tr></thead>
     <tbody>${rows.slice(0, 100).map((one) => html`<tr><td><a class="text" href=${link("model", { agent: one.agent })}>${visible(one.agent)}</a></td><td class="number">${one.position ?? one.state ?? "in flight"}</td><td class="spare">${one.class ?? ""}</td><td class="number">${duration(one.since_ms)}</td><td class="number spare">${number(one.tokens_guess ?? one.tokens)}</td></tr>`)}</tbody></table></section>`;
 }

@@ -1,6 +1,6 @@
 // Overview: what needs a person first, then the counts, the last events.
 
-import { agents, approvals, events, kernel, lastEvent } from "../core/feed.js";
+import { agents, approvals, events, kernel, lastEvent, whyUntold } from "../core/feed.js";
 import { html, keyed } from "../core/html.js";
 import { adjust, link } from "../core/route.js";
 import { actionButton, confirmation, possible } from "../parts/actions.js";
@@ -81,7 +81,7 @@ export function quote(row) {
 
 export function overview() {
   const items = attention();
-  const counts = kernel.get()?.agents ?? {};
+  const count = (/** @type {string} */ state) => [...agents.get().values()].filter((row) => row.state === state).length;
   const shown = items.slice(0, 30);
   const shownEvents = events.get().filter((event) => event.type !== "CUSTOM" && !ROUTINE.includes(event.type)).slice(-12).reverse();
   return html`
@@ -92,9 +92,9 @@ export function overview() {
     </section>
     <section aria-label="agents by state">
       <h2 class="label">Agents</h2>
-      <p class="count-row">${ORDER.filter((state) => counts[state] || state === "running").map((state) => html`<a href=${link("agents", { filter: `state:${state}` })} class="state"><span class=${`state ${stateColour(state)}`}>${glyph(state)}</span><span class="figure">${counts[state] ?? 0}</span><span class="muted">${stateWord(state)}</span></a>`)}</p>
+      <p class="count-row">${ORDER.filter((state) => count(state) || state === "running").map((state) => html`<a href=${link("agents", { filter: `state:${state}` })} class="state"><span class=${`state ${stateColour(state)}`}>${glyph(state)}</span><span class="figure">${count(state)}</span><span class="muted">${stateWord(state)}</span></a>`)}</p>
     </section>
-    ${charts(null)}
+    ${whyUntold() ? null : charts(null)}
     <section aria-label="last events">
       <h2 class="label">Last events</h2>
       <div class="block rows">${shownEvents.length ? shownEvents.map((event) => keyed(`${event.boot}.${event.seq}`, eventLine(event))) : html`<p class="empty">No event yet.</p>`}</div>

@@ -1,7 +1,8 @@
 // A change of an agent's permission set: a draft of lines that are added and removed, then one SET_PERMS with the whole set.
+// The set that is held is read once more before: what someone else has changed meanwhile isn't undone unseen.
 
 import { forget } from "../core/ask.js";
-import { call } from "../core/feed.js";
+import { agents, call } from "../core/feed.js";
 import { html } from "../core/html.js";
 import { signal } from "../core/signals.js";
 import { toast, whyDisabled } from "../parts/actions.js";
@@ -9,7 +10,7 @@ import { diff } from "../parts/diff.js";
 import { visible } from "../parts/format.js";
 
 /** @typedef {Record<string, any>} Row */
-/** @typedef {{name: string, id: number, before: Row, set: Row, problem: string, busy: boolean}} Draft */
+/** @typedef {{name: string, before: Row, set: Row, problem: string, busy: boolean}} Draft */
 
 export const DECISIONS = /** @type {[string, string][]} */ ([["allow", "ok"], ["ask", "info"], ["deny", "bad"]]);
 const RIGHTS = ["read", "write", "commands", "calls", "domains", "models", "send", "state_read", "state_write", "agents", "events"];
@@ -25,10 +26,15 @@ export function draftOf(name) {
 
 /** @param {Row} row of the agent @param {Row} set as GET_PERMS has it */
 export function changeButton(row, set) {
-  const { bounded_by: _, ...own } = set;
   const why = whyDisabled();
+  const own = ownOf(set);
   return html`<button disabled=${Boolean(why)} title=${why || `agentos permissions set ${row.name} SET`}
-    @click=${() => draft.set({ name: row.name, id: row.id, before: own, set: own, problem: "", busy: false })}>change…</button>`;
+    @click=${() => draft.set({ name: row.name, before: own, set: own, problem: "", busy: false })}>change…</button>`;
+}
+
+/** Without the sets of others that bound it. @param {Row} set @returns {Row} */
+function ownOf({ bounded_by: _, ...own }) {
+  return own;
 }
 
 /** One line for each rule. @param {Row} set */
@@ -103,13 +109,26 @@ function remove(rule) {
 async function apply() {
   const now = draft.peek();
   if (!now) return;
-  draft.set({ ...now, busy: true });
-  const reply = await call("SET_PERMS", { agent_id: now.id, permissions: now.set });
-  if (reply?.success === false) {
-    draft.set({ ...now, problem: reply.error ?? "", busy: false });
+  draft.set({ ...now, problem: "", busy: true });
+  const changes = await setRules(now);
+  forget("GET_PERMS");
+  if (changes) {
+    const later = draft.peek(); // may be cancelled
+    if (later) draft.set({ ...later, ...changes, busy: false });
     return;
   }
   draft.set(null);
-  forget("GET_PERMS");
   toast(`permissions: ${visible(now.name)}: set, from its next call on`);
+}
+
+/** What is to change in the draft as the rules weren't set, null if they were. @param {Draft} draft @returns {Promise<Partial<Draft>|null>} */
+async function setRules({ name, before, set }) {
+  const id = [...agents.peek().values()].find((one) => one.name === name)?.id; // not an older one of this name
+  if (id === undefined) return { problem: `${name} has ended` };
+  const held = await call("GET_PERMS", { agent_id: id });
+  if (held?.success === false) return { problem: held.error };
+  const own = ownOf(held.permissions);
+  if (JSON.stringify(own) !== JSON.stringify(before)) return { before: own, problem: "The rules were changed elsewhere meanwhile. The lines above say what this change would now do." };
+  const reply = await call("SET_PERMS", { agent_id: id, permissions: set });
+  return reply?.success === false ? { problem: reply.error } : null;
 }

@@ -2,9 +2,9 @@
 
 import { ask, forget } from "../core/ask.js";
 import { signal } from "../core/signals.js";
-import { call, connected, kernel, sessions } from "../core/feed.js";
+import { call, connected, kernel, sessions, whyUntold } from "../core/feed.js";
 import { html } from "../core/html.js";
-import { toast, whyDisabled } from "../parts/actions.js";
+import { UNTOLD, toast, whyDisabled } from "../parts/actions.js";
 import { elapsed, exactTime, number, plural, visible, visibleLines } from "../parts/format.js";
 import { hostCheck } from "../parts/hostcheck.js";
 import { facts, refused } from "../parts/reply.js";
@@ -21,23 +21,28 @@ export function systemPage() {
   if (!now) return null;
   if (known.get() === null && connected.get() && !loading) loadSessions();
   const why = whyDisabled();
+  return html`${whyUntold() ? html`<p class="block empty">${UNTOLD}</p>` : host(now, why)}
+    <section><h2 class="label">Browsers that are logged in</h2>${sessionTable(why)}
+      <p class="muted prose after">A session ends 12 hours after its last use. Another browser: <code>agentos dashboard</code>, or <code>agentos dashboard --read-only</code>.</p>
+      <div class="toolbar after"><button @click=${logOut}>log out</button></div></section>`;
+}
+
+/** The kernel, its host and its configuration. @param {Row} now @param {string} why */
+function host(now, why) {
   return html`
     <section><h2 class="label">Kernel</h2>${facts([
       ["version", now.kernel_version], ["up", elapsed(now.since_ms)], ["isolation", visible(now.isolation)],
       ["audit", html`<span class=${now.audit?.problem ? "bad" : ""}>${now.audit?.problem ? visible(now.audit.problem) : "sound"}</span>`],
       ["audit entries", `${number(now.audit?.entries)}, ${number(now.audit?.lost)} lost`],
     ])}</section>
-    <section><h2 class="label">Doctor</h2>${hostCheck("doctor", "examine this host", "agentos doctor", host)}</section>
+    <section><h2 class="label">Doctor</h2>${hostCheck("doctor", "examine this host", "agentos doctor", examined)}</section>
     <section><h2 class="label">Audit log</h2>${hostCheck("verify", "verify all of it", "agentos audit verify", verified)}</section>
     <section><h2 class="label">Configuration</h2>
       <p class="cut">${now.config ? visible(now.config) : html`<span class="muted">none: this kernel was started without a file</span>`}</p>
       <div class="toolbar after"><button disabled=${Boolean(why) || !now.config} title=${why || "agentos reload --dry-run"} @click=${() => reload(true)}>show what a reload changes</button></div>
       ${preview.get() ? changes(/** @type {Row} */ (preview.get()), why) : null}
       ${now.config && !why ? html`<details @toggle=${(/** @type {any} */ event) => { if (event.target.open) forget("READ"); fileShown.set(event.target.open); }}><summary>the file as it is now</summary>${fileShown.get() ? fileText(now.config) : null}</details>` : null}
-    </section>
-    <section><h2 class="label">Browsers that are logged in</h2>${sessionTable(why)}
-      <p class="muted prose after">A session ends 12 hours after its last use. Another browser: <code>agentos dashboard</code>, or <code>agentos dashboard --read-only</code>.</p>
-      <div class="toolbar after"><button @click=${logOut}>log out</button></div></section>`;
+    </section>`;
 }
 
 async function loadSessions(/** @type {string} */ revoke = "") {
@@ -89,7 +94,7 @@ function fileText(path) {
 }
 
 /** What the doctor found. @param {Row} found */
-function host(found) {
+function examined(found) {
   const layers = Object.entries(found.layers ?? {});
   const works = layers.filter(([, one]) => one.works);
   const bad = layers.filter(([, one]) => !one.works);

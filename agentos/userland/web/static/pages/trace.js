@@ -66,7 +66,7 @@ function waterfall(entries, name) {
  * @param {Row} entry @returns {{kind: string, seconds: number}[]} */
 function partsOf(entry) {
   const took = entry.duration ?? 0;
-  if (isLife(entry)) return [{ kind: entry.outcome === "failed" ? "failed" : "life", seconds: 0 }];
+  if (isMoment(entry)) return [{ kind: entry.outcome === "failed" ? "failed" : "life", seconds: 0 }];
   if (entry.decision === "deny") return [{ kind: "denied", seconds: took }];
   if (entry.call !== "THINK") return [{ kind: entry.outcome === "ok" ? "tools" : "failed", seconds: took }];
   const waited = Math.min(took, Number(/ queued ([0-9.]+) s/.exec(entry.about)?.[1] ?? 0));
@@ -85,9 +85,9 @@ function summary(life, span) {
     html`<span><i class=${`swatch ${kind}`}></i><span class="figure">${duration((sums.get(kind) ?? 0) * 1000)}</span><span class="muted">${word}</span></span>`)}</p>`;
 }
 
-/** @param {Row} entry */
-function isLife(entry) {
-  return entry.category === "agents" && entry.call.startsWith("AGENT_");
+/** Of the agent's life, or that a person was asked: no call that took time. @param {Row} entry */
+function isMoment(entry) {
+  return entry.call === "APPROVAL_REQUESTED" || (entry.category === "agents" && entry.call.startsWith("AGENT_"));
 }
 
 /** @param {Row} entry */

@@ -56,6 +56,9 @@ export function whyDisabled() {
   return level.get() === "readonly" ? "this session is read-only: `agentos dashboard` prints a link without --read-only" : "";
 }
 
+/** What stands in place of the kernel's state where `whyUntold()` says why it isn't known. */
+export const UNTOLD = "A read-only session sees agents, the tree and events.";
+
 /** Which actions make sense for an agent. @param {Record<string, any>} row */
 export function possible(row) {
   if (row.state === "paused") return ["resume", "kill", "stop"];
@@ -77,12 +80,13 @@ export function confirmation(place) {
   if (!open || open.place !== place) return null;
   const { action, names } = open;
   const chosen = ACTIONS[action];
+  const why = whyDisabled();
   const shown = names.slice(0, 12).map((name) => html`<li class="cut">${visible(name)}</li>`);
   return html`<div class="confirm" role="alertdialog" aria-label=${`confirm ${chosen.word}`}>
     <p>${names.length === 1 ? html`<span>${visible(names[0])} ${chosen.effect}.</span>` : html`<span>${plural(names.length, "agent")}: each ${chosen.effect}.</span>`}</p>
     ${names.length > 1 ? html`<ul>${shown}${names.length > 12 ? html`<li class="muted">and ${names.length - 12} more</li>` : null}</ul>` : null}
     <div class="acts">
-      <button class=${chosen.danger ? "danger" : "primary"} data-autofocus @click=${() => act(action, names)}>${chosen.word}${names.length > 1 ? ` ${names.length}` : ""}</button>
+      <button class=${chosen.danger ? "danger" : "primary"} disabled=${Boolean(why)} title=${why || null} data-autofocus @click=${() => act(action, names)}>${chosen.word}${names.length > 1 ? ` ${names.length}` : ""}</button>
       <button @click=${() => asked.set(null)}>cancel</button>
     </div>
   </div>`;

@@ -3,7 +3,7 @@
 import { call } from "../core/feed.js";
 import { html, render } from "../core/html.js";
 import { adjust } from "../core/route.js";
-import { signal } from "../core/signals.js";
+import { effect, signal } from "../core/signals.js";
 import { toast, whyDisabled } from "./actions.js";
 import { openDialog } from "./dialog.js";
 import { visible } from "./format.js";
@@ -33,8 +33,9 @@ const SPAWN_FIELDS = ["name", "command", "script", "isolation", "network", "limi
 
 export function openSpawn() {
   const dialog = openDialog("spawn an agent");
-  /** @param {Problem|null} problem @param {boolean} busy */
-  const draw = (problem, busy) => {
+  const state = signal(/** @type {{problem: Problem|null, busy: boolean}} */ ({ problem: null, busy: false }));
+  const end = effect(() => {
+    const { problem, busy } = state.get();
     const why = whyDisabled();
     render(html`<form class="form" @submit=${submit}>
       <h2>Spawn an agent</h2>
@@ -46,7 +47,8 @@ export function openSpawn() {
       ${problem && !problem.field ? html`<p class="problem" role="alert">${problem.text}</p>` : null}
       <div class="acts"><button class="primary" disabled=${Boolean(why) || busy} title=${why || "agentos spawn NAME COMMAND…"}>spawn</button><button type="button" @click=${() => dialog.close()}>cancel</button></div>
     </form>`, dialog);
-  };
+  });
+  dialog.addEventListener("close", end);
   /** @param {Event} event */
   async function submit(event) {
     event.preventDefault();
@@ -55,14 +57,13 @@ export function openSpawn() {
     const command = splitCommand(text("command"));
     const program = command[0]?.endsWith(".py") ? { script: command[0], args: command.slice(1) } : { command };
     const args = { name: text("name"), ...program, isolation: text("isolation"), network: text("network"), ...(text("memory") ? { limits: { memory: text("memory") } } : {}) };
-    draw(null, true);
+    state.set({ problem: null, busy: true });
     const reply = await call("SPAWN", args);
-    if (reply?.success === false) return draw(problemOf(reply, SPAWN_FIELDS), false);
+    if (reply?.success === false) return state.set({ problem: problemOf(reply, SPAWN_FIELDS), busy: false });
     dialog.close();
     toast(`spawn: ${args.name}: ${reply.status}`);
     adjust({ agent: args.name });
   }
-  draw(null, false);
   dialog.querySelector("input")?.focus();
 }
 

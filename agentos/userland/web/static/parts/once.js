@@ -1,6 +1,6 @@
 // What is asked for once for each key, when it is first shown; one call after the other, as a page makes 16 at a time at most.
 
-import { connected } from "../core/feed.js";
+import { connected, level } from "../core/feed.js";
 import { signal } from "../core/signals.js";
 
 const MOST = 1000; // values that are kept
@@ -14,7 +14,7 @@ export function askOnce(load) {
   let turn = Promise.resolve();
   return (key, of) => {
     changed.get();
-    if (values.has(key) || !connected.get()) return values.get(key);
+    if (values.has(key) || !connected.get() || level.get() === "readonly") return values.get(key); // readonly may ask none of it
     if (values.size >= MOST) values.clear();
     values.set(key, undefined);
     turn = turn.then(async () => {

@@ -87,7 +87,7 @@ def test_a_question_shows_its_wait_in_the_line_tokens_and_cost() -> None:
     _, line = shown(trace, 110)
     assert re.search(r"THINK +(░+)(█+)  waited 1.0s, 9 tokens in, 20 out, cost 0.25 EUR", line)
     assert (line.count("░"), line.count("█")) == (round(BAR_WIDTH / 4), BAR_WIDTH - round(BAR_WIDTH / 4))
-    assert list(total_lines(trace.in_order(), 80)) == [
+    assert list(total_lines(trace.in_order(), 100)) == [
         "1 call",
         "1 question: 1.0s in the queue, 3.0s at the model, 9 tokens in, 20 out, cost 0.25 EUR",
     ]

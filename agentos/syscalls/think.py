@@ -67,7 +67,7 @@ def syscalls(
                 think = partial(stream_answer, call, think)
             with trio.move_on_after(math.inf if request.timeout is None else request.timeout):
                 thought = await think()
-                call.remark = f"{describe_use(thought)}, {call.remark}"
+                call.remark = f"{describe_use(thought, line.currency)}, {call.remark}"
                 call.remark += ", from the cache" if thought.cached else f", queued {thought.queued:.3f} s"
                 if thought.bound is not None:
                     call.remark += f"; {thought.bound}"
@@ -141,10 +141,11 @@ def describe_question(question: Question) -> str:
     return describe_message("THINK with", question.model, "\n".join([*system, *turns, *tools]))
 
 
-def describe_use(thought: ThinkResult) -> str:
-    """Tokens and cost for the audit log: ``in 12, out 340, cost 0.00021``; the cost is null without a price."""
-    used, cost = thought.answer.usage, thought.cost
-    return f"in {used.input}, out {used.generated}, cost {'null' if cost is None else format(cost, '.10g')}"
+def describe_use(thought: ThinkResult, currency: str) -> str:
+    """Tokens and cost for the audit log: ``in 12, out 340, cost 0.00021 USD``; the cost is null without a price."""
+    used = thought.answer.usage
+    cost = "null" if thought.cost is None else f"{thought.cost:.10g} {currency}"
+    return f"in {used.input}, out {used.generated}, cost {cost}"
 
 
 def build_reply(thought: ThinkResult) -> calls.Thought:

@@ -11,7 +11,7 @@ from agentos.services.audit.log import open_audit
 from tests.cli.test_audit import audit, entries, printed
 from tests.services.audit.audited import DENIED, READ, WRITE, entry
 
-USE = "gpt (in 9, out 20, cost 0.25, question sha256:9a)"
+USE = "gpt (in 9, out 20, cost 0.25 USD, question sha256:9a)"
 
 
 @pytest.fixture(scope="module")

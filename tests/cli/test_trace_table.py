@@ -81,15 +81,15 @@ def test_an_outcome_takes_the_place_of_its_intent_and_one_without_is_said() -> N
 
 
 def test_a_question_shows_its_wait_in_the_line_tokens_and_cost() -> None:
-    about = f"gpt (in 9, out 20, cost 0.25, question sha256:{DIGEST}, queued 1.000 s)"
+    about = f"gpt (in 9, out 20, cost 0.25 EUR, question sha256:{DIGEST}, queued 1.000 s)"
     trace = traced(entry(1, 1004, "THINK", about, duration=4.0))
 
-    _, line = shown(trace, 100)
-    assert re.search(r"THINK +(░+)(█+)  waited 1.0s, 9 tokens in, 20 out, cost 0.25", line)
+    _, line = shown(trace, 110)
+    assert re.search(r"THINK +(░+)(█+)  waited 1.0s, 9 tokens in, 20 out, cost 0.25 EUR", line)
     assert (line.count("░"), line.count("█")) == (round(BAR_WIDTH / 4), BAR_WIDTH - round(BAR_WIDTH / 4))
-    assert list(total_lines(trace.in_order(), 80)) == [
+    assert list(total_lines(trace.in_order(), 100)) == [
         "1 call",
-        "1 question: 1.0s in the queue, 3.0s at the model, 9 tokens in, 20 out, cost 0.25",
+        "1 question: 1.0s in the queue, 3.0s at the model, 9 tokens in, 20 out, cost 0.25 EUR",
     ]
 
 

@@ -355,8 +355,8 @@ def test_the_audit_log_has_tokens_cost_and_a_digest_of_the_question_and_never_it
     canonical = '[["system","be brief"],["user","whatever it is: Grüße"]]'
     digest = hashlib.sha256(canonical.encode()).hexdigest()
     generated = used["output"] + used["thinking"]
-    cost = "null" if price is None else f"{used['input'] * price[0] + generated * price[1]:g}"
-    assert reply["cost"] == (None if price is None else pytest.approx(float(cost)))
+    cost = "null" if price is None else f"{used['input'] * price[0] + generated * price[1]:g} USD"
+    assert reply["cost"] == (None if price is None else pytest.approx(float(cost.removesuffix(" USD"))))
     tokens = f"in {used['input']}, out {generated}, cost {cost}"
     assert (entry["call"], entry["outcome"]) == ("THINK", "ok")
     assert re.fullmatch(rf"offline \({tokens}, question sha256:{digest}, queued [0-9]+\.[0-9]{{3}} s\)", entry["about"])

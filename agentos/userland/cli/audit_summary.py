@@ -13,7 +13,9 @@ from .times import format_time
 
 INDENT = 15  # columns of the labels
 TOP = 5  # objects of each kind that are shown
-_USE = re.compile(r"(?P<model>[^ ]*) \(in (?P<input>[0-9]+), out (?P<output>[0-9]+), cost (?P<cost>null|[0-9.e+-]+), ")
+_USE = re.compile(
+    r"(?P<model>[^ ]*) \(in (?P<input>[0-9]+), out (?P<output>[0-9]+), cost (?P<cost>null|[0-9.e+-]+)(?: [A-Z]{3})?, "
+)
 _HOST = re.compile(r"(?:https?://|^CONNECT )([^/\s]+)")
 _OBJECTS = {"READ": "read", "WRITE": "written", "EXEC": "commands"}
 LABELS = {

@@ -13,7 +13,8 @@ from .audit_table import Entry
 
 LIFE_CALLS = ("AGENT_READY", "AGENT_EXITED")  # the entries that tell when a life began
 _THINK = re.compile(
-    r"(?P<model>\S*) \((?:in (?P<input>[0-9]+), out (?P<output>[0-9]+), cost (?P<cost>null|[0-9.e+-]+), )?"
+    r"(?P<model>\S*) \((?:in (?P<input>[0-9]+), out (?P<output>[0-9]+), "
+    r"cost (?P<cost>null|[0-9.e+-]+)(?: (?P<currency>[A-Z]{3}))?, )?"
     r"question sha256:(?P<digest>[0-9a-f]{64})(?:, queued (?P<queued>[0-9.]+) s)?"
 )
 
@@ -53,7 +54,8 @@ def find_lives(entries: Iterable[Entry]) -> Sequence[Life]:
 class Think:
     """The model's part of a THINK; figures missing in the audit log are None.
 
-    ``queued`` is the seconds that the question waited in the line.
+    ``currency`` is a code such as USD; entries of earlier versions have none. ``queued`` is the seconds that the
+    question waited in the line.
     """
 
     model: str
@@ -62,6 +64,7 @@ class Think:
     tokens_out: int | None
     cost: float | None
     queued: float | None
+    currency: str | None = None
 
 
 @define
@@ -103,6 +106,7 @@ class TracedCall:
                 "tokens_in": think.tokens_in,
                 "tokens_out": think.tokens_out,
                 "cost": think.cost,
+                "currency": think.currency,
             }
         return fields if kept is None else {**fields, "contents": kept}
 
@@ -168,4 +172,5 @@ def read_think(entry: Entry) -> Think | None:
         int(found["output"]) if found["output"] else None,
         float(found["cost"]) if priced else None,
         float(found["queued"]) if found["queued"] else None,
+        found["currency"],
     )

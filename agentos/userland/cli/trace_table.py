@@ -9,7 +9,7 @@ from attrs import frozen
 
 from .audit_table import format_duration, truncate
 from .common import plural, printable
-from .trace_lives import TracedCall
+from .trace_lives import Think, TracedCall
 
 WAITING, WORKING, EVENT = "░", "█", "·"
 OFFSET_WIDTH, TOOK_WIDTH, CALL_WIDTH, BAR_WIDTH = 8, 7, 10, 18  # columns
@@ -96,10 +96,19 @@ def describe_think(call: TracedCall) -> str:
         parts.append(f"waited {format_duration(think.queued)}")
     if think.tokens_in is not None:
         parts.append(f"{think.tokens_in} tokens in, {think.tokens_out} out")
-    if think.cost is not None:
-        parts.append(f"cost {think.cost:.4g}")
+    parts += cost_texts([think])
     parts.append(think.model)
     return ", ".join(parts)
+
+
+def cost_texts(thinks: Sequence[Think]) -> Sequence[str]:
+    """What questions cost together: a text for each currency that their entries name."""
+    costs: dict[str, float] = {}
+    for think in thinks:
+        if think.cost is not None:
+            currency = f" {think.currency}" if think.currency else ""
+            costs[currency] = costs.get(currency, 0.0) + think.cost
+    return [f"cost {cost:.4g}{currency}" for currency, cost in costs.items()]
 
 
 def format_offset(seconds: float) -> str:
@@ -130,13 +139,12 @@ def total_lines(calls: Sequence[TracedCall], width: int) -> Iterator[str]:
     if asked:
         queued = sum(think.queued or 0.0 for think in asked)
         whole = sum(call.duration or 0.0 for call in calls if call.think is not None)
-        costs = [think.cost for think in asked if think.cost is not None]
         parts = [
             f"{plural(len(asked), 'question')}: {format_duration(queued)} in the queue",
             f"{format_duration(max(0.0, whole - queued))} at the model",
             f"{sum(think.tokens_in or 0 for think in asked)} tokens in",
             f"{sum(think.tokens_out or 0 for think in asked)} out",
-            f"cost {sum(costs):.4g} in the currency of [llm.prices]" if costs else "",
+            *cost_texts(asked),
         ]
         yield from textwrap.wrap(", ".join(filter(None, parts)), width)
 

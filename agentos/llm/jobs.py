@@ -88,7 +88,7 @@ def validate_question(question: Question) -> None:
     """Refuse a request that no provider could answer. Without a provider the model's name is empty."""
     if (question.model and not MODEL_NAME.fullmatch(question.model)) or ".." in question.model:
         raise BadRequest(f"model: expected a name of letters, digits and . _ - : / @ +, got {question.model[:80]!r}")
-    if question.parts > MAX_PARTS:
+    if len(question.messages) > MAX_PARTS or question.parts > MAX_PARTS:  # the first alone is counted already
         raise BadRequest(f"messages: expected at most {MAX_PARTS} messages, images, tools and calls in all")
 
 

@@ -20,7 +20,7 @@ from agentos.kernel.table import Syscall
 from agentos.kernel.text_buffer import TextBuffer
 from agentos.llm.classes import check_class
 from agentos.llm.contents import Asker
-from agentos.llm.jobs import ThinkResult
+from agentos.llm.jobs import ThinkResult, validate_question
 from agentos.llm.line import Line
 from agentos.llm.providers.provider import Question
 from agentos.llm.routes import Route
@@ -49,6 +49,7 @@ def syscalls(
     @asynccontextmanager
     async def prepare(caller: Caller, request: ThinkRequest) -> AsyncIterator[Prepared]:
         question = replace(request.question, model=plain_model_name(request.question.model))
+        validate_question(question)  # before anything looks at each of its parts
         route, rights = find_route(caller, line.resolve(question.model))
 
         async def act(call: Call) -> ThinkResult:

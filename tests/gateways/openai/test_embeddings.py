@@ -143,6 +143,16 @@ async def test_what_is_no_embedding_is_the_vendors_failure(body: bytes) -> None:
             await embed(here, "one", "two")
 
 
+async def test_too_many_texts_never_reach_the_line() -> None:
+    async with served() as here, here.client(max_retries=0) as client:
+        with pytest.raises(openai.BadRequestError, match="expected at most 2000 messages"):
+            await client.embeddings.create(model=MODEL, input=["a"] * 100_000)
+        with pytest.raises(openai.BadRequestError, match="expected a name of letters"):
+            await client.embeddings.create(model="*" * 100_000, input="a")
+
+    assert here.asked == []
+
+
 def test_many_tiny_embeddings_are_not_parsed_at_once() -> None:
     asked = Question("m", [Message("user", "one")], embed=True)
     for read, entry, many in (

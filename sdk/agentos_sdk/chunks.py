@@ -34,6 +34,7 @@ def stream_call(
         greeting = check_reply(receive(sock)[2])
         if on_hello is not None:
             on_hello(greeting)
+            on_hello = None  # it refers to the stream: one that is dropped would stay open until a garbage collection
         sock.sendall(frame(1, op, encode(given)))
         while (got := receive(sock))[1] == Op.CHUNK:
             yield got[1], parse(got[2])

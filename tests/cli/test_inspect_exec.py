@@ -177,6 +177,13 @@ def test_exec_gives_the_command_our_input_if_told_to(agentos: Agentos, kernel: K
     assert given(b"\xff", "-i", "a", "cat").stderr == b"agentos: stdin: expected text in UTF-8\n"
 
 
+def test_the_class_of_an_agent_is_given_and_shown(kernel: Kernel, agentos: Agentos) -> None:
+    begun = agentos("spawn", "later", "--class", "batch", "--weight", "2", "--", "sleep", "1000")
+
+    assert begun.returncode == 0, begun.stderr
+    assert "class batch, weight 2" in agentos("inspect", "later").stdout
+
+
 def test_exec_ends_with_124_at_its_timeout(agentos: Agentos) -> None:
     agentos("spawn", "a", *SLEEP)
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from agentos.userland.cli.metrics import charts, describe_calls, draw_chart, format_rate
+from agentos.userland.cli.metrics import charts, describe_calls, draw_chart, format_rate, system_facts
 from agentos.userland.cli.resources import format_share
 from tests.cli.conftest import Agentos
 from tests.support.kernel import Kernel
@@ -28,6 +28,22 @@ def test_without_a_name_it_shows_the_kernel_and_all_agents(kernel: Kernel, agent
     found = json.loads(agentos("metrics", "--json").stdout)
     assert {agent["name"] for agent in found["agents"]} >= {"sleeper"}
     assert found["system"]["kernel"]["memory_bytes"] > 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("classes", "text"),
+    [
+        ([], "0 waiting, "),
+        (["normal", "normal"], "2 waiting, "),
+        (["batch", "normal", "batch"], "3 waiting (1 normal, 2 batch), "),
+    ],
+)
+def test_the_classes_of_waiting_questions_are_counted(classes: list[str], text: str, kernel: Kernel) -> None:
+    with kernel.client() as client:
+        found = client.metrics()["metrics"]
+    found["llm"]["waiting"] = [{"class": each} for each in classes]
+
+    assert dict(system_facts(found))["model"].startswith(f"0 in flight, {text}")
 
 
 def test_with_a_name_or_an_id_it_shows_one_agent(kernel: Kernel, agentos: Agentos) -> None:

@@ -41,6 +41,12 @@ export function whyUntold() {
   return kernel.get()?.success === false ? kernel.get()?.error : "";
 }
 
+/** Entries of the audit log since the kernel was started: an agent's id is of one run. @param {Row[]} entries */
+export function ofThisRun(entries) {
+  const begun = (kernel.peek()?.since_ms ?? 0) / 1000;
+  return entries.filter((entry) => entry.at >= begun);
+}
+
 /** The kernel's time in milliseconds since the epoch. */
 export function now() {
   return Date.now() + clockOffset;

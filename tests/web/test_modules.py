@@ -226,8 +226,8 @@ def test_a_command_is_split_at_spaces_outside_quotes(page: Any, line: str, parts
 def test_colours_of_output_become_classes_and_other_sequences_nothing(page: Any) -> None:
     shown = page.evaluate(
         r"""async () => {
-          const { coloured } = await import("/static/parts/ansi.js");
-          const { html, render } = await import("/static/core/html.js");
+          const { coloured } = await load("parts/ansi.js");
+          const { html, render } = await load("core/html.js");
           const box = document.createElement("div");
           const text = "a\u001b[1;31mred\u001b[0m\u001b]0;title\u0007b\u001b[2J\u001b[38;5;31mc\u001b[?25ld\u001b";
           render(html`${coloured(text)}`, box);
@@ -243,7 +243,7 @@ def test_colours_of_output_become_classes_and_other_sequences_nothing(page: Any)
 def test_the_last_line_of_stderr_is_of_the_last_life(page: Any) -> None:
     found = page.evaluate(
         """async () => {
-          const { lastOfStderr } = await import("/static/parts/ends.js");
+          const { lastOfStderr } = await load("parts/ends.js");
           const end = { stream: "kernel", text: "ended: exit status 1" };
           const error = (text) => ({ stream: "stderr", text });
           const given = { stream: "kernel", text: "given up" };
@@ -262,8 +262,8 @@ def test_the_last_line_of_stderr_is_of_the_last_life(page: Any) -> None:
 def test_a_difference_has_what_one_side_has_more_of(page: Any) -> None:
     shown = page.evaluate(
         """async () => {
-          const { diff } = await import("/static/parts/diff.js");
-          const { html, render } = await import("/static/core/html.js");
+          const { diff } = await load("parts/diff.js");
+          const { html, render } = await load("core/html.js");
           const box = document.createElement("div");
           render(html`${diff(["a", "b", "b"], ["b", "<c>"])}`, box);
           return [box.textContent, diff(["a"], ["a"])];

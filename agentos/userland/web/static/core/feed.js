@@ -23,8 +23,6 @@ export const events = signal(/** @type {Row[]} */ ([]));
 export const level = signal("unrestricted");
 /** Commands that the operator's pages may run on the host, by name: doctor, verify. */
 export const commands = signal(/** @type {Record<string, string[]>} */ ({}));
-/** When the last message came, in milliseconds of this browser's clock. */
-export const heardAt = signal(0);
 /** Says that the kernel was started anew, for a while. */
 export const restarted = signal("");
 
@@ -35,6 +33,11 @@ let lastId = 0;
 let socket = null;
 /** @type {Map<number, Waiting>} */
 const waiting = new Map();
+
+/** The row of an agent. @param {string} name */
+export function findAgent(name) {
+  return [...agents.get().values()].find((row) => row.name === name);
+}
 
 /** Why this session isn't told the kernel's state; "" if it is. @returns {string} */
 export function whyUntold() {
@@ -88,7 +91,6 @@ function lose(code, reason) {
 
 /** @param {Row} message */
 function receive(message) {
-  heardAt.set(Date.now());
   if ("snapshot" in message) {
     clockOffset = message.at * 1000 - Date.now();
     showSnapshot(message.snapshot);

@@ -1,7 +1,7 @@
 // Trace: the calls of an agent's life as a waterfall; a question to the model opens prompt, answer, tokens and cost.
 
 import { ask } from "../core/ask.js";
-import { agents, ofThisRun } from "../core/feed.js";
+import { agents, findAgent, ofThisRun } from "../core/feed.js";
 import { html, keyed } from "../core/html.js";
 import { adjust, route } from "../core/route.js";
 import { signal } from "../core/signals.js";
@@ -29,7 +29,7 @@ export function tracePage() {
 
 /** @param {string} name */
 export function traceOf(name) {
-  const row = [...agents.get().values()].find((one) => one.name === name);
+  const row = findAgent(name);
   if (!row) return html`<p class="muted">There is no agent of this name now.</p>`;
   return shown(ask("GET_AUDIT_LOG", { agent_id: row.id, limit: SHOWN }, 5), (reply) => waterfall(ofThisRun(reply.entries), name));
 }

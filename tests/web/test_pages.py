@@ -326,3 +326,9 @@ def test_a_page_says_that_the_kernel_is_lost_and_comes_back(open_page: Open, ker
     question.get_by_role("button", name="stop", disabled=False).wait_for()
     form.get_by_role("button", name="spawn").click()
     spawning.locator(".panel h2", has_text="patient").wait_for()
+    again = open_page("trace?of=steady")  # its id is the one of the run before
+    again.locator(".waterfall .row", has_text="AGENT_READY").first.wait_for()
+    assert again.locator(".waterfall .row", has_text="AGENT_READY").count() == 1
+    calls = open_page("agents?agent=steady&tab=calls")
+    calls.locator(".panel .entry", has_text="AGENT_READY").first.wait_for()
+    assert calls.locator(".panel .entry", has_text="AGENT_READY").count() == 1

@@ -4,7 +4,7 @@ import "./parts/chart.js";
 import "./parts/log.js";
 import "./parts/table.js";
 
-import { agents, approvals, connect, connected, kernel, level, lostAt, refusal, restarted, whyUntold } from "./core/feed.js";
+import { approvals, connect, connected, findAgent, kernel, level, lostAt, refusal, restarted, whyUntold } from "./core/feed.js";
 import { html, render } from "./core/html.js";
 import { adjust, go, link, route } from "./core/route.js";
 import { effect, signal } from "./core/signals.js";
@@ -223,8 +223,7 @@ function press(key) {
 
 /** Ask whether to act on the selected agent. @param {string} action */
 function question(action) {
-  const name = route.peek().params.agent;
-  const row = [...agents.peek().values()].find((one) => one.name === name);
+  const row = findAgent(route.peek().params.agent ?? "");
   if (!row) return;
   const chosen = action === "pause" && row.state === "paused" ? "resume" : action;
   if (possible(row).includes(chosen)) asked.set({ action: chosen, names: [row.name], place: `panel ${row.name}` });

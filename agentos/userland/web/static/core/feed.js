@@ -23,8 +23,6 @@ export const events = signal(/** @type {Row[]} */ ([]));
 export const level = signal("unrestricted");
 /** Commands that the operator's pages may run on the host, by name: doctor, verify. */
 export const commands = signal(/** @type {Record<string, string[]>} */ ({}));
-/** When the last message came, in milliseconds of this browser's clock. */
-export const heardAt = signal(0);
 /** Says that the kernel was started anew, for a while. */
 export const restarted = signal("");
 
@@ -36,9 +34,20 @@ let socket = null;
 /** @type {Map<number, Waiting>} */
 const waiting = new Map();
 
+/** The row of an agent. @param {string} name */
+export function findAgent(name) {
+  return [...agents.get().values()].find((row) => row.name === name);
+}
+
 /** Why this session isn't told the kernel's state; "" if it is. @returns {string} */
 export function whyUntold() {
   return kernel.get()?.success === false ? kernel.get()?.error : "";
+}
+
+/** Entries of the audit log since the kernel was started: an agent's id is of one run. @param {Row[]} entries */
+export function ofThisRun(entries) {
+  const begun = (kernel.peek()?.since_ms ?? 0) / 1000;
+  return entries.filter((entry) => entry.at >= begun);
 }
 
 /** The kernel's time in milliseconds since the epoch. */
@@ -82,7 +91,6 @@ function lose(code, reason) {
 
 /** @param {Row} message */
 function receive(message) {
-  heardAt.set(Date.now());
   if ("snapshot" in message) {
     clockOffset = message.at * 1000 - Date.now();
     showSnapshot(message.snapshot);

@@ -1,7 +1,7 @@
 // Audit: the last entries, searched; whether the chain is sound. The same lines show one agent's last calls.
 
 import { ask, forget } from "../core/ask.js";
-import { kernel } from "../core/feed.js";
+import { kernel, ofThisRun } from "../core/feed.js";
 import { html, keyed } from "../core/html.js";
 import { adjust, route } from "../core/route.js";
 import { duration, exactTime, number, readable, timeOfDay, visible } from "../parts/format.js";
@@ -29,7 +29,8 @@ export function auditPage() {
 export function calls(args, filter = "") {
   return shown(ask("GET_AUDIT_LOG", args, 5), (reply) => {
     const wanted = filter.toLowerCase();
-    const entries = reply.entries.filter((/** @type {Row} */ entry) => !wanted || [entry.name, entry.call, entry.about, entry.rule, entry.outcome].join(" ").toLowerCase().includes(wanted)).reverse();
+    const all = args.agent_id === undefined ? reply.entries : ofThisRun(reply.entries);
+    const entries = all.filter((/** @type {Row} */ entry) => !wanted || [entry.name, entry.call, entry.about, entry.rule, entry.outcome].join(" ").toLowerCase().includes(wanted)).reverse();
     if (!entries.length) return html`<p class="empty">${wanted ? "No entry contains that." : "No entry yet."}</p>`;
     return html`<div class="block entries">${entries.slice(0, 300).map((/** @type {Row} */ entry) => keyed(entry.id, line(entry)))}</div>
       ${entries.length > 300 ? html`<p class="muted">the last 300 of ${entries.length}; <code>agentos audit</code> shows all</p>` : null}`;

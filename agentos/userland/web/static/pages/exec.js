@@ -32,10 +32,10 @@ function result(run) {
   const { reply } = run;
   const bad = reply && (reply.success === false || reply.exit_code !== 0);
   return html`<p><span class="muted">$</span> ${visible(run.command)}</p>
-    ${run.cut ? html`<p class="muted">the beginning was left out: the last ${MAX_KEPT.toLocaleString("en")} characters are kept</p>` : null}
-    <pre class="copied" tabindex="0" aria-label="output">${run.output.map(({ error, text }) => html`<span class=${error ? "warn" : ""}>${text.split("\n").flatMap((line, index) => [index ? "\n" : null, ...coloured(line)])}</span>`)}</pre>
     <div class="below"><span role="status" class=${bad ? "bad" : reply ? "ok" : "muted"}>${ending(reply, run)}</span>
-      ${reply ? null : html`<button disabled=${!connected.get()} @click=${() => run.withdraw()}>stop</button>`}</div>`;
+      ${reply ? null : html`<button disabled=${!connected.get()} @click=${() => run.withdraw()}>stop</button>`}</div>
+    ${run.cut ? html`<p class="muted">the beginning was left out: the last ${MAX_KEPT.toLocaleString("en")} characters are kept</p>` : null}
+    <pre class="copied output" tabindex="0" aria-label="output">${run.output.map(({ error, text }) => html`<span class=${error ? "warn" : ""}>${text.split("\n").flatMap((line, index) => [index ? "\n" : null, ...coloured(line)])}</span>`)}</pre>`;
 }
 
 /** @param {Row|null} reply @param {Run} run */

@@ -1,7 +1,7 @@
 // One agent: beside every page when it is selected, or as a page of its own.
 
 import { ask } from "../core/ask.js";
-import { agents, kernel } from "../core/feed.js";
+import { findAgent, kernel } from "../core/feed.js";
 import { html, keyed } from "../core/html.js";
 import { adjust, link, route } from "../core/route.js";
 import { signal } from "../core/signals.js";
@@ -25,7 +25,7 @@ const TABS = ["now", "trace", "logs", "limits", "rights", "state", "calls", "exe
 
 /** @param {string} name @param {boolean} whole as a page of its own */
 export function panel(name, whole) {
-  const row = [...agents.get().values()].find((agent) => agent.name === name);
+  const row = findAgent(name);
   const tab = route.get().params.tab ?? "now";
   const place = `panel ${name}`;
   if (!row) {

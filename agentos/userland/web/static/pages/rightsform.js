@@ -2,7 +2,7 @@
 // The set that is held is read once more before: what someone else has changed meanwhile isn't undone unseen.
 
 import { forget } from "../core/ask.js";
-import { agents, call } from "../core/feed.js";
+import { call, findAgent } from "../core/feed.js";
 import { html } from "../core/html.js";
 import { signal } from "../core/signals.js";
 import { toast, whyDisabled } from "../parts/actions.js";
@@ -123,7 +123,7 @@ async function apply() {
 
 /** What is to change in the draft as the rules weren't set, null if they were. @param {Draft} draft @returns {Promise<Partial<Draft>|null>} */
 async function setRules({ name, before, set }) {
-  const id = [...agents.peek().values()].find((one) => one.name === name)?.id; // not an older one of this name
+  const id = findAgent(name)?.id; // not an older one of this name
   if (id === undefined) return { problem: `${name} has ended` };
   const held = await call("GET_PERMS", { agent_id: id });
   if (held?.success === false) return { problem: held.error };

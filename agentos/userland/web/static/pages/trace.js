@@ -1,7 +1,7 @@
 // Trace: the calls of an agent's life as a waterfall; a question to the model opens prompt, answer, tokens and cost.
 
 import { ask } from "../core/ask.js";
-import { agents } from "../core/feed.js";
+import { agents, findAgent, ofThisRun } from "../core/feed.js";
 import { html, keyed } from "../core/html.js";
 import { adjust, route } from "../core/route.js";
 import { signal } from "../core/signals.js";
@@ -23,21 +23,22 @@ export function tracePage() {
   shownLast = name; // not another one whenever another one asks
   if (!name) return html`<p class="block empty">No agents yet. <code>agentos spawn worker.py</code></p>`;
   return html`<div class="toolbar"><label>agent <select @change=${(/** @type {any} */ event) => adjust({ of: event.target.value })}>${names.map((one) => html`<option value=${one} .selected=${one === name}>${visible(one)}</option>`)}</select></label>
-      <span class="muted">the last ${SHOWN} recorded calls; <code>agentos trace ${visible(name)}</code> has all of a life</span></div>
+      <span class="muted">the last ${SHOWN} recorded calls of its last life; <code>agentos trace ${visible(name)}</code> has all of a life</span></div>
     ${traceOf(name)}`;
 }
 
 /** @param {string} name */
 export function traceOf(name) {
-  const row = [...agents.get().values()].find((one) => one.name === name);
+  const row = findAgent(name);
   if (!row) return html`<p class="muted">There is no agent of this name now.</p>`;
-  return shown(ask("GET_AUDIT_LOG", { agent_id: row.id, limit: SHOWN }, 5), (reply) => waterfall(reply.entries, name));
+  return shown(ask("GET_AUDIT_LOG", { agent_id: row.id, limit: SHOWN }, 5), (reply) => waterfall(ofThisRun(reply.entries), name));
 }
 
-/** @param {Row[]} entries @param {string} name */
+/** The last life that these entries tell of. @param {Row[]} entries @param {string} name */
 function waterfall(entries, name) {
-  const lives = entries.map((entry) => entry.call).lastIndexOf("AGENT_SPAWNED");
-  const life = entries.slice(Math.max(0, lives)).filter((entry) => entry.phase !== "intent");
+  const ready = entries.findLast((entry) => entry.call === "AGENT_READY");
+  const born = ready ? ready.at - (ready.duration ?? 0) : 0; // calls that it made before it was ready belong to it, too
+  const life = entries.filter((entry) => entry.at >= born && entry.phase !== "intent");
   if (!life.length) return html`<p class="empty">It has made no recorded call yet.</p>`;
   const begin = Math.min(...life.map((entry) => entry.at - (entry.duration ?? 0)));
   const span = Math.max(0.001, Math.max(...life.map((entry) => entry.at)) - begin);

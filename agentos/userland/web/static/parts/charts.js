@@ -1,7 +1,7 @@
 // The charts of the kernel and of one agent: the last 15 minutes, or 5, or 1, of what the kernel has sampled.
 
 import { ask } from "../core/ask.js";
-import { kernel } from "../core/feed.js";
+import { ofThisRun } from "../core/feed.js";
 import { html } from "../core/html.js";
 import { signal } from "../core/signals.js";
 import { bytes, clock, duration, number, plural } from "./format.js";
@@ -49,8 +49,7 @@ export function charts(agent, figures = agent === null ? OF_KERNEL : OF_AGENT) {
 /** When lives of an agent began after its first, in seconds since the epoch. @param {number} agent @returns {number[]} */
 function restartsOf(agent) {
   const reply = ask("GET_AUDIT_LOG", { agent_id: agent, category: "agents", limit: 200 }, 5);
-  const begun = (kernel.peek()?.since_ms ?? 0) / 1000; // an id is of one run of the kernel
-  return (reply?.entries ?? []).filter((/** @type {Row} */ entry) => entry.call === "AGENT_READY" && entry.at >= begun && !entry.about.startsWith("life 1,")).map((/** @type {Row} */ entry) => entry.at);
+  return ofThisRun(reply?.entries ?? []).filter((entry) => entry.call === "AGENT_READY" && !entry.about.startsWith("life 1,")).map((entry) => entry.at);
 }
 
 /** For how long there are samples, in words. @param {number[]} at */

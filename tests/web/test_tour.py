@@ -78,7 +78,7 @@ def shows_bars(page: Any) -> None:
 
 def shows_line(page: Any) -> None:
     page.locator("td", has_text="in flight").first.wait_for()
-    page.locator("td", has_text="ready").first.wait_for()
+    page.locator("td", has_text="normal").first.wait_for()
 
 
 def shows_command(page: Any) -> None:

@@ -186,7 +186,7 @@ class ProviderClient:
             raise ModelUnavailable(f"{model} has failed repeatedly and is probed by another question")
         opens = self.available_at(model)
         if opens is None and rate is not None:
-            opens = rate.check(request, request.input, request.question.max_tokens, now)
+            opens = rate.check(request.input, request.question.max_tokens, now, request)
             if opens is not None:
                 self.check_available(request)
                 self._notify(model)

@@ -32,8 +32,8 @@ class RateLimit:
     _sent: deque[Sent] = field(factory=deque)
     _generated: float = 0.0  # tokens of an answer, on average
 
-    def check(self, request: object, input_tokens: int, max_tokens: int | None, now: float) -> float | None:
-        """When a request of this size may be sent; ``None``: now. Until then no other is, unless it leaves."""
+    def check(self, input_tokens: int, max_tokens: int | None, now: float, request: object = None) -> float | None:
+        """When a request of this size may be sent; ``None``: now. Until then no other is, unless this one leaves."""
         opens = self._find_room(self._estimate(input_tokens, max_tokens), now)
         self.opens_at = max(self.opens_at, opens)
         if opens <= now:

@@ -10,9 +10,6 @@ from agentos.llm.rate_limits import MINUTE, RateLimit
 from agentos.llm.settings import ModelLimits
 
 
-REQUEST = object()
-
-
 def limited(rpm: int | None = None, tpm: int | None = None) -> RateLimit:
     return RateLimit(ModelLimits(rpm, tpm))
 
@@ -20,24 +17,24 @@ def limited(rpm: int | None = None, tpm: int | None = None) -> RateLimit:
 def test_no_more_requests_a_minute_than_allowed() -> None:
     limit = limited(rpm=2)
     for now in (0.0, 10.0):
-        assert limit.check(REQUEST, 5, 5, now) is None
+        assert limit.check(5, 5, now) is None
         limit.begin(5, 5, now)
 
-    assert limit.check(REQUEST, 5, 5, 20.0) == limit.opens_at == MINUTE
-    assert limit.check(REQUEST, 5, 5, MINUTE) is None
+    assert limit.check(5, 5, 20.0) == limit.opens_at == MINUTE
+    assert limit.check(5, 5, MINUTE) is None
     limit.begin(5, 5, MINUTE)
-    assert limit.check(REQUEST, 5, 5, MINUTE) == 10.0 + MINUTE
+    assert limit.check(5, 5, MINUTE) == 10.0 + MINUTE
 
 
 def test_tokens_are_those_of_the_input_until_answers_show_how_long_they_are() -> None:
     limit = limited(tpm=100)
     sent = limit.begin(30, None, 0.0)
-    assert limit.check(REQUEST, 70, None, 1.0) is None
+    assert limit.check(70, None, 1.0) is None
 
     limit.end(sent, tokens=50, generated=20, now=1.0)
-    assert limit.check(REQUEST, 30, None, 1.0) is None  # 50, 30, and 20 as the last answer had
-    assert limit.check(REQUEST, 31, None, 1.0) == MINUTE
-    assert limit.check(REQUEST, 40, 10, 1.0) is None  # it may generate 10 at most
+    assert limit.check(30, None, 1.0) is None  # 50, 30, and 20 as the last answer had
+    assert limit.check(31, None, 1.0) == MINUTE
+    assert limit.check(40, 10, 1.0) is None  # it may generate 10 at most
 
 
 def test_the_average_of_answers_follows_the_last_ones() -> None:
@@ -54,14 +51,14 @@ def test_a_request_larger_than_the_limit_is_sent_in_an_empty_minute(earlier: int
     if earlier:
         limit.begin(earlier, 0, 0.0)
 
-    assert limit.check(REQUEST, 500, 0, 5.0) == (MINUTE if earlier else None)
-    assert limit.check(REQUEST, 500, 0, MINUTE) is None
+    assert limit.check(500, 0, 5.0) == (MINUTE if earlier else None)
+    assert limit.check(500, 0, MINUTE) is None
 
 
 def test_a_request_that_has_to_wait_is_not_overtaken_by_smaller_ones() -> None:
     limit = limited(tpm=100)
     limit.begin(60, 0, 0.0)
-    assert limit.check(REQUEST, 50, 0, 1.0) == MINUTE
+    assert limit.check(50, 0, 1.0) == MINUTE
 
     assert limit.opens_at == MINUTE
 
@@ -71,7 +68,7 @@ def test_without_limits_everything_may_be_sent() -> None:
     for _ in range(1000):
         limit.begin(10**6, None, 0.0)
 
-    assert limit.check(REQUEST, 10**9, None, 0.0) is None
+    assert limit.check(10**9, None, 0.0) is None
 
 
 @given(
@@ -85,8 +82,8 @@ def test_whoever_waits_as_long_as_it_says_keeps_within_every_minute(
     limit, now, sent = limited(rpm, tpm), 0.0, deque[tuple[float, int]]()
     for pause, tokens in asked:
         now += pause
-        now = limit.check(REQUEST, tokens, 0, now) or now
-        assert limit.check(REQUEST, tokens, 0, now) is None
+        now = limit.check(tokens, 0, now) or now
+        assert limit.check(tokens, 0, now) is None
         limit.begin(tokens, 0, now)
         sent.append((now, tokens))
         while sent[0][0] + MINUTE <= now:

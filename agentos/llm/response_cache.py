@@ -38,8 +38,8 @@ class ResponseCache:
     """Answers by agent and question, for ``lifetime`` seconds; 0 keeps none. In memory, and bounded.
 
     Questions are equal if all that is sent is, tools and parameters too, and the agent may use the same models for it.
-    ``shared``: an answer that one agent got is given to all. A full cache drops the agent's own oldest answer whose
-    answers take the most memory.
+    ``shared``: an answer that one agent got is given to all. A full cache drops the oldest answer of the agent that has
+    the most bytes in it.
     """
 
     lifetime: float = 0.0

@@ -96,9 +96,9 @@ def test_room_is_kept_for_a_request_that_waits_until_it_leaves() -> None:
     limit = limited(tpm=100)
     limit.begin(60, 0, 0.0)
     large = object()
-    assert limit.check(large, 50, 0, 1.0) == MINUTE
+    assert limit.check(50, 0, 1.0, large) == MINUTE
 
-    assert not limit.leave(REQUEST, 1.0)
+    assert not limit.leave(object(), 1.0)
     assert limit.opens_at == MINUTE
     assert limit.leave(large, 1.0)
     assert limit.opens_at == 1.0

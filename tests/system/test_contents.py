@@ -65,7 +65,7 @@ def test_questions_by_call_and_by_endpoint_are_kept_with_what_the_audit_log_says
     assert second["first_token_ms"] <= second["latency_ms"]
     for entry, each in zip(entries, found["questions"], strict=True):
         assert f"question sha256:{each['digest']}" in entry["about"]
-        assert f"cost {each['cost']:.10g}," in entry["about"]
+        assert f"cost {each['cost']:.10g} USD," in entry["about"]
 
 
 def test_they_outlive_the_agent_and_not_the_kernel(start_kernel: StartKernel) -> None:

@@ -1,13 +1,15 @@
 """Fields of a JSON request that an agent sends to an endpoint, read with checks that name the field. No I/O."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from attrs import frozen
 
 from agentos.kernel.request_body import LARGE_TEXT_BYTES, parse_text
+from agentos.llm import sampling
 from agentos.llm.providers.provider import Image
+from agentos.llm.sampling import Sampling
 from agentos_sdk import codec
 from agentos_sdk.calls import think
 from agentos_sdk.codec import Invalid
@@ -15,6 +17,8 @@ from agentos_sdk.errors import BadRequest
 from agentos_sdk.strict import Unexpected
 
 T = TypeVar("T")
+
+MAX_STOPS = 4
 
 
 class Mistake(BadRequest):
@@ -36,6 +40,13 @@ class Fields:
 
     def text(self, name: str) -> str | None:
         return self._typed(name, str, "a string")
+
+    def named(self, name: str, values: Mapping[str, T | None]) -> T | None:
+        """The value that the text in a field names; None if it is missing."""
+        found = self.text(name)
+        if found is not None and found not in values:
+            raise Mistake(self.place(name), str(Unexpected(found, *values)))
+        return None if found is None else values[found]
 
     def flag(self, name: str) -> bool:
         return self.choice(name) or False
@@ -97,6 +108,22 @@ def parse_object(body: bytes) -> Mapping[str, Any]:
     except UnicodeEncodeError:
         raise Invalid([codec.Mistake("", "expected text, got half of a surrogate pair in it")]) from None
     return data
+
+
+def check_stops(stops: object, place: str, *expected: str) -> Sequence[str]:
+    """The stop sequences in the field at ``place``, at most :data:`MAX_STOPS`; ``expected`` is what else it may be."""
+    if stops is None:
+        return ()
+    if type(stops) is not list or len(stops) > MAX_STOPS or not all(type(stop) is str and stop for stop in stops):
+        raise Mistake(place, str(Unexpected(stops, *expected, f"an array of at most {MAX_STOPS} texts")))
+    return stops
+
+
+def check_supported(parameters: Sampling, provider: str, fields: Mapping[str, str]) -> None:
+    """Refuse a parameter that the provider doesn't support; ``fields`` are the fields of those with another name."""
+    name = sampling.unsupported_parameter(parameters, provider)
+    if name is not None:
+        raise Mistake(fields.get(name, name), f"the kernel's provider ({provider}) can't do this: leave it out")
 
 
 def decode_image(data: str, mime_type: str, place: str) -> Image:

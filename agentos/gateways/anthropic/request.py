@@ -10,8 +10,7 @@ from typing import Any
 
 from attrs import frozen
 
-from agentos.gateways.request_fields import Fields, Mistake, decode_image, parse_object
-from agentos.llm import sampling
+from agentos.gateways.request_fields import Fields, Mistake, check_stops, check_supported, decode_image, parse_object
 from agentos.llm.providers.provider import Image, Message, Question
 from agentos.llm.sampling import Sampling
 from agentos_sdk import codec
@@ -22,7 +21,6 @@ from agentos_sdk.values import ThinkingLevel, Tool, ToolCall, ToolChoice
 
 from .call_ids import split_call_id
 
-MAX_STOPS = 4
 REFUSED = ("compaction", "container", "inference_geo", "mcp_servers", "thread")  # would change answer or place
 EFFORTS: Mapping[str, ThinkingLevel] = {
     "low": "low",
@@ -53,9 +51,8 @@ def parse_request(body: bytes, model: str, provider: str) -> MessagesRequest:
         asked = MessagesRequest(_question(request, model), request.flag("stream"))
     except Invalid as error:
         raise BadRequest(str(error)) from None
-    if (name := sampling.unsupported_parameter(asked.question.sampling, provider)) is not None:
-        field = "tool_choice.disable_parallel_tool_use" if name == "parallel_tool_calls" else name
-        raise Mistake(field, f"the kernel's provider ({provider}) can't do this: leave it out")
+    fields = {"parallel_tool_calls": "tool_choice.disable_parallel_tool_use"}
+    check_supported(asked.question.sampling, provider, fields)
     return asked
 
 
@@ -75,7 +72,7 @@ def _question(request: Fields, model: str) -> Question:
         thinking_level=_thinking(request),
         tools=tools,
         tool_choice=choice,
-        stop=_stop(request),
+        stop=check_stops(request.data.get("stop_sequences"), "stop_sequences"),
         response_schema=_schema(request),
         sampling=Sampling(
             top_p=request.number("top_p", 1),
@@ -230,9 +227,7 @@ def _tools(request: Fields) -> tuple[Sequence[Tool], ToolChoice]:
 def _thinking(request: Fields) -> ThinkingLevel | None:
     """The level of ``output_config.effort``, or that of the thinking's budget; not every model can be told not to."""
     output = request.object("output_config")
-    effort = output.text("effort") if output is not None else None
-    if effort is not None and effort not in EFFORTS:
-        raise Mistake("output_config.effort", str(Unexpected(effort, *EFFORTS)))
+    effort: ThinkingLevel | None = output.named("effort", EFFORTS) if output is not None else None
     thinking = request.object("thinking")
     kind = thinking.required_text("type") if thinking is not None else "adaptive"
     if thinking is not None and kind == "enabled":
@@ -241,16 +236,7 @@ def _thinking(request: Fields) -> ThinkingLevel | None:
             return "low" if budget < MEDIUM_BUDGET else "medium" if budget < HIGH_BUDGET else "high"
     elif kind not in ("adaptive", "between_tools", "disabled"):
         raise Mistake("thinking.type", str(Unexpected(kind, "enabled", "adaptive", "disabled")))
-    return EFFORTS[effort] if effort is not None and kind != "disabled" else None
-
-
-def _stop(request: Fields) -> Sequence[str]:
-    stops = request.data.get("stop_sequences")
-    if stops is None:
-        return ()
-    if type(stops) is not list or len(stops) > MAX_STOPS or not all(type(stop) is str and stop for stop in stops):
-        raise Mistake("stop_sequences", str(Unexpected(stops, f"an array of at most {MAX_STOPS} texts")))
-    return stops
+    return effort if kind != "disabled" else None
 
 
 def _schema(request: Fields) -> Mapping[str, Any] | None:

@@ -9,8 +9,7 @@ from typing import Any
 
 from attrs import frozen
 
-from agentos.gateways.request_fields import Fields, Mistake, decode_image, parse_object
-from agentos.llm import sampling
+from agentos.gateways.request_fields import Fields, Mistake, check_stops, check_supported, decode_image, parse_object
 from agentos.llm.providers.provider import Image, Message, Question
 from agentos.llm.sampling import Sampling, Verbosity
 from agentos_sdk import codec
@@ -19,7 +18,6 @@ from agentos_sdk.errors import BadRequest
 from agentos_sdk.strict import Unexpected
 from agentos_sdk.values import LLMClass, ThinkingLevel, Tool, ToolCall, ToolChoice
 
-MAX_STOPS = 4
 MAX_BIASES = 1024  # tokens
 EFFORTS: Mapping[str, ThinkingLevel | None] = {
     "none": None,  # not every model can be told not to think
@@ -53,8 +51,7 @@ def parse_request(body: bytes, model: str, provider: str = "openai") -> Completi
         asked = _build_request(Fields(parse_object(body)), model)
     except Invalid as error:
         raise BadRequest(str(error)) from None
-    if (name := sampling.unsupported_parameter(asked.question.sampling, provider)) is not None:
-        raise Mistake(name, f"the kernel's provider ({provider}) can't do this: leave it out")
+    check_supported(asked.question.sampling, provider, {})
     return asked
 
 
@@ -73,7 +70,7 @@ def _build_request(request: Fields, model: str) -> CompletionRequest:
         system=system,
         temperature=request.number("temperature", 2),
         max_tokens=request.whole("max_completion_tokens") or request.whole("max_tokens"),
-        thinking_level=_thinking(request),
+        thinking_level=request.named("reasoning_effort", EFFORTS),
         tools=tools,
         tool_choice=choice,
         stop=_stop(request),
@@ -201,26 +198,11 @@ def _tools(request: Fields) -> tuple[Sequence[Tool], ToolChoice]:
 
 
 def _stop(request: Fields) -> Sequence[str]:
-    found = request.data.get("stop")
-    stops = [found] if isinstance(found, str) else found
-    if stops is None:
-        return ()
-    if type(stops) is not list or len(stops) > MAX_STOPS or not all(type(stop) is str and stop for stop in stops):
-        raise Mistake("stop", str(Unexpected(found, "some text", f"an array of at most {MAX_STOPS} texts")))
-    return stops
-
-
-def _thinking(request: Fields) -> ThinkingLevel | None:
-    effort = request.text("reasoning_effort")
-    if effort is not None and effort not in EFFORTS:
-        raise Mistake("reasoning_effort", str(Unexpected(effort, *EFFORTS)))
-    return EFFORTS[effort] if effort is not None else None
+    stop = request.data.get("stop")
+    return check_stops([stop] if stop and type(stop) is str else stop, "stop", "some text")
 
 
 def _sampling(request: Fields) -> Sampling:
-    verbosity = request.text("verbosity")
-    if verbosity is not None and verbosity not in VERBOSITIES:
-        raise Mistake("verbosity", str(Unexpected(verbosity, *VERBOSITIES)))
     return Sampling(
         top_p=request.number("top_p", 1),
         seed=request.integer("seed", -(1 << 63), (1 << 63) - 1),
@@ -229,7 +211,7 @@ def _sampling(request: Fields) -> Sampling:
         logit_bias=_logit_bias(request),
         logprobs=request.choice("logprobs"),
         top_logprobs=request.integer("top_logprobs", 0, 20),
-        verbosity=VERBOSITIES[verbosity] if verbosity is not None else None,
+        verbosity=request.named("verbosity", VERBOSITIES),
         parallel_tool_calls=request.choice("parallel_tool_calls"),
     )
 

@@ -9,14 +9,13 @@ from typing import Any
 from attrs import frozen
 from msgspec.structs import replace
 
-from agentos.gateways.request_fields import Fields, Mistake, parse_object
-from agentos.llm import sampling
+from agentos.gateways.request_fields import Fields, Mistake, check_supported, parse_object
 from agentos.llm.providers.provider import Image, Message, Question
 from agentos.llm.sampling import Sampling
 from agentos_sdk import codec
 from agentos_sdk.errors import BadRequest
 from agentos_sdk.strict import Unexpected
-from agentos_sdk.values import LLMClass, ThinkingLevel, Tool, ToolChoice
+from agentos_sdk.values import LLMClass, Tool, ToolChoice
 
 from .request import EFFORTS, VERBOSITIES, parse_call, parse_image, read_class
 
@@ -77,22 +76,20 @@ def parse_request(
             raise Mistake("input", "expected a text, or at least one item")
         messages, told = [Message("user", told.pop())], told  # a model needs a user message
     tools, choice = _tools(request)
-    effort, text = request.object("reasoning"), request.object("text") or Fields({}, "text")
+    reasoning, text = request.object("reasoning"), request.object("text") or Fields({}, "text")
     question = Question(
         model=request.text("model") or model,
         messages=messages,
         system="\n\n".join(told) or None,
         temperature=request.number("temperature", 2),
         max_tokens=request.whole("max_output_tokens"),
-        thinking_level=_thinking(effort) if effort is not None else None,
+        thinking_level=reasoning.named("effort", EFFORTS) if reasoning is not None else None,
         tools=tools,
         tool_choice=choice,
         response_schema=_schema(text),
         sampling=_sampling(request, text),
     )
-    if (unsupported := sampling.unsupported_parameter(question.sampling, provider)) is not None:
-        name = "text.verbosity" if unsupported == "verbosity" else unsupported
-        raise Mistake(name, f"the kernel's provider ({provider}) can't do this: leave it out")
+    check_supported(question.sampling, provider, {"verbosity": "text.verbosity"})
     sent = [each.data for each in items]
     return ResponsesRequest(
         question, request.flag("stream"), request.flag("store"), sent, _echo(request), read_class(request)
@@ -187,13 +184,6 @@ def _tools(request: Fields) -> tuple[Sequence[Tool], ToolChoice]:
     raise Mistake("tool_choice", str(Unexpected(choice, "none", "auto", "required", "a function that is in tools")))
 
 
-def _thinking(reasoning: Fields) -> ThinkingLevel | None:
-    effort = reasoning.text("effort")
-    if effort is not None and effort not in EFFORTS:
-        raise Mistake(reasoning.place("effort"), str(Unexpected(effort, *EFFORTS)))
-    return EFFORTS[effort] if effort is not None else None
-
-
 def _schema(text: Fields) -> Mapping[str, Any] | None:
     wanted = text.object("format")
     kind = wanted.required_text("type") if wanted is not None else "text"
@@ -208,12 +198,9 @@ def _schema(text: Fields) -> Mapping[str, Any] | None:
 
 
 def _sampling(request: Fields, text: Fields) -> Sampling:
-    verbosity = text.text("verbosity")
-    if verbosity is not None and verbosity not in VERBOSITIES:
-        raise Mistake(text.place("verbosity"), str(Unexpected(verbosity, *VERBOSITIES)))
     return Sampling(
         top_p=request.number("top_p", 1),
-        verbosity=VERBOSITIES[verbosity] if verbosity is not None else None,
+        verbosity=text.named("verbosity", VERBOSITIES),
         parallel_tool_calls=request.choice("parallel_tool_calls"),
     )
 

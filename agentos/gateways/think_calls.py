@@ -28,16 +28,22 @@ from .rate_limits import Headers, list_headers
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
+Ask = Callable[[Callable[[str], None] | None], Awaitable[ThinkResult]]
+"""Makes a THINK call; if it is given a function, the call is streamed and that gets each piece of the text."""
 
-class StreamShape(Protocol):
-    """The events of one streamed answer, as bytes."""
+
+class AnswerShape(Protocol):
+    """The response to one request as bytes: whole, or the events of its stream."""
+
+    def whole(self, answer: Answer, cost: float | None) -> bytes:
+        """The response without a stream. ``cost``: see :class:`~agentos.llm.jobs.ThinkResult`."""
 
     def begin(self, model: str) -> bytes: ...
 
     def piece(self, model: str, text: str) -> bytes: ...
 
     def end(self, answer: Answer, cost: float | None) -> bytes:
-        """The events after the text. ``cost``: see :class:`~agentos.llm.jobs.ThinkResult`."""
+        """The events after the text."""
 
     def broken_off(self, error: CallError) -> bytes:
         """The last event of a stream that ends with an error."""
@@ -119,13 +125,17 @@ class ThinkCalls:
             found.append(("x-agentos-fallbacks", ", ".join(each.model for each in thought.fallbacks)))
         return found
 
-    async def stream(
-        self,
-        exchange: Exchange,
-        question: Question,
-        ask: Callable[[Callable[[str], None]], Awaitable[ThinkResult]],
-        shape: StreamShape,
+    async def answer(
+        self, exchange: Exchange, question: Question, ask: Ask, shape: AnswerShape, *, stream: bool
     ) -> None:
+        """Send the answer for which ``ask`` makes a call: whole, or as it arrives."""
+        if stream:
+            await self._stream(exchange, question, ask, shape)
+        else:
+            thought = await ask(None)
+            await exchange.reply(200, shape.whole(thought.answer, thought.cost), self.headers(thought))
+
+    async def _stream(self, exchange: Exchange, question: Question, ask: Ask, shape: AnswerShape) -> None:
         """Send an answer's events as it arrives; raises its error if it has none of them."""
         pieces = Counted(allowance=self.allowance)
 
@@ -150,7 +160,7 @@ class ThinkCalls:
             raise pieces.outcome
 
     async def _send_stream(
-        self, exchange: Exchange, question: Question, shape: StreamShape, pieces: Counted, text: str
+        self, exchange: Exchange, question: Question, shape: AnswerShape, pieces: Counted, text: str
     ) -> None:
         told, model = 0, question.model
         await exchange.begin(200, "text/event-stream", [("cache-control", "no-cache"), *self.headers()])

@@ -54,11 +54,8 @@ class Messages:
         asked = await self.calls.read(len(body), request.parse_request, body, line.model, line.provider)
         tokens = await self.calls.read(len(body), estimate_input_tokens, asked.question)
         shape = Shape(f"msg_{secrets.token_hex(12)}", tokens)
-        if asked.stream:
-            await self.calls.stream(exchange, asked.question, partial(self.calls.think, asked.question), shape)
-        else:
-            thought = await self.calls.think(asked.question)
-            await exchange.reply(200, shape.whole(thought.answer, thought.cost), self.calls.headers(thought))
+        ask = partial(self.calls.think, asked.question)
+        await self.calls.answer(exchange, asked.question, ask, shape, stream=asked.stream)
 
     def _count(self, body: bytes) -> int:
         """The kernel's estimate: no provider is asked."""

@@ -31,12 +31,8 @@ class Responses:
         if asked.store:
             await self._stored.check_room(len(body))
         shape = ResponseShape(f"resp_{secrets.token_hex(16)}", int(time.time()), asked.echo)
-        if asked.stream:
-            await self._calls.stream(exchange, asked.question, partial(self._answer, asked, shape), shape)
-        else:
-            thought = await self._answer(asked, shape)
-            data = shape.response(thought.answer, thought.cost)
-            await exchange.reply(200, codec.encode(data), self._calls.headers(thought))
+        ask = partial(self._answer, asked, shape)
+        await self._calls.answer(exchange, asked.question, ask, shape, stream=asked.stream)
 
     async def _read(self, body: bytes) -> ResponsesRequest:
         """The request with the conversation before it, which may be far larger: one at a time."""
@@ -50,7 +46,7 @@ class Responses:
             return await calls.read(len(body) + size, parse_request, data, earlier, line.model, line.provider)
 
     async def _answer(
-        self, asked: ResponsesRequest, shape: ResponseShape, on_text: Callable[[str], None] | None = None
+        self, asked: ResponsesRequest, shape: ResponseShape, on_text: Callable[[str], None] | None
     ) -> ThinkResult:
         """Ask the model, and store its answer if that is wanted: without it the request has failed."""
         thought = await self._calls.think(asked.question, on_text, asked.class_)

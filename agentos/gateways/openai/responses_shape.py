@@ -45,6 +45,9 @@ class ResponseShape:
             usage=_usage(answer.usage, cost),
         )
 
+    def whole(self, answer: Answer, cost: float | None) -> bytes:
+        return codec.encode(self.response(answer, cost))
+
     def begin(self, model: str) -> bytes:
         self._model = model
         begun = {"response": self._response(model, status="in_progress")}

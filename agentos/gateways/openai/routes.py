@@ -62,11 +62,7 @@ class OpenAIRoutes:
         asked = await self.calls.read(len(body), request.parse_request, body, line.model, line.provider)
         shape = Shape(f"chatcmpl-{secrets.token_hex(12)}", int(time.time()), asked.include_usage)
         ask = partial(self.calls.think, asked.question, class_=asked.class_)
-        if asked.stream:
-            await self.calls.stream(exchange, asked.question, ask, shape)
-        else:
-            thought = await ask()
-            await exchange.reply(200, shape.whole(thought.answer, thought.cost), self.calls.headers(thought))
+        await self.calls.answer(exchange, asked.question, ask, shape, stream=asked.stream)
 
     async def _embed(self, exchange: Exchange) -> None:
         body, calls = await exchange.body(), self.calls

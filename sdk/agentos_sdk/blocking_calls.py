@@ -59,6 +59,8 @@ EMIT = 0x63
 GET_AUDIT_LOG = 0x76
 SET_AUDIT_CONFIG = 0x77
 GET_CONTENTS = 0x78
+TOOLS = 0x90
+TOOL_CALL = 0x91
 METRICS_SYSTEM = 0xC0
 METRICS_AGENT = 0xC1
 METRICS_ALL_AGENTS = 0xC2
@@ -336,7 +338,10 @@ class Calls:
         return self._make_call(SET_PERMS, {"permissions": permissions, "level": level, "agent_id": agent_id})
 
     def explain(self, agent: str | int, call: str, args: Mapping[str, Any] | None = None) -> Reply:
-        """What would be decided if ``agent`` (a name or an id) made ``call`` with ``args``; nothing is executed."""
+        """What would be decided if ``agent`` (a name or an id) made ``call`` with ``args``; nothing is executed.
+
+        The operator may also ask about a guest, and a guest about itself.
+        """
         return self._make_call(EXPLAIN, {"agent": agent, "call": call, "args": args})
 
     def approvals(self) -> Reply:
@@ -361,21 +366,47 @@ class Calls:
         remember: Literal["once", "agent", "always"] = "once",
         for_: float | None = None,
         forget: bool = False,
+        *,
+        digest: str | None = None,
+        via: str | None = None,
     ) -> Reply:
         """Allow or refuse a call that waits for approval; only for the operator.
 
         ``remember`` the answer for the next calls that do the same to the same object, by the agent with this id
         (``agent``) or by any of that name (``always``), for ``for_`` seconds or without end. ``reason``: for the
         agent, where it is refused. ``forget``: ``id`` is that of a remembered answer, which is revoked.
+
+        With ``digest`` it is decided only if the approval's is the same. ``via``: the program by which a person has
+        answered, which the audit log and the event name.
         """
         return self._make_call(
-            DECIDE, {"id": id, "allow": allow, "reason": reason, "remember": remember, "for": for_, "forget": forget}
+            DECIDE,
+            {
+                "id": id,
+                "allow": allow,
+                "reason": reason,
+                "remember": remember,
+                "for": for_,
+                "forget": forget,
+                "digest": digest,
+                "via": via,
+            },
         )
 
     def get_audit_log(
         self,
         category: Literal[
-            "agents", "audit", "commands", "files", "kernel", "messages", "model", "network", "permissions", "state"
+            "agents",
+            "audit",
+            "commands",
+            "files",
+            "kernel",
+            "messages",
+            "model",
+            "network",
+            "permissions",
+            "state",
+            "tools",
         ]
         | None = None,
         agent_id: int | None = None,
@@ -399,6 +430,7 @@ class Calls:
         log_network: bool | None = None,
         log_permissions: bool | None = None,
         log_state: bool | None = None,
+        log_tools: bool | None = None,
     ) -> Reply:
         """Switch the logging of allowed calls on or off, until the kernel ends; None leaves a switch unchanged."""
         return self._make_call(
@@ -413,6 +445,7 @@ class Calls:
                 "log_network": log_network,
                 "log_permissions": log_permissions,
                 "log_state": log_state,
+                "log_tools": log_tools,
             },
         )
 
@@ -666,7 +699,7 @@ class Calls:
         )
 
     def emit_event(self, event_type: str | None = None, data: object = None) -> Reply:
-        """Publish an event of the type ``CUSTOM`` or ``custom.NAME``, with any JSON as ``data``, at most 16 KiB.
+        """Publish an event of type ``CUSTOM``, ``TASK_STEP`` or ``custom.NAME``, with JSON ``data`` of at most 16 KiB.
 
         It reaches the caller's ancestors and descendants, the operator, and those whom rules grant it.
         """
@@ -852,3 +885,17 @@ class Calls:
                 "stream": True,
             },
         )
+
+    def tools(self, server: str | None = None) -> Reply:
+        """List the tools of all MCP servers, or of one ``server``.
+
+        A server that doesn't run yet is started.
+        """
+        return self._make_call(TOOLS, {"server": server}, wait=None)
+
+    def tool_call(self, tool: str, arguments: Mapping[str, Any] | None = None, timeout: float | None = None) -> Reply:
+        """Call a tool, ``SERVER.TOOL``, with ``arguments`` as its schema says, and wait for the result.
+
+        ``timeout`` in seconds includes the start of the server; without it the configuration's holds.
+        """
+        return self._make_call(TOOL_CALL, {"tool": tool, "arguments": arguments, "timeout": timeout}, wait=None)

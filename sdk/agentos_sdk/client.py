@@ -69,6 +69,8 @@ async def attach(sock: trio.socket.SocketType, path: str, hello: Hello) -> Async
                 yield kernel
             except Exception as error:  # raised below: the nursery would wrap it in a group
                 failure = error
+            finally:
+                kernel._end_all("closed by this program")  # calls of tasks that outlive this block
             nursery.cancel_scope.cancel()
     finally:
         sock.close()
@@ -155,6 +157,16 @@ class Kernel(Calls):
         self._filled = trio.Event()
         self._drained = trio.Event()
         self._broken: ConnectionFailed | None = None
+        self._ended = trio.Event()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the connection is up: false once the kernel has closed it."""
+        return not self._ended.is_set()
+
+    async def wait_disconnected(self) -> None:
+        """Return when the kernel has closed the connection, at once if it has."""
+        await self._ended.wait()
 
     @property
     def state(self) -> TrioState:
@@ -171,6 +183,10 @@ class Kernel(Calls):
     async def call(self, request: Request[Reply]) -> Reply:
         """Make a call and return its reply; raises the ``CallError`` that the kernel answered."""
         return self._reply(type(request), await self.exchange(request.op, codec.encode(request)))
+
+    async def make_call(self, request: type[Request[Reply]], fields: Mapping[str, object]) -> Reply:
+        """Make a call with these fields of its request, as on the wire; the kernel's defaults hold for the others."""
+        return self._reply(request, await self.exchange(request.op, codec.encode(fields)))
 
     async def _make_call(self, request: type[Request[Reply]], fields: Mapping[str, object], null: str = "") -> Reply:
         given = {name: value for name, value in fields.items() if value is not None or name == null}
@@ -271,7 +287,14 @@ class Kernel(Calls):
                     break
         except trio.BrokenResourceError as error:
             why = str(error.__cause__ or error)
+        self._end_all(why)
+
+    def _end_all(self, why: str) -> None:
+        """Fail all requests that are unanswered, and all later ones."""
+        if self._broken is not None:
+            return
         self._broken = ConnectionFailed(f"the connection to the kernel at {self.path} is gone: {why}")
+        self._ended.set()
         self._drained.set()
         for pending in self._pending.values():
             pending.notify()

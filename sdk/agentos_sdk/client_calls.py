@@ -49,6 +49,7 @@ from .calls.reload import Reload, Reloaded
 from .calls.request import Request
 from .calls.state import Delete, Deleted, Fetch, Fetched, KeyList, Keys, Store, Stored
 from .calls.think import Think, Thought
+from .calls.tools import CallTool, ListTools, ToolList, ToolReply
 from .calls.usage import DayUsage, Usage
 from .streams import ApprovalLists, Events, Outputs, Pages, Parts, Stream, Thoughts, question_in_thread
 
@@ -327,7 +328,10 @@ class Calls:
         return await self._make_call(SetPerms, {"permissions": permissions, "level": level, "agent_id": agent_id})
 
     async def explain(self, agent: str | int, call: str, args: Mapping[str, Any] | None = None) -> Explained:
-        """What would be decided if ``agent`` (a name or an id) made ``call`` with ``args``; nothing is executed."""
+        """What would be decided if ``agent`` (a name or an id) made ``call`` with ``args``; nothing is executed.
+
+        The operator may also ask about a guest, and a guest about itself.
+        """
         return await self._make_call(Explain, {"agent": agent, "call": call, "args": args})
 
     async def approvals(self) -> Sequence[Pending]:
@@ -350,21 +354,47 @@ class Calls:
         remember: Literal["once", "agent", "always"] = "once",
         for_: float | None = None,
         forget: bool = False,
+        *,
+        digest: str | None = None,
+        via: str | None = None,
     ) -> Decided:
         """Allow or refuse a call that waits for approval; only for the operator.
 
         ``remember`` the answer for the next calls that do the same to the same object, by the agent with this id
         (``agent``) or by any of that name (``always``), for ``for_`` seconds or without end. ``reason``: for the
         agent, where it is refused. ``forget``: ``id`` is that of a remembered answer, which is revoked.
+
+        With ``digest`` it is decided only if the approval's is the same. ``via``: the program by which a person has
+        answered, which the audit log and the event name.
         """
         return await self._make_call(
-            Decide, {"id": id, "allow": allow, "reason": reason, "remember": remember, "for": for_, "forget": forget}
+            Decide,
+            {
+                "id": id,
+                "allow": allow,
+                "reason": reason,
+                "remember": remember,
+                "for": for_,
+                "forget": forget,
+                "digest": digest,
+                "via": via,
+            },
         )
 
     async def get_audit_log(
         self,
         category: Literal[
-            "agents", "audit", "commands", "files", "kernel", "messages", "model", "network", "permissions", "state"
+            "agents",
+            "audit",
+            "commands",
+            "files",
+            "kernel",
+            "messages",
+            "model",
+            "network",
+            "permissions",
+            "state",
+            "tools",
         ]
         | None = None,
         agent_id: int | None = None,
@@ -390,6 +420,7 @@ class Calls:
         log_network: bool | None = None,
         log_permissions: bool | None = None,
         log_state: bool | None = None,
+        log_tools: bool | None = None,
     ) -> Mapping[str, bool]:
         """Switch the logging of allowed calls on or off, until the kernel ends; None leaves a switch unchanged."""
         return (
@@ -405,6 +436,7 @@ class Calls:
                     "log_network": log_network,
                     "log_permissions": log_permissions,
                     "log_state": log_state,
+                    "log_tools": log_tools,
                 },
             )
         ).config
@@ -649,7 +681,7 @@ class Calls:
         return await self._make_call(PollEvents, {"max": max_events, "timeout": timeout, "since": since, "boot": boot})
 
     async def emit_event(self, event_type: str | None = None, data: object = None) -> Emitted:
-        """Publish an event of the type ``CUSTOM`` or ``custom.NAME``, with any JSON as ``data``, at most 16 KiB.
+        """Publish an event of type ``CUSTOM``, ``TASK_STEP`` or ``custom.NAME``, with JSON ``data`` of at most 16 KiB.
 
         It reaches the caller's ancestors and descendants, the operator, and those whom rules grant it.
         """
@@ -821,3 +853,19 @@ class Calls:
                 "stream": True,
             },
         )
+
+    async def tools(self, server: str | None = None) -> ToolList:
+        """List the tools of all MCP servers, or of one ``server``.
+
+        A server that doesn't run yet is started.
+        """
+        return await self._make_call(ListTools, {"server": server})
+
+    async def tool_call(
+        self, tool: str, arguments: Mapping[str, Any] | None = None, timeout: float | None = None
+    ) -> ToolReply:
+        """Call a tool, ``SERVER.TOOL``, with ``arguments`` as its schema says, and wait for the result.
+
+        ``timeout`` in seconds includes the start of the server; without it the configuration's holds.
+        """
+        return await self._make_call(CallTool, {"tool": tool, "arguments": arguments, "timeout": timeout})

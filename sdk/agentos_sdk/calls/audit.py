@@ -10,7 +10,7 @@ from agentos_sdk.record import record
 from .request import Number, Page, Request
 
 Category: TypeAlias = Literal[
-    "agents", "audit", "commands", "files", "kernel", "messages", "model", "network", "permissions", "state"
+    "agents", "audit", "commands", "files", "kernel", "messages", "model", "network", "permissions", "state", "tools"
 ]
 
 
@@ -86,3 +86,4 @@ class SetAuditConfig(Request[AuditConfig]):
     log_network: bool | None = None
     log_permissions: bool | None = None
     log_state: bool | None = None
+    log_tools: bool | None = None

@@ -17,7 +17,7 @@ EVENT_TYPES: Final = (
     *("RESOURCE_WARNING", "APPROVAL_REQUESTED", "APPROVAL_DECIDED", "AGENT_STATE", "MODEL_PAUSED", "MODEL_AVAILABLE"),
     *("BUDGET_EXHAUSTED", "CONFIG_RELOADED", "KERNEL_STARTED", "TASK_STEP", "CUSTOM"),
 )
-CUSTOM: Final = re.compile(r"CUSTOM|custom\.[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+CUSTOM: Final = re.compile(r"CUSTOM|TASK_STEP|custom\.[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """The types that EMIT takes."""
 MAX_EVENTS: Final = 1000  # in one reply
 FILTERS: Final = 100  # types, and agents, in one request
@@ -39,7 +39,11 @@ TypePatterns: TypeAlias = Annotated[
     Sequence[TypePattern], Rule(lambda some: len(some) <= FILTERS, f"at most {FILTERS} types")
 ]
 CustomType: TypeAlias = Annotated[
-    str, Rule(lambda text: CUSTOM.fullmatch(text) is not None, "CUSTOM or custom.NAME (letters, digits, `.`, `_`, `-`)")
+    str,
+    Rule(
+        lambda text: CUSTOM.fullmatch(text) is not None,
+        "CUSTOM, TASK_STEP or custom.NAME (letters, digits, `.`, `_`, `-`)",
+    ),
 ]
 Agents: TypeAlias = Annotated[Sequence[int | str], Rule(lambda some: len(some) <= FILTERS, f"at most {FILTERS} agents")]
 Seq: TypeAlias = Annotated[int, Rule(lambda seq: 0 <= seq < 1 << 63, "a whole number from 0 up")]
@@ -167,7 +171,7 @@ class Emitted:
 
 @record
 class Emit(Request[Emitted]):
-    """Publish an event of the type ``CUSTOM`` or ``custom.NAME``, with any JSON as ``data``, at most 16 KiB.
+    """Publish an event of type ``CUSTOM``, ``TASK_STEP`` or ``custom.NAME``, with JSON ``data`` of at most 16 KiB.
 
     It reaches the caller's ancestors and descendants, the operator, and those whom rules grant it.
     """

@@ -83,10 +83,11 @@ class WaitingQuestion:
 
     ``state`` is ``ready``: it is sent as soon as there is a place, ``position`` 1 next; ``paused``: its model takes
     none at present; ``later``: it waits to be sent again, or for budget that others have reserved. ``class_`` is the
-    question's: interactive, normal or batch.
+    question's: interactive, normal or batch. ``model`` is the one that it waits for, never an alias.
     """
 
     agent: str
+    model: str
     position: int | None
     class_: str
     state: str

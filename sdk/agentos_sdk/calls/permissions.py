@@ -1,5 +1,6 @@
 """GET_PERMS, SET_PERMS, EXPLAIN, APPROVALS and DECIDE: read, change and explain permissions, and approve calls."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -10,6 +11,8 @@ from agentos_sdk.opcodes import Op
 from agentos_sdk.record import record
 
 from .request import Request
+
+VIA = re.compile(r"[ -~]{1,100}")
 
 
 @record
@@ -78,17 +81,25 @@ class SetPerms(Request[PermsSet]):
 
 @record
 class Explained:
-    """The ``decision``, the ``rule`` that made it, and the ``reason`` as a sentence."""
+    """The ``decision``, the ``rule`` that made it, and the ``reason`` as a sentence.
+
+    For the operator, where the decision is ``ask``: ``shown`` and ``digest`` are those that the approval would have.
+    """
 
     success: bool = True
     decision: Literal["allow", "ask", "deny"]
     rule: str
     reason: str
+    shown: str | None = None
+    digest: str | None = None
 
 
 @record
 class Explain(Request[Explained]):
-    """What would be decided if ``agent`` (a name or an id) made ``call`` with ``args``; nothing is executed."""
+    """What would be decided if ``agent`` (a name or an id) made ``call`` with ``args``; nothing is executed.
+
+    The operator may also ask about a guest, and a guest about itself.
+    """
 
     op = Op.EXPLAIN
     reply = Explained
@@ -103,7 +114,7 @@ class Pending:
 
     ``shown`` is what it is about to do, in lines that are safe to print: what comes from the agent is escaped. ``rule``
     asks for approval. ``caller_present``: what made the call is still there; otherwise it can't be allowed any more.
-    Times are seconds since the epoch.
+    ``digest`` is a SHA-256 in hexadecimal of all that the approval is bound to. Times are seconds since the epoch.
     """
 
     id: int
@@ -114,6 +125,7 @@ class Pending:
     asked_at: float
     expires_at: float
     caller_present: bool
+    digest: str = ""
 
 
 @record
@@ -153,6 +165,9 @@ class Decide(Request[Decided]):
     ``remember`` the answer for the next calls that do the same to the same object, by the agent with this id
     (``agent``) or by any of that name (``always``), for ``for_`` seconds or without end. ``reason``: for the agent,
     where it is refused. ``forget``: ``id`` is that of a remembered answer, which is revoked.
+
+    With ``digest`` it is decided only if the approval's is the same. ``via``: the program by which a person has
+    answered, which the audit log and the event name.
     """
 
     op = Op.DECIDE
@@ -163,3 +178,5 @@ class Decide(Request[Decided]):
     for_: Annotated[float, Rule(lambda seconds: seconds > 0, "more than 0 seconds")] | None = None
     reason: Annotated[str, Rule(lambda text: len(text) <= 1000, "at most 1000 characters")] | None = None
     forget: bool = False
+    digest: str | None = None
+    via: Annotated[str, Rule(VIA.fullmatch, "1 to 100 printable ASCII characters")] | None = None

@@ -122,7 +122,8 @@ class Thought:
     was spent in the queue. ``cached``: an equal question was answered before, and the model wasn't asked.
     ``requested_model`` is the alias that was asked for, None if a model was named; ``fallbacks`` are its models that
     were passed over.
-    ``cost`` is in the kernel's currency, None if the model has no price.
+    ``cost`` is in the kernel's currency, None if the model has no price. ``context`` is how many tokens fit into the
+    model's context, as ``[llm.context]`` says.
     """
 
     success: bool = True
@@ -139,6 +140,7 @@ class Thought:
     requested_model: str | None = None
     fallbacks: Sequence[Fallback] = ()
     cost: float | None = None
+    context: int | None = None
 
     @property
     def message(self) -> Message:

@@ -1,0 +1,174 @@
+"""Asks the model: trims the conversation, keeps the answer, and asks once more after a failure that may pass."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from agentos_sdk.opcodes import Op
+
+from .call_tools import DONE_DESCRIPTION
+from .effects import Call, Sleep, Work
+from .history import RESULT_HEAD, History
+from .text_protocol import describe, parse_calls
+
+if TYPE_CHECKING:
+    from .budget import Spent
+    from .engine import Task
+    from .records import Records
+
+DEFAULT_CONTEXT = 128_000  # tokens, until an answer of the model says what [llm.context] has
+PAUSES = (1.0, 3.0, 10.0)  # seconds before the next attempts
+PASSING = {"unavailable", "busy", "timeout"}  # failures that may be over by then: the kernel has retried as well
+NO_TOOLS = re.compile(r"\btools?\b|function call", re.IGNORECASE)  # in a refusal of a question that has some
+MAX_ANSWER = 400_000  # bytes of an answer as JSON
+SHOWN = 2000  # characters of one that is longer
+KEPT = ("content", "tool_calls", "finish_reason", "model", "usage", "tokens", "cost", "context")  # of an answer
+SUMMARISE = (
+    "Summarise this work for yourself: it will replace the messages. Keep what is needed to go on: what was found out, "
+    "which files were changed and how, what failed, what remains. No tool is needed.\n\n"
+)
+
+
+class Asker:
+    """Asks the model about one task. ``uses_text``: tool calls are text, see :mod:`.text_protocol`."""
+
+    def __init__(
+        self,
+        task: Task,
+        records: Records,
+        history: History,
+        spent: Spent,
+        report: Callable[[dict[str, Any]], Work[None]],
+    ) -> None:
+        self._task, self._records, self._history, self._spent, self._report = task, records, history, spent, report
+        self._tools = [*(tool.described() for tool in task.tools), DONE_DESCRIPTION]
+        self._context = DEFAULT_CONTEXT
+        self.uses_text = task.text_protocol is True
+
+    def ask(self, step: str) -> Work[dict[str, Any]]:
+        """The answer of a step: the recorded one, or a new one; a failed reply is returned as it is."""
+        thought = yield from self._records.get(f"{step}/thought")
+        asked = yield from self._records.get(f"{step}/asked")
+        times = 0 if asked is None else asked["times"]
+        if thought is None:
+            yield from self._trim(step)
+            times += 1
+            note = self._records.create if asked is None else self._records.replace
+            yield from note(f"{step}/asked", {"times": times, "at": time.time()})
+            reply = yield from self._attempt()
+            if not reply["success"]:
+                return dict(reply)
+            thought = limited({**{name: reply.get(name) for name in KEPT}, "uses_text": self.uses_text})
+            yield from self._records.create(f"{step}/thought", thought)
+            text = thought["content"][:2000]
+            yield from self._report({"step": int(step), "kind": "thought", "text": text, **_used(thought)})
+        elif (trim := (yield from self._records.get(f"{step}/trim"))) is not None:
+            self._apply(trim)
+        self.uses_text = thought["uses_text"]
+        self._spent.add(thought, times)
+        self._context = thought["context"] or DEFAULT_CONTEXT
+        self._history.count(thought["usage"])
+        return {"success": True, **thought}
+
+    def _attempt(self) -> Work[dict[str, Any]]:
+        for pause in (*PAUSES, None):
+            reply: dict[str, Any] = yield self._question(self._history.shown())
+            if reply["success"]:
+                return reply
+            refused = reply["code"] in ("bad_request", "unavailable") and NO_TOOLS.search(reply["error"])
+            if refused and not self.uses_text and self._task.text_protocol is None:
+                self.uses_text = True
+                reply = yield self._question(self._history.shown())
+                if reply["success"]:
+                    return reply
+            if reply["code"] not in PASSING or pause is None:
+                return reply
+            yield Sleep(pause)
+        raise AssertionError("the last attempt returns")
+
+    def _question(self, messages: Sequence[Mapping[str, Any]]) -> Call:
+        fields: dict[str, Any] = {"messages": messages, "system_instruction": self._task.instruction}
+        if self.uses_text:
+            fields["system_instruction"] += "\n\n" + describe(self._tools)
+        else:
+            fields["tools"] = self._tools
+        if self._task.model is not None:
+            fields["model"] = self._task.model
+        return Call(Op.THINK, fields)
+
+    # -- What an answer says -------------------------------------------------------------------------------------------
+
+    def calls_of(self, thought: Mapping[str, Any]) -> tuple[list[dict[str, Any]], str | None]:
+        """The tool calls of an answer, and what is wrong with a call that can't be read."""
+        if thought["tool_calls"]:
+            return with_ids(thought["tool_calls"]), None
+        calls, mistake = parse_calls(thought["content"])
+        if not self.uses_text:  # some models write their call as text although they have tools
+            known = {tool["name"] for tool in self._tools}
+            calls, mistake = [call for call in calls if call["name"] in known], None
+        return [{**call, "id": f"text_{place}"} for place, call in enumerate(calls)], mistake
+
+    def add_answer(self, thought: Mapping[str, Any], calls: Sequence[Mapping[str, Any]]) -> None:
+        """Add the answer to the conversation; calls that are text stay text."""
+        message = {"role": "assistant", "content": thought["content"] or ("" if calls else "(empty)")}
+        if thought["tool_calls"]:
+            message["tool_calls"] = list(calls)
+        self._history.add(message)
+
+    def result_message(self, call: Mapping[str, Any], text: str) -> dict[str, Any]:
+        """A tool's result as a message."""
+        if str(call["id"]).startswith("text_"):
+            return {"role": "user", "content": f"{RESULT_HEAD}{call['name']}:\n{text}"}
+        return {"role": "tool", "tool_call_id": call["id"], "content": text}
+
+    # -- The length of the conversation --------------------------------------------------------------------------------
+
+    def _trim(self, step: str) -> Work[None]:
+        """Leave out what doesn't fit into the context any more, and record that before it is used."""
+        if (trim := (yield from self._records.get(f"{step}/trim"))) is not None:
+            self._apply(trim)
+            return
+        if not self._history.is_full(self._context):
+            return
+        self._history.cut_results(self._context)
+        cost: dict[str, Any] = {"tokens": 0, "cost": None}
+        old = self._history.to_summarise(self._context) if self._history.is_full(self._context) else ""
+        if old:
+            fields: dict[str, Any] = {"prompt": SUMMARISE + old, "model": self._task.model}
+            reply = yield Call(Op.THINK, {name: value for name, value in fields.items() if value is not None})
+            if reply["success"]:
+                cost = {"tokens": reply["tokens"], "cost": reply.get("cost")}
+                self._spent.add(cost)
+                self._history.summarise(reply["content"])
+        if self._history.is_full(self._context):
+            self._history.cut = len(self._history.messages)
+        yield from self._records.create(f"{step}/trim", {**self._history.trimmed(), **cost})
+
+    def _apply(self, trim: Mapping[str, Any]) -> None:
+        self._history.apply(trim)
+        self._spent.add(trim)
+
+
+def _used(thought: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: thought[name] for name in ("tokens", "cost", "model")}
+
+
+def limited(thought: dict[str, Any]) -> dict[str, Any]:
+    """An answer that fits into a record, with what its calls return; a larger one is cut off, without its calls."""
+    if len(json.dumps(thought)) <= MAX_ANSWER:
+        return thought
+    return {**thought, "content": thought["content"][:SHOWN], "tool_calls": None, "finish_reason": "length"}
+
+
+def with_ids(calls: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Calls with an id each: some servers give two calls of an answer the same."""
+    found: dict[str, dict[str, Any]] = {}
+    for place, call in enumerate(calls):
+        given = str(call["id"])
+        number = f"call_{place}_{len(found)}" if given in found or given.startswith("text_") else given
+        found[number] = {**call, "id": number}
+    return list(found.values())

@@ -1,0 +1,104 @@
+"""Performs the effects of the loop with the blocking client."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import time
+from typing import Any, TypeVar
+
+from agentos_sdk.blocking import AgentOSClient
+from agentos_sdk.chunks import stream_call
+from agentos_sdk.errors import CallError, from_reply
+from agentos_sdk.opcodes import Op
+
+from .driving import Me
+from .effects import Call, Effect, NextPiece, OpenStream, Run, Sleep, Together, Work, advance
+
+T = TypeVar("T")
+
+
+class BlockingDriver:
+    """Runs work to its end in this thread; what is done together has a thread and a connection each."""
+
+    def __init__(self, client: AgentOSClient) -> None:
+        self.client = client
+        self._streams: list[Any] = []
+
+    def run(self, work: Work[T]) -> T:
+        """The result of ``work``, which is closed if this is interrupted."""
+        value: Any = None
+        error: BaseException | None = None
+        try:
+            while True:
+                try:
+                    effect = advance(work, value, error)
+                except StopIteration as end:
+                    result: T = end.value
+                    return result
+                value = error = None
+                try:
+                    value = self._perform(effect)
+                except Exception as raised:
+                    error = raised
+        finally:
+            work.close()
+            while self._streams:
+                self._streams.pop().close()
+
+    def _perform(self, effect: Effect) -> Any:
+        match effect:
+            case Call():
+                return self.client.request(effect.op, effect.fields, effect.wait)
+            case OpenStream():
+                fields = {**effect.fields, "stream": True}
+                self._streams.append(stream_call(self.client.socket_path, effect.op, fields, self.client._hellos))
+                return self._streams[-1]
+            case NextPiece():
+                try:
+                    op, body = next(effect.stream)
+                except CallError as failed:
+                    return True, {"success": False, "code": failed.code, "error": str(failed), **failed.details}
+                return op != Op.CHUNK, body
+            case Run():
+                if inspect.iscoroutinefunction(effect.function):
+                    raise TypeError("an async function needs TrioAgenticLoop")
+                return effect.function(**effect.arguments)
+            case Sleep():
+                time.sleep(effect.seconds)
+                return None
+            case Together():
+                return self._run_together(effect.works)
+
+    def _run_together(self, works: Any) -> list[Any]:
+        results: list[Any] = [None] * len(works)
+        errors: list[Exception] = []
+
+        def run(place: int, work: Work[Any]) -> None:
+            try:
+                with self.another_client() as client:
+                    results[place] = BlockingDriver(client).run(work)
+            except Exception as error:  # raised below, in the thread that waits
+                errors.append(error)
+
+        threads = [threading.Thread(target=run, args=each, daemon=True) for each in enumerate(works)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if errors:
+            raise errors[0]
+        return results
+
+    def me(self) -> Me:
+        """The caller; raises the kernel's ``CallError``."""
+        reply = self.client.hello()
+        if not reply["success"]:
+            raise from_reply(reply)
+        return Me(reply["agent_id"], reply["name"])
+
+    def another_client(self) -> AgentOSClient:
+        """A further connection with the same rights."""
+        client = AgentOSClient(self.client.socket_path, self.client.timeout)
+        client._hellos = list(self.client._hellos)
+        return client

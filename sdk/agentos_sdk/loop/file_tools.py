@@ -1,0 +1,253 @@
+"""Tools for files: read_file, write_file, edit_file, list_files and search_files.
+
+Files are read and written by READ and WRITE, so that rules hold and the audit log has them. Directories are listed by
+this process itself: in a jail it sees only what is the agent's.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from base64 import b64decode
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatch
+from hashlib import sha256
+from itertools import islice
+from typing import Any, TypeVar
+
+from agentos_sdk.arguments import as_text, make_absolute
+from agentos_sdk.opcodes import Op
+
+from .effects import Call, Run, Work
+from .tools import Context, Plan, Tool, ToolError, checked, parameters, shorten
+
+T = TypeVar("T")
+
+PART = 1 << 20  # bytes read at a time
+MAX_FILE = 8 << 20  # bytes of a file that is edited or replaced
+MAX_READ = 64 << 10  # bytes that one read_file returns
+MAX_LISTED = 500  # names, and lines that match
+MAX_VISITED = 20_000  # files looked at by one call
+MAX_SEARCHED = 1 << 20  # bytes of a file that is searched
+HIDDEN = {".git", "__pycache__", "node_modules", ".venv"}
+PATH = ("string", "relative to the working directory")
+
+
+def read_whole(path: str) -> Work[bytes | None]:
+    """A file's content, None if there is no such file; raises :class:`ToolError`."""
+    data = b""
+    while True:
+        fields = {"path": make_absolute(path), "offset": len(data), "limit": PART, "encoding": "base64"}
+        reply = yield Call(Op.READ, fields)
+        if reply.get("code") == "not_found":
+            return None
+        if not reply["success"]:
+            raise ToolError(f"{reply['code']}: {reply['error']}")
+        part = b64decode(reply["content"])
+        data += part
+        if not part or len(data) >= reply["size"]:
+            return data
+        if reply["size"] > MAX_FILE:
+            raise ToolError(f"{path} has {reply['size']} bytes; at most {MAX_FILE >> 20} MiB can be changed by a tool")
+
+
+def digest(data: bytes) -> str:
+    return sha256(data).hexdigest()
+
+
+def write(path: str, content: str) -> Work[None]:
+    """Replace a file's content at once; directories that are missing are made."""
+    text, encoding = as_text(content, "utf-8")
+    fields = {"path": make_absolute(path), "content": text, "encoding": encoding}
+    reply = yield Call(Op.WRITE, fields)
+    if reply.get("code") == "not_found" and os.path.dirname(path):
+        yield from _run(os.makedirs, {"name": os.path.dirname(make_absolute(path)), "exist_ok": True})
+        reply = yield Call(Op.WRITE, fields)
+    if not reply["success"]:
+        raise ToolError(f"{reply['code']}: {reply['error']}")
+
+
+def _run(function: Callable[..., T], arguments: dict[str, Any]) -> Work[T]:
+    """What a function that uses files returns; its failure is a :class:`ToolError`."""
+    try:
+        found: T = yield Run(function, arguments)
+    except (OSError, ValueError) as error:
+        raise ToolError(str(error)) from error
+    return found
+
+
+def plan_write(arguments: dict[str, Any]) -> Work[Plan]:
+    path, content = arguments["path"], arguments["content"]
+    before = yield from read_whole(path)
+    data = _encode(content)
+    done = f"wrote {len(data)} bytes to {path}" + ("" if before is None else f", which had {len(before)}")
+    return Plan(path, None if before is None else digest(before), digest(data), content, done)
+
+
+def plan_edit(arguments: dict[str, Any]) -> Work[Plan]:
+    path, old, new = arguments["path"], arguments["old_text"], arguments["new_text"]
+    data = yield from read_whole(path)
+    if data is None:
+        raise ToolError(f"{path}: no such file; write_file makes one")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        raise ToolError(f"{path}: not a text file (UTF-8)") from None
+    count = text.count(old) if old else 0
+    if not old:
+        raise ToolError("old_text: expected the text to replace, got nothing; write_file replaces a whole file")
+    if count == 0:
+        raise ToolError(f"old_text: {path} doesn't contain it; it has to be exact, with spaces and line breaks")
+    if count > 1 and not arguments.get("replace_all"):
+        first = islice(re.finditer(re.escape(old), text), 10)
+        where = ", ".join(str(text.count("\n", 0, found.start()) + 1) for found in first)
+        raise ToolError(
+            f"old_text: {path} contains it {count} times, in lines {where}: add lines around it so that it is "
+            "found once, or set replace_all"
+        )
+    if (size := len(text) + count * (len(new) - len(old))) > MAX_FILE:
+        raise ToolError(f"{path} would have {size} characters; at most {MAX_FILE >> 20} MiB can be written by a tool")
+    content = text.replace(old, new)
+    return Plan(path, digest(data), digest(_encode(content)), content, f"replaced {count} in {path}")
+
+
+def _encode(content: str) -> bytes:
+    try:
+        return content.encode()
+    except UnicodeEncodeError:
+        raise ToolError("content: expected text, got half of a surrogate pair") from None
+
+
+def apply_plan(plan: Plan) -> Work[str]:
+    yield from write(plan.path, plan.content)
+    return plan.done
+
+
+def _change(context: Context, arguments: dict[str, Any], place: str) -> Work[str]:
+    raise AssertionError("a planned tool is done by its plan")
+    yield
+
+
+def _read(context: Context, arguments: dict[str, Any], place: str) -> Work[str]:
+    offset, limit = arguments.get("offset", 0), min(arguments.get("limit", MAX_READ), MAX_READ)
+    fields = {"path": make_absolute(arguments["path"]), "offset": max(offset, 0), "limit": max(limit, 1)}
+    reply = yield from checked(Call(Op.READ, fields))
+    end = offset + limit
+    more = f"\n[bytes {offset} to {end} of {reply['size']}; offset={end} continues]" if reply["size"] > end else ""
+    return str(reply["content"]) + more
+
+
+def _list(context: Context, arguments: dict[str, Any], place: str) -> Work[str]:
+    fields = {"path": arguments.get("path", "."), "pattern": arguments.get("pattern", "*")}
+    return (yield from _run(list_files, fields))
+
+
+def _search(context: Context, arguments: dict[str, Any], place: str) -> Work[str]:
+    try:
+        pattern = re.compile(arguments["pattern"])
+    except re.error as error:
+        raise ToolError(f"pattern: not a regular expression: {error}") from None
+    return (yield from _run(search_files, {"path": arguments.get("path", "."), "pattern": pattern}))
+
+
+def list_files(path: str, pattern: str) -> str:
+    """Names of files below a directory that match, with sizes."""
+    found = []
+    for file in files_below(path):
+        name = os.path.relpath(file, path)
+        if fnmatch(name, pattern) or fnmatch(os.path.basename(name), pattern):
+            found.append(f"{_shown(name)} ({os.lstat(file).st_size} bytes)")
+    return _limited(found, "no file matches")
+
+
+def search_files(path: str, pattern: re.Pattern[str]) -> str:
+    """Lines of files that match, as ``name:line: text``."""
+    found: list[str] = []
+    for file in [path] if os.path.isfile(path) else files_below(path):
+        try:
+            with open(file, "rb") as opened:
+                data = opened.read(MAX_SEARCHED)
+        except OSError:  # not readable for the agent, or gone by now
+            continue
+        if b"\0" in data[:1024]:
+            continue
+        for number, line in enumerate(data.decode(errors="replace").splitlines(), 1):
+            if pattern.search(line[:1000]):
+                found.append(f"{_shown(os.path.relpath(file))}:{number}: {line[:300]}")
+        if len(found) > MAX_LISTED:
+            break
+    return _limited(found, "no line matches")
+
+
+def files_below(path: str) -> Iterator[str]:
+    """Regular files below a directory, without following links; directories of tools such as .git are left out."""
+    if not os.path.isdir(path):
+        raise ToolError(f"{path}: no such directory")
+    visited = 0
+    for directory, names, files in os.walk(path):
+        names[:] = sorted(set(names) - HIDDEN)
+        for name in sorted(files):
+            visited += 1
+            if visited > MAX_VISITED:
+                return
+            file = os.path.join(directory, name)
+            if os.path.isfile(file) and not os.path.islink(file):
+                yield file
+
+
+def _shown(name: str) -> str:
+    """A name of one line; bytes that are no UTF-8 and control characters are escaped."""
+    return name if name.isprintable() else ascii(name)[1:-1]
+
+
+def _limited(found: list[str], nothing: str) -> str:
+    more = f"\n[{len(found) - MAX_LISTED} more]" if len(found) > MAX_LISTED else ""
+    return shorten("\n".join(found[:MAX_LISTED]) + more) if found else nothing
+
+
+READ_FILE = Tool(
+    "read_file",
+    f"Read a text file, at most {MAX_READ >> 10} KiB of it from offset on.",
+    parameters("path", path=PATH, offset=("integer", "bytes to skip"), limit=("integer", "bytes to read")),
+    _read,
+    "again",
+    together=True,
+)
+WRITE_FILE = Tool(
+    "write_file",
+    "Write a text file; replaces its whole content if it exists.",
+    parameters("path", "content", path=PATH, content=("string", "the whole content")),
+    _change,
+    "compare",
+    plan_write,
+)
+EDIT_FILE = Tool(
+    "edit_file",
+    "Replace an exact piece of text in a file. It must occur once, unless replace_all is true.",
+    parameters(
+        *("path", "old_text", "new_text"),
+        path=PATH,
+        old_text=("string", "the text as it is in the file, with its spaces and line breaks"),
+        new_text=("string", "what stands there instead"),
+        replace_all=("boolean", "replace each occurrence"),
+    ),
+    _change,
+    "compare",
+    plan_edit,
+)
+LIST_FILES = Tool(
+    "list_files",
+    "List files below a directory.",
+    parameters(path=PATH, pattern=("string", "such as *.py")),
+    _list,
+    "again",
+    together=True,
+)
+SEARCH_FILES = Tool(
+    "search_files",
+    "Search the lines of files below a directory for a regular expression (Python's).",
+    parameters("pattern", pattern=("string", "the expression"), path=PATH),
+    _search,
+    "again",
+    together=True,
+)

@@ -1,0 +1,75 @@
+"""Tool calls as text: what models write, and what is wrong with it."""
+
+import json
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentos_sdk.loop.text_protocol import parse_calls
+
+LS = {"name": "exec", "arguments": {"command": "ls"}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"action": "exec", "args": {"command": "ls"}}',
+        '{"tool": "exec", "arguments": {"command": "ls"}}',
+        '{"name": "exec", "parameters": {"command": "ls"}}',
+        '{"action": "exec", "command": "ls", "thought": "I look"}',
+        'I look {first}.\n```json\n{"action": "exec", "args": {"command": "ls"}}\n```\nThen we see.',
+        '[{"action": "exec", "input": {"command": "ls"}}]',
+    ],
+)
+def test_a_call_is_found(text: str) -> None:
+    assert parse_calls(text) == ([LS], None)
+
+
+def test_several_calls_are_found_in_order() -> None:
+    other = {"name": "done", "arguments": {"summary": "{}"}}
+    text = '{"action": "exec", "args": {"command": "ls"}}\n{"action": "done", "args": {"summary": "{}"}}'
+
+    assert parse_calls(text) == ([LS, other], None)
+
+
+def test_broken_json_is_a_mistake_only_where_a_call_was_meant() -> None:
+    calls, mistake = parse_calls('{"action": "exec", "args": {"command": "ls}}')
+
+    assert calls == []
+    assert mistake is not None
+    assert mistake.startswith("the JSON can't be read: Unterminated string")
+    assert parse_calls("a set {1, 2} and [nothing") == ([], None)
+
+
+@given(st.text())
+def test_any_text_is_read(text: str) -> None:
+    calls, _ = parse_calls(text)
+
+    assert all(isinstance(call["name"], str) for call in calls)
+
+
+@given(st.dictionaries(st.text(), st.integers() | st.text()), st.text(alphabet="ab {["))
+def test_a_call_survives_text_around_it(arguments: dict[str, Any], around: str) -> None:
+    calls, _ = parse_calls(f"{around}\n{json.dumps({'action': 'exec', 'args': arguments})}")
+
+    assert calls[-1:] == [{"name": "exec", "arguments": arguments}]
+
+
+@pytest.mark.parametrize("text", ["[" * 200_000, '{"a":' * 50_000, "{[" * 100_000, '{"action": "x"} ' + "[" * 100_000])
+def test_brackets_that_never_end_take_no_time(text: str) -> None:
+    began = time.process_time()
+
+    parse_calls(text)
+
+    assert time.process_time() - began < 2
+
+
+@pytest.mark.parametrize("value", ["NaN", "-Infinity", '"\\ud800"', "[" * 40 + "]" * 40])
+def test_a_value_that_no_json_can_have_is_a_mistake(value: str) -> None:
+    calls, mistake = parse_calls('{"action": "exec", "args": {"x": ' + value + "}}")
+
+    assert calls == []
+    assert mistake is not None

@@ -1,0 +1,28 @@
+"""A kernel with the offline provider for the frameworks' programs."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from agentos_sdk import AgentOSClient
+from tests.frameworks.programs import PYTHON, RULES, TOML
+from tests.support.kernel import Kernel, running
+from tests.support.mcp_servers import PLAIN, allow_tools
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+    if not PYTHON.exists():
+        pytest.skip(f"there is no {PYTHON}, run `make test-frameworks`: the adapters of frameworks are NOT tested")
+    rules = tmp_path_factory.mktemp("offline") / "rules.toml"
+    rules.write_text(RULES)
+    with running(TOML.format(rules=rules) + PLAIN) as started:
+        with started.client() as operator:
+            allow_tools(operator, "plain")
+        yield started
+
+
+@pytest.fixture(scope="module")
+def client(kernel: Kernel) -> Iterator[AgentOSClient]:
+    with kernel.client() as connected:
+        yield connected

@@ -23,6 +23,7 @@ from agentos_sdk.calls import (
     reload,
     state,
     think,
+    tools,
     usage,
 )
 from agentos_sdk.calls.request import Request
@@ -254,4 +255,6 @@ METHODS = (
     THINK_STREAM,
     HTTP,
     HTTP_STREAM,
+    Method("tools", tools.ListTools, positional="server", wait="None"),
+    Method("tool_call", tools.CallTool, positional="tool arguments timeout", wait="None"),
 )

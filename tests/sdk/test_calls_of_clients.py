@@ -14,7 +14,10 @@ from client_methods import METHODS
 from tests.architecture.test_calls import requests
 
 WITHOUT_A_METHOD = {Op.HELLO, Op.CANCEL, Op.LLM_REPORT, Op.ASYNC_POLL}  # the connection's; the original's clients'
-OF_THE_CONNECTION = {"connect", "disconnect", "hello", "exit", "call", "request", "noop", "exchange"}
+OF_THE_CONNECTION = {
+    *("connect", "disconnect", "is_connected", "wait_disconnected", "hello", "exit"),
+    *("call", "make_call", "request", "noop", "exchange"),
+}
 
 ORIGINAL: dict[str, dict[str, Any]] = {  # method -> its parameters in the original SDK, with their defaults
     "connect": {},

@@ -14,7 +14,8 @@ FIRST = [
     *("agentos_sdk", "agentos_sdk.blocking", "agentos_sdk.blocking_calls"),
     *("agentos_sdk.errors", "agentos_sdk.frames"),
 ]
-PLAIN = [*FIRST, *(f"agentos_sdk.{name}" for name in ("arguments", "chunks", "opcodes", "question", "suggestions"))]
+OTHERS = ("arguments", "chunks", "opcodes", "question", "suggestions", "loop.agentic_loop", "loop.program")
+PLAIN = [*FIRST, *(f"agentos_sdk.{name}" for name in OTHERS)]
 LATER = {"json", "re", "enum", "socket", "selectors", "collections", "functools", "typing", "importlib", "logging"}
 
 
@@ -58,6 +59,16 @@ def test_the_trio_client_names_its_extra_where_trio_is_not_installed() -> None:
     last = run.stderr.splitlines()[-1]
     assert last.startswith("ModuleNotFoundError: connect needs ")
     assert last.endswith("which is not installed: pip install 'agentos-kernel-sdk[trio]'")
+
+
+def test_the_fake_kernel_names_its_extra_where_attrs_is_not_installed() -> None:
+    program = f"import sys; sys.path.append({SDK!r}); from agentos_sdk.testing import FakeKernel"
+
+    run = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, timeout=30)
+
+    last = run.stderr.splitlines()[-1]
+    assert last.startswith("ModuleNotFoundError: FakeKernel needs ")
+    assert last.endswith("which is not installed: pip install 'agentos-kernel-sdk[testing]'")
 
 
 def test_a_name_it_has_not_is_an_attribute_error() -> None:

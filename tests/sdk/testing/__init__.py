@@ -1,0 +1,1 @@
+"""agentos_sdk.testing."""

@@ -1,0 +1,126 @@
+"""The pytest plugin, in a pytest of its own as a user's: a real kernel and a fake one."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentos_sdk.testing import KernelFailed, RunningKernel
+from tests.support.kernel import until
+from tests.support.wire import PATIENCE
+
+AGENT = """
+from agentos_sdk import AgentOSClient
+
+with AgentOSClient() as kernel:
+    while True:
+        for letter in kernel.recv_messages(timeout=60)["messages"]:
+            kernel.send_message(letter["message"] * 2, to=letter["from_id"])
+"""
+CONFIG = '[[supervisor.children]]\nname = "double"\nscript = "agent.py"\n'
+TESTS = """
+from pathlib import Path
+import pytest
+
+@pytest.mark.agentos_config("agentos.toml")
+def test_in_a_jail(agentos_kernel):
+    with agentos_kernel.client() as client:
+        client.send_message(21, to_name="double")
+        [letter] = client.recv_messages(timeout=30)["messages"]
+        assert letter["message"] == 42
+        assert client.inspect("double")["isolation"]["level"] == "standard"
+        Path("kernel").write_text(agentos_kernel.socket)
+
+def test_without_a_file_there_are_no_agents_and_the_model_is_offline(agentos_kernel):
+    with agentos_kernel.client() as client:
+        assert client.list_agents() == []
+        assert client.think("why?")["success"]
+
+def test_with_a_fake_kernel(agentos_fake_kernel):
+    agentos_fake_kernel.deliver(4)
+    agentos_fake_kernel.start("agent.py")
+    assert agentos_fake_kernel.wait_for("send").fields["message"] == 8
+"""
+
+
+def test_its_fixtures_are_there_without_an_import(tmp_path: Path) -> None:
+    for name, text in (("agent.py", AGENT), ("agentos.toml", CONFIG), ("test_agent.py", TESTS)):
+        (tmp_path / name).write_text(text)
+
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "AGENTOS_SOCKET"))
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--strict-markers", "-W", "error"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE * 3,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 passed" in done.stdout
+    assert not os.path.exists((tmp_path / "kernel").read_text()), "the kernel has ended and its directory is removed"
+
+
+def test_the_plugin_itself_loads_nothing_of_the_sdk() -> None:
+    program = (
+        "import sys, agentos_sdk.testing.pytest_plugin; print([name for name in sys.modules if 'agentos' in name])"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE)
+
+    assert done.stdout == "['agentos_sdk', 'agentos_sdk.testing', 'agentos_sdk.testing.pytest_plugin']\n"
+
+
+def test_a_wrong_configuration_is_said_with_its_mistakes() -> None:
+    with pytest.raises(KernelFailed, match=r"supervisr"), RunningKernel(toml="[supervisr]\n"):
+        pass
+
+
+def test_a_kernel_that_ends_with_an_error_fails_the_test() -> None:
+    with pytest.raises(KernelFailed, match="exit status -9"), RunningKernel() as kernel:
+        kernel.process.kill()
+        kernel.process.wait()
+
+
+def test_a_line_that_does_not_come_is_an_error_with_what_came() -> None:
+    with RunningKernel() as kernel:
+        with pytest.raises(AssertionError, match=r"(?s)no line with 'nonsense', not within 0\.01 s.+ready, listening"):
+            kernel.wait_for_line("nonsense", timeout=0.01)
+        assert kernel.wait_for_line("ready, listening")
+
+
+def test_a_kernel_ends_with_the_tests_that_are_killed() -> None:
+    program = (
+        "from agentos_sdk.testing import RunningKernel\n"
+        "with RunningKernel() as kernel:\n"
+        "    print(kernel.process.pid, kernel.socket, flush=True)\n"
+        "    input()\n"
+    )
+
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as tests:
+        assert tests.stdout is not None
+        pid, socket = tests.stdout.readline().split()
+        tests.kill()
+
+    until(lambda: not Path("/proc", pid).exists(), "the kernel has ended")
+    until(lambda: not Path(socket).parent.exists(), "its directory is removed")
+
+
+def test_an_interrupt_while_the_kernel_starts_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = RunningKernel()
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(kernel, "wait_for_line", interrupt)
+    with pytest.raises(KeyboardInterrupt), kernel:
+        pass
+
+    assert kernel.process.poll() is not None
+    assert not Path(kernel.socket).parent.exists()

@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 import trio
 from attrs import Factory, define, field
-from msgspec.structs import replace
 
 from agentos_sdk.values import Usage
 
@@ -73,7 +72,7 @@ class ActiveRequest:
 
     def change_model(self, model: str, fallback_after: float | None) -> None:
         """Send it to another model from now on; retries are counted anew."""
-        self.question = replace(self.question, model=model)
+        self.question = self.question.for_model(model, self.question.max_tokens)
         self.fallback_after = fallback_after
         self.failures, self.retry_deadline, self.failed_seconds = 0, math.inf, 0.0
 

@@ -1,9 +1,8 @@
-"""Requests sent to one provider until they are answered: deadlines, retries, and pauses of a model."""
+"""Requests sent to one provider until they are answered: deadlines and retries."""
 
 import contextlib
 import logging
 import math
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from random import Random
@@ -11,13 +10,14 @@ from random import Random
 import trio
 from attrs import define, evolve, field
 
-from agentos.services.events import ModelAvailable, ModelPaused, Publish, discard
-from agentos_sdk.errors import BadRequest, CallError, Timeout, Unavailable
+from agentos.services.events import Publish, discard
+from agentos_sdk.errors import BadRequest, CallError, Timeout
 
 from .active_request import ActiveRequest, Stalled
 from .circuit_breaker import PROBE_POLL, State
-from .model_availability import ModelAvailabilities, ModelAvailability, ModelState
+from .model_availability import ModelAvailability
 from .outages import Outages
+from .provider_models import ModelUnavailable, ProviderModels
 from .providers.provider import (
     Answer,
     Delta,
@@ -31,7 +31,6 @@ from .providers.provider import (
     Rejected,
     ask,
 )
-from .rate_limits import RateLimit
 from .retry import retry_delay
 from .sampling import unsupported_parameter
 from .settings import ModelLimits, ProviderName, Retry, Timeouts
@@ -41,12 +40,6 @@ log = logging.getLogger(__name__)
 LOG_INTERVAL = 60.0  # seconds between two log messages about the same error
 DENIED_SECONDS = 60.0  # seconds for which a refused key isn't used, if there are others
 Connect = Callable[[], Awaitable[Provider]]
-
-
-class ModelUnavailable(Unavailable):
-    """The model gives no answer, or none soon; another model may. ``attempted``: the request was sent to it."""
-
-    attempted = False
 
 
 class CannotAnswer(BadRequest):
@@ -65,8 +58,7 @@ class ProviderClient:
 
     ``connect`` opens the one with the first key, ``further_keys`` the others; they are used in turn. ``name`` is the
     provider's, ``kind`` its type. ``limits`` are by model. At most ``concurrency`` requests are in flight, which the
-    line ensures; ``None``: as many as its settings say. ``on_model_changed`` is called with a model's name when its
-    availability may have changed. :meth:`serve` publishes the ends of pauses.
+    line ensures; ``None``: as many as its settings say. ``models`` tells which of them accept requests.
     """
 
     connect: Connect
@@ -74,25 +66,21 @@ class ProviderClient:
     timeouts: Timeouts
     random: Random = field(factory=Random)
     name: str = "none"
-    on_model_changed: Callable[[str], None] | None = None
     publish: Publish = discard
     kind: ProviderName | None = None
     further_keys: Sequence[Connect] = ()
     limits: Mapping[str, ModelLimits] = field(factory=dict)
     concurrency: int | None = None
     outages: Outages = field(factory=Outages)
-    keys: Sequence[ModelAvailabilities] = field(init=False)  # which models may be asked with each key
-    _rates: Mapping[str, RateLimit] = field(init=False)
+    models: ProviderModels = field(init=False)
     _logged: tuple[type, float] = (type(None), -math.inf)
     _providers: Sequence[Provider] = ()  # one for each key
-    _next_key: int = 0
     _connecting: trio.Lock = field(factory=trio.Lock)
-    _pauses: dict[str, float] = field(factory=dict)  # published: until when, by model; -inf: until a probe succeeds
-    _paused: trio.Event = field(factory=trio.Event)
 
     def __attrs_post_init__(self) -> None:
-        self.keys = [ModelAvailabilities(self.retry) for _ in (self.connect, *self.further_keys)]
-        self._rates = {model: RateLimit(limit) for model, limit in self.limits.items() if limit.rpm or limit.tpm}
+        self.models = ProviderModels(
+            self.name, self.retry, self.limits, 1 + len(self.further_keys), publish=self.publish
+        )
 
     async def send(
         self,
@@ -122,8 +110,8 @@ class ProviderClient:
             self._log_error(error)
             raise error_for_agent(error, request.attempts) from None
         finally:
-            if (rate := self._rates.get(model)) is not None and rate.leave(request, trio.current_time()):
-                self._notify(model)
+            if (rate := self.models.rates.get(model)) is not None and rate.leave(request, trio.current_time()):
+                self.models.notify(model)
 
     async def prepare(self) -> None:
         """Open the connections before a request needs them. If that fails, the next request tries again."""
@@ -131,15 +119,6 @@ class ProviderClient:
             await self._connect_once()
         except ProviderError as error:
             self._log_error(error)
-
-    async def serve(self) -> None:
-        """Publish the ends of pauses, until cancelled."""
-        while True:
-            for model in list(self._pauses):
-                self._publish_change(model)
-            now, self._paused = trio.current_time(), trio.Event()
-            with trio.move_on_at(min((until for until in self._pauses.values() if until > now), default=math.inf)):
-                await self._paused.wait()
 
     async def aclose(self) -> None:
         for provider in self._providers:
@@ -179,38 +158,38 @@ class ProviderClient:
 
     async def _send_once(self, request: ActiveRequest) -> Answer | float:
         """Return the answer, or the seconds until the request may be sent again."""
-        model, now, rate = request.question.model, trio.current_time(), self._rates.get(request.question.model)
+        model, now, rate = request.question.model, trio.current_time(), self.models.rates.get(request.question.model)
         self.check_supported(request.question)
-        self.check_available(request)
+        self.models.check_available(request)
         if request.fallback_after is not None and self.outages.is_out(model, request.account, now):
             raise ModelUnavailable(f"{model} has failed repeatedly and is probed by another question")
-        opens = self.available_at(model)
+        opens = self.models.available_at(model)
         if opens is None and rate is not None:
             opens = rate.check(request.input, request.question.max_tokens, now, request)
             if opens is not None:
-                self.check_available(request)
-                self._notify(model)
+                self.models.check_available(request)
+                self.models.notify(model)
         if opens is not None:
             return opens - now if opens < math.inf else PROBE_POLL
-        key = self._choose_key(model, now)
-        with self.keys[key].tracked(model, now) as availability:
+        key = self.models.choose_key(model, now)
+        with self.models.keys[key].tracked(model, now) as availability:
             try:
                 return await self._attempt(self._providers[key], availability, request)
             except RateLimited as error:
                 now = trio.current_time()
                 availability.record_slow_down(error, now, self.random)
                 self._log_error(error)
-                request.retry_deadline = min(request.retry_deadline, now + self._patience(request))
+                request.retry_deadline = min(request.retry_deadline, now + self.models.patience(request))
                 if request.partly_delivered:
                     raise
-                self.check_available(request)
-                return self._seconds_until_available(model)
+                self.models.check_available(request)
+                return self.models.seconds_until_available(model)
             except Denied as error:
-                if len(self.keys) == 1 or request.partly_delivered:
+                if len(self._providers) == 1 or request.partly_delivered:
                     raise
                 availability.pause(error, trio.current_time() + DENIED_SECONDS)
                 self._log_error(error)
-                if self.available_at(model) is not None:
+                if self.models.available_at(model) is not None:
                     raise
                 return 0.0
             except Failing as error:
@@ -224,26 +203,18 @@ class ProviderClient:
                     raise
                 return retry_delay(self.retry, request.failures, error.after, self.random)
             finally:
-                self._notify(model)
-
-    def _choose_key(self, model: str, now: float) -> int:
-        """The next key in turn with which the model may be asked."""
-        count = len(self.keys)
-        order = [(self._next_key + step) % count for step in range(count)]
-        key = next(key for key in order if self.keys[key].available_at(model, now) is None)
-        self._next_key = (key + 1) % count
-        return key
+                self.models.notify(model)
 
     async def _attempt(self, provider: Provider, availability: ModelAvailability, request: ActiveRequest) -> Answer:
         """Send the request once."""
-        model, began, rate = availability.model, trio.current_time(), self._rates.get(availability.model)
+        model, began, rate = availability.model, trio.current_time(), self.models.rates.get(availability.model)
         sent = rate.begin(request.input, request.question.max_tokens, began) if rate is not None else None
         try:
             with (
                 self.outages.attempt(model, request.account, trio.current_time),
                 availability.breaker.attempt(began, request.account) as attempt,
             ):
-                self._notify(model)  # no other request is let through during a probe of the half-open breaker
+                self.models.notify(model)  # no other request is let through during a probe of the half-open breaker
                 request.begin_attempt()
                 try:
                     with time_failure(request):
@@ -274,111 +245,30 @@ class ProviderClient:
 
         If another model can be asked, the provider has to accept the request within ``fallback_after``.
         """
-        times, began = self.timeouts, trio.current_time()
-        first = times.first_token if request.fallback_after is None else min(times.first_token, request.fallback_after)
+        began, idle, first_token = trio.current_time(), self.timeouts.idle, self._first_token(request.question.model)
+        accepted = first_token if request.fallback_after is None else min(first_token, request.fallback_after)
 
         def on_delta(delta: Delta) -> None:
             if delta.accepted:
-                patience.deadline = began + times.first_token
+                patience.deadline = began + first_token
                 return
-            patience.deadline = trio.current_time() + times.idle
+            patience.deadline = trio.current_time() + idle
             request.receive(delta)
             if request.is_too_long:
                 patience.cancel()
 
-        with trio.move_on_after(first) as patience:
+        with trio.move_on_after(accepted) as patience:
             return await ask(provider, request.question, on_delta)
         if request.is_too_long:
             raise Rejected(f"its answer is longer than {request.max_characters} characters")
         if request.has_begun:
-            raise Stalled(f"it stopped in the middle of its answer for {times.idle:g} s")
+            raise Stalled(f"it stopped in the middle of its answer for {idle:g} s")
         raise Stalled(f"it didn't begin to answer within {patience.deadline - began:g} s")
 
-    def available_at(self, model: str) -> float | None:
-        """When a request for this model may be sent, on Trio's clock; ``None``: now. Infinity: that isn't known."""
-        now = trio.current_time()
-        times = [key.available_at(model, now) for key in self.keys]
-        opens = -math.inf if None in times else min(time for time in times if time is not None)
-        rate = self._rates.get(model)
-        opens = max(opens, rate.opens_at if rate is not None else -math.inf)
-        return opens if opens > now else None
-
-    def _seconds_until_available(self, model: str) -> float:
-        opens, now = self.available_at(model), trio.current_time()
-        return 0.0 if opens is None else opens - now if opens < math.inf else PROBE_POLL
-
-    def _patience(self, request: ActiveRequest) -> float:
-        """Seconds for which a request waits for a paused model."""
-        return self.retry.patience if request.fallback_after is None else request.fallback_after
-
-    def check_available(self, request: ActiveRequest) -> None:
-        """Raise ``ModelUnavailable`` if a request can't wait until its model accepts requests.
-
-        This is so while the circuit breaker is open, and in a pause that ends after the request's deadline or lasts
-        longer than ``retry.patience``, or ``fallback_after`` if there is another model.
-        """
-        now, model = trio.current_time(), request.question.model
-        opens = self.available_at(model)
-        if opens is None:
-            return
-        closed = [one for key in self.keys if (one := key.get(model)) is not None and one.available_at(now) is not None]
-        first = None
-        if len(closed) == len(self.keys):
-            waiting = [one for one in closed if not one.is_down(now)]
-            if not waiting:
-                times = f"{self.retry.breaker} times in a row, the last time: {closed[0].reason}"
-                raise ModelUnavailable(
-                    f"the model's provider has failed {times}: try again in {math.ceil(opens - now)} s"
-                )
-            first = min(waiting, key=lambda availability: availability.paused_until)
-        limit = min(request.deadline, request.retry_deadline, now + self._patience(request))
-        if opens == math.inf or opens <= max(now, limit):
-            return
-        until = time.time() + opens - now
-        when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(math.ceil(until)))
-        setting = "retry.patience" if request.fallback_after is None else "fallback_after"
-        why = "the call's deadline" if limit == request.deadline else f"{setting} ({self._patience(request):g} s)"
-        tried = f" (asked {request.attempts} times)" if request.attempts > 1 else ""
-        if first is None:
-            raise ModelUnavailable(
-                f"{model} has had as many requests or tokens as [llm.limits] allows a minute until {when}, "
-                f"which is after {why}{tried}",
-                until=until,
-            )
-        raise ModelUnavailable(
-            f"the model's provider accepts no requests for {model} until {when}, "
-            f"which is after {why}: {first.reason}{tried}",
-            until=until,
-            upstream_status=429,
-        )
-
-    def unavailable_models(self) -> list[ModelState]:
-        """States of the models that are paused or down with every key; of the keys, the first one that may be used."""
-        models = dict.fromkeys(state.model for key in self.keys for state in key.states(trio.current_time()))
-        return [state for state in map(self.state, models) if state.state != "ok"]
-
-    def state(self, model: str) -> ModelState:
-        now = trio.current_time()
-        states = [ModelState(model) if (one := key.get(model)) is None else one.state(now) for key in self.keys]
-        return min(states, key=lambda state: (state.state != "ok", math.inf if state.until is None else state.until))
-
-    def _notify(self, model: str) -> None:
-        self._publish_change(model)
-        if self.on_model_changed is not None:
-            self.on_model_changed(model)
-
-    def _publish_change(self, model: str) -> None:
-        """Publish a model's pause if it is new or was extended, and its end."""
-        now, state, published = trio.current_time(), self.state(model), self._pauses.get(model)
-        if state.state == "ok" and published is not None:
-            del self._pauses[model]
-            self.publish(ModelAvailable(self.name, model))
-        elif state.state != "ok" and state.until is None:
-            self._pauses[model] = -math.inf
-        elif state.until is not None and (published is None or state.until > published + 0.001):  # it is rounded
-            self._pauses[model] = state.until
-            self._paused.set()
-            self.publish(ModelPaused(self.name, model, state.reason or "", time.time() + state.until - now))
+    def _first_token(self, model: str) -> float:
+        """Seconds that a model has until the first piece of an answer."""
+        limits = self.limits.get(model)
+        return self.timeouts.first_token if limits is None or limits.first_token is None else limits.first_token
 
 
 @contextlib.contextmanager

@@ -29,7 +29,8 @@ class ThinkResult(Struct, frozen=True):
     ``cost`` is that of the answer's usage, ``None`` if its model has no price.
     ``bound`` says, for the audit log, that the tokens charged are not those that the provider claims, and why.
     ``model`` is the one that was asked in the end; ``requested_model`` the alias that was asked for, if it was one.
-    ``cached``: no model was asked, as an equal question was answered before.
+    ``cached``: no model was asked, as an equal question was answered before. ``context`` is how many tokens fit into
+    the model's context.
     """
 
     answer: Answer
@@ -41,6 +42,7 @@ class ThinkResult(Struct, frozen=True):
     fallbacks: Sequence[Fallback] = ()
     cached: bool = False
     cost: float | None = None
+    context: int | None = None
 
 
 @define(eq=False)

@@ -9,13 +9,11 @@ only what was used until then is charged.
 """
 
 import contextlib
-import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 
 import trio
-from msgspec.structs import replace
 
 from agentos.kernel.internal_errors import internal
 from agentos.services.quotas import Amounts
@@ -24,21 +22,24 @@ from agentos_sdk.errors import BadRequest, CallError, QuotaExceeded
 from agentos_sdk.values import LLMClass, Usage
 
 from .active_request import ActiveRequest
-from .ask import CannotAnswer, ModelUnavailable, ProviderClient
+from .ask import CannotAnswer, ProviderClient
 from .budgets import Budgets
-from .claims import measure_request
+from .claims import RequestSize, measure_request
 from .classes import find_class, find_weight
 from .contents import Asker, Contents, OpenQuestion
 from .fair_queue import MIN_CHARGE, weighted_cost
-from .fair_tree import Path, Ticket
+from .fair_tree import Path
 from .jobs import Job, ThinkResult, charge_for, outermost_account, queue_names, validate_question
+from .lanes import Lanes
 from .line_status import LineStatus
 from .memory import RequestMemory
+from .prices import find_price
+from .provider_models import ModelUnavailable
 from .providers.provider import Answer, Question, estimate_input_tokens
 from .reservations import Reservations
 from .response_cache import ResponseCache
 from .routes import Candidates, Route
-from .settings import LLMSettings, QueuePath
+from .settings import DEFAULT_CONTEXT, LLMSettings, QueuePath
 
 MAX_INLINE_BYTES = 64 << 10  # bytes of a request that is measured in the event loop; larger ones in a thread
 SLOW_FAILURE = 0.3  # seconds; after a slower one, questions that wait for the model go to the next one of their alias
@@ -47,6 +48,10 @@ CLOSE_SECONDS = 2.0  # seconds that the provider's connections have to close cle
 
 class Moved(Exception):
     """A request got another model while it waited: it now has a place at that model's provider."""
+
+
+def _measure(question: Question) -> tuple[int, RequestSize]:
+    return estimate_input_tokens(question), measure_request(question)
 
 
 class Line(LineStatus):
@@ -65,12 +70,14 @@ class Line(LineStatus):
         super().__init__(settings, (client, *others), budgets, model)
         self.contents = contents or Contents(settings.keep_contents)
         self._cache = ResponseCache(settings.cache, settings.cache_shared)
+        self._lanes = Lanes(self._queue, self._routes, lambda: self._wake.set())
+        self._contexts = settings.context
         for each in self._clients.values():
-            each.on_model_changed = self._update_lane
+            each.models.on_changed = self._lanes.update
         self._free = {
             name: each.concurrency or settings.concurrency for name, each in self._clients.items()
         }  # places at each provider
-        self._wake = trio.Event()  # set when a request arrives
+        self._wake = trio.Event()  # set when a request may be sent
         self._reservations = Reservations(budgets)
         self.on_use: Callable[[str, int, int, int | None], None] = lambda name, calls, tokens, cost: None
         self._memory = RequestMemory()
@@ -117,9 +124,8 @@ class Line(LineStatus):
         account, now = outermost_account(queue_path), trio.current_time()
         with self._memory.hold(account, question.size):
             large = question.size > MAX_INLINE_BYTES
-            tokens = await run_in_thread(estimate_input_tokens, question) if large else estimate_input_tokens(question)
+            tokens, sent = await run_in_thread(_measure, question) if large else _measure(question)
             candidates = self._find_candidates(queue_path, question, tokens, route)
-            sent = await run_in_thread(measure_request, question) if large else measure_request(question)
             request = ActiveRequest(
                 question, tokens, account, on_text, deadline=trio.current_effective_deadline(), sent=sent
             )
@@ -149,7 +155,10 @@ class Line(LineStatus):
     def _find_candidates(
         self, queue_path: QueuePath, question: Question, input_tokens: int, route: Route
     ) -> Candidates:
-        """The models of a route that the caller's budgets allow and that can do what is asked; raises if none is."""
+        """The models of a route that the caller's budgets allow and that can do what is asked; raises if none is.
+
+        Vectors of different models can't be compared, so a question to embed has one: the first that has embeddings.
+        """
         is_alias = tuple(route.models) != (question.model,) or bool(route.passed)
         passed = {each.model: each.reason for each in route.passed}
         candidates = Candidates(question.model if is_alias else None, [], passed)
@@ -157,13 +166,17 @@ class Line(LineStatus):
         for model in route.models:
             client = self._routes.client_of(model)
             try:
+                client.check_supported(question.for_model(model, question.max_tokens))
                 self._budgets.check(queue_path, model, input_tokens, time.time())
-                client.check_supported(replace(question, model=model))
             except (QuotaExceeded, BadRequest) as error:
+                if question.embed and isinstance(error, QuotaExceeded):
+                    raise
                 refusal = refusal or error
                 candidates.passed[model] = str(error)
             else:
                 candidates.left.append(model)
+                if question.embed:
+                    break
         if not candidates.left and refusal is not None:
             raise refusal
         return candidates
@@ -178,7 +191,7 @@ class Line(LineStatus):
         try:
             async with trio.open_nursery() as jobs:
                 for client in self._clients.values():
-                    jobs.start_soon(client.serve)
+                    jobs.start_soon(client.models.serve)
                 while True:
                     job = await self._next_job()
                     if job.next_turn is None:
@@ -194,7 +207,7 @@ class Line(LineStatus):
         """The next request, as soon as its model accepts requests and its provider has a place for it."""
         while True:
             await trio.lowlevel.checkpoint()
-            deadline = self._open_lanes()
+            deadline = self._lanes.open()
             for pool, places in self._free.items():
                 ticket = self._queue.take(trio.current_time(), pool) if places else None
                 if ticket is not None:
@@ -206,63 +219,6 @@ class Line(LineStatus):
             self._wake = trio.Event()
             with trio.CancelScope(deadline=deadline):
                 await self._wake.wait()
-
-    def _open_lanes(self) -> float:
-        """Open the lanes of models that accept requests again; returns when to do so next, on Trio's clock."""
-        first = math.inf
-        for model in list(self._queue.closed):
-            opens = self._routes.client_of(model).available_at(model)
-            if opens is None:
-                self._queue.open(model)
-            else:
-                first = min(first, opens)
-        return first
-
-    def _update_lane(self, model: str) -> None:
-        """Open or close a model's lane to match its gate; requests that can't wait for it are moved or refused."""
-        client = self._routes.client_of(model)
-        if client.available_at(model) is None:
-            self._queue.open(model)
-        else:
-            self._queue.close(model)
-            for ticket in self._queue.waiting_in(model):
-                job = ticket.item
-                try:
-                    client.check_available(job.request)
-                except ModelUnavailable as unavailable:
-                    try:
-                        self._routes.fall_back(job.candidates, job.request, unavailable)
-                    except CallError as error:
-                        self._refuse(ticket, error)
-                    else:
-                        self._move(ticket)
-        self._wake.set()
-
-    def _leave_failing_model(self, model: str, error: Exception) -> None:
-        """Move the waiting requests that another model accepts now, after a slow failure of theirs."""
-        for ticket in self._queue.waiting_in(model):
-            job = ticket.item
-            if job.request.fallback_after is not None:
-                self._routes.choose(job.candidates, job.request, {model: f"it failed for another question: {error}"})
-                self._move(ticket)
-
-    def _move(self, ticket: Ticket[Job]) -> None:
-        """Let a waiting request wait for the model that it has now."""
-        model = ticket.item.model
-        self._queue.move(ticket, model, self._routes.client_of(model).name)
-        self._wake.set()
-
-    def _refuse(self, ticket: Ticket[Job], error: CallError) -> None:
-        """End a waiting request with an error."""
-        self._queue.withdraw(ticket)
-        job = ticket.item
-        if job.next_turn is not None:  # its task waits for the turn
-            job.refusal = error
-            job.next_turn.set()
-        else:
-            job.outcome = error
-            job.release()
-            job.done.set()
 
     async def _work(self, job: Job) -> None:
         try:
@@ -286,7 +242,10 @@ class Line(LineStatus):
         requested, fallbacks = job.candidates.requested, job.candidates.fallbacks
         queued = now - job.arrived_at - latency
         cost = self.cost(job.model, answer.usage)
-        return ThinkResult(answer, queued, latency, job.request.bound, job.model, requested, fallbacks, cost=cost)
+        context = find_price(self._contexts, job.model) or DEFAULT_CONTEXT
+        return ThinkResult(
+            answer, queued, latency, job.request.bound, job.model, requested, fallbacks, cost=cost, context=context
+        )
 
     async def _send(self, job: Job) -> Answer:
         """Send a request to its model, and to the next one if that is unavailable."""
@@ -301,7 +260,7 @@ class Line(LineStatus):
                 has_place = True
             except (ModelUnavailable, CannotAnswer) as error:
                 if job.request.failed_seconds >= SLOW_FAILURE:
-                    self._leave_failing_model(job.model, error)
+                    self._lanes.leave(job.model, error)
                 self._routes.fall_back(job.candidates, job.request, error)
                 has_place = False
 
@@ -310,7 +269,7 @@ class Line(LineStatus):
         """Reserve budget for one attempt; its usage is charged and settled however it ends."""
         request = job.request
         grant = await self._reservations.reserve(job, partial(self._wait_for_budget, job))
-        request.question = replace(request.question, max_tokens=grant.max_tokens)
+        request.question = request.question.for_model(job.model, grant.max_tokens)
         attempts = request.attempts
         try:
             yield
@@ -357,7 +316,7 @@ class Line(LineStatus):
             del self._suspended[job]
         model = job.model
         client = self._routes.client_of(model)
-        client.check_available(job.request)
+        client.models.check_available(job.request)
         job.next_turn = turn = trio.Event()
         path, cost = queue_names(job.queue_path), job.charge(weighted_cost(job.request.input))
         job.ticket = ticket = self._queue.put(

@@ -98,6 +98,10 @@ class LineStatus:
         """Whether a question may have this name as its model."""
         return self._routes.knows(model)
 
+    def offers(self, model: str) -> bool:
+        """Whether the configuration has this name of a model, as it is or by a pattern."""
+        return self._routes.offers(model)
+
     def model_states(self) -> Sequence[ModelState]:
         """States of all models that the configuration names, the default one first, and of all that are unavailable."""
         unavailable = {state.model: state for state in self._unavailable_models()}
@@ -105,7 +109,7 @@ class LineStatus:
         return [*named, *unavailable.values()]
 
     def _unavailable_models(self) -> Sequence[ModelState]:
-        return [state for client in self._clients.values() for state in client.unavailable_models()]
+        return [state for client in self._clients.values() for state in client.models.unavailable()]
 
     def wait_times(self, queue_path: QueuePath) -> Waits | None:
         """How long the agent's last requests waited."""

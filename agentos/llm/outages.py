@@ -14,7 +14,7 @@ from .providers.provider import Denied, Failing, ProviderError
 FAILURES = 3  # within …
 WINDOW = 30.0  # … so many seconds take a model out for …
 DURATION = 30.0  # … so many seconds
-MAX_KEPT = 1024  # models and accounts whose failures are kept
+MAX_KEPT = 1024  # models and accounts with kept failures
 
 
 @define(eq=False)

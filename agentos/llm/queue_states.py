@@ -23,7 +23,7 @@ class QueueState(Struct, frozen=True):
 
 
 class WaitingRequest(Struct, frozen=True):
-    """A request that waits, asked by ``agent``.
+    """A request that waits for ``model``, asked by ``agent``.
 
     ``state`` is ``ready``: it is sent as soon as there is a place, ``position`` 1 next; ``paused``: its model accepts
     none at present; ``later``: it waits to be sent again, or for budget that other requests have reserved. ``since`` is
@@ -31,6 +31,7 @@ class WaitingRequest(Struct, frozen=True):
     """
 
     agent: str
+    model: str
     state: Literal["ready", "paused", "later"]
     position: int | None
     since: float
@@ -52,8 +53,8 @@ def list_waiting(queue: FairQueue[Job], suspended: Iterable[Job]) -> list[Waitin
     now = trio.current_time()
 
     def describe(job: Job, state: Literal["ready", "paused", "later"], position: int | None = None) -> WaitingRequest:
-        since = now - job.arrived_at
-        return WaitingRequest(job.queue_path[-1].name, state, position, since, job.request.input, job.class_)
+        name, since = job.queue_path[-1].name, now - job.arrived_at
+        return WaitingRequest(name, job.model, state, position, since, job.request.input, job.class_)
 
     return [
         *(describe(ticket.item, "ready", position) for position, ticket in queue.order()),

@@ -20,9 +20,12 @@ from agentos_sdk.errors import CallError, NotFound
 from agentos_sdk.values import Fallback
 
 from .active_request import ActiveRequest
-from .ask import CannotAnswer, ModelUnavailable, ProviderClient
+from .ask import CannotAnswer, ProviderClient
 from .outages import Outages
+from .provider_models import ModelUnavailable
 from .settings import LLMSettings, ProviderSettings
+
+LONG_SPELLING = "models/"
 
 
 class Route(Struct, frozen=True):
@@ -50,13 +53,20 @@ class Candidates:
         return [Fallback(model, reason) for model, reason in self.passed.items()]
 
 
+def plain_model_name(name: str) -> str:
+    """A model's name as rules, prices and limits have it: Gemini takes it with any number of ``models/`` before it."""
+    while name.startswith(LONG_SPELLING):
+        name = name.removeprefix(LONG_SPELLING)
+    return name
+
+
 def is_pattern(name: str) -> bool:
     """Whether a name in the configuration stands for several: ``*`` is any characters, ``?`` one."""
     return "*" in name or "?" in name
 
 
 def find_provider(providers: Mapping[str, ProviderSettings], model: str) -> str | None:
-    """The name of the provider of a model: one that lists it by its name goes before one whose pattern matches."""
+    """The name of the provider of a model: one that lists it by its name goes before one with a matching pattern."""
     listed = (name for name, each in providers.items() if model in each.models)
     matching = (name for name, each in providers.items() if any(fnmatchcase(model, one) for one in each.models))
     return next(listed, None) or next(matching, None)
@@ -91,7 +101,18 @@ class Routes:
 
     def knows(self, name: str) -> bool:
         """Whether a question may have this name as its model."""
-        return bool(self.model) and all(self._find(model) is not None for model in self.resolve(name).models)
+        models = self.resolve(plain_model_name(name)).models
+        return bool(self.model) and all(self._find(model) is not None for model in models)
+
+    def offers(self, name: str) -> bool:
+        """Whether the configuration has this name: as it is, or by a pattern.
+
+        A provider's pattern ``*`` doesn't count: whether it has a model is known to the provider alone.
+        """
+        name = plain_model_name(name)
+        providers = self.settings.providers.values()
+        patterns = {*self.settings.aliases, *(model for each in providers for model in each.models if model != "*")}
+        return self.knows(name) and (name in self.names() or any(fnmatchcase(name, one) for one in patterns))
 
     def names(self) -> Sequence[str]:
         """The names that questions may have as their model and that are no patterns: the default one first."""
@@ -116,7 +137,7 @@ class Routes:
         """Give a request its first model; raises ``ModelUnavailable`` if it can't wait for any."""
         self.choose(candidates, request)
         try:
-            self.client_of(request.question.model).check_available(request)
+            self.client_of(request.question.model).models.check_available(request)
         except ModelUnavailable as error:
             self.fall_back(candidates, request, error)
 
@@ -139,7 +160,7 @@ class Routes:
             self._pass_over(candidates, request, error)
             self.choose(candidates, request)
             try:
-                self.client_of(request.question.model).check_available(request)
+                self.client_of(request.question.model).models.check_available(request)
             except ModelUnavailable as unavailable:
                 error = unavailable
             else:
@@ -165,8 +186,8 @@ class Routes:
 
     def _reason_against(self, model: str, request: ActiveRequest) -> str | None:
         """Why a request shouldn't wait for a model."""
-        now, client = trio.current_time(), self.client_of(model)
-        opens, state = client.available_at(model), client.state(model)
+        now, models = trio.current_time(), self.client_of(model).models
+        opens, state = models.available_at(model), models.state(model)
         if opens == math.inf or (opens is not None and state.state == "down"):
             return f"its provider has failed too often, the last time: {state.reason}"
         if opens is not None and opens > min(now + self.settings.fallback_after, request.deadline):
@@ -177,7 +198,7 @@ class Routes:
         return None
 
     def _opens_at(self, model: str) -> float:
-        opens = self.client_of(model).available_at(model)
+        opens = self.client_of(model).models.available_at(model)
         return -math.inf if opens is None else opens
 
     def _find(self, model: str) -> ProviderClient | None:

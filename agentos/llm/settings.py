@@ -82,13 +82,19 @@ Capability = Literal["images", "tools", "schema"]
 
 
 class ModelLimits(Struct, frozen=True):
-    """``rpm`` and ``tpm``: requests and tokens per minute at most. ``lacks`` is what the model can't do."""
+    """``rpm`` and ``tpm``: requests and tokens per minute at most. ``lacks`` is what the model can't do.
+
+    ``first_token``: seconds to the first piece of an answer; ``None``: that of :class:`Timeouts`.
+    """
 
     rpm: int | None = None
     tpm: int | None = None
+    first_token: float | None = None
     lacks: Sequence[Capability] = ()
 
 
+DEFAULT_CONTEXT = 128_000
+"""Tokens that fit into the context of a model without an entry in ``[llm.context]``."""
 DEFAULT_BUDGET = make_quotas(86400.0, tokens=200_000)
 """The budget of an agent of level sandboxed without one of its own."""
 
@@ -105,6 +111,7 @@ class LLMSettings(Struct, frozen=True):
 
     With ``providers``, by name and in the order of the file, ``provider`` and ``base_url`` are None. ``aliases`` map a
     name or a pattern to the models that are asked, the next one if one is unavailable for ``fallback_after`` seconds.
+    ``context`` is how many tokens fit into the context of each model; see :data:`DEFAULT_CONTEXT`.
     """
 
     provider: ProviderName | None = None
@@ -123,6 +130,7 @@ class LLMSettings(Struct, frozen=True):
     providers: Mapping[str, ProviderSettings] = {}
     aliases: Mapping[str, Sequence[str]] = {}
     limits: Mapping[str, ModelLimits] = {}
+    context: Mapping[str, int] = {}
     fallback_after: float = 2.0
     prices: Mapping[str, Price] = {}
     currency: str = "USD"

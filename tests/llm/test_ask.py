@@ -96,7 +96,7 @@ async def test_while_a_model_is_paused_no_question_for_it_is_put_and_others_are(
         await way.send(asked(model="another"))
 
         assert trio.current_time() == began
-        assert (way.available_at("scripted") or 0) - began >= 9.0
+        assert (way.models.available_at("scripted") or 0) - began >= 9.0
 
     assert [at - began for at in provider.begun] == [0.0, 0.0, 9.0, 9.0]
 
@@ -134,11 +134,11 @@ async def test_models_that_agents_invent_leave_nothing_behind_without_end(autoju
         with pytest.raises(Unavailable):
             await way.send(asked(model=f"invented-{number}"))
 
-    assert len(way.unavailable_models()) == MAX_MODELS
+    assert len(way.models.unavailable()) == MAX_MODELS
     answered = asking(Scripted([[Rejected("404")]]))
     with pytest.raises(BadRequest):
         await answered.send(asked(model="unknown"))
-    assert not [*answered.keys[0].states(0.0)]
+    assert not [*answered.models.keys[0].states(0.0)]
 
 
 async def test_patience_with_a_provider_that_never_has_time_ends(autojump_clock: MockClock) -> None:
@@ -231,12 +231,12 @@ async def test_a_provider_that_fails_whoever_asks_is_left_alone_until_it_has_coo
     way = asking(provider, ONCE)
     await fail(way, *(asked() for _ in range(5)))
     with pytest.raises(Unavailable, match="5 times in a row, the last time: 500: try again in 10 s"):
-        way.check_available(asked())
+        way.models.check_available(asked())
     await fail(way, asked())
     assert len(provider.asked) == 5
 
     await trio.sleep(10)
-    way.check_available(asked())
+    way.models.check_available(asked())
     answer = await way.send(asked())
 
     assert answer.text == "back"
@@ -247,7 +247,7 @@ async def test_one_party_s_failures_alone_keep_nobody_else_out(autojump_clock: M
 
     await fail(way, *(ActiveRequest(question(), 7, "the same") for _ in range(20)))
 
-    way.check_available(asked())
+    way.models.check_available(asked())
 
 
 async def test_an_answer_that_breaks_off_does_not_mean_that_nobody_is_there(autojump_clock: MockClock) -> None:
@@ -255,7 +255,7 @@ async def test_an_answer_that_breaks_off_does_not_mean_that_nobody_is_there(auto
 
     await fail(way, *(asked() for _ in range(20)))
 
-    way.check_available(asked())
+    way.models.check_available(asked())
 
 
 async def test_a_provider_that_does_not_stop_is_stopped(autojump_clock: MockClock) -> None:
@@ -349,10 +349,10 @@ async def test_pauses_of_a_model_and_their_ends_are_published_when_they_happen(a
     published, provider = list[tuple[float, Event]](), Scripted([[RateLimited("429", 9.0)]] * 2 + [["yes"]])
     way = asking(provider)
     began = trio.current_time()
-    way.publish = lambda event: published.append((round(trio.current_time() - began, 3), event))
+    way.models.publish = lambda event: published.append((round(trio.current_time() - began, 3), event))
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(way.serve)
+        nursery.start_soon(way.models.serve)
         await way.send(asked())
         nursery.cancel_scope.cancel()
 
@@ -368,10 +368,10 @@ async def test_pauses_of_a_model_and_their_ends_are_published_when_they_happen(a
 async def test_a_model_whose_provider_fails_is_available_again_when_it_has_answered(autojump_clock: MockClock) -> None:
     published, provider = list[Event](), Scripted([[Failing("500")]] * 6 + [["yes"]])
     way = asking(provider, replace(RETRY, attempts=1))
-    way.publish = published.append
+    way.models.publish = published.append
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(way.serve)
+        nursery.start_soon(way.models.serve)
         for _ in range(7):
             with contextlib.suppress(Unavailable):
                 await way.send(asked())

@@ -15,6 +15,7 @@ from agentos.database import Database, open_database
 from agentos.llm import budgets
 from agentos.llm.ask import ProviderClient
 from agentos.llm.budgets import Budgets
+from agentos.llm.classes import CLASS_WEIGHTS
 from agentos.llm.fair_queue import jain_index
 from agentos.llm.jobs import ThinkResult
 from agentos.llm.line import Line
@@ -46,7 +47,7 @@ from agentos.llm.settings import (
 )
 from agentos.services.quotas import Quotas, make_quotas
 from agentos_sdk.errors import BadRequest, NotFound, QuotaExceeded, Unavailable
-from agentos_sdk.values import Fallback, Usage
+from agentos_sdk.values import Fallback, LLMClass, Usage
 from tests.llm.scripted import Scripted, Step, question
 
 ACCEPTED = Delta(accepted=True)
@@ -117,7 +118,10 @@ OUTAGES: Mapping[str, Sequence[Step]] = {
     "it breaks off": [Delta("half"), Failing("broke off")],
     "it is paused for long": [RateLimited("429", 30.0)],
     "it refuses slowly": [1.5, Failing("503")],
+    "it accepts, then breaks off": [ACCEPTED, 1.0, Failing("broke off")],
+    "it accepts, then is silent": [ACCEPTED, math.inf],
 }
+BOUNDED = replace(TWO, limits={"a": ModelLimits(first_token=2.5)})  # only it ends the last of these outages so soon
 
 
 @pytest.mark.parametrize("outage", OUTAGES.values(), ids=list(OUTAGES))
@@ -126,7 +130,7 @@ async def test_an_outage_of_the_first_model_costs_little_time(
 ) -> None:
     providers = {"p": [Scripted([outage])], "q": [Scripted([["yes"]])]}
 
-    async with running(providers) as line:
+    async with running(providers, BOUNDED) as line:
         thought, seconds = await time_of(line)
 
     assert (thought.answer.text, thought.model, thought.requested_model) == ("yes", "b", "fast")
@@ -142,7 +146,7 @@ async def test_many_questions_that_meet_an_outage_wait_no_longer(
     providers = {"p": [Scripted([outage])], "q": [Scripted([["yes"]])]}
     took: list[float] = []
 
-    async with running(providers, replace(TWO, concurrency=concurrency)) as line, trio.open_nursery() as nursery:
+    async with running(providers, replace(BOUNDED, concurrency=concurrency)) as line, trio.open_nursery() as nursery:
 
         async def one(number: int) -> None:
             await trio.sleep(number * 0.3)
@@ -179,6 +183,15 @@ async def test_a_slow_answer_is_no_outage(autojump_clock: MockClock) -> None:
         thought, seconds = await time_of(line)
 
     assert (thought.answer.text, thought.fallbacks, seconds) == ("slowly", [], 50.0)
+
+
+async def test_a_model_without_a_limit_of_its_own_has_the_first_token_time_of_all(autojump_clock: MockClock) -> None:
+    accepts: Sequence[Step] = [ACCEPTED, math.inf]
+
+    async with running({"p": [Scripted([accepts])], "q": [Scripted([["yes"]])]}) as line:
+        thought, seconds = await time_of(line)
+
+    assert (thought.model, seconds) == ("b", TWO.timeouts.first_token)
 
 
 async def test_a_short_pause_is_waited_for(autojump_clock: MockClock) -> None:
@@ -339,12 +352,28 @@ async def test_a_parameter_that_a_provider_would_leave_out_goes_to_the_next_one(
     assert (thought.model, [each.model for each in thought.fallbacks]) == ("b", ["a"])
 
 
-async def test_embeddings_go_to_a_provider_that_has_them(autojump_clock: MockClock) -> None:
-    class Embeds(Scripted):
-        async def embed(self, question: Question, on_delta: OnDelta) -> Answer:
-            return Answer("", Usage(1), "embedded", "e", vectors=[b"1234"])
+class Embeds(Scripted):
+    async def embed(self, question: Question, on_delta: OnDelta) -> Answer:
+        answer = await self.answer(question, on_delta)
+        return Answer("", Usage(1), "embedded", "e", vectors=[answer.text.encode()])
 
-    async with running({"p": [Scripted()], "q": [Embeds()]}) as line:
+
+async def test_vectors_of_one_alias_are_of_one_model(autojump_clock: MockClock) -> None:
+    first, other = Embeds([[Failing("503")], ["1234"], [RateLimited("429", 5.0)], ["1234"], HANGS]), Embeds()
+
+    async with running({"p": [first], "q": [other]}) as line:
+        for seconds in (1.0, 5.0):  # a retry, and a pause
+            began = trio.current_time()
+            thought = await line.think(path("x"), replace(question(), model="fast", embed=True))
+            assert (thought.model, trio.current_time() - began) == ("a", seconds)
+        with pytest.raises(Unavailable, match="no model of fast answers: a: "):
+            await line.think(path("x"), replace(question(), model="fast", embed=True))
+
+    assert other.asked == []
+
+
+async def test_embeddings_go_to_a_provider_that_has_them(autojump_clock: MockClock) -> None:
+    async with running({"p": [Scripted()], "q": [Embeds([["1234"]])]}) as line:
         thought = await line.think(path("x"), replace(question(), model="fast", embed=True))
 
     assert (thought.model, len(thought.answer.vectors)) == ("b", 1)
@@ -500,6 +529,27 @@ async def test_fairness_holds_across_models(concurrency: int, autojump_clock: Mo
     total = {name: p.got.get(name, 0) + q.got.get(name, 0) for name in p.got | q.got}
     assert len(total) == 3
     assert jain_index(total.values()) >= 0.99
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+async def test_classes_hold_across_models(concurrency: int, autojump_clock: MockClock) -> None:
+    p, q = Busy([[1.0, "yes"]]), Busy([[0.5, "yes, at length"]])
+
+    async with running({"p": [p], "q": [q]}, replace(TWO, concurrency=concurrency)) as line:
+
+        async def flood(class_: LLMClass, model: str) -> None:
+            place = (Account("kernel"), Account(class_, Share(class_=class_)))
+            while True:
+                await line.think(place, replace(question(class_), model=model))
+
+        with trio.move_on_after(240 / concurrency):
+            async with trio.open_nursery() as nursery:
+                for class_ in CLASS_WEIGHTS:
+                    for model in ("a", "b") * 4:
+                        nursery.start_soon(flood, class_, model)
+
+    shares = [(p.got.get(class_, 0) + q.got.get(class_, 0)) / weight for class_, weight in CLASS_WEIGHTS.items()]
+    assert jain_index(shares) >= 0.99
 
 
 @pytest.mark.parametrize("concurrency", [1, 4])

@@ -19,7 +19,7 @@ OPENAI_MODEL = "gpt-5-mini"
 ANTHROPIC_MODEL = "claude-haiku-4-5"
 KEYS = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY")
 PROVIDER_OF_KEY: Mapping[str, ProviderName] = dict(zip(KEYS, ("gemini", "gemini", "openai", "anthropic"), strict=True))
-EXTRAS = ("openai", "anthropic")  # providers whose SDK, a package of that name, isn't part of the base install
+EXTRAS = ("openai", "anthropic")  # providers with an SDK, a package of that name, that isn't in the base install
 
 
 @frozen

@@ -153,12 +153,16 @@ class Offline(Provider):
 
 
 def _reply_by_rule(rule: Rule, name: str, found: re.Match[str], question: Question, number: int) -> OfflineReply:
-    calls = tuple(
-        ToolCall(f"call_{number}_{place}", call.name, _arguments(call, found, question))
-        for place, call in enumerate(rule.tool_calls)
-    )
-    failure: ProviderError | None = None
     why = f"the offline provider fails, as {name} says"
+    try:
+        calls = tuple(
+            ToolCall(f"call_{number}_{place}", call.name, _arguments(call, found, question))
+            for place, call in enumerate(rule.tool_calls)
+        )
+    except ValueError:
+        failing = Failing(f"{why}: it called a tool with arguments that are no JSON object")
+        return OfflineReply(found.expand(rule.reply), failure=failing)
+    failure: ProviderError | None = None
     match rule.fail:
         case "slow_down":
             failure = RateLimited(why, rule.after)
@@ -174,8 +178,14 @@ def _reply_by_rule(rule: Rule, name: str, found: re.Match[str], question: Questi
 
 
 def _arguments(call: CallTemplate, found: re.Match[str], question: Question) -> Mapping[str, Any]:
-    """Arguments with their references filled in; a text becomes a number if the tool's schema asks for one."""
-    arguments: dict[str, Any] = fill_references(found, call.arguments)
+    """Arguments with their references filled in; a text becomes a number if the tool's schema asks for one.
+
+    Raises ``ValueError`` if they are a text that is no JSON object.
+    """
+    arguments: Any = fill_references(found, call.arguments)
+    if isinstance(arguments, str) and not isinstance(arguments := json.loads(arguments), dict):
+        raise ValueError("no JSON object")
+    assert isinstance(arguments, dict)
     tool = next((tool for tool in question.tools if tool.name == call.name), None)
     properties = tool.parameters.get("properties") if tool is not None else None
     for name, schema in properties.items() if isinstance(properties, Mapping) else ():

@@ -21,8 +21,9 @@ after = "2s"                   # the Retry-After time
 times = 2                      # applies to two requests, then no more
 ```
 
-A rule may also match the request's ``system`` and ``model``, both as regular expressions, and set a
-``finish_reason``. The first 65536 characters of each text are searched.
+``arguments`` may also be a text: the JSON that the model would write. If it is no JSON object, the answer fails, as
+that of a model which writes wrong JSON does. A rule may also match the request's ``system`` and ``model``, both as
+regular expressions, and set a ``finish_reason``. The first 65536 characters of each text are searched.
 """
 
 import re
@@ -62,7 +63,7 @@ class BadRules(ValueError):
 @frozen
 class CallTemplate:
     name: str
-    arguments: Mapping[str, Any] = {}
+    arguments: Mapping[str, Any] | str = {}
 
 
 @frozen

@@ -1,13 +1,14 @@
 """The provider interface: request, answer, tool call, token usage and errors of an LLM provider."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from copy import copy
 from sys import getsizeof
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 from attrs import field, frozen
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from agentos.llm.sampling import Sampling
 from agentos_sdk.values import MAX_TOKENS, ThinkingLevel, Tool, ToolCall, ToolChoice, Usage
@@ -38,11 +39,15 @@ class Message(Struct, frozen=True):
     answers: str | None = None
 
 
-class Question(Struct, frozen=True, weakref=True, dict=True):
+class Question(Struct, frozen=True, weakref=True):
     """One request to a model. ``None`` leaves the choice to the provider.
 
     ``max_tokens`` limits what is generated, thoughts included. ``response_schema`` is a JSON schema which the answer's
     text has to match. ``embed``: the answer is a vector for each message's text, of so many ``dimensions``.
+
+    ``size``: bytes of memory of the parts that may be large: texts, images, and all that is JSON. It is measured when
+    the question is made; a value that is passed is ignored. So make a large question in a thread: 16 MiB of JSON take
+    5 ms.
     """
 
     model: str
@@ -58,15 +63,24 @@ class Question(Struct, frozen=True, weakref=True, dict=True):
     sampling: Sampling = Sampling()
     embed: bool = False
     dimensions: int | None = None
+    size: int = 0
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "size", self._measure())
+
+    def for_model(self, model: str, max_tokens: int | None) -> "Question":
+        """The same question to another model, or with another limit; unlike ``replace``, doesn't measure it again."""
+        other = copy(self)
+        force_setattr(other, "model", model)
+        force_setattr(other, "max_tokens", max_tokens)
+        return other
 
     @property
     def parts(self) -> int:
         """Number of messages, images, tools and calls."""
         return len(self.tools) + sum(1 + len(message.images) + len(message.calls) for message in self.messages)
 
-    @cached_property
-    def size(self) -> int:
-        """Bytes of memory of the parts that may be large: texts, images, and all that is JSON."""
+    def _measure(self) -> int:
         size = getsizeof(self.system) + json_bytes(self.response_schema)
         for message in self.messages:
             size += getsizeof(message.text) + sum(len(image.data) for image in message.images)

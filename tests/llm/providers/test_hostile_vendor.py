@@ -290,8 +290,10 @@ class Watched(list[Message]):
 
 async def test_a_question_is_composed_beside_the_event_loop(world: VendorWorld) -> None:
     messages = Watched(Message("user", "What is 6 times 7?"))
+    question = replace(QUESTION, messages=messages)
+    messages.readers.clear()  # it is measured where it is made
 
-    await (await world.meet()).answer(replace(QUESTION, messages=messages), deaf)
+    await (await world.meet()).answer(question, deaf)
 
     assert messages.readers
     assert threading.get_ident() not in messages.readers
@@ -301,7 +303,7 @@ async def test_a_question_that_can_not_be_composed_is_rejected_and_not_sent(worl
     provider = await world.meet()
 
     with pytest.raises(Rejected, match="can't be asked this"):
-        await provider.answer(replace(QUESTION, response_schema={"enum": object()}), deaf)
+        await provider.answer(replace(QUESTION, response_schema={"enum": {1, 2}}), deaf)
 
     assert not world.vendor.exchanges
     assert (await provider.answer(QUESTION, deaf)).finish_reason == "stop"

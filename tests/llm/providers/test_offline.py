@@ -47,6 +47,22 @@ async def said(rules: Sequence[Rule], asked: Question) -> str:
 # -- Rules -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("arguments", ['{"command": "ls', "[1]", '"text"'])
+async def test_a_call_with_arguments_that_are_no_json_object_fails_as_a_models_does(arguments: str) -> None:
+    provider = Offline(rules=[Rule(tool_calls=[CallTemplate("exec", arguments)])])
+
+    with pytest.raises(Failing, match="arguments that are no JSON object"):
+        await ask(provider, question())
+
+
+async def test_arguments_may_be_written_as_json() -> None:
+    provider = Offline(rules=[Rule(match=r"(\w+)", tool_calls=[CallTemplate("exec", r'{"command": "\1"}')])])
+
+    [call] = (await ask(provider, question("ls"))).calls
+
+    assert call.arguments == {"command": "ls"}
+
+
 async def test_the_first_rule_that_fits_answers_with_what_its_groups_found() -> None:
     rules = [
         Rule(match="storm", reply="no"),

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from agentos.agents.inherit import DEFAULTS, named
 from agentos.agents.model_share import choose_share
 from agentos.agents.registry import Agent, Registry
-from agentos.agents.spec import AgentSpec, check_name
+from agentos.agents.spec import AgentSpec, check_guest_name
 from agentos.kernel.background import Background
 from agentos.kernel.call_counts import CallCounts
 from agentos.kernel.caller import Caller
@@ -75,7 +75,7 @@ class Callers:
     _ids: Iterator[int] = field(factory=lambda: itertools.count(1))
     _table: Table = field(init=False)
     _served: Sequence[Op] = ()
-    _guests: set[int] = field(factory=set)  # ids of connected guests
+    _guests: dict[int, Caller] = field(factory=dict)  # connected ones, by id
     _reading: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1))
     _tables: dict[tuple[tuple[Op, Decision], ...], Table] = field(factory=dict)
 
@@ -109,6 +109,14 @@ class Callers:
         caller.family = spawner.family if spawner is not None and spawner.family else f"agent {number}"
         return caller
 
+    def of_server(self, name: str, given: PermissionSet) -> Caller:
+        """The identity of an MCP server, for what the kernel does on its behalf; no connection has it."""
+        number = self._admit(given, self.names, None)
+        self.mail.open(number)
+        caller = Caller(number, "guest", name, self._table_for(number), self.authorizer, self.audit)
+        caller.approvals, caller.family, caller.counts = self.approvals, f"guest {name}", self.guest_counts
+        return caller
+
     async def admit(self, peer: Peer) -> Caller:
         """The caller of a new connection on the operator's socket: the operator, or an agent found by ancestry."""
         agent = await self.peers.identify(peer)
@@ -130,11 +138,17 @@ class Callers:
             return
         if caller.kind == "operator":  # a guest may reconnect
             self.line.remove_agent(self.queue_path(caller))
-        self._guests.discard(caller.id)
+        self._guests.pop(caller.id, None)
         self.approvals.forget_caller(caller.id)
         self.background.drop(caller.id)
         self.mail.close(caller.id)
         self.authorizer.remove_caller(caller.id)
+
+    def find_guest(self, guest: str | int) -> Caller | None:
+        """The connected guest with that id or name; of several connections of one name the latest."""
+        if isinstance(guest, int):
+            return self._guests.get(guest)
+        return next((one for one in reversed(self._guests.values()) if one.name == guest), None)
 
     def forget_agent(self, event: Event) -> None:
         """Clean up after an agent that is over. A declared one keeps its mailbox: its group may be restarted."""
@@ -169,7 +183,7 @@ class Callers:
         if caller.kind == "operator" and caller.name == f"operator#{caller.id}":
             caller.name = f"guest#{caller.id}"
         caller.kind, caller.family, caller.counts = "guest", f"guest {caller.name}", self.guest_counts
-        self._guests.add(caller.id)
+        self._guests[caller.id] = caller
         self.authorizer.add_layer(caller.id, given)
         caller.table = self._table_for(caller.id)
         for agent in self.registry:  # some may have been spawned by this connection
@@ -177,7 +191,7 @@ class Callers:
                 agent.caller.table = self._table_for(agent.id)
 
     def _rename(self, caller: Caller, name: str) -> None:
-        check_name(name, "as")
+        check_guest_name(name, "as")
         if caller.kind == "guest":
             raise BadRequest(f"as: this connection is the guest {caller.name!r} already")
         if self.registry.is_taken(name):
@@ -274,7 +288,7 @@ class Callers:
             )  # the last one is its first
             budget = merge_quotas(*(one.quotas for one in sets), self.default_budget if needs_default else ())
             return (self.kernel_account, Account(f"guest {caller.name}", Share(budget=budget)))
-        return (self.kernel_account, Account(caller.name))
+        return (self.kernel_account, Account(caller.name, Share(class_="interactive")))  # a person waits for the answer
 
     def charge_http(self, caller: Caller, requests: int, size: int, used: bool) -> None:
         """Count HTTP requests, tunnels and their bytes towards the caller's quotas; raises ``QuotaExceeded``.

@@ -32,7 +32,7 @@ from .think_calls import ThinkCalls
 
 @frozen
 class Endpoints:
-    """What the endpoints of all agents share. ``queue_path`` says whose budgets a caller's questions count for."""
+    """What the endpoints of all agents share. ``queue_path`` returns the accounts that are charged for a caller."""
 
     line: Line
     queue_path: Callable[[Caller], QueuePath]

@@ -127,7 +127,7 @@ def check_supported(parameters: Sampling, provider: str, fields: Mapping[str, st
 
 
 def decode_image(data: str, mime_type: str, place: str) -> Image:
-    """The image whose base64 is ``data``, in the field at ``place``. Slow if it is large."""
+    """Decode an image from the base64 ``data`` in the field at ``place``. Slow if it is large."""
     try:
         image = codec.decode(think.Image, {"data": data, "mime_type": mime_type}, where=place)
     except Invalid as error:

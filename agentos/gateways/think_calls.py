@@ -51,11 +51,15 @@ class AnswerShape(Protocol):
 
 @define(eq=False)
 class Counted(TextBuffer):
-    """Text not yet read counts towards the reader's allowance; ``outcome`` is set when the answer has ended."""
+    """Text counts towards the reader's allowance until it is sent: until the next text is taken, or :meth:`release`.
+
+    ``outcome`` is set when the answer has ended.
+    """
 
     _allowance: Allowance = field(kw_only=True)
     outcome: ThinkResult | CallError | None = None
-    _held: int = 0
+    _held: int = 0  # characters that haven't been taken
+    _taken: int = 0  # characters that are being sent
 
     def add(self, text: str) -> None:
         super().add(text)
@@ -67,9 +71,14 @@ class Counted(TextBuffer):
         self.end()
 
     def take(self) -> str:
-        self._allowance.drop_reply(self._held)
-        self._held = 0
+        self._allowance.drop_reply(self._taken)
+        self._taken, self._held = self._held, 0
         return super().take()
+
+    def release(self) -> None:
+        """Count none of the text any more."""
+        self._allowance.drop_reply(self._taken + self._held)
+        self._taken = self._held = 0
 
 
 @define(eq=False)
@@ -90,13 +99,8 @@ class ThinkCalls:
     async def think(
         self, question: Question, on_text: Callable[[str], None] | None = None, class_: LLMClass | None = None
     ) -> ThinkResult:
-        """Make the agent's THINK call; ``on_text`` is called with each piece of its text as it arrives.
-
-        A model that no provider has is refused before rules decide about it. Without a provider none is known, and
-        the call says why.
-        """
-        if self.line.model and not self.line.knows(question.model):
-            raise unknown_model(question.model)
+        """Make the agent's THINK call; ``on_text`` is called with each piece of its text as it arrives."""
+        self.check_model(question.model)
 
         async def send(chunk: bytes) -> None:
             assert on_text is not None, "only a stream is sent in chunks"
@@ -107,6 +111,14 @@ class ThinkCalls:
         thought = await self.perform(Op.THINK, request, Call(self.caller, streams, send))
         assert isinstance(thought, ThinkResult), "THINK's reply before it is encoded"
         return thought
+
+    def check_model(self, name: str) -> None:
+        """Refuse a model that no provider has, before rules decide about it; raises ``NotFound``.
+
+        Without a provider none is known, and the call says why.
+        """
+        if self.line.model and not self.line.knows(name):
+            raise unknown_model(name)
 
     async def perform(self, op: Op, request: object, call: Call | None = None) -> object:
         """Make a call of the agent's; returns the reply before it is encoded."""
@@ -154,7 +166,7 @@ class ThinkCalls:
                 if text or not isinstance(pieces.outcome, CallError):
                     await self._send_stream(exchange, question, shape, pieces, text)
         finally:
-            pieces.take()
+            pieces.release()
         if not exchange.begun:  # the status can still be an error
             assert isinstance(pieces.outcome, CallError), "an answer would have begun"
             raise pieces.outcome

@@ -1,4 +1,4 @@
-"""A 16 MiB image is read and sent on without holding up the rest of the process.
+"""A 16 MiB image, or JSON schema, is read and sent on without holding up the rest of the process.
 
 What counts is how long a step in a thread keeps the interpreter from another thread, in CPU time of the process, so
 that other processes don't disturb; and that relative to one pass of the JSON parser over the body, which can't be
@@ -37,6 +37,7 @@ MESSAGES = b'{"messages":[{"role":"user","content":[{"type":"image","source":%s}
     b'{"type":"base64","media_type":"image/png","data":"%s"}' % ENCODED
 )
 THINK = b'{"prompt":"what?","images":[{"mime_type":"image/png","data":"%s"}]}' % ENCODED
+SCHEMA = b'{"prompt":"what?","response_schema":{"type":"object","description":"%s"}}' % ENCODED
 QUESTION = Question("a-model", [Message("user", "what?", [Image(IMAGE, "image/png")])])
 ACCOUNT = ProviderAccount("vendor", "a-long-enough-key", "KEY")
 
@@ -55,6 +56,8 @@ STEPS: dict[str, Callable[[], object]] = {
     "response": partial(read_response, RESPONSES),
     "message": partial(parse_messages, MESSAGES, "m", "openai"),
     "THINK": partial(parse_think, THINK, "m"),
+    "THINK with a large schema": partial(parse_think, SCHEMA, "m"),
+    "measure a large schema": partial(measure_request, parse_think(SCHEMA, "m").question),
     "digest": partial(digest_question, QUESTION),
     "measure": partial(measure_request, QUESTION),
     "openai": partial(compose, OpenAI(ACCOUNT, None, Timeouts())),
@@ -87,6 +90,19 @@ def one_pass() -> float:
 @pytest.mark.parametrize("name", STEPS)
 def test_no_step_holds_up_others_much_longer_than_one_pass_of_the_parser(name: str, one_pass: float) -> None:
     assert longest_hold(STEPS[name]) < 3 * one_pass
+
+
+@pytest.mark.parametrize("body", [THINK, SCHEMA], ids=["image", "schema"])
+def test_a_parsed_question_is_not_measured_again(body: bytes) -> None:
+    question = parse_think(body, "m").question
+    times = []
+    for _ in range(3):
+        began = time.thread_time()
+        size = question.for_model("another", 100).size
+        times.append(time.thread_time() - began)
+
+    assert size > len(IMAGE)
+    assert min(times) < 0.001
 
 
 def test_an_image_is_whole_on_its_way_in() -> None:

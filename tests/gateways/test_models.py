@@ -72,6 +72,12 @@ def cost_of_small(usage: Any) -> float:
     return float(cost)
 
 
+async def count(here: Served, model: str) -> str:
+    """Only for what is refused."""
+    async with claude(here) as client:
+        return str(await client.messages.count_tokens(model=model, messages=USER))
+
+
 Ask = Callable[[Served, str], Awaitable[str]]
 EVERY_WAY = pytest.mark.parametrize("ask", [complete, stream, respond, embed, message])
 
@@ -81,21 +87,30 @@ async def test_aliases_and_models_are_listed_and_patterns_are_not() -> None:
         names = [MODEL, "fast", "tiny-1", "small"]
         assert [model.id async for model in client.models.list()] == names
         assert [model.id async for model in other.models.list()] == names
-        assert (await client.models.retrieve("fast")).id == (await other.models.retrieve("fast")).id == "fast"
+        for name in ("fast", "gpt-9", "tiny-7", "models/small"):  # a pattern has names that aren't listed
+            assert (await client.models.retrieve(name)).id == (await other.models.retrieve(name)).id == name
+        for name in ("large", "models/large"):
+            with pytest.raises(openai.NotFoundError):
+                await client.models.retrieve(name)
+            with pytest.raises(anthropic.NotFoundError):
+                await other.models.retrieve(name)
+
+
+async def test_whether_a_provider_of_all_models_has_one_is_not_claimed() -> None:
+    async with served() as here, here.client() as client:
+        assert (await client.models.retrieve(MODEL)).id == MODEL
+        with pytest.raises(openai.NotFoundError):
+            await client.models.retrieve("another")
 
 
 @EVERY_WAY
 async def test_the_answer_names_the_model_that_an_alias_stood_for(ask: Ask) -> None:
     async with served(**ROUTED) as here:
-        assert [await ask(here, name) for name in ("fast", "gpt-9", "small", "tiny-7")] == [
-            "tiny-1",
-            "small",
-            "small",
-            "tiny-7",
-        ]
+        names = ("fast", "gpt-9", "small", "tiny-7", "models/small")
+        assert [await ask(here, name) for name in names] == ["tiny-1", "small", "small", "tiny-7", "small"]
 
 
-@EVERY_WAY
+@pytest.mark.parametrize("ask", [complete, stream, respond, embed, message, count])
 async def test_a_model_that_no_provider_has_is_404_and_nothing_is_asked(ask: Ask) -> None:
     notebook = Notebook()
     async with served(**ROUTED, notebook=notebook) as here:
@@ -104,7 +119,7 @@ async def test_a_model_that_no_provider_has_is_404_and_nothing_is_asked(ask: Ask
 
     error: Any = refused.value.body  # type: ignore[attr-defined]
     assert "there is no model 'large'" in str(refused.value)
-    if ask is message:
+    if ask in (message, count):
         assert error["error"]["type"] == "not_found_error"
     else:
         assert (error["param"], error["code"]) == ("model", "model_not_found")

@@ -1,7 +1,7 @@
 """Ids of tool calls in Anthropic's protocol, which carry the signature that the provider gave a call, if any.
 
-A provider such as Gemini refuses a conversation whose calls lack their signatures. The protocol has no field for them;
-every client returns the id of a call as it is.
+A provider such as Gemini refuses a conversation if its tool calls have no signatures. The protocol has no field for
+them; every client returns the id of a call as it is.
 """
 
 from base64 import b64decode, urlsafe_b64encode

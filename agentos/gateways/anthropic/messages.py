@@ -35,11 +35,10 @@ class Messages:
                 await self._complete(exchange)
             case "POST", "/v1/messages/count_tokens":
                 body = await exchange.body()
-                tokens = await self.calls.read(len(body), self._count, body)
-                await exchange.reply(200, codec.encode({"input_tokens": tokens, "estimated": True}))
+                await exchange.reply(200, codec.encode({"input_tokens": await self._count(body), "estimated": True}))
             case "GET", "/v1/models":
                 await exchange.reply(200, codec.encode(response.list_models(self.calls.line.models(), self.created)))
-            case "GET", _ if name in self.calls.line.models():
+            case "GET", _ if name != path and self.calls.line.offers(name):
                 await exchange.reply(200, codec.encode(response.model(name, self.created)))
             case "GET", _ if name != path:
                 raise unknown_model(name)
@@ -57,7 +56,9 @@ class Messages:
         ask = partial(self.calls.think, asked.question)
         await self.calls.answer(exchange, asked.question, ask, shape, stream=asked.stream)
 
-    def _count(self, body: bytes) -> int:
+    async def _count(self, body: bytes) -> int:
         """The kernel's estimate: no provider is asked."""
         line = self.calls.line
-        return estimate_input_tokens(request.parse_request(body, line.model, line.provider).question)
+        asked = await self.calls.read(len(body), request.parse_request, body, line.model, line.provider)
+        self.calls.check_model(asked.question.model)
+        return await self.calls.read(len(body), estimate_input_tokens, asked.question)

@@ -1,8 +1,8 @@
 """Parser of Anthropic's Messages requests into :class:`~agentos.llm.providers.provider.Question`.
 
 Unknown fields are ignored, as new versions of Anthropic's programs add some often. So are those that only save tokens
-or name an account: ``cache_control``, ``context_management``, ``metadata``, ``service_tier``. A field whose absence
-would change the answer is refused by name. No I/O.
+or name an account: ``cache_control``, ``context_management``, ``metadata``, ``service_tier``. A field that
+can't be ignored without changing the answer is refused by name. No I/O.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

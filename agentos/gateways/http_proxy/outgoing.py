@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from ipaddress import ip_address
+from socket import IPPROTO_TCP, TCP_INFO
 from time import perf_counter
 from typing import TypeVar
 
@@ -24,6 +25,9 @@ from .tunnel import Traffic
 
 CALL = "HTTP"  # the audit log's name of requests and tunnels
 CONNECT_SECONDS = 60.0  # for name, address and upstream proxy
+HALF_CLOSED_SECONDS = 5.0  # of these, once the client of a request has closed its sending side: it may be gone
+CHECK_SECONDS = 0.5  # between two looks at a client that has sent more than was read
+TCP_CLOSE_WAIT = 8  # include/net/tcp_states.h: the peer has closed its sending side
 T = TypeVar("T")
 
 Charge = Callable[[Caller, int, int, bool], None]
@@ -74,7 +78,9 @@ class OutgoingConnections:
             judge = judge_address_of(self.authorizer, self.caller, to)
             connect = partial(self._connect, to, judge)
             # A tunnel ends with its client. A client of a request may close its sending side and wait for the response.
-            async with await (unless_gone(client, connect) if to.method is None else connect()) as server:
+            async with await unless_gone(
+                client, connect, HALF_CLOSED_SECONDS if to.method is not None else 0
+            ) as server:
                 traffic = Traffic(lambda size: self.charge(self.caller, 0, size, True))
                 opened = OutgoingConnection(to, by_rule, judge, server, traffic)
                 self._open.add(opened)
@@ -145,14 +151,15 @@ class OutgoingConnections:
             raise refusal
 
 
-async def unless_gone(client: trio.SocketStream, function: Callable[[], Awaitable[T]]) -> T:
+async def unless_gone(client: trio.SocketStream, function: Callable[[], Awaitable[T]], patience: float = 0) -> T:
     """Call a function, and cancel it if the client disconnects: then raise ``BrokenResourceError``.
 
-    A client that has closed only its sending side counts as disconnected: Linux reports both alike.
+    A client that has closed only its sending side counts as disconnected after ``patience`` seconds: Linux reports both
+    alike.
     """
     found: list[T | CallError] = []
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(cancel_when_gone, client, nursery.cancel_scope)
+        nursery.start_soon(cancel_when_gone, client, nursery.cancel_scope, patience)
         try:
             found.append(await function())
         except CallError as error:
@@ -165,11 +172,14 @@ async def unless_gone(client: trio.SocketStream, function: Callable[[], Awaitabl
     return found[0]
 
 
-async def cancel_when_gone(client: trio.SocketStream, scope: trio.CancelScope) -> None:
-    """Cancel ``scope`` when the client disconnects; return when the client sends something first."""
+async def cancel_when_gone(client: trio.SocketStream, scope: trio.CancelScope, patience: float) -> None:
+    """Cancel ``scope`` when the client has disconnected, or ``patience`` seconds after it closed its sending side."""
     try:
-        is_gone = not await client.socket.recv(1, trio.socket.MSG_PEEK)
+        if await client.socket.recv(1, trio.socket.MSG_PEEK):
+            # The end behind data that nothing has read yet wakes no reader.
+            while client.getsockopt(IPPROTO_TCP, TCP_INFO, 1)[0] != TCP_CLOSE_WAIT:  # noqa: ASYNC110
+                await trio.sleep(CHECK_SECONDS)
+        await trio.sleep(patience)
     except OSError:
-        is_gone = True
-    if is_gone:
-        scope.cancel()
+        pass  # reset
+    scope.cancel()

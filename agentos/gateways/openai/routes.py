@@ -51,7 +51,7 @@ class OpenAIRoutes:
                 models = [response.model(each, self.created) for each in self.calls.line.models()]
                 await exchange.reply(200, codec.encode({"object": "list", "data": models}))
             case "GET", "/v1/models/":
-                if name not in self.calls.line.models():
+                if not self.calls.line.offers(name):
                     raise unknown_model(name)
                 await exchange.reply(200, codec.encode(response.model(name, self.created)))
             case _:

@@ -406,6 +406,45 @@ async def test_a_client_that_gives_up_while_its_tunnel_is_opened_holds_nothing()
         assert here.outcomes() == ["CONNECT api.test:443: cancelled"]
 
 
+@pytest.mark.parametrize("body", [b"", b"Content-Length: 100000\r\n\r\n" + b"x" * 100_000])
+async def test_a_client_that_gives_up_while_its_request_is_connected_holds_its_place_for_seconds(
+    body: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outgoing, "HALF_CLOSED_SECONDS", 0.1)
+    async with world() as here:
+        here.dns.silent.add("api.test")
+        here.grant(allow=["api.test"])
+        async with await here.connect() as stream:
+            await stream.send_all(b"POST http://api.test/ HTTP/1.1\r\nHost: api.test\r\n" + (body or b"\r\n"))
+            while not here.dns.asked:
+                await trio.sleep(0.01)
+        with trio.fail_after(outgoing.CONNECT_SECONDS / 2):
+            while not here.outcomes():
+                await trio.sleep(0.01)
+
+        assert here.outcomes() == ["POST http://api.test/: cancelled"]
+
+
+async def test_a_client_that_has_only_ended_its_request_gets_the_response_of_a_slow_connection() -> None:
+    async with world(LOCAL) as here:
+
+        async def answer(stream: trio.SocketStream) -> None:
+            await stream.receive_some(4096)
+            await stream.send_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+        port = await here.serve(answer)
+        here.grant(allow=[f"api.test:{port}", f"127.0.0.1:{port}"])
+        here.dns.silent.add("api.test")
+        async with await here.connect() as stream:
+            await stream.send_all(b"GET http://api.test:%d/ HTTP/1.1\r\nHost: x\r\n\r\n" % port)
+            await stream.send_eof()
+            while not here.dns.asked:
+                await trio.sleep(0.01)
+            here.dns.silent.clear()
+
+            assert (await stream.receive_some(4096)).startswith(b"HTTP/1.1 200 ")
+
+
 async def test_a_server_that_is_down_or_unknown_is_a_bad_gateway() -> None:
     async with world(LOCAL) as here:
         port = await here.serve(drop)

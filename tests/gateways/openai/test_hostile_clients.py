@@ -5,6 +5,7 @@ import json
 import logging
 import socket
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
-from agentos.http import exchange, server
+from agentos.http import connection, exchange
+from agentos.kernel import caller
 from agentos.kernel.caller import MAX_BODY_BYTES, MAX_CONNECTIONS
 from agentos.kernel.listener import OPERATOR_RESERVE, ConnectionLimit
 from agentos.llm.providers.offline_rules import Rule
@@ -21,14 +23,29 @@ from agentos.llm.settings import OfflineSettings
 from tests.gateways.served import MIB, MODEL, Served, served, until
 from tests.support.rounds import rounds
 
+CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
+EVERY_STREAM = pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES])
 SLOW = OfflineSettings(base=3600)
 HANG_UPS = [trio.SocketStream.aclose, trio.SocketStream.send_eof]
 
 
-def post(*, stream: bool = False, text: str = "hello", length: int | None = None, close: bool = False) -> bytes:
-    body = json.dumps({"model": MODEL, "stream": stream, "messages": [{"role": "user", "content": text}]}).encode()
+def post(
+    path: str = CHAT, *, stream: bool = False, text: str = "hello", length: int | None = None, close: bool = False
+) -> bytes:
+    said = {"input": text} if path == RESPONSES else {"messages": [{"role": "user", "content": text}]}
+    body = json.dumps({"model": MODEL, "stream": stream, **said}).encode()
     headers = {"content-length": str(length or len(body)), **({"connection": "close"} if close else {})}
-    return head("POST", "/v1/chat/completions", **headers) + body
+    return head("POST", path, **headers) + body
+
+
+def text_of(path: str, said: bytes) -> list[str]:
+    """The pieces of the text in a stream of events."""
+    events = [json.loads(line[6:]) for line in said.split(b"\n") if line.startswith(b"data: {")]
+    if path == CHAT:
+        return [each["choices"][0]["delta"].get("content", "") for each in events]
+    if path == RESPONSES:
+        return [each["delta"] for each in events if each["type"] == "response.output_text.delta"]
+    return [each["delta"]["text"] for each in events if each["type"] == "content_block_delta"]
 
 
 def head(method: str, path: str, **headers: str) -> bytes:
@@ -58,6 +75,10 @@ async def until_it_says(stream: trio.SocketStream, word: bytes) -> bytes:
     return found
 
 
+def has_answered(here: Served, number: int) -> bool:
+    return len(here.ended) == number
+
+
 async def answers_others(here: Served) -> None:
     async with await here.connect() as stream:
         await stream.send_all(head("GET", "/v1/models", connection="close"))
@@ -79,10 +100,11 @@ async def test_who_hangs_up_leaves_the_line(
         await until(lambda: not here.connection_limit.connections, "its connection is closed")
 
 
-async def test_who_hangs_up_in_the_middle_of_a_stream_leaves_the_line() -> None:
+@EVERY_STREAM
+async def test_who_hangs_up_in_the_middle_of_a_stream_leaves_the_line(path: str) -> None:
     async with served(Rule(reply="one two"), offline=OfflineSettings(per_output=3)) as here:
         async with await here.connect() as client:
-            await client.send_all(post(stream=True))
+            await client.send_all(post(path, stream=True))
             await until_it_says(client, b"one ")
         await until(lambda: here.ended == ["cancelled"], "it is withdrawn")
 
@@ -99,11 +121,12 @@ async def test_who_hangs_up_while_it_waits_in_the_line_is_never_asked() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_who_reads_nothing_holds_up_neither_the_line_nor_the_end(stream: bool) -> None:
+@EVERY_STREAM
+async def test_who_reads_nothing_holds_up_neither_the_line_nor_the_end(path: str, stream: bool) -> None:
     async with served(Rule(reply=("x" * 10_000 + " ") * 300)) as here:
         client = await here.connect()
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        await client.send_all(post(stream=stream))
+        await client.send_all(post(path, stream=stream))
         await until(lambda: here.ended == ["answered"], "the line has answered")
         await until(lambda: not here.line.in_flight, "the line is free")
         await answers_others(here)
@@ -113,20 +136,47 @@ async def test_who_reads_nothing_holds_up_neither_the_line_nor_the_end(stream: b
         assert len(await all_of(client)) < 3_000_000, "it had all been sent: that tests nothing"
 
 
-async def test_who_reads_slowly_gets_it_all() -> None:
+@EVERY_STREAM
+async def test_who_reads_nothing_and_hangs_up_leaves_nothing_behind(path: str) -> None:
+    async with served(Rule(reply=("x" * 10_000 + " ") * 300)) as here:
+        async with await here.connect() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            await client.send_all(post(path, stream=True))
+            await until(lambda: here.ended == ["answered"], "the line has answered")
+        await until(lambda: not here.connection_limit.connections, "its connection is closed")
+
+
+@EVERY_STREAM
+async def test_answers_that_are_not_read_are_bounded(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the limit the next request waits until some are read."""
+    monkeypatch.setattr(caller, "MAX_BODY_BYTES", 5 * MIB // 2)
+    reply = "x" * MIB
+    async with served(Rule(reply=reply)) as here, contextlib.AsyncExitStack() as clients:
+        for answered in (1, 2, 3, 3, 3):
+            client = await clients.enter_async_context(await here.connect())
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            await client.send_all(post(path, stream=True))
+            await until(partial(has_answered, here, answered), "it is answered, or waits")
+        await wait_all_tasks_blocked(0.2)
+        assert len(here.asked) == 3
+        here.scope.cancel()
+
+
+@EVERY_STREAM
+async def test_who_reads_slowly_gets_it_all(path: str) -> None:
     text = "word " * 20_000
     async with served(Rule(reply=text)) as here, await here.connect() as client:
-        await client.send_all(post(stream=True, close=True))
+        await client.send_all(post(path, stream=True, close=True))
         await until(lambda: here.ended == ["answered"], "the line has answered")
         said = await all_of(client)
 
-    found = [json.loads(line[6:]) for line in said.split(b"\n") if line.startswith(b"data: {")]
-    assert "".join(each["choices"][0]["delta"].get("content", "") for each in found) == text
+    found = text_of(path, said)
+    assert "".join(found) == text
     assert len(found) < 1000  # what wasn't taken was joined
 
 
 async def test_a_flood_of_connections_waits_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "IDLE_TIMEOUT", 0.5)
+    monkeypatch.setattr(connection, "IDLE_TIMEOUT", 0.5)
     async with served() as here, trio.open_nursery() as nursery:
         flood = [await here.connect() for _ in range(3 * MAX_CONNECTIONS)]
         await until(lambda: here.connection_limit.connections == MAX_CONNECTIONS, "as many as may are in")
@@ -138,7 +188,7 @@ async def test_a_flood_of_connections_waits_outside(monkeypatch: pytest.MonkeyPa
 
 
 async def test_connections_that_say_nothing_hold_up_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "IDLE_TIMEOUT", 10_000)
+    monkeypatch.setattr(connection, "IDLE_TIMEOUT", 10_000)
     async with served() as here:
         flood = [await here.connect() for _ in range(2 * MAX_CONNECTIONS)]
         await until(lambda: here.connection_limit.connections == MAX_CONNECTIONS, "as many as may are in")
@@ -151,7 +201,7 @@ async def test_connections_that_say_nothing_hold_up_no_request(monkeypatch: pyte
 
 
 async def test_who_says_nothing_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "IDLE_TIMEOUT", 0.1)
+    monkeypatch.setattr(connection, "IDLE_TIMEOUT", 0.1)
     async with served() as here:
         for said in (b"", b"GET /v1/mod", head("GET", "/v1/models")[:-2], head("GET", "/v1/models")):
             async with await here.connect() as client:

@@ -1,0 +1,41 @@
+"""What the rules, secrets and quotas of a caller say about its HTTP requests, as the HTTP client asks it."""
+
+from functools import partial
+
+from agentos.kernel.caller import Caller
+from agentos.kernel.ports import Decision, Right
+from agentos.permissions.address_judge import judge_address_of
+from agentos.services.http.destination import Destination, parse_url
+from agentos.services.http.request import Headers, Hop, Permit
+from agentos.services.http.secrets import Redactor
+from agentos_sdk.errors import CallError
+
+from .callers import Callers
+
+
+def make_permit(callers: Callers, caller: Caller) -> Permit:
+    """What the rules of this caller say, whenever they are asked."""
+    authorizer, secrets = callers.authorizer, callers.secrets
+
+    def decide(destination: Destination) -> Decision:
+        return authorizer.decide(caller, Right("http", destination))
+
+    def follow(method: str, url: str) -> Hop | None:
+        try:
+            hop = Hop(*parse_url(url, method))
+        except ValueError:
+            return None
+        return hop if decide(hop.destination).effect == "allow" else None
+
+    def find_refusal(destination: Destination) -> CallError | None:
+        decision = decide(destination)
+        return decision.refusal if decision.effect == "deny" else None
+
+    def secret_headers(destination: Destination) -> Headers:
+        return secrets.headers_for(authorizer.permissions_of(caller.id).secrets(), destination)
+
+    def redactor() -> Redactor:
+        return secrets.redactor(authorizer.permissions_of(caller.id).secrets())
+
+    judge = partial(judge_address_of, authorizer, caller)
+    return Permit(judge, follow, find_refusal, secret_headers, redactor, partial(callers.charge_http, caller))

@@ -1,0 +1,171 @@
+"""One HTTP/1.1 connection, with hypercorn's protocol and limits of our own; knows nothing of the kernel.
+
+Hypercorn's own server is for trusted clients. It accepts every connection, lets an error in one connection end all,
+shields what it sends from our cancellation, and switches to HTTP/2, where a connection may outlive its client. So only
+its protocol is used; sockets are handled here.
+"""
+
+import contextlib
+import math
+import socket
+import time
+
+import h11
+import trio
+from attrs import define, field
+from hypercorn.app_wrappers import ASGIWrapper
+from hypercorn.config import Config
+from hypercorn.events import Closed, Event, RawData, Updated
+from hypercorn.protocol.h11 import H11Protocol
+from hypercorn.protocol.ws_stream import WSStream
+from hypercorn.trio.task_group import TaskGroup
+from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.typing import ASGIFramework, ASGIReceiveCallable, ASGISendCallable, ASGISendEvent, ConnectionState, Scope
+
+IDLE_TIMEOUT = 10.0  # seconds to the next request, or to its last header; longer than clients keep unused connections
+LINGER_TIMEOUT = (
+    2.0  # seconds in which further input is read and dropped; otherwise the client may not see the response
+)
+READ_SIZE = 64 << 10
+MAX_MESSAGE = 64 << 10  # bytes of one message on a WebSocket; a larger one closes it
+WEBSOCKET_READ_SIZE = 4 << 10  # may be hundreds of frames, which are parsed before any other task runs
+WEBSOCKET_BUFFER = 256 << 10  # bytes that Linux keeps of what the client doesn't read
+MAX_CPU_SHARE = 0.1  # of one core, for the input of one WebSocket
+MAX_PAUSE = 0.1  # seconds without reading it
+DISCONNECTED = (trio.BrokenResourceError, trio.ClosedResourceError)
+
+
+class HTTP1(H11Protocol):
+    """Requests to switch to another protocol than WebSocket are answered in HTTP/1.1, as HTTP allows."""
+
+    async def _check_protocol(self, event: h11.Request) -> None:
+        pass
+
+    async def _create_stream(self, request: h11.Request) -> None:
+        """Without extensions of WebSocket: 64 KiB of deflate become 64 MiB before hypercorn looks at their size."""
+        headers = [(name, value) for name, value in request.headers if name != b"sec-websocket-extensions"]
+        if len(headers) < len(request.headers):
+            request = h11.Request(
+                method=request.method, headers=headers, target=request.target, http_version=request.http_version
+            )
+        await super()._create_stream(request)
+
+    @property
+    def is_too_large(self) -> bool:
+        """Whether a WebSocket sends too large a message: hypercorn closes it, but goes on to collect the message."""
+        return isinstance(self.stream, WSStream) and self.stream.buffer.length > MAX_MESSAGE
+
+
+@define(eq=False)
+class HTTPConnection:
+    """Passes data between a client and hypercorn. It is in ``idle`` while it waits for a request."""
+
+    _stream: trio.SocketStream
+    _app: ASGIFramework
+    _idle: dict["HTTPConnection", None]
+    _send_timeout: float
+    _response_sent: bool = False  # our side has sent everything
+    _is_websocket: bool = False
+    _read_timeout: trio.CancelScope = field(factory=trio.CancelScope)
+    _send_lock: trio.Lock = field(factory=trio.Lock)
+
+    async def run(self) -> None:
+        """Return when either side has disconnected."""
+        config = Config()
+        config.errorlog = config.accesslog = None
+        config.include_server_header = False
+        config.websocket_max_message_size = MAX_MESSAGE
+        app, context, state = ASGIWrapper(self._run_app), WorkerContext(None), ConnectionState({})
+        async with TaskGroup() as tasks:
+            protocol = HTTP1(app, config, context, tasks, state, False, None, None, self._handle_event)
+            self._set_idle(True)
+            with self._read_timeout:
+                while data := await self._read():
+                    if not self._response_sent:
+                        await self._take(protocol, data)
+            if self._is_websocket:
+                self._stream.socket.close()  # so that what the client doesn't read holds up nothing
+            await protocol.handle(Closed())
+
+    async def _take(self, protocol: HTTP1, data: bytes) -> None:
+        """Pass input to hypercorn; a WebSocket's no faster than its share of the CPU lasts, as frames may be empty."""
+        before = time.thread_time()
+        await protocol.handle(RawData(data))
+        if protocol.is_too_large:
+            self._response_sent = True
+            self._set_timeout(LINGER_TIMEOUT)
+        elif self._is_websocket:
+            await trio.sleep(min(MAX_PAUSE, (time.thread_time() - before) / MAX_CPU_SHARE))
+
+    async def _run_app(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        if scope["type"] != "websocket":
+            await self._app(scope, receive, draining(receive, send))
+            return
+        self._is_websocket = True
+        self._stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, WEBSOCKET_BUFFER)
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._set_timeout(LINGER_TIMEOUT)
+
+    def close(self) -> None:
+        """End a connection that waits for a request."""
+        self._idle.pop(self, None)
+        self._read_timeout.cancel()
+
+    async def _handle_event(self, event: Event) -> None:
+        """Handle an event of hypercorn."""
+        if isinstance(event, RawData):
+            with contextlib.suppress(*DISCONNECTED):  # the reader notices that too
+                async with self._send_lock:
+                    with trio.move_on_after(self._send_timeout) as sending:
+                        await self._stream.send_all(event.data)
+                    if sending.cancelled_caught:
+                        self._stream.socket.close()
+        elif isinstance(event, Updated):
+            self._set_idle(event.idle)
+        elif isinstance(event, Closed):
+            self._response_sent = True
+            self._set_timeout(LINGER_TIMEOUT)
+            with contextlib.suppress(*DISCONNECTED):
+                async with self._send_lock:
+                    await self._stream.send_eof()
+
+    def _set_idle(self, idle: bool) -> None:
+        self._idle.pop(self, None)
+        if idle:
+            self._idle[self] = None
+        self._set_timeout(IDLE_TIMEOUT if idle else math.inf)
+
+    def _set_timeout(self, seconds: float) -> None:
+        self._read_timeout.deadline = trio.current_time() + seconds
+
+    async def _read(self) -> bytes:
+        """The next data; empty if the client has disconnected."""
+        try:
+            return bytes(await self._stream.receive_some(WEBSOCKET_READ_SIZE if self._is_websocket else READ_SIZE))
+        except DISCONNECTED:
+            return b""
+
+
+def draining(receive: ASGIReceiveCallable, send: ASGISendCallable) -> ASGISendCallable:
+    """``send`` that reads and drops the rest of the request while it ends the response.
+
+    Hypercorn tells the app of the end through the queue of the request's body. Where an app has answered without
+    reading a large body that queue is full, and both would wait for each other for ever.
+    """
+
+    async def drop() -> None:
+        while True:
+            await receive()
+
+    async def send_event(event: ASGISendEvent) -> None:
+        if event["type"] != "http.response.body" or event.get("more_body"):
+            await send(event)
+            return
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(drop)
+            await send(event)
+            nursery.cancel_scope.cancel()
+
+    return send_event

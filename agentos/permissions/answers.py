@@ -117,6 +117,10 @@ class Answers:
         """Apply answers that :func:`insert` has written."""
         self._all |= {(one.subject, one.action, one.object): one for one in answers}
 
+    def has(self, number: int) -> bool:
+        """Whether there are any with this id."""
+        return any(one.id == number for one in self._all.values())
+
     async def forget(self, number: int) -> Sequence[Answer]:
         """Revoke the answers with this id; ``NotFound`` if there are none."""
         found = [one for one in self._all.values() if one.id == number]

@@ -189,6 +189,15 @@ def describe_http(destination: object, headers: Sequence[tuple[str, str]], body:
     return page.end(_encode("\n".join([url, *map(": ".join, headers), ""])) + (body or b""))
 
 
+def describe_tool_call(name: str, arguments: bytes) -> str:
+    """A call of a tool of an MCP server: its name, and the arguments as JSON."""
+    page = _Page()
+    page.name("TOOL_CALL ", name)
+    text = _decode(arguments)
+    page.quote_text("| ", f"{text if text is not None else '(not text)'}\n")
+    return page.end(_encode(name) + b"\0" + arguments)
+
+
 # -- EXEC --------------------------------------------------------------------------------------------------------------
 
 
@@ -268,7 +277,7 @@ def _split_lines(text: str, most: int = MAX_DIFF_BYTES) -> tuple[list[str], int]
 
 
 def _quote_diff(page: _Page, old: list[str], new: list[str]) -> None:
-    for group in _compare(old, new):
+    for group in compare_lines(old, new):
         (_, old_start, _, new_start, _), (_, _, old_end, _, new_end) = group[0], group[-1]
         page.say(f"@@ -{old_start + 1},{old_end - old_start} +{new_start + 1},{new_end - new_start} @@")
         for tag, i, j, k, m in group:
@@ -279,7 +288,7 @@ def _quote_diff(page: _Page, old: list[str], new: list[str]) -> None:
 Change = tuple[str, int, int, int, int]  # as difflib has it: tag, lines i:j of the old file, k:m of the new one
 
 
-def _compare(old: list[str], new: list[str]) -> Iterator[list[Change]]:
+def compare_lines(old: list[str], new: list[str]) -> Iterator[list[Change]]:
     """Groups of changes with three lines around each; a large change is one group, without a search within it."""
     same = 0
     while same < min(len(old), len(new)) and old[same] == new[same]:

@@ -10,8 +10,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Final, Literal
+from typing import Protocol
 
 import trio
 from attrs import define, field
@@ -26,28 +25,26 @@ from agentos.services.events import (
     AgentOver,
     AgentSpawned,
     ApprovalDecided,
-    ApprovalRequested,
     Event,
     Publish,
 )
-from agentos_sdk.errors import ApprovalRefused, ApprovalRequired, BadRequest, CallError, NotFound, Unavailable
+from agentos_sdk.errors import BadRequest, CallError, Conflict, NotFound, Unavailable
 
-from . import approval_entries, rule
 from .answers import Answer, Answers
 from .approval_entries import Entry, Key, Pending, Ticket
-from .approval_text import describe_right, escape
+from .approval_outcomes import announce_request, refuse_approval, require_approval, show
+from .approval_records import ApprovalRecords, Remember, describe_operator
+from .approval_text import escape
 
 log = logging.getLogger("agentos.approvals")
 
 MAX_OF_CALLER = 16  # entries of one caller
+MAX_ELICITED = 4  # of these, questions of MCP servers: the caller's own calls keep their room
 MAX_OF_FAMILY = 32  # of an agent with all its descendants, of all connections of a guest
 KEPT_FOR_HEAD = 8  # of these, which its descendants can't take
 MAX_ENTRIES = 1000  # and as many tickets
 MAX_SHOWN_CHARS = 64 << 10
 MAX_ABOUT_CHARS = 1000  # of what a call is about, which is escaped in the event loop; the digest stands for the rest
-ALLOWED: Final = Decision("allow", "only the operator", "")
-
-Remember = Literal["once", "agent", "always"]
 
 
 class ApprovalSettings(Struct, frozen=True):
@@ -59,6 +56,16 @@ class ApprovalSettings(Struct, frozen=True):
     timeout: float = 300.0
     keep: float = 600.0
     notify: Sequence[str] = ()
+
+
+class LastingDecisions(Protocol):
+    """Decisions about approvals that their owner keeps itself."""
+
+    def list(self) -> Sequence[Answer]:
+        """All of them."""
+
+    async def revoke(self, number: int) -> Sequence[Answer]:
+        """Revoke what the approval with this id has decided; returns it. Raises ``DatabaseError``."""
 
 
 @define(eq=False)
@@ -74,6 +81,8 @@ class Approvals:
     answers: Answers
     publish: Publish
     lasting_name: Callable[[Caller], str | None]
+    _records: ApprovalRecords = field(init=False)
+    pins: LastingDecisions | None = None  # about tools of MCP servers
     _entries: dict[int, Entry] = field(factory=dict)
     _by_key: dict[Key, Entry] = field(factory=dict)
     _tickets: dict[Key, Ticket] = field(factory=dict)
@@ -82,10 +91,13 @@ class Approvals:
     _news: trio.Event = field(factory=trio.Event)  # the list has changed
     _nursery: trio.Nursery | None = None
 
+    def __attrs_post_init__(self) -> None:
+        self._records = ApprovalRecords(self.database, self.audit)
+
     async def load(self) -> None:
         """Load answers, and what was pending when the last kernel ended. Raises ``DatabaseError``."""
         await self.answers.load()
-        self._last, found = await self.database.write(approval_entries.load)
+        self._last, found = await self._records.load()
         now, clock = time.time(), trio.current_time()
         for pending in found:
             left = min(pending.expires_at - now, self.settings.keep)
@@ -108,11 +120,16 @@ class Approvals:
         found = self.answers.find(self._subjects(caller), question)
         if found and not found[0].allow:
             answer = found[0]
-            raise _refusal(question, answer.id, answer.reason)
-        ticket = self._tickets.pop(self._key(caller, question), None)
-        if ticket is not None and ticket.deadline > trio.current_time():
+            raise refuse_approval(question, answer.id, answer.reason)
+        ticket = self.take_ticket(caller, question)
+        if ticket is not None:
             return Decision("allow", f"approval {ticket.id}: {ticket.rule}", "")
         return Decision("allow", f"answer {found[0].id}: {found[0].rule}", "") if found else None
+
+    def take_ticket(self, caller: Caller, question: Question) -> Ticket | None:
+        """What a person has allowed once, and not by a remembered answer; it is used up by this."""
+        ticket = self._tickets.pop(self._key(caller, question), None)
+        return ticket if ticket is not None and ticket.deadline > trio.current_time() else None
 
     async def wait(
         self, caller: Caller, question: Question, timeout: float | None = None, former: Question | None = None
@@ -135,17 +152,17 @@ class Approvals:
             return
         until = time.strftime("%H:%M:%S", time.localtime(entry.pending.expires_at))
         text = f"approval {entry.pending.id} can be given until {until}, and then the same call may be made once"
-        raise _required(question, text, entry.pending.id, "no decision yet")
+        raise require_approval(question, text, entry.pending.id, "no decision yet")
 
     def _add(self, caller: Caller, question: Question, before: Ticket | None) -> Entry:
         """A new entry, which is recorded from now on; ``before``: the approval of what the call was before."""
-        shown = question.shown or "\n".join(describe_right(right) for right, _ in question.asked)
+        shown = show(question)
         if len(shown) > MAX_SHOWN_CHARS:
-            raise _required(question, "it is too long to be shown to a person", None, "too long")
+            raise require_approval(question, "it is too long to be shown to a person", None, "too long")
         if before is not None:
             shown = f"changed since approval {before.id} was given\n{shown}"
-        if (full := self._make_room(caller)) is not None:
-            raise _required(question, full, None, "full")
+        if (full := self._make_room(caller, question)) is not None:
+            raise require_approval(question, full, None, "full")
         if self._nursery is None:
             raise Unavailable("the kernel is starting or stopping: no person can be asked")
         self._last += 1
@@ -168,9 +185,11 @@ class Approvals:
         self._nursery.start_soon(self._record, entry)
         return entry
 
-    def _make_room(self, caller: Caller) -> str | None:
+    def _make_room(self, caller: Caller, question: Question) -> str | None:
         """Drop what can't be allowed any more as far as needed; returns why this caller can have no further entry."""
         own = [entry for entry in self._entries.values() if entry.caller is caller]
+        if question.call == "ELICIT" and sum(entry.pending.call == "ELICIT" for entry in own) >= MAX_ELICITED:
+            return f"{MAX_ELICITED} questions of MCP servers to {caller.name} wait for a person already, and more don't"
         relatives = [entry for entry in self._entries.values() if caller.family and entry.family == caller.family]
         family, most = relatives, MAX_OF_FAMILY
         if not is_head(caller):
@@ -195,23 +214,22 @@ class Approvals:
 
     async def _record(self, entry: Entry) -> None:
         """Have the entry in the audit log and in the database before any person sees it."""
-        pending, caller, question = entry.pending, entry.caller, entry.question
-        assert caller is not None, "it was asked in this run"
-        assert question is not None, "it was asked in this run"
-        about = f"approval {pending.id}: {pending.call} {pending.about}, sha256 {pending.digest}"
-        asked = caller.entry("APPROVAL_REQUESTED", about, question.asked[0][1], "outcome", "requested")
         try:
-            await self.audit.intend(asked)
-            await self.database.write(partial(approval_entries.insert, pending))
+            await self._records.add(entry)
         except (CallError, DatabaseError) as error:
             self._remove(entry)
             entry.change("over", Unavailable(f"no person can be asked: {error}"))
             return
         entry.change("waiting")
         self._announce()
-        self.publish(_event_of(pending))
+        self.publish(announce_request(entry.pending))
 
     # -- Deciding --------------------------------------------------------------------------------------------------
+
+    def list_answers(self, subjects: Sequence[int | str] | None = None) -> Sequence[Answer]:
+        """The remembered answers about an agent, by its id and its name; None: all, with those that are pins."""
+        pins = self.pins.list() if self.pins is not None and subjects is None else ()
+        return [*self.answers.list(subjects), *pins]
 
     def pending(self) -> Sequence[Pending]:
         """All entries: first the oldest one of each agent, then the second of each, and so on."""
@@ -236,22 +254,38 @@ class Approvals:
         return entry.pending
 
     async def decide(
-        self, by: Caller, number: int, allow: bool, remember: Remember, seconds: float | None, reason: str | None
+        self,
+        by: Caller,
+        number: int,
+        allow: bool,
+        remember: Remember,
+        seconds: float | None,
+        reason: str | None,
+        digest: str | None = None,
+        via: str | None = None,
     ) -> None:
         """Decide an entry, for the operator ``by``; all is on disk before the call goes on. Raises ``CallError``.
 
-        ``seconds``: how long a remembered answer holds, and how long a ticket does.
+        ``seconds``: how long a remembered answer holds, and how long a ticket does. ``digest``: what the person has
+        seen, ``Conflict`` if the entry's is another one. ``via``: by which program the person has answered.
         """
         pending = self.find(number)
+        if digest is not None and digest != pending.digest:
+            raise Conflict(
+                f"digest: approval {number} is for a call with the digest {pending.digest}", digest=pending.digest
+            )
         entry = self._entries[number]
         if allow and not pending.caller_present:
             raise NotFound(f"approval {number} can't be given any more: {pending.agent}, which asked for it, is gone")
-        answers_given = [] if remember == "once" else self._build_answers(by, entry, allow, remember, seconds, reason)
+        answered_by = f"{via}, {describe_operator(by)}" if via is not None else describe_operator(by)
+        answers_given = (
+            [] if remember == "once" else self._build_answers(answered_by, entry, allow, remember, seconds, reason)
+        )
         self.answers.check_room(len(answers_given))
         entry.change("deciding")
         try:
             with trio.CancelScope(shield=True):  # it is decided, or it isn't
-                await self._record_decision(by, entry, allow, remember, reason, answers_given)
+                await self._records.decide(by, answered_by, entry, allow, remember, reason, answers_given)
         except BaseException:
             entry.change("waiting")
             self._announce()
@@ -263,11 +297,12 @@ class Approvals:
             by_rule = entry.question.asked[0][1].rule
             self._tickets[entry.key] = Ticket(number, by_rule, trio.current_time() + left)
         is_refused = not allow and entry.question is not None
-        entry.change("over", _refusal(entry.question, number, reason) if is_refused else None)
-        self.publish(ApprovalDecided(number, pending.number, pending.agent, pending.call, allow, by.shown_name, reason))
+        entry.change("over", refuse_approval(entry.question, number, reason) if is_refused else None)
+        shown_by = by.shown_name if via is None else via
+        self.publish(ApprovalDecided(number, pending.number, pending.agent, pending.call, allow, shown_by, reason))
 
     def _build_answers(
-        self, by: Caller, entry: Entry, allow: bool, remember: Remember, seconds: float | None, reason: str | None
+        self, by: str, entry: Entry, allow: bool, remember: Remember, seconds: float | None, reason: str | None
     ) -> Sequence[Answer]:
         question, number = entry.question, entry.pending.id
         if question is None:
@@ -286,39 +321,23 @@ class Approvals:
                 rule=decision.rule,
                 allow=allow,
                 reason=reason,
-                by=describe_operator(by),
+                by=by,
                 at=time.time(),
                 until=until,
             )
             for right, decision in question.asked
         ]
 
-    async def _record_decision(
-        self, by: Caller, entry: Entry, allow: bool, remember: Remember, reason: str | None, given: Sequence[Answer]
-    ) -> None:
-        pending, outcome = entry.pending, "allowed" if allow else "refused"
-        why = f", because {escape(reason)!r}" if reason else ""
-        about = (
-            f"approval {pending.id} {outcome} ({remember}) by {describe_operator(by)}{why}: {pending.agent}, "
-            f"sha256 {pending.digest}: {pending.shown}"
-        )
-        number = await self.audit.intend(by.entry("APPROVAL_DECIDED", about, ALLOWED, "intent"))
-        try:
-            await self.database.write(partial(approval_entries.decide, pending.id, given))
-        except DatabaseError as error:
-            self.audit.note(by.entry("APPROVAL_DECIDED", about, ALLOWED, "outcome", "unavailable", None, number))
-            raise Unavailable(f"not decided: {error}") from None
-        self.audit.note(by.entry("APPROVAL_DECIDED", about, ALLOWED, "outcome", outcome, None, number))
-
     async def forget(self, by: Caller, number: int) -> None:
         """Revoke a remembered answer; ``NotFound`` if there is none with this id."""
         try:
-            found = await self.answers.forget(number)
+            found = await self.pins.revoke(number) if self.pins is not None else ()
+            if not found or self.answers.has(number):
+                found = [*found, *await self.answers.forget(number)]
         except DatabaseError as error:
             raise Unavailable(f"not forgotten: {error}") from None
         for one in found:
-            about = f"answer {number} forgotten by {describe_operator(by)}: {one.agent} {one.action} {one.object}"
-            self.audit.note(by.entry("APPROVAL_DECIDED", about, ALLOWED, "outcome", "forgotten"))
+            self._records.forget(by, one)
 
     # -- The ends of entries ---------------------------------------------------------------------------------------
 
@@ -344,7 +363,7 @@ class Approvals:
             del self._by_key[entry.key]
             entry.pending = replace(entry.pending, caller_present=False)
             assert entry.question is not None, "it was asked in this run"
-            gone = _required(entry.question, "the life that asked has ended", entry.pending.id, "caller gone")
+            gone = require_approval(entry.question, "the life that asked has ended", entry.pending.id, "caller gone")
             entry.change(entry.state, gone)
         if found:
             self._announce()
@@ -361,9 +380,9 @@ class Approvals:
         self._remove(entry)
         if entry.question is not None:
             text = f"approval {pending.id} has expired"
-            entry.change("over", _required(entry.question, text, pending.id, "expired"))
+            entry.change("over", require_approval(entry.question, text, pending.id, "expired"))
         try:
-            self.database.submit(partial(approval_entries.delete, pending.id), f"the end of approval {pending.id}")
+            self._records.remove(pending.id)
         except DatabaseError as error:  # the next kernel removes it
             log.warning("%s", error)
         self.publish(ApprovalDecided(pending.id, pending.number, pending.agent, pending.call, False, None, None))
@@ -389,34 +408,3 @@ class Approvals:
 def is_head(caller: Caller) -> bool:
     """Whether the caller is the guest, or the agent, that its family is named after."""
     return caller.kind == "guest" or caller.family == f"agent {caller.id}"
-
-
-def describe_operator(by: Caller) -> str:
-    return f"uid {by.uid} on connection {by.id}"
-
-
-def _required(question: Question, text: str, number: int | None, reason: str) -> ApprovalRequired:
-    _, decision = question.asked[0]
-    return ApprovalRequired(f"{decision.reason}: {text}", rule=decision.rule, approval_id=number, reason=reason)
-
-
-def _refusal(question: Question | None, number: int, reason: str | None) -> ApprovalRefused:
-    assert question is not None, "it was asked in this run"
-    right, decision = question.asked[0]
-    why = f": {reason}" if reason else ""
-    text = f"{rule.describe_right(right)}: a person has refused it{why}"
-    return ApprovalRefused(text, rule=decision.rule, approval_id=number, reason=reason)
-
-
-def _event_of(pending: Pending) -> ApprovalRequested:
-    return ApprovalRequested(
-        id=pending.id,
-        agent_id=pending.number,
-        name=pending.agent,
-        call=pending.call,
-        shown=pending.shown,
-        rule=pending.rule,
-        digest=pending.digest,
-        asked_at=pending.asked_at,
-        expires_at=pending.expires_at,
-    )

@@ -7,7 +7,7 @@ from attrs import define, field
 from msgspec import Struct
 
 from agentos.kernel.caller import Caller
-from agentos.kernel.ports import Decision, Right
+from agentos.kernel.ports import Decision, Effect, Right
 from agentos.services.http.destination import Destination
 from agentos_sdk.errors import NotFound, PermissionDenied, QuotaExceeded
 from agentos_sdk.opcodes import Op
@@ -265,11 +265,14 @@ class PermissionAuthorizer:
         layers = permissions.layers(self.version) if permissions is not None else ()
         return set().union(*(layer.named_ports() for layer in layers))
 
-    def granted_prefixes(self, number: int, kind: Kind) -> Sequence[str]:
-        """The prefixes, in order, of all names that may be allowed to this caller by grants of that kind."""
+    def granted_prefixes(self, number: int, kind: Kind, *effects: Effect) -> Sequence[str]:
+        """The prefixes, in order, of all names that may be allowed to this caller by grants of that kind.
+
+        With ``effects`` those of all rules with these effects.
+        """
         found = [""]
         for layer in self.permissions_of(number).layers(self.version):
-            found = intersect_prefixes(found, layer.granted_prefixes(kind))
+            found = intersect_prefixes(found, layer.granted_prefixes(kind, *effects))
         return found
 
     def shows_events(self, number: int, name: str) -> bool:

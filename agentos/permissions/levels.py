@@ -60,7 +60,7 @@ def _levels() -> dict[str, PermissionSet]:
             rules += (Rule("ask", "domains", "*:*", source, fallback=True),)
         levels[name] = PermissionSet(source, rules, level=name)
     everything: dict[Kind, str] = {
-        **dict.fromkeys(("calls", "commands", "models", "send", "agents", "events"), "*"),
+        **dict.fromkeys(("calls", "commands", "models", "tools", "send", "agents", "events"), "*"),
         "domains": "*:*",
         **dict.fromkeys(("state_read", "state_write"), "*"),
         **dict.fromkeys(("read", "write"), "/**"),

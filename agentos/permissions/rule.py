@@ -10,7 +10,18 @@ from agentos.kernel.ports import Decision, Effect, Right
 from agentos.services.quotas import Quota
 
 Kind = Literal[
-    "calls", "read", "write", "commands", "domains", "models", "send", "agents", "events", "state_read", "state_write"
+    "calls",
+    "read",
+    "write",
+    "commands",
+    "domains",
+    "models",
+    "tools",
+    "send",
+    "agents",
+    "events",
+    "state_read",
+    "state_write",
 ]
 KINDS: Final[Sequence[Kind]] = get_args(Kind)
 EFFECTS: Final[Sequence[Effect]] = ("deny", "ask", "allow")  # strongest first
@@ -21,6 +32,8 @@ KIND_OF_ACTION: Final[Mapping[str, Kind]] = {
     "exec": "commands",
     "http": "domains",
     "think": "models",
+    "tools": "tools",
+    "tool_call": "tools",
     "send": "send",
     "fetch": "state_read",
     "keys": "state_read",

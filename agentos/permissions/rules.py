@@ -120,9 +120,10 @@ class Rules:
         indexes = self._indexes["domains"]
         return [cast(domains.DomainPattern, pattern) for effect in effects for _, pattern in indexes[effect].rules]
 
-    def granted_prefixes(self, kind: Kind) -> list[str]:
-        """The prefixes of all names that its grants of a kind with patterns of names match."""
-        granted = (cast(NamePattern, pattern) for _, pattern in self._indexes[kind]["allow"].rules)
+    def granted_prefixes(self, kind: Kind, *effects: Effect) -> list[str]:
+        """The prefixes of all names that its grants of a kind with patterns of names match; or rules of ``effects``."""
+        rules = [rule for effect in effects or ("allow",) for rule in self._indexes[kind][effect].rules]
+        granted = (cast(NamePattern, pattern) for _, pattern in rules)
         return reduce_prefixes(literal_prefix(pattern.items) for pattern in granted)
 
     def find_denial(self, kind: Kind, what: object) -> Rule | None:
@@ -133,6 +134,8 @@ class Rules:
         kind = KIND_OF_ACTION[right.action]
         if kind in ("state_read", "state_write") and right.object is None:
             return self.decide_call(right.action)  # rules are of global keys; private ones are the caller's own
+        if right.action == "tools":
+            return self.decide_call(right.action)  # it lists only what the caller may call
         if kind == "models" and not any(rule.kind == "models" for rule in self.set.rules):
             return self.decide_call(right.action)  # without rules about models any model is allowed
         if kind == "send":

@@ -64,7 +64,7 @@ def parse_example(text: str, names: Names) -> tuple[Right, AgentRelation | None]
         return Right(action, _command(rest, names)), None
     if action == "http":
         return Right(action, _destination(rest)), None
-    if action == "think" or not rest:
+    if action in ("think", "tools", "tool_call") or not rest:
         return Right(action, rest or None), None
     return Right(action, rest), AgentRelation(rest, own=rest == OWN, parent=rest == PARENT, group=rest == GROUP)
 
@@ -75,6 +75,7 @@ SAMPLES = {
     "exec": "EXEC git status",
     "http": "HTTP example.com",
     "think": "THINK gemini-2.0-flash",
+    "tool_call": "TOOL_CALL github.search",
     "send": "SEND bob",
 }
 

@@ -27,6 +27,7 @@ class RulesTable:
     commands: Sequence[Text] = ()
     domains: Sequence[Text] = ()
     models: Sequence[Text] = ()
+    tools: Sequence[Text] = ()
     send: Sequence[Text] = ()
     agents: Sequence[Text] = ()
     events: Sequence[Text] = ()

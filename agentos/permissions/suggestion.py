@@ -100,7 +100,7 @@ def _grants_for(use: Use, names: Names) -> Sequence[tuple[Kind, str]]:
         raise NoRule("the log has only their number")
     if len(use.about) >= MAX_ABOUT_CHARS or REDACTED in use.about or _ESCAPED.search(use.about):
         raise NoRule("the log has its text cut, redacted or escaped")
-    if use.call.lower() not in KIND_OF_ACTION:
+    if use.call.lower() not in KIND_OF_ACTION or use.call == "TOOLS":  # it needs no right but that of the call
         return [("calls", use.call)]
     if use.about.startswith("beside "):
         raise NoRule("the command ran beside another agent")

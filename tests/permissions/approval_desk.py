@@ -10,18 +10,15 @@ import trio
 from attrs import define, field
 from trio.testing import wait_all_tasks_blocked
 
-from agentos.database import open_database
+from agentos.database import Database, Schemas, open_database
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Decision, Question, Right
 from agentos.kernel.table import Table
 from agentos.permissions import answers, approval_entries
 from agentos.permissions.answers import Answers
 from agentos.permissions.approval_entries import Pending
-from agentos.permissions.approvals import (
-    Approvals,
-    ApprovalSettings,
-    Remember,
-)
+from agentos.permissions.approval_records import Remember
+from agentos.permissions.approvals import Approvals, ApprovalSettings
 from agentos.services.events import Event
 from agentos_sdk.errors import (
     ApprovalRequired,
@@ -39,6 +36,7 @@ class Desk:
     """A running queue, and the operator who decides."""
 
     queue: Approvals
+    database: Database
     audit: Notebook
     events: list[Event]
     nursery: trio.Nursery
@@ -102,14 +100,16 @@ def lasting_name(caller: Caller) -> str | None:
 
 
 @asynccontextmanager
-async def opened(place: Path, audit: Notebook | None = None, **settings: Any) -> AsyncIterator[Desk]:
+async def opened(
+    place: Path, audit: Notebook | None = None, schemas: Schemas = SCHEMAS, **settings: Any
+) -> AsyncIterator[Desk]:
     """A queue in a database, as it is after a start of the kernel."""
     log, events = audit or Notebook(), list[Event]()
-    async with open_database(place / "db", SCHEMAS) as database, trio.open_nursery() as nursery:
+    async with open_database(place / "db", schemas) as database, trio.open_nursery() as nursery:
         known = Answers(database, {2: "ann", 3: "bob"}.get)
         queue = Approvals(ApprovalSettings(**settings), database, log, known, events.append, lasting_name)
         await queue.load()
         nursery.start_soon(queue.serve)
         await wait_all_tasks_blocked()
-        yield Desk(queue, log, events, nursery)
+        yield Desk(queue, database, log, events, nursery)
         nursery.cancel_scope.cancel()

@@ -60,6 +60,8 @@ TABLE = {
     "HTTP example.com": "dddka",
     "HTTP CONNECT example.com:22": "dddka",
     "HTTP http://127.0.0.1:8080": "ddddd",
+    "TOOLS": "dddda",
+    "TOOL_CALL github.search": "dddda",
     "METRICS_SYSTEM": "dddda",
     "METRICS_ALL_AGENTS": "ddaaa",
     "METRICS_AGENT ${own}": "ddaaa",

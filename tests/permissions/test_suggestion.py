@@ -24,6 +24,7 @@ USES = (
     Use("THINK", "gemini-2.0-flash"),
     Use("SEND", "bob"),
     Use("HTTP", "POST https://api.example.com/items"),
+    Use("TOOL_CALL", "github.search"),
     Use("HTTP", "GET http://127.0.0.1:8080/a/b"),
     Use("HTTP", "GET http://[::1]:8080/"),
     Use("HTTP", "CONNECT github.com:443"),

@@ -49,11 +49,13 @@ from .agents.jail.factory import Jails
 from .agents.leftover_processes import RUN_VARIABLE, Sweeper
 from .agents.workspaces.view import View
 from .agents.workspaces.workspace import Workspaces
-from .host_setup import BootError, Host, affordable_connections, is_root, open_host
+from .host_setup import BootError, Host, affordable_connections, has_terminal, is_root, list_signals, open_host
 from .kernel.caller import Caller
 from .kernel.listener import ConnectionLimit, Listener, ListenError, listen
 from .kernel.poller import Poller
 from .kernel.record import record_kernel
+from .mcp.pins import TABLES as PINS
+from .mcp_setup import McpSetup, set_up_mcp
 from .network_setup import Network, read_secrets
 from .permissions.answers import TABLES as ANSWERS
 from .permissions.approval_entries import TABLES as APPROVALS
@@ -72,6 +74,7 @@ SCHEMAS: Mapping[str, Sequence[str]] = {  # of the database
     "kept_stops": kept_stops.TABLES,
     "approvals": APPROVALS,
     "answers": ANSWERS,
+    "mcp_pins": PINS,
     "state": STATE,
 }
 FULL_COLLECTION = 30  # collections of the middle generation before one of all: a thousand new connections cause none
@@ -140,13 +143,16 @@ async def run_kernel(settings: Settings, host: Host, kernel_log: KernelLog) -> s
         stores = Stores(events, model, database, audit, logs, stored, event_log, secrets)
         access = open_access(settings.config, settings.show, host, stores)
         await access.approvals.load()
-        return await Kernel(settings, host, model, access, stops).serve()
+        mcp = await set_up_mcp(database, access.approvals, access.callers, settings.config.mcp)
+        return await Kernel(settings, host, model, access, stops, mcp).serve()
 
 
 class Kernel:
     """All services of one kernel, constructed in dependency order."""
 
-    def __init__(self, settings: Settings, host: Host, model: Model, access: Access, stops: KeptStops) -> None:
+    def __init__(
+        self, settings: Settings, host: Host, model: Model, access: Access, stops: KeptStops, mcp: McpSetup
+    ) -> None:
         kernel, root = settings.config.kernel, settings.config.root
         self.settings, self.host, self.model = settings, host, model
         self.events, self.callers, self.line = access.events, access.callers, model.line
@@ -193,10 +199,13 @@ class Kernel:
         self.telemetry.open()
         host_view = View(str(settings.config.directory), home())
         self.supervision = self._construct_tree(access, stops, host_view, runner)
+        self.servers, self.pins = mcp.open_servers(self.supervision, self.line, self.network.client), mcp.pins
+        self.events.subscribers = (*self.events.subscribers, self.servers.take_event)
         self.reload = Reload(
             settings.config,
             TreeReload(self.supervision, self.callers.declare, self.callers.forget, self.jails.change_limits),
             self.callers,
+            self.servers,
             self.jails.live_limits,
         )
         # The table of each caller is made from this one, so it comes before the first agent.
@@ -263,6 +272,7 @@ class Kernel:
             background=self.callers.background,
             host_view=host_view,
             http=self.network.client,
+            mcp=self.servers,
             max_payload=config.kernel.max_payload,
             config_file=str(config.file) if config.file is not None else None,
             upstream_proxy=self.network.egress.upstream_proxy,
@@ -284,6 +294,8 @@ class Kernel:
                         self.line,
                         self.network.client,
                         self.reload,
+                        self.servers,
+                        self.pins,
                         self.lives,
                         self.approvals,
                         self.notices,
@@ -383,14 +395,3 @@ class Kernel:
         self.started.set()
         if self.line.model:
             nursery.start_soon(self.line.prepare)
-
-
-def list_signals(terminal: bool) -> list[signal.Signals]:
-    """SIGINT, SIGTERM, and SIGHUP unless a terminal's is ignored, as under nohup."""
-    signals = [signal.SIGINT, signal.SIGTERM]
-    return signals if terminal and signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [*signals, signal.SIGHUP]
-
-
-def has_terminal() -> bool:
-    """Whether the process has a controlling terminal: ``tty_nr`` in proc_pid_stat(5)."""
-    return Path("/proc/self/stat").read_text().rpartition(")")[2].split()[4] != "0"

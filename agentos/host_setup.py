@@ -6,6 +6,7 @@ import fcntl
 import logging
 import os
 import resource
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -192,5 +193,17 @@ def lay_out_sdk(launched: Run) -> tuple[str, str]:
     directory.mkdir()
     package = Path(agentos_sdk.__file__).resolve().parent
     (directory / "agentos_sdk").symlink_to(package)
-    (directory / "agentos.py").symlink_to(package / "in_sandbox" / "agentos.py")
+    for name in ("agentos.py", "agentic.py"):
+        (directory / name).symlink_to(package / "in_sandbox" / name)
     return str(directory), str(package)
+
+
+def list_signals(terminal: bool) -> list[signal.Signals]:
+    """SIGINT, SIGTERM, and SIGHUP unless a terminal's is ignored, as under nohup."""
+    signals = [signal.SIGINT, signal.SIGTERM]
+    return signals if terminal and signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [*signals, signal.SIGHUP]
+
+
+def has_terminal() -> bool:
+    """Whether the process has a controlling terminal: ``tty_nr`` in proc_pid_stat(5)."""
+    return Path("/proc/self/stat").read_text().rpartition(")")[2].split()[4] != "0"

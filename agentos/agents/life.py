@@ -152,6 +152,8 @@ class Life:
         """Run a started program until it ends; it has ended on return in every case."""
         agent, program = self.agent, jail.sandbox
         streams = {"stdout": program.stdout, "stderr": program.stderr}
+        if agent.converse is not None:
+            life.start_soon(agent.converse, agent, wrap_socket(streams.pop("stdout")))
         pumps = [Pump(fd, name, agent.output, self.deps.jails.turns) for name, fd in streams.items()]
         for pump in pumps:
             pump.start(self.deps.poller, life)
@@ -322,6 +324,11 @@ def environment(agent: Agent, run: Run, path: str, http: Endpoint | None) -> dic
         RUN_VARIABLE: run.id,
         LIFE_VARIABLE: f"{agent.id}.{agent.lives}",
     }
+
+
+def wrap_socket(fd: int) -> trio.SocketStream:
+    """A stream over our end of a program's standard input and output; it takes the descriptor over."""
+    return trio.SocketStream(trio.socket.from_stdlib_socket(socket.socket(fileno=fd)))
 
 
 def home() -> str:

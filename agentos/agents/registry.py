@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import trio
@@ -54,6 +54,10 @@ def describe_end(status: Status, requested: bool = False, limits: str | None = N
     return End(status.code, status.signal, reason)
 
 
+Converse = Callable[["Agent", trio.SocketStream], Awaitable[None]]
+"""Runs in one life of an agent until it is cancelled at the end of that life; it must close the stream."""
+
+
 class StartError(Exception):
     """A program didn't start. ``end`` says how it ended, ``stderr`` holds its last lines.
 
@@ -87,7 +91,8 @@ UNCHECKED = Health()  # of all agents that are over and had neither a watchdog n
 class Agent:
     """One agent over all its lives. ``declared``: it comes from the configuration file, not from SPAWN.
 
-    ``at_next_start`` is called when its next life begins: a reload has changed what that life has to be.
+    ``at_next_start`` is called when its next life begins: a reload has changed what that life has to be. ``converse``
+    speaks with its program over standard input and output, in each life; without it, output goes to the log.
     """
 
     spec: AgentSpec
@@ -99,6 +104,7 @@ class Agent:
     queue_path: QueuePath  # its place in the model's queue
     rate: Rate
     output: Output = field(factory=Output)
+    converse: "Converse | None" = None
     state: State = State.STARTING
     lives: int = 0
     restarts: int = 0  # by its supervisors

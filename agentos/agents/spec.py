@@ -29,7 +29,12 @@ Runtime = Literal["exec", "fast"]
 NAME = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)  # digits alone would be taken for an id
 NAME_RULE = "a name of 1 to 64 letters, digits, '.', '_' or '-', begun by a letter or digit, and not of digits alone"
 RESERVED = ("root", "spawned", "kernel", "operator")  # the kernel's supervisors, the kernel itself, its operator
-RESERVED_RULE = f"a name other than {', '.join(RESERVED)} in any case, which the kernel keeps for itself"
+MCP_PREFIX = "mcp:"  # of guests' names: no agent's name has a colon
+RESERVED_PREFIX = "mcp."  # instances of MCP servers
+RESERVED_RULE = (
+    f"a name other than {', '.join(RESERVED)} in any case, and without {RESERVED_PREFIX} in front: "
+    "the kernel keeps these for itself"
+)
 
 # Larger values have no use, and a supervisor stores the time of each restart within the period.
 INTENSITY_RULE = Rule(lambda restarts: 0 <= restarts <= 1000, "a whole number from 0 to 1000")
@@ -55,17 +60,23 @@ class BadField(ValueError):
 
 
 def is_reserved(name: str) -> bool:
-    """Whether the name matches one of ``RESERVED`` after NFKC normalization, ignoring case.
+    """Whether the name matches one of ``RESERVED``, or begins as one, after NFKC normalization, ignoring case.
 
     NAME admits only ASCII letters, so today only the case differs; the comparison doesn't rely on that.
     """
-    return unicodedata.normalize("NFKC", name).casefold() in RESERVED
+    plain = unicodedata.normalize("NFKC", name).casefold()
+    return plain in RESERVED or plain.startswith(RESERVED_PREFIX)
+
+
+def check_guest_name(name: str, field: str) -> None:
+    """Like :func:`check_name`, for HELLO: the guest of an MCP client is called ``mcp:`` and a name."""
+    check_name(name.removeprefix(MCP_PREFIX), field)
 
 
 def check_name(name: str, field: str) -> None:
     """Raise ``BadRequest`` if the name is invalid for a caller, ``AlreadyExists`` if it is reserved.
 
-    Used by REGISTER, SPAWN and HELLO; ``field`` is the request's field. The configuration file has the same two rules.
+    Used by REGISTER and SPAWN; ``field`` is the request's field. The configuration file has the same two rules.
     """
     if not NAME.fullmatch(name):
         raise BadRequest(f"{field}: expected {NAME_RULE}, got {name!r}")

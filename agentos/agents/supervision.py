@@ -24,7 +24,7 @@ from .life import Life, LifeDeps
 from .model_share import choose_share
 from .output import Output
 from .rate_limit import Rate
-from .registry import Agent, Registry, StartError
+from .registry import Agent, Converse, Registry, StartError
 from .spec import AgentSpec, GroupSpec
 from .start_stop import StartStop
 from .tracker import Tracker
@@ -176,8 +176,12 @@ class Supervision:
             agent.limit_shutdown_time(0)
         self._running.deadline = trio.current_time() + FORCED_STOP
 
-    async def spawn(self, spec: AgentSpec, spawner: Caller, parent: Agent | None) -> Agent:
+    async def spawn(
+        self, spec: AgentSpec, spawner: Caller, parent: Agent | None, converse: Converse | None = None
+    ) -> Agent:
         """Start an agent below ``parent``, or below the root without one; it is running on return.
+
+        ``converse`` speaks with its program over standard input and output; only a jailed one can have it.
 
         Raises ``AlreadyExists``, ``Unavailable`` or :class:`~agentos.agents.registry.StartError`. If cancelled, no
         agent is left.
@@ -186,6 +190,7 @@ class Supervision:
         if not (parent.spawns if parent is not None else self.tracker.find_supervisor(within)):
             raise Unavailable(NOT_NOW)
         agent = self._add_agent(spec, (*within, spec.name), parent, spawner)  # nothing is awaited before: it counts
+        agent.converse = converse
         life = Life(agent, self.deps)
         try:
             above = self.tracker.find_supervisor(within) if parent is None else await self._supervise_children(parent)

@@ -37,6 +37,7 @@ from agentos.config.schema import (
 )
 from agentos.config.telemetry import MetricsTable, OtelTable, read_metrics, read_otel
 from agentos.llm.settings import LLMSettings
+from agentos.mcp.settings import ServerSettings
 from agentos.permissions.approvals import ApprovalSettings
 from agentos.permissions.rule import PermissionSet
 from agentos.services.http.secrets import SecretSettings
@@ -48,6 +49,7 @@ from agentos_sdk.codec import path
 from supervisors import Backoff, ChildSpec, SupervisorSpec
 
 from .dashboard import DashboardSettings, read_dashboard
+from .mcp import McpTable, read_mcp
 from .reader import Reader, ReadTable
 from .start_order import find_order_mistakes
 from .toml_lines import Keys
@@ -76,6 +78,7 @@ PLACES = {
     "dashboard": DashboardTable,
     "llm": LLMTable,
     "http": HttpTable,
+    "mcp": McpTable,
     "metrics": MetricsTable,
     "otel": OtelTable,
     "supervisor": RootTable,
@@ -107,6 +110,7 @@ class Builder(Reader):
         self.otel = OtelSettings()
         self.approvals = ApprovalSettings()
         self.dashboard: DashboardSettings | None = None
+        self.mcp: Mapping[str, ServerSettings] = {}
 
     def build(self, data: object) -> tuple[KernelSettings, LLMSettings, Mapping[str, PermissionSet], GroupSpec]:
         """The kernel's settings, the model's settings, the permission sets, and the root of the tree."""
@@ -122,6 +126,7 @@ class Builder(Reader):
         self.approvals = self._read_approvals(self.read(ApprovalTable, file.approvals, ("approvals",)))
         root = self.read(RootTable, self._drop_keys_of_children(file.supervisor), ("supervisor",))
         self._sets = read_permissions(self, file.permissions, self._secrets)
+        self.mcp = read_mcp(self, file.mcp, self._sets, self._secrets)
         self._budgets += [(("permissions", name, "quotas"), found.quotas) for name, found in self._sets.items()]
         llm, group = read_llm(self, file.llm), self._group(root, ROOT)
         check_prices(self, llm, self._budgets)

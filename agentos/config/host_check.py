@@ -13,9 +13,12 @@ from agentos.agents.spec import AgentSpec, GroupSpec
 from agentos.llm.api_keys import read_variables
 from agentos.llm.providers.keys import choose_providers, describe_missing
 from agentos.llm.settings import LLMSettings
+from agentos.mcp.sdk import MISSING, is_installed
+from agentos.mcp.servers import read_secrets
 from agentos.sandbox.report.doctor import try_layers
 from agentos.sandbox.report.levels import Finding
 from agentos.services.http.secrets import UnreadableSecret, read_source, read_value
+from agentos_sdk.errors import Unavailable
 from agentos_sdk.values import Layer
 
 from .load import Config
@@ -101,6 +104,19 @@ def unreadable_secrets(config: Config) -> Iterator[str]:
             read_value(secret, os.environ)
         except UnreadableSecret as error:
             yield str(error)
+
+
+def list_mcp_problems(config: Config) -> Iterator[str]:
+    """What is unsafe, or won't work on this host, of the file's MCP servers. Blocks."""
+    if config.mcp and not is_installed():
+        yield f"on this host no MCP server could be used: {MISSING}"
+    for server in config.mcp.values():
+        if server.warning is not None:
+            yield server.warning
+        try:
+            read_secrets(server)
+        except Unavailable as error:
+            yield f"on this host the MCP server {server.name} would not start: {error}"
 
 
 def _agents(group: GroupSpec) -> Iterator[AgentSpec]:

@@ -32,6 +32,7 @@ Positive = Annotated[float, Rule(lambda number: number > 0, "a number above 0")]
 Count = Annotated[int, Rule(lambda number: number >= 1, "a whole number from 1 up")]
 Chance = Annotated[float, Rule(lambda number: 0 <= number <= 1, "a number from 0 to 1")]
 Patience = Annotated[Seconds, Rule(lambda seconds: seconds > 0, "a duration above 0s")]
+Context = Annotated[int, Rule(lambda number: 1000 <= number <= 10**9, "a number of tokens from 1000 up")]
 Url = Annotated[str, Rule(is_url, "an http:// or https:// URL, without a user and a password")]
 
 
@@ -100,6 +101,7 @@ class LLMTable:
     providers: Mapping[str, object] = field(factory=dict)
     aliases: Mapping[str, object] = field(factory=dict)
     limits: Mapping[str, object] = field(factory=dict)
+    context: Mapping[str, Context] = field(factory=dict)
     prices: Mapping[str, object] = field(factory=dict)
     currency: Annotated[str, Rule(lambda code: re.fullmatch("[A-Z]{3}", code), "three capitals, as EUR")] | None = None
     timeouts: object = None

@@ -9,7 +9,7 @@ from attrs import frozen
 from agentos.llm.jobs import MODEL_NAME
 from agentos.llm.routes import find_provider, is_pattern
 from agentos.llm.settings import Capability, ModelLimits, ProviderName, ProviderSettings, is_url
-from agentos_sdk.codec import Rule
+from agentos_sdk.codec import Rule, Seconds
 
 from .reader import Reader, ReadTable
 from .secrets import SOURCE
@@ -17,6 +17,7 @@ from .secrets import SOURCE
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 MODEL_PATTERN = re.compile(r"[A-Za-z0-9*?][A-Za-z0-9._:/@+*?-]{0,199}")
 Count = Annotated[int, Rule(lambda number: number >= 1, "a whole number from 1 up")]
+Patience = Annotated[Seconds, Rule(lambda seconds: seconds > 0, "a duration above 0s")]
 Url = Annotated[str, Rule(is_url, "an http:// or https:// URL, without a user and a password")]
 
 
@@ -37,6 +38,7 @@ class LimitsTable:
 
     rpm: Count | None = None
     tpm: Count | None = None
+    first_token: Patience | None = None
     lacks: Sequence[Capability] | None = None
 
 

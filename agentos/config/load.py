@@ -10,6 +10,7 @@ from attrs import field, frozen
 from agentos.agents.spec import GroupSpec
 from agentos.config.schema import KernelSettings
 from agentos.llm.settings import LLMSettings
+from agentos.mcp.settings import ServerSettings
 from agentos.permissions.approvals import ApprovalSettings
 from agentos.permissions.rule import PermissionSet
 from agentos.services.http.settings import HttpSettings
@@ -30,7 +31,7 @@ MAX_DEPTH = 100  # nesting of tables and arrays: 50 supervisors
 class Config:
     """The configuration; every path in it is absolute. ``file`` is ``None`` if there was none.
 
-    ``permissions`` are the permission sets by name.
+    ``permissions`` are the permission sets by name, ``mcp`` the MCP servers by name.
     """
 
     kernel: KernelSettings
@@ -45,6 +46,7 @@ class Config:
     dashboard: DashboardSettings | None = None
     metrics: MetricsSettings = MetricsSettings()
     otel: OtelSettings = OtelSettings()
+    mcp: Mapping[str, ServerSettings] = field(factory=dict)
 
     @classmethod
     def without_file(cls, directory: Path) -> "Config":
@@ -89,7 +91,7 @@ def load(path: str | Path) -> Config:
     if builder.mistakes:
         raise ConfigError(_locate_mistakes(name, text, builder.mistakes))
     parts = (builder.logs, builder.http, builder.approvals, builder.dashboard, builder.metrics, builder.otel)
-    return Config(kernel, llm, root, file.parent, file, permissions, *parts)
+    return Config(kernel, llm, root, file.parent, file, permissions, *parts, builder.mcp)
 
 
 def _read_text(name: str) -> str:

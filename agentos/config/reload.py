@@ -17,6 +17,7 @@ from agentos.access.callers import Callers
 from agentos.agents.tree_changes import TreeChange, compare_trees, list_places
 from agentos.agents.tree_reload import TreeReload, list_agents
 from agentos.kernel.internal_errors import internal
+from agentos.mcp.servers import Servers, find_changed
 from agentos.services.events import ConfigReloaded
 from agentos.services.http.secrets import UnreadableSecret
 from agentos.threads import run_in_thread
@@ -64,6 +65,7 @@ class Reload:
     config: Config
     tree: TreeReload
     callers: Callers
+    servers: Servers
     live_limits: Collection[str]
     _queue: Queue = field(factory=_open_queue)
 
@@ -122,8 +124,10 @@ class Reload:
         self.callers.secrets.replace(new.http.secrets, values)
         changes = await self.tree.apply(self.config.root, new.root, found.changes)
         self.callers.known = new.permissions
+        self.servers.replace(new.mcp)
+        await self.servers.forget_removed()
         http = attrs.evolve(self.config.http, secrets=new.http.secrets)
-        self.config = attrs.evolve(self.config, root=new.root, permissions=new.permissions, http=http)
+        self.config = attrs.evolve(self.config, root=new.root, permissions=new.permissions, http=http, mcp=new.mcp)
         await supervision.kept_stops.forget_others(list_agents(list_places(new.root)))
         found = Reloaded(changes, found.settings, found.kernel_restart)
         supervision.registry.publish(
@@ -183,7 +187,10 @@ def compare_configs(old: Config, new: Config, live_limits: Collection[str]) -> R
         restart.append("dashboard")
     return Reloaded(
         compare_trees(old.root, new.root, live_limits),
-        [f"permissions.{name}" for name in sets],
+        [
+            *(f"permissions.{name}" for name in sets),
+            *(f"mcp.servers.{name}" for name in find_changed(old.mcp, new.mcp)),
+        ],
         restart,
     )
 

@@ -121,6 +121,7 @@ class FileTable:
     dashboard: object = None
     llm: object = field(factory=dict)
     http: object = field(factory=dict)
+    mcp: object = field(factory=dict)
     metrics: object = field(factory=dict)
     otel: object = field(factory=dict)
     permissions: object = field(factory=dict)

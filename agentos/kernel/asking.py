@@ -27,8 +27,7 @@ async def approve(caller: Caller, op: str, request: object, prepared: Prepared, 
     Otherwise :class:`~agentos.kernel.ports.MustAsk`, or ``ApprovalRefused`` if a refusal is remembered.
     """
     assert caller.approvals is not None, "a caller without approvals is refused"
-    async with caller.turn:  # it may read large files, many of which would take all threads: one at a time
-        question = await run_in_thread(build_question, op, request, prepared, record, limiter=_threads)
+    question = await build_question_in_turn(caller, op, request, prepared, record)
     try:
         approval = caller.approvals.take(caller, question)
     except CallError as error:
@@ -37,6 +36,14 @@ async def approve(caller: Caller, op: str, request: object, prepared: Prepared, 
     if approval is None:
         raise MustAsk(question)
     record.decision = approval
+
+
+async def build_question_in_turn(
+    asker: Caller, op: str, request: object, prepared: Prepared, record: Record
+) -> Question:
+    """:func:`build_question` in a thread. It may read large files, so each ``asker`` gets one thread at a time."""
+    async with asker.turn:
+        return await run_in_thread(build_question, op, request, prepared, record, limiter=_threads)
 
 
 def build_question(op: str, request: object, prepared: Prepared, record: Record) -> Question:

@@ -111,7 +111,11 @@ def require(caller: Caller, prepared: Prepared) -> Record:
                 raise caller.refuse(right, decision, prepared.about)
             must_ask = True
         decisions.append(decision)
+    return build_record(caller, prepared, decisions, must_ask)
+
+
+def build_record(caller: Caller, prepared: Prepared, decisions: Sequence[Decision], must_ask: bool) -> Record:
+    """The record of a call by the ``decisions`` about its rights, none of which denies it."""
     first = prepared.rights[0]
-    return Record(
-        caller, first.action.upper(), describe_object(first, prepared.about), decisions, decisions[0], must_ask
-    )
+    about = describe_object(first, prepared.about)
+    return Record(caller, first.action.upper(), about, decisions, decisions[0], must_ask)

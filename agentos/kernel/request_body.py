@@ -101,7 +101,7 @@ def _parse(data: bytes) -> object:
         brackets = remove_strings(data)
         if brackets.count(b"[") + brackets.count(b"{") > codec.GC_PAUSE_THRESHOLD:
             raise _unreadable(f"more than {codec.GC_PAUSE_THRESHOLD} arrays and objects in it")
-    return _values(data)
+    return parse_values(data)
 
 
 def read_text(request: type[T], body: bytes) -> T:
@@ -129,7 +129,7 @@ def parse_text(body: bytes) -> object:
         raise _unreadable(f"more than {MAX_ESCAPES} escapes in it: write text in UTF-8")
     if crowded:
         raise _unreadable(f"all in it that isn't plain text may have no more than {LARGE_TEXT_BYTES >> 10} KiB")
-    data = _values(body)
+    data = parse_values(body)
     if codec.is_deeper(data, codec.MAX_DEPTH):
         raise _unreadable(f"nested deeper than {codec.MAX_DEPTH}")
     return data
@@ -140,7 +140,7 @@ def _count(body: bytes, what: bytes) -> int:
     return sum(body.count(what, at, at + COUNTED_BYTES + len(what) - 1) for at in range(0, len(body), COUNTED_BYTES))
 
 
-def _values(data: bytes) -> object:
+def parse_values(data: bytes) -> object:
     """Convert JSON to values faster than the standard library; raises ``Invalid``."""
     pause = gc.isenabled()  # otherwise the garbage collector traverses the growing result again and again
     gc.disable()

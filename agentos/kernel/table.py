@@ -91,14 +91,15 @@ class Syscall(Struct, frozen=True):
             return isasyncgenfunction(unwrap(self.prepare))
         return iscoroutinefunction(self.handler) and not self.in_order
 
-    async def preview(self, caller: Caller, request: Any) -> Prepared:
-        """What the request would do. Nothing is done and, on return, nothing held. Raises what ``prepare`` raises."""
+    @asynccontextmanager
+    async def preview(self, caller: Caller, request: Any) -> AsyncIterator[Prepared]:
+        """What the request would do, which is held meanwhile; nothing is done. Raises what ``prepare`` raises."""
         assert self.prepare is not None, "the call needs rights"
         if not self.waits:
-            prepared: Prepared = self.prepare(caller, request)
-            return prepared
+            yield self.prepare(caller, request)
+            return
         async with self.prepare(caller, request) as prepared:
-            return prepared
+            yield prepared
 
     async def read(self, caller: Caller, body: bytes, reader: Reader) -> Any:
         """Parse a body without blocking the event loop."""

@@ -13,6 +13,7 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.table import Syscall
 from agentos.llm.line import Line
 from agentos.llm.settings import Account
+from agentos.mcp.servers import Servers
 from agentos.permissions.approvals import Approvals
 from agentos.services.audit.log import Audit
 from agentos.services.audit.traffic import Traffic
@@ -43,6 +44,7 @@ from . import (
     start_stop,
     state,
     think,
+    tools,
     usage,
 )
 from .spawn import Spawning
@@ -74,6 +76,7 @@ class Services(Struct, frozen=True):
     background: Background
     host_view: View
     http: Client
+    mcp: Servers
     max_payload: int
     config_file: str | None = None
     upstream_proxy: str | None = None
@@ -89,6 +92,7 @@ def table(services: Services) -> tuple[Syscall, ...]:
         *files.syscalls(s.registry, s.host_view, s.max_payload),
         *exec.syscalls(s.registry, s.supervision, s.background, s.host_view.base),
         *http.syscalls(s.http, s.callers, s.background, s.max_payload),
+        *tools.syscalls(s.mcp, s.callers.authorizer),
         *agents.syscalls(s.registry, s.supervision, spawning, s.line, s.lives.reader),
         *logs.syscalls(s.registry, s.logs),
         *start_stop.syscalls(s.registry, s.supervision),

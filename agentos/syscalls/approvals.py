@@ -50,7 +50,8 @@ class ApprovalCalls:
                 await self.approvals.forget(caller, request.id)
             else:
                 remembered = (request.remember, request.for_, request.reason)
-                await self.approvals.decide(caller, request.id, request.allow, *remembered)
+                bound = (request.digest, request.via)
+                await self.approvals.decide(caller, request.id, request.allow, *remembered, *bound)
             return calls.Decided(id=request.id)
 
         yield Prepared((Right("decide"),), act, f"approval {request.id}")

@@ -207,7 +207,7 @@ class EventCalls:
 
     def prepare_emit(self, caller: Caller, request: calls.Emit) -> Prepared:
         if (request.event_type is None) == (request.event is None):
-            raise BadRequest("event_type: expected CUSTOM or custom.NAME, once")
+            raise BadRequest("event_type: expected CUSTOM, TASK_STEP or custom.NAME, once")
         kind = request.event_type or request.event or ""
         data = bytes(request.data) if isinstance(request.data, msgspec.Raw) else b"{}"
         if len(data) > MAX_DATA_BYTES:

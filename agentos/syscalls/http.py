@@ -14,20 +14,19 @@ from attrs import field, frozen
 
 from agentos import __version__
 from agentos.access.callers import Callers
+from agentos.access.http_permit import make_permit
 from agentos.kernel.background import Background
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
-from agentos.kernel.ports import Decision, Right
+from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
 from agentos.kernel.request_body import MAX_ESCAPES, MAX_INLINE_BYTES
 from agentos.kernel.table import Syscall
-from agentos.permissions.address_judge import judge_address_of
 from agentos.permissions.approval_text import describe_http
 from agentos.services.http.client import Client, Response
 from agentos.services.http.decompression import ACCEPTED
 from agentos.services.http.destination import METHOD, Destination, parse_url
-from agentos.services.http.request import CONNECTION_HEADERS, Headers, Hop, OutgoingRequest, Permit
-from agentos.services.http.secrets import Redactor
+from agentos.services.http.request import CONNECTION_HEADERS, Headers, Hop, OutgoingRequest
 from agentos.threads import run_in_thread
 from agentos_sdk import codec
 from agentos_sdk.calls.http import HTTP, HTTPPart
@@ -71,7 +70,7 @@ class Requests:
             began = perf_counter()
             with trio.move_on_after(request.timeout):
                 await caller.allowance.wait_for_reply_room()  # a caller that doesn't read its replies gets no more
-                async with self.client.request(caller.id, outgoing, self._permit(caller)) as response:
+                async with self.client.request(caller.id, outgoing, make_permit(self.callers, caller)) as response:
                     call.remark = describe(response, hop)
                     try:
                         if request.stream:
@@ -84,39 +83,12 @@ class Requests:
         rights, to = (Right("http", hop.destination),), hop.destination
         error: CallError | None = None
         try:
-            self.client.egress.judge_host(to.host, to.port, self._permit(caller).judge_address(to))
+            self.client.egress.judge_host(to.host, to.port, make_permit(self.callers, caller).judge_address(to))
         except CallError as refusal:
             error = refusal
         query = hop.target.partition("?")[2]
         shown = partial(describe_http, to, list(request.headers.items()), body, query)
         yield Prepared(rights, act, announce=to.method not in READ_ONLY, error=error, shown=shown)
-
-    def _permit(self, caller: Caller) -> Permit:
-        """What the rules of this caller say, whenever they are asked."""
-        authorizer, secrets = self.callers.authorizer, self.callers.secrets
-
-        def decide(destination: Destination) -> Decision:
-            return authorizer.decide(caller, Right("http", destination))
-
-        def follow(method: str, url: str) -> Hop | None:
-            try:
-                hop = Hop(*parse_url(url, method))
-            except ValueError:
-                return None
-            return hop if decide(hop.destination).effect == "allow" else None
-
-        def find_refusal(destination: Destination) -> CallError | None:
-            decision = decide(destination)
-            return decision.refusal if decision.effect == "deny" else None
-
-        def secret_headers(destination: Destination) -> Headers:
-            return secrets.headers_for(authorizer.permissions_of(caller.id).secrets(), destination)
-
-        def redactor() -> Redactor:
-            return secrets.redactor(authorizer.permissions_of(caller.id).secrets())
-
-        judge = partial(judge_address_of, authorizer, caller)
-        return Permit(judge, follow, find_refusal, secret_headers, redactor, partial(self.callers.charge_http, caller))
 
     def _check_not_secret(self, caller: Caller, destination: Destination, headers: Headers) -> None:
         """Raise ``BadRequest`` for a header that the kernel sets there by a secret of the caller's."""

@@ -221,6 +221,7 @@ class MetricsCalls:
             waiting=[
                 calls.WaitingQuestion(
                     agent=one.agent,
+                    model=one.model,
                     position=one.position,
                     class_=one.class_,
                     state=one.state,

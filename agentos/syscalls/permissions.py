@@ -10,14 +10,16 @@ from attrs import field, frozen
 from agentos.access.callers import Callers
 from agentos.agents.registry import Agent, Registry
 from agentos.kernel import connection_calls
+from agentos.kernel.asking import build_question_in_turn
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
-from agentos.kernel.ports import Decision, Right
-from agentos.kernel.prepared import Prepared, Refused, denial, refuse_early
+from agentos.kernel.ports import Decision, Question, Right
+from agentos.kernel.prepared import Prepared, Refused, build_record, denial, refuse_early
 from agentos.kernel.table import Syscall
 from agentos.permissions.address_judge import find_tunnel_refusal
 from agentos.permissions.answers import Answer
-from agentos.permissions.approvals import Approvals
+from agentos.permissions.approval_outcomes import show
+from agentos.permissions.approvals import MAX_SHOWN_CHARS, Approvals
 from agentos.permissions.authorizer import NOT_HELD
 from agentos.permissions.levels import LEVELS
 from agentos.permissions.rule import PermissionSet, describe_right, shorten, strictness
@@ -87,10 +89,10 @@ class Permissions:
 
     @asynccontextmanager
     async def prepare_explain(self, caller: Caller, request: calls.Explain) -> AsyncIterator[Prepared]:
-        agent, op = self._find_agent(request.agent), parse_op(request.call)
+        subject, op = self._find_subject(caller, request.agent), parse_op(request.call)
 
         async def act(call: Call) -> calls.Explained:
-            right, decision = await self._decide(caller, agent.caller, op, request.args)
+            right, decision, question = await self._decide(caller, subject, op, request.args)
             reason = decision.reason or f"{describe_right(right)}: allowed by the rule {decision.rule}"
             if (
                 decision.effect == "allow"
@@ -98,37 +100,57 @@ class Permissions:
                 and not is_address(right.object.host)
             ):
                 reason += "; the addresses of this name are judged when it connects"
-            return calls.Explained(decision=decision.effect, rule=decision.rule, reason=reason)
+            shown = show(question) if question is not None else ""
+            if question is None or len(shown) > MAX_SHOWN_CHARS:
+                return calls.Explained(decision=decision.effect, rule=decision.rule, reason=reason)
+            return calls.Explained(
+                decision=decision.effect, rule=decision.rule, reason=reason, shown=shown, digest=question.digest
+            )
 
-        yield Prepared((Right("explain", agent=agent.id),), act, about=f"{agent.name}: {op.name}")
+        yield Prepared((Right("explain", agent=subject.id),), act, about=f"{subject.name}: {op.name}")
 
     def _answers(self, target: int, operator: Caller) -> Sequence[calls.Answer]:
         """The remembered answers about an agent, or without one all."""
         agent = self.registry.get(target) if target != operator.id else None
         subjects = (agent.id, self.registry.lasting_name_of(agent)) if agent is not None else None
-        return [describe_answer(one) for one in self.approvals.answers.list(subjects)]
+        return [describe_answer(one) for one in self.approvals.list_answers(subjects)]
 
-    async def _decide(self, asker: Caller, caller: Caller, op: Op, args: Mapping[str, Any]) -> tuple[Right, Decision]:
-        """The decision about a call by ``caller``, the strictest of several. Nothing is done."""
+    async def _decide(
+        self, asker: Caller, caller: Caller, op: Op, args: Mapping[str, Any]
+    ) -> tuple[Right, Decision, Question | None]:
+        """The decision about a call by ``caller``, the strictest of several. Nothing is done.
+
+        Where a person must approve, also the question, for the operator: its text and its digest tell about files that
+        another ``asker`` may not read.
+        """
         authorizer, syscall = self.callers.authorizer, self.served.get(op)
         if op is Op.HTTP and args.get("method") == "CONNECT":  # no call, but what a filtered network's proxy judges
             destination = read_tunnel(args)
             tunnel = Right("http", destination)
             refusal, decision = find_tunnel_refusal(authorizer, caller, destination), authorizer.decide(caller, tunnel)
-            return tunnel, denial(refusal) if refusal is not None and decision.effect != "deny" else decision
+            if refusal is not None and decision.effect != "deny":
+                decision = denial(refusal)
+            return tunnel, decision, None
         if syscall is None and op not in connection_calls.OPS:
             raise UnknownCall(f"this kernel has no call {op.name}")
-        decided = [(Right(op.name.lower()), authorizer.decide_call(caller.id, op))]
-        if decided[0][1].effect != "deny" and syscall is not None and syscall.prepare is not None:
-            request = await self._parse(asker, syscall, args)
-            try:
-                prepared = await syscall.preview(caller, request)
-                decided = [(right, authorizer.decide(caller, right)) for right in prepared.rights]
-                if prepared.error is not None and all(decision.effect == "allow" for _, decision in decided):
+        right = Right(op.name.lower())
+        decision = authorizer.decide_call(caller.id, op)
+        if decision.effect == "deny" or syscall is None or syscall.prepare is None:
+            return right, decision, None
+        request, question = await self._parse(asker, syscall, args), None
+        try:
+            async with syscall.preview(caller, request) as prepared:
+                decisions = [authorizer.decide(caller, one) for one in prepared.rights]
+                decided = zip(prepared.rights, decisions, strict=True)
+                right, decision = min(decided, key=lambda one: strictness(one[1]))
+                if prepared.error is not None and decision.effect == "allow":
                     raise prepared.error
-            except PermissionDenied as error:
-                return Right(op.name.lower()), denial(error)
-        return min(decided, key=lambda one: strictness(one[1]))
+                if decision.effect == "ask" and asker.kind == "operator":
+                    record = build_record(caller, prepared, decisions, must_ask=True)
+                    question = await build_question_in_turn(asker, op.name, request, prepared, record)
+        except PermissionDenied as error:
+            return Right(op.name.lower()), denial(error), None
+        return right, decision, question
 
     async def _parse(self, asker: Caller, syscall: Syscall, args: Mapping[str, Any]) -> object:
         """The request that the call's ``prepare`` would get."""
@@ -146,8 +168,14 @@ class Permissions:
     def _agent(self, number: int) -> Agent:
         return self.registry.find(number, None)
 
-    def _find_agent(self, agent: str | int) -> Agent:
-        return self._agent(agent) if isinstance(agent, int) else self.registry.find(None, agent)
+    def _find_subject(self, asker: Caller, named: str | int) -> Caller:
+        """The caller that the operator, or an agent, asks about; a guest only for the operator and for itself."""
+        guest = self.callers.find_guest(named)
+        if guest is not None and asker.kind == "guest" and asker.name == guest.name and named == guest.name:
+            return asker
+        if guest is not None and (asker.kind == "operator" or asker is guest):
+            return guest
+        return (self._agent(named) if isinstance(named, int) else self.registry.find(None, named)).caller
 
 
 def syscalls(

@@ -1,13 +1,11 @@
 """THINK and LLM_REPORT: queue a question for the model and build the reply from the answer."""
 
 import math
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
 import trio
-from msgspec.structs import replace
 
 from agentos.access.think_request import MAX_INLINE_BYTES, ThinkRequest, digest_question, parse_think
 from agentos.kernel.background import Background
@@ -23,7 +21,7 @@ from agentos.llm.contents import Asker
 from agentos.llm.jobs import ThinkResult, validate_question
 from agentos.llm.line import Line
 from agentos.llm.providers.provider import Question
-from agentos.llm.routes import Route
+from agentos.llm.routes import LONG_SPELLING, Route, plain_model_name
 from agentos.llm.settings import QueuePath
 from agentos.permissions.approval_text import describe_message
 from agentos.services.quotas import OF_MODEL
@@ -34,7 +32,6 @@ from agentos_sdk.opcodes import Op
 from agentos_sdk.values import Fallback
 
 FAILURE = {"content": "", "tokens": 0}
-LONG_SPELLING = re.compile(r"\A(?:models/)+")
 MAX_DIGESTED_INLINE = 64 << 10  # bytes of a question whose digest is computed in the event loop, in 0.2 ms
 
 
@@ -48,7 +45,9 @@ def syscalls(
 
     @asynccontextmanager
     async def prepare(caller: Caller, request: ThinkRequest) -> AsyncIterator[Prepared]:
-        question = replace(request.question, model=plain_model_name(request.question.model))
+        question = request.question
+        if question.model.startswith(LONG_SPELLING):
+            question = question.for_model(plain_model_name(question.model), question.max_tokens)
         validate_question(question)  # before anything looks at each of its parts
         route, rights = find_route(caller, line.resolve(question.model))
 
@@ -107,11 +106,6 @@ def syscalls(
     )
 
 
-def plain_model_name(name: str) -> str:
-    """A model's name as rules, prices and limits have it: Gemini takes it with any number of ``models/`` before it."""
-    return LONG_SPELLING.sub("", name)
-
-
 def find_route(caller: Caller, route: Route) -> tuple[Route, Sequence[Right]]:
     """The models of a route that rules allow the caller, and the rights that the call needs.
 
@@ -164,6 +158,7 @@ def build_reply(thought: ThinkResult) -> calls.Thought:
         requested_model=thought.requested_model,
         fallbacks=thought.fallbacks,
         cost=thought.cost,
+        context=thought.context,
     )
 
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Collection, Sequence
 
 import trio
-from attrs import define, field
+from attrs import define, evolve, field
 from msgspec.structs import replace
 
 from agentos.agents.commands.fair_reader import Turns
@@ -186,6 +186,7 @@ class Jails:
         contents = layout.find_contents(spec)
         policy = layout.policy(spec, contents, python, workspace, address.socket, self.sdk, address.sockets)
         program = layout.program(spec, contents, python.executable, address.environment)
+        program = evolve(program, two_way=agent.converse is not None)
         return policy, plan_sandbox(policy, program, host, outer)
 
     async def _start(self, parts: JailParts) -> Jail:

@@ -16,6 +16,7 @@ CATEGORIES: Mapping[str, frozenset[str]] = {
         "state": "STORE FETCH DELETE KEYS EXPORT IMPORT",
         "permissions": "GET_PERMS SET_PERMS APPROVALS DECIDE APPROVAL_REQUESTED APPROVAL_DECIDED EXPLAIN HELLO",
         "network": "HTTP",
+        "tools": "TOOLS TOOL_CALL",
         "audit": "GET_AUDIT_LOG SET_AUDIT_CONFIG GET_CONTENTS",
         "kernel": "KERNEL_START KERNEL_STOP AUDIT_CUT AUDIT_REMOVED AUDIT_LOST",
     }.items()

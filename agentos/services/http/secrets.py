@@ -194,6 +194,10 @@ class Redactor:
     _values: Sequence[bytes] = field(converter=_longest_first)
     _held: bytes = b""
 
+    @property
+    def values(self) -> Sequence[bytes]:
+        return self._values
+
     def feed(self, part: bytes) -> bytes:
         """What may be passed on of all that came up to now."""
         if not self._values:

@@ -102,7 +102,10 @@ def test_a_child_that_cannot_be(home: Path, lines: str, sentence: str) -> None:
     assert said(agent(lines)) == [f"agentos.toml:{sentence}"]
 
 
-RESERVED = "expected a name other than root, spawned, kernel, operator in any case, which the kernel keeps for itself"
+RESERVED = (
+    "expected a name other than root, spawned, kernel, operator in any case, and without mcp. in front: "
+    "the kernel keeps these for itself"
+)
 
 
 @pytest.mark.parametrize(

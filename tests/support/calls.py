@@ -38,6 +38,7 @@ def syscalls() -> tuple[Syscall, ...]:
         traffic=nothing,
         host_view=View("/", "/"),
         http=nothing,
+        mcp=nothing,
         max_payload=1 << 20,
     )
     return table(services)

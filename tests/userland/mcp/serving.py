@@ -1,0 +1,152 @@
+"""Transports between an MCP client of the tests and a server of ours, and the eras of the protocol."""
+
+import json
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import trio
+from attrs import asdict, frozen
+from mcp import Client, StdioServerParameters
+from mcp.types import CallToolResult, ElicitRequestParams, ElicitResult
+
+from agentos.userland.mcp.server import build_server
+from agentos.userland.mcp.session import open_session
+from agentos_sdk import connect
+from tests.support.kernel import Kernel
+from tests.support.wire import PATIENCE
+from tests.userland.mcp.http_serving import Http
+
+ERAS = {"legacy": "2025-11-25", "auto": "2026-07-28"}  # by mode of the SDK's client
+STATE_KEY = bytes(range(32))
+
+
+@frozen
+class TestEntry:
+    """What the operator has set for a client; see :class:`agentos.userland.mcp.session.Entry`."""
+
+    __test__ = False
+
+    name: str
+    level: str | None = "standard"
+    permissions: Mapping[str, Any] | None = None
+    elicitation: str = "off"
+    transport: str = "stdio"
+
+    @property
+    def guest(self) -> str:
+        return f"mcp:{self.name}"
+
+
+class Transport(Protocol):
+    """A way to an MCP server of a kernel, which lives as long as the context manager. ``kind`` is its entries'."""
+
+    kind: Literal["stdio", "http"]
+
+    def serve(
+        self, kernel: Kernel, entry: TestEntry, approval_timeout: float = 0
+    ) -> AbstractAsyncContextManager[Any]: ...
+
+
+class Memory:
+    """Client and server in one process."""
+
+    kind: Literal["stdio", "http"] = "stdio"
+
+    @asynccontextmanager
+    async def serve(self, kernel: Kernel, entry: TestEntry, approval_timeout: float = 0) -> AsyncIterator[Any]:
+        async with open_session(entry, kernel.socket, approval_timeout=approval_timeout) as session:
+            yield build_server(lambda: session, STATE_KEY)
+
+
+class Stdio:
+    """The server is a process that the client starts."""
+
+    kind: Literal["stdio", "http"] = "stdio"
+
+    @asynccontextmanager
+    async def serve(self, kernel: Kernel, entry: TestEntry, approval_timeout: float = 0) -> AsyncIterator[Any]:
+        settings = json.dumps({"entry": asdict(entry), "socket": kernel.socket, "approval_timeout": approval_timeout})
+        yield StdioServerParameters(
+            command=sys.executable,
+            args=["-m", "tests.userland.mcp.serving", settings],
+            cwd=Path(__file__).parents[3],
+        )
+
+
+TRANSPORTS: Mapping[str, Transport] = {"memory": Memory(), "stdio": Stdio(), "http": Http()}
+
+
+class Person:
+    """Answers elicitations as told, and keeps what was asked."""
+
+    def __init__(self, action: str = "accept", allow: bool = True) -> None:
+        self.questions: list[str] = []
+        self._result = ElicitResult.model_validate(
+            {"action": action, "content": {"allow": allow} if action == "accept" else None}
+        )
+
+    async def __call__(self, context: object, params: ElicitRequestParams) -> ElicitResult:
+        self.questions.append(params.message)
+        return self._result
+
+
+@frozen
+class Cell:
+    """One cell of the table of eras: a transport, and the era that the client speaks."""
+
+    transport: Transport
+    mode: str
+    kernel: Kernel
+
+    @property
+    def is_modern(self) -> bool:
+        return self.mode != "legacy"
+
+    @asynccontextmanager
+    async def connect(self, entry: TestEntry, approval_timeout: float = 0, **options: Any) -> AsyncIterator[Client]:
+        """A client with a server of its own."""
+        with trio.fail_after(PATIENCE):
+            async with (
+                self.transport.serve(self.kernel, entry, approval_timeout) as place,
+                Client(place, mode=self.mode, **options) as client,
+            ):
+                assert client.protocol_version == ERAS[self.mode]
+                yield client
+
+    def operator(self) -> AbstractAsyncContextManager[Any]:
+        return connect(self.kernel.socket)
+
+
+async def eventually(condition: Callable[[], object]) -> None:
+    """Return when ``condition()`` is true; the caller sets the deadline."""
+    while not condition():
+        await trio.sleep(0.01)
+
+
+def error_of(result: CallToolResult) -> str:
+    """The text of a failed tool."""
+    assert result.is_error, result
+    [content] = result.content
+    text: str = content.text  # type: ignore[union-attr]
+    return text
+
+
+def value_of(result: CallToolResult) -> dict[str, Any]:
+    """The structured result of a tool that succeeded."""
+    assert not result.is_error, result
+    found: dict[str, Any] | None = result.structured_content
+    assert found is not None
+    return found
+
+
+async def serve_stdio(settings: Mapping[str, Any]) -> None:
+    entry = TestEntry(**settings["entry"])
+    async with open_session(entry, settings["socket"], approval_timeout=settings["approval_timeout"]) as session:
+        await build_server(lambda: session, STATE_KEY).run_stdio_async()
+
+
+if __name__ == "__main__":
+    trio.run(serve_stdio, json.loads(sys.argv[1]))

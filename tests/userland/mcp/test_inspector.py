@@ -1,0 +1,142 @@
+"""The MCP Inspector's command line lists our tools, and each of them does what it says."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentos.userland.mcp import clients
+from agentos.userland.mcp.clients import ClientEntry
+from agentos.userland.mcp.tools import TOOLS
+from tests.support.http_server import HttpServer, http_server, response
+from tests.support.kernel import Kernel, running
+from tests.support.wire import PATIENCE
+
+pytestmark = pytest.mark.slow
+
+PACKAGE = "@modelcontextprotocol/inspector-cli@0.15.0"  # the newest for Debian's Node 20
+PLACE = Path(sys.prefix) / "inspector"
+CLI = PLACE / "node_modules/@modelcontextprotocol/inspector-cli/build/index.js"
+INSTALL_SECONDS = 180
+
+
+@pytest.fixture(scope="module")
+def inspector() -> Path:
+    """The Inspector's command line, installed once into the virtual environment."""
+    if shutil.which("npm") is None or shutil.which("node") is None:
+        pytest.skip("no npm here, so the MCP Inspector isn't tried (Debian: apt-get install npm)")
+    if not CLI.exists():
+        install = [
+            "npm",
+            "install",
+            "--prefix",
+            str(PLACE),
+            "--silent",
+            "--no-audit",
+            "--no-fund",
+            "--no-save",
+            PACKAGE,
+        ]
+        PLACE.mkdir(exist_ok=True)
+        try:
+            done = subprocess.run(install, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
+        except subprocess.TimeoutExpired:
+            pytest.skip(f"npm has not installed {PACKAGE} in {INSTALL_SECONDS} s, so the MCP Inspector isn't tried")
+        if done.returncode != 0:
+            pytest.skip(f"npm can't install {PACKAGE}, so the MCP Inspector isn't tried: {done.stderr.strip()[-300:]}")
+    return CLI
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[HttpServer]:
+    with http_server({"/": response(b"here")}) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def command(site: HttpServer) -> Iterator[list[str]]:
+    """How the Inspector starts our server, for a client that may do all."""
+    rights = {"level": "unrestricted", "allow": {"domains": [site.url("/").split("/")[2]]}}
+    with running('[llm]\nprovider = "offline"\n') as kernel:
+        clients.create(kernel.state_dir, ClientEntry("inspector", "stdio", 1000.0, permissions=rights))
+        yield server_words(kernel)
+
+
+def server_words(kernel: Kernel) -> list[str]:
+    kernel_words = ["--socket", kernel.socket, "--state-dir", str(kernel.state_dir)]
+    return [sys.executable, "-m", "agentos", "mcp", "--client", "inspector", *kernel_words]
+
+
+def inspect(inspector: Path, command: list[str], *words: str) -> Any:
+    done = subprocess.run(
+        ["node", str(inspector), command[0], *words, "--", *command[1:]],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout)
+
+
+def test_it_lists_every_tool_with_a_schema_and_hints(inspector: Path, command: list[str]) -> None:
+    listed = inspect(inspector, command, "--method", "tools/list")["tools"]
+
+    assert [tool["name"] for tool in listed] == [tool.name for tool in TOOLS]
+    for tool in listed:
+        assert tool["inputSchema"]["type"] == tool["outputSchema"]["type"] == "object"
+        assert {"readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"} <= set(tool["annotations"])
+
+
+def test_a_tool_is_called_from_its_command_line(inspector: Path, command: list[str]) -> None:
+    words = ("--method", "tools/call", "--tool-name", "agentos_exec", "--tool-arg", "command=echo hello")
+
+    done = inspect(inspector, command, *words)
+
+    assert done["structuredContent"]["stdout"] == "hello\n"
+
+
+def test_every_tool_works_in_it(inspector: Path, command: list[str], site: HttpServer, tmp_path: Path) -> None:
+    file = str(tmp_path / "notes.txt")
+    calls: list[tuple[str, dict[str, str], str]] = [
+        ("agentos_write", {"path": file, "content": "hello"}, '"bytes_written":5'),
+        ("agentos_read", {"path": file, "limit": "4"}, '"content":"hell"'),
+        ("agentos_exec", {"command": "echo one; exit 3", "timeout": "20"}, '"exit_code":3'),
+        ("agentos_think", {"prompt": "hello"}, '"finish_reason":"stop"'),
+        ("agentos_http", {"url": site.url("/")}, '"body":"here"'),
+        ("agentos_spawn", {"name": "sleeper", "command": '["sleep", "1000"]'}, '"name":"sleeper"'),
+        ("agentos_list_agents", {"all": "true"}, '"name":"sleeper"'),
+        ("agentos_pause", {"name": "sleeper"}, '"paused":true'),
+        ("agentos_resume", {"name": "sleeper"}, '"resumed":true'),
+        ("agentos_restart", {"name": "sleeper"}, '"name":"sleeper"'),
+        ("agentos_send", {"to": "sleeper", "message": "hello"}, '"delivered_to":'),
+        ("agentos_logs", {"name": "sleeper"}, '"lines":['),
+        ("agentos_kill", {"name": "sleeper"}, '"killed":true'),
+        ("agentos_wait", {"name": "sleeper"}, '"signal":15'),
+        ("agentos_recv", {"max": "1"}, '"messages":[]'),
+        ("agentos_state_set", {"key": "colour", "value": "red"}, '"version":1'),
+        ("agentos_state_get", {"key": "colour"}, '"value":"red"'),
+        ("agentos_state_list", {"prefix": "col"}, '"keys":["colour"]'),
+        ("agentos_state_delete", {"key": "colour"}, '"deleted":true'),
+        ("agentos_approvals", {}, '"approvals":[]'),
+    ]
+    assert {name for name, _, _ in calls} == {tool.name for tool in TOOLS}
+    script = str(Path(__file__).with_name("inspector.mjs"))
+    done = subprocess.run(
+        ["node", script, str(PLACE), *command],
+        input=json.dumps([(name, given) for name, given, _ in calls]),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    for (name, result), (_, _, expected) in zip(json.loads(done.stdout), calls, strict=True):
+        assert not result.get("isError"), (name, result)
+        assert expected in json.dumps(result["structuredContent"], separators=(",", ":")), (name, result)

@@ -1,0 +1,148 @@
+"""The directory that a task works on: saved before it, compared after it, restored by ``agentos task undo``."""
+
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .records import new_place
+from .saved_files import (
+    COPIES,
+    LISTING,
+    Change,
+    SaveError,
+    find_changes,
+    find_foreign,
+    list_files,
+    read_listing,
+    remove_tree,
+    restore_files,
+    save_files,
+    write_listing,
+)
+
+ENDED = "ended.json"
+COPY = "copy"
+COPY_LISTING = "copy.json"
+MORE_BYTES, MORE_ENTRIES = 1 << 30, 100_000  # that the agent may add
+INVERSE: Mapping[str, Any] = {"added": "removed", "removed": "added", "changed": "changed"}
+
+
+class Applied(NamedTuple):
+    """``done`` were made in the directory, ``left`` were changed there by something else."""
+
+    done: Sequence[Change]
+    left: Sequence[Change]
+
+
+class TaskDirectory:
+    """``path`` is the user's directory, and ``place`` holds what was in it before the task.
+
+    ``workspace`` is where the agent works: ``path`` itself, or a copy of it.
+    """
+
+    def __init__(self, path: str, place: Path) -> None:
+        self.path, self.place = path, place
+        copy = place / COPY
+        self.workspace = str(copy) if copy.is_dir() else path
+
+    @classmethod
+    def save(cls, path: str, with_copy: bool) -> "TaskDirectory":
+        """Save what is in a directory now; raises :class:`SaveError`."""
+        try:
+            place = new_place()
+        except OSError as error:
+            raise SaveError(f"{error.filename}: {path} can't be saved there: {error.strerror}") from None
+        try:
+            files = save_files(path, place)
+            if with_copy:
+                copy = place / COPY
+                copy.mkdir()
+                if os.geteuid() == 0:  # new files belong to the owner of the directory that they are in
+                    owner = os.stat(path)
+                    os.chown(copy, owner.st_uid, owner.st_gid)
+                every = [Change("removed", name) for name in sorted(files)]
+                restore_files(str(copy), str(place / COPIES), files, every)
+                write_listing(place / COPY_LISTING, list_files(str(copy)))
+        except BaseException:
+            with suppress(OSError):
+                remove_tree(place)
+            raise
+        return cls(path, place)
+
+    @property
+    def _tops(self) -> tuple[str, str]:
+        return self.path, self.workspace
+
+    @property
+    def has_copy(self) -> bool:
+        return self.workspace != self.path
+
+    def limits(self) -> dict[str, object]:
+        """The agent's limits: what is there, and as much as a task may add."""
+        files = read_listing(self.place / LISTING)
+        size = sum(entry.size for entry in files.values())
+        return {"disk": size + MORE_BYTES, "inodes": len(files) + MORE_ENTRIES}
+
+    def changes(self) -> list[Change]:
+        """What the task has changed where the agent works."""
+        listing = COPY_LISTING if self.has_copy else LISTING
+        before, after = read_listing(self._listing(listing)), list_files(self.workspace)
+        return find_changes(self.workspace, self.source, before, after)
+
+    def note_end(self) -> None:
+        """Remember what is in the directory at the end of the task, so that later changes aren't undone with it."""
+        write_listing(self.place / ENDED, list_files(self.path))
+
+    def proposed(self) -> list[Change]:
+        """What of the copy's changes the directory itself doesn't have."""
+        changed = {change.path for change in self.changes()}
+        here, there = (
+            {path: entry for path, entry in list_files(top).items() if path in changed} for top in self._tops
+        )
+        return find_changes(self.workspace, self.path, here, there)
+
+    def apply(self) -> Applied:
+        """Make the copy's changes in the directory itself, but for what was changed there meanwhile."""
+        known = ENDED if (self.place / ENDED).exists() else LISTING
+        foreign = find_foreign(list_files(self.path), read_listing(self._listing(known)))
+        proposed = self.proposed()
+        mine = [change for change in proposed if change.path not in foreign]
+        plain = ~(stat.S_ISUID | stat.S_ISGID)  # an agent's program must not run with the rights of its owner
+        wanted = {name: one._replace(mode=one.mode & plain) for name, one in list_files(self.workspace).items()}
+        restore_files(self.path, self.workspace, wanted, [Change(INVERSE[what], path) for what, path in mine])
+        self.note_end()
+        return Applied(mine, [change for change in proposed if change.path in foreign])
+
+    def undo(self) -> Applied:
+        """Restore what was there before the task, but for what has been changed since its end."""
+        before, now = read_listing(self._listing(LISTING)), list_files(self.path)
+        changes = find_changes(self.path, self.source, before, now)
+        ended = self.place / ENDED
+        foreign = find_foreign(now, read_listing(ended)) if ended.exists() else set()
+        mine = [change for change in changes if change.path not in foreign]
+        restore_files(self.path, self.source, before, mine)
+        self.note_end()
+        return Applied(mine, [change for change in changes if change.path in foreign])
+
+    @property
+    def source(self) -> str:
+        """Where the files from before the task are."""
+        return str(self.place / COPIES)
+
+    def _listing(self, name: str) -> Path:
+        if not self.place.is_dir():
+            raise SaveError(f"the files of {self.path} before the task are no longer kept")
+        return self.place / name
+
+
+def real_directory(path: str) -> str:
+    """The path of a directory without links; raises :class:`SaveError`."""
+    real = os.path.realpath(path)
+    if not os.path.isdir(real):
+        raise SaveError(f"{path}: no such directory")
+    if real == "/":
+        raise SaveError(f"{path}: this is the whole host: name the directory that the agent is to work on")
+    return real

@@ -1,0 +1,110 @@
+"""What is kept of the tasks of the command line: texts with the kernel, saved files in the user's state."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from agentos_sdk import AgentOSClient
+from agentos_sdk.errors import from_reply
+
+from .saved_files import remove_tree
+
+MAX_SAVED = 20  # directories that are kept; the oldest are removed
+PREFIX = "task-note/"
+
+
+class TaskNote(NamedTuple):
+    """``directory`` is what ``--dir`` named and ``saved`` where its files are saved, both empty without it.
+
+    ``at`` is when the task began, in seconds of Unix time.
+    """
+
+    name: str
+    text: str
+    directory: str = ""
+    saved: str = ""
+    at: float = 0.0
+
+    @property
+    def place(self) -> Path:
+        return Path(self.saved)
+
+
+def saved_directory() -> Path:
+    """Where the files of tasks are saved."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state", "agentos", "tasks")
+
+
+def new_place() -> Path:
+    """A new directory for saved files; removes the oldest of those that are too many."""
+    above = saved_directory()
+    above.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.chmod(above, 0o700)
+    places = sorted((path for path in above.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime)
+    for path in places[: max(0, len(places) - MAX_SAVED + 1)]:
+        with suppress(OSError):
+            remove_tree(path)
+    place = above / uuid4().hex
+    place.mkdir(mode=0o700)
+    return place
+
+
+def store_note(client: AgentOSClient, note: TaskNote) -> None:
+    """Keep a note; raises the kernel's ``CallError``."""
+    reply = client.store(PREFIX + note.name, note._asdict(), scope="agent")
+    if not reply["success"]:
+        raise from_reply(reply)
+
+
+def forget_note(client: AgentOSClient, note: TaskNote) -> None:
+    """Remove the note of a task that couldn't be started, and what is saved for it."""
+    client.delete(PREFIX + note.name, "agent")
+    if note.saved:
+        with suppress(OSError):
+            remove_tree(note.place)
+
+
+def find_note(client: AgentOSClient, name: str) -> TaskNote | None:
+    """The note of a task, None if there is none."""
+    found = _fetch(client, PREFIX + name)
+    return None if found is None else TaskNote(**found)
+
+
+def has_begun(client: AgentOSClient, name: str) -> bool:
+    """Whether the agent of a task has begun to work on it."""
+    return _fetch(client, f"task/{name}", name) is not None
+
+
+def find_end(client: AgentOSClient, name: str) -> dict[str, Any] | None:
+    """How a task has ended, as :class:`~agentos_sdk.loop.TaskResult`; None if it hasn't."""
+    found = _fetch(client, f"task/{name}/end", name)
+    return found if isinstance(found, dict) else None
+
+
+def list_notes(client: AgentOSClient) -> Iterator[TaskNote]:
+    """The notes of all tasks, oldest first."""
+    names: list[str] = []
+    after: str | None = ""
+    while after is not None:
+        page = client.keys(PREFIX, "agent", after=after)
+        if not page["success"]:
+            raise from_reply(page)
+        names += [key.removeprefix(PREFIX) for key in page["keys"]]
+        after = page["next"]
+    notes = [note for name in names if (note := find_note(client, name)) is not None]
+    yield from sorted(notes, key=lambda note: note.at)
+
+
+def begin_note(name: str, text: str) -> TaskNote:
+    return TaskNote(name, text, at=time.time())
+
+
+def _fetch(client: AgentOSClient, key: str, agent: str | None = None) -> Any:
+    reply = client.fetch(key, "agent", agent)
+    if not reply["success"]:
+        raise from_reply(reply)
+    return reply["value"] if reply["exists"] else None

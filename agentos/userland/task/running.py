@@ -1,0 +1,109 @@
+"""A task of the loop in a thread: its steps, its end, and what the operator can do to it meanwhile."""
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from agentos_sdk import AgentOSClient, AgentOSError
+from agentos_sdk.loop import AgenticLoop, TaskResult
+from agentos_sdk.loop.result import LoopError
+from agentos_sdk.loop.told import STOP
+
+Step = Mapping[str, Any]
+MAX_STEPS = 10_000  # that wait to be shown; the oldest are dropped: the records have all
+
+
+def is_step(step: Step) -> bool:
+    """Whether it has what a step of its kind has: whatever runs in the agent's jail can emit such events."""
+    match step:
+        case {"kind": "thought", "step": int(), "text": str(), "tokens": int(), "cost": None | int() | float()}:
+            return True
+        case {"kind": "call", "call": str(), "arguments": _}:
+            return True
+        case {"kind": "result", "call": str(), "ok": bool(), "result": str()}:
+            return True
+        case {"kind": "told", "text": str()}:
+            return True
+    return step.get("kind") == "end"
+
+
+class RunningTask:
+    """A task whose agent is called ``name``; ``wake`` becomes readable after each step and at the end.
+
+    ``work`` does it, with a loop whose steps come here. After the end ``result`` or ``error`` is set.
+    """
+
+    def __init__(self, socket: str, name: str, options: Mapping[str, Any], work: Callable[[AgenticLoop], TaskResult]):
+        self.socket, self.name = socket, name
+        self.result: TaskResult | None = None
+        self.error: str | None = None
+        self.is_over = False
+        self.is_killed = False
+        self.wake, self._write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._options, self._work = options, work
+        self._steps: deque[Step] = deque(maxlen=MAX_STEPS)
+
+    def start(self) -> None:
+        """Begin; where this process ends before the task, its agent goes on."""
+        threading.Thread(target=self._run, name=self.name, daemon=True).start()
+
+    def take_steps(self) -> Sequence[Step]:
+        """The steps since the last time."""
+        taken = []
+        while self._steps:
+            taken.append(self._steps.popleft())
+        return taken
+
+    def drain(self) -> None:
+        """Make ``wake`` unreadable, until the next step."""
+        with suppress(BlockingIOError):
+            os.read(self.wake, 65536)
+
+    def notify(self) -> None:
+        """Make ``wake`` readable; may be called by a signal handler."""
+        with suppress(BlockingIOError):
+            os.write(self._write, b"\0")
+
+    def tell(self, text: str) -> None:
+        """Tell the model something before its next step; raises ``AgentOSError``."""
+        self._send(text)
+
+    def stop(self) -> None:
+        """Let it stop after its present step. That there is no such agent is no error: it ends, or hasn't begun."""
+        with suppress(AgentOSError):
+            self._send(STOP)
+
+    def kill(self) -> None:
+        """End its agent at once, with all that it has started."""
+        self.is_killed = True
+        with suppress(AgentOSError), AgentOSClient(self.socket) as client:
+            client.kill(name=self.name)
+
+    def concerns(self, agent: str) -> bool:
+        """Whether an agent works on this task: its own, or one that it has spawned."""
+        return agent == self.name or agent.startswith(f"{self.name}-")
+
+    def _send(self, message: object) -> None:
+        with AgentOSClient(self.socket) as client:
+            reply = client.send_message(message, to_name=self.name)
+        if not reply["success"]:
+            raise AgentOSError(f"{self.name} can't be told that: {reply['error']}")
+
+    def _run(self) -> None:
+        try:
+            with AgentOSClient(self.socket) as client:
+                self.result = self._work(AgenticLoop(client, on_step=self._note, **self._options))
+        except (AgentOSError, LoopError, OSError) as error:
+            self.error = str(error)
+        finally:
+            self.is_over = True
+            self.notify()
+
+    def _note(self, step: Step) -> None:
+        if not is_step(step):
+            return
+        self._steps.append(step)
+        self.notify()

@@ -12,6 +12,7 @@ import click
 from agentos_sdk.opcodes import Op
 from agentos_sdk.quantities import duration
 
+from . import completed
 from .common import (
     agent_fields,
     check_reply,
@@ -183,7 +184,7 @@ def tree(socket_path: str | None, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=completed.agents)
 @click.option("--grace", type=float, metavar="SECONDS", help="Between SIGTERM and SIGKILL; default: the agent's own.")
 @json_option
 @socket_option
@@ -202,7 +203,7 @@ def kill(name: str, grace: float | None, socket_path: str | None, as_json: bool)
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=completed.agents)
 @json_option
 @socket_option
 def pause(name: str, socket_path: str | None, as_json: bool) -> None:
@@ -213,7 +214,7 @@ def pause(name: str, socket_path: str | None, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=completed.agents)
 @json_option
 @socket_option
 def resume(name: str, socket_path: str | None, as_json: bool) -> None:

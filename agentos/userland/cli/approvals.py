@@ -9,6 +9,7 @@ import click
 
 from agentos_sdk.quantities import EXPECTED_DURATION, seconds
 
+from . import completed
 from .common import (
     Failed,
     check_reply,
@@ -70,7 +71,7 @@ def approvals(number: int | None, watch: bool, socket_path: str | None, as_json:
 
 
 @click.command()
-@click.argument("number", metavar="ID", type=int)
+@click.argument("number", metavar="ID", type=int, shell_complete=completed.approvals)
 @click.option(
     "--remember",
     type=click.Choice(["once", "agent", "always"]),
@@ -95,7 +96,7 @@ def approve(number: int, remember: Remember, period: str | None, socket_path: st
 
 
 @click.command()
-@click.argument("number", metavar="ID", type=int)
+@click.argument("number", metavar="ID", type=int, shell_complete=completed.approvals)
 @click.option("--reason", metavar="TEXT", help="Why; the agent is told.")
 @json_option
 @socket_option

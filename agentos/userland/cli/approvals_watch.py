@@ -140,12 +140,16 @@ class Watch:
             self.show_status()
 
     def update(self) -> None:
-        waiting = [one for one in self.follower.pending if one["caller_present"] and one["id"] not in self.answered]
+        waiting = [one for one in self.follower.pending if self.is_waiting(one)]
         before = self.desk.current
         if self.desk.update(waiting, time.monotonic()):
             if before is not None and before["id"] not in self.answered:
                 self.say(f"request {before['id']} waits no more: it was answered, or its time or its caller is over")
             self.show_current()
+
+    def is_waiting(self, request: Request) -> bool:
+        """Whether it is to be shown: its caller is there, and it wasn't answered here."""
+        return request["caller_present"] and request["id"] not in self.answered
 
     def obey(self, key: str) -> bool:
         """Do what a key stands for; False ends the view. A key that comes too soon after a request does nothing."""

@@ -17,6 +17,7 @@ from click.core import ParameterSource
 from agentos_sdk.opcodes import Op
 from agentos_sdk.suggestions import suggest_name
 
+from . import completed
 from .audit_summary import Summary, summary_lines
 from .audit_table import Entry, Table
 from .common import Failed, json_option, plural, print_json, print_json_line, printable, table_width
@@ -41,7 +42,12 @@ def filter_options(command: F) -> F:
         click.option("--since", metavar="WHEN", help=f"From then on: {FORMS}."),
         click.option("--decision", type=click.Choice(["allow", "ask", "deny"]), help="How it was decided."),
         click.option("--call", "calls", metavar="CALL", multiple=True, help="Such as WRITE; may be given again."),
-        click.option("--agent", metavar="NAME|ID", help="As NAME; an id holds for one run of the kernel."),
+        click.option(
+            "--agent",
+            metavar="NAME|ID",
+            shell_complete=completed.agents,
+            help="As NAME; an id holds for one run of the kernel.",
+        ),
         click.option("--state-dir", type=click.Path(path_type=Path), metavar="DIR", help="As with `agentos run`."),
     ):
         command = option(command)
@@ -120,7 +126,7 @@ def export(given: Path | None, /, state_dir: Path | None, **filters: Any) -> Non
 
 
 @audit.command()
-@click.argument("name")
+@click.argument("name", shell_complete=completed.agents)
 @click.option("--since", metavar="WHEN", default="1d", show_default=True, help=f"From then on: {FORMS}.")
 @click.option("--until", metavar="WHEN", help="Before then; written in the same ways.")
 @click.option("--state-dir", type=click.Path(path_type=Path), metavar="DIR", help="As with `agentos run`.")

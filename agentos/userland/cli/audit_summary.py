@@ -14,8 +14,10 @@ from .times import format_time
 INDENT = 15  # columns of the labels
 TOP = 5  # objects of each kind that are shown
 _USE = re.compile(
-    r"(?P<model>[^ ]*) \(in (?P<input>[0-9]+), out (?P<output>[0-9]+), cost (?P<cost>null|[0-9.e+-]+)(?: [A-Z]{3})?, "
+    r"(?P<model>[^ ]*) \(in (?P<input>[0-9]+), out (?P<output>[0-9]+), "
+    r"cost (?P<cost>null|[0-9.e+-]+)(?: (?P<currency>[A-Z]{3}))?, "
 )
+UNKNOWN = "unknown currency"  # of costs that older kernels logged
 _HOST = re.compile(r"(?:https?://|^CONNECT )([^/\s]+)")
 _OBJECTS = {"READ": "read", "WRITE": "written", "EXEC": "commands"}
 LABELS = {
@@ -36,7 +38,8 @@ class Summary:
     """What a caller did; :meth:`add` takes its entries in order, in the form of ``--json``.
 
     ``objects`` has the counts of each object by kind: files ``read`` and ``written``, ``commands``, ``hosts``,
-    messages ``sent`` and ``received``, ``models``, what was ``denied``, and how lives ``ended``.
+    messages ``sent`` and ``received``, ``models``, what was ``denied``, and how lives ``ended``. ``costs`` are by
+    currency; ``unpriced`` counts questions to models without a price.
     """
 
     entries: int = 0
@@ -47,7 +50,8 @@ class Summary:
     objects: dict[str, Counter[str]] = field(factory=dict)
     tokens_in: int = 0
     tokens_out: int = 0
-    cost: float | None = None
+    costs: dict[str, float] = field(factory=dict)
+    unpriced: int = 0
     starts: int = 0
     restarts: int = 0
     unhealthy: int = 0
@@ -84,8 +88,11 @@ class Summary:
             self._count("models", use["model"], times)
             self.tokens_in += int(use["input"])
             self.tokens_out += int(use["output"])
-            if use["cost"] != "null":
-                self.cost = (self.cost or 0.0) + float(use["cost"])
+            if use["cost"] == "null":
+                self.unpriced += times
+            else:
+                currency = use["currency"] or UNKNOWN
+                self.costs[currency] = self.costs.get(currency, 0.0) + float(use["cost"])
 
     def _add_life(self, call: str, about: str, times: int) -> None:
         if call == "AGENT_READY":
@@ -108,7 +115,9 @@ class Summary:
             "last": self.last,
             "calls": dict(self.calls.most_common()),
             "failed": dict(self.failed.most_common()),
-            "tokens": {"in": self.tokens_in, "out": self.tokens_out, "cost": self.cost},
+            "tokens": {"in": self.tokens_in, "out": self.tokens_out},
+            "costs": dict(self.costs),
+            "unpriced": self.unpriced,
             "lives": {
                 "starts": self.starts,
                 "restarts": self.restarts,
@@ -138,12 +147,15 @@ def summary_lines(name: str, summary: Summary, width: int) -> Iterator[str]:
         f"unhealthy {plural(summary.unhealthy, 'time')}" if summary.unhealthy else "",
         f"given up {plural(summary.given_up, 'time')}" if summary.given_up else "",
     ]
-    cost = "" if summary.cost is None else f", cost {summary.cost:g}"
+    costs = [f"{amount:g} {currency}" for currency, amount in summary.costs.items()]
+    if summary.unpriced:
+        costs.append(f"{plural(summary.unpriced, 'question')} without a price")
     rows = {
         "lives": ", ".join(filter(None, lives)),
         "calls": ", ".join(f"{call} {count}" for call, count in summary.calls.most_common()),
         "failed": ", ".join(f"{what} {count}" for what, count in summary.failed.most_common()),
-        "tokens": f"{summary.tokens_in} in, {summary.tokens_out} out{cost}" if "models" in summary.objects else "",
+        "tokens": f"{summary.tokens_in} in, {summary.tokens_out} out" if "models" in summary.objects else "",
+        "cost": ", ".join(costs),
     }
     for label, text in rows.items():
         if text:

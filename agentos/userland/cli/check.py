@@ -19,6 +19,7 @@ def check(file: Path) -> None:
     """
     from agentos.config.host_check import (
         find_packages,
+        list_mcp_problems,
         missing_model,
         missing_notify_program,
         unreachable_files,
@@ -39,6 +40,8 @@ def check(file: Path) -> None:
     missing = [package for package in find_packages(config).values() if package is not None]
     for problem in (*missing, *unreadable_secrets(config)):
         click.echo(printable(f"on this host the kernel would not start: {problem}"))
+    for problem in list_mcp_problems(config):
+        click.echo(printable(problem))
     if (why := missing_notify_program(config)) is not None:
         click.echo(printable(f"on this host no person would be notified: {why}"))
     if (why := missing_model(config)) is not None:

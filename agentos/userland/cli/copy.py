@@ -5,6 +5,7 @@ import sys
 
 import click
 
+from . import completed
 from .common import json_option, kernel, print_json, printable, socket_option
 from .copied import Copied
 from .copy_in import copy_in
@@ -14,8 +15,8 @@ MAX_TOLD = 20  # entries that weren't copied, by name
 
 
 @click.command()
-@click.argument("source", metavar="SRC")
-@click.argument("target", metavar="DST")
+@click.argument("source", metavar="SRC", shell_complete=completed.agent_colon)
+@click.argument("target", metavar="DST", shell_complete=completed.agent_colon)
 @json_option
 @socket_option
 def cp(source: str, target: str, socket_path: str | None, as_json: bool) -> None:

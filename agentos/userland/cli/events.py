@@ -12,6 +12,7 @@ from attrs import define, field
 from agentos_sdk import AgentOSClient
 from agentos_sdk.errors import PermissionDenied
 
+from . import completed
 from .common import (
     Failed,
     check_reply,
@@ -36,7 +37,14 @@ CHANGED = "STATE_CHANGED"
 
 @click.command()
 @click.option("-f", "--follow", is_flag=True, help="Go on with what comes.")
-@click.option("--agent", "agents", multiple=True, metavar="NAME", help="Only about this agent; also its id.")
+@click.option(
+    "--agent",
+    "agents",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=completed.agents,
+    help="Only about this agent; also its id.",
+)
 @click.option("--type", "types", multiple=True, metavar="TYPE", help="Only this type, such as AGENT_EXITED or AGENT_*.")
 @click.option("-n", "--tail", type=click.IntRange(0, MAX_TAIL), help="How many; default 100, with --since all.")
 @click.option("--since", metavar="WHEN", help=f"From then on: {FORMS}.")

@@ -8,6 +8,7 @@ import click
 from agentos_sdk import AgentOSClient
 from agentos_sdk.errors import NotFound, from_reply
 
+from . import completed
 from .common import Failed, agent_fields, json_option, kernel, print_json, read_stdin, socket_option
 from .output_text import OutputPrinter
 from .spawn import SpawnCommand
@@ -26,7 +27,9 @@ class ProgramNotFound(Failed):
 
 
 @click.command(cls=SpawnCommand)
-@click.argument("words", nargs=-1, metavar="{NAME | --host} [--] COMMAND [ARGS]...")
+@click.argument(
+    "words", nargs=-1, metavar="{NAME | --host} [--] COMMAND [ARGS]...", shell_complete=completed.agent_first
+)
 @click.option("-i", "--stdin", is_flag=True, help="Give it all of our standard input, text of up to 128 KiB.")
 @click.option("-t", "--tty", is_flag=True, help="Give it a terminal, shown on ours; default COMMAND: a shell.")
 @click.option("--host", is_flag=True, help="Run it on the host, as the kernel's user, and not in an agent's jail.")

@@ -9,6 +9,7 @@ import click
 
 from agentos_sdk import AgentOSClient
 
+from . import completed
 from .common import (
     Failed,
     agent_fields,
@@ -30,7 +31,9 @@ MAX_DATA = 4 << 20  # bytes of a body from stdin
 @click.argument("url")
 @click.option("-H", "--header", "lines", multiple=True, metavar="'NAME: VALUE'", help="A header; repeatable.")
 @click.option("--data", metavar="TEXT", help="The body; - for our standard input.")
-@click.option("--as", "agent", metavar="AGENT", help="Send it only if AGENT might, by its rules.")
+@click.option(
+    "--as", "agent", metavar="AGENT", shell_complete=completed.agents, help="Send it only if AGENT might, by its rules."
+)
 @click.option("--timeout", type=float, metavar="SECONDS", help="How long all of it may take. Default: 30.")
 @click.option("--max-redirects", type=int, metavar="N", help="How many redirects to follow at most. Default: 5.")
 @json_option

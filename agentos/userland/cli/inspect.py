@@ -10,6 +10,7 @@ import click
 
 from agentos_sdk.quantities import duration
 
+from . import completed
 from .agents import LIMIT_LAYERS, describe_missing, describe_requests, describe_unavailable
 from .common import (
     agent_fields,
@@ -30,7 +31,7 @@ BYTE_LIMITS = ("memory", "file_size", "disk", "tmp")
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=completed.agents)
 @click.option("--isolation", is_flag=True, help="Also its walls and limits, layer by layer.")
 @click.option("-v", "--verbose", is_flag=True, help="The same, with the evidence that each stands.")
 @json_option

@@ -10,6 +10,7 @@ import click
 
 from agentos_sdk.project import is_lock_held
 
+from . import completed
 from .common import (
     Failed,
     agent_fields,
@@ -29,7 +30,7 @@ STREAM_COLOURS = {"stderr": "red", "kernel": "bright_black"}
 
 
 @click.command()
-@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=completed.agents)
 @click.option("-f", "--follow", is_flag=True, help="Go on with what comes; of one agent until it has ended.")
 @click.option("-n", "--tail", type=click.IntRange(0, 2000), help="How many lines; default 100, with --since all.")
 @click.option("--since", metavar="WHEN", help=f"From then on: {FORMS}.")

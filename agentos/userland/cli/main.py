@@ -11,7 +11,9 @@ import click
 from agentos import __version__
 
 COMMANDS = {
+    "new": "new",
     "init": "init",
+    "demo": "demo",
     "run": "run",
     "check": "check",
     "doctor": "doctor",
@@ -35,10 +37,14 @@ COMMANDS = {
     "logs": "logs",
     "events": "events",
     "send": "messages",
+    "task": "task",
+    "tasks": "tasks",
     "state": "state",
     "think": "think",
     "http": "http",
+    "tools": "tools",
     "dashboard": "dashboard",
+    "mcp": "mcp",
     "usage": "usage",
     "metrics": "metrics",
     "budget": "usage",
@@ -49,6 +55,8 @@ COMMANDS = {
     "audit": "audit",
     "trace": "trace",
     "call": "messages",
+    "service": "service",
+    "completion": "completion",
 }
 CONFIG = Path("agentos.toml")
 

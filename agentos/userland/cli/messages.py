@@ -7,11 +7,12 @@ import click
 
 from agentos_sdk.opcodes import Op
 
+from . import completed
 from .common import Failed, check_reply, json_option, kernel, print_json, print_result, socket_option
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=completed.agents)
 @click.argument("message")
 @json_option
 @socket_option

@@ -11,6 +11,7 @@ from agentos_sdk.opcodes import Op
 from agentos_sdk.quantities import duration
 from agentos_sdk.values import LLMClass
 
+from . import completed
 from .agents import describe_requests
 from .common import (
     Failed,
@@ -37,7 +38,7 @@ HEADER = ["NAME", "STATE", "CPU%", "MEM", "LIMIT", "PIDS", "FDS", "SOURCE"]
 
 
 @click.command()
-@click.argument("agent", required=False)
+@click.argument("agent", required=False, shell_complete=completed.agents)
 @click.option("--history", metavar="TIME", help="Also the last TIME, such as 5m; 15m at most.")
 @json_option
 @socket_option

@@ -1,6 +1,8 @@
 """``agentos permissions``: shows, changes and explains the permissions of a level or an agent."""
 
+import os
 import textwrap
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,9 +10,11 @@ from typing import Any
 import click
 
 from agentos_sdk.opcodes import Op
+from agentos_sdk.project import find_project
 from agentos_sdk.quantities import duration
 from agentos_sdk.suggestions import suggest_name
 
+from . import completed
 from .common import (
     Failed,
     agent_fields,
@@ -99,8 +103,42 @@ def configured_sets(file: Path) -> Mapping[str, Any]:
         raise Failed(str(error)) from None
 
 
+def check_level(name: str) -> None:
+    """Raise :class:`Failed` unless this is a level, or a set of the project's configuration file."""
+    from agentos.permissions.levels import LEVELS
+
+    known = [*LEVELS, *project_sets()]
+    if name not in known:
+        raise Failed(f"no level or permission set is called {name!r}{suggest_name(name, known)}")
+
+
+def read_set_file(file: Path) -> dict[str, Any]:
+    """A permission set in TOML, or JSON in a .json file, as it is written; raises :class:`Failed` for its mistakes."""
+    from agentos.permissions.patterns.base import Names
+    from agentos.permissions.set_files import BadSet, read_set
+
+    try:
+        text = file.read_text()
+        found = parse_object(str(file), text) if file.suffix == ".json" else tomllib.loads(text)
+        names = Names(str(Path.home()), config=os.path.dirname(find_project().file))
+        read_set(found, str(file), project_sets(), names)
+    except OSError as error:
+        raise Failed(f"{file}: {error.strerror}") from None
+    except BadSet as error:
+        raise Failed(f"{file}: {error}") from None
+    except ValueError as error:  # TOML's and Unicode's errors
+        raise Failed(f"{file}: {error}") from None
+    return found
+
+
+def project_sets() -> Mapping[str, Any]:
+    """The permission sets of the project's configuration file, if there is one."""
+    project = find_project()
+    return configured_sets(Path(project.file)) if os.path.exists(project.file) else {}
+
+
 @permissions.command()
-@click.argument("agent")
+@click.argument("agent", shell_complete=completed.agents)
 @json_option
 @socket_option
 def get(agent: str, socket_path: str | None, as_json: bool) -> None:
@@ -138,7 +176,7 @@ permissions.add_command(suggest)
 
 
 @permissions.command("set")
-@click.argument("agent")
+@click.argument("agent", shell_complete=completed.agents)
 @click.argument("given", metavar="LEVEL|SET|JSON|FILE.json|-")
 @json_option
 @socket_option
@@ -155,7 +193,7 @@ def change(agent: str, given: str, socket_path: str | None, as_json: bool) -> No
 
 
 @permissions.command(context_settings={"ignore_unknown_options": True})
-@click.argument("agent")
+@click.argument("agent", shell_complete=completed.agents)
 @click.argument("call")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @json_option

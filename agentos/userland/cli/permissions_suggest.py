@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from . import completed
 from .audit import explain_no_match, log_directory, make_query
 from .common import json_option, plural, print_json, printable
 from .times import FORMS
@@ -22,7 +23,7 @@ _OF_LEVEL = re.compile(r".* \(level \w+\)")  # a level's question comes after al
 
 
 @click.command()
-@click.argument("agent", metavar="AGENT")
+@click.argument("agent", metavar="AGENT", shell_complete=completed.agents)
 @click.option("--since", metavar="WHEN", help=f"From then on: {FORMS}.")
 @click.option("--state-dir", type=click.Path(path_type=Path), metavar="DIR", help="As with `agentos run`.")
 @json_option

@@ -11,6 +11,7 @@ from agentos_sdk import AgentOSClient
 from agentos_sdk.suggestions import suggest_name
 from agentos_sdk.values import LLMClass
 
+from . import completed
 from .common import (
     Failed,
     check_reply,
@@ -56,7 +57,13 @@ class SpawnCommand(click.Command):
 
 @click.command(cls=SpawnCommand)
 @click.argument("name")
-@click.argument("program", nargs=-1, required=True, metavar="{SCRIPT [ARGS]... | -- COMMAND [ARGS]...}")
+@click.argument(
+    "program",
+    nargs=-1,
+    required=True,
+    metavar="{SCRIPT [ARGS]... | -- COMMAND [ARGS]...}",
+    shell_complete=completed.files,
+)
 @click.option("--wait", is_flag=True, help="Show its output and end with its exit status; Ctrl-C stops it.")
 @click.option("--restart", type=click.Choice(["permanent", "transient", "temporary"]), help="Default: temporary.")
 @click.option("--ready", type=click.Choice(["hello"]), help="Wait until it has said HELLO.")

@@ -4,9 +4,12 @@ from typing import Any
 
 import click
 
+from . import completed
 from .common import check_reply, json_option, kernel, print_json, socket_option
 
-names_argument = click.argument("names", nargs=-1, required=True, metavar="NAME...")
+names_argument = click.argument(
+    "names", nargs=-1, required=True, metavar="NAME...", shell_complete=completed.agents_and_groups
+)
 
 
 @click.command()

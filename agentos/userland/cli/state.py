@@ -11,6 +11,7 @@ import click
 from agentos_sdk import AgentOSClient
 from agentos_sdk.quantities import seconds
 
+from . import completed
 from .common import (
     Failed,
     check_reply,
@@ -39,12 +40,15 @@ def state() -> None:
 
 
 agent_option = click.option(
-    "--agent", metavar="NAME", help="The keys of this agent alone; of one that ended: boss/worker."
+    "--agent",
+    metavar="NAME",
+    shell_complete=completed.agents,
+    help="The keys of this agent alone; of one that ended: boss/worker.",
 )
 
 
 @state.command()
-@click.argument("key")
+@click.argument("key", shell_complete=completed.state_keys)
 @agent_option
 @json_option
 @socket_option
@@ -64,7 +68,7 @@ def get(key: str, agent: str | None, socket_path: str | None, as_json: bool) -> 
 
 
 @state.command("set")
-@click.argument("key")
+@click.argument("key", shell_complete=completed.state_keys)
 @click.argument("value")
 @click.option("--ttl", metavar="TIME", help="How long the key exists, such as 90s or 1h.")
 @click.option("--if-version", type=int, metavar="N", help="Only if it has this version; 0: if there is no such key.")
@@ -104,7 +108,7 @@ def ls(prefix: str, agent: str | None, socket_path: str | None, as_json: bool) -
 
 
 @state.command()
-@click.argument("key")
+@click.argument("key", shell_complete=completed.state_keys)
 @json_option
 @socket_option
 def rm(key: str, socket_path: str | None, as_json: bool) -> None:

@@ -82,7 +82,6 @@ class WaitingLine:
 def describe_waiting(line: Mapping[str, Any], name: str, model: str | None) -> str:
     """What the question of the caller ``name`` waits for; ``line`` is ``llm`` of METRICS_SYSTEM, empty if unknown."""
     states = line.get("providers", ())
-    model = model or (states[0]["model"] if states else None)
     for sent in line.get("in_flight", ()):
         if sent["agent"] == name:
             return f"waiting for the answer of {sent['model']}"
@@ -91,9 +90,12 @@ def describe_waiting(line: Mapping[str, Any], name: str, model: str | None) -> s
         if one["agent"] != name:
             continue
         if one["position"] is not None:
-            return f"waiting: {ordinal(one['position'])} of {len(waiting)} in line for {model}"
-        paused = [state for state in states if state["state"] != "ok" and model in (None, state["model"])]
+            return f"waiting: {ordinal(one['position'])} of {len(waiting)} in line for {one['model']}"
+        paused = [state for state in states if state["state"] != "ok" and state["model"] == one["model"]]
         if paused:
             return f"waiting: {describe_unavailable(paused[0])}"
-        return f"waiting to ask {model} again"
-    return f"waiting for {model or 'the model'}"
+        if one["state"] == "paused":
+            return f"waiting: {one['model']} has had its requests or tokens of this minute, as [llm.limits] says"
+        return f"waiting to ask {one['model']} again"
+    default = states[0]["model"] if states else "the model"
+    return f"waiting for {model or default}"

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from . import completed
 from .audit import iterate_entries, log_directory, make_query
 from .common import Failed, check_reply, json_option, kernel, print_json, socket_option, table_width
 from .times import format_time
@@ -16,7 +17,7 @@ DEFAULT_CALLS, MAX_CALLS = 100, 100_000
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=completed.agents)
 @click.option("--life", "number", type=int, default=-1, metavar="N", help="The Nth in the log; -1 is the last.")
 @click.option(
     "-n",

@@ -7,13 +7,14 @@ import click
 
 from agentos_sdk.opcodes import Op
 
+from . import completed
 from .common import check_reply, format_table, json_option, kernel, print_json, print_result, printable, socket_option
 from .resources import UNKNOWN, format_bytes, format_cpu
 from .times import FORMS, read_time
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=completed.agents)
 @click.option("--since", metavar="WHEN", help=f"From then on: {FORMS}; default: 7 days.")
 @json_option
 @socket_option
@@ -59,7 +60,7 @@ def budget() -> None:
 
 
 @budget.command()
-@click.argument("name")
+@click.argument("name", shell_complete=completed.agents)
 @json_option
 @socket_option
 def reset(name: str, socket_path: str | None, as_json: bool) -> None:

@@ -168,7 +168,7 @@ async def _call(kernel: Kernel, op: Op, fields: State) -> Any:
 class Feeds:
     """The feeds of one kernel, one for each level; a feed runs while it has pages.
 
-    ``commands`` are told to pages of the operator, who may run them on the host by EXEC.
+    Pages of the operator get ``commands``, to run them on the host by EXEC.
     """
 
     _connect: Connect

@@ -62,8 +62,8 @@ def open_listener(options: DashboardOptions) -> socket.socket:
         raise DashboardError(f"dashboard: {options.host!r} is no address of this host: {error.strerror}") from None
     if not ip_address(host).is_loopback and not options.insecure:
         raise DashboardError(
-            f"dashboard: {options.host} is not a loopback address, and the dashboard has no TLS: whoever reads the"
-            " network could act as the operator. Put a reverse proxy with TLS before it, or say --insecure-listen"
+            f"dashboard: {options.host} is not a loopback address, and the dashboard has no TLS: a reader of its"
+            " traffic could act as the operator. Put a reverse proxy with TLS before it, or say --insecure-listen"
         )
     refused = ""
     for port in ports:
@@ -84,7 +84,7 @@ def open_listener(options: DashboardOptions) -> socket.socket:
 class Program:
     """The dashboard as a program of the kernel. ``announce`` is called with where it is.
 
-    ``with_link``: with a link that logs in; anyone who reads it may.
+    ``with_link``: with a link that logs in any reader of it.
     """
 
     listener: socket.socket

@@ -1,4 +1,4 @@
-// Signals: values that know who reads them. An effect runs again, once per frame, after a value that it read has changed.
+// Signals: values with a list of the effects that read them. An effect runs again, once per frame, after a value that it read has changed.
 
 /** @typedef {{run: () => void, sources: Set<Set<any>>}} Effect */
 

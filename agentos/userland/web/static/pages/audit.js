@@ -9,7 +9,7 @@ import { shown } from "../parts/reply.js";
 
 /** @typedef {Record<string, any>} Row */
 
-const CATEGORIES = ["", "agents", "audit", "commands", "files", "kernel", "messages", "model", "network", "permissions", "state"];
+const CATEGORIES = ["", "agents", "audit", "commands", "files", "kernel", "messages", "model", "network", "permissions", "state", "tools"];
 
 export function auditPage() {
   const { params } = route.get();

@@ -1,5 +1,5 @@
 // A change of an agent's permission set: a draft of lines that are added and removed, then one SET_PERMS with the whole set.
-// The set that is held is read once more before: what someone else has changed meanwhile isn't undone unseen.
+// The set that is held is read once more before: a change made meanwhile by another session isn't undone unseen.
 
 import { forget } from "../core/ask.js";
 import { call, findAgent } from "../core/feed.js";
@@ -13,7 +13,7 @@ import { visible } from "../parts/format.js";
 /** @typedef {{name: string, before: Row, set: Row, problem: string, busy: boolean}} Draft */
 
 export const DECISIONS = /** @type {[string, string][]} */ ([["allow", "ok"], ["ask", "info"], ["deny", "bad"]]);
-const RIGHTS = ["read", "write", "commands", "calls", "domains", "models", "send", "state_read", "state_write", "agents", "events"];
+const RIGHTS = ["read", "write", "commands", "calls", "domains", "models", "tools", "send", "state_read", "state_write", "agents", "events"];
 const LEVELS = ["", "minimal", "readonly", "sandboxed", "standard", "unrestricted"];
 
 const draft = signal(/** @type {Draft|null} */ (null));

@@ -85,7 +85,7 @@ function walk(node, path, depth, rails, last, bracket, lines, rows) {
   });
 }
 
-/** Runs of more than 30 agents whose names differ by their number only. @param {Row[]} children @returns {Row[][]} */
+/** Runs of more than 30 agents with names that differ by their number only. @param {Row[]} children @returns {Row[][]} */
 function fold(children) {
   /** @type {Row[][]} */
   const groups = [];

@@ -16,7 +16,7 @@ import { bar, stateColour, stateTag, stateWord } from "./state.js";
 const OUTLINE_MS = 1200;
 const noticed = signal(/** @type {Set<string>} */ (new Set()));
 
-/** Lines whose supervisor has given up, by key, with the event; `path`: the line above each, until the outline is over. */
+/** Lines of supervisors that have given up, by key, with the event; `path`: the line above each, until the outline is over. */
 export function escalations() {
   /** @type {Map<string, Row>} */
   const given = new Map();

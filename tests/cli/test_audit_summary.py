@@ -12,6 +12,10 @@ from tests.cli.test_audit import audit, entries, printed
 from tests.services.audit.audited import DENIED, READ, WRITE, entry
 
 USE = "gpt (in 9, out 20, cost 0.25 USD, question sha256:9a)"
+EARLIER = [
+    "gpt (in 3, out 4, cost 0.5 EUR, question sha256:9a)",  # [llm] currency was another one
+    "gpt (in 1, out 1, cost 0.125, question sha256:9a)",  # written by an older kernel
+]
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +35,7 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
             audit.note(entry("and 40 more of READ allowed within 1 s", call="READ", **done), 40)
             audit.note(DENIED)
             audit.note(entry("ls -l", call="EXEC", **done))
-            for about in (USE, USE, "local (in 1, out 2, cost null, question sha256:9a)"):
+            for about in (*EARLIER, USE, USE, "local (in 1, out 2, cost null, question sha256:9a)"):
                 audit.note(entry(about, call="THINK", **done))
             audit.note(entry("gpt (question sha256:9a)", call="THINK", phase="outcome", outcome="timeout"))
             audit.note(entry("to pong", call="SEND", **done), 12)
@@ -70,14 +74,16 @@ def test_entries_end_before_a_time(state: Path) -> None:
 def test_a_summary_counts_what_the_caller_did(state: Path) -> None:
     found = json.loads("\n".join(printed(state, "summary", "worker", "--json")))
 
-    assert found["calls"] == {"READ": 45, "SEND": 12, "THINK": 4, "WRITE": 1, "EXEC": 1}
+    assert found["calls"] == {"READ": 45, "SEND": 12, "THINK": 6, "WRITE": 1, "EXEC": 1}
     assert found["failed"] == {"READ not_found": 1, "THINK timeout": 1}
-    assert found["tokens"] == {"in": 19, "out": 42, "cost": 0.5}
+    assert found["tokens"] == {"in": 23, "out": 47}
+    assert found["costs"] == {"EUR": 0.5, "unknown currency": 0.125, "USD": 0.5}
+    assert found["unpriced"] == 1
     assert found["lives"] == {"starts": 2, "restarts": 1, "unhealthy": 1, "given_up": 0}
     assert (found["read"]["count"], found["read"]["different"]) == (43, 3)
     assert found["read"]["top"][:2] == [{"what": "others", "count": 40}, {"what": "/workspace/a", "count": 2}]
     assert found["written"]["top"] == [{"what": "/workspace/out.txt", "count": 1}]
-    assert found["models"]["top"] == [{"what": "gpt", "count": 2}, {"what": "local", "count": 1}]
+    assert found["models"]["top"] == [{"what": "gpt", "count": 4}, {"what": "local", "count": 1}]
     assert found["sent"]["top"] == [{"what": "pong", "count": 12}]
     assert found["denied"]["top"] == [{"what": "READ /etc/shadow [default: credentials]", "count": 1}]
     assert found["ended"]["top"] == [{"what": "exit status 3", "count": 1}]
@@ -86,12 +92,13 @@ def test_a_summary_counts_what_the_caller_did(state: Path) -> None:
 def test_a_summary_for_people_names_only_what_happened(state: Path) -> None:
     first, *lines = printed(state, "summary", "worker")
 
-    assert first.startswith("worker: 18 entries, ")
-    assert [" ".join(line.split()) for line in lines[:5]] == [
+    assert first.startswith("worker: 20 entries, ")
+    assert [" ".join(line.split()) for line in lines[:6]] == [
         "lives 2 starts, 1 restart, unhealthy 1 time",
-        "calls READ 45, SEND 12, THINK 4, WRITE 1, EXEC 1",
+        "calls READ 45, SEND 12, THINK 6, WRITE 1, EXEC 1",
         "failed READ not_found 1, THINK timeout 1",
-        "tokens 19 in, 42 out, cost 0.5",
+        "tokens 23 in, 47 out",
+        "cost 0.5 EUR, 0.125 unknown currency, 0.5 USD, 1 question without a price",
         "ends 1",
     ]
     assert not any(line.startswith("hosts") for line in lines)

@@ -16,8 +16,8 @@ OK = {"name": "openai", "model": "gpt-5-mini", "state": "ok", "until": None, "re
 PAUSED = {**OK, "model": "slow", "state": "paused", "until": 1.0, "reason": "Slow down (429)"}
 
 
-def waits(agent: str, position: int | None = None, state: str = "ready") -> dict[str, Any]:
-    return {"agent": agent, "position": position, "class": "normal", "state": state}
+def waits(agent: str, position: int | None = None, state: str = "ready", model: str = "gpt-5-mini") -> dict[str, Any]:
+    return {"agent": agent, "model": model, "position": position, "class": "normal", "state": state}
 
 
 @pytest.mark.parametrize(
@@ -28,9 +28,14 @@ def waits(agent: str, position: int | None = None, state: str = "ready") -> dict
         ({"providers": [OK]}, None, "waiting for gpt-5-mini"),
         ({"waiting": [waits("a", 1), waits("me", 2)], "providers": [OK]}, None, "2nd of 2 in line for gpt-5-mini"),
         (
-            {"waiting": [waits("me", None, "paused")], "providers": [OK, PAUSED]},
-            "slow",
+            {"waiting": [waits("me", None, "paused", "slow")], "providers": [OK, PAUSED]},
+            "an-alias",
             "slow by openai is paused until",
+        ),
+        (
+            {"waiting": [waits("me", None, "paused")], "providers": [OK, PAUSED]},
+            None,
+            "waiting: gpt-5-mini has had its requests or tokens of this minute",
         ),
         ({"waiting": [waits("me", None, "later")], "providers": [OK, PAUSED]}, None, "waiting to ask gpt-5-mini again"),
         ({"in_flight": [{"agent": "me", "model": "gpt-6"}]}, "fast", "waiting for the answer of gpt-6"),

@@ -251,7 +251,7 @@ def judge(bare: Result, isolated: Result) -> str:
     return verdict
 
 
-parser = argparse.ArgumentParser(prog="python -m demos.security", description=__doc__)
+parser = argparse.ArgumentParser(prog="agentos demo security", description=__doc__)
 parser.add_argument("--brief", action="store_true", help="print the table alone")
 parser.add_argument("--picture", type=Path, metavar="FILE", help="write the table as an SVG picture too")
 options = parser.parse_args()

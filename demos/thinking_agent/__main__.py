@@ -57,7 +57,7 @@ def print_notices() -> None:
     notice("The model only requests a tool; the agent calls it, in its jail, and returns the result.")
     notice("The agent has no network and no API key: only the kernel has the key.")
     notice(
-        "With a model of your own: GEMINI_API_KEY=... .venv/bin/python -m demos.thinking_agent --real --talk "
+        "With a model of your own: GEMINI_API_KEY=... agentos demo thinking_agent --real --talk "
         "(or OPENAI_API_KEY, after pip install 'agentos-kernel[openai]')."
     )
 
@@ -136,7 +136,7 @@ class WordWrapper:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m demos.thinking_agent", description="An agent that thinks.")
+    parser = argparse.ArgumentParser(prog="agentos demo thinking_agent", description="An agent that thinks.")
     parser.add_argument("--talk", action="store_true", help="you ask, instead of a script")
     parser.add_argument("--real", action="store_true", help=f"ask a real model: set one of {', '.join(KEYS)}")
     given = parser.parse_args()

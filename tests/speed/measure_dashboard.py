@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 AGENTS, EMITS, MANY_PAGES = 500, 100, 10
 PATIENCE = 120.0  # seconds until all agents run
-VISITS, SCROLL_SECONDS, CPU_SECONDS, ROUNDS = 10, 20.0, 5.0, 3
+VISITS, SCROLL_SECONDS, CPU_SECONDS, ROUNDS = 6, 10.0, 4.0, 2
 EMIT = 0x63
 FLAGS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync")
 SIZE: "ViewportSize" = {"width": 1280, "height": 800}
@@ -161,7 +161,7 @@ def dashboard(place: Place) -> Iterator[Result]:
         for row, series in zip(ROWS[:3], zip(*visits, strict=True), strict=True):
             yield Result.of(row, series)
         yield from _scroll(shown, 5.0 if place.quick else SCROLL_SECONDS)
-        yield from _use_cpu(shown, 2 if place.quick else ROUNDS)
+        yield from _use_cpu(shown)
 
 
 def _visit(shown: Dashboard) -> tuple[float, float, float]:
@@ -207,10 +207,10 @@ def _scroll(shown: Dashboard, seconds: float) -> Iterator[Result]:
         yield Result.of(row, next(series), next(series))
 
 
-def _use_cpu(shown: Dashboard, rounds: int) -> Iterator[Result]:
+def _use_cpu(shown: Dashboard) -> Iterator[Result]:
     """The kernel's share of a core with pages, less that without, in turn."""
     shares: dict[int, list[float]] = {0: [], 1: [], MANY_PAGES: []}
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         for count, series in shares.items():
             with shown.visitor() as visitor:
                 for _ in range(count):

@@ -32,7 +32,7 @@ ROWS = (
 def events(place: Place) -> list[Result]:
     """In turn: the others alone; emitted without subscribers; to the idle ones; to all, with the others beside."""
     alone, beside, idle = list[float](), list[float](), list[float]()
-    seconds = 1.5 if place.quick else 3
+    seconds = 1.5 if place.quick else 2
     allow_open_files(4096)
     with place.serve(free=True) as kernel:
         for _ in range(3):
@@ -42,7 +42,7 @@ def events(place: Place) -> list[Result]:
             with _subscribers(place, kernel, seconds + 1, STREAMED, IDLE) as running:
                 beside.append(place.p99_of_paced(kernel, OTHERS, seconds - 0.5))
                 finish(running)
-        stopped = [_memory_of_stopped(kernel) for _ in range(3)]
+        stopped = [_memory_of_stopped(kernel) for _ in range(2)]
     ratio = Figure.of([a / b for a, b in zip(beside, alone, strict=True)])
     return [
         Result.of(ROWS[0], beside),

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.speed.llm import report
+from tests.speed.llm import gateway, report
 from tests.speed.llm.overhead import Overhead, overhead
 from tests.speed.llm.play import Stage
 from tests.speed.llm.scenes import (
@@ -46,6 +46,14 @@ def play(stage: Stage, programme: Programme) -> list[Played]:
             played.append(scene.play(stage, strategy))
             print(f"{scene.name}, {played[-1].n} agents, {strategy}", file=sys.stderr, flush=True)
     return played
+
+
+def play_gateway(stage: Stage) -> list[gateway.Row]:
+    rows = []
+    for row in gateway.whole(stage):
+        rows.append(row)
+        print(f"{row.case}, concurrency {row.concurrency}", file=sys.stderr, flush=True)
+    return rows
 
 
 def llm(place: Place) -> list[Result]:
@@ -96,6 +104,7 @@ def _cheap(extra: Overhead) -> Result:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.speed.measure_llm", description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="only what the promises need: a minute, not four")
+    parser.add_argument("--gateway", action="store_true", help="only several models and classes: three minutes")
     parser.add_argument("--docs", action="store_true", help="write the page, the CSV and the plot too")
     parser.add_argument(
         "--kernel",
@@ -103,9 +112,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="the command that the configuration and its options are added to",
     )
     asked = parser.parse_args(argv)
+    if asked.docs and asked.quick:
+        parser.error("--docs needs all figures: leave out --quick")
     about = machine()
     with tempfile.TemporaryDirectory(prefix="line-", ignore_cleanup_errors=True) as directory:
         stage = Stage(Path(directory), shlex.split(asked.kernel))
+        if asked.gateway:
+            measured = play_gateway(stage)
+            print(report.gateway_table(measured))
+            if asked.docs:
+                report.write_gateway(about, measured)
+            return 0
         extra = overhead(stage, QUICK_ROUNDS if asked.quick else ROUNDS, max(os.sched_getaffinity(0)))
         played = play(stage, QUICK if asked.quick else WHOLE)
     promised = rows(played, extra)

@@ -21,7 +21,7 @@ from tests.speed.results import Result, Row
 
 AGENTS = 500
 PATIENCE = 120.0  # seconds until all of them run
-ROUNDS = 3
+ROUNDS = 2
 ROWS = (Row(f"{AGENTS} sleeping agents: CPU time to sample them", " % of a core", most=2),)
 
 
@@ -29,7 +29,6 @@ def metrics(place: Place) -> Iterator[Result]:
     notes = place.directory / "samples"
     kernel = evolve(place, kernel=[sys.executable, "-m", "tests.speed.measure_metrics", str(notes), "run"])
     children = [{"name": f"sleeper-{number}", "command": ["sleep", "100000"]} for number in range(AGENTS)]
-    rounds = 2 if place.quick else ROUNDS
     with (
         kernel.serve(children, free=True, timeout=PATIENCE) as server,
         AgentOSClient(str(server.socket), timeout=PATIENCE) as client,
@@ -38,10 +37,10 @@ def metrics(place: Place) -> Iterator[Result]:
         if running != AGENTS:
             raise MeasurementError(f"only {running} of {AGENTS} agents run")
         before = len(read_notes(notes))
-        time.sleep((rounds + 1) * INTERVAL)  # not the first one: the start's work may not be over
+        time.sleep((ROUNDS + 1) * INTERVAL)  # not the first one: the start's work may not be over
         found = read_notes(notes)[before + 1 :]
-    if len(found) < rounds - 1:
-        raise MeasurementError(f"only {len(found)} rounds in {(rounds + 1) * INTERVAL:g} s")
+    if len(found) < ROUNDS - 1:
+        raise MeasurementError(f"only {len(found)} rounds in {(ROUNDS + 1) * INTERVAL:g} s")
     yield Result.of(ROWS[0], [seconds / INTERVAL * 100 for seconds in found])
 
 

@@ -41,7 +41,7 @@ class Log:
 
 @frozen
 class Waits:
-    """Seconds; NaN where nobody was answered."""
+    """Seconds; NaN without an answer."""
 
     p50: float
     p95: float
@@ -69,7 +69,7 @@ class OfKind:
 
 @frozen
 class Figures:
-    """``wasted``: tokens, read or generated, of attempts whose answer nobody got; ``tokens``: all of them.
+    """``wasted``: tokens, read or generated, of attempts without a delivered answer; ``tokens``: all of them.
 
     ``makespan``: seconds from the first question to the last answer.
     """

@@ -1,7 +1,7 @@
 """Who asks what and when: agents of three kinds, by seed.
 
 A light agent asks short questions, a heavy one questions seven times as dear; both come by a Poisson process, whether
-or not they were answered. The flooder keeps a hundred requests waiting. In the contest everybody always has work.
+or not they were answered. The flooder keeps a hundred requests waiting. In the contest all agents always have work.
 """
 
 import itertools
@@ -58,7 +58,7 @@ def _endless(name: str, kind: Kind, seed: int) -> Iterator[Request]:
 
 
 def _poisson(names: list[str], kind: Kind, seconds: float, rate: float, seed: int) -> list[Agent]:
-    """``rate`` requests per second of all of them together; everybody has about as many."""
+    """``rate`` requests per second of all of them together; each agent has about as many."""
     dice = random.Random(f"{seed} {kind}")
     each = {name: _endless(name, kind, seed) for name in names}
     came: dict[str, list[Request]] = {name: [] for name in names}

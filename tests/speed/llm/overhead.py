@@ -24,7 +24,7 @@ class Overhead:
 
 
 def overhead(stage: Stage, rounds: int, cpu: int) -> Overhead:
-    """All on one CPU: who asks, the kernel and the provider work in turn, and moving between two takes longer."""
+    """All on one CPU: the agent, the kernel and the provider work in turn, and moving between two takes longer."""
     behaviour = Behaviour(slots=1, base=0.0, per_input=0.0, per_output=0.0)
     with pinned(cpu), simulator(behaviour) as url, stage.kernel_for(url, behaviour) as socket:
         target = Target(url, behaviour.slots, [Agent("light-0", "light", ())], socket)

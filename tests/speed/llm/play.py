@@ -7,6 +7,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple, Unpack
 
@@ -34,8 +35,8 @@ model = "{model}"
 base_url = "{url}/v1"
 concurrency = {slots}
 """
-KEY = "OPENAI_API_KEY=of-nobody"  # a simulator asks for none, but OpenAI's package wants one
-FIRST = Asked("nobody/0", 60, 20)
+KEY = "OPENAI_API_KEY=not-needed"  # a simulator asks for none, but OpenAI's package wants one
+FIRST = Asked("warm-up/0", 60, 20)
 PATIENCE = 60.0  # seconds that a load may take
 
 
@@ -54,11 +55,15 @@ class Stage:
             outcomes = run(_play, Target(url, behaviour.slots, agents, kernel), strategy, tokens)
             return outcomes, log(url)
 
+    def kernel_for(self, url: str, behaviour: Behaviour) -> AbstractContextManager[Path]:
+        return self.serve(CONFIG.format(model=MODEL, url=url, slots=behaviour.slots))
+
     @contextlib.contextmanager
-    def kernel_for(self, url: str, behaviour: Behaviour) -> Iterator[Path]:
+    def serve(self, config: str) -> Iterator[Path]:
+        """A kernel with this configuration; its socket."""
         home = self.directory / f"line-{sum(1 for _ in self.directory.glob('line-*'))}"
         home.mkdir()
-        (home / "kernel.toml").write_text(CONFIG.format(model=MODEL, url=url, slots=behaviour.slots))
+        (home / "kernel.toml").write_text(config)
         socket = home / "kernel.sock"
         argv = ["env", KEY, *self.kernel, str(home / "kernel.toml"), "--socket", str(socket)]
         with serving(Server([*argv, "--state-dir", str(home / "state")], socket, None), 15):

@@ -13,6 +13,7 @@ from tests.speed import results
 from tests.speed.processes import ROOT
 from tests.speed.results import Result
 
+from . import gateway
 from .figures import Figures
 from .loads import SIZES, Kind
 from .scenes import AT_ONCE, CONTEST, FLOODED, KERNEL, TITLES, Played
@@ -20,14 +21,16 @@ from .strategies import STRATEGIES
 
 PAGE = ROOT / "docs" / "reference" / "llm-figures.md"
 CSV, PLOT = (ROOT / "docs" / "figures" / f"llm.{kind}" for kind in ("csv", "svg"))
+GATEWAY_CSV = CSV.with_name("llm-gateway.csv")
 MARKED = re.compile(r"(?<=<!-- bench -->\n).*(?=<!-- /bench -->)", re.DOTALL)
+GATEWAY_MARKED = re.compile(r"(?<=<!-- gateway -->\n).*(?=<!-- /gateway -->)", re.DOTALL)
 COLUMNS = (
     *("scene", "agents", "strategy", "kind", "asked", "failed", "wait_p50", "wait_p95", "wait_p99"),
     *("makespan", "tokens", "wasted", "jain"),
 )
 NOTABLE = 1.1  # times worse
 LITTLE = 0.01  # seconds that aren't worth a word
-RELIABLE = 0.1  # who fails more often than that has done much less work, and isn't compared with
+RELIABLE = 0.1  # the share of failures above which a strategy has done much less work, and isn't compared
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -89,7 +92,7 @@ def done(figures: Figures, kind: Kind) -> int:
 
 
 def losses(played: Sequence[Played]) -> list[tuple[str, ...]]:
-    """Where somebody who answers nearly as reliably does notably better than the kernel."""
+    """Where a strategy that answers nearly as reliably does notably better than the kernel."""
     lost: list[tuple[str, ...]] = []
     for (scene, n), group in groupby(played, key=attrgetter("scene", "n")):
         if scene == CONTEST:
@@ -129,13 +132,35 @@ def as_markdown(played: Sequence[Played]) -> str:
     return "\n\n".join(parts)
 
 
+def gateway_table(rows: Sequence[gateway.Row]) -> str:
+    """Two models: a row for each case, a column for each number of questions at a time."""
+    cases = dict.fromkeys((row.case, row.what) for row in rows)
+    found = {(row.case, row.concurrency): row.shown.format(row.value) for row in rows}
+    places = sorted({row.concurrency for row in rows})
+    lines = ((case, what, *(found[case, each] for each in places)) for case, what in cases)
+    return table(("case", "figure", *(f"concurrency {each}" for each in places)), lines)
+
+
+def write_gateway_csv(path: Path, rows: Sequence[gateway.Row]) -> None:
+    with path.open("w", newline="") as file:
+        lines = csv.writer(file, lineterminator="\n")
+        lines.writerow(("case", "concurrency", "figure", "value"))
+        lines.writerows((row.case, row.concurrency, row.what, f"{row.value:.4f}") for row in rows)
+
+
 def write(about: Mapping[str, str], promised: Sequence[Result], played: Sequence[Played]) -> None:
     figures = results.as_markdown(dict(about), promised)
-    text = MARKED.sub(lambda _: f"{figures}\n\n{as_markdown(played)}\n", PAGE.read_text())
-    PAGE.write_text(text)
+    PAGE.write_text(MARKED.sub(lambda _: f"{figures}\n\n{as_markdown(played)}\n", PAGE.read_text()))
     CSV.parent.mkdir(exist_ok=True)
     write_csv(CSV, played)
     plot(PLOT, played)
+
+
+def write_gateway(about: Mapping[str, str], rows: Sequence[gateway.Row]) -> None:
+    host = "\n".join(f"- {name}: {value}" for name, value in about.items())
+    text = f"{host}\n\n{gateway_table(rows)}\n"
+    PAGE.write_text(GATEWAY_MARKED.sub(lambda _: text, PAGE.read_text()))
+    write_gateway_csv(GATEWAY_CSV, rows)
 
 
 def write_csv(path: Path, played: Sequence[Played]) -> None:
@@ -168,12 +193,12 @@ COLOURS = ("#f4a582", "#d6604d", "#c7c7c7", "#878787", "#2166ac")  # of the stra
 PANELS: Sequence[tuple[str, str, Callable[[Played], float], Literal["log", "linear"]]] = (
     (FLOODED, "light agents' p95 wait beside a flooder, s", light_p95, "log"),
     (AT_ONCE, "requests that fail when all ask at once, %", failed_percent, "linear"),
-    (CONTEST, "Jain's index, everybody has work", index, "linear"),
+    (CONTEST, "Jain's index, all agents have work", index, "linear"),
 )
 
 
 def plot(path: Path, played: Sequence[Played]) -> None:
-    """Three panels: how long light agents wait beside a flooder, who fails when all ask at once, who gets how much."""
+    """Three panels: waits of light agents beside a flooder, failures when all ask at once, Jain's index."""
     import matplotlib  # here: it takes a second, and only this needs it
 
     matplotlib.use("svg")

@@ -1,4 +1,4 @@
-"""What is played: three loads on a provider that turns away whom it has no room for, and two troubled providers."""
+"""What is played: three loads on a provider that refuses requests beyond its room, and two troubled providers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -42,7 +42,7 @@ class Scene:
 
 @frozen
 class Played:
-    """``jain`` only where everybody always had work: who asks for little gets little, and isn't wronged."""
+    """``jain`` only where all agents always had work: an agent with few questions has a small share rightly."""
 
     scene: str
     n: int
@@ -60,7 +60,7 @@ def at_once(n: int, each: int) -> Scene:
 
 
 def backlogged(n: int, each: int) -> Scene:
-    """So much that everybody can have ``each`` tokens."""
+    """So much that each agent can have ``each`` tokens."""
     return Scene(CONTEST, partial(contest, n), FAST, n * each)
 
 
@@ -95,7 +95,7 @@ QUICK: Programme = [
 TITLES: Mapping[str, str] = {
     FLOODED: "A flooder among them",
     AT_ONCE: "All ask at once",
-    CONTEST: "Everybody always has work",
+    CONTEST: "All agents always have work",
     LIMITED: "A provider that limits requests",
     FAULTY: "A provider with faults",
 }

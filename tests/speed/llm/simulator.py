@@ -1,8 +1,8 @@
 """A provider of models that answers in a known time: a process of its own that speaks OpenAI's protocol on loopback.
 
 A request takes ``base`` seconds and so much more per token of the question and of the answer, in one of ``slots``
-that are given in the order of arrival. It is stopped as soon as its client has gone. The question itself says who asks
-and how long the answer shall be (:meth:`Asked.text`), so that whoever stands in between can't get it wrong.
+that are given in the order of arrival. It is stopped as soon as its client has gone. The question itself has the
+agent's name and the length of the answer (:meth:`Asked.text`), so that no strategy in between can change them.
 
 ``GET /log`` tells what was served to whom, and when, on the clock that all processes of this machine share.
 """
@@ -30,16 +30,20 @@ TOKENS_PER_PIECE = 25  # that are sent at once
 ASKED = re.compile(r"^(?P<id>\S+) answer in (?P<output>\d+) tokens ")
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: on, for no time
 READ_SIZE = 1 << 16
+EVENT_STREAM = [("Content-Type", "text/event-stream"), ("Transfer-Encoding", "chunked")]
 
 Fate = Literal["answered", "gone", "reset"]
+Outage = Literal["refuses", "breaks off", "sends nothing", "accepts, then sends nothing"]
 
 
 @frozen
 class Behaviour:
     """Times are seconds. What is left out doesn't happen.
 
-    ``room``: who finds so many waiting gets 429. ``requests`` are begun per ``window`` at most; who comes then gets
+    ``room``: with so many waiting a request gets 429. ``requests`` are begun per ``window`` at most; a further one gets
     429 with a Retry-After. ``faults``: the share that gets 500, 503, or half an answer and a reset, by ``seed``.
+    ``outage``: what happens to each request instead: 503, a reset after the head of the response, no response, or
+    nothing after its head.
     """
 
     slots: int = 4
@@ -51,6 +55,7 @@ class Behaviour:
     requests: int | None = None
     faults: float = 0.0
     seed: int = 0
+    outage: Outage | None = None
 
 
 @frozen
@@ -195,6 +200,9 @@ class Simulator:
     async def complete(self, exchange: Exchange, asked: Asked, body: Mapping[str, Any]) -> None:
         self.attempts[asked.id] += 1
         behaviour, now = self.behaviour, time.monotonic()
+        if behaviour.outage is not None:
+            await self.fail(exchange, behaviour.outage)
+            return
         if self.slots.value == 0 and behaviour.room is not None and self.waiting >= behaviour.room:
             await self.refuse(exchange, 429, "too many requests wait")
             return
@@ -214,6 +222,17 @@ class Simulator:
             await self.serve(exchange, asked, body, reset=fault == "reset")
         finally:
             self.slots.release()
+
+    async def fail(self, exchange: Exchange, outage: Outage) -> None:
+        if outage == "refuses":
+            await self.refuse(exchange, 503, "an outage, as was asked for")
+            return
+        if outage != "sends nothing":
+            await exchange.begin(200, EVENT_STREAM)
+        if outage == "breaks off":
+            exchange.reset()
+            raise Gone
+        await trio.sleep_forever()
 
     def closed_for(self, now: float) -> float:
         """Seconds until requests are taken again; 0: this one is, and counts."""
@@ -244,7 +263,7 @@ class Simulator:
         try:
             if first > 0:
                 await trio.sleep_until(begun + first)
-            await exchange.begin(200, [("Content-Type", "text/event-stream"), ("Transfer-Encoding", "chunked")])
+            await exchange.begin(200, EVENT_STREAM)
             for tokens in pieces(asked.output):
                 if self.behaviour.per_output > 0:
                     await trio.sleep_until(begun + first + self.behaviour.per_output * (record.output + tokens))

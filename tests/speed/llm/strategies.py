@@ -31,7 +31,7 @@ Ask = Callable[[Request], Awaitable[None]]
 
 @frozen
 class Target:
-    """Where a provider is, how many it answers at once, who will ask, and a kernel in front of it, if there is one."""
+    """Where a provider is, how many it answers at once, the agents, and a kernel in front of it, if there is one."""
 
     url: str
     slots: int
@@ -73,7 +73,7 @@ async def clients(target: Target, retries: int = 0) -> AsyncIterator[Mapping[str
 
 @asynccontextmanager
 async def naive(target: Target) -> AsyncIterator[Ask]:
-    """Each agent by itself; who fails tries again after a fixed pause."""
+    """Each agent by itself; it repeats failed requests after a fixed pause."""
     async with clients(target) as each:
 
         async def ask(request: Request) -> None:

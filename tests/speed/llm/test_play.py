@@ -1,4 +1,4 @@
-"""A load is really played: against a real kernel, with nobody forgotten."""
+"""A load is really played: against a real kernel, with every question answered."""
 
 import itertools
 import shlex

@@ -1,0 +1,40 @@
+"""Two providers behind a real kernel: shares of agents, budgets and outages are measured, not assumed."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from .gateway import BUDGET, CLASSES, FIRST_TOKEN, MODELS, Row, outage, share, spend
+from .play import Stage
+from .report import gateway_table
+
+RUN = [sys.executable, "-m", "agentos", "run"]
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    return Stage(tmp_path, RUN)
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+def test_agents_of_three_classes_get_their_shares_of_two_models(stage: Stage, slots: int) -> None:
+    assert share(stage, slots, MODELS, CLASSES, 3.0).value >= 0.98  # in 3 s a batch agent gets few answers
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+def test_two_models_together_serve_no_more_than_a_budget(stage: Stage, slots: int) -> None:
+    assert 0.9 * BUDGET <= spend(stage, slots).value <= BUDGET
+
+
+@pytest.mark.alone
+def test_a_model_that_accepts_questions_and_sends_nothing_costs_little(stage: Stage) -> None:
+    assert outage(stage, 1, "accepts, then sends nothing", 6).value <= FIRST_TOKEN + 1.0
+
+
+def test_each_case_has_a_row_and_each_concurrency_a_column() -> None:
+    rows = [Row("a case", slots, "longest wait, s", slots * 1.5, "{:.2f}") for slots in (1, 4)]
+
+    last = gateway_table(rows).splitlines()[-1]
+
+    assert [cell.strip() for cell in last.strip("|").split("|")] == ["a case", "longest wait, s", "1.50", "6.00"]

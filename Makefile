@@ -14,7 +14,7 @@ define PYTEST
   $(BIN)/python -m pytest -m alone $(1) && exit $$status
 endef
 
-.PHONY: help demo dashboard tour test night proof security check check-pages format generate bench stages cover docs roads clients clean
+.PHONY: help demo dashboard tour test night proof security check check-pages format generate bench stages cover docs roads clients frameworks test-frameworks clean
 
 help:
 	@echo "make demo      set up, then show isolation and supervision, offline"
@@ -22,7 +22,7 @@ help:
 	@echo "make tour      take the pictures of the dashboard in docs/tutorials/dashboard anew"
 	@echo "make test      set up, then run all tests on two cores"
 	@echo "make night     all tests, at random and with more rounds"
-	@echo "make proof     kill the kernel fifty times under load: nothing acknowledged is lost"
+	@echo "make proof     kill the kernel fifty times under load, and the loop at each record: nothing is lost or done twice"
 	@echo "make security  set up, then run the attacks alone"
 	@echo "make check     ruff, mypy, import-linter, flake8-async, TypeScript over the dashboard"
 	@echo "make generate  write the SDK's methods anew, from agentos_sdk/calls and sdk/client_methods.py"
@@ -31,6 +31,7 @@ help:
 	@echo "make cover     tests with coverage, subprocesses included"
 	@echo "make roads     which functions, files and rooms one system call passes"
 	@echo "make clients   set up litellm, pydantic-ai and langchain-openai, which tests run in jails"
+	@echo "make test-frameworks  set up LangChain, AutoGen and Microsoft's Agent Framework, and test the SDK's adapters with them"
 	@echo "make docs      run every command and code block of README and docs"
 
 $(RUN_READY): pyproject.toml
@@ -68,7 +69,7 @@ night: $(READY)
 	$(call PYTEST,--hypothesis-profile=night --timeout=4000)
 
 proof: $(READY)
-	$(BIN)/python -m pytest --hypothesis-profile=night --timeout=4000 --capture=no tests/system/test_kill_9.py
+	$(BIN)/python -m pytest --hypothesis-profile=night --timeout=4000 --capture=no tests/system/test_kill_9.py tests/system/test_loop_crashes.py
 
 security: $(READY)
 	$(call PYTEST,tests/security)
@@ -114,6 +115,20 @@ clients: $(READY)
 	@$(VENV)/clients/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	@$(VENV)/clients/bin/python -m pip install --quiet --disable-pip-version-check --group pyproject.toml:clients
 	$(BIN)/python -m pytest tests/system/test_vendor_clients.py
+
+FRAMEWORKS := $(VENV)/frameworks
+
+$(FRAMEWORKS)/ready: pyproject.toml
+	@echo "setting up $(FRAMEWORKS): agent frameworks, in about a minute"
+	@$(PYTHON) -m venv $(FRAMEWORKS)
+	@$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	@$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check --group pyproject.toml:frameworks
+	@touch $@
+
+frameworks: $(FRAMEWORKS)/ready
+
+test-frameworks: $(READY) $(FRAMEWORKS)/ready
+	$(BIN)/python -m pytest tests/frameworks
 
 roads: $(READY)
 	$(BIN)/python -m tests.architecture.roads

@@ -68,15 +68,19 @@ def open_pipes(undo: contextlib.ExitStack, last: Step | None = None) -> ProcessP
     """Open the pipes of one process. ``undo`` closes our ends; the caller that sends the other ends closes those.
 
     If the plan's ``last`` step has a terminal, standard output and error are one new pseudoterminal: our end of it is
-    ``stdout``, and nothing comes from ``stderr``.
+    ``stdout``, and nothing comes from ``stderr``. If the step is ``two_way``, our ``stdout`` is also written to.
     """
     child_ends: dict[str, int] = {}
     parent_ends = []
     terminal = last.terminal if isinstance(last, Execute) else None
+    two_way = isinstance(last, Execute) and last.two_way
     try:
         for name in ("status", "stdout", "stderr"):
             is_master = terminal is not None and name == "stdout"
-            read, child_ends[name] = os.openpty() if is_master else os.pipe2(os.O_CLOEXEC)
+            if two_way and name == "stdout":
+                read, child_ends[name] = (end.detach() for end in socket.socketpair())
+            else:
+                read, child_ends[name] = os.openpty() if is_master else os.pipe2(os.O_CLOEXEC)
             undo.callback(os.close, read)
             parent_ends.append(read)
             os.set_blocking(read, False)

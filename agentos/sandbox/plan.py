@@ -159,7 +159,8 @@ def plan_program(policy: Policy, program: Program, host: Host) -> s.Execute | s.
     """Return the last step of a program in a sandbox with this policy."""
     argv, environment = tuple(program.argv), _build_environment(policy, program)
     if not program.fast:
-        return s.Execute(argv, environment, program.directory, stdin=program.stdin, terminal=program.terminal)
+        first = s.Execute(argv, environment, program.directory, stdin=program.stdin, terminal=program.terminal)
+        return first._replace(two_way=program.two_way)
     interpreter = policy.interpreter
     if interpreter is None or interpreter != host.interpreter:
         raise BadPolicy(f"fast: the interpreter is the kernel's, {host.interpreter}, and not {interpreter}")

@@ -173,7 +173,8 @@ class Program:
     ``fast``: ``argv`` begins with a Python file in /agent, which the kernel's own interpreter runs without an exec. It
     has the standard library, the SDK, and the packages of that interpreter's virtual environment. ``stdin`` is the data
     on its standard input; only for programs that are exec'ed. ``terminal``: instead of pipes it gets a terminal of that
-    many rows and columns.
+    many rows and columns. ``two_way``: its standard input and output are one socket, whose other end the kernel
+    reads and writes.
     """
 
     argv: Sequence[str]
@@ -182,6 +183,7 @@ class Program:
     fast: bool = False
     stdin: bytes = b""
     terminal: tuple[int, int] | None = None
+    two_way: bool = False
 
     def __attrs_post_init__(self) -> None:
         if not self.argv or not self.argv[0]:
@@ -190,3 +192,5 @@ class Program:
             raise BadPolicy("argv and environment: a text contains NUL")
         if any(not name or "=" in name for name in self.environment):
             raise BadPolicy("environment: a name must not be empty or contain =")
+        if self.two_way and (self.fast or self.stdin or self.terminal):
+            raise BadPolicy("two_way: its standard input is a socket, so it has neither data nor a terminal")

@@ -69,7 +69,8 @@ def bind_steps(policy: Policy, host: Host) -> Iterator[s.Bind]:
         yield s.Bind(f"/dev/{name}", f"/dev/{name}", device=True)
     if policy.sdk is not None:
         yield s.Bind(policy.sdk, f"{SDK}/agentos_sdk")
-        yield s.Bind(f"{policy.sdk}/in_sandbox/agentos.py", f"{SDK}/agentos.py")
+        for name in ("agentos.py", "agentic.py"):
+            yield s.Bind(f"{policy.sdk}/in_sandbox/{name}", f"{SDK}/{name}")
     if policy.script is not None:
         yield s.Bind(policy.script, script_path(policy.script))
     if policy.code is not None:

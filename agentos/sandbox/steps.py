@@ -245,7 +245,8 @@ class Execute(NamedTuple):
 
     ``no_shim``: without a shim, if there is no PID namespace that needs one. ``keeper``: likewise, but with a parent
     process that kills all processes it started. ``stdin`` is the data on its standard input. ``terminal``: its standard
-    streams are a terminal of that many rows and columns, and that controls its session.
+    streams are a terminal of that many rows and columns, and that controls its session. ``two_way``: standard input and
+    output are one socket.
     """
 
     argv: tuple[str, ...]
@@ -255,6 +256,7 @@ class Execute(NamedTuple):
     stdin: bytes = b""
     keeper: bool = False
     terminal: tuple[int, int] | None = None
+    two_way: bool = False
 
 
 class RunScript(NamedTuple):

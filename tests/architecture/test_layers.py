@@ -51,7 +51,8 @@ def test_the_layers_hold() -> None:
             "Programs see the kernel through system calls",
         ),
         ("sdk/agentos_sdk/start.py", "import attrs", "Plain rooms: standard library only"),
-        ("sdk/agentos_sdk/blocking.py", "import agentos_sdk.codec", "Plain rooms: standard library only"),
+        ("sdk/agentos_sdk/suggestions.py", "import agentos_sdk.values", "Plain rooms: standard library only"),
+        ("sdk/agentos_sdk/loop/engine.py", "import msgspec", "Plain rooms: standard library only"),
     ],
 )
 def test_an_import_that_goes_astray_is_caught(copy: Path, file: str, line: str, contract: str) -> None:

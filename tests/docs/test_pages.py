@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.blocks import ROOT, blocks_of, pages
+from tests.docs.frameworks import give_framework
 from tests.docs.visit import CHECKS, Visit
 
 # The examples of these pages use the agents that the page on the right sets up.
@@ -28,6 +29,7 @@ def test_a_page_does_what_it_shows(page: Path) -> None:
     below = STANDS_ON.get(name_of(page.parent))
     visit = Visit()
     try:
+        give_framework(name_of(page), visit.home)
         for block in blocks_of(ROOT / below) if below is not None and name_of(page) != below else ():
             visit.do(block)
         for block in blocks_of(page):

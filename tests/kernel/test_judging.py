@@ -299,7 +299,8 @@ async def test_rights_are_read_without_doing_anything() -> None:
         prepared(Op.READ, never, right, opened=opened, audit="intent"),
         Syscall(Op.READ, Path, prepare=prepare),
     ):
-        assert (await syscall.preview(caller(notebook, denied=["read"]), Path("x"))).rights == (right,)
+        async with syscall.preview(caller(notebook, denied=["read"]), Path("x")) as found:
+            assert found.rights == (right,)
 
     assert (opened.times, opened.now, notebook.entries) == (1, False, [])
 

@@ -318,7 +318,8 @@ async def test_a_directory_that_has_been_replaced_is_shown_as_it_is_now(spawner:
         file.touch()
         for name in ("agentos_sdk", "other"):
             Path(place, name, "in_sandbox").mkdir(parents=True)
-            os.link(file, Path(place, name, "in_sandbox/agentos.py"))
+            for own in ("agentos.py", "agentic.py"):
+                os.link(file, Path(place, name, "in_sandbox", own))
             Path(place, name, "file").write_text(name)
         sdk = Path(place, "agentos_sdk")
         plan = a_plan("/bin/cat", "/sdk/agentos_sdk/file", sdk=str(sdk))
@@ -336,6 +337,7 @@ async def test_a_file_that_has_been_replaced_is_shown_as_it_is_now(spawner: Spaw
         sdk.joinpath("in_sandbox").mkdir(parents=True)
         file = sdk / "in_sandbox/agentos.py"
         file.write_text("former")
+        file.with_name("agentic.py").touch()
         plan = a_plan("/bin/cat", "/sdk/agentos.py", sdk=str(sdk))
         await build(spawner, plan)
         file.unlink()

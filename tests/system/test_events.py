@@ -208,6 +208,14 @@ def test_a_wrong_request_is_refused(wire: Wire, request_: object) -> None:
     assert code(wire.call(SUBSCRIBE, request_)) == "bad_request"
 
 
+def test_a_caller_says_by_task_step_how_far_its_task_is(wire: Wire) -> None:
+    up(wire.call(SUBSCRIBE, {"event_types": ["TASK_STEP"]}))
+    up(wire.call(EMIT, {"event_type": "TASK_STEP", "data": {"step": 1}}))
+
+    assert [(event["type"], event["data"]) for event in poll(wire)] == [("TASK_STEP", {"step": 1})]
+    assert code(wire.call(EMIT, {"event_type": "AGENT_EXITED"})) == "bad_request"
+
+
 def test_the_original_client_polls_what_it_has_emitted(wire: Wire) -> None:
     up(wire.call(SUBSCRIBE, {"event_types": ["CUSTOM", "AGENT_SPAWNED"]}))
     up(wire.call(EMIT, {"event": "CUSTOM", "data": {"n": 1}}))

@@ -71,6 +71,14 @@ def asking(client: AgentOSClient, kernel: Kernel, name: str) -> None:
     written(client, name, "asks")
 
 
+def test_an_answer_says_how_many_tokens_fit_into_its_models_context(start_kernel: StartKernel, offline: Kernel) -> None:
+    with offline.client() as client:
+        assert client.think("hello")["context"] == 128_000
+    with start_kernel(OFFLINE + 'context = { offline = 8000, "other-model" = 9000 }\n').client() as client:
+        assert client.think("hello")["context"] == 8000
+        assert client.think("hello", model="other-model-20260101")["context"] == 9000
+
+
 def test_bare_text_is_a_prompt(offline: Kernel) -> None:
     with offline.connect() as wire:
         reply = wire.call(Op.THINK, b"what is 2+2?")

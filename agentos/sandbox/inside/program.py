@@ -29,7 +29,8 @@ def exec_program(step: s.Execute | s.RunScript, control: socket.socket, stdout: 
     Errors are raised, and for a script :class:`script.Ready`.
     """
     terminal = isinstance(step, s.Execute) and step.terminal is not None
-    os.dup2(stdout if terminal else open_stdin(step), 0)
+    two_way = isinstance(step, s.Execute) and step.two_way
+    os.dup2(stdout if terminal or two_way else open_stdin(step), 0)
     os.dup2(stdout, 1)
     os.dup2(stderr, 2)
     if terminal:

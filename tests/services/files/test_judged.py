@@ -231,7 +231,8 @@ async def test_a_file_that_rules_deny_is_not_opened(place: Path, book: Book) -> 
         for path in (str(secret), f"{place}/granted/link"):
             with pytest.raises(PermissionDenied):
                 await read(table, book, path)
-            await read_syscall.preview(call(book).caller, Read(path=path))
+            async with read_syscall.preview(call(book).caller, Read(path=path)):
+                pass
 
         lock = f"import fcntl; fcntl.lockf(open({str(secret)!r}, 'r+b'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
         other = await trio.run_process([sys.executable, "-c", lock], check=False, capture_stderr=True)
@@ -287,8 +288,8 @@ async def test_no_descriptor_is_left_of_a_call_that_is_refused_or_explained(plac
             (Op.READ, Read(path=f"{place}/{name}")),
             (Op.WRITE, WriteRequest(f"{place}/{name}", "write", b"")),
         ):
-            prepared = await service.syscalls[op].preview(caller, request)
-            assert prepared.rights[0].object == f"{place}/secret"
+            async with service.syscalls[op].preview(caller, request) as prepared:
+                assert prepared.rights[0].object == f"{place}/secret"
 
     assert len(os.listdir("/proc/self/fd")) == before
     assert (place / "secret").read_text() == "secret"

@@ -13,7 +13,7 @@ from agentos_sdk.opcodes import Op
 from .call_tools import DONE_DESCRIPTION
 from .effects import Call, Sleep, Work
 from .history import RESULT_HEAD, History
-from .text_protocol import describe, parse_calls
+from .text_protocol import describe, is_only_json, parse_calls
 
 if TYPE_CHECKING:
     from .budget import Spent
@@ -106,10 +106,12 @@ class Asker:
         """The tool calls of an answer, and what is wrong with a call that can't be read."""
         if thought["tool_calls"]:
             return with_ids(thought["tool_calls"]), None
-        calls, mistake = parse_calls(thought["content"])
-        if not self.uses_text:  # some models write their call as text although they have tools
-            known = {tool["name"] for tool in self._tools}
-            calls, mistake = [call for call in calls if call["name"] in known], None
+        if self.uses_text:
+            calls, mistake = parse_calls(thought["content"])
+        else:  # some models write their call as text although they have tools; a call within a text is an example
+            known, mistake = {tool["name"] for tool in self._tools}, None
+            found = parse_calls(thought["content"])[0] if is_only_json(thought["content"]) else []
+            calls = [call for call in found if call["name"] in known]
         return [{**call, "id": f"text_{place}"} for place, call in enumerate(calls)], mistake
 
     def add_answer(self, thought: Mapping[str, Any], calls: Sequence[Mapping[str, Any]]) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from agentos_sdk.blocking import AgentOSClient
@@ -13,7 +15,7 @@ from agentos_sdk.errors import CallError, from_reply
 from agentos_sdk.opcodes import Op
 
 from .driving import Me
-from .effects import Call, Effect, NextPiece, OpenStream, Run, Sleep, Together, Work, advance
+from .effects import Call, Effect, NextPiece, OpenStream, Run, Sleep, Together, TookTooLong, Work, advance
 
 T = TypeVar("T")
 
@@ -63,7 +65,8 @@ class BlockingDriver:
             case Run():
                 if inspect.iscoroutinefunction(effect.function):
                     raise TypeError("an async function needs TrioAgenticLoop")
-                return effect.function(**effect.arguments)
+                call = partial(effect.function, **effect.arguments)
+                return call() if effect.timeout is None else call_within(effect.timeout, call)
             case Sleep():
                 time.sleep(effect.seconds)
                 return None
@@ -102,3 +105,24 @@ class BlockingDriver:
         client = AgentOSClient(self.client.socket_path, self.client.timeout)
         client._hellos = list(self.client._hellos)
         return client
+
+
+def call_within(seconds: float, function: Callable[[], T]) -> T:
+    """What ``function`` returns in a thread of its own; :class:`TookTooLong` if that takes longer."""
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(function())
+        except BaseException as error:  # raised below, in the thread that waits
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if errors:
+        raise errors[0]
+    if not results:
+        raise TookTooLong
+    return results[0]

@@ -35,11 +35,19 @@ class NextPiece(NamedTuple):
     stream: Any
 
 
+class TookTooLong(Exception):
+    """A function didn't return in time."""
+
+
 class Run(NamedTuple):
-    """A Python function that may block, such as a tool of the user's; sends back what it returns, or raises."""
+    """A Python function that may block, such as a tool of the user's; sends back what it returns, or raises.
+
+    After ``timeout`` seconds it raises :class:`TookTooLong`; one that is not async then still runs, in its thread.
+    """
 
     function: Callable[..., Any]
     arguments: Mapping[str, Any] = {}
+    timeout: float | None = None
 
 
 class Sleep(NamedTuple):

@@ -6,10 +6,13 @@ this process itself: in a jail it sees only what is the agent's.
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import subprocess
+import sys
 from base64 import b64decode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from fnmatch import fnmatch
 from hashlib import sha256
 from itertools import islice
@@ -18,7 +21,9 @@ from typing import Any, TypeVar
 from agentos_sdk.arguments import as_text, make_absolute
 from agentos_sdk.opcodes import Op
 
+from . import search_program
 from .effects import Call, Run, Work
+from .search_program import files_below, shown_name
 from .tools import Context, Plan, Tool, ToolError, checked, parameters, shorten
 
 T = TypeVar("T")
@@ -27,9 +32,7 @@ PART = 1 << 20  # bytes read at a time
 MAX_FILE = 8 << 20  # bytes of a file that is edited or replaced
 MAX_READ = 64 << 10  # bytes that one read_file returns
 MAX_LISTED = 500  # names, and lines that match
-MAX_VISITED = 20_000  # files looked at by one call
-MAX_SEARCHED = 1 << 20  # bytes of a file that is searched
-HIDDEN = {".git", "__pycache__", "node_modules", ".venv"}
+SEARCH_SECONDS = 20.0  # some expressions take years for some lines
 PATH = ("string", "relative to the working directory")
 
 
@@ -144,60 +147,39 @@ def _list(context: Context, arguments: dict[str, Any], place: str) -> Work[str]:
 
 def _search(context: Context, arguments: dict[str, Any], place: str) -> Work[str]:
     try:
-        pattern = re.compile(arguments["pattern"])
-    except re.error as error:
+        re.compile(arguments["pattern"])
+    except (re.error, RecursionError, OverflowError) as error:
         raise ToolError(f"pattern: not a regular expression: {error}") from None
-    return (yield from _run(search_files, {"path": arguments.get("path", "."), "pattern": pattern}))
+    return (yield from _run(search_files, {"path": arguments.get("path", "."), "pattern": arguments["pattern"]}))
 
 
 def list_files(path: str, pattern: str) -> str:
     """Names of files below a directory that match, with sizes."""
+    if not os.path.isdir(path):
+        raise ToolError(f"{path}: no such directory")
     found = []
     for file in files_below(path):
         name = os.path.relpath(file, path)
         if fnmatch(name, pattern) or fnmatch(os.path.basename(name), pattern):
-            found.append(f"{_shown(name)} ({os.lstat(file).st_size} bytes)")
+            found.append(f"{shown_name(name)} ({os.lstat(file).st_size} bytes)")
     return _limited(found, "no file matches")
 
 
-def search_files(path: str, pattern: re.Pattern[str]) -> str:
-    """Lines of files that match, as ``name:line: text``."""
-    found: list[str] = []
-    for file in [path] if os.path.isfile(path) else files_below(path):
-        try:
-            with open(file, "rb") as opened:
-                data = opened.read(MAX_SEARCHED)
-        except OSError:  # not readable for the agent, or gone by now
-            continue
-        if b"\0" in data[:1024]:
-            continue
-        for number, line in enumerate(data.decode(errors="replace").splitlines(), 1):
-            if pattern.search(line[:1000]):
-                found.append(f"{_shown(os.path.relpath(file))}:{number}: {line[:300]}")
-        if len(found) > MAX_LISTED:
-            break
-    return _limited(found, "no line matches")
-
-
-def files_below(path: str) -> Iterator[str]:
-    """Regular files below a directory, without following links; directories of tools such as .git are left out."""
-    if not os.path.isdir(path):
-        raise ToolError(f"{path}: no such directory")
-    visited = 0
-    for directory, names, files in os.walk(path):
-        names[:] = sorted(set(names) - HIDDEN)
-        for name in sorted(files):
-            visited += 1
-            if visited > MAX_VISITED:
-                return
-            file = os.path.join(directory, name)
-            if os.path.isfile(file) and not os.path.islink(file):
-                yield file
-
-
-def _shown(name: str) -> str:
-    """A name of one line; bytes that are no UTF-8 and control characters are escaped."""
-    return name if name.isprintable() else ascii(name)[1:-1]
+def search_files(path: str, pattern: str) -> str:
+    """Lines of files that match, as ``name:line: text``; raises :class:`ToolError` after :data:`SEARCH_SECONDS`."""
+    if not os.path.exists(path):
+        raise ToolError(f"{path}: no such file or directory")
+    argv = [sys.executable, "-I", "-S", search_program.__file__, path, pattern, str(MAX_LISTED)]
+    try:
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=SEARCH_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise ToolError(
+            f"pattern: the search was ended after {SEARCH_SECONDS:g} s: use a simpler expression, without repeated "
+            "groups such as (a+)+, or search fewer files"
+        ) from None
+    if done.returncode != 0:
+        raise ToolError(f"the search has failed: {done.stderr.decode(errors='replace').strip()[-300:]}")
+    return _limited(json.loads(done.stdout), "no line matches")
 
 
 def _limited(found: list[str], nothing: str) -> str:

@@ -10,19 +10,27 @@ from collections.abc import Callable
 from typing import Any, Literal, Union
 
 from .call_tools import DONE
-from .effects import Run, Work
+from .effects import Run, TookTooLong, Work
 from .tools import Context, Tool, ToolError
 
 SIMPLE = {str: "string", int: "integer", float: "number", bool: "boolean", dict: "object", list: "array"}
 
 
-def tool(function: Callable[..., Any], *, repeatable: bool = False) -> Tool:
+TIMEOUT = 600.0  # seconds that a function may take, if it isn't said otherwise
+
+
+def tool(function: Callable[..., Any], *, repeatable: bool = False, timeout: float | None = TIMEOUT) -> Tool:
     """A tool that calls ``function``; raises ``TypeError`` if a parameter has no type that a model can give.
 
     Parameters have the types str, int, float, bool, list, dict, Literal, Optional, or list of one of these. What the
     function returns is shown to the model: text as it is, other values as JSON. An exception is shown, too.
     ``repeatable``: it only reads, and may be called again if a crash has interrupted it.
+
+    After ``timeout`` seconds the model is told that it took too long. An async function is cancelled then; another one
+    goes on in its thread. With None it may take any time, and one that isn't async runs in the thread of the loop.
     """
+    if timeout is not None and not timeout > 0:
+        raise ValueError(f"timeout: expected seconds above 0, or None, got {timeout!r}")
     if not (description := inspect.getdoc(function) or "").strip():
         raise TypeError(f"{function.__name__}: expected a docstring, which tells the model what the tool does")
     if function.__name__ == DONE:
@@ -46,8 +54,11 @@ def tool(function: Callable[..., Any], *, repeatable: bool = False) -> Tool:
 
     def act(context: Context, arguments: dict[str, Any], place: str) -> Work[str]:
         try:
-            result = yield Run(function, arguments)
+            result = yield Run(function, arguments, timeout)
             return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
+        except TookTooLong:
+            state = "it was cancelled" if inspect.iscoroutinefunction(function) else "it may still be running"
+            raise ToolError(f"{function.__name__} took longer than {timeout:g} s: {state}") from None
         except Exception as error:
             raise ToolError(f"{type(error).__name__}: {error}") from error
 

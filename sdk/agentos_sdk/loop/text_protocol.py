@@ -17,6 +17,7 @@ from agentos_sdk.nesting import is_nested_deeper
 MAX_DEPTH = 32  # levels of nested arrays and objects in a call: what a record and a question can hold
 MAX_UNREADABLE = 1000  # brackets of an answer that begin no JSON, after which no more is looked for
 OPENING = re.compile(r"[{\[]")
+FENCED = re.compile(r"\s*```[a-z]*\n(.*)\n```\s*", re.DOTALL)
 NAMES = ("action", "tool", "name")
 ARGUMENTS = ("args", "arguments", "parameters", "input", "action_input")
 INSTRUCTION = """You call tools by answering with JSON and nothing else:
@@ -58,6 +59,16 @@ def parse_calls(text: str) -> tuple[list[dict[str, Any]], str | None]:
         return calls, None
     looks_meant = any(f'"{name}"' in text for name in NAMES[:2])
     return [], mistake if looks_meant else None
+
+
+def is_only_json(text: str) -> bool:
+    """Whether a text is one JSON value and nothing else, in a fenced block or without."""
+    fenced = FENCED.fullmatch(text)
+    try:
+        json.loads(text if fenced is None else fenced[1])
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _find_wrong(value: Any) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections import deque
 from functools import partial
 from typing import Any, TypeVar
@@ -12,7 +13,7 @@ import trio
 from agentos_sdk import codec
 from agentos_sdk.client import Kernel, Pending
 
-from .effects import Call, Effect, NextPiece, OpenStream, Run, Sleep, Together, Work, drive
+from .effects import Call, Effect, NextPiece, OpenStream, Run, Sleep, Together, TookTooLong, Work, drive
 
 T = TypeVar("T")
 
@@ -56,10 +57,13 @@ async def _perform(kernel: Kernel, effect: Effect, streams: list[PendingStream])
             return stream
         case NextPiece():
             return await effect.stream.next()
-        case Run() if inspect.iscoroutinefunction(effect.function):
-            return await effect.function(**effect.arguments)
         case Run():
-            return await trio.to_thread.run_sync(partial(effect.function, **effect.arguments))
+            call, seconds = partial(effect.function, **effect.arguments), effect.timeout
+            with trio.move_on_after(math.inf if seconds is None else seconds):
+                if inspect.iscoroutinefunction(effect.function):
+                    return await call()
+                return await trio.to_thread.run_sync(call, abandon_on_cancel=seconds is not None)
+            raise TookTooLong
         case Sleep():
             await trio.sleep(effect.seconds)
             return None

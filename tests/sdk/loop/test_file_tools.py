@@ -2,11 +2,13 @@
 
 import time
 from base64 import b64encode
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agentos_sdk.loop.file_tools import plan_edit
+from agentos_sdk.loop import file_tools
+from agentos_sdk.loop.file_tools import plan_edit, search_files
 from agentos_sdk.loop.tools import Plan, ToolError
 
 
@@ -37,3 +39,25 @@ def test_an_ambiguous_piece_of_a_large_file_is_refused_at_once() -> None:
 
 def test_line_breaks_of_windows_stay() -> None:
     assert planned("a\r\nb\r\n", old_text="b", new_text="c").content == "a\r\nc\r\n"
+
+
+def test_a_search_finds_lines_of_files_and_of_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("sub").mkdir()
+    Path("sub/a.txt").write_text("one\nzwölf\n")
+    Path("b.txt").write_text("zwei\n")
+    Path("image").write_bytes(b"\0zw")
+
+    assert search_files(".", "^zw") == "b.txt:1: zwei\nsub/a.txt:2: zwölf"
+    assert search_files("sub/a.txt", "ö") == "sub/a.txt:2: zwölf"
+    assert search_files("sub", "zwei") == "no line matches"
+    with pytest.raises(ToolError, match="none: no such file or directory"):
+        search_files("none", "x")
+
+
+def test_a_search_that_would_take_years_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_tools, "SEARCH_SECONDS", 0.5)
+    (tmp_path / "long.txt").write_text("a" * 100 + "!\n")
+
+    with pytest.raises(ToolError, match=r"pattern: the search was ended after 0\.5 s"):
+        search_files(str(tmp_path), "(a+)+$")

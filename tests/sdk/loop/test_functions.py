@@ -1,13 +1,15 @@
 """Tools from functions, and the check of their arguments."""
 
 import io
+import threading
 import time
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+import trio
 
-from agentos_sdk import AgentOSClient
+from agentos_sdk import AgentOSClient, connect
 from agentos_sdk.loop.blocking_driver import BlockingDriver
 from agentos_sdk.loop.budget import Budget, Spent
 from agentos_sdk.loop.driving import ask_user, printable
@@ -15,6 +17,7 @@ from agentos_sdk.loop.functions import tool
 from agentos_sdk.loop.records import Records
 from agentos_sdk.loop.schema import mistakes
 from agentos_sdk.loop.tools import Context, ToolError
+from agentos_sdk.loop.trio_driver import run_work
 from agentos_sdk.testing import FakeKernel
 
 CONTEXT = Context("t", "agent", 0, None, None, Records("t").replace, Spent(Budget(), time.time()))
@@ -159,6 +162,42 @@ async def waits() -> str:
 def test_a_result_that_no_text_can_be_made_of_is_the_tools_failure(function: Any) -> None:
     with FakeKernel() as kernel, AgentOSClient(kernel.socket) as client, pytest.raises(ToolError):
         BlockingDriver(client).run(tool(function).act(CONTEXT, {}, "0001/00"))
+
+
+def hangs() -> str:
+    """Hang."""
+    hang.wait()
+    return "ended"
+
+
+async def hangs_async() -> str:
+    """Hang."""
+    await trio.sleep_forever()
+    return "never"
+
+
+hang = threading.Event()
+
+
+def test_a_function_that_hangs_is_the_tools_failure() -> None:
+    with FakeKernel() as kernel, AgentOSClient(kernel.socket) as client:
+        with pytest.raises(ToolError, match=r"hangs took longer than 0\.05 s: it may still be running"):
+            BlockingDriver(client).run(tool(hangs, timeout=0.05).act(CONTEXT, {}, "0001/00"))
+        hang.set()
+        assert BlockingDriver(client).run(tool(hangs, timeout=60).act(CONTEXT, {}, "0001/00")) == "ended"
+
+
+async def test_an_async_function_that_hangs_is_cancelled() -> None:
+    with FakeKernel() as kernel:
+        async with connect(kernel.socket) as connected:
+            with pytest.raises(ToolError, match=r"hangs_async took longer than 0\.05 s: it was cancelled"):
+                await run_work(connected, tool(hangs_async, timeout=0.05).act(CONTEXT, {}, "0001/00"))
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan")])
+def test_a_timeout_that_is_none_is_refused(timeout: float) -> None:
+    with pytest.raises(ValueError, match="timeout: expected seconds above 0, or None"):
+        tool(order, timeout=timeout)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos_sdk.loop.text_protocol import parse_calls
+from agentos_sdk.loop.text_protocol import is_only_json, parse_calls
 
 LS = {"name": "exec", "arguments": {"command": "ls"}}
 
@@ -73,3 +73,19 @@ def test_a_value_that_no_json_can_have_is_a_mistake(value: str) -> None:
 
     assert calls == []
     assert mistake is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "only"),
+    [
+        ('{"action": "done"}', True),
+        ('```json\n{"action": "done"}\n```\n', True),
+        ('```\n[{"action": "done"}]\n```', True),
+        ('Models answer {"action": "done"} to end.', False),
+        ('To end:\n```json\n{"action": "done"}\n```', False),
+        ('{"action": "done"} {"action": "done"}', False),
+        ("[" * 100_000, False),
+    ],
+)
+def test_a_text_that_quotes_a_call_is_not_only_json(text: str, only: bool) -> None:
+    assert is_only_json(text) == only

@@ -66,14 +66,17 @@ class Spent:
         if isinstance(cost, int | float):
             self.cost = (self.cost or 0.0) + times * cost
 
-    def left(self) -> dict[str, float]:
-        """What is left of the budget but for the iterations, as a budget: at least a little of each line."""
+    def left(self, shares: int = 1) -> dict[str, float]:
+        """What is left of the budget but for the iterations, as a budget: at least a little of each line.
+
+        ``shares``: by how many who work at the same time tokens and money are divided.
+        """
         budget = self.budget
         left: dict[str, float] = {}
         if budget.tokens is not None:
-            left["tokens"] = max(budget.tokens - self.tokens, 1)
+            left["tokens"] = max((budget.tokens - self.tokens) // shares, 1)
         if budget.money is not None:
-            left["money"] = max(budget.money - (self.cost or 0.0), 1e-9)
+            left["money"] = max((budget.money - (self.cost or 0.0)) / shares, 1e-9)
         if budget.time is not None:
             left["time"] = max(budget.time - (time.time() - self._began_at), 0.001)
         return left

@@ -66,7 +66,7 @@ def _spawn(context: Context, arguments: dict[str, Any], place: str) -> Work[str]
         "task": arguments["task"],
         "depth": context.depth + 1,
         "model": context.model,
-        "budget": {**context.spent.left(), "iterations": min(arguments.get("iterations", 10), MAX_SUBAGENT_STEPS)},
+        "budget": {**context.spent.left(context.shares), "iterations": min(arguments.get("iterations", 10), MAX_SUBAGENT_STEPS)},
     }
     spawned = yield from checked(
         Call(Op.SPAWN, {"name": name, "command": PROGRAM, "env": {"LOOP_TASK": json.dumps(settings)}})

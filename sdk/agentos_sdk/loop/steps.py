@@ -66,12 +66,13 @@ class Steps:
     def _make_group(
         self, step: str, group: Sequence[tuple[int, Mapping[str, Any]]], outcomes: dict[str, Outcome]
     ) -> Work[None]:
-        works = [self._make_one(f"{step}/{number:02}", call) for number, call in group]
+        names = [call["name"] for _, call in group]
+        works = [self._make_one(f"{step}/{number:02}", call, names.count(call["name"])) for number, call in group]
         found = [(yield from works[0])] if len(works) == 1 else (yield Together(works)) if works else []
         for (_, call), outcome in zip(group, found, strict=True):
             outcomes[call["id"]] = outcome
 
-    def _make_one(self, place: str, call: Mapping[str, Any]) -> Work[Outcome]:
+    def _make_one(self, place: str, call: Mapping[str, Any], shares: int) -> Work[Outcome]:
         name, arguments = call["name"], call["arguments"]
         record = {"call": name, "arguments": arguments, "digest": call_digest(name, arguments)}
         if (done := (yield from self._records.get(f"{place}/finished"))) is not None:
@@ -84,7 +85,7 @@ class Steps:
         try:
             tool = self._check(name, arguments)
             if started is None:
-                text = yield from self._do(tool, arguments, place, record)
+                text = yield from self._do(tool, arguments, place, record, shares)
             else:
                 text = yield from self._resolve_doubt(tool, arguments, place, started)
             outcome = Outcome(shorten(encodable(text)))
@@ -104,7 +105,9 @@ class Steps:
             raise ToolError(f"{name} was not called: " + "; ".join(wrong))
         return tool
 
-    def _do(self, tool: Tool, arguments: dict[str, Any], place: str, record: dict[str, Any]) -> Work[str]:
+    def _do(
+        self, tool: Tool, arguments: dict[str, Any], place: str, record: dict[str, Any], shares: int
+    ) -> Work[str]:
         if self._confirm is not None and tool.after_crash != "again":
             text = f"{tool.name} {json.dumps(arguments, ensure_ascii=False)}"
             if not (yield Run(self._confirm, {"text": text})):
@@ -116,7 +119,7 @@ class Steps:
         yield from self._records.create(f"{place}/started", record)
         if plan is not None:
             return (yield from apply_plan(plan))
-        return (yield from tool.act(self._context, arguments, place))
+        return (yield from tool.act(self._context._replace(shares=shares), arguments, place))
 
     def _resolve_doubt(
         self, tool: Tool, arguments: dict[str, Any], place: str, started: Mapping[str, Any]

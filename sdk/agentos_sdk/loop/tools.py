@@ -20,7 +20,8 @@ class ToolError(Exception):
 class Context(NamedTuple):
     """What tools need to know of the task. ``save`` keeps a value of a running call in the task's records, by its name.
 
-    ``directory`` is where commands run; None: where the kernel runs those of the caller.
+    ``directory`` is where commands run; None: where the kernel runs those of the caller. ``shares``: how many calls of
+    the tool are made at the same time, and share what is left of the budget.
     """
 
     task_id: str
@@ -30,6 +31,7 @@ class Context(NamedTuple):
     directory: str | None
     save: Callable[[str, Mapping[str, Any]], Work[None]]
     spent: Spent
+    shares: int = 1
 
 
 class Plan(NamedTuple):

@@ -284,7 +284,9 @@ def time_failure(request: ActiveRequest) -> Iterator[None]:
 
 def error_for_agent(error: ProviderError, attempts: int) -> CallError:
     """The ``CallError`` that the agent receives for a provider's error."""
-    details = {} if error.status is None else {"upstream_status": error.status}
+    details: dict[str, object] = {} if error.status is None else {"upstream_status": error.status}
+    if isinstance(error, Denied):
+        details["retry"] = False  # until the operator has changed something
     if isinstance(error, Rejected):
         return BadRequest(f"the model's provider rejects this: {error}", **details)
     tried = f" (asked {attempts} times)" if attempts > 1 else ""

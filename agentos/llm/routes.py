@@ -181,8 +181,10 @@ class Routes:
             candidates.left.remove(model)
         if not candidates.left:
             reasons = "; ".join(f"{one}: {reason}" for one, reason in candidates.passed.items())
-            kind = type(candidates.error or error)
-            raise kind(f"no model of {candidates.requested} answers: {reasons}", **(candidates.error or error).details)
+            first = candidates.error or error
+            details = {**first.details}
+            details.pop("retry", None)  # that is about one model
+            raise type(first)(f"no model of {candidates.requested} answers: {reasons}", **details)
 
     def _reason_against(self, model: str, request: ActiveRequest) -> str | None:
         """Why a request shouldn't wait for a model."""

@@ -3,6 +3,7 @@
 import json
 import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ import pytest
 
 from agentic import AgenticLoop, Conversation, TaskResult, TrioAgenticLoop, TrioConversation, run_task
 from agentos_sdk import AgentOSClient, connect
+from agentos_sdk.loop.asking import PAUSES
 from agentos_sdk.loop.result import LoopError
-from tests.support.kernel import Kernel, until
+from tests.support.kernel import Kernel, running, until
 from tests.support.mcp_servers import PLAIN, allow_tools
 from tests.system.agents import info, lines, up, write
 from tests.system.loop_agents import done, ended, kernel_with, rule
@@ -450,3 +452,13 @@ def test_a_task_goes_on_after_the_kernel_was_killed() -> None:
 
             assert found.status == "done", json.dumps(found._asdict())
             assert (place / "n").read_text() == "once\n"
+
+
+def test_a_task_without_a_model_fails_at_once() -> None:
+    with running("") as kernel, kernel.client() as client:
+        began = time.monotonic()
+        found = run_task("wait", client)
+
+        assert time.monotonic() - began < sum(PAUSES)
+    assert (found.status, found.steps) == ("failed", 1)
+    assert "no key: set GEMINI_API_KEY" in found.reason

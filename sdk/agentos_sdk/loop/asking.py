@@ -85,7 +85,7 @@ class Asker:
                 reply = yield self._question(self._history.shown())
                 if reply["success"]:
                     return reply
-            if reply["code"] not in PASSING or pause is None:
+            if reply["code"] not in PASSING or reply.get("retry") is False or pause is None:
                 return reply
             yield Sleep(pause)
         raise AssertionError("the last attempt returns")

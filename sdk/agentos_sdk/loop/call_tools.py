@@ -60,13 +60,13 @@ def _http(context: Context, arguments: dict[str, Any], place: str) -> Work[str]:
 
 
 def _spawn(context: Context, arguments: dict[str, Any], place: str) -> Work[str]:
-    name = subagent_name(context, place)
+    name, iterations = subagent_name(context, place), min(arguments.get("iterations", 10), MAX_SUBAGENT_STEPS)
     settings = {
         "id": name,
         "task": arguments["task"],
         "depth": context.depth + 1,
         "model": context.model,
-        "budget": {**context.spent.left(context.shares), "iterations": min(arguments.get("iterations", 10), MAX_SUBAGENT_STEPS)},
+        "budget": {**context.spent.left(context.shares), "iterations": iterations},
     }
     spawned = yield from checked(
         Call(Op.SPAWN, {"name": name, "command": PROGRAM, "env": {"LOOP_TASK": json.dumps(settings)}})

@@ -56,6 +56,7 @@ class Exchange:
 
     def _forget(self) -> None:
         self._history, self._turns, self._context = History(), 0, DEFAULT_CONTEXT
+        self._unstored: dict[str, Any] | None = None  # what was left out for a question that then failed
 
     @property
     def messages(self) -> list[Message]:
@@ -72,7 +73,7 @@ class Exchange:
         if not self._is_loaded:
             yield from self.load()
         question: Message = {"role": "user", "content": text}
-        trimmed = yield from self._trim()
+        trimmed = self._unstored = (yield from self._trim()) or self._unstored
         reply = yield from _checked(self._think({"messages": [*self._history.shown(), question]}))
         turn = {
             "question": question,
@@ -83,8 +84,7 @@ class Exchange:
         }
         key = f"{self._prefix}{self._turns + 1:06}"
         yield from _checked(Call(Op.STORE, {"key": key, "value": turn, "scope": "agent", "if_version": 0}))
-        if trimmed is not None:
-            turn["trimmed"] = None  # it is applied
+        self._unstored = turn["trimmed"] = None  # it is applied
         self._apply(turn)
         return str(reply["content"])
 

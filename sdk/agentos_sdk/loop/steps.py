@@ -105,9 +105,7 @@ class Steps:
             raise ToolError(f"{name} was not called: " + "; ".join(wrong))
         return tool
 
-    def _do(
-        self, tool: Tool, arguments: dict[str, Any], place: str, record: dict[str, Any], shares: int
-    ) -> Work[str]:
+    def _do(self, tool: Tool, arguments: dict[str, Any], place: str, record: dict[str, Any], shares: int) -> Work[str]:
         if self._confirm is not None and tool.after_crash != "again":
             text = f"{tool.name} {json.dumps(arguments, ensure_ascii=False)}"
             if not (yield Run(self._confirm, {"text": text})):

@@ -1,6 +1,7 @@
 """Tools from functions, and the check of their arguments."""
 
 import io
+import json
 import threading
 import time
 from pathlib import Path
@@ -12,10 +13,13 @@ import trio
 from agentos_sdk import AgentOSClient, connect
 from agentos_sdk.loop.blocking_driver import BlockingDriver
 from agentos_sdk.loop.budget import Budget, Spent
+from agentos_sdk.loop.call_tools import SPAWN
 from agentos_sdk.loop.driving import ask_user, printable
+from agentos_sdk.loop.effects import Call, Work
 from agentos_sdk.loop.functions import tool
 from agentos_sdk.loop.records import Records
 from agentos_sdk.loop.schema import mistakes
+from agentos_sdk.loop.steps import Steps
 from agentos_sdk.loop.tools import Context, ToolError
 from agentos_sdk.loop.trio_driver import run_work
 from agentos_sdk.testing import FakeKernel
@@ -223,3 +227,29 @@ def test_without_an_answer_a_call_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_budget_that_never_ends_is_refused(line: str, amount: float) -> None:
     with pytest.raises(ValueError, match=f"budget.{line}: expected"):
         Budget.of({line: amount})
+
+
+def nothing(event: dict[str, Any]) -> Work[None]:
+    return
+    yield
+
+
+def test_subagents_that_work_at_the_same_time_share_what_is_left() -> None:
+    budgets = []
+
+    def act(context: Context, arguments: dict[str, Any], place: str) -> Work[str]:
+        spawn = next(SPAWN.act(context, arguments, place))
+        assert isinstance(spawn, Call)
+        budgets.append(json.loads(spawn.fields["env"]["LOOP_TASK"])["budget"])
+        return ""
+        yield
+
+    spent = Spent(Budget(tokens=1000, money=2.0), time.time())
+    steps = Steps({SPAWN.name: SPAWN._replace(act=act)}, CONTEXT._replace(spent=spent), Records("t"), nothing)
+    calls = [{"id": str(number), "name": SPAWN.name, "arguments": {"task": "x"}} for number in range(4)]
+    with FakeKernel() as kernel, AgentOSClient(kernel.socket) as client:
+        kernel.reply("store", {"version": 1})
+        BlockingDriver(client).run(steps.make("0001", calls))
+        BlockingDriver(client).run(steps.make("0002", calls[:1]))
+
+    assert [(budget["tokens"], budget["money"]) for budget in budgets] == [(250, 0.5)] * 4 + [(1000, 2.0)]

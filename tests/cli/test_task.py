@@ -37,6 +37,7 @@ RULES: list[dict[str, Any]] = [
     {"tool": "exec", "match": "^hello", "tool_calls": [("done", {"summary": "hello.py prints hello."})]},
     {"match": "^Change", "tool_calls": [("exec", {"command": CHANGES})]},
     {"tool": "exec", "match": "^changed", "tool_calls": [("done", {"summary": "all is changed"})]},
+    {"match": "^Summarise this work", "reply": "All was changed, and restored."},
     {"match": "^Fly", "tool_calls": [("done", {"summary": "agents can't fly", "success": False})]},
     {"match": "^Wait", "tool_calls": [("exec", {"command": "echo > began; sleep 2; echo waited"})]},
     {"tool": "exec", "match": "^waited", "tool_calls": [("done", {"summary": "waited"})]},
@@ -286,6 +287,12 @@ def test_a_conversation_is_one_task_with_commands(kernel: Kernel, directory: Pat
     terminal.type("go on\n")
     terminal.wait_for("told: The files are again what they were before the task. go on", since)
     terminal.wait_for(": done (3 steps, ", since)
+    terminal.type("/compact\n")
+    terminal.wait_for("gets a summary of all but the first task", since)
+    terminal.type("more\n")
+    terminal.wait_for("» of the conversation about ", since)
+    terminal.wait_for("told: more", since)
+    terminal.wait_for(": done (4 steps, ", since)
     terminal.type("/quit\n")
 
     assert terminal.end() == 0

@@ -152,10 +152,10 @@ def begin(client: AgentOSClient, text: str, directory: str | None, review: bool,
     return Begun(note, saved, options, lambda loop: loop.run(whole, task_id=note.name))
 
 
-def go_on(note: TaskNote, text: str, options: Mapping[str, Any]) -> Begun:
-    """Prepare to go on with a task."""
+def go_on(note: TaskNote, text: str, options: Mapping[str, Any], compact: bool = False) -> Begun:
+    """Prepare to go on with a task; ``compact``: with a summary of what was said and done."""
     directory = TaskDirectory(note.directory, note.place) if note.directory else None
-    return Begun(note, directory, options, lambda loop: loop.resume(note.name, text))
+    return Begun(note, directory, options, lambda loop: loop.resume(note.name, text, compact=compact))
 
 
 def follow(client: AgentOSClient, begun: Begun, path: str | None, as_json: bool, quiet: bool) -> int:

@@ -21,7 +21,7 @@ from .task_review import show_diff
 from .task_undo import show_undone
 from .tasks import check_free
 
-HELP = "/diff shows what was changed, /undo restores it, /cost, /model NAME, /quit"
+HELP = "/diff shows what was changed, /undo restores it, /compact, /cost, /model NAME, /quit"
 RESTORED = "The files are again what they were before the task. "
 
 
@@ -41,9 +41,11 @@ class TaskConversation:
         self._note: TaskNote | None = None
         self._status = 0
         self._restored = False  # the model doesn't know it yet
+        self._compact = False  # before the next question
         self._commands: Mapping[str, Callable[[str], None]] = {
             "/diff": self._diff,
             "/undo": self._undo,
+            "/compact": self._summarise,
             "/cost": self._cost,
             "/model": self._model,
         }
@@ -82,8 +84,8 @@ class TaskConversation:
             self._note = begun.note
         else:
             given = {name: self._options[name] for name in ("budget", "model")}
-            begun = go_on(self._note, RESTORED + text if self._restored else text, given)
-            self._restored = False
+            begun = go_on(self._note, RESTORED + text if self._restored else text, given, self._compact)
+            self._restored = self._compact = False
         self._status = follow(self._client, begun, self._socket_path, as_json=False, quiet=False)
 
     def _saved(self) -> TaskDirectory | None:
@@ -104,6 +106,13 @@ class TaskConversation:
             check_free(self._client, saved.path)
             show_undone(saved.path, saved.undo())
             self._restored = True
+
+    def _summarise(self, argument: str) -> None:
+        if self._note is None:
+            click.echo("no task yet")
+            return
+        self._compact = True
+        click.echo("with your next line the model gets a summary of all but the first task and the last two steps")
 
     def _cost(self, argument: str) -> None:
         found = find_end(self._client, self._note.name) if self._note is not None else None

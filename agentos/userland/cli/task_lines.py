@@ -35,6 +35,10 @@ def step_lines(step: Step, width: int) -> Iterator[str]:
             yield click.style(fit(printable(f"● {describe_call(name, arguments)}"), width), fg="cyan")
         case {"kind": "result", "ok": ok, "result": result}:
             yield from (click.style(line, fg=None if ok else "red", dim=ok) for line in fold(str(result), width))
+        case {"kind": "trimmed", "before": before, "after": after}:
+            yield fit(
+                f"» of the conversation about {after:,} of {before:,} tokens are left, the rest is a summary", width
+            )
         case {"kind": "told", "text": str(text)}:
             yield from (click.style(line, bold=True) for line in wrap(text, width, "you: "))
 

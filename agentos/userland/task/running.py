@@ -25,7 +25,7 @@ def is_step(step: Step) -> bool:
             return True
         case {"kind": "result", "call": str(), "ok": bool(), "result": str()}:
             return True
-        case {"kind": "told", "text": str()}:
+        case {"kind": "told", "text": str()} | {"kind": "trimmed", "before": int(), "after": int()}:
             return True
     return step.get("kind") == "end"
 

@@ -63,13 +63,15 @@ class AgenticLoop:
         """
         return self._driver.run(drive(self._options, self._driver.me(), task, task_id))
 
-    def resume(self, task_id: str, text: str = "") -> TaskResult:
+    def resume(self, task_id: str, text: str = "", *, compact: bool = False) -> TaskResult:
         """Go on with a task of the operator's whose kernel or process was ended; returns its result if it is over.
 
         With ``text`` it goes on also if it is over: the model is told that, after all that was said and done before,
         and may use as much as the budget says once more. A task that runs is told it before its next step.
+        ``compact``: of one that is over the model gets a summary of all but the task and the last two steps.
         """
-        return self._driver.run(drive(self._options, self._driver.me(), text, task_id, is_resumed=True))
+        options = self._options._replace(compact=compact)
+        return self._driver.run(drive(options, self._driver.me(), text, task_id, is_resumed=True))
 
     def transcript(self, task_id: str) -> list[dict[str, Any]]:
         """What was thought and done, from the task's records: a value for each line of a transcript in JSON lines."""

@@ -12,7 +12,7 @@ from agentos_sdk.opcodes import Op
 
 from .call_tools import DONE_DESCRIPTION
 from .effects import Call, Sleep, Work
-from .history import RESULT_HEAD, History
+from .history import RESULT_HEAD, History, estimate_tokens
 from .text_protocol import describe, is_only_json, parse_calls
 
 if TYPE_CHECKING:
@@ -134,11 +134,14 @@ class Asker:
         if (trim := (yield from self._records.get(f"{step}/trim"))) is not None:
             self._apply(trim)
             return
-        if not self._history.is_full(self._context):
+        is_wanted = self._task.compact_at == int(step)
+        if not is_wanted and not self._history.is_full(self._context):
             return
+        before = estimate_tokens(self._history.shown())
         self._history.cut_results(self._context)
         cost: dict[str, Any] = {"tokens": 0, "cost": None}
-        old = self._history.to_summarise(self._context) if self._history.is_full(self._context) else ""
+        is_needed = is_wanted or self._history.is_full(self._context)
+        old = self._history.to_summarise(self._context) if is_needed else ""
         if old:
             fields: dict[str, Any] = {"prompt": SUMMARISE + old, "model": self._task.model}
             reply = yield Call(Op.THINK, {name: value for name, value in fields.items() if value is not None})
@@ -149,6 +152,8 @@ class Asker:
         if self._history.is_full(self._context):
             self._history.cut = len(self._history.messages)
         yield from self._records.create(f"{step}/trim", {**self._history.trimmed(), **cost})
+        if (after := estimate_tokens(self._history.shown())) < before:
+            yield from self._report({"step": int(step), "kind": "trimmed", "before": before, "after": after})
 
     def _apply(self, trim: Mapping[str, Any]) -> None:
         self._history.apply(trim)

@@ -65,6 +65,8 @@ class Options(NamedTuple):
     is_steered: bool = False
     said: tuple[int, str] | None = None
     limits: Mapping[str, object] | None = None
+    compact: bool = False
+    compact_at: int | None = None
 
 
 def drive(options: Options, me: Me, text: str, task_id: str | None, is_resumed: bool = False) -> Work[TaskResult]:
@@ -93,6 +95,7 @@ def drive(options: Options, me: Me, text: str, task_id: str | None, is_resumed: 
         options.confirm if kind != "agent" else None,
         options.is_steered,
         options.said,
+        options.compact_at,
     )
     return (yield from run_task(task, _reporter(task_id, options.on_step)))
 
@@ -269,7 +272,9 @@ def _add_task(options: Options, fields: dict[str, Any], name: str, text: str) ->
         {name: each and each + past for name, each, past in zip(Budget._fields, options.budget, spent, strict=True)}
     )
     settings = json.loads(fields["env"]["LOOP_TASK"])
-    settings |= {"budget": larger._asdict(), "said": [used.steps + 1, text]}
+    next_step = used.steps + 1
+    settings |= {"budget": larger._asdict(), "said": [next_step, text]}
+    settings["compact_at"] = next_step if options.compact else None
     settings["model"] = options.model or settings["model"]
     fields = {**fields, "env": {"LOOP_TASK": json.dumps(settings)}, **_llm_budget(larger)}
     kept = {"key": f"task-spawn/{name}", "value": fields, "scope": "agent"}

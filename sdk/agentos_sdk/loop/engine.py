@@ -37,6 +37,7 @@ class Task(NamedTuple):
 
     ``confirm``, if there is one, is asked before each call of a tool that doesn't only read. ``is_steered``: messages
     of the operator to the agent belong to the task, see :mod:`.told`; ``said`` is a step and what is said before it.
+    ``compact_at`` is a step before which the conversation is summarised, whether it is full or not.
     """
 
     task_id: str
@@ -52,6 +53,7 @@ class Task(NamedTuple):
     confirm: Callable[[str], bool] | None = None
     is_steered: bool = False
     said: tuple[int, str] | None = None
+    compact_at: int | None = None
 
 
 def run_task(task: Task, report: Report) -> Work[TaskResult]:

@@ -37,6 +37,7 @@ def main() -> None:
         depth=settings.get("depth", 0),
         is_steered=settings.get("is_steered", False),
         said=settings.get("said"),
+        compact_at=settings.get("compact_at"),
     )
     with AgentOSClient() as client:
         driver = BlockingDriver(client)

@@ -25,8 +25,9 @@ class TrioAgenticLoop:
     async def run(self, task: str, *, task_id: str | None = None) -> TaskResult:
         return await run_work(self._kernel, drive(self._options, self._me, task, task_id))
 
-    async def resume(self, task_id: str, text: str = "") -> TaskResult:
-        return await run_work(self._kernel, drive(self._options, self._me, text, task_id, is_resumed=True))
+    async def resume(self, task_id: str, text: str = "", *, compact: bool = False) -> TaskResult:
+        options = self._options._replace(compact=compact)
+        return await run_work(self._kernel, drive(options, self._me, text, task_id, is_resumed=True))
 
     async def transcript(self, task_id: str) -> list[dict[str, Any]]:
         return await run_work(self._kernel, read_transcript(self._me, task_id))

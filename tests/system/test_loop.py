@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -287,6 +288,21 @@ def test_steps_are_events_and_are_passed_on(client: AgentOSClient, place: Path) 
 
     assert [step["kind"] for step in seen][-1] == "end"
     assert {step["task"] for step in seen} == {found.task_id}
+
+
+def test_steps_after_a_restart_are_passed_on_too() -> None:
+    seen: list[dict[str, Any]] = []
+    dies = rule("^die once$", ("exec", {"command": "touch began; sleep 600"}))
+    with kernel_with(dies, rule("stopped while this ran", done("went on"))) as kernel, kernel.client() as client:
+        loop = AgenticLoop(client, on_step=seen.append)
+        working = threading.Thread(target=loop.run, args=("die once",))
+        working.start()
+        with kernel.client() as other:
+            until(lambda: other.exec("cat began", name="task-1").get("exit_code") == 0, "the command runs")
+            os.kill(next(each["pid"] for each in other.list_agents() if each["name"] == "task-1"), signal.SIGKILL)
+        working.join(60)
+
+        assert [step["kind"] for step in seen] == ["thought", "call", "call", "result", "thought", "end"]
 
 
 def test_tasks_have_numbers_and_the_result_of_one_that_is_over_can_be_had_again(

@@ -297,19 +297,25 @@ def next_task_name() -> Work[str]:
 
 def _watch(agent: int, on_step: OnStep | None) -> Work[str]:
     """Pass on the agent's steps until it has ended; returns why it has."""
-    fields = {"event_types": WATCHED, "agents": [agent], "since": 0}
-    events = yield OpenStream(Op.SUBSCRIBE, fields)
+    fields: dict[str, Any] = {"event_types": WATCHED, "agents": [agent]}
+    events = yield OpenStream(Op.SUBSCRIBE, {**fields, "since": 0})
+    reason, last = None, 0
     while True:
         is_last, page = yield NextPiece(events)
         if is_last:
             raise LoopError(f"the events of the agent have ended: {page.get('error')}")
-        for event in page["events"]:
-            if event["boot"] != page["boot"]:  # of an agent that had this id in an earlier run of the kernel
-                continue
-            if event["type"] == "TASK_STEP" and on_step is not None and isinstance(event["data"], dict):
+        # Those of another boot are of an agent that had this id in an earlier run of the kernel.
+        new = [event for event in page["events"] if event["boot"] == page["boot"] and event["seq"] > last]
+        if reason is not None and not new and page["events"]:
+            return reason
+        for event in new:
+            last = event["seq"]
+            if event["type"] != "TASK_STEP":
+                reason = reason or (yield from _find_end(agent))
+            elif on_step is not None and isinstance(event["data"], dict):
                 on_step(event["data"])
-            if event["type"] != "TASK_STEP" and (reason := (yield from _find_end(agent))) is not None:
-                return reason
+        if reason is not None and new:  # it is over: after the last event come the further ones, or there are none
+            events = yield OpenStream(Op.SUBSCRIBE, {**fields, "since": last - 1, "boot": page["boot"]})
 
 
 def _find_end(agent: int) -> Work[str | None]:

@@ -259,6 +259,31 @@ def agentos(socket: str, *words: str) -> None:
         raise DemoError(f"agentos {' '.join(words)} failed")
 
 
+def ask_agent(client: AgentOSClient, name: str, message: object) -> Any:
+    """What an agent answers to a message; :class:`DemoError` if it doesn't."""
+    sent = client.send_message(message, to_name=name)
+    check(sent["success"], f"{name} can be asked: {sent.get('error')}")
+    came = client.recv_messages(max_messages=1, timeout=PATIENCE)["messages"]
+    check(bool(came), f"{name} answers")
+    return came[0]["message"]
+
+
+def audited(client: AgentOSClient, category: str, least: int = 1, **fields: object) -> list[dict[str, Any]]:
+    """The entries of the audit log in one category that have these fields, the oldest first.
+
+    Waits for ``least`` of them: outcomes are written a moment after their calls.
+    """
+    found: list[dict[str, Any]] = []
+
+    def is_there() -> bool:
+        entries = client.get_audit_log(category=category, limit=1000)["entries"]  # type: ignore[arg-type]
+        found[:] = [entry for entry in entries if all(entry.get(name) == value for name, value in fields.items())]
+        return len(found) >= least
+
+    until(is_there, f"the audit log has {least} entries of {fields}")
+    return found
+
+
 # -- A demo ------------------------------------------------------------------------------------------------------------
 
 
@@ -280,6 +305,33 @@ def run_demo(demo: Callable[[], None]) -> None:
 
 def exit_on_signal(number: int, _: object) -> None:
     sys.exit(128 + number)
+
+
+KEYS = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY")
+
+
+def run_demo_with_model(demo: Callable[[Path | None], None], config: Path, description: str) -> None:
+    """Run a demo with the configuration of scripted answers, or with ``--real`` without one: a real model answers."""
+    parser = argparse.ArgumentParser(prog=f"agentos demo {config.parent.name}", description=description)
+    parser.add_argument("--real", action="store_true", help=f"ask a real model: set one of {', '.join(KEYS)}")
+    is_real: bool = parser.parse_args().real
+
+    def run() -> None:
+        title(description)
+        if is_real:
+            check_key()
+            say("A real model answers: the one with a key in your environment.")
+        else:
+            say("No model is called: the answers are rules about the question (rules.toml). --real calls one.")
+        demo(None if is_real else config)
+
+    run_demo(run)
+
+
+def check_key() -> None:
+    """Raise :class:`DemoError` if no real model can be asked."""
+    if not any(os.environ.get(key) for key in KEYS):
+        raise DemoError(f"--real asks a real model: set its key, {', '.join(KEYS[:-1])} or {KEYS[-1]}")
 
 
 def run_demo_with_kernel(demo: Callable[[str], None], description: str) -> None:

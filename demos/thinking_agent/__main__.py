@@ -5,7 +5,6 @@
 
 import argparse
 import contextlib
-import os
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -25,7 +24,6 @@ QUESTIONS: tuple[dict[str, Any], ...] = (
     {"say": "What do you see in this picture?", "picture": True},
 )
 TIMEOUT = 120.0  # seconds until the next piece of an answer; a real model may think first
-KEYS = ("GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY")
 
 Letter = dict[str, Any]
 
@@ -33,8 +31,7 @@ Letter = dict[str, Any]
 def thinking_agent(talk: bool, real: bool) -> None:
     stage.title("An agent that thinks")
     if real:
-        if not any(os.environ.get(key) for key in KEYS):
-            raise stage.DemoError(f"--real asks a real model: set its key, {', '.join(KEYS[:-1])} or {KEYS[-1]}")
+        stage.check_key()
         say("A real model answers: the one with a key in your environment.")
     else:
         say("No model is called: the answers are from rules.toml, and other questions are echoed. --real calls one.")
@@ -138,7 +135,7 @@ class WordWrapper:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="agentos demo thinking_agent", description="An agent that thinks.")
     parser.add_argument("--talk", action="store_true", help="you ask, instead of a script")
-    parser.add_argument("--real", action="store_true", help=f"ask a real model: set one of {', '.join(KEYS)}")
+    parser.add_argument("--real", action="store_true", help=f"ask a real model: set one of {', '.join(stage.KEYS)}")
     given = parser.parse_args()
     stage.run_demo(lambda: thinking_agent(given.talk, given.real))
 

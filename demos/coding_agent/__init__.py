@@ -1,0 +1,1 @@
+"""An agent that writes a program, tests it and repairs it, in a jail."""

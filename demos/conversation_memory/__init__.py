@@ -1,0 +1,1 @@
+"""A conversation that outlives the agent that holds it, and its kernel."""

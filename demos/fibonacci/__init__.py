@@ -1,0 +1,1 @@
+"""A number by agents that spawn agents: what they report is compared with what the kernel has counted."""

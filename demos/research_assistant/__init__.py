@@ -1,0 +1,1 @@
+"""Research in pages of a server, by rules about domains; the answer cites what was read."""

@@ -1,0 +1,1 @@
+"""A pipeline of workers that is right under each of five faults."""

@@ -1,0 +1,25 @@
+"""Counts the words of a text and reports them. The second argument is a fault that it has: for the demo."""
+
+import os
+import sys
+import time
+
+from agentos_sdk import AgentOSClient
+
+text, fault = sys.argv[1:]
+
+with AgentOSClient() as kernel:
+    for message in kernel.recv_messages(timeout=60)["messages"]:
+        match fault:
+            case "memory":
+                kept = []
+                while True:
+                    kept.append(b"x" * (4 << 20))
+            case "exception":
+                raise RuntimeError("the pages are in no order")
+            case "exit":
+                os._exit(3)
+            case "timeout":
+                time.sleep(1000)
+        words: object = len(text.split()) if fault != "malformed" else "about a dozen"
+        kernel.send_message({"words": words}, to=message["from_id"])

@@ -16,6 +16,4 @@ with AgentOSClient() as kernel:
     written = kernel.write_file(path, code.replace("execute", "executescript"))
     print("write_file:", written.get("error", "done"), flush=True)
     changed = kernel.exec(f"echo >> {path}")
-    print(
-        "exec:", changed.get("error") or f"exit status {changed['exit_code']}: {changed['stderr'].strip()}", flush=True
-    )
+    print("exec:", changed.get("error") or f"exit status {changed['exit_code']}: {changed['stderr'].strip()}")

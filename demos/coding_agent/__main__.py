@@ -1,4 +1,4 @@
-"""``python -m demos.coding_agent``: an agent writes a program, tests and repairs it, and can't reach outside its jail."""
+"""``python -m demos.coding_agent``: an agent writes, tests and repairs a program, and reaches nothing outside its jail."""
 
 import shutil
 import tempfile

@@ -1,4 +1,4 @@
-"""Answers questions about a conversation, which it keeps in its private state: each turn is stored before it is told."""
+"""Holds a conversation, which it keeps in its private state: each turn is stored before it is told."""
 
 from agentos_sdk import AgentOSClient
 

@@ -31,7 +31,6 @@ with AgentOSClient() as kernel:
     shown = "\n".join(f"[{number}] {url}\n{pages[url]}" for number, url in enumerate(addresses, 1))
     for question in questions:
         answer = kernel.think(f"Question: {question}\n{shown}", system_instruction=SYSTEM)["content"]
-        cited = [
-            addresses[int(number) - 1] for number in re.findall(r"\[(\d+)\]", answer) if int(number) <= len(addresses)
-        ]
+        numbers = {int(number) for number in re.findall(r"\[(\d+)\]", answer)}
+        cited = [url for number, url in enumerate(addresses, 1) if number in numbers]
         print("answer: " + json.dumps({"question": question, "answer": answer, "sources": cited}), flush=True)

@@ -1,4 +1,4 @@
-"""The examples with a model: each checks its claim by the kernel and the audit log, and ends with status 0 if it holds."""
+"""The examples: each checks its claim by the kernel or the audit log, and ends with status 0 if it holds."""
 
 import re
 

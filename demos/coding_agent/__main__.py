@@ -1,4 +1,4 @@
-"""``python -m demos.coding_agent``: an agent writes, tests and repairs a program, and reaches nothing outside its jail."""
+"""``python -m demos.coding_agent``: an agent writes, tests and repairs a program, and can reach no file of the host."""
 
 import shutil
 import tempfile

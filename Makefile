@@ -31,7 +31,7 @@ help:
 	@echo "make cover     tests with coverage, subprocesses included"
 	@echo "make roads     which functions, files and rooms one system call passes"
 	@echo "make clients   set up litellm, pydantic-ai and langchain-openai, which tests run in jails"
-	@echo "make test-frameworks  set up LangChain, AutoGen and Microsoft's Agent Framework, and test the SDK's adapters with them"
+	@echo "make test-frameworks  set up agent frameworks, and test the SDK's adapters and the recipes with them"
 	@echo "make docs      run every command and code block of README and docs"
 
 $(RUN_READY): pyproject.toml
@@ -116,19 +116,21 @@ clients: $(READY)
 	@$(VENV)/clients/bin/python -m pip install --quiet --disable-pip-version-check --group pyproject.toml:clients
 	$(BIN)/python -m pytest tests/system/test_vendor_clients.py
 
-FRAMEWORKS := $(VENV)/frameworks
+# Environments of agent frameworks, each with the packages of the group of its name.
+FRAMEWORKS := $(VENV)/frameworks/ready
+OTHER_FRAMEWORKS := $(VENV)/llamaindex/ready
 
-$(FRAMEWORKS)/ready: pyproject.toml
-	@echo "setting up $(FRAMEWORKS): agent frameworks, in about a minute"
-	@$(PYTHON) -m venv $(FRAMEWORKS)
-	@$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-	@$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check --group pyproject.toml:frameworks
+$(FRAMEWORKS) $(OTHER_FRAMEWORKS): $(VENV)/%/ready: pyproject.toml
+	@echo "setting up $(VENV)/$*: agent frameworks, in about a minute"
+	@$(PYTHON) -m venv $(VENV)/$*
+	@$(VENV)/$*/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	@$(VENV)/$*/bin/python -m pip install --quiet --disable-pip-version-check --group pyproject.toml:$*
 	@touch $@
 
-frameworks: $(FRAMEWORKS)/ready
+frameworks: $(FRAMEWORKS)
 
-test-frameworks: $(READY) $(FRAMEWORKS)/ready
-	$(BIN)/python -m pytest tests/frameworks
+test-frameworks: $(READY) $(FRAMEWORKS) $(OTHER_FRAMEWORKS)
+	$(BIN)/python -m pytest tests/frameworks tests/docs -k "frameworks or agent.md or other-frameworks"
 
 roads: $(READY)
 	$(BIN)/python -m tests.architecture.roads

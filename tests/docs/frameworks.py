@@ -9,6 +9,7 @@ PYTHON = Path(sys.prefix, "frameworks")
 NEEDS = {
     "docs/how-to/run-your-langchain-agent.md": "langchain",
     "docs/how-to/run-your-autogen-agent.md": "autogen_agentchat",
+    "docs/how-to/run-agents-of-other-frameworks.md": "smolagents",
 }
 """What the environment ``frameworks`` of a page's directory has."""
 

@@ -37,6 +37,7 @@ RULES: list[dict[str, Any]] = [
     {"tool": "exec", "match": "^hello", "tool_calls": [("done", {"summary": "hello.py prints hello."})]},
     {"match": "^Change", "tool_calls": [("exec", {"command": CHANGES})]},
     {"tool": "exec", "match": "^changed", "tool_calls": [("done", {"summary": "all is changed"})]},
+    {"match": r"^(Show [^\n]+)\n\n\(Images", "tool_calls": [("done", {"summary": r"shown: \1"})]},
     {"match": "^Summarise this work", "reply": "All was changed, and restored."},
     {"match": "^Fly", "tool_calls": [("done", {"summary": "agents can't fly", "success": False})]},
     {"match": "^Wait", "tool_calls": [("exec", {"command": "echo > began; sleep 2; echo waited"})]},
@@ -184,6 +185,24 @@ def test_agents_md_is_given_as_data_and_a_link_is_not_followed(agentos: Agentos,
 
     assert told.stdout == "notes: Use tabs.\n"
     assert "AGENTS.md is not read: a symbolic link" in linked.stderr
+
+
+def test_an_image_is_named_by_its_path_in_the_directory(agentos: Agentos, directory: Path) -> None:
+    (directory / "inner" / "plot.png").write_bytes(b"\x89PNG and more")
+    asked = agentos("task", "-p", "Show @inner/plot.png", "--dir", str(directory))
+    assert asked.stdout == "shown: Show inner/plot.png\n"
+
+    outside = directory.parent / "outside/x.png"
+    outside.write_bytes(b"\x89PNG")
+    (directory / "inner/text.png").write_text("text")
+    for path, why in (
+        ("none.png", "@none.png: no such file"),
+        (str(outside), "copy it there"),
+        ("inner/text.png", "expected an image: JPEG"),
+    ):
+        refused = agentos("task", f"Show @{path}", "--dir", str(directory))
+        assert (refused.returncode, why in " ".join(refused.stderr.split())) == (1, True), refused.stderr
+    assert "give --dir" in agentos("task", "Show @inner/plot.png").stderr
 
 
 def test_changes_that_are_not_committed_are_said_first(agentos: Agentos, directory: Path) -> None:

@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from base64 import b64decode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -478,3 +479,40 @@ def test_a_task_without_a_model_fails_at_once() -> None:
         assert time.monotonic() - began < sum(PAUSES)
     assert (found.status, found.steps) == ("failed", 1)
     assert "no key: set GEMINI_API_KEY" in found.reason
+
+
+PNG = b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")
+LOOKS = rule("^look$", ("view_image", {"path": "plot.png"}), ("view_image", {"path": "notes.txt"}))
+
+
+def look_at_images(kernel: Kernel, client: AgentOSClient) -> TaskResult:
+    place = kernel.place / "w"
+    place.mkdir()
+    (place / "plot.png").write_bytes(PNG)
+    (place / "notes.txt").write_text("no image")
+    os.chmod(place, 0o777)
+    return AgenticLoop(client, workspace=str(place)).run("look")
+
+
+def test_an_image_of_the_workspace_is_shown_to_the_model() -> None:
+    seen = rule("^The image plot.png:", done("seen"))
+    with kernel_with(LOOKS, seen) as kernel, kernel.client() as client:
+        found = look_at_images(kernel, client)
+
+        assert (found.status, found.summary) == ("done", "seen"), lines(client, found.agent)
+        calls = [line for line in results(client, found) if line["call"] == "view_image"]
+        assert [(line["ok"], line["result"]) for line in calls] == [
+            (True, f"plot.png: image/png, {len(PNG)} bytes; it is shown to you after this"),
+            (False, "notes.txt: expected an image: JPEG, PNG, GIF, WebP, BMP or TIFF"),
+        ]
+        asked = client.get_contents(found.agent)["questions"]
+        assert [question["messages"][-1]["images"] for question in asked] == [0, 1]
+
+
+def test_a_model_that_takes_no_images_is_told_so() -> None:
+    seen = rule("(?s)^The image plot.png:.*image left out", done("not seen"))
+    with (
+        kernel_with(LOOKS, seen, llm='model = "m"\nlimits = { m = { lacks = ["images"] } }') as kernel,
+        kernel.client() as client,
+    ):
+        assert look_at_images(kernel, client).summary == "not seen"

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import click
 
 from agentos.userland.task.directory import TaskDirectory, real_directory
+from agentos.userland.task.images import name_images
 from agentos.userland.task.records import TaskNote, begin_note, forget_note, has_begun, store_note
 from agentos.userland.task.repository import add_notes, describe_changes, read_notes
 from agentos.userland.task.running import RunningTask
@@ -131,6 +132,7 @@ def begin(client: AgentOSClient, text: str, directory: str | None, review: bool,
     driver = BlockingDriver(client)
     if driver.run(caller_kind(driver.me())) != "operator":
         raise Failed("only the operator can start tasks: run this outside of an agent", {"code": "permission_denied"})
+    text = name_images(text, real_directory(directory) if directory is not None else None)
     note = begin_note(driver.run(next_task_name()), text)
     if directory is None:
         store_note(client, note)
@@ -154,6 +156,7 @@ def begin(client: AgentOSClient, text: str, directory: str | None, review: bool,
 
 def go_on(note: TaskNote, text: str, options: Mapping[str, Any], compact: bool = False) -> Begun:
     """Prepare to go on with a task; ``compact``: with a summary of what was said and done."""
+    text = name_images(text, note.directory or None)
     directory = TaskDirectory(note.directory, note.place) if note.directory else None
     return Begun(note, directory, options, lambda loop: loop.resume(note.name, text, compact=compact))
 

@@ -24,6 +24,7 @@ DEFAULT_CONTEXT = 128_000  # tokens, until an answer of the model says what [llm
 PAUSES = (1.0, 3.0, 10.0)  # seconds before the next attempts
 PASSING = {"unavailable", "busy", "timeout"}  # failures that may be over by then: the kernel has retried as well
 NO_TOOLS = re.compile(r"\btools?\b|function call", re.IGNORECASE)  # in a refusal of a question that has some
+NO_IMAGES = re.compile(r"\bimages?\b", re.IGNORECASE)  # in a refusal of a question that shows some
 MAX_ANSWER = 400_000  # bytes of an answer as JSON
 SHOWN = 2000  # characters of one that is longer
 KEPT = ("content", "tool_calls", "finish_reason", "model", "usage", "tokens", "cost", "context")  # of an answer
@@ -85,10 +86,21 @@ class Asker:
                 reply = yield self._question(self._history.shown())
                 if reply["success"]:
                     return reply
+            if reply["code"] in ("bad_request", "unavailable") and self._leave_images_out(reply["error"]):
+                reply = yield self._question(self._history.shown())
+                if reply["success"]:
+                    return reply
             if reply["code"] not in PASSING or reply.get("retry") is False or pause is None:
                 return reply
             yield Sleep(pause)
         raise AssertionError("the last attempt returns")
+
+    def _leave_images_out(self, refusal: str) -> bool:
+        """Whether the question was refused because of its images, which are left out from now on."""
+        if not NO_IMAGES.search(refusal) or not self._history.has_images():
+            return False
+        self._history.shows_images = False
+        return True
 
     def _question(self, messages: Sequence[Mapping[str, Any]]) -> Call:
         fields: dict[str, Any] = {"messages": messages, "system_instruction": self._task.instruction}

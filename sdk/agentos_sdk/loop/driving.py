@@ -22,12 +22,13 @@ from .call_tools import MAX_DEPTH as MAX_AGENTS_DEEP
 from .effects import Call, NextPiece, OpenStream, Reply, Work
 from .engine import Task, run_task
 from .file_tools import EDIT_FILE, LIST_FILES, READ_FILE, SEARCH_FILES, WRITE_FILE
+from .images import VIEW_IMAGE
 from .instructions import INSTRUCTION
 from .records import transcript
 from .result import LoopError, TaskResult, other_task
 from .tools import Tool
 
-BUILT_IN = (EXEC, READ_FILE, WRITE_FILE, EDIT_FILE, LIST_FILES, SEARCH_FILES, HTTP)
+BUILT_IN = (EXEC, READ_FILE, WRITE_FILE, EDIT_FILE, LIST_FILES, SEARCH_FILES, VIEW_IMAGE, HTTP)
 MAX_SHOWN = 1500  # characters of a question that surely fit onto a screen
 MAX_TASK = 100_000  # bytes of the task's settings: they are a variable of the agent's environment
 LIVING = ("starting", "running", "paused", "backing_off")

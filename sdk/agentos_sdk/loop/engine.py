@@ -15,6 +15,7 @@ from .budget import Budget, Spent
 from .call_tools import DONE
 from .effects import Work
 from .history import History
+from .images import VIEW_IMAGE, show_images
 from .records import Records, step_name
 from .result import LoopError, TaskResult, other_task
 from .steps import Outcome, Steps
@@ -144,19 +145,22 @@ class Loop:
             refused = self._steps.refuse_done(ending, results)
             results[ending["id"]] = refused or Outcome("the task has ended")
             if refused is None:
-                self._add_results(calls, results)  # for what the operator may say after it
+                yield from self._add_results(calls, results)  # for what the operator may say after it
                 return self._end(ending["arguments"])
         same = self._note_repetition([(call["name"], call["arguments"], results[call["id"]]) for call in calls])
-        self._add_results(calls, results)
+        yield from self._add_results(calls, results)
         if self._equal >= GIVE_UP_AT:
             return self._result("failed", "", f"the model repeats the same step ({calls[0]['name']}) without progress")
         if same:
             self._history.add({"role": "user", "content": SAME})
         return None
 
-    def _add_results(self, calls: Sequence[Mapping[str, Any]], results: Mapping[str, Outcome]) -> None:
+    def _add_results(self, calls: Sequence[Mapping[str, Any]], results: Mapping[str, Outcome]) -> Work[None]:
         for call in calls:
             self._history.add(self._asker.result_message(call, results[call["id"]].text))
+        views = [call for call in calls if call["name"] == VIEW_IMAGE.name and results[call["id"]].ok]
+        for message in (yield from show_images(views)):
+            self._history.add(message)
 
     def _take_silence(self, thought: Mapping[str, Any], mistake: str | None) -> TaskResult | None:
         self._silent += 1

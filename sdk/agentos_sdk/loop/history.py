@@ -12,6 +12,9 @@ CHARACTERS_PER_TOKEN = 3.5  # of code and English, estimated a little too high: 
 FULL = 0.75  # share of the context from which on the conversation is cut; the rest is for the answer and the tools
 KEPT_TURNS = 2  # of the last answers: with their results they are cut only if nothing else helps
 SHORT = 300  # characters of a tool's result that isn't worth cutting
+IMAGE_TOKENS = 1500  # of one image: providers count one to two thousand for a large one
+MAX_IMAGES = 5  # that are shown: the last ones
+NO_IMAGE = {"type": "text", "text": "[image left out; view it again if it is needed]"}
 SUMMARY_HEAD = "Summary of what was said and done before, which is left out here:\n"
 
 
@@ -27,6 +30,7 @@ class History:
         self.summary = ""
         self.summarised = 1  # messages before this index are in the summary; 1: only the task, so none
         self.cut = 1  # results of tools before this index are left out
+        self.shows_images = True  # false for a model that takes none
         self._counted = 0  # messages that the provider has counted …
         self._tokens = 0  # … and their tokens, with the system instructions and tools
 
@@ -44,12 +48,18 @@ class History:
     def shown(self) -> list[Message]:
         """The messages for the next question."""
         summary = [{"role": "user", "content": SUMMARY_HEAD + self.summary}] if self.summary else []
-        rest = [
-            _without_result(message) if place < self.cut else message
-            for place, message in enumerate(self.messages)
-            if place >= self.summarised
-        ]
+        images = [place for place, message in enumerate(self.messages) if has_image(message)]
+        oldest = images[-MAX_IMAGES] if len(images) > MAX_IMAGES else 0
+        rest = []
+        for place, message in enumerate(self.messages[self.summarised :], self.summarised):
+            if place < self.cut:
+                message = _without_result(message)
+            rest.append(_without_image(message) if place < max(oldest, self.cut) or not self.shows_images else message)
         return [*self.messages[:1], *summary, *rest]
+
+    def has_images(self) -> bool:
+        """Whether the next question has an image."""
+        return any(map(has_image, self.shown()))
 
     def estimate(self) -> int:
         """Tokens of the next question: what the provider has counted, and an estimate of what was added since."""
@@ -104,7 +114,22 @@ class History:
 
 
 def estimate_tokens(messages: Sequence[Message]) -> int:
-    return int(sum(len(json.dumps(message, ensure_ascii=False)) for message in messages) / CHARACTERS_PER_TOKEN)
+    texts = [_without_image(message) for message in messages]
+    characters = sum(len(json.dumps(message, ensure_ascii=False)) for message in texts)
+    return int(characters / CHARACTERS_PER_TOKEN) + IMAGE_TOKENS * sum(map(has_image, messages))
+
+
+def has_image(message: Message) -> bool:
+    """Whether it shows an image; a message shows one at most."""
+    content = message["content"]
+    return isinstance(content, list) and any(part["type"] == "image" for part in content)
+
+
+def _without_image(message: Message) -> Message:
+    if not has_image(message):
+        return message
+    parts = [NO_IMAGE if part["type"] == "image" else part for part in message["content"]]
+    return {**message, "content": parts}
 
 
 def _without_result(message: Message) -> Message:

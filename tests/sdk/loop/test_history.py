@@ -98,3 +98,18 @@ def test_what_was_asked_twice_is_counted_twice() -> None:
     assert (spent.tokens, spent.cost) == (20, 0.5)
     assert spent.budget == Budget(20, None, 1, 600.0)
     assert spent.exceeded() == "600 s have passed, which is budget.time"
+
+
+def test_only_the_last_images_are_shown_and_none_counts_its_bytes() -> None:
+    talk = history()
+    for number in range(7):
+        image = {"type": "image", "data": "A" * 1_000_000, "mime_type": "image/png"}
+        talk.add({"role": "user", "content": [{"type": "text", "text": f"image {number}"}, image]})
+
+    shown = [message["content"][1]["type"] for message in talk.shown()[1:]]
+    assert shown == ["text"] * 2 + ["image"] * 5
+    assert 5 * 1500 < estimate_tokens(talk.shown()) < 6 * 1500
+    assert not talk.is_full(15_000)
+
+    talk.shows_images = False
+    assert not talk.has_images()

@@ -46,6 +46,8 @@ from agentos.services.logs.log import LogSettings
 from agentos.services.quotas import Quota
 from agentos.telemetry.settings import MetricsSettings, OtelSettings
 from agentos_sdk.codec import path
+from agentos_sdk.frameworks import MEMORY, framework_env
+from agentos_sdk.values import Limits
 from supervisors import Backoff, ChildSpec, SupervisorSpec
 
 from .dashboard import DashboardSettings, read_dashboard
@@ -200,7 +202,12 @@ class Builder(Reader):
             if mistake.field != "script" or "command" not in read.invalid:  # an invalid command counts as given
                 self.report(read, mistake)
 
-        request = Request(**{**read_limits(read.present_fields("type")), "permissions": self._permissions(read)})
+        fields = read_limits(read.present_fields("type", "framework"))
+        if read.table.framework is not None:
+            fields["env"] = {**framework_env(read.table.framework), **fields.get("env", {})}
+            limits = fields.get("limits", Limits())
+            fields["limits"] = limits if limits.memory is not None else attrs.evolve(limits, memory=MEMORY)
+        request = Request(**{**fields, "permissions": self._permissions(read)})
         spec = build(request, HostPaths(str(self.directory), declared=True), report)
         if spec.jailed and layout.own_program(spec) is None:
             # A program that the jail has anyway or that lies in its code: a spawner is told when it can't be started.

@@ -117,6 +117,22 @@ def test_a_limit_that_is_none_is_named_without_a_jail_too(agentos: Agentos) -> N
     assert failed.stderr == "agentos: limits.memory: expected at least 2M, a number alone being bytes, got 0\n"
 
 
+def test_a_framework_brings_its_variables_and_memory_and_what_is_given_wins(agentos: Agentos) -> None:
+    def isolation_of(name: str) -> Any:
+        return json.loads(agentos("inspect", name, "--json").stdout)["isolation"]
+
+    look = ["--", "sh", "-c", "echo $LANGSMITH_TRACING $OTEL_SDK_DISABLED $TIKTOKEN_CACHE_DIR; ulimit -v; sleep 60"]
+    agentos("spawn", "chain", "--framework", "langchain", "--env", "OTEL_SDK_DISABLED=false", *look)
+    until(lambda: "tiktoken" in agentos("logs", "chain").stdout, "it has said its variables")
+    assert "false false /workspace/.cache/tiktoken" in agentos("logs", "chain").stdout
+    assert isolation_of("chain")["layers"]["memory"]["asked"] == 1 << 30
+    agentos("kill", "chain")
+
+    agentos("spawn", "small", "--framework", "agents", "--limit", "memory=300M", "--", "sleep", "60")
+    assert isolation_of("small")["layers"]["memory"]["asked"] == 300 << 20
+    agentos("kill", "small")
+
+
 def test_every_limit_can_be_given() -> None:
     assert tuple(field.name for field in attrs.fields(Limits)) == LIMITS
 

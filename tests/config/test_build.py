@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from agentos.agents.spec import AgentSpec
 from agentos.config.build import Builder
 from agentos.config.schema import AgentTable, SupervisorTable
 from supervisors import Backoff
@@ -361,3 +362,18 @@ def test_unlimited_restarts_need_a_backoff_that_grows(home: Path) -> None:
     assert said(agent('script = "a.py"\nmax_restarts = "often"')) == [
         "agentos.toml:4: supervisor.children[0].max_restarts: expected a whole number or unlimited, got 'often'"
     ]
+
+
+def test_a_framework_brings_its_variables_and_memory_and_the_file_wins(home: Path) -> None:
+    text = 'command = ["true"]\nframework = "agents"\nenv = { OTEL_SDK_DISABLED = "false" }'
+    other = 'command = ["true"]\nframework = "langchain"\nlimits = { memory = "300M", max_pids = 9 }'
+
+    [a] = loaded(agent(text)).root.children
+    [b] = loaded(agent(other)).root.children
+
+    assert isinstance(a, AgentSpec)
+    assert isinstance(b, AgentSpec)
+    assert {"OPENAI_AGENTS_DISABLE_TRACING": "1", "OTEL_SDK_DISABLED": "false"}.items() <= dict(a.env).items()
+    assert (a.limits.memory, b.limits.memory, b.limits.max_pids) == (1 << 30, 300 << 20, 9)
+    assert dict(b.env)["LANGSMITH_TRACING"] == "false"
+    assert said(agent('command = ["true"]\nframework = "none"'))

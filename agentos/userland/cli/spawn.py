@@ -8,6 +8,7 @@ from typing import Any, get_args
 import click
 
 from agentos_sdk import AgentOSClient
+from agentos_sdk.frameworks import FRAMEWORKS, MEMORY, framework_env
 from agentos_sdk.suggestions import suggest_name
 from agentos_sdk.values import LLMClass
 
@@ -70,6 +71,7 @@ class SpawnCommand(click.Command):
 @click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="A variable of its environment; repeatable.")
 @click.option("--cwd", metavar="DIR", help="Its working directory, inside; default: /workspace. Not jailed: this one.")
 @click.option("--python", metavar="PATH", help="The interpreter for SCRIPT; default: the kernel's.")
+@click.option("--framework", type=click.Choice([*FRAMEWORKS]), help="Whose program it is: no telemetry, 1 GiB.")
 @click.option("--code", metavar="DIR", help="A directory with SCRIPT in it: it sees all of that, as /agent.")
 @click.option("--workspace", metavar="tmp|keep|DIR", help="Its /workspace: in memory (default), kept by name, or DIR.")
 @click.option("--network", is_flag=True, help="Let it use the host's network; default: loopback alone.")
@@ -118,6 +120,7 @@ def spawn(
     permissions: str | None,
     network: bool,
     filtered: bool,
+    framework: str | None,
     **more: Any,
 ) -> None:
     """Start an agent called NAME: a Python SCRIPT, or any COMMAND."""
@@ -128,6 +131,9 @@ def spawn(
     share = {"weight": weight, "class": class_, "budget": [parse_budget(given) for given in budget] or None}
     fields["llm"] = {name: value for name, value in share.items() if value is not None} or None
     fields["permissions"] = parse_permission_set(permissions) if permissions is not None else None
+    if framework is not None:
+        fields["env"] = {**framework_env(framework), **fields["env"]}
+        fields["limits"] = {"memory": MEMORY, **fields["limits"]}
     if ctx.meta["command"]:
         fields["command"] = program
     else:

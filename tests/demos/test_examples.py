@@ -32,7 +32,7 @@ CLAIMS = {
     ),
     "fibonacci": (
         "fib(5) = 5; the agents say that they have spawned 14 others",
-        "15 agents; the audit log has 14 SPAWN",
+        "15 agents; the audit log has 14 calls of SPAWN",
     ),
     "research_pipeline": (
         "memory-1-0: killed: memory limit 64M reached, no answer memory-1-1: exit status 0, answer 10 ",

@@ -118,7 +118,7 @@ clients: $(READY)
 
 # Environments of agent frameworks, each with the packages of the group of its name.
 FRAMEWORKS := $(VENV)/frameworks/ready
-OTHER_FRAMEWORKS := $(VENV)/llamaindex/ready
+OTHER_FRAMEWORKS := $(VENV)/crewai/ready $(VENV)/llamaindex/ready
 
 $(FRAMEWORKS) $(OTHER_FRAMEWORKS): $(VENV)/%/ready: pyproject.toml
 	@echo "setting up $(VENV)/$*: agent frameworks, in about a minute"

@@ -84,10 +84,12 @@ reply = "one two three four five"
 '''
 
 
-def need(package: str) -> None:
-    """Skip unless the frameworks' Python has a package."""
-    if not any(PYTHON.parent.parent.glob(f"lib/python3*/site-packages/{package}")):
-        pytest.skip(f"{package} isn't in {PYTHON.parent.parent}, run `make test-frameworks`: its adapter is NOT tested")
+def need(package: str, venv: str = "frameworks") -> Path:
+    """The Python of an environment that has a package; skips where there is none."""
+    place = Path(sys.prefix, venv)
+    if not any(place.glob(f"lib/python3*/site-packages/{package}")):
+        pytest.skip(f"{package} isn't in {place}, run `make test-frameworks`: its adapter is NOT tested")
+    return place / "bin/python"
 
 
 def report_of(kernel: Kernel, client: AgentOSClient, script: str, **more: Any) -> Mapping[str, Any]:

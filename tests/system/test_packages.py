@@ -24,6 +24,9 @@ BUILD = "import sys, hatchling.build as build; print(getattr(build, sys.argv[1])
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
+ALIASES = {"agentic.py", "autogen_adapter.py", "crewai_adapter.py", "langchain_adapter.py"}
+
+
 def build(kind: str, source: Path, target: Path) -> Path:
     """Build ``build_sdist`` or ``build_wheel`` as pip does, with the backend that pyproject.toml names."""
     command = [sys.executable, "-c", BUILD, kind, str(target)]
@@ -118,7 +121,7 @@ def test_the_wheel_has_what_is_read_at_run_time_and_no_tests(wheel: Path) -> Non
         "agentos/py.typed",
     } <= {*names}
     top = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
-    assert top == {"agentic.py", "agentos", "agentos_sdk", "autogen_adapter.py", "langchain_adapter.py", "supervisors"}
+    assert top == {*ALIASES, "agentos", "agentos_sdk", "supervisors"}
 
 
 def test_a_new_agent_runs_and_another_is_spawned(run: Run, place: Path) -> None:

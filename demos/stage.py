@@ -25,7 +25,7 @@ from agentos.sandbox.report.doctor import kernel_cgroup
 from agentos_sdk import AgentOSClient, AgentOSError
 
 PATIENCE = 60.0  # seconds that what a demo promises may take
-WIDTH = 96  # columns that a narrated line may take
+WIDTH = 96  # columns that a narrated line may take, on a terminal that has so many
 START_TIMEOUT, STOP_TIMEOUT = 120.0, 120.0  # seconds a kernel may take to be ready, and to have stopped every agent
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -47,7 +47,10 @@ def heading(text: str) -> None:
 
 
 def say(text: str) -> None:
-    click.echo(fill(text))
+    """Print a remark. If it begins with spaces, its further lines are indented by two more."""
+    words = text.lstrip(" ")
+    indent = " " * (len(text) - len(words))
+    click.echo(fill(words, indent, indent and indent + "  "))
 
 
 def notice(text: str) -> None:
@@ -57,8 +60,13 @@ def notice(text: str) -> None:
 
 def fill(text: str, first: str = "", rest: str = "") -> str:
     return textwrap.fill(
-        text, WIDTH, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
+        text, columns(), initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
     )
+
+
+def columns() -> int:
+    """The columns that a narrated line may take here."""
+    return min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)
 
 
 def check(fact: bool, promise: str) -> None:
@@ -257,6 +265,17 @@ def agentos(socket: str, *words: str) -> None:
     command = [sys.executable, "-m", "agentos", *words, "--socket", socket]
     if subprocess.run(command, stdin=subprocess.DEVNULL).returncode != 0:
         raise DemoError(f"agentos {' '.join(words)} failed")
+
+
+@contextlib.contextmanager
+def shared_directory() -> Iterator[Path]:
+    """A directory that agents may write as their workspace, whatever their uid is; removed at the end."""
+    place = Path(tempfile.mkdtemp(prefix="aos-demo-"))
+    try:
+        place.chmod(0o777)
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
 
 
 def ask_agent(client: AgentOSClient, name: str, message: object) -> Any:

@@ -15,15 +15,21 @@ SHOWN = 8  # lines of the tree
 
 
 def below(node: Mapping[str, Any], depth: int = 0) -> Iterator[tuple[int, str]]:
-    """The agents of a supervision tree with their depth in it."""
-    if node["name"].partition(".")[0] == "fib" and node["type"] == "agent":
+    """The agents of a supervision tree with the number of agents above each."""
+    is_agent = node["name"].partition(".")[0] == "fib" and node["type"] == "agent"
+    if is_agent:
         yield depth, node["name"]
     for child in node.get("children", ()):
-        yield from below(child, depth + 1)
+        yield from below(child, depth + is_agent)
 
 
 def demo() -> None:
     stage.title(TITLE)
+    stage.say(
+        "fib(n) is fib(n-1) + fib(n-2). An agent that is asked for one spawns an agent for each of the two, and "
+        "reports to its parent the sum, and how many agents were spawned below it."
+    )
+    stage.heading(f"One agent is asked for fib({N})")
     with stage.kernel() as running, AgentOSClient(running.socket) as client:
         script = str(HERE / "fibonacci.py")
         spawned = client.spawn("fib", script, args=["fib", str(N), "none"], restart="temporary")
@@ -36,19 +42,19 @@ def demo() -> None:
         end(client)
         running.stop()
     stage.heading("What to notice")
-    stage.notice("Each number was added by a process in a jail of its own, spawned by a process in a jail of its own.")
-    stage.notice("An agent that lies about what it has started is found out: the kernel has started it.")
+    stage.notice("Each sum was made by a process in a jail of its own, which another one had spawned.")
+    stage.notice("The agents only report a number. The kernel has started each process, so its count is the proof.")
 
 
 def show_evidence(client: AgentOSClient, reported: int) -> None:
     stage.heading("What the kernel has")
     tree = list(below(client.tree()["tree"]))
     for depth, name in tree[:SHOWN]:
-        click.echo(f"{'  ' * depth}{name}")
-    click.echo(f"    … and {len(tree) - SHOWN} more")
-    entries = stage.audited(client, "agents", reported, call="SPAWN", kind="agent", phase="outcome", outcome="ok")
-    stage.say(f"The tree has {len(tree)} agents; the audit log has {len(entries)} SPAWN by agents.")
+        click.echo(f"    {'  ' * depth}{name}")
+    click.echo(f"    ... and {len(tree) - SHOWN} more")
     stage.check(len(tree) == reported + 1, "the tree has as many agents as were reported, and the first one")
+    entries = stage.audited(client, "agents", reported, call="SPAWN", kind="agent", phase="outcome", outcome="ok")
+    stage.say(f"The tree has {len(tree)} agents; the audit log has {len(entries)} calls of SPAWN by agents.")
     stage.check(len(entries) == reported, "the audit log has as many spawns as were reported")
 
 

@@ -21,60 +21,80 @@ FAULTS = {
     "malformed": "exit status 0",
 }
 """Each fault, and how the kernel says that the worker has ended."""
-PATIENCE = 6.0  # seconds that a worker may take
+FAULTY = 1  # the section whose first worker has the fault
+ATTEMPTS = 2  # workers that a section may take
+HANGS = 2.0  # seconds after which the worker that hangs is stopped; no other worker's end depends on a deadline
 
 
 def count(client: AgentOSClient, name: str, section: str, fault: str) -> int | None:
-    """The words of a section, counted by a worker; None if it gives no number in time."""
-    limits = {"memory": "64M"}
+    """The words of a section, counted by a worker; None if it ends without a number, or is stopped."""
     args = [section, fault]
-    spawned = client.spawn(name, str(HERE / "worker.py"), args=args, limits=limits, restart="temporary")
+    spawned = client.spawn(name, str(HERE / "worker.py"), args=args, limits={"memory": "64M"}, restart="temporary")
     stage.check(spawned["success"], f"the worker starts: {spawned.get('error')}")
-    client.send_message("count", to=spawned["id"])
-    ended = client.wait(agent_id=spawned["id"], timeout=PATIENCE)["success"]
-    answers = [each["message"] for each in client.recv_messages()["messages"] if each["from_id"] == spawned["id"]]
-    if not ended:
+    begun = stage.ask_agent(client, name, "count")
+    stage.check(begun == "begun", "the worker begins")
+    deadline = HANGS if fault == "timeout" else stage.PATIENCE
+    if not client.wait(agent_id=spawned["id"], timeout=deadline)["success"]:
         client.kill(agent_id=spawned["id"])
-    words = answers[0].get("words") if answers and isinstance(answers[0], dict) else None
+    answers = [each["message"] for each in client.recv_messages()["messages"] if each["from_id"] == spawned["id"]]
+    words = answers[0]["words"] if answers else None
+    answer = f"answer {words!r}" if answers else "no answer"
+    stage.say(f"    {name}: {end_of(client, name)}, {answer}")
     return words if isinstance(words, int) else None
 
 
+def end_of(client: AgentOSClient, name: str) -> str:
+    """How an agent has ended, as the audit log has it."""
+    ends = stage.audited(client, "agents", call="AGENT_EXITED", name=name)
+    stage.check(len(ends) == 1, "each worker lives once")
+    return str(ends[0]["about"])
+
+
 def run(client: AgentOSClient, fault: str) -> int:
-    """The words of all sections; the worker of the second one has the fault, and another one takes its place."""
+    """The words of all sections; the first worker of one of them has the fault, and another one takes its place."""
     total = 0
     for number, section in enumerate(SECTIONS):
-        attempt, words = 0, None
-        while words is None:
-            name = f"{fault}-{number}-{attempt}"
-            words = count(client, name, section, fault if (number, attempt) == (1, 0) else "none")
-            attempt += 1
-        total += words
+        for attempt in range(ATTEMPTS):
+            has_fault = (number, attempt) == (FAULTY, 0)
+            words = count(client, f"{fault}-{number}-{attempt}", section, fault if has_fault else "none")
+            if words is not None:
+                total += words
+                break
     return total
 
 
 def demo() -> None:
     stage.title(TITLE)
-    stage.say(f"Three workers count the words of a section each. Right is {WORDS}.")
+    stage.say(
+        f"Three workers count the words of a section each; right is {WORDS} in all. The first worker of the second "
+        "section has a fault, and another one has to take its place. How each has ended is from the audit log."
+    )
     with stage.kernel() as running, AgentOSClient(running.socket) as client:
         for fault in FAULTS:
-            stage.heading(f"The second worker's fault: {fault}")
+            stage.heading(f"The fault: {fault}")
             total = run(client, fault)
-            show_end(client, fault)
             click.secho(f"    {total} words", fg="green" if total == WORDS else "red")
             stage.check(total == WORDS, "the number is right under each fault")
+            check_ends(client, fault)
         running.stop()
     stage.heading("What to notice")
-    stage.notice("The pipeline knows how each worker ended from the kernel: the worker itself says nothing any more.")
-    stage.notice("A leak, a crash and a hang in one process of all three would have taken the other two with it.")
+    stage.notice("The kernel says how each worker has ended: a worker that has crashed can't say it.")
+    stage.notice("Each worker is a process: in one process of all three, a leak or a crash would have ended all.")
 
 
-def show_end(client: AgentOSClient, fault: str) -> None:
-    name = f"{fault}-1-0"
-    ended = stage.audited(client, "agents", call="AGENT_EXITED", name=name)[0]["about"]
-    stage.say(f"    {name}: {ended}")
-    stage.check(ended.startswith(FAULTS[fault]), f"it has ended so: {FAULTS[fault]}")
-    lives = [each["name"] for each in client.list_agents(all=True) if each["name"].startswith(f"{fault}-1-")]
-    stage.check(lives == [name, f"{fault}-1-1"], "one other has taken its place")
+def check_ends(client: AgentOSClient, fault: str) -> None:
+    """Compare the audit log with the fault: one worker has ended of it, and exactly one was started in its place."""
+    started = [
+        entry["name"]
+        for entry in stage.audited(client, "agents", call="AGENT_EXITED")
+        if entry["name"].startswith(f"{fault}-")
+    ]
+    expected = [f"{fault}-{number}-0" for number in range(len(SECTIONS))]
+    expected.insert(FAULTY + 1, f"{fault}-{FAULTY}-1")
+    stage.check(started == expected, "one other worker takes the place of the faulty one, and nobody else's")
+    for name in started:
+        wanted = FAULTS[fault] if name == f"{fault}-{FAULTY}-0" else "exit status 0"
+        stage.check(end_of(client, name).startswith(wanted), f"{name} has ended so: {wanted}")
 
 
 stage.run_demo(demo)

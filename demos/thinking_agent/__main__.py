@@ -107,7 +107,7 @@ def letters(client: AgentOSClient) -> Iterable[Letter]:
 
 
 class WordWrapper:
-    """Prints words as they come and wraps lines at ``stage.WIDTH``."""
+    """Prints words as they come and wraps lines at ``stage.columns()``."""
 
     def __init__(self, name: str) -> None:
         self.text = ""
@@ -120,7 +120,7 @@ class WordWrapper:
             if self._column == 0:
                 click.echo(self._name, nl=False)
                 self._column = len(self._name)
-            if self._column + len(word) > stage.WIDTH:
+            if self._column + len(word) > stage.columns():
                 self._column = len(self._name)
                 click.echo("\n" + " " * self._column, nl=False)
             click.echo(" " if word.isspace() else word if word.isprintable() else repr(word)[1:-1], nl=False)

@@ -110,12 +110,12 @@ class BlockingDriver:
 def call_within(seconds: float, function: Callable[[], T]) -> T:
     """What ``function`` returns in a thread of its own; :class:`TookTooLong` if that takes longer."""
     results: list[T] = []
-    errors: list[BaseException] = []
+    errors: list[Exception | SystemExit] = []
 
     def run() -> None:
         try:
             results.append(function())
-        except BaseException as error:  # raised below, in the thread that waits
+        except (Exception, SystemExit) as error:  # raised below, in the thread that waits
             errors.append(error)
 
     thread = threading.Thread(target=run, daemon=True)

@@ -13,7 +13,7 @@ FULL = 0.75  # share of the context from which on the conversation is cut; the r
 KEPT_TURNS = 2  # of the last answers: with their results they are cut only if nothing else helps
 SHORT = 300  # characters of a tool's result that isn't worth cutting
 IMAGE_TOKENS = 1500  # of one image: providers count one to two thousand for a large one
-MAX_IMAGES = 5  # that are shown: the last ones
+MAX_IMAGES = 3  # that are shown: the last ones
 NO_IMAGE = {"type": "text", "text": "[image left out; view it again if it is needed]"}
 SUMMARY_HEAD = "Summary of what was said and done before, which is left out here:\n"
 

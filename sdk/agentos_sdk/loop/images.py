@@ -12,7 +12,7 @@ from .effects import Work
 from .file_tools import PATH, read_whole
 from .tools import Context, Tool, ToolError, parameters
 
-MAX_IMAGE = 4 << 20  # bytes
+MAX_IMAGE = 3 << 20  # bytes: those that are shown at a time fit into one question
 KINDS = "JPEG, PNG, GIF, WebP, BMP or TIFF"
 
 

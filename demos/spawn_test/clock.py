@@ -7,10 +7,10 @@ import time
 from agentos import AgentOSClient
 
 signal.signal(signal.SIGTERM, lambda *_: sys.exit())
-with AgentOSClient() as kernel:
-    kernel.hello()  # spawned with ready="hello": from here on it counts as started
-born = time.monotonic()
 try:
+    with AgentOSClient() as kernel:
+        kernel.hello()  # spawned with ready="hello": from here on it counts as started
+    born = time.monotonic()
     while True:
         print(f"alive for {time.monotonic() - born:.1f} s", flush=True)
         time.sleep(0.2)

@@ -40,6 +40,7 @@ RULES: list[dict[str, Any]] = [
     {"match": r"^(Show [^\n]+)\n\n\(Images", "tool_calls": [("done", {"summary": r"shown: \1"})]},
     {"match": "^Summarise this work", "reply": "All was changed, and restored."},
     {"match": "^Fly", "tool_calls": [("done", {"summary": "agents can't fly", "success": False})]},
+    {"match": "^(Talk|No tool was called)", "reply": "I only talk."},
     {"match": "^Wait", "tool_calls": [("exec", {"command": "echo > began; sleep 2; echo waited"})]},
     {"tool": "exec", "match": "^waited", "tool_calls": [("done", {"summary": "waited"})]},
     {"match": "^Sleep", "tool_calls": [("exec", {"command": "echo > began; sleep 1000"})]},
@@ -150,6 +151,14 @@ def test_undo_leaves_what_was_changed_after_the_task(agentos: Agentos, directory
 )
 def test_the_exit_status_says_how_a_task_has_ended(agentos: Agentos, arguments: list[str], status: int) -> None:
     assert agentos("task", *arguments).returncode == status
+
+
+def test_the_last_text_of_a_model_that_calls_no_tool_is_shown_once(agentos: Agentos) -> None:
+    shown, piped = agentos("task", "Talk"), agentos("task", "-p", "Talk")
+
+    assert shown.stdout.splitlines()[:3] == ["» I only talk."] * 3
+    assert "I only talk." not in "".join(shown.stdout.splitlines()[3:])
+    assert (shown.returncode, piped.returncode, piped.stdout) == (1, 1, "I only talk.\n")
 
 
 def test_a_call_that_nobody_can_approve_here_ends_the_command_and_the_task_is_resumed(agentos: Agentos) -> None:

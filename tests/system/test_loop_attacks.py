@@ -124,6 +124,7 @@ def test_records_that_cannot_be_kept_end_the_task_without_a_restart() -> None:
         found = AgenticLoop(client).run("fill")
 
         assert found.status == "failed"
+        assert "can't be stored: quota_exceeded" in found.reason
         said = lines(client, found.agent)
         assert "can't be stored: quota_exceeded" in said[-1], said
         assert client.fetch("task/task-1/0001/asked", "agent", agent="task-1")["value"]["times"] == 1

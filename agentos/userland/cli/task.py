@@ -177,6 +177,8 @@ def follow(client: AgentOSClient, begun: Begun, path: str | None, as_json: bool,
     assert result is not None, "it is over without an error"
     if running.is_killed:
         result = result._replace(status="stopped", reason="it was ended")
+    if not as_json and not quiet and result.summary == running.said:
+        result = result._replace(summary="")  # a step has shown it
     show_end(client, begun, result, as_json, quiet)
     if begun.directory is not None and begun.directory.has_copy and not as_json and not quiet:
         from .task_review import review

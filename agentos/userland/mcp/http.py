@@ -115,7 +115,8 @@ class ClientApp:
                 self._open.discard(request)
         if brackets > MAX_BRACKETS:
             why = f"the body has more than {MAX_BRACKETS:,} opening brackets and braces\n"
-            await PlainTextResponse(why, 413)(scope, receive, send)
+            closing = {"connection": "close"}  # the rest of the body is never read
+            await PlainTextResponse(why, 413, closing)(scope, receive, send)
 
     def end(self) -> None:
         for request in self._open:

@@ -42,6 +42,7 @@ class RunningTask:
         self.error: str | None = None
         self.is_over = False
         self.is_killed = False
+        self.said = ""  # the model's last text, as its step has it
         self.wake, self._write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._options, self._work = options, work
         self._steps: deque[Step] = deque(maxlen=MAX_STEPS)
@@ -105,5 +106,7 @@ class RunningTask:
     def _note(self, step: Step) -> None:
         if not is_step(step):
             return
+        if step["kind"] == "thought":
+            self.said = step["text"]
         self._steps.append(step)
         self.notify()

@@ -53,13 +53,9 @@ class Asker:
     def ask(self, step: str) -> Work[dict[str, Any]]:
         """The answer of a step: the recorded one, or a new one; a failed reply is returned as it is."""
         thought = yield from self._records.get(f"{step}/thought")
-        asked = yield from self._records.get(f"{step}/asked")
-        times = 0 if asked is None else asked["times"]
         if thought is None:
             yield from self._trim(step)
-            times += 1
-            note = self._records.create if asked is None else self._records.replace
-            yield from note(f"{step}/asked", {"times": times, "at": time.time()})
+            times = yield from self._note_asked(f"{step}/asked")
             reply = yield from self._attempt()
             if not reply["success"]:
                 return dict(reply)
@@ -67,13 +63,24 @@ class Asker:
             yield from self._records.create(f"{step}/thought", thought)
             text = thought["content"][:2000]
             yield from self._report({"step": int(step), "kind": "thought", "text": text, **_used(thought)})
-        elif (trim := (yield from self._records.get(f"{step}/trim"))) is not None:
-            self._apply(trim)
+        else:
+            asked = yield from self._records.get(f"{step}/asked")
+            times = 0 if asked is None else asked["times"]
+            if (trim := (yield from self._records.get(f"{step}/trim"))) is not None:
+                self._apply(trim)
         self.uses_text = thought["uses_text"]
         self._spent.add(thought, times)
         self._context = thought["context"] or DEFAULT_CONTEXT
         self._history.count(thought["usage"])
         return {"success": True, **thought}
+
+    def _note_asked(self, name: str) -> Work[int]:
+        """Record that the model is asked, before it is; returns how often it was, with the answers lost in crashes."""
+        asked = yield from self._records.get(name)
+        times: int = 1 if asked is None else asked["times"] + 1
+        note = self._records.create if asked is None else self._records.replace
+        yield from note(name, {"times": times, "at": time.time()})
+        return times
 
     def _attempt(self) -> Work[dict[str, Any]]:
         for pause in (*PAUSES, None):
@@ -155,10 +162,12 @@ class Asker:
         is_needed = is_wanted or self._history.is_full(self._context)
         old = self._history.to_summarise(self._context) if is_needed else ""
         if old:
+            times = yield from self._note_asked(f"{step}/summary")
             fields: dict[str, Any] = {"prompt": SUMMARISE + old, "model": self._task.model}
             reply = yield Call(Op.THINK, {name: value for name, value in fields.items() if value is not None})
             if reply["success"]:
-                cost = {"tokens": reply["tokens"], "cost": reply.get("cost")}
+                price = reply.get("cost")
+                cost = {"tokens": times * reply["tokens"], "cost": None if price is None else times * price}
                 self._spent.add(cost)
                 self._history.summarise(reply["content"])
         if self._history.is_full(self._context):

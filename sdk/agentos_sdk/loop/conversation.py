@@ -14,17 +14,19 @@ from .blocking_driver import BlockingDriver
 from .effects import Call, Reply, Work
 from .history import History, Message
 
+TRIM = "/trim"  # ends the key of what is left out
+
 
 class Conversation:
     """Messages of the caller and of the model, under a ``name`` of the caller's own.
 
     ``say`` asks with all that was said before, and keeps question and answer; both are stored when the answer is there.
     When the messages no longer fit into the model's context, all but the first and the last ones are summarised.
-    A failed call raises its ``CallError``, and nothing is kept of it.
+    A failed call raises its ``CallError``, and nothing is kept of it but a summary that was made for it.
     """
 
     def __init__(self, client: AgentOSClient, name: str = "default", **more: Any) -> None:
-        """``more``: ``model``, and ``system_instruction``."""
+        """``more``: ``model``, and ``system_instruction``. Raises ``ValueError`` for a name with a slash."""
         self._driver, self._exchange = BlockingDriver(client), Exchange(name, **more)
 
     @property
@@ -46,9 +48,15 @@ class Conversation:
 
 
 class Exchange:
-    """The conversation as work for a driver; ``conversation/NAME/000001`` is a question with its answer."""
+    """The conversation as work for a driver.
+
+    ``conversation/NAME/000001`` is a question with its answer, ``conversation/NAME/000001/trim`` what is left
+    out since.
+    """
 
     def __init__(self, name: str, *, model: str | None = None, system_instruction: str | None = None) -> None:
+        if not name or "/" in name:
+            raise ValueError(f"name: expected a text without a slash, got {name!r}")
         self._prefix = f"conversation/{name}/"
         self._fields = {"model": model, "system_instruction": system_instruction}
         self._is_loaded = False
@@ -56,7 +64,6 @@ class Exchange:
 
     def _forget(self) -> None:
         self._history, self._turns, self._context = History(), 0, DEFAULT_CONTEXT
-        self._unstored: dict[str, Any] | None = None  # what was left out for a question that then failed
 
     @property
     def messages(self) -> list[Message]:
@@ -66,25 +73,25 @@ class Exchange:
         self._forget()
         for key in (yield from self._keys()):
             found = yield from _checked(Call(Op.FETCH, {"key": key, "scope": "agent"}))
-            self._apply(found["value"])
+            if key.endswith(TRIM):
+                self._history.apply(found["value"])
+            else:
+                self._apply(found["value"])
         self._is_loaded = True
 
     def say(self, text: str) -> Work[str]:
         if not self._is_loaded:
             yield from self.load()
         question: Message = {"role": "user", "content": text}
-        trimmed = self._unstored = (yield from self._trim()) or self._unstored
+        yield from self._trim()
         reply = yield from _checked(self._think({"messages": [*self._history.shown(), question]}))
         turn = {
             "question": question,
             "answer": {"role": "assistant", "content": reply["content"] or "(empty)"},
             "usage": reply["usage"],
             "context": reply.get("context"),
-            "trimmed": trimmed,
         }
-        key = f"{self._prefix}{self._turns + 1:06}"
-        yield from _checked(Call(Op.STORE, {"key": key, "value": turn, "scope": "agent", "if_version": 0}))
-        self._unstored = turn["trimmed"] = None  # it is applied
+        yield from self._store(f"{self._turns + 1:06}", turn)
         self._apply(turn)
         return str(reply["content"])
 
@@ -95,20 +102,23 @@ class Exchange:
         self._is_loaded = True
 
     def _apply(self, turn: Mapping[str, Any]) -> None:
-        if turn["trimmed"] is not None:
-            self._history.apply(turn["trimmed"])
         self._history.add(turn["question"])
         self._history.count(turn["usage"])
         self._history.add(turn["answer"])
         self._context = turn["context"] or DEFAULT_CONTEXT
         self._turns += 1
 
-    def _trim(self) -> Work[dict[str, Any] | None]:
+    def _trim(self) -> Work[None]:
+        """Replace old messages by a summary, if they don't fit, and store it before the question that may fail."""
         if not self._history.is_full(self._context) or not (old := self._history.to_summarise(self._context)):
-            return None
+            return
         reply = yield from _checked(self._think({"prompt": SUMMARISE + old}))
         self._history.summarise(reply["content"])
-        return self._history.trimmed()
+        yield from self._store(f"{self._turns:06}{TRIM}", self._history.trimmed())
+
+    def _store(self, name: str, value: Mapping[str, Any]) -> Work[None]:
+        fields = {"key": self._prefix + name, "value": value, "scope": "agent", "if_version": 0}
+        yield from _checked(Call(Op.STORE, fields))
 
     def _think(self, fields: Mapping[str, Any]) -> Call:
         given = {name: value for name, value in self._fields.items() if value is not None}

@@ -217,7 +217,7 @@ def _run_in_agent(options: Options, text: str, name: str | None, is_resumed: boo
     reason = yield from _watch(spawned["id"], note)
     ended = yield from _checked(Call(Op.FETCH, {"key": f"task/{name}/end", "scope": "agent", "agent": name}))
     if not ended["exists"]:
-        if last.get("status") == "stopped":
+        if last.get("kind") == "end" and last.get("status") in ("stopped", "failed"):  # without a record, or it failed
             return TaskResult.from_record({field: last.get(field) for field in TaskResult._fields})
         why = f"its agent ended before the task: {reason}; agentos logs {name} has its output"
         return TaskResult("failed", "", name, name, 0, 0, None, why)

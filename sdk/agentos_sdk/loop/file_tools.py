@@ -146,10 +146,6 @@ def _list(context: Context, arguments: dict[str, Any], place: str) -> Work[str]:
 
 
 def _search(context: Context, arguments: dict[str, Any], place: str) -> Work[str]:
-    try:
-        re.compile(arguments["pattern"])
-    except (re.error, RecursionError, OverflowError) as error:
-        raise ToolError(f"pattern: not a regular expression: {error}") from None
     return (yield from _run(search_files, {"path": arguments.get("path", "."), "pattern": arguments["pattern"]}))
 
 
@@ -169,9 +165,10 @@ def search_files(path: str, pattern: str) -> str:
     """Lines of files that match, as ``name:line: text``; raises :class:`ToolError` after :data:`SEARCH_SECONDS`."""
     if not os.path.exists(path):
         raise ToolError(f"{path}: no such file or directory")
-    argv = [sys.executable, "-I", "-S", search_program.__file__, path, pattern, str(MAX_LISTED)]
+    argv = [sys.executable, "-I", "-S", search_program.__file__]
+    request = json.dumps({"path": path, "pattern": pattern, "most": MAX_LISTED}).encode()
     try:
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=SEARCH_SECONDS)
+        done = subprocess.run(argv, input=request, capture_output=True, timeout=SEARCH_SECONDS)
     except subprocess.TimeoutExpired:
         raise ToolError(
             f"pattern: the search was ended after {SEARCH_SECONDS:g} s: use a simpler expression, without repeated "
@@ -179,7 +176,10 @@ def search_files(path: str, pattern: str) -> str:
         ) from None
     if done.returncode != 0:
         raise ToolError(f"the search has failed: {done.stderr.decode(errors='replace').strip()[-300:]}")
-    return _limited(json.loads(done.stdout), "no line matches")
+    answer = json.loads(done.stdout)
+    if "error" in answer:
+        raise ToolError(answer["error"])
+    return _limited(answer["found"], "no line matches")
 
 
 def _limited(found: list[str], nothing: str) -> str:

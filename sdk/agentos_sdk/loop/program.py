@@ -12,6 +12,7 @@ import sys
 from typing import Any
 
 from agentos_sdk.blocking import AgentOSClient
+from agentos_sdk.opcodes import Op
 
 from .blocking_driver import BlockingDriver
 from .budget import Budget
@@ -46,6 +47,8 @@ def main() -> None:
             result = driver.run(drive(options, me, settings["task"], settings["id"]))
         except LoopError as error:  # a restart would meet it again, and ask the model again
             result = TaskResult("failed", "", settings["id"], me.name, 0, 0, None, str(error))
+            end = {"task": settings["id"], "step": 0, "kind": "end", **result._asdict()}
+            client.request(Op.EMIT, {"event_type": "TASK_STEP", "data": end})  # there may be no record of it
     shown = {**result._asdict(), **{name: shorten(getattr(result, name), MAX_LINE) for name in ("summary", "reason")}}
     print(RESULT_LINE + json.dumps(shown, ensure_ascii=False), flush=True)
 

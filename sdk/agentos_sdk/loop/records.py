@@ -9,6 +9,7 @@ Keys, in the scope ``agent``::
     task/ID/0001/00/output      what a running command has written so far
     task/ID/0001/00/spent       tokens and cost of a subagent
     task/ID/0001/00/finished    its result
+    task/ID/0002/summary        the model was asked for a summary, and how often
     task/ID/0002/trim           what of the conversation is left out or summarised from this question on
     task/ID/0003/told           what the operator said before this question
     task/ID/end                 how the task has ended

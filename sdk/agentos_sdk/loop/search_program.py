@@ -1,7 +1,7 @@
 """A program that searches files for a regular expression, in a process that can be ended if it takes too long.
 
-``python search_program.py PATH PATTERN MOST`` prints a JSON array with up to ``MOST`` + 1 lines ``name:line: text``. It
-imports the standard library only.
+It reads a JSON object with ``path``, ``pattern`` and ``most`` from standard input, and prints one with ``found``, lines
+``name:line: text``, or with ``error``. It imports the standard library only.
 """
 
 from __future__ import annotations
@@ -55,5 +55,15 @@ def shown_name(name: str) -> str:
     return name if name.isprintable() else ascii(name)[1:-1]
 
 
+def main() -> None:
+    request = json.load(sys.stdin)
+    try:
+        pattern = re.compile(request["pattern"])
+    except (re.error, RecursionError, OverflowError) as error:
+        json.dump({"error": f"pattern: not a regular expression: {error}"}, sys.stdout)
+    else:
+        json.dump({"found": search_files(request["path"], pattern, request["most"])}, sys.stdout)
+
+
 if __name__ == "__main__":
-    json.dump(search_files(sys.argv[1], re.compile(sys.argv[2]), int(sys.argv[3])), sys.stdout)
+    main()

@@ -17,7 +17,7 @@ from agentos_sdk.nesting import is_nested_deeper
 MAX_DEPTH = 32  # levels of nested arrays and objects in a call: what a record and a question can hold
 MAX_UNREADABLE = 1000  # brackets of an answer that begin no JSON, after which no more is looked for
 OPENING = re.compile(r"[{\[]")
-FENCED = re.compile(r"\s*```[a-z]*\n(.*)\n```\s*", re.DOTALL)
+FENCED = re.compile(r"\s*```\w*\s(.*)```\s*", re.DOTALL)
 NAMES = ("action", "tool", "name")
 ARGUMENTS = ("args", "arguments", "parameters", "input", "action_input")
 INSTRUCTION = """You call tools by answering with JSON and nothing else:

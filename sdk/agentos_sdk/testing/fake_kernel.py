@@ -15,7 +15,9 @@ from typing import Any, Self
 
 from attrs import define, field
 
-from agentos_sdk.errors import CallError, Cancelled, Unavailable, UnknownCall
+from agentos_sdk import codec
+from agentos_sdk.calls.messages import Recv
+from agentos_sdk.errors import BadRequest, CallError, Cancelled, Unavailable, UnknownCall
 from agentos_sdk.opcodes import Op, op_name
 
 from . import replies
@@ -65,8 +67,9 @@ class FakeKernel:
     """A kernel of programmed replies on a real Unix socket, for one agent. A context manager.
 
     It speaks both versions of the protocol, so an agent runs unmodified. HELLO, NOOP, EXIT and CANCEL answer as the
-    kernel does; RECV answers what :meth:`deliver` queued; SEND succeeds. All else needs a :meth:`reply`. A request
-    whose fields are wrong fails as it does at a kernel; nothing is permitted, denied, audited or isolated here.
+    kernel does; RECV answers what :meth:`deliver` queued and what the agent sent to itself; SEND to others succeeds.
+    All else needs a :meth:`reply`. A request whose fields are wrong fails as it does at a kernel; nothing is permitted,
+    denied, audited or isolated here.
 
     Leaving it raises ``AssertionError`` if a call had no reply or a programmed function raised.
     """
@@ -199,11 +202,11 @@ class FakeKernel:
         """The body of the reply to a request; ``send_chunk`` is None where the connection can't stream."""
         call = Call(op_name(op), {})
         try:
-            if op not in Op.__members__.values():
+            if op not in Op.__members__.values() or op == Op.CHUNK:
                 raise UnknownCall(f"this kernel has no call {call.name}")
             call.fields = replies.read_request(Op(op), body)
             self._note(call)
-            return self._reply(Op(op), call.fields, send_chunk, is_cancelled)
+            return self._reply(Op(op), call.fields, body, send_chunk, is_cancelled)
         except CallError as error:
             call.error = error
             self._note(call)
@@ -224,12 +227,13 @@ class FakeKernel:
         self,
         op: Op,
         fields: Fields,
+        body: bytes,
         send_chunk: Callable[[Fields], None] | None,
         is_cancelled: Callable[[], bool],
     ) -> bytes:
         programmed = self._take(op, fields)
         if programmed is None:
-            return replies.encode_reply(op, self._built_in(op, fields, is_cancelled))
+            return replies.encode_reply(op, self._built_in(op, fields, body, is_cancelled))
         try:
             given = programmed.reply(fields) if callable(programmed.reply) else programmed.reply
             if isinstance(given, CallError):
@@ -253,13 +257,12 @@ class FakeKernel:
                 found.left -= 1
             return found
 
-    def _built_in(self, op: Op, fields: Fields, is_cancelled: Callable[[], bool]) -> object:
+    def _built_in(self, op: Op, fields: Fields, body: bytes, is_cancelled: Callable[[], bool]) -> object:
         match op:
             case Op.NOOP:
-                return fields["body"]
+                return body
             case Op.SEND:
-                to = fields.get("to")
-                return {"delivered_to": to if isinstance(to, int) else SENDER_ID}
+                return self._send(fields)
             case Op.RECV:
                 return self._receive(fields, is_cancelled)
         text = f"no reply to {Call(op.name, fields)} was programmed: FakeKernel.reply({op.name.lower()!r}, ...)"
@@ -267,13 +270,27 @@ class FakeKernel:
             self._trouble.append(text)
         raise Unavailable(text)
 
+    def _send(self, fields: Fields) -> object:
+        """Deliver to the agent's own mailbox, or say that another agent's has it."""
+        names = [name for key in ("to", "to_name") if (name := fields.get(key)) is not None]
+        if len(names) != 1:
+            raise BadRequest("to: expected exactly one of to (an id or a name) and to_name")
+        [to] = names
+        if to in (AGENT_ID, self.name):
+            self.deliver(fields["message"], from_name=self.name, from_id=AGENT_ID)
+            return {"delivered_to": AGENT_ID}
+        return {"delivered_to": to if isinstance(to, int) else SENDER_ID}
+
     def _receive(self, fields: Fields, is_cancelled: Callable[[], bool]) -> object:
-        wait = fields.get("timeout", 0) if fields.get("wait", True) else 0
+        request = codec.decode(Recv, fields)
+        if request.max < 1:
+            raise BadRequest(f"max: expected at least 1, got {request.max}")
+        wait = min(request.timeout, threading.TIMEOUT_MAX) if request.wait else 0
         with self._changed:
             self._changed.wait_for(lambda: self._mail or is_cancelled(), wait)
             if is_cancelled():
                 raise Cancelled("the request was withdrawn")
-            letters = [self._mail.popleft() for _ in range(min(fields.get("max", 10), len(self._mail)))]
+            letters = [self._mail.popleft() for _ in range(min(request.max, len(self._mail)))]
         return {"count": len(letters), "messages": letters}
 
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from agentos_sdk import codec
 from agentos_sdk.calls.connection import Cancel, Hello
-from agentos_sdk.errors import BadRequest
+from agentos_sdk.errors import BadRequest, CallError, PermissionDenied
 from agentos_sdk.frames import MAX_PAYLOAD, Frames, frame
 from agentos_sdk.opcodes import Op
 
@@ -128,7 +128,7 @@ class Connection:
             self._send(number, op, self._hello(body))
         elif op == Op.CANCEL:
             self._send(number, op, self._cancel(body))
-        elif op == Op.CHUNK:
+        elif op == Op.CHUNK and number in self._waiting:
             pass  # input of a command that nothing runs
         elif self._protocol == 1:
             self._send(number, op, self._server.answers.answer(op, body, None, self._is_gone))
@@ -154,17 +154,35 @@ class Connection:
 
     def _hello(self, body: bytes) -> bytes:
         try:
+            request = self._read_hello(body)
+        except CallError as error:
+            return replies.encode_failure(Op.HELLO, error)
+        self._protocol = request.protocol
+        is_second = request.protocol == 2
+        welcome = {
+            "protocol": request.protocol,
+            "kernel_version": KERNEL_VERSION,
+            "agent_id": self._server.agent_id,
+            "name": self._server.name,
+            "features": {"streams": is_second, "cancel": is_second},
+        }
+        return replies.encode_reply(Op.HELLO, welcome)
+
+    def _read_hello(self, body: bytes) -> Hello:
+        try:
             request = codec.read(Hello, body or b"{}")
         except codec.Invalid as error:
-            return replies.encode_failure(Op.HELLO, BadRequest(str(error)))
-        self._protocol = max(self._protocol, request.protocol)
-        name, agent_id = request.as_ or self._server.name, self._server.agent_id
-        features = {"protocol": request.protocol, "kernel_version": KERNEL_VERSION, "agent_id": agent_id, "name": name}
-        return replies.encode_reply(Op.HELLO, features)
+            raise BadRequest(str(error)) from None
+        if request.protocol < self._protocol:
+            text = f"protocol: this connection already speaks version {self._protocol}, got {request.protocol}"
+            raise BadRequest(text)
+        if request.as_ is not None or request.level is not None or request.permissions is not None:
+            raise PermissionDenied("as, level, permissions: only an operator's connection can become a guest")
+        return request
 
     def _cancel(self, body: bytes) -> bytes:
         try:
-            request = codec.read(Cancel, body)
+            request = codec.read(Cancel, body or b"{}")
         except codec.Invalid as error:
             return replies.encode_failure(Op.CANCEL, BadRequest(str(error)))
         cancelled = self._waiting.get(request.id)

@@ -18,14 +18,22 @@ from agentos_sdk.strict import wire_name
 from agentos_sdk.suggestions import suggest_name
 
 RAW = frozenset({Op.NOOP, Op.EXIT})  # calls whose bodies aren't JSON
-# What a failed reply has besides success, error and code, as the original's clients expect.
+# What a failed reply has besides success, error and code, so that clients find a field of the call's reply there.
 FAILURES: Mapping[int, Mapping[str, object]] = {
-    Op.THINK: {"content": ""},
+    Op.THINK: {"content": "", "tokens": 0},
     Op.READ: {"content": "", "size": 0},
     Op.WRITE: {"bytes_written": 0},
     Op.EXEC: {"stdout": "", "stderr": "", "exit_code": -1},
     Op.KILL: {"killed": False},
+    Op.PAUSE: {"paused": False},
+    Op.RESUME: {"resumed": False},
+    Op.USAGE: {"usage": []},
     Op.RECV: {"messages": [], "count": 0},
+    Op.KEYS: {"keys": [], "count": 0},
+    Op.POLL_EVENTS: {"events": [], "count": 0, "missed": 0},
+    Op.GET_AUDIT_LOG: {"entries": [], "count": 0},
+    Op.GET_CONTENTS: {"questions": [], "count": 0},
+    Op.ASYNC_POLL: {"results": [], "count": 0},
 }
 
 

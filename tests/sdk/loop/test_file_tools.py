@@ -55,6 +55,18 @@ def test_a_search_finds_lines_of_files_and_of_one_file(tmp_path: Path, monkeypat
         search_files("none", "x")
 
 
+@pytest.mark.parametrize("pattern", ["-e", "\0", "\ud800", "x" * 200_000])
+def test_any_pattern_is_searched_for(pattern: str, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\n")
+
+    assert search_files(str(tmp_path), pattern) == "no line matches"
+
+
+def test_a_pattern_that_is_no_expression_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ToolError, match="pattern: not a regular expression: unterminated character set"):
+        search_files(str(tmp_path), "[")
+
+
 def test_a_search_that_would_take_years_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_tools, "SEARCH_SECONDS", 0.5)
     (tmp_path / "long.txt").write_text("a" * 100 + "!\n")

@@ -48,22 +48,24 @@ class Progress:
         """Report until cancelled."""
         began = trio.current_time()
         while True:
-            with trio.move_on_after(HEARTBEAT):
+            with trio.move_on_after(HEARTBEAT) as waited:
                 await self._news.wait()
-            await self._send(self._text or f"still running after {trio.current_time() - began:.0f} s")
+            seconds = trio.current_time() - began
+            await self._send(f"still running after {seconds:.0f} s" if waited.cancelled_caught else "")
             await trio.sleep(MIN_INTERVAL)
 
     async def finish(self) -> None:
         """Report what is left, once a report that is on its way was sent."""
-        async with self._sending:
-            pass
-        if self._text:
-            await self._send(self._text)
+        await self._send("")
 
-    async def _send(self, text: str) -> None:
-        self._text, self._news = "", trio.Event()
-        self._count += 1
+    async def _send(self, heartbeat: str) -> None:
+        """Report what is new, or else ``heartbeat``; text is taken while it can be sent, so none is lost at the end."""
         async with self._sending:
+            text = self._text or heartbeat
+            if not text:
+                return
+            self._text, self._news = "", trio.Event()
+            self._count += 1
             await self.report(self._count, text)
 
 

@@ -14,7 +14,7 @@ define PYTEST
   $(BIN)/python -m pytest -m alone $(1) && exit $$status
 endef
 
-.PHONY: help demo dashboard tour test night proof security check check-pages format generate bench stages cover docs roads clients frameworks test-frameworks clean
+.PHONY: help demo dashboard tour test night proof security check check-pages format generate bench stages cover docs roads clients frameworks test-frameworks compare clean
 
 help:
 	@echo "make demo      set up, then show isolation and supervision, offline"
@@ -32,6 +32,7 @@ help:
 	@echo "make roads     which functions, files and rooms one system call passes"
 	@echo "make clients   set up litellm, pydantic-ai and langchain-openai, which tests run in jails"
 	@echo "make test-frameworks  set up agent frameworks, and test the SDK's adapters and the recipes with them"
+	@echo "make compare   misbehaving agents on LangGraph, AutoGen, supervisord and AgentOS (docs/reference/comparison.md)"
 	@echo "make docs      run every command and code block of README and docs"
 
 $(RUN_READY): pyproject.toml
@@ -120,7 +121,9 @@ clients: $(READY)
 FRAMEWORKS := $(VENV)/frameworks/ready
 OTHER_FRAMEWORKS := $(VENV)/crewai/ready $(VENV)/llamaindex/ready
 
-$(FRAMEWORKS) $(OTHER_FRAMEWORKS): $(VENV)/%/ready: pyproject.toml
+COMPARED := $(VENV)/compare/ready
+
+$(FRAMEWORKS) $(OTHER_FRAMEWORKS) $(COMPARED): $(VENV)/%/ready: pyproject.toml
 	@echo "setting up $(VENV)/$*: agent frameworks, in about a minute"
 	@$(PYTHON) -m venv $(VENV)/$*
 	@$(VENV)/$*/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
@@ -131,6 +134,9 @@ frameworks: $(FRAMEWORKS)
 
 test-frameworks: $(READY) $(FRAMEWORKS) $(OTHER_FRAMEWORKS)
 	$(BIN)/python -m pytest tests/frameworks tests/docs -k "frameworks or agent.md or other-frameworks"
+
+compare: $(READY) $(COMPARED)
+	$(BIN)/python -m tests.compare --docs
 
 roads: $(READY)
 	$(BIN)/python -m tests.architecture.roads

@@ -1,7 +1,6 @@
 """The MCP Inspector's command line lists our tools, and each of them does what it says."""
 
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,41 +14,19 @@ from agentos.userland.mcp.clients import ClientEntry
 from agentos.userland.mcp.tools import TOOLS
 from tests.support.http_server import HttpServer, http_server, response
 from tests.support.kernel import Kernel, running
+from tests.support.npm import need_packages
 from tests.support.wire import PATIENCE
 
 pytestmark = pytest.mark.slow
 
 PACKAGE = "@modelcontextprotocol/inspector-cli@0.15.0"  # the newest for Debian's Node 20
-PLACE = Path(sys.prefix) / "inspector"
-CLI = PLACE / "node_modules/@modelcontextprotocol/inspector-cli/build/index.js"
-INSTALL_SECONDS = 180
+CLI = "node_modules/@modelcontextprotocol/inspector-cli/build/index.js"
 
 
 @pytest.fixture(scope="module")
 def inspector() -> Path:
     """The Inspector's command line, installed once into the virtual environment."""
-    if shutil.which("npm") is None or shutil.which("node") is None:
-        pytest.skip("no npm here, so the MCP Inspector isn't tried (Debian: apt-get install npm)")
-    if not CLI.exists():
-        install = [
-            "npm",
-            "install",
-            "--prefix",
-            str(PLACE),
-            "--silent",
-            "--no-audit",
-            "--no-fund",
-            "--no-save",
-            PACKAGE,
-        ]
-        PLACE.mkdir(exist_ok=True)
-        try:
-            done = subprocess.run(install, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
-        except subprocess.TimeoutExpired:
-            pytest.skip(f"npm has not installed {PACKAGE} in {INSTALL_SECONDS} s, so the MCP Inspector isn't tried")
-        if done.returncode != 0:
-            pytest.skip(f"npm can't install {PACKAGE}, so the MCP Inspector isn't tried: {done.stderr.strip()[-300:]}")
-    return CLI
+    return need_packages("inspector", PACKAGE) / CLI
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +105,7 @@ def test_every_tool_works_in_it(inspector: Path, command: list[str], site: HttpS
     assert {name for name, _, _ in calls} == {tool.name for tool in TOOLS}
     script = str(Path(__file__).with_name("inspector.mjs"))
     done = subprocess.run(
-        ["node", script, str(PLACE), *command],
+        ["node", script, str(inspector.parents[4]), *command],
         input=json.dumps([(name, given) for name, given, _ in calls]),
         capture_output=True,
         text=True,

@@ -26,12 +26,24 @@ def test_the_model_answers_whole_streamed_and_structured(report: Mapping[str, An
 def test_members_of_a_crew_work_by_system_calls_and_read_why_one_was_denied(
     report: Mapping[str, Any], client: AgentOSClient
 ) -> None:
-    wrote, stolen, rain = report["ran"]
+    wrote, stolen, rain, _ = report["ran"]
 
     assert wrote == "It says: wrote 10 bytes to notes.md"
     assert stolen.startswith("It says: error: permission_denied: ")
     assert rain == "It says: rain in Rome"
     assert {("WRITE", "allow"), ("READ", "deny")} <= audited(client, "uses-crewai")
+
+
+def test_a_member_of_its_own_process_does_a_task_in_a_jail_of_its_own(
+    report: Mapping[str, Any], client: AgentOSClient
+) -> None:
+    assert report["ran"][3] == "two words"
+    [spawned] = [entry for entry in client.get_audit_log(limit=1000)["entries"] if is_spawn_of_crew(entry)]
+    assert spawned["outcome"] == "ok"
+
+
+def is_spawn_of_crew(entry: Mapping[str, Any]) -> bool:
+    return (entry["name"], entry["call"], entry["phase"]) == ("uses-crewai", "SPAWN", "outcome")
 
 
 def test_each_role_has_tools_of_its_own(report: Mapping[str, Any]) -> None:

@@ -19,7 +19,7 @@ from pydantic import BaseModel, PrivateAttr
 from agentos_sdk.adapters.connection import KernelConnection
 from agentos_sdk.adapters.crewai_schema import arguments_model
 from agentos_sdk.adapters.questions import Signatures
-from agentos_sdk.adapters.tools import ALL, Tool, ToolError, foreign_tool, run_tool
+from agentos_sdk.adapters.tools import ALL, SPAWN, Tool, ToolError, foreign_tool, run_tool
 from agentos_sdk.errors import CallError
 from agentos_sdk.opcodes import Op
 
@@ -200,6 +200,34 @@ class AgentOSCrewTools:
         return [AgentOSCrewTool(foreign_tool(each), self._connection) for each in found]
 
 
+class AgentOSCrewProcess(Agent):
+    """A member whose tasks are done outside of the crew's process: each by a new agent in a jail of its own.
+
+    The kernel supervises and limits that agent, and charges what it asks to the crew's. It has the tools of the loop, a
+    workspace of its own, and what it is told: the member's role, goal and backstory, the task, and its context. A task
+    that it can't do raises :class:`ToolError` with its reason.
+    """
+
+    _connection: KernelConnection = PrivateAttr()
+
+    def __init__(self, connection: KernelConnection | None = None, **settings: Any) -> None:
+        connection = connection or KernelConnection()
+        super().__init__(**{"llm": AgentOSLLM(connection=connection), **settings})
+        self._connection = connection
+
+    def execute_task(self, task: Any, context: str | None = None, tools: list[BaseTool] | None = None) -> str:
+        """The summary of the agent that has done the task; ``tools`` of this process are of no use to it."""
+        told = [f"You are {self.role}. {self.backstory}", f"Your goal: {self.goal}", task.prompt()]
+        if context:
+            told.append(f"What is known from other tasks:\n{context}")
+        answer = self._connection.run(run_tool(SPAWN, {"task": "\n\n".join(told)}))
+        return answer.partition(": done. ")[2] or answer
+
+    async def aexecute_task(self, task: Any, context: str | None = None, tools: list[BaseTool] | None = None) -> str:
+        """As :meth:`execute_task`, in a thread."""
+        return await asyncio.to_thread(self.execute_task, task, context, tools)
+
+
 class AgentOSCrewAgent:
     """Makes members of a crew that use the kernel's model and tools; ``settings`` are those of CrewAI's ``Agent``."""
 
@@ -221,6 +249,11 @@ class AgentOSCrewAgent:
         """Gives parts of the work to agents in jails of their own, and puts their results together."""
         goal = "Divide the work, give each part to a subagent with all that it needs to know, and check the results"
         return self.create("Orchestrator", goal, LEADS, **settings)
+
+    def process(self, role: str, goal: str, **settings: Any) -> Agent:
+        """A member of any role whose tasks are each done by a process of its own; see :class:`AgentOSCrewProcess`."""
+        given = {"role": role, "goal": goal, "backstory": "You work for a crew, alone, and report what you have found."}
+        return AgentOSCrewProcess(self._connection, **{**given, **settings})
 
     def create(self, role: str, goal: str, tools: Sequence[str] = (), **settings: Any) -> Agent:
         """A member of any role; ``tools`` are names of tools of AgentOS, none for all."""
@@ -244,4 +277,4 @@ def _parsed(arguments: Any) -> Any:
     return json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
 
 
-__all__ = ["AgentOSCrewAgent", "AgentOSCrewTool", "AgentOSCrewTools", "AgentOSLLM"]
+__all__ = ["AgentOSCrewAgent", "AgentOSCrewProcess", "AgentOSCrewTool", "AgentOSCrewTools", "AgentOSLLM"]

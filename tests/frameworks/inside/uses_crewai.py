@@ -51,6 +51,7 @@ def main():
             run(makes.developer(), "write notes.md"),
             run(makes.researcher(), "steal /etc/shadow"),
             run(own, "weather in Rome"),
+            run(makes.process("Clerk", "Count"), "count the words"),
         ],
         "tools": [each.name for each in makes.orchestrator().tools],
         "unknown": AgentOSCrewTools().get_tools("read_file")[0].run(path="/nowhere"),

@@ -1,0 +1,235 @@
+"""``python -m demos.framework_faults``: a framework's program whose tool misbehaves, run plainly and as an agent."""
+
+import argparse
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from attrs import frozen
+
+from agentos_sdk import AgentOSClient
+from agentos_sdk.frameworks import framework_env
+from demos import stage
+from demos.stage import say
+
+HERE = stage.HERE / "framework_faults"
+TITLE = "A framework's program that misbehaves: run plainly, and as an agent"
+PLAIN_SECONDS = 4.0  # that the plain program is watched once it misbehaves
+MUCH_MEMORY, MANY_PROCESSES = 600 << 20, 100  # where the demo ends the plain program
+LIMITS: Mapping[str, Mapping[str, Any]] = {
+    "loop": {"cpu_quota": "30%"},
+    "leak": {"memory": "300M"},
+    "fork": {"max_pids": 40},
+    "crash": {},
+}
+ROW = "   {:<8}{}"
+
+
+@frozen
+class Seen:
+    """What became of a program: without a jail, and as an agent."""
+
+    plain: str
+    agent: str
+
+
+# -- Plainly -----------------------------------------------------------------------------------------------------------
+
+
+class Plain:
+    """The program as a process of the user's, which the demo ends before it harms the host."""
+
+    def __init__(self, python: str, fault: str, env: Mapping[str, str]) -> None:
+        self.began = time.monotonic()
+        self.process = subprocess.Popen(
+            [python, str(HERE / "app.py"), fault],
+            env=env,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def members(self) -> list[tuple[int, Sequence[str]]]:
+        """The processes of its session, each with the fields of its stat from the state on."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                fields = path.read_text().rpartition(")")[2].split()
+                if int(fields[3]) == self.process.pid and fields[0] not in "ZX":
+                    found.append((int(path.parent.name), fields))
+        return found
+
+    @property
+    def memory(self) -> int:
+        """Bytes of RAM."""
+        return sum(int(fields[21]) for _, fields in self.members()) * os.sysconf("SC_PAGE_SIZE")
+
+    @property
+    def cpu_seconds(self) -> float:
+        return sum(int(fields[11]) + int(fields[12]) for _, fields in self.members()) / os.sysconf("SC_CLK_TCK")
+
+    def end(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        for pid, _ in self.members():  # a child that was just being made
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def plainly(python: str, fault: str, env: Mapping[str, str]) -> Iterator[Plain]:
+    program = Plain(python, fault, env)
+    try:
+        yield program
+    finally:
+        program.end()
+
+
+def loop_plainly(program: Plain) -> str:
+    stage.until(lambda: program.cpu_seconds > PLAIN_SECONDS / 2, "the plain program loops")
+    before, began = program.cpu_seconds, time.monotonic()
+    time.sleep(PLAIN_SECONDS / 2)
+    share = (program.cpu_seconds - before) / (time.monotonic() - began)
+    return f"takes {share:.0%} of a CPU, until this demo kills it"
+
+
+def leak_plainly(program: Plain) -> str:
+    stage.until(lambda: program.memory > MUCH_MEMORY, "the plain program leaks")
+    return f"has {program.memory >> 20} MiB when this demo kills it"
+
+
+def fork_plainly(program: Plain) -> str:
+    stage.until(lambda: len(program.members()) > MANY_PROCESSES, "the plain program forks")
+    return f"has {len(program.members())} processes when this demo kills them"
+
+
+def crash_plainly(program: Plain) -> str:
+    status = program.process.wait(stage.PATIENCE)
+    return f"ended by {signal.Signals(-status).name}, and stays away"
+
+
+PLAIN: Mapping[str, Callable[[Plain], str]] = {
+    "loop": loop_plainly,
+    "leak": leak_plainly,
+    "fork": fork_plainly,
+    "crash": crash_plainly,
+}
+
+# -- As an agent -------------------------------------------------------------------------------------------------------
+
+
+def start(client: AgentOSClient, python: str, fault: str) -> None:
+    """As `agentos spawn --framework agents` does."""
+    spawned = client.spawn(
+        fault,
+        str(HERE / "app.py"),
+        args=[fault],
+        python=python,
+        env=framework_env("agents"),
+        limits=LIMITS[fault],
+        restart="permanent",
+        max_restarts=100,
+    )
+    stage.check(spawned["success"], f"{fault} starts: {spawned.get('error')}")
+
+
+def info(client: AgentOSClient, name: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = next(one for one in client.list_agents(all=True) if one["name"] == name)
+    return found
+
+
+def loop_as_agent(client: AgentOSClient) -> str:
+    limit = client.inspect("loop")["isolation"]["layers"]["cpu"]
+    if not limit["active"]:
+        return f"not limited here: {limit['reason'].partition(':')[0]}"
+    stage.until(lambda: info(client, "loop")["cpu_seconds"] > 2, "the agent loops")
+    before, began = info(client, "loop")["cpu_seconds"], time.monotonic()
+    time.sleep(PLAIN_SECONDS)
+    share = (info(client, "loop")["cpu_seconds"] - before) / (time.monotonic() - began)
+    stage.check(share < 0.4, "an agent that loops is throttled")
+    return f"throttled: takes {share:.0%} of a CPU"
+
+
+def leak_as_agent(client: AgentOSClient) -> str:
+    stage.until(lambda: info(client, "leak")["restarts"], "an agent that leaks is killed and restarted")
+    return f"restarted: {reason(client, 'leak')}"
+
+
+def fork_as_agent(client: AgentOSClient) -> str:
+    stage.until(lambda: info(client, "fork")["restarts"], "an agent that forks too often is ended and restarted")
+    error = next(line for line in stage.said(client, "fork") if "no more helpers" in line)
+    return f"held at {LIMITS['fork']['max_pids']} processes and threads, and restarted: {error}"
+
+
+def crash_as_agent(client: AgentOSClient) -> str:
+    stage.until(lambda: info(client, "crash")["restarts"], "an agent that crashes is restarted")
+    return f"restarted: {reason(client, 'crash')}"
+
+
+def reason(client: AgentOSClient, name: str) -> str:
+    """Why it was restarted, in the kernel's words."""
+    return next(line["text"] for line in client.logs(name)["lines"] if line["stream"] == "kernel")
+
+
+AGENT: Mapping[str, Callable[[AgentOSClient], str]] = {
+    "loop": loop_as_agent,
+    "leak": leak_as_agent,
+    "fork": fork_as_agent,
+    "crash": crash_as_agent,
+}
+
+# -- Side by side ------------------------------------------------------------------------------------------------------
+
+
+def endpoint(client: AgentOSClient) -> Mapping[str, str]:
+    """The environment of a plain program that asks the same model: by the endpoint of an agent without a jail."""
+    client.spawn("endpoint", str(HERE / "endpoint.py"), sandboxed=False)
+    stage.until(lambda: stage.said(client, "endpoint"), "the endpoint is there")
+    url, key = stage.said(client, "endpoint")[0].split()
+    return {**os.environ, **framework_env("agents"), "OPENAI_BASE_URL": url, "OPENAI_API_KEY": key}
+
+
+def demo(python: str) -> None:
+    say(
+        "A program of the OpenAI Agents SDK (demos/framework_faults/app.py) is asked for four things, one after the "
+        "other. The tool that it calls loops, leaks, forks or crashes. Each runs as a process of yours first, then as "
+        "an agent: `agentos spawn --framework agents app.py`."
+    )
+    found = {}
+    with stage.kernel(HERE / "agentos.toml") as running, AgentOSClient(running.socket) as client:
+        env = endpoint(client)
+        for fault in PLAIN:
+            with plainly(python, fault, env) as program:
+                plain = PLAIN[fault](program)
+            start(client, python, fault)
+            found[fault] = Seen(plain, AGENT[fault](client))
+            client.kill(fault)
+            stage.heading(f"It {fault}s" if fault != "crash" else "It crashes")
+            click.echo(stage.fill(found[fault].plain, ROW.format("plain", ""), ROW.format("", "")))
+            click.echo(stage.fill(found[fault].agent, ROW.format("agent", ""), ROW.format("", "")))
+        running.stop()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="agentos demo framework_faults", description=TITLE)
+    parser.add_argument("--python", default=sys.executable, help="an interpreter that has the package openai-agents")
+    python: str = parser.parse_args().python
+
+    def run() -> None:
+        stage.title(TITLE)
+        if subprocess.run([python, "-c", "import agents"], stderr=subprocess.DEVNULL).returncode != 0:
+            raise stage.DemoError(f"{python} lacks the package openai-agents: pip install openai-agents, or --python")
+        demo(python)
+
+    stage.run_demo(run)
+
+
+main()

@@ -58,24 +58,33 @@ def as_table(outcomes: Sequence[Outcome]) -> str:
     return table(head, rows)
 
 
+PANELS: Sequence[tuple[str, Callable[[Outcome], float]]] = (
+    ("right answers", lambda one: len(one.good)),
+    ("MB stolen", lambda one: one.sent / 1e6),
+    ("processes left behind", lambda one: one.orphans),
+    ("peak memory, MiB", lambda one: one.peak / (1 << 20)),
+)
+
+
 def plot(outcomes: Sequence[Outcome]) -> None:
-    """Right answers over time: of each setup the run in the middle, by their number."""
+    """Four panels with a bar for each setup: the median of its runs."""
     import matplotlib  # here: it takes a second, and only this needs it
 
     matplotlib.use("svg")
     matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "comparison", "font.size": 8})
     from matplotlib import pyplot
 
-    figure, axis = pyplot.subplots(figsize=(7, 3), layout="constrained")
-    for colour, (setup, runs) in zip(COLOURS, by_setup(outcomes).items(), strict=False):
-        middle = sorted(runs, key=lambda one: len(one.good))[len(runs) // 2]
-        axis.step([0, *middle.good], range(len(middle.good) + 1), where="post", label=setup, color=colour)
-        axis.plot(middle.good[-1], len(middle.good), "o", markersize=4, color=colour)
-    axis.set_xlabel("seconds since the start")
-    axis.set_title("right answers of the agent that works", fontsize=8)
-    axis.set_ylim(0, outcomes[0].questions)
-    axis.set_xlim(left=0)
-    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=len(SETUPS))
+    setups = by_setup(outcomes)
+    figure, axes = pyplot.subplots(1, len(PANELS), figsize=(9.5, 2), layout="constrained", sharey=True)
+    for axis, (title, value) in zip(axes, PANELS, strict=True):
+        middles = [median(map(value, runs)) for runs in setups.values()]
+        bars = axis.barh(list(setups), middles, color=COLOURS)
+        axis.bar_label(bars, fmt="{:,.0f}", padding=2)
+        axis.set_xlim(0, 1.25 * max(*middles, 1))
+        axis.set_xticks([])
+        axis.spines[["top", "right", "bottom"]].set_visible(False)
+        axis.set_title(title, fontsize=8)
+    axes[0].invert_yaxis()
     figure.savefig(PICTURE, metadata={"Date": None})
     pyplot.close(figure)
 

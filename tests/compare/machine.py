@@ -9,24 +9,13 @@ import ctypes
 import os
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 from attrs import define, field
 
-from tests.speed.proc import Identity, family, is_alive, kill_all
+from tests.speed.proc import Identity, family, is_alive, kill_all, own_memory
 
 PR_SET_CHILD_SUBREAPER = 36
 INTERVAL = 0.2  # seconds between two looks
-
-
-def own_memory(pid: int) -> int:
-    """Bytes of RAM of a process that no file backs."""
-    try:
-        lines = Path("/proc", str(pid), "status").read_text().splitlines()
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
-    sizes = (line.split() for line in lines if line.startswith(("RssAnon:", "RssShmem:")))
-    return sum(int(kib) << 10 for _, kib, _ in sizes)
 
 
 def adopt_orphans(adopt: bool) -> None:
@@ -73,7 +62,8 @@ class Machine:
     def _watch(self) -> None:
         while not self._over.wait(INTERVAL):
             sizes = {one: own_memory(one.pid) for one in self.processes()}
-            self.peak = max(self.peak, sum(sizes.values()))
-            if sum(sizes.values()) > self.memory:
+            used = sum(sizes.values())
+            self.peak = max(self.peak, used)
+            if used > self.memory:
                 kill_all([max(sizes, key=sizes.__getitem__)])
                 self.killed += 1

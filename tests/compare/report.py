@@ -1,13 +1,11 @@
 """The figures for people: a table and a picture, on a page of the reference and in README."""
 
 import json
-import re
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from statistics import median
 
-from tests.speed.llm.report import table
+from tests.speed.pages import drawing, replace_figures, table
 from tests.speed.processes import ROOT
 from tests.speed.results import machine
 
@@ -16,7 +14,6 @@ from .setups import PYTHON, SETUPS, Outcome
 PAGE = ROOT / "docs" / "reference" / "comparison.md"
 README = ROOT / "README.md"
 PICTURE = ROOT / "docs" / "figures" / "comparison.svg"
-MARKED = re.compile(r"(?<=<!-- comparison -->\n).*(?=<!-- /comparison -->)", re.DOTALL)
 COLOURS = ("#f4a582", "#d6604d", "#878787", "#2166ac")  # of the setups, in their order
 COLUMNS: Mapping[str, tuple[Callable[[Outcome], float], str]] = {
     "right answers": (lambda one: len(one.good), "{:.0f}"),
@@ -68,25 +65,17 @@ PANELS: Sequence[tuple[str, Callable[[Outcome], float]]] = (
 
 def plot(outcomes: Sequence[Outcome]) -> None:
     """Four panels with a bar for each setup: the median of its runs."""
-    import matplotlib  # here: it takes a second, and only this needs it
-
-    matplotlib.use("svg")
-    matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "comparison", "font.size": 8})
-    from matplotlib import pyplot
-
     setups = by_setup(outcomes)
-    figure, axes = pyplot.subplots(1, len(PANELS), figsize=(9.5, 2), layout="constrained", sharey=True)
-    for axis, (title, value) in zip(axes, PANELS, strict=True):
-        middles = [median(map(value, runs)) for runs in setups.values()]
-        bars = axis.barh(list(setups), middles, color=COLOURS)
-        axis.bar_label(bars, fmt="{:,.0f}", padding=2)
-        axis.set_xlim(0, 1.25 * max(*middles, 1))
-        axis.set_xticks([])
-        axis.spines[["top", "right", "bottom"]].set_visible(False)
-        axis.set_title(title, fontsize=8)
-    axes[0].invert_yaxis()
-    figure.savefig(PICTURE, metadata={"Date": None})
-    pyplot.close(figure)
+    with drawing(PICTURE, len(PANELS), (9.5, 2), sharey=True) as (_, axes):
+        for axis, (title, value) in zip(axes, PANELS, strict=True):
+            middles = [median(map(value, runs)) for runs in setups.values()]
+            bars = axis.barh(list(setups), middles, color=COLOURS)
+            axis.bar_label(bars, fmt="{:,.0f}", padding=2)
+            axis.set_xlim(0, 1.25 * max(*middles, 1))
+            axis.set_xticks([])
+            axis.spines[["top", "right", "bottom"]].set_visible(False)
+            axis.set_title(title, fontsize=8)
+        axes[0].invert_yaxis()
 
 
 def about() -> str:
@@ -102,11 +91,7 @@ def write(outcomes: Sequence[Outcome]) -> None:
     """Replace the figures on the page and in README, and the picture."""
     runs = len(outcomes) // len(by_setup(outcomes))
     measured = f"Median of {runs} runs, with the smallest and the largest value where they differ:"
-    figures = f"{about()}\n\n{measured}\n\n{as_table(outcomes)}\n"
-    _replace(PAGE, figures)
-    _replace(README, f"{as_table(outcomes)}\n")
+    figures = as_table(outcomes)
+    replace_figures(PAGE, "comparison", f"{about()}\n\n{measured}\n\n{figures}")
+    replace_figures(README, "comparison", figures)
     plot(outcomes)
-
-
-def _replace(page: Path, figures: str) -> None:
-    page.write_text(MARKED.sub(lambda _: figures, page.read_text()))

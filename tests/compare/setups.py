@@ -16,7 +16,7 @@ from typing import Any
 
 from attrs import Factory, define, frozen
 
-from tests.speed.processes import ROOT, MeasurementError
+from tests.speed.processes import MeasurementError
 
 from .machine import Machine
 from .programs import tools
@@ -179,7 +179,7 @@ def play(setup: str, run: Run, sink: Sink, machine: Machine) -> Outcome:
         process = subprocess.Popen(
             what.command,
             env=what.env,
-            cwd=ROOT if setup == "AgentOS" else run.place,
+            cwd=run.place,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

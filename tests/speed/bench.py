@@ -37,9 +37,10 @@ from tests.speed import (
     measure_tunnel,
     measure_wire,
 )
+from tests.speed.pages import replace_figures
 from tests.speed.place import Place
 from tests.speed.processes import ROOT, MeasurementError
-from tests.speed.results import HEAD, MARKED, WORSE, Figure, Result, Row, as_markdown, machine, read_figures
+from tests.speed.results import HEAD, WORSE, Figure, Result, Row, as_markdown, machine, read_figures
 from tests.speed.tools import NoCompilerError, compile_modules, compile_tools
 
 
@@ -180,8 +181,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if worse := [each for each in results if each.change(before.get(each.row.name)).startswith(WORSE)]:
         print(f"worse than on {PAGE.relative_to(ROOT)}: {'; '.join(each.row.name for each in worse)}")
     if asked.write and not failed:
-        text = PAGE.read_text()
-        PAGE.write_text(MARKED.sub(lambda _: as_markdown(about, results) + "\n", text))
+        replace_figures(PAGE, "bench", as_markdown(about, results))
     return 1 if failed else 0
 
 

@@ -73,3 +73,13 @@ def memory(pid: int) -> Memory:
     lines = (PROC / str(pid) / "smaps_rollup").read_text().splitlines()[1:]
     kib = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
     return Memory(kib["Rss"] << 10, kib["Pss"] << 10, kib["Private_Dirty"] << 10)
+
+
+def own_memory(pid: int) -> int:
+    """Bytes of RAM of a process that no file backs; 0 if it has ended."""
+    try:
+        lines = (PROC / str(pid) / "status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    sizes = (line.split() for line in lines if line.startswith(("RssAnon:", "RssShmem:")))
+    return sum(int(kib) << 10 for _, kib, _ in sizes)

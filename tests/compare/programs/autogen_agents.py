@@ -8,15 +8,13 @@ from autogen_agentchat.agents import AssistantAgent
 from autogen_core.models import ModelInfo
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 
-TASKS = {"leaks": "Remember the weather.", "loops": "Factor 91.", "sends": "Report on the customers."}
 INFO = ModelInfo(vision=False, function_calling=True, json_output=False, structured_output=False, family="unknown")
 MODEL = OpenAIChatCompletionClient(model="simulated", model_info=INFO, base_url=os.environ["OPENAI_BASE_URL"])
 
 
 async def ask(name: str, text: str) -> str:
     """The answer of a new agent: an AssistantAgent keeps its conversation, and the questions have nothing in common."""
-    own = [tools.add, tools.remember, tools.factor, tools.report]
-    agent = AssistantAgent(name, MODEL, tools=own, reflect_on_tool_use=True)
+    agent = AssistantAgent(name, MODEL, tools=tools.ALL, reflect_on_tool_use=True)
     result = await agent.run(task=text)
     return str(result.messages[-1].content)  # type: ignore[union-attr]
 
@@ -28,7 +26,7 @@ async def useful() -> None:
 
 
 async def main() -> None:
-    await asyncio.gather(useful(), *(ask(name, text) for name, text in TASKS.items()))
+    await asyncio.gather(useful(), *(ask(name, text) for name, text in tools.TASKS.items()))
 
 
 if __name__ == "__main__":

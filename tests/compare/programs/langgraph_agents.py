@@ -7,9 +7,8 @@ import tools
 from langchain.agents import create_agent
 from langchain_openai import ChatOpenAI
 
-TASKS = {"leaks": "Remember the weather.", "loops": "Factor 91.", "sends": "Report on the customers."}
 MODEL = ChatOpenAI(model="simulated")  # OPENAI_BASE_URL and OPENAI_API_KEY say where
-AGENT = create_agent(MODEL, [tools.add, tools.remember, tools.factor, tools.report])
+AGENT = create_agent(MODEL, tools.ALL)
 
 
 async def ask(text: str) -> str:
@@ -24,8 +23,8 @@ async def useful() -> None:
 
 
 async def main(names: list[str]) -> None:
-    await asyncio.gather(*(useful() if name == "useful" else ask(TASKS[name]) for name in names))
+    await asyncio.gather(*(useful() if name == "useful" else ask(tools.TASKS[name]) for name in names))
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1:] or ["useful", *TASKS]))
+    asyncio.run(main(sys.argv[1:] or ["useful", *tools.TASKS]))

@@ -1,4 +1,4 @@
-"""The tools of the four agents. Three misbehave, as code of a library, a model or an attacker may.
+"""The tools and tasks of the four agents. Three tools misbehave, as code of a library, a model or an attacker may.
 
 They are plain functions, as tools mostly are. A framework runs them in threads of its process.
 """
@@ -13,6 +13,11 @@ from pathlib import Path
 
 LEAK = 4 << 20  # bytes, twenty times a second
 RESULTS = Path("results.jsonl")
+TASKS = {
+    "leaks": "Remember the weather.",
+    "loops": "Factor 91.",
+    "sends": "Report on the customers.",
+}  # of the agents that misbehave
 HELPER = "import tools\nwhile True:\n    tools.send()\n    tools.time.sleep(0.5)"
 
 
@@ -41,6 +46,9 @@ def report(title: str) -> str:
     while True:
         send()
         time.sleep(0.2)
+
+
+ALL = [add, remember, factor, report]
 
 
 def send() -> None:

@@ -47,6 +47,7 @@ def main():
         "asked": [model.call("hello"), asyncio.run(model.acall("hello")), streamed.call("hello")],
         "usage": model.get_token_usage_summary().total_tokens > 0,
         "structured": structured(),
+        "failed": failed(),
         "ran": [
             run(makes.developer(), "write notes.md"),
             run(makes.researcher(), "steal /etc/shadow"),

@@ -2,14 +2,14 @@
 
 import csv
 import math
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 from typing import Literal
 
 from tests.speed import results
+from tests.speed.pages import drawing, replace_figures, table
 from tests.speed.processes import ROOT
 from tests.speed.results import Result
 
@@ -22,8 +22,6 @@ from .strategies import STRATEGIES
 PAGE = ROOT / "docs" / "reference" / "llm-figures.md"
 CSV, PLOT = (ROOT / "docs" / "figures" / f"llm.{kind}" for kind in ("csv", "svg"))
 GATEWAY_CSV = CSV.with_name("llm-gateway.csv")
-MARKED = re.compile(r"(?<=<!-- bench -->\n).*(?=<!-- /bench -->)", re.DOTALL)
-GATEWAY_MARKED = re.compile(r"(?<=<!-- gateway -->\n).*(?=<!-- /gateway -->)", re.DOTALL)
 COLUMNS = (
     *("scene", "agents", "strategy", "kind", "asked", "failed", "wait_p50", "wait_p95", "wait_p99"),
     *("makespan", "tokens", "wasted", "jain"),
@@ -31,12 +29,6 @@ COLUMNS = (
 NOTABLE = 1.1  # times worse
 LITTLE = 0.01  # seconds that aren't worth a word
 RELIABLE = 0.1  # the share of failures above which a strategy has done much less work, and isn't compared
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = results.lined_up([head, *rows])
-    lines.insert(1, ["-" * len(cell) for cell in lines[0]])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def seconds(value: float) -> str:
@@ -150,7 +142,7 @@ def write_gateway_csv(path: Path, rows: Sequence[gateway.Row]) -> None:
 
 def write(about: Mapping[str, str], promised: Sequence[Result], played: Sequence[Played]) -> None:
     figures = results.as_markdown(dict(about), promised)
-    PAGE.write_text(MARKED.sub(lambda _: f"{figures}\n\n{as_markdown(played)}\n", PAGE.read_text()))
+    replace_figures(PAGE, "bench", f"{figures}\n\n{as_markdown(played)}")
     CSV.parent.mkdir(exist_ok=True)
     write_csv(CSV, played)
     plot(PLOT, played)
@@ -158,8 +150,7 @@ def write(about: Mapping[str, str], promised: Sequence[Result], played: Sequence
 
 def write_gateway(about: Mapping[str, str], rows: Sequence[gateway.Row]) -> None:
     host = "\n".join(f"- {name}: {value}" for name, value in about.items())
-    text = f"{host}\n\n{gateway_table(rows)}\n"
-    PAGE.write_text(GATEWAY_MARKED.sub(lambda _: text, PAGE.read_text()))
+    replace_figures(PAGE, "gateway", f"{host}\n\n{gateway_table(rows)}")
     write_gateway_csv(GATEWAY_CSV, rows)
 
 
@@ -199,26 +190,18 @@ PANELS: Sequence[tuple[str, str, Callable[[Played], float], Literal["log", "line
 
 def plot(path: Path, played: Sequence[Played]) -> None:
     """Three panels: waits of light agents beside a flooder, failures when all ask at once, Jain's index."""
-    import matplotlib  # here: it takes a second, and only this needs it
-
-    matplotlib.use("svg")
-    matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "llm", "font.size": 8})
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, len(PANELS), figsize=(9.5, 3), layout="constrained")
-    for axis, (scene, title, value, scale) in zip(axes, PANELS, strict=True):
-        here = [each for each in played if each.scene == scene]
-        sizes = sorted({each.n for each in here})
-        for place, strategy in enumerate(STRATEGIES):
-            bars = [(sizes.index(each.n), value(each)) for each in here if each.strategy == strategy]
-            left = [at + (place - 2) * 0.16 for at, _ in bars]
-            axis.bar(left, [height for _, height in bars], 0.15, label=strategy, color=COLOURS[place])
-        axis.set_xticks(range(len(sizes)), [f"{n} agents" for n in sizes])
-        axis.set_yscale(scale)
-        axis.yaxis.set_major_formatter("{x:g}")
-        axis.yaxis.set_minor_formatter("")
-        axis.set_ylim(bottom=0.01 if scale == "log" else 0)
-        axis.set_title(title, fontsize=8)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(STRATEGIES))
-    figure.savefig(path, metadata={"Date": None})
-    pyplot.close(figure)
+    with drawing(path, len(PANELS), (9.5, 3)) as (figure, axes):
+        for axis, (scene, title, value, scale) in zip(axes, PANELS, strict=True):
+            here = [each for each in played if each.scene == scene]
+            sizes = sorted({each.n for each in here})
+            for place, strategy in enumerate(STRATEGIES):
+                bars = [(sizes.index(each.n), value(each)) for each in here if each.strategy == strategy]
+                left = [at + (place - 2) * 0.16 for at, _ in bars]
+                axis.bar(left, [height for _, height in bars], 0.15, label=strategy, color=COLOURS[place])
+            axis.set_xticks(range(len(sizes)), [f"{n} agents" for n in sizes])
+            axis.set_yscale(scale)
+            axis.yaxis.set_major_formatter("{x:g}")
+            axis.yaxis.set_minor_formatter("")
+            axis.set_ylim(bottom=0.01 if scale == "log" else 0)
+            axis.set_title(title, fontsize=8)
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(STRATEGIES))

@@ -25,8 +25,8 @@ CLI = "node_modules/@modelcontextprotocol/inspector-cli/build/index.js"
 
 @pytest.fixture(scope="module")
 def inspector() -> Path:
-    """The Inspector's command line, installed once into the virtual environment."""
-    return need_packages("inspector", PACKAGE) / CLI
+    """The directory with the Inspector's command line, installed once into the virtual environment."""
+    return need_packages("inspector", PACKAGE)
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def server_words(kernel: Kernel) -> list[str]:
 
 def inspect(inspector: Path, command: list[str], *words: str) -> Any:
     done = subprocess.run(
-        ["node", str(inspector), command[0], *words, "--", *command[1:]],
+        ["node", str(inspector / CLI), command[0], *words, "--", *command[1:]],
         capture_output=True,
         text=True,
         timeout=PATIENCE,
@@ -105,7 +105,7 @@ def test_every_tool_works_in_it(inspector: Path, command: list[str], site: HttpS
     assert {name for name, _, _ in calls} == {tool.name for tool in TOOLS}
     script = str(Path(__file__).with_name("inspector.mjs"))
     done = subprocess.run(
-        ["node", script, str(inspector.parents[4]), *command],
+        ["node", script, str(inspector), *command],
         input=json.dumps([(name, given) for name, given, _ in calls]),
         capture_output=True,
         text=True,

@@ -5,9 +5,9 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 
-from tests.speed.pages import drawing, replace_figures, table
+from tests.speed.pages import drawing, replace_figures
 from tests.speed.processes import ROOT
-from tests.speed.results import machine
+from tests.speed.results import machine, table
 
 from .setups import PYTHON, SETUPS, Outcome
 

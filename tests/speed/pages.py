@@ -1,19 +1,10 @@
-"""Figures on pages of the docs: tables in Markdown, the places where they stand, and pictures."""
+"""Figures on pages of the docs: the places where they stand, and pictures."""
 
 import contextlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
-
-from tests.speed.results import lined_up
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown, its columns aligned."""
-    lines = lined_up([head, *rows])
-    lines.insert(1, ["-" * len(cell) for cell in lines[0]])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def replace_figures(page: Path, name: str, figures: str) -> None:

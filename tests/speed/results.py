@@ -7,7 +7,7 @@ where the quartiles of the two don't overlap.
 import os
 import platform
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median, quantiles
 
@@ -148,11 +148,16 @@ def as_text(about: Mapping[str, str], results: Sequence[Result]) -> str:
     return "\n".join([*lines, "", *("  ".join(row).rstrip() for row in table)])
 
 
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown, its columns aligned."""
+    lines = lined_up([head, *rows])
+    lines.insert(1, ["-" * len(cell) for cell in lines[0]])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 def as_markdown(about: Mapping[str, str], results: Sequence[Result]) -> str:
-    lines = [f"- {name}: {value}" for name, value in about.items()]
-    table = lined_up([HEAD, *(result.cells() for result in results)])
-    table.insert(1, ["-" * len(cell) for cell in table[0]])
-    return "\n".join([*lines, "", *(f"| {' | '.join(row)} |" for row in table)])
+    lines = "\n".join(f"- {name}: {value}" for name, value in about.items())
+    return f"{lines}\n\n{table(HEAD, (result.cells() for result in results))}"
 
 
 def read_figures(page: str) -> dict[str, Figure]:

@@ -50,12 +50,17 @@ reply = 'Arr.'
 
 
 @contextlib.contextmanager
-def thinking(per_output: str = "2ms") -> Iterator[Kernel]:
-    """A kernel that answers as the rules above say, else with an echo; ``per_output`` is how long a token takes."""
-    with tempfile.NamedTemporaryFile("w", suffix=".toml") as rules:
-        rules.write(RULES)
-        rules.flush()
-        Path(rules.name).chmod(0o644)
-        offline = f'rules = "{rules.name}"\nper_output = "{per_output}"'
-        with running(f'[llm]\nprovider = "offline"\n\n[llm.offline]\n{offline}\n') as kernel:
+def answering(rules: str, llm: str = "", offline: str = "") -> Iterator[Kernel]:
+    """A kernel that answers as ``rules`` say, else with an echo; ``llm`` and ``offline``: lines of those tables."""
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+        file.write(rules)
+        file.flush()
+        Path(file.name).chmod(0o644)
+        toml = f'[llm]\nprovider = "offline"\n{llm}\n[llm.offline]\nrules = "{file.name}"\n{offline}\n'
+        with running(toml) as kernel:
             yield kernel
+
+
+def thinking(per_output: str = "2ms") -> contextlib.AbstractContextManager[Kernel]:
+    """A kernel that answers as the rules above say, else with an echo; ``per_output`` is how long a token takes."""
+    return answering(RULES, offline=f'per_output = "{per_output}"')

@@ -9,8 +9,9 @@ import pytest
 import trio
 
 from agentos_sdk import AgentOSClient
-from tests.support.kernel import Kernel, running, until
+from tests.support.kernel import Kernel, until
 from tests.support.npm import need_packages
+from tests.support.offline import answering
 from tests.support.wire import PATIENCE
 from tests.system.agents import info, lines, up
 from tests.userland.mcp.http_serving import make_client, serving_http
@@ -19,14 +20,6 @@ pytestmark = pytest.mark.slow
 
 PROGRAMS = Path(__file__).parent / "n8n"
 PACKAGES = ("@langchain/core@1", "@langchain/openai@1", "@modelcontextprotocol/client@2")
-TOML = """
-[llm]
-provider = "offline"
-model = "offline"
-openai_endpoint = true
-[llm.offline]
-rules = "{rules}"
-"""
 RULES = r"""
 [[rule]]
 match = 'weather in (\w+)'
@@ -53,10 +46,8 @@ def packages() -> Path:
 
 
 @pytest.fixture(scope="module")
-def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
-    rules = tmp_path_factory.mktemp("rules") / "rules.toml"
-    rules.write_text(RULES)
-    with running(TOML.format(rules=rules)) as kernel:
+def kernel() -> Iterator[Kernel]:
+    with answering(RULES, 'model = "offline"\nopenai_endpoint = true') as kernel:
         yield kernel
 
 

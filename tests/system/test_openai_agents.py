@@ -1,15 +1,14 @@
 """Programs written for OpenAI's Responses and embeddings, unmodified in a jail: ``openai`` and ``openai-agents``."""
 
 import importlib.util
-import json
 from collections.abc import Iterator
-from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
 from agentos_sdk import AgentOSClient
-from tests.support.kernel import Kernel, running
+from tests.support.kernel import Kernel
+from tests.support.offline import answering
 from tests.system.jails import said
 
 RULES = r"""
@@ -29,11 +28,8 @@ reply = "You told me."
 
 
 @pytest.fixture(scope="module")
-def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
-    rules: Path = tmp_path_factory.mktemp("rules") / "rules.toml"
-    rules.write_text(RULES)
-    llm = f'[llm]\nprovider = "offline"\nopenai_endpoint = true\n[llm.offline]\nrules = {json.dumps(str(rules))}\n'
-    with running(llm) as started:
+def kernel() -> Iterator[Kernel]:
+    with answering(RULES, "openai_endpoint = true") as started:
         yield started
 
 

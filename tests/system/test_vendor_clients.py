@@ -10,16 +10,10 @@ from typing import Any
 import pytest
 
 from agentos_sdk import AgentOSClient
-from tests.support.kernel import Kernel, running, until
+from tests.support.kernel import Kernel, until
+from tests.support.offline import answering
 from tests.system.agents import lines, up, write
 
-TOML = """
-[llm]
-provider = "offline"
-openai_endpoint = true
-[llm.offline]
-rules = "{rules}"
-"""
 RULES = """
 [[rule]]
 match = 'weather in (\\w+)'
@@ -123,10 +117,8 @@ print(json.dumps([whole, streamed, bound.invoke(messages).content]), flush=True)
 
 
 @pytest.fixture(scope="module")
-def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
-    rules = tmp_path_factory.mktemp("offline") / "rules.toml"
-    rules.write_text(RULES)
-    with running(TOML.format(rules=rules)) as started:
+def kernel() -> Iterator[Kernel]:
+    with answering(RULES, "openai_endpoint = true") as started:
         yield started
 
 

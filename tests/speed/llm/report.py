@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Literal
 
 from tests.speed import results
-from tests.speed.pages import drawing, replace_figures, table
+from tests.speed.pages import drawing, replace_figures
 from tests.speed.processes import ROOT
-from tests.speed.results import Result
+from tests.speed.results import Result, table
 
 from . import gateway
 from .figures import Figures

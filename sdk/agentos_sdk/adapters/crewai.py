@@ -1,7 +1,7 @@
 """CrewAI on AgentOS: tools that are system calls, a model that is THINK, and ready-made members of a crew.
 
-``Agent(llm=AgentOSLLM(), tools=AgentOSCrewTools().get_tools(), ...)`` is a member whose files, commands, requests and
-questions the kernel allows or denies, charges and audits. Needs ``crewai``.
+``Agent(llm=AgentOSLLM(), tools=AgentOSCrewTools().get_tools(), ...)`` is a member of a crew. The kernel allows or
+denies, charges and audits its files, commands, requests and questions. Needs ``crewai``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pydantic import BaseModel, PrivateAttr
 from agentos_sdk.adapters.connection import KernelConnection
 from agentos_sdk.adapters.crewai_schema import arguments_model
 from agentos_sdk.adapters.questions import Signatures
-from agentos_sdk.adapters.tools import ALL, SPAWN, Tool, ToolError, foreign_tool, run_tool
+from agentos_sdk.adapters.tools import ALL, Tool, ToolError, foreign_tool, run_subagent, run_tool
 from agentos_sdk.errors import CallError
 from agentos_sdk.opcodes import Op
 
@@ -201,7 +201,7 @@ class AgentOSCrewTools:
 
 
 class AgentOSCrewProcess(Agent):
-    """A member whose tasks are done outside of the crew's process: each by a new agent in a jail of its own.
+    """A member that does no task in the crew's process: a new agent does each, in a jail of its own.
 
     The kernel supervises and limits that agent, and charges what it asks to the crew's. It has the tools of the loop, a
     workspace of its own, and what it is told: the member's role, goal and backstory, the task, and its context. A task
@@ -220,8 +220,7 @@ class AgentOSCrewProcess(Agent):
         told = [f"You are {self.role}. {self.backstory}", f"Your goal: {self.goal}", task.prompt()]
         if context:
             told.append(f"What is known from other tasks:\n{context}")
-        answer = self._connection.run(run_tool(SPAWN, {"task": "\n\n".join(told)}))
-        return answer.partition(": done. ")[2] or answer
+        return self._connection.run(run_subagent("\n\n".join(told))).summary
 
     async def aexecute_task(self, task: Any, context: str | None = None, tools: list[BaseTool] | None = None) -> str:
         """As :meth:`execute_task`, in a thread."""
@@ -251,7 +250,7 @@ class AgentOSCrewAgent:
         return self.create("Orchestrator", goal, LEADS, **settings)
 
     def process(self, role: str, goal: str, **settings: Any) -> Agent:
-        """A member of any role whose tasks are each done by a process of its own; see :class:`AgentOSCrewProcess`."""
+        """A member of any role, with a process of its own for each task; see :class:`AgentOSCrewProcess`."""
         given = {"role": role, "goal": goal, "backstory": "You work for a crew, alone, and report what you have found."}
         return AgentOSCrewProcess(self._connection, **{**given, **settings})
 

@@ -9,9 +9,10 @@ from typing import Any
 from uuid import uuid4
 
 from agentos_sdk.loop.budget import Budget, Spent
-from agentos_sdk.loop.call_tools import EXEC, HTTP, SPAWN, foreign_tool
+from agentos_sdk.loop.call_tools import EXEC, HTTP, SPAWN, foreign_tool, work_elsewhere
 from agentos_sdk.loop.effects import Call, Work
 from agentos_sdk.loop.file_tools import EDIT_FILE, LIST_FILES, READ_FILE, SEARCH_FILES, WRITE_FILE, apply_plan
+from agentos_sdk.loop.result import TaskResult
 from agentos_sdk.loop.schema import mistakes
 from agentos_sdk.loop.tools import Context, Tool, ToolError, checked, parameters, shorten
 from agentos_sdk.opcodes import Op
@@ -67,10 +68,22 @@ def run_tool(tool: Tool, arguments: dict[str, Any]) -> Work[str]:
         raise ToolError("; ".join(wrong))
     if tool.plan is not None:
         return (yield from apply_plan((yield from tool.plan(arguments))))
-    # The place is part of a subagent's name, which no other one of this kernel has.
+    return (yield from tool.act(_context(), arguments, _place()))
+
+
+def run_subagent(task: str) -> Work[TaskResult]:
+    """What came of a task that another agent has done, in a jail of its own; raises :class:`ToolError` if it didn't."""
+    return (yield from work_elsewhere(_context(), {"task": task}, _place()))
+
+
+def _context() -> Context:
     spent = Spent(Budget(iterations=None), time.time())
-    context = Context("subagent", "subagent", 0, None, os.getcwd(), _save_nothing, spent)
-    return (yield from tool.act(context, arguments, uuid4().hex[:12]))
+    return Context("subagent", "subagent", 0, None, os.getcwd(), _save_nothing, spent)
+
+
+def _place() -> str:
+    """A part of a subagent's name, which no other one of this kernel has."""
+    return uuid4().hex[:12]
 
 
 def _save_nothing(name: str, value: Mapping[str, Any]) -> Work[None]:

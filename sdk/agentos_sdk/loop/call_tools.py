@@ -59,7 +59,8 @@ def _http(context: Context, arguments: dict[str, Any], place: str) -> Work[str]:
     return shorten(f"status {reply['status_code']}, {kind}\n{body}")
 
 
-def _spawn(context: Context, arguments: dict[str, Any], place: str) -> Work[str]:
+def work_elsewhere(context: Context, arguments: dict[str, Any], place: str) -> Work[TaskResult]:
+    """Let a subagent work on the task in ``arguments``; raises :class:`ToolError` if it didn't do it."""
     name, iterations = subagent_name(context, place), min(arguments.get("iterations", 10), MAX_SUBAGENT_STEPS)
     settings = {
         "id": name,
@@ -79,10 +80,18 @@ def _spawn(context: Context, arguments: dict[str, Any], place: str) -> Work[str]
     used = {"tokens": result.tokens, "cost": result.cost}
     yield from context.save(f"{place}/spent", used)
     context.spent.add(used)
-    text = f"{name}: {result.status}. {result.summary} {result.reason}".strip()
     if not result.success:
-        raise ToolError(text)
-    return text
+        raise ToolError(_describe(name, result))
+    return result
+
+
+def _spawn(context: Context, arguments: dict[str, Any], place: str) -> Work[str]:
+    result = yield from work_elsewhere(context, arguments, place)
+    return _describe(subagent_name(context, place), result)
+
+
+def _describe(name: str, result: TaskResult) -> str:
+    return f"{name}: {result.status}. {result.summary} {result.reason}".strip()
 
 
 def subagent_name(context: Context, place: str) -> str:

@@ -1,1 +1,1 @@
-"""A program of the OpenAI Agents SDK whose tool misbehaves: run plainly, and as an agent."""
+"""A program of the OpenAI Agents SDK with tools that misbehave: run plainly, and as an agent."""

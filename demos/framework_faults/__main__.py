@@ -1,4 +1,4 @@
-"""``python -m demos.framework_faults``: a framework's program whose tool misbehaves, run plainly and as an agent."""
+"""``python -m demos.framework_faults``: a framework's program misbehaves, run plainly and as an agent."""
 
 import argparse
 import contextlib
@@ -21,23 +21,19 @@ from demos.stage import say
 
 HERE = stage.HERE / "framework_faults"
 TITLE = "A framework's program that misbehaves: run plainly, and as an agent"
-PLAIN_SECONDS = 4.0  # that the plain program is watched once it misbehaves
+WATCHED = 3.0  # seconds in which the share of a CPU is measured
 MUCH_MEMORY, MANY_PROCESSES = 600 << 20, 100  # where the demo ends the plain program
-LIMITS: Mapping[str, Mapping[str, Any]] = {
-    "loop": {"cpu_quota": "30%"},
-    "leak": {"memory": "300M"},
-    "fork": {"max_pids": 40},
-    "crash": {},
-}
 ROW = "   {:<8}{}"
 
 
 @frozen
-class Seen:
-    """What became of a program: without a jail, and as an agent."""
+class Fault:
+    """What the program is asked for: what it does then, the limits of the agent, and who watches what becomes of it."""
 
-    plain: str
-    agent: str
+    heading: str
+    limits: Mapping[str, Any]
+    watch_plain: "Callable[[Plain], str]"
+    watch_agent: Callable[[AgentOSClient], str]
 
 
 # -- Plainly -----------------------------------------------------------------------------------------------------------
@@ -94,9 +90,9 @@ def plainly(python: str, fault: str, env: Mapping[str, str]) -> Iterator[Plain]:
 
 
 def loop_plainly(program: Plain) -> str:
-    stage.until(lambda: program.cpu_seconds > PLAIN_SECONDS / 2, "the plain program loops")
+    stage.until(lambda: program.cpu_seconds > 2, "the plain program loops")
     before, began = program.cpu_seconds, time.monotonic()
-    time.sleep(PLAIN_SECONDS / 2)
+    time.sleep(WATCHED)
     share = (program.cpu_seconds - before) / (time.monotonic() - began)
     return f"takes {share:.0%} of a CPU, until this demo kills it"
 
@@ -116,13 +112,6 @@ def crash_plainly(program: Plain) -> str:
     return f"ended by {signal.Signals(-status).name}, and stays away"
 
 
-PLAIN: Mapping[str, Callable[[Plain], str]] = {
-    "loop": loop_plainly,
-    "leak": leak_plainly,
-    "fork": fork_plainly,
-    "crash": crash_plainly,
-}
-
 # -- As an agent -------------------------------------------------------------------------------------------------------
 
 
@@ -134,7 +123,7 @@ def start(client: AgentOSClient, python: str, fault: str) -> None:
         args=[fault],
         python=python,
         env=framework_env("agents"),
-        limits=LIMITS[fault],
+        limits=FAULTS[fault].limits,
         restart="permanent",
         max_restarts=100,
     )
@@ -152,7 +141,7 @@ def loop_as_agent(client: AgentOSClient) -> str:
         return f"not limited here: {limit['reason'].partition(':')[0]}"
     stage.until(lambda: info(client, "loop")["cpu_seconds"] > 2, "the agent loops")
     before, began = info(client, "loop")["cpu_seconds"], time.monotonic()
-    time.sleep(PLAIN_SECONDS)
+    time.sleep(WATCHED)
     share = (info(client, "loop")["cpu_seconds"] - before) / (time.monotonic() - began)
     stage.check(share < 0.4, "an agent that loops is throttled")
     return f"throttled: takes {share:.0%} of a CPU"
@@ -166,7 +155,7 @@ def leak_as_agent(client: AgentOSClient) -> str:
 def fork_as_agent(client: AgentOSClient) -> str:
     stage.until(lambda: info(client, "fork")["restarts"], "an agent that forks too often is ended and restarted")
     error = next(line for line in stage.said(client, "fork") if "no more helpers" in line)
-    return f"held at {LIMITS['fork']['max_pids']} processes and threads, and restarted: {error}"
+    return f"held at {FAULTS['fork'].limits['max_pids']} processes and threads, and restarted: {error}"
 
 
 def crash_as_agent(client: AgentOSClient) -> str:
@@ -179,11 +168,11 @@ def reason(client: AgentOSClient, name: str) -> str:
     return next(line["text"] for line in client.logs(name)["lines"] if line["stream"] == "kernel")
 
 
-AGENT: Mapping[str, Callable[[AgentOSClient], str]] = {
-    "loop": loop_as_agent,
-    "leak": leak_as_agent,
-    "fork": fork_as_agent,
-    "crash": crash_as_agent,
+FAULTS: Mapping[str, Fault] = {
+    "loop": Fault("It loops", {"cpu_quota": "30%"}, loop_plainly, loop_as_agent),
+    "leak": Fault("It leaks", {"memory": "300M"}, leak_plainly, leak_as_agent),
+    "fork": Fault("It forks", {"max_pids": 40}, fork_plainly, fork_as_agent),
+    "crash": Fault("It crashes", {}, crash_plainly, crash_as_agent),
 }
 
 # -- Side by side ------------------------------------------------------------------------------------------------------
@@ -203,19 +192,20 @@ def demo(python: str) -> None:
         "other. The tool that it calls loops, leaks, forks or crashes. Each runs as a process of yours first, then as "
         "an agent: `agentos spawn --framework agents app.py`."
     )
-    found = {}
     with stage.kernel(HERE / "agentos.toml") as running, AgentOSClient(running.socket) as client:
         env = endpoint(client)
-        for fault in PLAIN:
-            with plainly(python, fault, env) as program:
-                plain = PLAIN[fault](program)
-            start(client, python, fault)
-            found[fault] = Seen(plain, AGENT[fault](client))
-            client.kill(fault)
-            stage.heading(f"It {fault}s" if fault != "crash" else "It crashes")
-            click.echo(stage.fill(found[fault].plain, ROW.format("plain", ""), ROW.format("", "")))
-            click.echo(stage.fill(found[fault].agent, ROW.format("agent", ""), ROW.format("", "")))
+        for name, fault in FAULTS.items():
+            stage.heading(fault.heading)
+            with plainly(python, name, env) as program:
+                show("plain", fault.watch_plain(program))
+            start(client, python, name)
+            show("agent", fault.watch_agent(client))
+            client.kill(name)
         running.stop()
+
+
+def show(how: str, seen: str) -> None:
+    click.echo(stage.fill(seen, ROW.format(how, ""), ROW.format("", "")))
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ FAULTS = {
     "malformed": "exit status 0",
 }
 """Each fault, and how the kernel says that the worker has ended."""
-FAULTY = 1  # the section whose first worker has the fault
+FAULTY = 1  # number of the section: its first worker has the fault
 ATTEMPTS = 2  # workers that a section may take
 HANGS = 2.0  # seconds after which the worker that hangs is stopped; no other worker's end depends on a deadline
 
@@ -91,7 +91,7 @@ def check_ends(client: AgentOSClient, fault: str) -> None:
     ]
     expected = [f"{fault}-{number}-0" for number in range(len(SECTIONS))]
     expected.insert(FAULTY + 1, f"{fault}-{FAULTY}-1")
-    stage.check(started == expected, "one other worker takes the place of the faulty one, and nobody else's")
+    stage.check(started == expected, "one other worker takes the place of the faulty one, and of no other")
     for name in started:
         wanted = FAULTS[fault] if name == f"{fault}-{FAULTY}-0" else "exit status 0"
         stage.check(end_of(client, name).startswith(wanted), f"{name} has ended so: {wanted}")

@@ -30,7 +30,7 @@ class Working(threading.Thread):
         self.result: TaskResult | None = None
         self.waits = threading.Event()  # set when the long command was shown
         self._socket, self._place = socket, place
-        self._last_call = 0  # the step whose call was shown last
+        self._last_call = 0  # number of the step of the last call that was shown
 
     def run(self) -> None:
         with AgentOSClient(self._socket) as client:

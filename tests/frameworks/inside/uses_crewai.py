@@ -33,7 +33,7 @@ def structured():
 
 def failed():
     try:
-        AgentOSLLM("nosuch").call("hello")
+        AgentOSLLM(temperature=-1).call("hello")
     except Exception as error:
         return f"{type(error).__name__}: {error}"
 

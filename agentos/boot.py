@@ -363,12 +363,15 @@ class Kernel:
         self.life_entries.flush()
 
     async def obey_signals(self, nursery: trio.Nursery, *, task_status: trio.TaskStatus[None]) -> None:
-        """The first stop signal ends the tree in order, a second one kills what is left.
+        """The first stop signal ends the tree in order, a second one kills what is left; further ones do nothing.
 
         SIGHUP is one if there is a terminal, which was closed; without one it reloads the configuration.
         """
         terminal = has_terminal()
-        with trio.open_signal_receiver(*list_signals(terminal)) as signals:
+        numbers = list_signals(terminal)
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)  # again when the receiver closes, until this process has ended
+        with trio.open_signal_receiver(*numbers) as signals:
             task_status.started()
             async for number in signals:
                 if number == signal.SIGINT:

@@ -13,7 +13,7 @@ import pytest
 
 from agentos_sdk import AgentOSClient
 from tests.conftest import StartKernel
-from tests.support.kernel import Kernel, Process, descendants, environment, is_zygote, marked, until
+from tests.support.kernel import Kernel, Process, descendants, environment, is_zygote, listens, marked, until
 from tests.support.wire import PATIENCE
 from tests.system.agents import STUBBORN, ask, known, relay, up, write, written
 
@@ -228,10 +228,22 @@ def test_the_first_signal_drains_in_order_and_the_second_hurries(start_kernel: S
     assert patient.said.endswith("| stopped")
 
 
+@pytest.mark.parametrize("seconds", [0.0005, 0.005, 0.02])
+def test_any_number_of_signals_leaves_the_cleaning_up_to_its_end(start_kernel: StartKernel, seconds: float) -> None:
+    kernel = start_kernel()
+
+    while kernel.process.poll() is None:
+        kernel.process.send_signal(signal.SIGTERM)
+        time.sleep(seconds)
+
+    assert kernel.wait_end() == 0, kernel.said
+    assert kernel.said.endswith("| stopped")
+
+
 def test_a_signal_during_the_start_breaks_it_off(start_kernel: StartKernel) -> None:
     kernel = Kernel('[[supervisor.children]]\nname = "slow"\ncommand = ["sleep", "1000"]\nready = "hello"\n')
     try:
-        until(lambda: is_open(kernel.socket), "the door is open")
+        until(lambda: listens(kernel.socket), "the door is open")
         with kernel.client() as client:
             known(client, "slow")
         kernel.process.send_signal(signal.SIGTERM)
@@ -241,11 +253,6 @@ def test_a_signal_during_the_start_breaks_it_off(start_kernel: StartKernel) -> N
         assert "Traceback" not in kernel.said
     finally:
         kernel.clean_up()
-
-
-def is_open(path: str) -> bool:
-    with socket.socket(socket.AF_UNIX) as sock:
-        return sock.connect_ex(path) == 0
 
 
 def run_again(kernel: Kernel, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -282,8 +289,6 @@ def test_a_file_that_is_no_socket_is_not_replaced(kernel: Kernel) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a socket that is another's")
 def test_a_foreign_socket_is_not_replaced(kernel: Kernel) -> None:
-    import socket
-
     path = str(kernel.place / "foreign")
     with socket.socket(socket.AF_UNIX) as sock:
         sock.bind(path)

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 
 from agentos_sdk import AgentOSClient
 from tests.conftest import StartKernel
-from tests.support.kernel import Kernel, environment, until
+from tests.support.kernel import Kernel, environment, listens, until
 from tests.support.wire import PATIENCE, STATUS, frame
 from tests.system.agents import STUBBORN, ask, in_state, info, relay, up, written
 from tests.system.test_containers import BAD, QUICK, child
@@ -91,9 +90,9 @@ def test_status_names_a_required_agent_that_is_late(start_kernel: StartKernel) -
     lines = ('ready = "hello"', "required = true", 'start_timeout = "1h"')
     kernel = Kernel(child("late", '["sleep", "1000"]', *lines))
     try:
-        until(lambda: os.path.exists(kernel.socket), "it can be asked")
+        until(lambda: listens(kernel.socket), "it can be asked")
         with kernel.client() as client:
-            assert problems(client) == {("late", "late")}
+            until(lambda: problems(client) == {("late", "late")}, "it is said to be late")
             up(client.shutdown())
         kernel.wait_end()
     finally:

@@ -368,15 +368,15 @@ class Kernel:
         SIGHUP is one if there is a terminal, which was closed; without one it reloads the configuration.
         """
         terminal = has_terminal()
-        numbers = list_signals(terminal)
-        for number in numbers:
+        obeyed = list_signals(terminal)
+        for number in obeyed:
             signal.signal(number, signal.SIG_IGN)  # again when the receiver closes, until this process has ended
-        with trio.open_signal_receiver(*numbers) as signals:
+        with trio.open_signal_receiver(*obeyed) as signals:
             task_status.started()
-            async for number in signals:
-                if number == signal.SIGINT:
+            async for received in signals:
+                if received == signal.SIGINT:
                     self.events.publish(KernelInterrupted())
-                if number == signal.SIGHUP and not terminal:
+                if received == signal.SIGHUP and not terminal:
                     nursery.start_soon(self.reload.request_and_log)
                 elif self.supervision.stopping:
                     log.warning("killing what still runs")

@@ -18,13 +18,13 @@ from inspect import iscoroutinefunction
 from operator import itemgetter
 from pathlib import Path
 from statistics import median
-from time import perf_counter_ns
+from time import perf_counter_ns, sleep
 from typing import Any
 
 from attrs import frozen
 
 from tests.speed.caller import Caller
-from tests.speed.measure_jails import FAST, SPAWN, WAIT
+from tests.speed.measure_jails import FAST, REST, SPAWN, WAIT
 from tests.speed.place import config
 from tests.speed.processes import MeasurementError, Server, serving
 from tests.speed.results import lined_up
@@ -214,6 +214,7 @@ def spawn(home: Path, calls: int) -> list[tuple[int, int]]:
     with Caller(home / "kernel.sock") as caller:
         for number in range(calls):
             name = f"agent-{number}"
+            sleep(REST)  # a jail is built ahead meanwhile, as for agents that don't start one after the other
             agent = {"name": name, "script": str(home / "fast.py"), "runtime": "fast", "restart": "temporary"}
             taken.append(ask(caller, SPAWN, agent))
             ask(caller, WAIT, {"name": name})

@@ -26,6 +26,7 @@ T = TypeVar("T")
 
 BATCH = 256  # file descriptors per epoll_wait(); Linux reports the others first the next time
 TURN_SECONDS = 0.00025  # seconds of reading before Trio's other tasks run, and of their steps before it reads again
+MAX_PASSED = 3  # reads in a row while a descriptor waits whose reads defer work
 MAX_YIELD_SECONDS = 0.0005  # seconds; a client needs less for its next request
 
 
@@ -45,6 +46,10 @@ class Poller(trio.abc.Instrument):
     _deferred: Turns[object, Callable[[], object]] = field(factory=Turns)
     _worker: Task | None = None  # waits for deferred calls
     _ready: deque[tuple[int, int]] = field(factory=deque)  # descriptors and their events, not read yet
+    _behind: dict[int, int] = field(factory=dict)  # the same of those whose last read deferred work
+    _deferring: set[int] = field(factory=set)  # descriptors whose last read deferred work
+    _has_deferred: bool = False  # since the present read began
+    _passed: int = 0  # reads of others since the last one of ``_behind``
     _task: Task | None = None  # of :meth:`run`
     _read_again: float = 0.0  # time of perf_counter() before which it doesn't read between steps
     _yield_again: float = 0.0  # in the same time
@@ -94,6 +99,7 @@ class Poller(trio.abc.Instrument):
         So requests that are answered at once don't wait for longer ones. ``work`` must not wait or raise.
         """
         self._deferred.add(owner, work)
+        self._has_deferred = True
         if self._worker is not None:
             reschedule(self._worker)
             self._worker = None
@@ -126,6 +132,8 @@ class Poller(trio.abc.Instrument):
     def forget(self, fd: int) -> None:
         """Stop watching ``fd``. Must be called before it is closed."""
         self._watched.pop(fd, None)
+        self._behind.pop(fd, None)
+        self._deferring.discard(fd)
         if self._registered.pop(fd, None) is not None and not self._epoll.closed:
             with contextlib.suppress(OSError):  # closed already, which Linux takes as unregistered
                 self._epoll.unregister(fd)
@@ -145,12 +153,13 @@ class Poller(trio.abc.Instrument):
                     await wait_readable(self._epoll.fileno())
                     turn_ends = perf_counter() + TURN_SECONDS
                     while found := self._find_ready():
-                        while self._ready:
-                            answered = self._read(*self._ready.popleft())
+                        while self._ready or self._behind:
+                            answered = self._read(*self._take())
                             if perf_counter() > turn_ends:
                                 self._end_turn()
                                 await trio.lowlevel.checkpoint()
                                 turn_ends = perf_counter() + TURN_SECONDS
+                                self._find_ready()
                         if answered and found == 1:
                             self._yield_cpu()
                     self._end_turn()
@@ -163,18 +172,39 @@ class Poller(trio.abc.Instrument):
             return
         turn_ends = perf_counter() + TURN_SECONDS
         self._find_ready()
-        while self._ready and perf_counter() < turn_ends:
-            self._read(*self._ready.popleft())
+        while (self._ready or self._behind) and perf_counter() < turn_ends:
+            self._read(*self._take())
         self._end_turn()
 
     def _end_turn(self) -> None:
         self._read_again = perf_counter() + TURN_SECONDS
 
     def _find_ready(self) -> int:
-        """Poll if all that was ready has been read; returns how many descriptors are to be read."""
+        """Poll if nothing is ready but what defers work; returns how many descriptors are to be read."""
         if not self._ready:
-            self._ready.extend(self._epoll.poll(0, BATCH))
-        return len(self._ready)
+            found = self._epoll.poll(0, BATCH)
+            if self._deferring:
+                for fd, events in found:
+                    if fd in self._deferring:
+                        self._behind[fd] = events
+                    else:
+                        self._ready.append((fd, events))
+            else:
+                self._ready.extend(found)
+        return len(self._ready) + len(self._behind)
+
+    def _take(self) -> tuple[int, int]:
+        """The next descriptor to read, and its events.
+
+        Those that defer work come after the others, so that 100 of them in a row delay no short call; but one in
+        :data:`MAX_PASSED` + 1 is one of them.
+        """
+        if self._behind and (self._passed >= MAX_PASSED or not self._ready):
+            self._passed = 0
+            fd = next(iter(self._behind))
+            return fd, self._behind.pop(fd)
+        self._passed += 1
+        return self._ready.popleft()
 
     def _yield_cpu(self) -> None:
         """Let the client that was answered send its next request before the next poll, if it runs on this CPU.
@@ -202,8 +232,13 @@ class Poller(trio.abc.Instrument):
             self.forget(fd)
             return False
         task, read = self._waiting[fd]
+        self._has_deferred = False
         try:
             result = read()
+            if self._has_deferred:
+                self._deferring.add(fd)
+            elif self._deferring:
+                self._deferring.discard(fd)
             if result is not None and self._waiting.pop(fd, None) is not None:  # otherwise ``read`` cancelled its task
                 reschedule(task, Value(result))
             return result is None

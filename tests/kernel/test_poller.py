@@ -7,12 +7,13 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 import trio
 import trio.testing
 
-from agentos.kernel.poller import BATCH, TURN_SECONDS, Poller
+from agentos.kernel.poller import BATCH, MAX_PASSED, TURN_SECONDS, Poller
 
 Pair = tuple[socket.socket, socket.socket]
 Pairs = Callable[[], Pair]
@@ -271,6 +272,69 @@ async def test_what_arrives_while_many_tasks_are_runnable_is_read_between_their_
         for _ in range(20):
             nursery.start_soon(work)
     assert read_after == [1]
+
+
+async def test_a_short_call_overtakes_calls_that_defer_work(pairs: Pairs, poller: Poller) -> None:
+    """A batch of stored values is acknowledged at once, and each client sends the next one."""
+    order: list[str] = []
+    senders, peers = [pairs() for _ in range(40)], pairs()
+
+    def store(sock: socket.socket) -> Callable[[], None]:
+        def read() -> None:
+            sock.recv(1)
+            spend(TURN_SECONDS / 4)
+            poller.defer(sock, partial(order.append, "began"))
+            order.append("long")
+            if order.count("long") == 45:  # the second burst: now it is known which ones defer
+                peers[1].sendall(b"x")
+
+        return read
+
+    def answer() -> bool | None:
+        order.append("short")
+        return bool(reader(peers[0])())
+
+    async with trio.open_nursery() as nursery:
+        for ours, _ in senders:
+            nursery.start_soon(poller.wait, ours.fileno(), store(ours))
+        nursery.start_soon(poller.wait, peers[0].fileno(), answer)
+        await trio.testing.wait_all_tasks_blocked()
+        for count in (40, 80):
+            for _, theirs in senders:
+                theirs.sendall(b"x")
+            while order.count("began") < count:
+                await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+
+    reads = [each for each in order if each != "began"]
+    assert 45 <= reads.index("short") <= 45 + 10, "two turns at most, of four reads each"
+
+
+async def test_short_calls_do_not_keep_those_that_defer_work_waiting(pairs: Pairs, poller: Poller) -> None:
+    """All have data that stays, so they are always readable."""
+    reads: Counter[str] = Counter()
+    everyone = [pairs() for _ in range(40)]
+
+    def read(kind: str, sock: socket.socket) -> bool | None:
+        reads[kind] += 1
+        if kind == "long":
+            poller.defer(sock, lambda: None)
+        return True if reads.total() > 2000 else None
+
+    async def wait(kind: str, sock: socket.socket) -> None:
+        await poller.wait(sock.fileno(), partial(read, kind, sock))
+        nursery.cancel_scope.cancel()
+
+    with contextlib.ExitStack() as stack:
+        async with trio.open_nursery() as nursery:
+            for number, (ours, _) in enumerate(everyone):
+                stack.callback(poller.forget, ours.fileno())
+                nursery.start_soon(wait, "long" if number % 2 else "short", ours)
+            await trio.testing.wait_all_tasks_blocked()
+            for _, theirs in everyone:
+                theirs.sendall(b"x")
+
+    assert reads["long"] >= reads.total() // (MAX_PASSED + 2)
 
 
 async def test_a_hang_up_is_noticed_during_the_block_and_unread_data_is_none(pairs: Pairs, poller: Poller) -> None:

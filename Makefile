@@ -23,7 +23,7 @@ help:
 	@echo "make test      set up, then run all tests on two cores"
 	@echo "make night     all tests, at random and with more rounds"
 	@echo "make proof     kill the kernel fifty times under load, and the loop at each record: nothing is lost or done twice"
-	@echo "make security  set up, then run the attacks alone"
+	@echo "make security  set up, then run the attacks alone, and programs behind the filtered network"
 	@echo "make check     ruff, mypy, import-linter, flake8-async, TypeScript over the dashboard"
 	@echo "make generate  write the SDK's methods anew, from agentos_sdk/calls and sdk/client_methods.py"
 	@echo "make bench     measure speed against a C floor (docs/reference/speed.md); ROW=spawn: only such rows"
@@ -73,7 +73,7 @@ proof: $(READY)
 	$(BIN)/python -m pytest --hypothesis-profile=night --timeout=4000 --capture=no tests/system/test_kill_9.py tests/system/test_loop_crashes.py
 
 security: $(READY)
-	$(call PYTEST,tests/security)
+	$(call PYTEST,tests/security tests/sandbox/test_filtered_*.py tests/system/test_filtered_*.py)
 
 check: $(READY)
 	$(BIN)/ruff check .

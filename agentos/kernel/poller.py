@@ -154,7 +154,7 @@ class Poller(trio.abc.Instrument):
                     turn_ends = perf_counter() + TURN_SECONDS
                     while found := self._find_ready():
                         while self._ready or self._behind:
-                            answered = self._read(*self._take())
+                            answered = self._read(*(self._take() if self._behind else self._ready.popleft()))
                             if perf_counter() > turn_ends:
                                 self._end_turn()
                                 await trio.lowlevel.checkpoint()
@@ -173,7 +173,7 @@ class Poller(trio.abc.Instrument):
         turn_ends = perf_counter() + TURN_SECONDS
         self._find_ready()
         while (self._ready or self._behind) and perf_counter() < turn_ends:
-            self._read(*self._take())
+            self._read(*(self._take() if self._behind else self._ready.popleft()))
         self._end_turn()
 
     def _end_turn(self) -> None:
@@ -194,17 +194,17 @@ class Poller(trio.abc.Instrument):
         return len(self._ready) + len(self._behind)
 
     def _take(self) -> tuple[int, int]:
-        """The next descriptor to read, and its events.
+        """The next descriptor to read, and its events, where some wait behind the others.
 
         Those that defer work come after the others, so that 100 of them in a row delay no short call; but one in
         :data:`MAX_PASSED` + 1 is one of them.
         """
-        if self._behind and (self._passed >= MAX_PASSED or not self._ready):
-            self._passed = 0
-            fd = next(iter(self._behind))
-            return fd, self._behind.pop(fd)
-        self._passed += 1
-        return self._ready.popleft()
+        if self._ready and self._passed < MAX_PASSED:
+            self._passed += 1
+            return self._ready.popleft()
+        self._passed = 0
+        fd = next(iter(self._behind))
+        return fd, self._behind.pop(fd)
 
     def _yield_cpu(self) -> None:
         """Let the client that was answered send its next request before the next poll, if it runs on this CPU.

@@ -1,0 +1,124 @@
+"""Runs git in a repository that an agent may have written, so that git can start no other program.
+
+A repository names programs in many places: filters, hooks, a file system monitor, transports and their helpers, and the
+same again in a submodule. Options switch off those that are known. A seccomp filter makes fork fail in git, so that the
+others can't start either.
+"""
+
+import errno
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from functools import cache
+
+from agentos.sandbox.filters import bpf, seccomp
+from agentos.sandbox.inside import libc
+
+SECONDS = 20.0  # for one command
+MAX_FILTERS = 100  # whose programs are switched off by name; the others only fail to start
+CLONE_THREAD = 0x1_0000
+NO_PROCESSES = seccomp.Profile(
+    "no new processes",
+    {
+        "fork": seccomp.errno_verdict(errno.EPERM),
+        "vfork": seccomp.errno_verdict(errno.EPERM),
+        "clone": (seccomp.Refusal(errno.EPERM, (seccomp.NoBit(0, CLONE_THREAD),)),),  # threads of git are allowed
+        "clone3": seccomp.errno_verdict(errno.ENOSYS),  # its flags are in memory; the C library then calls clone
+        "socket": seccomp.errno_verdict(errno.EACCES),
+    },
+    seccomp.ALLOW,
+)
+OPTIONS = (
+    "--no-optional-locks",
+    *("-c", "core.fsmonitor=false"),
+    *("-c", "core.hooksPath=/dev/null"),
+    *("-c", "safe.bareRepository=explicit"),
+)
+# Submodules have configurations of their own, which git would obey.
+STATUS = ("status", "--porcelain=v1", "-z", "--ignore-submodules=all", "--", ".")
+FILTERS = ("config", "--null", "--name-only", "--get-regexp", r"^filter\.")
+NO_FILTER = {"clean": "", "smudge": "", "process": "", "required": "false"}
+
+
+class GitError(Exception):
+    """git can't be run, or has failed; the text says why."""
+
+
+def read_status(directory: str) -> list[str]:
+    """The lines of ``git status --porcelain`` for a directory, without its submodules; raises :class:`GitError`."""
+    listed = _run(directory, FILTERS, {})  # fails if there is none
+    settings = [setting for name in _filter_names(listed.stdout)[:MAX_FILTERS] for setting in _without_filter(name)]
+    done = _run(directory, STATUS, _as_environment(settings))
+    if done.returncode != 0:
+        told = done.stderr.decode(errors="replace").strip().splitlines() or [f"it ended with {done.returncode}"]
+        raise GitError(told[0] if "not a git repository" in told[0] else told[-1])
+    return [each for each in done.stdout.decode(errors="replace").split("\0") if each[2:3] == " "]
+
+
+def _run(
+    directory: str, command: tuple[str, ...], environment: Mapping[str, str]
+) -> "subprocess.CompletedProcess[bytes]":
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    fixed = {"LC_ALL": "C", "GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_TERMINAL_PROMPT": "0"}
+    argv = (_find_git(), *OPTIONS, *command)
+    _filter_bytes()  # before the fork
+    try:
+        return subprocess.run(
+            argv,
+            cwd=directory,
+            env={**inherited, **fixed, **environment},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=SECONDS,
+            check=False,
+            preexec_fn=_forbid_processes,
+        )
+    except subprocess.TimeoutExpired:
+        raise GitError(f"git {command[0]} took more than {SECONDS:g} s") from None
+    except (OSError, subprocess.SubprocessError) as error:
+        raise GitError(f"git {command[0]} can't be run: {error}") from None
+
+
+def _find_git() -> str:
+    """The path of git. A relative entry of PATH is left out: in the agent's directory it would name an agent's file."""
+    places = [place for place in os.environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(place)]
+    found = shutil.which("git", path=os.pathsep.join(places))
+    if found is None:
+        raise GitError("git isn't installed")
+    return found
+
+
+@cache
+def _filter_bytes() -> bytes:
+    machine = os.uname().machine
+    if machine not in seccomp.ARCHITECTURES:
+        raise GitError(f"git isn't run: on {machine} it can't be kept from starting the repository's programs")
+    return bpf.pack(seccomp.compile_filter(NO_PROCESSES, machine))
+
+
+def _forbid_processes() -> None:
+    """Called in the child before it becomes git."""
+    libc.prctl(libc.PR_SET_NO_NEW_PRIVS, 1)
+    libc.set_seccomp_filter(_filter_bytes())
+
+
+def _filter_names(listed: bytes) -> list[str]:
+    """The names of filters in the output of ``git config``, whose keys are ``filter.NAME.VARIABLE``."""
+    keys = [key.split(".", 1)[1] for key in os.fsdecode(listed).split("\0") if "." in key]
+    return list(dict.fromkeys(key.rpartition(".")[0] for key in keys if "." in key))
+
+
+def _without_filter(name: str) -> Iterator[tuple[str, str]]:
+    for variable, value in NO_FILTER.items():
+        yield f"filter.{name}.{variable}", value
+
+
+def _as_environment(settings: list[tuple[str, str]]) -> dict[str, str]:
+    """Settings that override those of every file, as git reads them from its environment."""
+    pairs = {
+        f"GIT_CONFIG_{kind}_{at}": each[kind == "VALUE"]
+        for at, each in enumerate(settings)
+        for kind in ("KEY", "VALUE")
+    }
+    return {"GIT_CONFIG_COUNT": str(len(settings)), **pairs}

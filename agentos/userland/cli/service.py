@@ -110,7 +110,7 @@ def check_user(name: str | None) -> None:
 def find_agentos() -> list[str]:
     """The command `agentos` of this environment, with its whole path."""
     beside = Path(sys.executable).with_name("agentos")
-    return [str(beside)] if beside.exists() else [sys.executable, "-m", "agentos"]
+    return [str(beside)] if beside.exists() else [sys.executable, "-P", "-m", "agentos"]
 
 
 def write_unit(command: Sequence[str], file: str, own: bool, run_as: str | None, name: str) -> str:

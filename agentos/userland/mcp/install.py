@@ -89,7 +89,7 @@ def server_command(name: str, socket: str, state_dir: Path, more: Sequence[str] 
     With absolute paths, as a client starts it in a directory and an environment of its own choice.
     """
     script = Path(sys.executable).with_name("agentos")
-    program = [str(script)] if os.access(script, os.X_OK) else [sys.executable, "-m", "agentos"]
+    program = [str(script)] if os.access(script, os.X_OK) else [sys.executable, "-P", "-m", "agentos"]
     return [
         *program,
         "mcp",

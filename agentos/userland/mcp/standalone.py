@@ -84,10 +84,10 @@ def is_listening(path: str) -> bool:
 def start(options: KernelOptions) -> "subprocess.Popen[bytes]":
     """Start a kernel that ends with this process; must be called in the main thread. It prints to our stderr."""
     file: Sequence[str] = [str(options.file)] if options.file is not None else []
-    run = [sys.executable, "-m", "agentos", "run", *file]
+    run = [sys.executable, "-P", "-m", "agentos", "run", *file]  # -P: no module is imported from the current directory
     return subprocess.Popen(
         [
-            *(sys.executable, "-c", GUARDED, str(os.getpid())),
+            *(sys.executable, "-P", "-c", GUARDED, str(os.getpid())),
             *(*run, "--socket", options.socket, "--state-dir", str(options.state_dir)),
         ],
         stdin=subprocess.DEVNULL,

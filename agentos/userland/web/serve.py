@@ -122,7 +122,7 @@ class Program:
 
 def checks(state_dir: Path) -> Mapping[str, Sequence[str]]:
     """Commands by which the page *System* examines the host and the audit log, in child processes."""
-    agentos = (sys.executable, "-m", "agentos")
+    agentos = (sys.executable, "-P", "-m", "agentos")  # -P: no module is imported from the current directory
     return {
         "doctor": (*agentos, "doctor", "--json"),
         "verify": (*agentos, "audit", "verify", "--json", "--state-dir", str(state_dir.absolute())),

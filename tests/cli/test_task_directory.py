@@ -2,6 +2,10 @@
 
 import os
 import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +13,8 @@ import pytest
 from agentos.userland.task import records, saved_files
 from agentos.userland.task.directory import TaskDirectory
 from agentos.userland.task.saved_files import Change, SaveError
+
+NOBODY = 65534  # uid and gid
 
 
 @pytest.fixture
@@ -104,3 +110,123 @@ def test_files_that_can_not_be_read_any_more_are_named(work: Path) -> None:
 
     with pytest.raises(SaveError, match=r"files\.json: the saved files can't be read"):
         saved.undo()
+
+
+@pytest.fixture
+def work_of_ordinary_user() -> Iterator[Path]:
+    """A directory in one that belongs to an ordinary user, whose uid an agent without root shares."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:
+        (Path(place) / "work").mkdir()
+        if os.geteuid() == 0:
+            for path in (place, f"{place}/work"):
+                os.chown(path, NOBODY, NOBODY)
+        yield Path(place) / "work"
+
+
+BEGIN = f"""
+import os
+from agentos.userland.task.directory import TaskDirectory
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setresgid(*[{NOBODY}] * 3)
+    os.setresuid(*[{NOBODY}] * 3)
+"""
+
+
+def run_as_ordinary_user(work: Path, program: str) -> str:
+    """Run Python code in the directory ``work``; returns its output."""
+    done = subprocess.run(
+        [sys.executable, "-c", BEGIN + program],
+        cwd=work,
+        env={**os.environ, "XDG_STATE_HOME": str(work.parent / "state")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_an_agent_can_not_prevent_undo_by_permissions(work_of_ordinary_user: Path) -> None:
+    work = work_of_ordinary_user
+
+    shown = run_as_ordinary_user(
+        work,
+        """
+open("a", "w").write("as it was")
+os.mkdir("closed"); open("closed/file", "w").write("as it was"); os.chmod("closed", 0o500)
+saved = TaskDirectory.save(os.getcwd(), False)
+os.chmod("closed", 0o700); open("closed/file", "w").write("new"); open("closed/new", "w"); os.chmod("closed", 0o500)
+os.mkdir("added"); open("added/file", "w"); os.chmod("added", 0o500)
+os.makedirs("hidden/deep"); os.chmod("hidden/deep", 0); os.chmod("hidden", 0)
+os.remove("a"); os.chmod(".", 0o500)
+print(*(change.path for change in saved.undo().done))
+print(*(change.path for change in saved.changes()))
+""",
+    )
+
+    assert shown == "a added added/file closed/file closed/new hidden hidden/deep\n\n"
+    assert sorted(path.relative_to(work).as_posix() for path in work.rglob("*")) == ["a", "closed", "closed/file"]
+    assert (work / "closed/file").read_text() == (work / "a").read_text() == "as it was"
+    assert (work / "closed").stat().st_mode & 0o777 == 0o500
+
+
+def test_a_directory_without_permissions_of_the_user_is_not_saved_and_stays_as_it_is(
+    work_of_ordinary_user: Path,
+) -> None:
+    shown = run_as_ordinary_user(
+        work_of_ordinary_user,
+        """
+os.mkdir("mine"); os.chmod("mine", 0)
+try: TaskDirectory.save(os.getcwd(), False)
+except Exception as error: print(error)
+""",
+    )
+
+    assert "/mine: it can't be read: Permission denied" in shown
+    assert (work_of_ordinary_user / "mine").stat().st_mode & 0o777 == 0
+
+
+def test_more_files_than_can_be_saved_are_undone(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved = TaskDirectory.save(str(work), with_copy=False)
+    monkeypatch.setattr(saved_files, "MAX_ENTRIES", 2)
+    (work / "new").write_text("new")
+
+    assert saved.undo().done == [Change("added", "new")]
+    (work / "new").write_text("new")
+    with pytest.raises(SaveError, match="more than 2 files can't be saved"):
+        TaskDirectory.save(str(work), with_copy=False)
+
+
+def test_directories_in_each_other_without_end_are_undone(work: Path) -> None:
+    saved = TaskDirectory.save(str(work), with_copy=True)
+    for top in (str(work), saved.workspace):
+        fd = os.open(top, os.O_RDONLY)
+        for _ in range(2500):
+            os.mkdir("d", dir_fd=fd)
+            below = os.open("d", os.O_RDONLY, dir_fd=fd)
+            os.close(fd)
+            fd = below
+        os.close(fd)
+
+    saved.apply()
+    saved.undo()
+
+    assert [path.name for path in work.iterdir()] == ["closed"]
+    saved_files.remove_tree(saved.place)
+    assert not saved.place.exists()
+
+
+def test_undo_does_not_follow_a_link_in_the_place_of_the_directory(work: Path) -> None:
+    inner = work / "inner"
+    inner.mkdir()
+    saved = TaskDirectory.save(str(inner), with_copy=False)
+    (work / "other").mkdir()
+    (work / "other/file").write_text("other")
+    inner.rmdir()
+    inner.symlink_to("other")
+
+    with pytest.raises(SaveError, match="inner"):
+        saved.undo()
+
+    assert (work / "other/file").read_text() == "other"

@@ -44,8 +44,8 @@ class TaskDirectory:
     """
 
     def __init__(self, path: str, place: Path) -> None:
-        self.path, self.place = path, place
-        copy = place / COPY
+        self.path, self.place = path, Path(os.path.realpath(place))
+        copy = self.place / COPY
         self.workspace = str(copy) if copy.is_dir() else path
 
     @classmethod

@@ -19,7 +19,7 @@ from .beneath import empty_directory, make_readable, make_writable, open_beneath
 
 MAX_ENTRIES = 100_000  # files and directories
 MAX_BYTES = 2 << 30
-MAX_DEPTH = 256  # directories in each other; what is deeper is no entry, and is removed with the directory
+MAX_DEPTH = 128  # directories in each other; what is deeper is no entry, and is removed with the directory
 BUFFER = 1 << 20  # bytes copied at a time
 LISTING = "files.json"
 COPIES = "files"
@@ -133,8 +133,10 @@ def save_entry(top: str, path: str, entry: Entry, copies: Path) -> None:
 
 
 def write_listing(path: Path, files: Files) -> None:
-    """Write down what was in a directory."""
-    path.write_text(json.dumps(files))
+    """Write down what was in a directory. Where that fails, such as on a full disk, the former listing stays."""
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(files))
+    os.replace(new, path)
 
 
 def read_listing(path: Path) -> dict[str, Entry]:
@@ -305,9 +307,14 @@ def _bring_back(root: int, source: str, path: str, old: Entry, opened: set[str])
         else:
             new = f".agentos-undo-{os.getpid()}"
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            with open(os.open(new, flags, 0o600, dir_fd=parent), "wb") as file, open_file(source, path) as copy:
-                shutil.copyfileobj(copy, file, BUFFER)
-            os.replace(new, last, src_dir_fd=parent, dst_dir_fd=parent)
+            try:
+                with open(os.open(new, flags, 0o600, dir_fd=parent), "wb") as file, open_file(source, path) as copy:
+                    shutil.copyfileobj(copy, file, BUFFER)
+                os.replace(new, last, src_dir_fd=parent, dst_dir_fd=parent)
+            except OSError:
+                with suppress(FileNotFoundError):
+                    os.unlink(new, dir_fd=parent)
+                raise
         if os.geteuid() == 0:
             os.chown(last, old.uid, old.gid, dir_fd=parent, follow_symlinks=False)
 

@@ -44,6 +44,7 @@ RULES: list[dict[str, Any]] = [
     {"match": "^Wait", "tool_calls": [("exec", {"command": "echo > began; sleep 2; echo waited"})]},
     {"tool": "exec", "match": "^waited", "tool_calls": [("done", {"summary": "waited"})]},
     {"match": "^Sleep", "tool_calls": [("exec", {"command": "echo > began; sleep 1000"})]},
+    {"match": "^The user says:\\s+Write", "tool_calls": [("exec", {"command": "echo > changed.txt; echo changed"})]},
     {"match": r"^The user says:\s+(.*)", "tool_calls": [("done", {"summary": r"told: \1"})]},
     {"match": r"(?s)AGENTS\.md.*<AGENTS.md>\s(.*)\s</AGENTS.md>", "tool_calls": [("done", {"summary": r"notes: \1"})]},
 ]  # fmt: skip
@@ -144,6 +145,40 @@ def test_undo_leaves_what_was_changed_after_the_task(agentos: Agentos, directory
     assert "  M changed.txt was changed after the task, and is left as it is\n" in undone.stdout
     assert (directory / "changed.txt").read_text() == "mine\n"
     assert (directory / "removed.txt").exists()
+
+
+def test_undo_leaves_what_was_changed_before_the_task_went_on(agentos: Agentos, directory: Path) -> None:
+    before = tree(directory)
+    name = name_of(agentos("task", "Change", "--dir", str(directory)).stdout)
+    (directory / "changed.txt").write_text("mine\n")
+    (directory / "mine.txt").write_text("mine\n")
+
+    done = agentos("task", "--resume", name, "Write")
+    undone = agentos("task", "undo", name)
+
+    assert (done.returncode, (directory / "changed.txt").read_text()) == (0, "mine\n"), done
+    assert "mine.txt" not in done.stdout
+    assert undone.returncode == 0, undone
+    assert {**tree(directory), "changed.txt": before["changed.txt"]} == {
+        **before,
+        "mine.txt": tree(directory)["mine.txt"],
+    }
+
+
+def test_undo_says_where_the_files_are_that_it_replaces_if_the_task_was_interrupted(
+    kernel: Kernel, agentos: Agentos, directory: Path
+) -> None:
+    waits = json.loads(agentos("task", "--ask", "--json", "Greet", "--dir", str(directory)).stdout.splitlines()[-1])
+    with kernel.client() as client:
+        client.kill(name=waits["task"])
+    (directory / "changed.txt").write_text("mine\n")
+
+    undone = agentos("task", "undo", waits["task"])
+
+    kept = undone.stdout.partition("are kept in ")[2].strip()
+    assert undone.returncode == 0, undone
+    assert (Path(kept) / "changed.txt").read_text() == "mine\n"
+    assert (directory / "changed.txt").read_text() == "changed.txt as it was\n"
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from agentos.userland.task import records, saved_files
+from agentos.userland.task import records, saved_files, saving_again
 from agentos.userland.task.directory import TaskDirectory
 from agentos.userland.task.saved_files import Change, SaveError
 
@@ -198,21 +199,27 @@ def test_more_files_than_can_be_saved_are_undone(work: Path, monkeypatch: pytest
         TaskDirectory.save(str(work), with_copy=False)
 
 
-def test_directories_in_each_other_without_end_are_undone(work: Path) -> None:
-    saved = TaskDirectory.save(str(work), with_copy=True)
-    for top in (str(work), saved.workspace):
-        fd = os.open(top, os.O_RDONLY)
-        for _ in range(2500):
-            os.mkdir("d", dir_fd=fd)
-            below = os.open("d", os.O_RDONLY, dir_fd=fd)
-            os.close(fd)
-            fd = below
+@pytest.mark.parametrize("with_copy", [False, True])
+def test_directories_in_each_other_without_end_are_undone(
+    work: Path, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, with_copy: bool
+) -> None:
+    request.addfinalizer(partial(subprocess.run, ["rm", "-rf", tmp_path], check=True))  # pytest can't, if this fails
+    monkeypatch.setattr(saved_files, "MAX_DEPTH", 20)
+    saved = TaskDirectory.save(str(work), with_copy)
+    fd = os.open(saved.workspace, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("d", dir_fd=fd)
+        below = os.open("d", os.O_RDONLY, dir_fd=fd)
         os.close(fd)
+        fd = below
+    os.close(fd)
 
-    saved.apply()
+    if with_copy:
+        saved.apply()
     saved.undo()
 
-    assert [path.name for path in work.iterdir()] == ["closed"]
+    for top in {str(work), saved.workspace}:
+        assert os.listdir(top) == ["closed"]
     saved_files.remove_tree(saved.place)
     assert not saved.place.exists()
 
@@ -230,3 +237,151 @@ def test_undo_does_not_follow_a_link_in_the_place_of_the_directory(work: Path) -
         saved.undo()
 
     assert (work / "other/file").read_text() == "other"
+
+
+# -- Changes of the user's ---------------------------------------------------------------------------------------------
+
+
+def test_what_the_user_changes_before_a_task_goes_on_is_not_the_tasks(work: Path) -> None:
+    for name in ("a", "b", "c"):
+        (work / name).write_text("as it was")
+    saved = TaskDirectory.save(str(work), with_copy=False)
+    (work / "a").write_text("task")
+    (work / "b").unlink()
+    (work / "new").mkdir()
+    (work / "new/file").write_text("task")
+    saved.note_end()
+    (work / "a").write_text("mine")
+    (work / "c").unlink()
+    (work / "new/mine").write_text("mine")
+
+    saved.note_start()
+    between = saved.changes()
+    (work / "a").write_text("task again")
+    (work / "c").write_text("task again")
+    shutil.rmtree(work / "new")
+    saved.note_end()
+    saved.undo()
+
+    assert between == [Change("removed", "b"), Change("added", "new/file")]
+    assert {path.relative_to(work).as_posix(): path.read_text() for path in work.rglob("*") if path.is_file()} == {
+        "a": "mine",
+        "b": "as it was",
+        "new/mine": "mine",
+        "closed/file": "as it was",
+    }
+    assert saved.changes() == []
+
+
+def test_a_directory_that_the_user_replaces_by_a_file_stays_a_file(work: Path) -> None:
+    (work / "old/inner").mkdir(parents=True)
+    (work / "old/inner/file").write_text("as it was")
+    (work / "plain").write_text("as it was")
+    saved = TaskDirectory.save(str(work), with_copy=False)
+    shutil.rmtree(work / "old/inner")
+    (work / "plain").unlink()
+    (work / "plain").mkdir()
+    saved.note_end()
+    (work / "old").rmdir()
+    (work / "old").write_text("mine")
+    (work / "plain/mine").write_text("mine")
+
+    left = saved.undo().left
+    saved.note_start()
+    (work / "old").unlink()
+    shutil.rmtree(work / "plain")
+    saved.note_end()
+    saved.undo()
+
+    assert Change("changed", "old") in left
+    assert (work / "old").read_text() == (work / "plain/mine").read_text() == "mine"
+
+
+def test_a_directory_that_the_user_removes_is_restored_with_the_file_that_the_task_had_removed(work: Path) -> None:
+    (work / "old").mkdir()
+    (work / "old/file").write_text("as it was")
+    (work / "old/more").write_text("as it was")
+    saved = TaskDirectory.save(str(work), with_copy=False)
+    (work / "old/file").unlink()
+    saved.note_end()
+    shutil.rmtree(work / "old")
+
+    assert saved.undo().left == [Change("removed", "old/more")]
+    assert [path.name for path in (work / "old").iterdir()] == ["file"]
+
+
+def test_a_second_undo_leaves_what_the_first_one_left(work: Path) -> None:
+    saved = TaskDirectory.save(str(work), with_copy=False)
+    (work / "a").write_text("task")
+    saved.note_end()
+    (work / "a").write_text("mine")
+
+    left = [saved.undo().left for _ in range(2)]
+
+    assert left == [[Change("added", "a")]] * 2
+    assert (work / "a").read_text() == "mine"
+
+
+def test_undo_keeps_what_it_replaces_where_the_end_of_the_task_is_not_known(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (work / "a").write_text("as it was")
+    saved = TaskDirectory.save(str(work), with_copy=False)
+    (work / "a").write_text("mine, perhaps")
+    (work / "d").mkdir()
+    (work / "d/new").write_text("this, too")
+    (work / "large").write_text("larger than what can be kept")
+    monkeypatch.setattr(saving_again, "MAX_BYTES", 25)
+
+    undone = saved.undo()
+
+    kept = Path(undone.kept)
+    assert ((kept / "a").read_text(), (kept / "d/new").read_text()) == ("mine, perhaps", "this, too")
+    assert (undone.lost, (work / "a").read_text(), (work / "large").exists()) == (1, "as it was", False)
+    assert saved.undo().kept == ""
+
+
+def test_undo_of_a_review_leaves_what_was_never_applied(work: Path) -> None:
+    (work / "a").write_text("as it was")
+    saved = TaskDirectory.save(str(work), with_copy=True)
+    (Path(saved.workspace) / "a").write_text("task")
+    (work / "a").write_text("mine")
+
+    assert saved.undo().done == []
+    assert (work / "a").read_text() == "mine"
+    assert saved.changes() == saved.proposed() == []
+
+
+def test_undo_leaves_what_a_review_has_left(work: Path) -> None:
+    for name in ("a", "b"):
+        (work / name).write_text("as it was")
+    saved = TaskDirectory.save(str(work), with_copy=True)
+    for name in ("a", "b"):
+        (Path(saved.workspace) / name).write_text("task")
+    (work / "a").write_text("mine")
+
+    applied = saved.apply()
+    undone = saved.undo()
+
+    assert applied.left == undone.left == [Change("changed", "a")]
+    assert ((work / "a").read_text(), (work / "b").read_text()) == ("mine", "as it was")
+
+
+def test_a_new_file_of_the_user_that_can_not_be_read_stops_the_task_before_it_goes_on(
+    work_of_ordinary_user: Path,
+) -> None:
+    shown = run_as_ordinary_user(
+        work_of_ordinary_user,
+        """
+open("a", "w").write("as it was")
+saved = TaskDirectory.save(os.getcwd(), False)
+open("a", "w").write("task")
+saved.note_end()
+open("a", "w").write("mine"); open("b", "w"); os.chmod("b", 0)
+try: saved.note_start()
+except Exception as error: print(error)
+print(*(change.path for change in saved.undo().left))
+""",
+    )
+
+    assert shown.endswith("/work/b: it can't be saved: Permission denied\na b\n")

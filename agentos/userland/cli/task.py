@@ -33,7 +33,7 @@ from .common import (
 )
 from .task_lines import change_lines, command_lines, find_commands, result_lines
 from .task_screen import describe_waiting_request, show_task
-from .tasks import check_free, find_task
+from .tasks import check_free, find_task, is_running
 
 ASK = {"write": ["${workspace}/**"], "commands": ["*"], "domains": ["*"], "tools": ["*"]}
 MAX_TASK = 64 << 10  # bytes of a task from stdin
@@ -108,7 +108,7 @@ def task(
 
                 sys.exit(TaskConversation(client, socket_path, directory, review, options).serve())
             if goes_on:
-                begun = go_on(find_task(client, resume), text, {"budget": parsed})
+                begun = go_on(client, find_task(client, resume), text, {"budget": parsed})
             else:
                 begun = begin(client, text, directory, review, options)
             sys.exit(follow(client, begun, socket_path, as_json, quiet))
@@ -154,10 +154,13 @@ def begin(client: AgentOSClient, text: str, directory: str | None, review: bool,
     return Begun(note, saved, options, lambda loop: loop.run(whole, task_id=note.name))
 
 
-def go_on(note: TaskNote, text: str, options: Mapping[str, Any], compact: bool = False) -> Begun:
+def go_on(client: AgentOSClient, note: TaskNote, text: str, options: Mapping[str, Any], compact: bool = False) -> Begun:
     """Prepare to go on with a task; ``compact``: with a summary of what was said and done."""
     text = name_images(text, note.directory or None)
     directory = TaskDirectory(note.directory, note.place) if note.directory else None
+    if directory is not None and not is_running(client, note.name):
+        check_free(client, note.directory)
+        directory.note_start()
     return Begun(note, directory, options, lambda loop: loop.resume(note.name, text, compact=compact))
 
 

@@ -84,7 +84,8 @@ class TaskConversation:
             self._note = begun.note
         else:
             given = {name: self._options[name] for name in ("budget", "model")}
-            begun = go_on(self._note, RESTORED + text if self._restored else text, given, self._compact)
+            told = RESTORED + text if self._restored else text
+            begun = go_on(self._client, self._note, told, given, self._compact)
             self._restored = self._compact = False
         self._status = follow(self._client, begun, self._socket_path, as_json=False, quiet=False)
 

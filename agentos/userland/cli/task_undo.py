@@ -1,8 +1,10 @@
 """``agentos task undo``: restores the files of a task's directory."""
 
+from collections.abc import Iterator
+
 import click
 
-from agentos.userland.task.directory import Applied, TaskDirectory
+from agentos.userland.task.directory import TaskDirectory, Undone
 from agentos.userland.task.saved_files import SaveError
 
 from .common import Failed, kernel, plural, print_json, printable
@@ -26,13 +28,24 @@ def undo(name: str, socket_path: str | None, as_json: bool) -> None:
         raise SystemExit(1)
 
 
-def show_undone(directory: str, done: Applied, as_json: bool = False) -> None:
+def show_undone(directory: str, done: Undone, as_json: bool = False) -> None:
     """Show what was restored, and what wasn't."""
     if as_json:
-        print_json({"restored": [each._asdict() for each in done.done], "left": [each._asdict() for each in done.left]})
+        restored, left = ([each._asdict() for each in changes] for changes in (done.done, done.left))
+        print_json({"restored": restored, "left": left, "kept": done.kept or None, "lost": done.lost})
     else:
         click.echo(f"{plural(len(done.done), 'file')} restored in {printable(directory)}")
         for change in done.left:
             click.echo(
                 f"  {SIGNS[change.what]} {printable(change.path)} was changed after the task, and is left as it is"
             )
+        for line in kept_lines(done):
+            click.echo(line)
+
+
+def kept_lines(done: Undone) -> Iterator[str]:
+    """Where the files are that undo has replaced, if changes of the user's may be among them."""
+    if done.kept:
+        yield f"the end of the task isn't known, so the files that were replaced are kept in {printable(done.kept)}"
+    if done.lost:
+        yield f"{plural(done.lost, 'file')} of the task couldn't be kept"

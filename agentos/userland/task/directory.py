@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +12,7 @@ from .saved_files import (
     COPIES,
     LISTING,
     Change,
+    Files,
     SaveError,
     find_changes,
     find_foreign,
@@ -22,8 +23,10 @@ from .saved_files import (
     save_files,
     write_listing,
 )
+from .saving_again import directories_above, keep_replaced, save_again
 
 ENDED = "ended.json"
+APPLIED = "applied"  # changes of the copy have been made in the directory itself
 COPY = "copy"
 COPY_LISTING = "copy.json"
 MORE_BYTES, MORE_ENTRIES = 1 << 30, 100_000  # that the agent may add
@@ -35,6 +38,18 @@ class Applied(NamedTuple):
 
     done: Sequence[Change]
     left: Sequence[Change]
+
+
+class Undone(NamedTuple):
+    """``done`` were restored, ``left`` were changed by something else since the end of the task.
+
+    ``kept`` is the directory with copies of what was replaced, empty if there are none; ``lost`` files aren't there.
+    """
+
+    done: Sequence[Change]
+    left: Sequence[Change]
+    kept: str = ""
+    lost: int = 0
 
 
 class TaskDirectory:
@@ -94,7 +109,23 @@ class TaskDirectory:
 
     def note_end(self) -> None:
         """Remember what is in the directory at the end of the task, so that later changes aren't undone with it."""
-        write_listing(self.place / ENDED, list_files(self.path))
+        self._note_end(frozenset(), {})
+
+    def note_start(self) -> None:
+        """Before an ended task goes on: save again what was changed after its end, since the task hasn't done that.
+
+        Raises :class:`SaveError`. What the task does in a copy doesn't concern these changes.
+        """
+        ended = self.place / ENDED
+        if self.has_copy or not ended.exists():
+            return
+        now = list_files(self.path)
+        try:
+            if foreign := find_foreign(now, read_listing(ended)):
+                save_again(self.path, self.place, foreign, now)
+            ended.unlink()
+        except OSError as error:
+            raise SaveError(f"{error.filename}: {self.path} can't be saved again there: {error.strerror}") from None
 
     def proposed(self) -> list[Change]:
         """What of the copy's changes the directory itself doesn't have."""
@@ -106,26 +137,44 @@ class TaskDirectory:
 
     def apply(self) -> Applied:
         """Make the copy's changes in the directory itself, but for what was changed there meanwhile."""
-        known = ENDED if (self.place / ENDED).exists() else LISTING
-        foreign = find_foreign(list_files(self.path), read_listing(self._listing(known)))
+        known = read_listing(self._listing(ENDED if (self.place / ENDED).exists() else LISTING))
+        foreign = find_foreign(list_files(self.path), known)
         proposed = self.proposed()
         mine = [change for change in proposed if change.path not in foreign]
         plain = ~(stat.S_ISUID | stat.S_ISGID)  # an agent's program must not run with the rights of its owner
         wanted = {name: one._replace(mode=one.mode & plain) for name, one in list_files(self.workspace).items()}
-        restore_files(self.path, self.workspace, wanted, [Change(INVERSE[what], path) for what, path in mine])
-        self.note_end()
+        (self.place / APPLIED).touch()
+        try:
+            restore_files(self.path, self.workspace, wanted, [Change(INVERSE[what], path) for what, path in mine])
+        finally:
+            self._note_end(foreign, known)
         return Applied(mine, [change for change in proposed if change.path in foreign])
 
-    def undo(self) -> Applied:
-        """Restore what was there before the task, but for what has been changed since its end."""
+    def undo(self) -> Undone:
+        """Restore what was there before the task, but for what has been changed since its end; the agent's copy, too.
+
+        Where the end of the task isn't known, what is replaced is copied before.
+        """
+        done = self._undo() if not self.has_copy or (self.place / APPLIED).exists() else Undone([], [])
+        if self.has_copy:
+            restore_files(self.workspace, self.source, read_listing(self._listing(COPY_LISTING)), self.changes())
+        return done
+
+    def _undo(self) -> Undone:
         before, now = read_listing(self._listing(LISTING)), list_files(self.path)
         changes = find_changes(self.path, self.source, before, now)
-        ended = self.place / ENDED
-        foreign = find_foreign(now, read_listing(ended)) if ended.exists() else set()
+        known = read_listing(ended) if (ended := self.place / ENDED).exists() else None
+        foreign = _paths_to_leave(find_foreign(now, known), before, now) if known is not None else set()
         mine = [change for change in changes if change.path not in foreign]
+        kept = keep_replaced(self.path, self.place, mine, now) if known is None else ("", 0)
         restore_files(self.path, self.source, before, mine)
-        self.note_end()
-        return Applied(mine, [change for change in changes if change.path in foreign])
+        self._note_end(foreign, known or {})
+        return Undone(mine, [change for change in changes if change.path in foreign], *kept)
+
+    def _note_end(self, foreign: Set[str], then: Files) -> None:
+        """As :meth:`note_end`; what is ``foreign`` stays so: it is listed as it was ``then``."""
+        listed = {path: entry for path, entry in list_files(self.path).items() if path not in foreign}
+        write_listing(self.place / ENDED, {**listed, **{path: then[path] for path in foreign if path in then}})
 
     @property
     def source(self) -> str:
@@ -136,6 +185,23 @@ class TaskDirectory:
         if not self.place.is_dir():
             raise SaveError(f"the files of {self.path} before the task are no longer kept")
         return self.place / name
+
+
+def _paths_to_leave(foreign: Set[str], before: Files, now: Files) -> Set[str]:
+    """The paths that undo leaves: ``foreign``, but for removed directories in which it restores a file.
+
+    A file isn't restored where it would need the place of a directory with something foreign in it, or the directory of
+    a foreign file.
+    """
+    restored = before.keys() - now.keys() - foreign
+    needed = {above for path in restored for above in directories_above(path)} - now.keys()
+    files = {path for path in foreign & now.keys() if not now[path].is_directory}
+    holders = {above for path in foreign & now.keys() for above in directories_above(path)}
+    return {
+        *(foreign - needed),
+        *(path for path in restored if not files.isdisjoint(directories_above(path))),
+        *(path for path in holders & before.keys() if not before[path].is_directory),
+    }
 
 
 def real_directory(path: str) -> str:

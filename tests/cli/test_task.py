@@ -362,6 +362,24 @@ def test_a_conversation_is_one_task_with_commands(kernel: Kernel, directory: Pat
     terminal.close()
 
 
+def test_undo_in_a_conversation_with_review_restores_the_copy_too(kernel: Kernel, directory: Path) -> None:
+    terminal = Terminal(kernel, "task", "--dir", str(directory), "--review")
+    terminal.wait_for("/quit\r\n> ")
+    terminal.type("Change\n")
+    since = terminal.wait_for("apply these changes to")
+    terminal.type("n\n")
+    terminal.wait_for("asks again", since)
+    terminal.type("/undo\n")
+    terminal.wait_for("discarded in the agent's copy of it", since)
+    terminal.type("go on\n")
+    terminal.wait_for("told: The files are again what they were before the task. go on", since)
+    terminal.wait_for(f"nothing is to be changed in {directory}", since)
+    terminal.type("/quit\n")
+
+    assert terminal.end() == 0
+    terminal.close()
+
+
 def test_ctrl_c_stops_after_the_step_and_the_task_can_be_resumed(
     kernel: Kernel, agentos: Agentos, directory: Path
 ) -> None:

@@ -347,7 +347,9 @@ def test_undo_of_a_review_leaves_what_was_never_applied(work: Path) -> None:
     (Path(saved.workspace) / "a").write_text("task")
     (work / "a").write_text("mine")
 
-    assert saved.undo().done == []
+    undone = saved.undo()
+
+    assert (undone.done, undone.discarded) == ([], 1)
     assert (work / "a").read_text() == "mine"
     assert saved.changes() == saved.proposed() == []
 

@@ -32,13 +32,16 @@ def show_undone(directory: str, done: Undone, as_json: bool = False) -> None:
     """Show what was restored, and what wasn't."""
     if as_json:
         restored, left = ([each._asdict() for each in changes] for changes in (done.done, done.left))
-        print_json({"restored": restored, "left": left, "kept": done.kept or None, "lost": done.lost})
+        rest = {"kept": done.kept or None, "lost": done.lost, "discarded": done.discarded}
+        print_json({"restored": restored, "left": left, **rest})
     else:
         click.echo(f"{plural(len(done.done), 'file')} restored in {printable(directory)}")
         for change in done.left:
             click.echo(
                 f"  {SIGNS[change.what]} {printable(change.path)} was changed after the task, and is left as it is"
             )
+        if done.discarded:
+            click.echo(f"{plural(done.discarded, 'change')} discarded in the agent's copy of it")
         for line in kept_lines(done):
             click.echo(line)
 

@@ -44,12 +44,14 @@ class Undone(NamedTuple):
     """``done`` were restored, ``left`` were changed by something else since the end of the task.
 
     ``kept`` is the directory with copies of what was replaced, empty if there are none; ``lost`` files aren't there.
+    ``discarded`` changes were in the agent's copy.
     """
 
     done: Sequence[Change]
     left: Sequence[Change]
     kept: str = ""
     lost: int = 0
+    discarded: int = 0
 
 
 class TaskDirectory:
@@ -156,9 +158,11 @@ class TaskDirectory:
         Where the end of the task isn't known, what is replaced is copied before.
         """
         done = self._undo() if not self.has_copy or (self.place / APPLIED).exists() else Undone([], [])
-        if self.has_copy:
-            restore_files(self.workspace, self.source, read_listing(self._listing(COPY_LISTING)), self.changes())
-        return done
+        if not self.has_copy:
+            return done
+        changes = self.changes()
+        restore_files(self.workspace, self.source, read_listing(self._listing(COPY_LISTING)), changes)
+        return done._replace(discarded=len(changes))
 
     def _undo(self) -> Undone:
         before, now = read_listing(self._listing(LISTING)), list_files(self.path)

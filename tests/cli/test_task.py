@@ -293,6 +293,18 @@ def test_a_review_without_a_terminal_changes_nothing(agentos: Agentos, directory
     assert tree(directory) == before
 
 
+@pytest.mark.parametrize("option", ["-p", "--json"])
+def test_a_review_for_scripts_says_that_nothing_is_applied(agentos: Agentos, directory: Path, option: str) -> None:
+    before = tree(directory)
+
+    done = agentos("task", "Change", "--dir", str(directory), "--review", option)
+
+    assert (done.returncode, tree(directory)) == (0, before)
+    said = " ".join(done.stderr.split())
+    assert f"the changes are in a copy, and aren't applied to {directory}: `agentos task --resume task-" in said
+    assert option == "-p" or json.loads(done.stdout.splitlines()[-1])["applied"] is False
+
+
 # -- In a terminal -----------------------------------------------------------------------------------------------------
 
 

@@ -183,12 +183,14 @@ def follow(client: AgentOSClient, begun: Begun, path: str | None, as_json: bool,
     if not as_json and not quiet and result.summary == running.said:
         result = result._replace(summary="")  # a step has shown it
     show_end(client, begun, result, as_json, quiet)
-    if begun.directory is not None and begun.directory.has_copy and not as_json and not quiet:
-        from .task_review import review
+    if begun.directory is not None and begun.directory.has_copy:
+        if result.status == "done" and not as_json and not quiet:
+            from .task_review import review
 
-        if result.status == "done":
             return review(begun.directory, name)
-        say(f"{begun.directory.path} is as it was")
+        if begun.directory.proposed():
+            advice = f": `agentos task --resume {name}` shows the changes, and asks" if result.status == "done" else ""
+            say(f"the changes are in a copy, and aren't applied to {begun.directory.path}{advice}")
     return STATUS[result.status]
 
 
@@ -206,10 +208,13 @@ def explain_error(client: AgentOSClient, note: TaskNote, error: str) -> Failed:
 def show_end(client: AgentOSClient, begun: Begun, result: TaskResult, as_json: bool, quiet: bool) -> None:
     """Show the result, the files that were changed, and the commands."""
     changes: list[Change] = []
+    review: dict[str, bool] = {}
     if begun.directory is not None:
         try:
             changes = begun.directory.changes()
-            if not begun.directory.has_copy:
+            if begun.directory.has_copy:
+                review = {"applied": not begun.directory.proposed()}
+            else:
                 begun.directory.note_end()
         except SaveError as error:
             say(f"it isn't known which files were changed: {error}")
@@ -220,7 +225,7 @@ def show_end(client: AgentOSClient, begun: Begun, result: TaskResult, as_json: b
         say(str(error))
     if as_json:
         files = [change._asdict() for change in changes]
-        print_json_line({"kind": "result", **result._asdict(), "files": files, "commands": commands})
+        print_json_line({"kind": "result", **result._asdict(), "files": files, "commands": commands, **review})
         return
     if quiet:
         click.echo(printable_lines(result.summary or result.reason))

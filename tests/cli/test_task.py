@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from agentos.userland.cli.approvals_desk import SETTLE_SECONDS
+from agentos.userland.task import records
 from tests.cli.conftest import Agentos
 from tests.cli.terminal import Terminal
 from tests.support.kernel import Kernel, running, until
@@ -303,6 +304,25 @@ def test_a_review_for_scripts_says_that_nothing_is_applied(agentos: Agentos, dir
     said = " ".join(done.stderr.split())
     assert f"the changes are in a copy, and aren't applied to {directory}: `agentos task --resume task-" in said
     assert option == "-p" or json.loads(done.stdout.splitlines()[-1])["applied"] is False
+
+
+def test_saved_files_of_a_running_task_are_kept(
+    kernel: Kernel, agentos: Agentos, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = str(tmp_path / "state")
+    monkeypatch.setenv("XDG_STATE_HOME", state)
+    monkeypatch.setattr(records, "MAX_SAVED", 2)
+    waits = ("task", "--ask", "-p", "Greet", "--dir", str(directory), "--review")
+    agentos(*waits, XDG_STATE_HOME=state)  # it waits for an approval
+    with kernel.client() as client:
+        note = list(records.list_notes(client))[-1]
+        others = [records.new_place() for _ in range(3)]
+        kept = [place.is_dir() for place in (note.place, *others)]
+        client.kill(name=note.name)
+    records.new_place()
+
+    assert kept == [True, False, False, True]
+    assert not note.place.exists()
 
 
 # -- In a terminal -----------------------------------------------------------------------------------------------------

@@ -8,7 +8,15 @@ import click
 
 from agentos.userland.task.directory import TaskDirectory, real_directory
 from agentos.userland.task.images import name_images
-from agentos.userland.task.records import TaskNote, begin_note, forget_note, has_begun, store_note
+from agentos.userland.task.records import (
+    PlaceUser,
+    TaskNote,
+    begin_note,
+    forget_note,
+    has_begun,
+    is_running,
+    store_note,
+)
 from agentos.userland.task.repository import add_notes, describe_changes, read_notes
 from agentos.userland.task.running import RunningTask
 from agentos.userland.task.saved_files import Change, SaveError
@@ -33,7 +41,7 @@ from .common import (
 )
 from .task_lines import change_lines, command_lines, find_commands, result_lines
 from .task_screen import describe_waiting_request, show_task
-from .tasks import check_free, find_task, is_running
+from .tasks import check_free, find_task
 
 ASK = {"write": ["${workspace}/**"], "commands": ["*"], "domains": ["*"], "tools": ["*"]}
 MAX_TASK = 64 << 10  # bytes of a task from stdin
@@ -144,7 +152,7 @@ def begin(client: AgentOSClient, text: str, directory: str | None, review: bool,
     notes = read_notes(path)
     if notes.said:
         say(notes.said)
-    saved = TaskDirectory.save(path, with_copy=review)
+    saved = TaskDirectory.save(path, with_copy=review, user=PlaceUser(client.socket_path, note.name))
     if not review:
         say(f"the files of {path} are saved: `agentos task undo {note.name}` restores them")
     note = note._replace(directory=path, saved=str(saved.place))

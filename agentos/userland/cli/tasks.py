@@ -4,7 +4,7 @@ import os
 
 import click
 
-from agentos.userland.task.records import TaskNote, find_end, find_note, list_notes
+from agentos.userland.task.records import TaskNote, find_end, find_note, is_running, list_notes
 from agentos_sdk import AgentOSClient
 
 from .common import (
@@ -19,8 +19,6 @@ from .common import (
     table_width,
 )
 from .times import format_time
-
-LIVING = ("starting", "running", "paused", "stopping", "backing_off")
 
 
 @click.command()
@@ -59,12 +57,6 @@ def find_status(client: AgentOSClient, name: str) -> str:
         return "running"
     ended = find_end(client, name)
     return "interrupted" if ended is None else str(ended["status"])
-
-
-def is_running(client: AgentOSClient, name: str) -> bool:
-    """Whether the agent of a task lives."""
-    found = client.inspect(name)
-    return bool(found["success"]) and found["state"] in LIVING
 
 
 def check_free(client: AgentOSClient, directory: str) -> None:

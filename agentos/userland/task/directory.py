@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .records import new_place
+from .records import PlaceUser, new_place
 from .saved_files import (
     COPIES,
     LISTING,
@@ -66,10 +66,10 @@ class TaskDirectory:
         self.workspace = str(copy) if copy.is_dir() else path
 
     @classmethod
-    def save(cls, path: str, with_copy: bool) -> "TaskDirectory":
+    def save(cls, path: str, with_copy: bool, user: PlaceUser | None = None) -> "TaskDirectory":
         """Save what is in a directory now; raises :class:`SaveError`."""
         try:
-            place = new_place()
+            place = new_place(user)
         except OSError as error:
             raise SaveError(f"{error.filename}: {path} can't be saved there: {error.strerror}") from None
         try:

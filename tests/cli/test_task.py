@@ -5,8 +5,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,14 @@ import pytest
 
 from agentos.userland.cli.approvals_desk import SETTLE_SECONDS
 from agentos.userland.task import records
+from agentos.userland.task.running import RunningTask
+from agentos_sdk.loop import AgenticLoop, TaskResult
+from agentos_sdk.loop.blocking_driver import BlockingDriver
+from agentos_sdk.loop.driving import next_task_name
 from tests.cli.conftest import Agentos
 from tests.cli.terminal import Terminal
 from tests.support.kernel import Kernel, running, until
+from tests.support.wire import PATIENCE
 
 CONFIG = """
 [llm]
@@ -323,6 +329,30 @@ def test_saved_files_of_a_running_task_are_kept(
 
     assert kept == [True, False, False, True]
     assert not note.place.exists()
+
+
+@pytest.mark.parametrize(
+    ("end", "text", "status"), [(RunningTask.stop, "Greet", "stopped"), (RunningTask.kill, "Sleep", "failed")]
+)
+def test_a_task_is_ended_although_its_agent_is_not_spawned_yet(
+    kernel: Kernel, end: Callable[[RunningTask], None], text: str, status: str
+) -> None:
+    may_begin = threading.Event()
+
+    def work(loop: AgenticLoop) -> TaskResult:
+        assert may_begin.wait(PATIENCE)
+        return loop.run(text, task_id=name)
+
+    with kernel.client() as client:
+        name = BlockingDriver(client).run(next_task_name())
+    task = RunningTask(kernel.socket, name, {}, work)
+    task.start()
+    end(task)
+    time.sleep(0.1)  # the first request has failed
+    may_begin.set()
+    until(lambda: task.is_over, "the task is over")
+
+    assert (task.result.status if task.result is not None else "failed") == status  # without a result it didn't start
 
 
 # -- In a terminal -----------------------------------------------------------------------------------------------------

@@ -183,7 +183,11 @@ def follow(client: AgentOSClient, begun: Begun, path: str | None, as_json: bool,
         print_json_line(fields) if as_json else say(f"{name} {describe_waiting_request(request)}: {advice}")
         return WAITS
     if running.error is not None:
-        raise explain_error(client, begun.note, running.error)
+        failed = explain_error(client, begun.note, running.error)
+        if not running.is_killed:
+            raise failed
+        say(str(failed))
+        return STATUS["stopped"]
     result = running.result
     assert result is not None, "it is over without an error"
     if running.is_killed:

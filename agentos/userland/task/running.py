@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -13,6 +14,7 @@ from agentos_sdk.loop.result import LoopError
 from agentos_sdk.loop.told import STOP
 
 Step = Mapping[str, Any]
+RETRY_SECONDS = 0.2
 MAX_STEPS = 10_000  # that wait to be shown; the oldest are dropped: the records have all
 
 
@@ -73,15 +75,13 @@ class RunningTask:
         self._send(text)
 
     def stop(self) -> None:
-        """Let it stop after its present step. That there is no such agent is no error: it ends, or hasn't begun."""
-        with suppress(AgentOSError):
-            self._send(STOP)
+        """Let it stop after its present step; where its agent hasn't been spawned yet, after its first one."""
+        self._repeat(lambda: self._send(STOP))
 
     def kill(self) -> None:
-        """End its agent at once, with all that it has started."""
+        """End its agent at once, with all that it has started; where it hasn't been spawned yet, as soon as it is."""
         self.is_killed = True
-        with suppress(AgentOSError), AgentOSClient(self.socket) as client:
-            client.kill(name=self.name)
+        self._repeat(self._kill)
 
     def concerns(self, agent: str) -> bool:
         """Whether an agent works on this task: its own, or one that it has spawned."""
@@ -92,6 +92,23 @@ class RunningTask:
             reply = client.send_message(message, to_name=self.name)
         if not reply["success"]:
             raise AgentOSError(f"{self.name} can't be told that: {reply['error']}")
+
+    def _kill(self) -> None:
+        with AgentOSClient(self.socket) as client:
+            if not client.kill(name=self.name):
+                raise AgentOSError(f"{self.name} can't be ended")
+
+    def _repeat(self, request: Callable[[], None]) -> None:
+        """Make a request until it succeeds or the task is over, in a thread: there may be no agent yet."""
+
+        def run() -> None:
+            while not self.is_over:
+                with suppress(AgentOSError):
+                    request()
+                    return
+                time.sleep(RETRY_SECONDS)
+
+        threading.Thread(target=run, name=f"{self.name} request", daemon=True).start()
 
     def _run(self) -> None:
         try:

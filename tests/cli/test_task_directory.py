@@ -126,6 +126,7 @@ def work_of_ordinary_user() -> Iterator[Path]:
 
 BEGIN = f"""
 import os
+from agentos.userland.cli.task_review import show_diff
 from agentos.userland.task.directory import TaskDirectory
 if os.geteuid() == 0:
     os.setgroups([])
@@ -186,6 +187,19 @@ except Exception as error: print(error)
 
     assert "/mine: it can't be read: Permission denied" in shown
     assert (work_of_ordinary_user / "mine").stat().st_mode & 0o777 == 0
+
+
+def test_a_file_without_permissions_is_shown_as_such_in_a_diff(work_of_ordinary_user: Path) -> None:
+    shown = run_as_ordinary_user(
+        work_of_ordinary_user,
+        """
+saved = TaskDirectory.save(os.getcwd(), True)
+open(f"{saved.workspace}/a", "w").write("task"); os.chmod(f"{saved.workspace}/a", 0)
+show_diff(saved.path, saved.workspace, saved.proposed())
+""",
+    )
+
+    assert shown == "A a: nothing -> a file that can't be read: Permission denied\n"
 
 
 def test_more_files_than_can_be_saved_are_undone(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:

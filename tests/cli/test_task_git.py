@@ -154,4 +154,5 @@ def test_a_broken_repository_is_said(tmp_path: Path) -> None:
     commit(tmp_path)
     (tmp_path / ".git/config").write_text("[broken")
 
-    assert "it isn't known which files have changes" in str(describe_changes(str(tmp_path)))
+    told = str(describe_changes(str(tmp_path)))
+    assert "it isn't known which files have changes that aren't committed: fatal: bad config line" in told

@@ -81,7 +81,10 @@ def describe_file(top: str, path: str) -> str | list[str]:
         return []
     if not entry.is_file:
         return f"a link to {entry.target}" if entry.is_link else "a directory" if entry.is_directory else "no file"
-    data = read_content(top, path, MAX_SHOWN + 1)
+    try:
+        data = read_content(top, path, MAX_SHOWN + 1)
+    except OSError as error:  # an agent may have taken our permissions
+        return f"a file that can't be read: {error.strerror}"
     try:
         text = data.decode()
     except UnicodeDecodeError:

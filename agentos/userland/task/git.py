@@ -52,7 +52,7 @@ def read_status(directory: str) -> list[str]:
     done = _run(directory, STATUS, _as_environment(settings))
     if done.returncode != 0:
         told = done.stderr.decode(errors="replace").strip().splitlines() or [f"it ended with {done.returncode}"]
-        raise GitError(told[0] if "not a git repository" in told[0] else told[-1])
+        raise GitError(next((line for line in told if line.startswith("fatal: ")), told[-1]))
     return [each for each in done.stdout.decode(errors="replace").split("\0") if each[2:3] == " "]
 
 

@@ -1,7 +1,7 @@
 """Saves files of a task's directory again: what the user changed before the task went on, and what undo replaces."""
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,33 +24,24 @@ UNDONE = "undone"
 STAGE = "again"
 
 
-def save_again(top: str, place: Path, foreign: Collection[str], now: Files) -> None:
-    """Make the present state of the paths ``foreign`` that from before the task; raises :class:`SaveError`."""
-    files, copies = read_listing(place / LISTING), place / COPIES
-    removed = {path: files.pop(path) for path in foreign if path in files and path not in now}
-    changed = {path for path in foreign if path in now}
-    for path in list(changed):
-        changed.update(above for above in directories_above(path) if not _is_directory(files.get(above)))
-    files.update({path: now[path] for path in changed if path in now})
-    for path in sorted(files):  # what the task has removed from a directory needs that directory
-        for above in directories_above(path):
-            if above not in files and above in removed:
-                files[above] = removed.pop(above)
-    files = {
-        path: entry for path, entry in files.items() if all(map(_is_directory, map(files.get, directories_above(path))))
-    }
+def save_again(top: str, place: Path, foreign: Set[str], now: Files) -> None:
+    """Make the present state of the paths ``foreign`` that from before the task; raises :class:`SaveError`.
+
+    All is copied before a copy is replaced, so that an error leaves the former state.
+    """
+    before, copies, stage = read_listing(place / LISTING), place / COPIES, place / STAGE
+    files = merge_listings(before, foreign, now)
     check_size(top, files)
-    stage = place / STAGE
+    changed = {path: entry for path, entry in sorted(files.items()) if entry is not before.get(path)}
     if stage.exists():
         remove_tree(stage)
     stage.mkdir(mode=0o700)
     try:
-        saved = {path: files[path] for path in sorted(changed & files.keys())}
-        for path, entry in saved.items():
+        for path, entry in changed.items():
             _save(top, path, entry, stage)
-        for path in sorted({*removed, *changed} - files.keys(), reverse=True):
+        for path in sorted(before.keys() - files.keys(), reverse=True):
             _discard(copies / path, None)
-        for path, entry in saved.items():
+        for path, entry in changed.items():
             _discard(copies / path, entry)
             if entry.is_directory:
                 (copies / path).mkdir(mode=0o700, exist_ok=True)
@@ -59,6 +50,25 @@ def save_again(top: str, place: Path, foreign: Collection[str], now: Files) -> N
         write_listing(place / LISTING, files)
     finally:
         remove_tree(stage)
+
+
+def merge_listings(before: Files, foreign: Set[str], now: Files) -> dict[str, Entry]:
+    """``before`` with the paths ``foreign`` as they are ``now``, so that each path is in directories."""
+    files = {path: entry for path, entry in before.items() if path not in foreign}
+    for path in foreign & now.keys():
+        files[path] = now[path]
+        files.update({above: now[above] for above in directories_above(path) if not _is_directory(files.get(above))})
+    for path in list(
+        files
+    ):  # what the task has removed from a directory needs that directory, which the user has removed
+        for above in directories_above(path):
+            if above not in files and above in before:
+                files[above] = before[above]
+    return {
+        path: entry
+        for path, entry in files.items()
+        if all(_is_directory(files.get(above)) for above in directories_above(path))
+    }
 
 
 def keep_replaced(top: str, place: Path, changes: Sequence[Change], now: Files) -> tuple[str, int]:

@@ -142,6 +142,11 @@ class ProviderClient:
         if self._providers and (reason := self._providers[0].supports(question)) is not None:
             raise CannotAnswer(f"model: {question.model} {reason}")
 
+    def keeps_room_for(self, request: ActiveRequest) -> bool:
+        """Whether other requests for its model wait until this one is sent; see :meth:`RateLimit.check`."""
+        rate = self.models.rates.get(request.question.model)
+        return rate is not None and rate.keeps_room_for(request)
+
     def _log_error(self, error: ProviderError) -> None:
         """Log errors of the provider for the operator; the same kind at most once in ``LOG_INTERVAL`` seconds."""
         now = trio.current_time()

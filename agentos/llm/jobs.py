@@ -57,6 +57,7 @@ class Job:
     class_: LLMClass
     is_counted: bool = False  # as a call, in budgets and in `AgentUsage`
     ticket: "Ticket[Job] | None" = None  # of its current turn
+    kept: "Ticket[Job] | None" = None  # of the turn in which `tpm` or `rpm` kept room for it; see `RateLimit`
     outcome: ThinkResult | CallError | None = None
     holds_slot: bool = False  # a place at the provider
     slot_since: float = 0.0  # when it got the place
@@ -83,7 +84,7 @@ class Job:
 
     def release(self) -> None:
         """Break reference cycles: a request may have 16 MiB, too much to leave to the collector."""
-        self.ticket = self.request.on_usage = self.candidates.error = None
+        self.ticket = self.kept = self.request.on_usage = self.candidates.error = None
 
 
 def validate_question(question: Question) -> None:

@@ -270,15 +270,21 @@ class Line(LineStatus):
         request = job.request
         grant = await self._reservations.reserve(job, partial(self._wait_for_budget, job))
         request.question = request.question.for_model(job.model, grant.max_tokens)
-        attempts = request.attempts
+        attempts, waits_for_room = request.attempts, False
         try:
             yield
+            waits_for_room = request.attempts == attempts and self._routes.client_of(job.model).keeps_room_for(request)
         finally:
             assert job.ticket is not None, "it is in flight"
             used = Usage()
             if request.attempts > attempts:
                 used = request.last_usage
                 self._charge(job)
+                if job.kept is not None:
+                    self._queue.charge(job.kept, MIN_CHARGE)  # the request was sent after all, and is charged by itself
+                    job.kept = None
+            elif waits_for_room and job.kept is None:
+                job.kept = job.ticket  # it stays charged while others wait for this request, and if it is withdrawn
             else:
                 self._queue.charge(job.ticket, MIN_CHARGE)  # its model was closed meanwhile
             calls = int(used.total > 0 and not job.is_counted)  # not a call if nothing was used

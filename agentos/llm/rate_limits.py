@@ -41,6 +41,10 @@ class RateLimit:
         self._kept_for = request
         return opens
 
+    def keeps_room_for(self, request: object) -> bool:
+        """Whether no other request is sent until this one is, or leaves."""
+        return self._kept_for is request
+
     def leave(self, request: object, now: float) -> bool:
         """Keep no room for a request that isn't sent after all; returns whether any was kept."""
         if self._kept_for is not request:

@@ -467,6 +467,52 @@ async def test_a_large_question_that_is_withdrawn_or_refused_keeps_no_other_wait
             assert (await time_of(line, "a", "other"))[1] == 60.0  # room is kept for one that waits
 
 
+UNCOUNTED = lambda text: Usage()  # noqa: E731 - a provider that counts no tokens: they are estimated
+
+
+async def test_a_withdrawn_question_is_charged_for_the_room_that_was_kept_for_it(autojump_clock: MockClock) -> None:
+    provider = Scripted([["yes"], [1.0, "yes"]], usage=UNCOUNTED)
+    settings = replace(TWO, concurrency=1, limits={"a": ModelLimits(tpm=200)})
+
+    async with running({"p": [provider], "q": [Scripted()]}, settings) as line, trio.open_nursery() as nursery:
+
+        async def put(name: str, text: str) -> None:
+            await line.think(path(name), replace(question(text), model="a"))
+
+        await put("other", "first")
+        async with trio.open_nursery() as large:
+            large.start_soon(put, "hostile", "x" * 780)  # 199 tokens
+            await wait_all_tasks_blocked()
+            for text in ("second", "third", "fourth"):
+                nursery.start_soon(put, "other", text)
+                await wait_all_tasks_blocked()
+            large.cancel_scope.cancel()
+        await wait_all_tasks_blocked()
+        nursery.start_soon(put, "hostile", "small")
+
+    assert provider.asked == ["first", "second", "third", "fourth", "small"]
+
+
+async def test_a_question_that_room_was_kept_for_is_charged_once_when_it_is_sent(autojump_clock: MockClock) -> None:
+    provider = Scripted([["yes"], ["yes"], [1.0, "yes"]], usage=UNCOUNTED)
+    settings = replace(TWO, concurrency=1, limits={"a": ModelLimits(tpm=400)})
+
+    async with running({"p": [provider], "q": [Scripted()]}, settings) as line, trio.open_nursery() as nursery:
+
+        async def put(name: str, text: str) -> None:
+            await line.think(path(name), replace(question(text), model="a"))
+
+        await put("other", "x" * 1000)  # 250 tokens
+        await put("large", "x" * 800)  # 200 tokens, which have no room in the same minute
+        await trio.sleep(60)
+        for name in ("third", "other", "other", "large"):  # the third has the only place when the others begin to wait
+            nursery.start_soon(put, name, name)
+            await wait_all_tasks_blocked()
+
+    assert provider.begun[1] - provider.begun[0] == 60.0
+    assert provider.asked[2:] == ["third", "other", "large", "other"]
+
+
 def assert_rate(sent: Sequence[tuple[float, int]], most: int) -> None:
     """At most so much within any minute."""
     for begun, _ in sent:

@@ -3,7 +3,8 @@
 A request passes these steps: the budget is checked, the request waits in its agent's queue, it is chosen, budget is
 reserved, the provider is called, and the actual usage is settled. A request for a paused model, or one that is to be
 retried later, holds neither a place at the provider nor a reservation: it waits in its agent's queue for another turn.
-A request that names an alias goes to the next model, through the queue again, if its model doesn't answer; see routes.
+A request that names an alias goes to the next model, through the queue again, if its model doesn't answer or no budget
+can be reserved for it; see routes.
 The caller may cancel at any point: then the request leaves the queue, or the connection to the provider is closed, and
 only what was used until then is charged.
 """
@@ -248,7 +249,7 @@ class Line(LineStatus):
         )
 
     async def _send(self, job: Job) -> Answer:
-        """Send a request to its model, and to the next one if that is unavailable."""
+        """Send a request to its model, and to the next one if that doesn't answer it or the budgets refuse it."""
         has_place = True
         while True:
             try:
@@ -258,8 +259,8 @@ class Line(LineStatus):
                 return await client.send(job.request, partial(self._turn, job), partial(self._pause, job))
             except Moved:
                 has_place = True
-            except (ModelUnavailable, CannotAnswer) as error:
-                if job.request.failed_seconds >= SLOW_FAILURE:
+            except (ModelUnavailable, CannotAnswer, QuotaExceeded) as error:
+                if job.request.failed_seconds >= SLOW_FAILURE and not isinstance(error, QuotaExceeded):
                     self._lanes.leave(job.model, error)
                 self._routes.fall_back(job.candidates, job.request, error)
                 has_place = False
@@ -268,7 +269,12 @@ class Line(LineStatus):
     async def _turn(self, job: Job) -> AsyncIterator[None]:
         """Reserve budget for one attempt; its usage is charged and settled however it ends."""
         request = job.request
-        grant = await self._reservations.reserve(job, partial(self._wait_for_budget, job))
+        try:
+            grant = await self._reservations.reserve(job, partial(self._wait_for_budget, job))
+        except QuotaExceeded:
+            assert job.ticket is not None, "it is in flight"
+            self._queue.charge(job.ticket, MIN_CHARGE)  # no request was sent in this turn
+            raise
         request.question = request.question.for_model(job.model, grant.max_tokens)
         attempts, waits_for_room = request.attempts, False
         try:

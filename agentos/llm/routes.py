@@ -4,19 +4,21 @@ A name is, in this order: an alias, a model that a provider lists by its name, a
 matches a pattern of a provider. Of several patterns, as of several providers, the first one in the file counts.
 
 A question that names an alias is sent to its first model that accepts it within ``fallback_after`` seconds and isn't
-out after repeated failures. It goes to the next one if that one gives no answer, as long as no part of an answer has
-been delivered. A question that names a model is sent to no other.
+out after repeated failures. It goes to the next one if that one gives no answer, or costs more than the caller's
+budgets have left when its turn comes, as long as no part of an answer has been delivered. A question that names a model
+is sent to no other.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from typing import TypeAlias
 
 import trio
 from attrs import define, field
 from msgspec import Struct
 
-from agentos_sdk.errors import CallError, NotFound
+from agentos_sdk.errors import CallError, NotFound, QuotaExceeded
 from agentos_sdk.values import Fallback
 
 from .active_request import ActiveRequest
@@ -26,6 +28,8 @@ from .provider_models import ModelUnavailable
 from .settings import LLMSettings, ProviderSettings
 
 LONG_SPELLING = "models/"
+NextModel: TypeAlias = ModelUnavailable | CannotAnswer | QuotaExceeded
+"""An error of one model after which a question to an alias is sent to the next one."""
 
 
 class Route(Struct, frozen=True):
@@ -154,7 +158,7 @@ class Routes:
         candidates.passed.pop(model, None)
         request.change_model(model, self.settings.fallback_after if len(accepting) > 1 else None)
 
-    def fall_back(self, candidates: Candidates, request: ActiveRequest, error: ModelUnavailable | CannotAnswer) -> None:
+    def fall_back(self, candidates: Candidates, request: ActiveRequest, error: NextModel) -> None:
         """Give a request another model after an error of its model; raises an error if there is none."""
         while True:
             self._pass_over(candidates, request, error)
@@ -166,9 +170,7 @@ class Routes:
             else:
                 return
 
-    def _pass_over(
-        self, candidates: Candidates, request: ActiveRequest, error: ModelUnavailable | CannotAnswer
-    ) -> None:
+    def _pass_over(self, candidates: Candidates, request: ActiveRequest, error: NextModel) -> None:
         """Note why a request's model doesn't answer it; raises an error if there is no other."""
         model = request.question.model
         if isinstance(error, ModelUnavailable):
@@ -176,10 +178,12 @@ class Routes:
         if candidates.requested is None or request.partly_delivered:
             raise error
         candidates.passed[model] = str(error)
-        was_tried = isinstance(error, CannotAnswer) or error.attempted or request.fallback_after is None
+        was_tried = not isinstance(error, ModelUnavailable) or error.attempted or request.fallback_after is None
         if was_tried and model in candidates.left:
             candidates.left.remove(model)
         if not candidates.left:
+            if isinstance(error, QuotaExceeded):
+                raise error
             reasons = "; ".join(f"{one}: {reason}" for one, reason in candidates.passed.items())
             first = candidates.error or error
             details = {**first.details}

@@ -316,6 +316,41 @@ async def test_budgets_judge_each_model_of_an_alias(tmp_path: Path) -> None:
     assert thought.fallbacks == [Fallback("a", "model: 'a' has no price, and the money of 'x' is limited")]
 
 
+async def test_budgets_judge_the_next_model_when_its_turn_comes(tmp_path: Path) -> None:
+    prices = {"a": Price(10.0, 10.0), "b": Price(0.5, 0.5)}
+    money = make_quotas(86400.0, money=0.00053)  # enough for one answer of the first model
+    thoughts: list[ThinkResult] = []
+
+    async with open_database(tmp_path / "db", {"quotas": budgets.TABLES}) as database:
+        accounts = await Budgets.load(prices, database, 100, 0.0)
+        providers = {"p": [Scripted([[0.1, "x" * 40]])], "q": [Scripted([["yes"]])]}
+        async with running(providers, TWO, accounts) as line, trio.open_nursery() as nursery:
+
+            async def put() -> None:
+                thoughts.append(await line.think(path("x", money), replace(question(), model="fast")))
+
+            for _ in range(3):
+                nursery.start_soon(put)
+
+    assert sorted(thought.model for thought in thoughts) == ["a", "b", "b"]
+    for thought in thoughts:
+        assert [each.model for each in thought.fallbacks] == (["a"] if thought.model == "b" else [])
+        assert all("money" in each.reason for each in thought.fallbacks)
+
+
+async def test_if_budgets_refuse_the_last_model_that_is_the_answer(tmp_path: Path) -> None:
+    tokens = make_quotas(86400.0, tokens=10)  # the first model uses 7, the second needs 6
+
+    async with open_database(tmp_path / "db", {"quotas": budgets.TABLES}) as database:
+        accounts = await Budgets.load({}, database, 100, 0.0)
+        providers = {"p": [Scripted([[0.1, Delta("12345678"), Failing("503")]])], "q": [Scripted([["yes"]])]}
+        async with running(providers, TWO, accounts) as line:
+            with pytest.raises(QuotaExceeded) as refused:
+                await line.think(path("x", tokens), replace(question(), model="fast"))
+
+    assert "no model of fast" not in str(refused.value)
+
+
 async def test_a_model_that_can_not_do_what_is_asked_is_passed_over(autojump_clock: MockClock) -> None:
     settings = replace(TWO, limits={"a": ModelLimits(lacks=("images",))})
     image = replace(question(), model="fast", messages=[Message("user", "look", images=[Image(b"1", "image/png")])])

@@ -38,6 +38,7 @@ from .settings import ModelLimits, ProviderName, Retry, Timeouts
 log = logging.getLogger(__name__)
 
 LOG_INTERVAL = 60.0  # seconds between two log messages about the same error
+MIN_UPLOAD_RATE = 1 << 20  # bytes per second at which a slow connection may send a question to an alias
 DENIED_SECONDS = 60.0  # seconds for which a refused key isn't used, if there are others
 Connect = Callable[[], Awaitable[Provider]]
 
@@ -248,10 +249,13 @@ class ProviderClient:
     async def _receive(self, provider: Provider, request: ActiveRequest) -> Answer:
         """Wait for the answer; raises :class:`Stalled` if a piece of it is late.
 
-        If another model can be asked, the provider has to accept the request within ``fallback_after``.
+        If another model can be asked, the provider has to accept the request within ``fallback_after`` and a second for
+        each MiB of it, which has to be sent first.
         """
         began, idle, first_token = trio.current_time(), self.timeouts.idle, self._first_token(request.question.model)
-        accepted = first_token if request.fallback_after is None else min(first_token, request.fallback_after)
+        accepted = first_token
+        if request.fallback_after is not None:
+            accepted = min(first_token, request.fallback_after + request.question.size / MIN_UPLOAD_RATE)
 
         def on_delta(delta: Delta) -> None:
             if delta.accepted:

@@ -185,6 +185,18 @@ async def test_a_slow_answer_is_no_outage(autojump_clock: MockClock) -> None:
     assert (thought.answer.text, thought.fallbacks, seconds) == ("slowly", [], 50.0)
 
 
+@pytest.mark.parametrize(("seconds", "model"), [(9.0, "a"), (13.0, "b")])
+async def test_a_large_question_has_time_to_be_sent(seconds: float, model: str, autojump_clock: MockClock) -> None:
+    upload: Sequence[Step] = [seconds, ACCEPTED, 1.0, Delta("seen")]
+    image = Image(bytes(10 << 20), "image/png")
+    large = replace(question(), model="fast", messages=[Message("user", "look", images=[image])])
+
+    async with running({"p": [Scripted([upload])], "q": [Scripted([["yes"]])]}) as line:
+        thought = await line.think(path("x"), large)
+
+    assert thought.model == model
+
+
 async def test_a_model_without_a_limit_of_its_own_has_the_first_token_time_of_all(autojump_clock: MockClock) -> None:
     accepts: Sequence[Step] = [ACCEPTED, math.inf]
 

@@ -297,7 +297,8 @@ def error_for_agent(error: ProviderError, attempts: int) -> CallError:
     if isinstance(error, Denied):
         details["retry"] = False  # until the operator has changed something
     if isinstance(error, Rejected):
-        return BadRequest(f"the model's provider rejects this: {error}", **details)
+        kind = CannotAnswer if error.status == 404 else BadRequest  # 404: the provider has no such model, or no longer
+        return kind(f"the model's provider rejects this: {error}", **details)
     tried = f" (asked {attempts} times)" if attempts > 1 else ""
     unavailable = ModelUnavailable(f"the model's provider: {error}{tried}", **details)
     unavailable.attempted = True

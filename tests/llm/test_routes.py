@@ -240,6 +240,27 @@ async def test_a_bad_request_is_no_reason_for_another_model(
     assert other.asked == []
 
 
+async def test_a_model_that_its_provider_does_not_have_is_passed_over(autojump_clock: MockClock) -> None:
+    retired = Scripted([[Rejected("a is retired", status=404)]])
+
+    async with running({"p": [retired], "q": [Scripted([["yes"]])]}) as line:
+        thought = await ask(line)
+        with pytest.raises(BadRequest, match="a is retired") as rejected:
+            await ask(line, "a")
+
+    assert (thought.model, [each.model for each in thought.fallbacks]) == ("b", ["a"])
+    assert "a is retired" in thought.fallbacks[0].reason
+    assert (rejected.value.code, rejected.value.details) == ("bad_request", {"upstream_status": 404})
+
+
+async def test_if_no_provider_has_a_model_of_an_alias_it_is_a_bad_request(autojump_clock: MockClock) -> None:
+    gone = [[Rejected("unknown model", status=404)]]
+
+    async with running({"p": [Scripted(gone)], "q": [Scripted(gone)]}) as line:
+        with pytest.raises(BadRequest, match=r"no model of fast answers: a: .*unknown model.*; b: .*unknown model"):
+            await ask(line)
+
+
 async def test_after_the_first_streamed_piece_there_is_no_other_model(autojump_clock: MockClock) -> None:
     other, heard = Scripted(), list[str]()
 

@@ -46,6 +46,7 @@ class ActiveRequest:
     failed_seconds: float = 0.0  # seconds that the last attempt took, if it failed
     _earlier_usage: Usage = Usage()
     _last_usage: Usage = Usage()
+    accepted: bool = False  # whether the provider has accepted the last attempt
     _running: bool = False
     first_at: float | None = None  # on Trio's clock: when the first piece of the last attempt's answer arrived
     bound: str | None = None  # for the audit log: tokens claimed and charged, if they differ
@@ -80,7 +81,7 @@ class ActiveRequest:
         self._earlier_usage, self._last_usage = self.total_usage, Usage()
         self.attempts += 1
         self.failed_seconds = 0.0
-        self._running, self._received_any, self._reported_usage = True, False, None
+        self._running, self.accepted, self._received_any, self._reported_usage = True, False, False, None
         self.first_at = None
         self._characters = self._unseen = self._received_bytes = 0
 
@@ -123,8 +124,8 @@ class ActiveRequest:
         self._end_attempt(Usage(usage.input or guess.input, generated.output, generated.thinking), usage)
 
     def record_failure(self, error: ProviderError) -> None:
-        """Record a failed attempt; one that was refused at once costs nothing."""
-        if self._received_any or isinstance(error, Stalled):
+        """Record a failed attempt. One that was accepted costs its input at least, one that was refused nothing."""
+        if self._received_any or isinstance(error, Stalled) or (self.accepted and isinstance(error, Failing)):
             self._end_attempt(self._estimated_usage(), self._reported_usage or Usage())
         self._running = False
 

@@ -259,6 +259,7 @@ class ProviderClient:
 
         def on_delta(delta: Delta) -> None:
             if delta.accepted:
+                request.accepted = True
                 patience.deadline = began + first_token
                 return
             patience.deadline = trio.current_time() + idle

@@ -172,6 +172,27 @@ async def test_a_provider_that_does_not_begin_is_left_and_asked_again(autojump_c
     assert one.total_usage == Usage(10 + 7, 3)  # it took the question, and will want its input paid
 
 
+ACCEPTED = Delta(accepted=True)
+
+
+@pytest.mark.parametrize(
+    ("script", "charged"),
+    [
+        ([Failing("503")], 0),
+        ([ACCEPTED, Failing("broke off")], 7),
+        ([ACCEPTED, RateLimited("429 in the stream")], 0),
+        ([ACCEPTED, Rejected("refused in the stream")], 0),
+    ],
+)
+async def test_an_accepted_attempt_that_breaks_off_costs_its_input(script: list[Step], charged: int) -> None:
+    one = asked()
+
+    with pytest.raises((Unavailable, BadRequest)):
+        await asking(Scripted([script]), Retry(attempts=1, patience=0.0)).send(one)
+
+    assert one.total_usage == Usage(charged)
+
+
 async def test_a_provider_that_stops_in_the_middle_is_left_and_asked_again(autojump_clock: MockClock) -> None:
     times = Timeouts(connect=1, first_token=4, idle=2)
 

@@ -83,7 +83,6 @@ class Offline(Provider):
     async def answer(self, question: Question, on_delta: OnDelta) -> Answer:
         """Answer word by word, as slowly as the settings say."""
         self._asked += 1
-        on_delta(Delta(accepted=True))
         fault = self._random_fault(self._asked)
         reply = (
             OfflineReply(failure=fault)
@@ -91,6 +90,8 @@ class Offline(Provider):
             else _cut_to_limits(self._choose_reply(question, self._asked), question)
         )
         tokens = estimate_input_tokens(question)
+        if reply.text or reply.failure is None:  # a failure without a text is a refusal, which costs nothing
+            on_delta(Delta(accepted=True))
 
         time = trio.current_time() + self.settings.base
         if reply.text or reply.calls:

@@ -149,6 +149,15 @@ async def test_a_rule_fails_behind_what_it_has_said(fail: Any, kind: type[Provid
     assert LABEL in (await ask(provider, question())).text
 
 
+async def test_a_rule_that_only_fails_accepts_no_question() -> None:
+    heard: list[Delta] = []
+
+    with pytest.raises(Failing):
+        await Offline(rules=[Rule(fail="failing")]).answer(question(), heard.append)
+
+    assert heard == []
+
+
 async def test_who_is_told_to_slow_down_is_told_for_how_long() -> None:
     rules = [Rule(fail="slow_down", after=2.0)]  # type: ignore[arg-type]
 

@@ -39,6 +39,7 @@ class LimitsTable:
     rpm: Count | None = None
     tpm: Count | None = None
     first_token: Patience | None = None
+    idle: Patience | None = None
     lacks: Sequence[Capability] | None = None
 
 

@@ -86,8 +86,9 @@ class ActiveRequest:
         self._characters = self._unseen = self._received_bytes = 0
 
     def receive(self, delta: Delta) -> None:
-        if not self._received_any:
-            self._received_any, self.first_at = True, trio.current_time()
+        self._received_any = True
+        if self.first_at is None and (delta.text or delta.unseen or delta.begun):
+            self.first_at = trio.current_time()
         self._characters += len(delta.text)
         self._unseen += delta.unseen
         self._received_bytes += utf8_length(delta.text) + delta.unseen

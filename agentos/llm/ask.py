@@ -252,7 +252,8 @@ class ProviderClient:
         If another model can be asked, the provider has to accept the request within ``fallback_after`` and a second for
         each MiB of it, which has to be sent first.
         """
-        began, idle, first_token = trio.current_time(), self.timeouts.idle, self._first_token(request.question.model)
+        began = trio.current_time()
+        first_token, idle = self._patience(request.question.model)
         accepted = first_token
         if request.fallback_after is not None:
             accepted = min(first_token, request.fallback_after + request.question.size / MIN_UPLOAD_RATE)
@@ -262,8 +263,8 @@ class ProviderClient:
                 request.accepted = True
                 patience.deadline = began + first_token
                 return
-            patience.deadline = trio.current_time() + idle
             request.receive(delta)
+            patience.deadline = began + first_token if request.first_at is None else trio.current_time() + idle
             if request.is_too_long:
                 patience.cancel()
 
@@ -271,14 +272,15 @@ class ProviderClient:
             return await ask(provider, request.question, on_delta)
         if request.is_too_long:
             raise Rejected(f"its answer is longer than {request.max_characters} characters")
-        if request.has_begun:
+        if request.first_at is not None:
             raise Stalled(f"it stopped in the middle of its answer for {idle:g} s")
         raise Stalled(f"it didn't begin to answer within {patience.deadline - began:g} s")
 
-    def _first_token(self, model: str) -> float:
-        """Seconds that a model has until the first piece of an answer."""
-        limits = self.limits.get(model)
-        return self.timeouts.first_token if limits is None or limits.first_token is None else limits.first_token
+    def _patience(self, model: str) -> tuple[float, float]:
+        """Seconds that a model has until the first piece of an answer, and between two pieces."""
+        limits = self.limits.get(model, ModelLimits())
+        first_token = self.timeouts.first_token if limits.first_token is None else limits.first_token
+        return first_token, self.timeouts.idle if limits.idle is None else limits.idle
 
 
 @contextlib.contextmanager

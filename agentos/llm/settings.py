@@ -84,12 +84,14 @@ Capability = Literal["images", "tools", "schema"]
 class ModelLimits(Struct, frozen=True):
     """``rpm`` and ``tpm``: requests and tokens per minute at most. ``lacks`` is what the model can't do.
 
-    ``first_token``: seconds to the first piece of an answer; ``None``: that of :class:`Timeouts`.
+    ``first_token``: seconds to the first piece of an answer; ``idle``: between two pieces; ``None``: that of
+    :class:`Timeouts`.
     """
 
     rpm: int | None = None
     tpm: int | None = None
     first_token: float | None = None
+    idle: float | None = None
     lacks: Sequence[Capability] = ()
 
 

@@ -22,7 +22,7 @@ concurrency = 3
 
 
 def test_providers_aliases_and_limits_become_settings(home: Path) -> None:
-    limits = '[llm.limits.llama]\nrpm = 3\ntpm = 500\nfirst_token = "3s"\nlacks = ["images"]\n'
+    limits = '[llm.limits.llama]\nrpm = 3\ntpm = 500\nfirst_token = "3s"\nidle = "4s"\nlacks = ["images"]\n'
     aliases = '[llm.aliases]\nfast = ["gemini-2", "llama"]\n"gpt-*" = "fast"\nboth = ["llama", "fast"]\n'
 
     llm = loaded(TWO + aliases + limits).llm
@@ -36,7 +36,7 @@ def test_providers_aliases_and_limits_become_settings(home: Path) -> None:
         "gpt-*": ("gemini-2", "llama"),
         "both": ("llama", "gemini-2"),
     }
-    assert llm.limits == {"llama": ModelLimits(3, 500, 3.0, ("images",))}
+    assert llm.limits == {"llama": ModelLimits(3, 500, 3.0, 4.0, ("images",))}
     assert llm.fallback_after == 3.0
 
 

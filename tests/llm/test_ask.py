@@ -193,6 +193,23 @@ async def test_an_accepted_attempt_that_breaks_off_costs_its_input(script: list[
     assert one.total_usage == Usage(charged)
 
 
+async def test_what_is_no_piece_of_an_answer_leaves_the_time_for_the_first_one_as_it_is(
+    autojump_clock: MockClock,
+) -> None:
+    times = Timeouts(connect=1, first_token=4, idle=2)
+
+    provider, answer = await ask([ACCEPTED, Delta(), 3.5, "late"], timeouts=times)
+    assert answer.text == "late"
+
+    provider, answer = await ask([ACCEPTED, 3.5, Delta(begun=True), 1.5, "thought over"], timeouts=times)
+    assert answer.text == "thought over"
+
+    events: list[Step] = [1.5, Delta(usage=Usage(7))]
+    provider, answer = await ask([ACCEPTED, *events * 3, "later"], ["yes"], timeouts=times)
+    assert answer.text == "yes"
+    assert provider.aborted == [provider.begun[0] + 4.0]
+
+
 async def test_a_provider_that_stops_in_the_middle_is_left_and_asked_again(autojump_clock: MockClock) -> None:
     times = Timeouts(connect=1, first_token=4, idle=2)
 

@@ -120,8 +120,10 @@ OUTAGES: Mapping[str, Sequence[Step]] = {
     "it refuses slowly": [1.5, Failing("503")],
     "it accepts, then breaks off": [ACCEPTED, 1.0, Failing("broke off")],
     "it accepts, then is silent": [ACCEPTED, math.inf],
+    "it begins without a word, then is silent": [ACCEPTED, Delta(), math.inf],
+    "it begins, then is silent": [ACCEPTED, Delta("half"), math.inf],
 }
-BOUNDED = replace(TWO, limits={"a": ModelLimits(first_token=2.5)})  # only it ends the last of these outages so soon
+BOUNDED = replace(TWO, limits={"a": ModelLimits(first_token=2.5, idle=2.5)})  # they end the last three so soon
 
 
 @pytest.mark.parametrize("outage", OUTAGES.values(), ids=list(OUTAGES))
@@ -204,6 +206,18 @@ async def test_a_model_without_a_limit_of_its_own_has_the_first_token_time_of_al
         thought, seconds = await time_of(line)
 
     assert (thought.model, seconds) == ("b", TWO.timeouts.first_token)
+
+
+async def test_without_idle_of_its_own_a_model_that_stops_in_its_answer_has_that_of_all(
+    autojump_clock: MockClock,
+) -> None:
+    stops: Sequence[Step] = [ACCEPTED, 1.0, Delta("half"), math.inf]
+    settings = replace(TWO, limits={"a": ModelLimits(first_token=2.5)})
+
+    async with running({"p": [Scripted([stops])], "q": [Scripted([["yes"]])]}, settings) as line:
+        thought, seconds = await time_of(line)
+
+    assert (thought.model, seconds) == ("b", 1.0 + TWO.timeouts.idle)
 
 
 async def test_a_short_pause_is_waited_for(autojump_clock: MockClock) -> None:

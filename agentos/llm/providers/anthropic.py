@@ -150,9 +150,10 @@ class _Events:
                 text = text_field(block.get("thinking"), "a thought")
                 signature = text_field(block.get("signature"), "a signature")
                 self._begin_thought(index, type="thinking", thinking=text, signature=signature)
-                return Delta(unseen=len(text))
+                return Delta(unseen=len(text), begun=True)
             case "redacted_thinking":
                 self._begin_thought(index, type="redacted_thinking", data=text_field(block.get("data"), "a thought"))
+                return Delta(begun=True)
             case "tool_use":
                 id_, name = text_field(block.get("id"), "an id"), text_field(block.get("name"), "the name of a tool")
                 given = block.get("input")

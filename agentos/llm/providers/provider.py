@@ -98,13 +98,15 @@ class Delta(Struct, frozen=True):
 
     ``unseen`` are characters that are not shown as they arrive: of thoughts, of a tool's arguments. ``usage`` is what
     the provider has counted so far, from the beginning, if it says. ``accepted``: nothing of the answer has arrived,
-    but the provider has accepted the request and works on it.
+    but the provider has accepted the request and works on it. ``begun``: a piece without characters is the first one,
+    as of thoughts that the vendor withholds.
     """
 
     text: str = ""
     unseen: int = 0
     usage: Usage | None = None
     accepted: bool = False
+    begun: bool = False
 
 
 @frozen

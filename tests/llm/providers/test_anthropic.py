@@ -11,7 +11,7 @@ from attrs import evolve
 from msgspec.structs import replace
 
 from agentos.llm.providers.choose import connect
-from agentos.llm.providers.provider import Denied, Failing, Image, Message, Question, RateLimited, Rejected
+from agentos.llm.providers.provider import Delta, Denied, Failing, Image, Message, Question, RateLimited, Rejected
 from agentos.llm.sampling import Sampling
 from agentos.llm.settings import LLMSettings
 from agentos_sdk.values import ThinkingLevel, Tool, ToolCall, Usage
@@ -75,6 +75,17 @@ async def test_thoughts_that_are_hidden_go_back_as_they_came(world: VendorWorld)
     body = await asked(world, replace(QUESTION, tools=(NOW,), messages=(Message("assistant", calls=calls),)))
 
     assert body["messages"][0]["content"][0] == hidden
+
+
+@pytest.mark.parametrize("kind", ["thinking", "redacted_thinking"])
+async def test_thoughts_that_are_withheld_are_a_piece_of_the_answer(world: VendorWorld, kind: str) -> None:
+    heard: list[Delta] = []
+    provider = await world.meet(raw(block(0, type=kind), {"type": "ping"}, block(1, type="text", text="42"), ended()))
+
+    await provider.answer(QUESTION, heard.append)
+
+    pieces = [(delta.begun, delta.text) for delta in heard if delta.begun or delta.text]
+    assert pieces == [(True, ""), (False, "42")]
 
 
 @pytest.mark.parametrize("kind", ["thinking", "signature", "redacted"])

@@ -27,7 +27,7 @@ MODELS = ("one", "two")
 CLASSES: Sequence[LLMClass] = ("interactive", "normal", "batch")
 AGENTS = 6
 DEEP = 4  # questions that an agent has under way for each model
-FALLBACK_AFTER, FIRST_TOKEN = 2.0, 2.5  # seconds, in the configuration
+FALLBACK_AFTER, FIRST_TOKEN, IDLE = 2.0, 2.5, 2.5  # seconds, in the configuration
 QUESTIONS, INTERVAL = 20, 0.2  # to an alias during an outage, so many seconds apart
 BUDGET = 20_000  # tokens
 UNREACHABLE = "can't be reached"
@@ -47,6 +47,7 @@ fast = ["one", "two"]
 
 [llm.limits.one]
 first_token = "{first_token}s"
+idle = "{idle}s"
 """
 PROVIDER = """
 [llm.providers.{model}]
@@ -74,7 +75,7 @@ def fast(slots: int) -> Behaviour:
 
 @contextmanager
 def kernel(stage: Stage, slots: int, urls: Mapping[str, str], more: str = "") -> Iterator[Path]:
-    config = CONFIG.format(slots=slots, more=more, fallback_after=FALLBACK_AFTER, first_token=FIRST_TOKEN)
+    config = CONFIG.format(slots=slots, more=more, fallback_after=FALLBACK_AFTER, first_token=FIRST_TOKEN, idle=IDLE)
     with stage.serve(config + "".join(PROVIDER.format(model=model, url=url) for model, url in urls.items())) as path:
         yield path
 

@@ -33,7 +33,7 @@ READ_SIZE = 1 << 16
 EVENT_STREAM = [("Content-Type", "text/event-stream"), ("Transfer-Encoding", "chunked")]
 
 Fate = Literal["answered", "gone", "reset"]
-Outage = Literal["refuses", "breaks off", "sends nothing", "accepts, then sends nothing"]
+Outage = Literal["refuses", "breaks off", "sends nothing", "accepts, then sends nothing", "begins, then sends nothing"]
 
 
 @frozen
@@ -43,7 +43,7 @@ class Behaviour:
     ``room``: with so many waiting a request gets 429. ``requests`` are begun per ``window`` at most; a further one gets
     429 with a Retry-After. ``faults``: the share that gets 500, 503, or half an answer and a reset, by ``seed``.
     ``outage``: what happens to each request instead: 503, a reset after the head of the response, no response, or
-    nothing after its head.
+    nothing after its head or after its first tokens.
     """
 
     slots: int = 4
@@ -201,7 +201,7 @@ class Simulator:
         self.attempts[asked.id] += 1
         behaviour, now = self.behaviour, time.monotonic()
         if behaviour.outage is not None:
-            await self.fail(exchange, behaviour.outage)
+            await self.fail(exchange, behaviour.outage, event(asked, body, delta=" tok"))
             return
         if self.slots.value == 0 and behaviour.room is not None and self.waiting >= behaviour.room:
             await self.refuse(exchange, 429, "too many requests wait")
@@ -223,7 +223,7 @@ class Simulator:
         finally:
             self.slots.release()
 
-    async def fail(self, exchange: Exchange, outage: Outage) -> None:
+    async def fail(self, exchange: Exchange, outage: Outage, piece: bytes) -> None:
         if outage == "refuses":
             await self.refuse(exchange, 503, "an outage, as was asked for")
             return
@@ -232,6 +232,8 @@ class Simulator:
         if outage == "breaks off":
             exchange.reset()
             raise Gone
+        if outage == "begins, then sends nothing":
+            await exchange.send(h11.Data(data=piece))
         await trio.sleep_forever()
 
     def closed_for(self, now: float) -> float:

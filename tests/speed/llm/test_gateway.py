@@ -8,6 +8,7 @@ import pytest
 from .gateway import BUDGET, CLASSES, FIRST_TOKEN, MODELS, Row, outage, share, spend
 from .play import Stage
 from .report import gateway_table
+from .simulator import Outage
 
 RUN = [sys.executable, "-m", "agentos", "run"]
 
@@ -28,8 +29,9 @@ def test_two_models_together_serve_no_more_than_a_budget(stage: Stage, slots: in
 
 
 @pytest.mark.alone
-def test_a_model_that_accepts_questions_and_sends_nothing_costs_little(stage: Stage) -> None:
-    assert outage(stage, 1, "accepts, then sends nothing", 6).value <= FIRST_TOKEN + 1.0
+@pytest.mark.parametrize("kind", ["accepts, then sends nothing", "begins, then sends nothing"])
+def test_a_model_that_accepts_questions_and_then_is_silent_costs_little(stage: Stage, kind: Outage) -> None:
+    assert outage(stage, 1, kind, 6).value <= FIRST_TOKEN + 1.0
 
 
 def test_each_case_has_a_row_and_each_concurrency_a_column() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import venv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,18 @@ def test_a_server_is_added_its_tools_are_shown_and_pinned(agentos: Agentos, kern
     assert listed.stdout.splitlines()[1].split()[0] == "notes"
     assert listed.stdout.splitlines()[1].split()[-4:] == ["agent", "none", "1", "0"]
     assert "milk" in call(kernel, "notes.add")
+
+
+def test_a_server_runs_with_the_interpreter_of_its_command(agentos: Agentos, kernel: Kernel, file: Path) -> None:
+    environment, server = kernel.place / "own", kernel.place / "prefix_server.py"
+    venv.create(environment, with_pip=False)
+    server.write_text(PLAIN.read_text().replace("*sys.argv[1:]", "sys.prefix"))
+
+    added = agentos("mcp", "add", "notes", "--yes", "--", str(environment / "bin/python"), str(server))
+
+    assert (added.stderr, added.returncode) == ("", 0)
+    assert f'python = "{environment}/bin/python"\n' in file.read_text()
+    assert json.loads(call(kernel, "notes.add"))[1] == str(environment)
 
 
 def test_a_package_of_pip_is_installed_once_and_runs_without_network(

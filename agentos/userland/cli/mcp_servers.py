@@ -148,9 +148,14 @@ def undone_on_failure(installed: Path, undo: Callable[[], None] = lambda: None) 
 
 
 def find_program(command: Sequence[str]) -> Mapping[str, object]:
-    """The fields of the table that run this command; a Python script of the host's is mounted into the jail."""
+    """The fields of the table that run this command; a Python script of the host's is mounted into the jail.
+
+    It is run by the interpreter of the command if that is a path, as of a virtual environment; a name such as
+    ``python3`` is the kernel's Python.
+    """
     if len(command) > 1 and PYTHON.fullmatch(os.path.basename(command[0])) and os.path.isfile(command[1]):
-        return {"script": os.path.abspath(command[1]), "args": list(command[2:])}
+        own = {"python": os.path.abspath(command[0])} if os.sep in command[0] else {}
+        return {"script": os.path.abspath(command[1]), **own, "args": list(command[2:])}
     return {"command": list(command)}
 
 

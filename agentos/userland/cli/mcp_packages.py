@@ -113,9 +113,11 @@ def install(client: AgentOSClient, server: str, package: Package, place: Path) -
     with tempfile.TemporaryDirectory(prefix="agentos-mcp-", ignore_cleanup_errors=True) as workspace:
         _run(client, server, package, workspace)
         made = Path(workspace, "package")
+        if made.is_symlink() or not made.is_dir():  # a symlink of the jail's could lead to any directory of the host
+            raise Failed(f"{package.name} isn't installed: it left no directory of its own")
         command = find_command(package, made)
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        shutil.copytree(made, place, symlinks=True)
+        _copy(package, made, place)
         for directory, _, files in os.walk(place):
             os.chmod(directory, 0o755)
             for file in files:
@@ -123,6 +125,17 @@ def install(client: AgentOSClient, server: str, package: Package, place: Path) -
                 if not os.path.islink(path):
                     os.chmod(path, 0o755 if os.stat(path).st_mode & 0o100 else 0o644)
     return command
+
+
+def _copy(package: Package, made: Path, place: Path) -> None:
+    """Copy what was installed. Symlinks are copied as such: only the jail that gets the copy follows them."""
+    try:
+        shutil.copytree(made, place, symlinks=True)
+    except OSError as error:  # shutil.Error is one, too: for a pipe, for example
+        shutil.rmtree(place, ignore_errors=True)
+        raise Failed(
+            f"{package.name} isn't installed: it can't be copied to {place}: {printable(str(error))}"
+        ) from None
 
 
 def _check_tools(package: Package) -> None:

@@ -30,7 +30,7 @@ help:
 	@echo "make stages    where the time of a SPAWN, READ and EXEC goes (docs/how-to/find-out-what-is-slow.md)"
 	@echo "make cover     tests with coverage, subprocesses included"
 	@echo "make roads     which functions, files and rooms one system call passes"
-	@echo "make clients   set up litellm, pydantic-ai and langchain-openai, which tests run in jails"
+	@echo "make clients   set up litellm, pydantic-ai and langchain-openai, and run their tests in jails"
 	@echo "make test-frameworks  set up agent frameworks, and test the SDK's adapters and the recipes with them"
 	@echo "make compare   misbehaving agents on LangGraph, AutoGen, supervisord and AgentOS (docs/reference/comparison.md)"
 	@echo "make docs      run every command and code block of README and docs"
@@ -110,25 +110,21 @@ cover: $(READY)
 docs: $(READY)
 	$(BIN)/python -m pytest tests/docs
 
-clients: $(READY)
-	@echo "setting up $(VENV)/clients: programs of other vendors' clients, in about a minute"
-	@$(PYTHON) -m venv $(VENV)/clients
-	@$(VENV)/clients/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-	@$(VENV)/clients/bin/python -m pip install --quiet --disable-pip-version-check --group pyproject.toml:clients
-	$(BIN)/python -m pytest tests/system/test_vendor_clients.py
-
-# Environments of agent frameworks, each with the packages of the group of its name.
+# Environments of vendors' clients and of agent frameworks, each with the packages of the group of its name.
+CLIENTS := $(VENV)/clients/ready
 FRAMEWORKS := $(VENV)/frameworks/ready
 OTHER_FRAMEWORKS := $(VENV)/crewai/ready $(VENV)/llamaindex/ready
-
 COMPARED := $(VENV)/compare/ready
 
-$(FRAMEWORKS) $(OTHER_FRAMEWORKS) $(COMPARED): $(VENV)/%/ready: pyproject.toml
-	@echo "setting up $(VENV)/$*: agent frameworks, in about a minute"
+$(CLIENTS) $(FRAMEWORKS) $(OTHER_FRAMEWORKS) $(COMPARED): $(VENV)/%/ready: pyproject.toml
+	@echo "setting up $(VENV)/$*: the packages of the group $* in pyproject.toml, in about a minute"
 	@$(PYTHON) -m venv $(VENV)/$*
 	@$(VENV)/$*/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	@$(VENV)/$*/bin/python -m pip install --quiet --disable-pip-version-check --group pyproject.toml:$*
 	@touch $@
+
+clients: $(READY) $(CLIENTS)
+	$(BIN)/python -m pytest tests/system/test_vendor_clients.py
 
 frameworks: $(FRAMEWORKS)
 

@@ -111,7 +111,9 @@ class ProviderClient:
             self._log_error(error)
             raise error_for_agent(error, request.attempts) from None
         finally:
-            if (rate := self.models.rates.get(model)) is not None and rate.leave(request, trio.current_time()):
+            if (rate := self.models.rates.get(model)) is not None and rate.leave(
+                request, trio.current_time(), request.account
+            ):
                 self.models.notify(model)
 
     async def prepare(self) -> None:
@@ -171,7 +173,7 @@ class ProviderClient:
             raise ModelUnavailable(f"{model} has failed repeatedly and is probed by another question")
         opens = self.models.available_at(model)
         if opens is None and rate is not None:
-            opens = rate.check(request.input, request.question.max_tokens, now, request)
+            opens = rate.check(request.input, request.question.max_tokens, now, request, request.account)
             if opens is not None:
                 self.models.check_available(request)
                 self.models.notify(model)

@@ -29,27 +29,37 @@ class RateLimit:
     limits: ModelLimits
     opens_at: float = -math.inf
     _kept_for: object = None  # the request that the next room is kept for
+    _kept_since: float = -math.inf
+    _overtaken: dict[str, float] = field(factory=dict)  # accounts for which no room is kept, and until when
     _sent: deque[Sent] = field(factory=deque)
     _generated: float = 0.0  # tokens of an answer, on average
 
-    def check(self, input_tokens: int, max_tokens: int | None, now: float, request: object = None) -> float | None:
-        """When a request of this size may be sent; ``None``: now. Until then no other is, unless this one leaves."""
+    def check(
+        self, input_tokens: int, max_tokens: int | None, now: float, request: object = None, account: str = ""
+    ) -> float | None:
+        """When a request of this size may be sent; ``None``: now. Until then no other is, unless this one leaves.
+
+        Requests of an account whose last one has left are overtaken by others for as long as these have waited for it.
+        """
         opens = self._find_room(self._estimate(input_tokens, max_tokens), now)
-        self.opens_at = max(self.opens_at, opens)
         if opens <= now:
             return None
-        self._kept_for = request
+        if self._overtaken.get(account, now) <= now:
+            self.opens_at = max(self.opens_at, opens)
+            self._kept_for, self._kept_since = request, now
         return opens
 
     def keeps_room_for(self, request: object) -> bool:
         """Whether no other request is sent until this one is, or leaves."""
         return self._kept_for is request
 
-    def leave(self, request: object, now: float) -> bool:
+    def leave(self, request: object, now: float, account: str = "") -> bool:
         """Keep no room for a request that isn't sent after all; returns whether any was kept."""
         if self._kept_for is not request:
             return False
         self._kept_for = None
+        self._overtaken = {each: until for each, until in self._overtaken.items() if until > now}
+        self._overtaken[account] = now + (now - self._kept_since)
         self.opens_at = self._find_room(1, now)
         return True
 

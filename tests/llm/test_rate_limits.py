@@ -102,3 +102,18 @@ def test_room_is_kept_for_a_request_that_waits_until_it_leaves() -> None:
     assert limit.opens_at == MINUTE
     assert limit.leave(large, 1.0)
     assert limit.opens_at == 1.0
+
+
+def test_an_account_whose_request_has_left_is_overtaken_for_as_long_as_others_waited() -> None:
+    limit, first, again = limited(tpm=100), object(), object()
+    limit.begin(60, 0, 0.0)
+    limit.check(50, 0, 1.0, first, "hostile")
+    assert limit.leave(first, 11.0, "hostile")
+
+    assert limit.check(50, 0, 12.0, again, "hostile") == MINUTE
+    assert not limit.keeps_room_for(again)
+    assert limit.check(40, 0, 12.0, object(), "other") is None
+    assert limit.check(50, 0, 12.0, first, "other") == MINUTE
+    assert limit.keeps_room_for(first)
+    assert limit.check(50, 0, 21.0, again, "hostile") == MINUTE
+    assert limit.keeps_room_for(again)

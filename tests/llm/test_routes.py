@@ -575,6 +575,38 @@ async def test_a_withdrawn_question_is_charged_for_the_room_that_was_kept_for_it
     assert provider.asked == ["first", "second", "third", "fourth", "small"]
 
 
+async def test_an_agent_that_withdraws_large_questions_keeps_others_waiting_half_of_the_time_at_most(
+    autojump_clock: MockClock,
+) -> None:
+    """The others' questions come one at a time, so that the fair queue has nothing to choose from."""
+    settings = replace(TWO, limits={"a": ModelLimits(tpm=200)})
+    large = replace(question("x" * 780), model="a")
+    answered: list[float] = []
+
+    async with running({"p": [Scripted(usage=UNCOUNTED)], "q": [Scripted()]}, settings) as line:
+
+        async def withdraw_again_and_again() -> None:
+            while True:
+                async with trio.open_nursery() as asking:
+                    asking.start_soon(line.think, path("hostile"), large)
+                    await trio.sleep(20.0)
+                    asking.cancel_scope.cancel()
+
+        async def go_on() -> None:
+            while True:
+                await ask(line, "a", "other")
+                answered.append(trio.current_time())
+                await trio.sleep(1.0)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(go_on)
+            nursery.start_soon(withdraw_again_and_again)
+            await trio.sleep(400.0)
+            nursery.cancel_scope.cancel()
+
+    assert len(answered) > 150  # of the 200 that `tpm` allows
+
+
 async def test_a_question_that_room_was_kept_for_is_charged_once_when_it_is_sent(autojump_clock: MockClock) -> None:
     provider = Scripted([["yes"], ["yes"], [1.0, "yes"]], usage=UNCOUNTED)
     settings = replace(TWO, concurrency=1, limits={"a": ModelLimits(tpm=400)})

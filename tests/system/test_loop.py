@@ -72,6 +72,11 @@ SOLVED: dict[str, tuple[list[Calls], dict[str, str]]] = {  # the model's answers
         [[("exec", {"command": "false"}), done()], [("exec", {"command": "echo 1 > x"})]],
         {"x": "1\n"},
     ),
+    "done-twice": (
+        [[("exec", {"command": "false"}), done("too early"), done("too early")],
+         [("exec", {"command": "echo 1 > x"}), done("done-twice is done"), done("done again")]],
+        {"x": "1\n"},
+    ),
 }  # fmt: skip
 
 
@@ -107,6 +112,7 @@ RULES = [
     *said("as-text", '```json\n{"action": "write_file", "args": {"path": "t", "content": "text"}\n```',
           'So:\n```json\n{"action": "write_file", "args": {"path": "t", "content": "text"}}\n```',
           '{"tool": "done", "arguments": {"summary": "as text"}}'),
+    *said("done-twice-as-text", '[{"action": "done", "args": {"summary": "first"}}, {"action": "done", "args": {}}]'),
     *script("delegates", [("spawn_subagent", {"task": "be a child"}), ("spawn_subagent", {"task": "be another"})]),
     rule("^be a", done("the child is done")),
     *script("own-tools", [("add", {"a": 2, "b": "three"})], [("add", {"a": 2, "b": 3})]),
@@ -241,6 +247,12 @@ def test_a_model_without_tool_calls_uses_text(client: AgentOSClient, place: Path
 
     assert (found.status, found.summary) == ("done", "as text")
     assert (place / "t").read_text() == "text"
+
+
+def test_a_task_may_be_ended_twice_in_one_answer_of_text(client: AgentOSClient, place: Path) -> None:
+    found = run(client, "done-twice-as-text", place, text_protocol=True)
+
+    assert (found.status, found.summary, found.steps) == ("done", "first", 1)
 
 
 def test_a_model_that_lacks_tools_is_asked_by_text(place: Path) -> None:

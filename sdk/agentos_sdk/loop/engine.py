@@ -140,13 +140,13 @@ class Loop:
             return self._take_silence(thought, mistake)
         self._silent = 0
         results = yield from self._steps.make(step, [call for call in calls if call["name"] != DONE])
-        ending = next((call for call in calls if call["name"] == DONE), None)
-        if ending is not None:
-            refused = self._steps.refuse_done(ending, results)
-            results[ending["id"]] = refused or Outcome("the task has ended")
+        if endings := [call for call in calls if call["name"] == DONE]:  # some models call it more than once
+            refused = self._steps.refuse_done(endings[0], results)
+            for call in endings:
+                results[call["id"]] = refused or Outcome("the task has ended")
             if refused is None:
                 yield from self._add_results(calls, results)  # for what the operator may say after it
-                return self._end(ending["arguments"])
+                return self._end(endings[0]["arguments"])
         same = self._note_repetition([(call["name"], call["arguments"], results[call["id"]]) for call in calls])
         yield from self._add_results(calls, results)
         if self._equal >= GIVE_UP_AT:

@@ -117,6 +117,9 @@ RULES = [
     rule("^be a", done("the child is done")),
     *script("own-tools", [("add", {"a": 2, "b": "three"})], [("add", {"a": 2, "b": 3})]),
     *script("on-host", [("exec", {"command": "echo touched > touched"})], [("read_file", {"path": "letter"})]),
+    *script("searches", [("search_files", {"pattern": "KEY|return"})],
+            [("search_files", {"pattern": "KEY", "path": ".ssh/id_rsa"})],
+            [("list_files", {})], [("list_files", {"path": ".ssh"})]),
     *script("in-trio", [("add", {"a": 2, "b": 3})], [("exec", {"command": "pwd > where; cat where"})],
             [("read_file", {"path": "letter"}), ("list_files", {})]),
     *script("long", *[[("exec", {"command": f"printf '%020000d' {number}"})] for number in range(4)]),
@@ -386,6 +389,22 @@ def test_on_the_host_each_call_that_changes_something_is_asked_about(
     assert not (place / "touched").exists()
     assert found.status == "done"
     assert "without a jail" in capsys.readouterr().err
+
+
+def test_on_the_host_no_search_shows_a_private_key(
+    client: AgentOSClient, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / ".ssh").mkdir()
+    (place / ".ssh" / "id_rsa").write_text(f"KEY {SECRET}")
+    monkeypatch.chdir(place)
+
+    found = AgenticLoop(client, on_host=True, confirm=lambda text: False, instruction="searches").run("look for keys")
+
+    everywhere, key, listed, named = (line["result"] for line in results(client, found))
+    assert everywhere == "buggy.py:2:     return a - b"
+    assert "permission_denied" in key
+    assert "letter" in listed
+    assert "id_rsa" not in listed + named
 
 
 def test_functions_of_the_operators_process_need_on_host(client: AgentOSClient) -> None:

@@ -86,13 +86,13 @@ class AgentOSEditTool(AgentOSTool):
 
 
 class AgentOSListFilesTool(AgentOSTool):
-    """Lists files that this process can see."""
+    """Lists files: in a jail those that it shows, elsewhere those that READ allows."""
 
     source = LIST_FILES
 
 
 class AgentOSSearchFilesTool(AgentOSTool):
-    """Searches files that this process can read."""
+    """Searches files: in a jail those that it shows, elsewhere those that READ allows."""
 
     source = SEARCH_FILES
 

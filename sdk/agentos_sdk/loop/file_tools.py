@@ -1,7 +1,7 @@
 """Tools for files: read_file, write_file, edit_file, list_files and search_files.
 
-Files are read and written by READ and WRITE, so that rules hold and the audit log has them. Directories are listed by
-this process itself: in a jail it sees only what is the agent's.
+Files are read and written by READ and WRITE, so that rules hold and the audit log has them. In a jail directories are
+listed and searched by this process itself: it sees only what is the agent's. Elsewhere see :mod:`.host_files`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import re
 import subprocess
 import sys
 from base64 import b64decode
-from collections.abc import Callable
-from fnmatch import fnmatch
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from itertools import islice
 from typing import Any, TypeVar
@@ -23,6 +22,7 @@ from agentos_sdk.opcodes import Op
 
 from . import search_program
 from .effects import Call, Run, Work
+from .host_files import as_texts, is_jailed, matches, read_below
 from .search_program import files_below, shown_name
 from .tools import Context, Plan, Tool, ToolError, checked, parameters, shorten
 
@@ -141,32 +141,51 @@ def _read(context: Context, arguments: dict[str, Any], place: str) -> Work[str]:
 
 
 def _list(context: Context, arguments: dict[str, Any], place: str) -> Work[str]:
-    fields = {"path": arguments.get("path", "."), "pattern": arguments.get("pattern", "*")}
-    return (yield from _run(list_files, fields))
+    path, pattern = arguments.get("path", "."), arguments.get("pattern", "*")
+    if is_jailed():
+        return (yield from _run(list_files, {"path": path, "pattern": pattern}))
+    read = yield from read_below(path, 1, pattern)
+    sizes = {os.path.relpath(file.path, make_absolute(path)): file.size for file in read.files}
+    sizes = {os.path.basename(path) if name == "." else name: size for name, size in sizes.items()}
+    return _list_sizes(sizes, pattern) + read.note
 
 
 def _search(context: Context, arguments: dict[str, Any], place: str) -> Work[str]:
-    return (yield from _run(search_files, {"path": arguments.get("path", "."), "pattern": arguments["pattern"]}))
+    path, pattern = arguments.get("path", "."), arguments["pattern"]
+    if is_jailed():
+        return (yield from _run(search_files, {"path": path, "pattern": pattern}))
+    read = yield from read_below(path)
+    return (yield from _run(search_texts, {"texts": as_texts(read.files), "pattern": pattern})) + read.note
 
 
 def list_files(path: str, pattern: str) -> str:
     """Names of files below a directory that match, with sizes."""
     if not os.path.isdir(path):
         raise ToolError(f"{path}: no such directory")
-    found = []
-    for file in files_below(path):
-        name = os.path.relpath(file, path)
-        if fnmatch(name, pattern) or fnmatch(os.path.basename(name), pattern):
-            found.append(f"{shown_name(name)} ({os.lstat(file).st_size} bytes)")
-    return _limited(found, "no file matches")
+    return _list_sizes({os.path.relpath(file, path): os.lstat(file).st_size for file in files_below(path)}, pattern)
+
+
+def _list_sizes(sizes: Mapping[str, int], pattern: str) -> str:
+    """The names that match, with sizes."""
+    matching = [name for name in sizes if matches(name, pattern)]
+    return _limited([f"{shown_name(name)} ({sizes[name]} bytes)" for name in matching], "no file matches")
 
 
 def search_files(path: str, pattern: str) -> str:
     """Lines of files that match, as ``name:line: text``; raises :class:`ToolError` after :data:`SEARCH_SECONDS`."""
     if not os.path.exists(path):
         raise ToolError(f"{path}: no such file or directory")
+    return _search_lines({"path": path, "pattern": pattern})
+
+
+def search_texts(texts: Sequence[tuple[str, str]], pattern: str) -> str:
+    """As :func:`search_files`, of texts with their names."""
+    return _search_lines({"texts": texts, "pattern": pattern})
+
+
+def _search_lines(what: Mapping[str, Any]) -> str:
     argv = [sys.executable, "-I", "-S", search_program.__file__]
-    request = json.dumps({"path": path, "pattern": pattern, "most": MAX_LISTED}).encode()
+    request = json.dumps({**what, "most": MAX_LISTED}).encode()
     try:
         done = subprocess.run(argv, input=request, capture_output=True, timeout=SEARCH_SECONDS)
     except subprocess.TimeoutExpired:

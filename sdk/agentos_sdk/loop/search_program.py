@@ -1,7 +1,8 @@
 """A program that searches files for a regular expression, in a process that can be ended if it takes too long.
 
 It reads a JSON object with ``path``, ``pattern`` and ``most`` from standard input, and prints one with ``found``, lines
-``name:line: text``, or with ``error``. It imports the standard library only.
+``name:line: text``, or with ``error``. Without ``path`` it searches ``texts``, pairs of a name and a content. It
+imports the standard library only.
 """
 
 from __future__ import annotations
@@ -10,30 +11,35 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 MAX_VISITED = 20_000  # files looked at by one call
 MAX_SEARCHED = 1 << 20  # bytes of a file that is searched
 HIDDEN = {".git", "__pycache__", "node_modules", ".venv"}
 
 
-def search_files(path: str, pattern: re.Pattern[str], most: int) -> list[str]:
-    """Lines of files that match, as ``name:line: text``; of a file that is searched all, beyond ``most`` as well."""
+def search_texts(texts: Iterable[tuple[str, str]], pattern: re.Pattern[str], most: int) -> list[str]:
+    """Lines of texts that match, as ``name:line: text``; of a text that is searched all, beyond ``most`` as well."""
     found: list[str] = []
+    for name, text in texts:
+        for number, line in enumerate(text.splitlines(), 1):
+            if pattern.search(line[:1000]):
+                found.append(f"{name}:{number}: {line[:300]}")
+        if len(found) > most:
+            break
+    return found
+
+
+def read_texts(path: str) -> Iterator[tuple[str, str]]:
+    """Names and contents of the file at a path, or of those below it; binary files are left out."""
     for file in [path] if os.path.isfile(path) else files_below(path):
         try:
             with open(file, "rb") as opened:
                 data = opened.read(MAX_SEARCHED)
         except OSError:  # not readable for the agent, or gone by now
             continue
-        if b"\0" in data[:1024]:
-            continue
-        for number, line in enumerate(data.decode(errors="replace").splitlines(), 1):
-            if pattern.search(line[:1000]):
-                found.append(f"{shown_name(os.path.relpath(file))}:{number}: {line[:300]}")
-        if len(found) > most:
-            break
-    return found
+        if b"\0" not in data[:1024]:
+            yield shown_name(os.path.relpath(file)), data.decode(errors="replace")
 
 
 def files_below(path: str) -> Iterator[str]:
@@ -62,7 +68,8 @@ def main() -> None:
     except (re.error, RecursionError, OverflowError) as error:
         json.dump({"error": f"pattern: not a regular expression: {error}"}, sys.stdout)
     else:
-        json.dump({"found": search_files(request["path"], pattern, request["most"])}, sys.stdout)
+        texts = read_texts(request["path"]) if "path" in request else request["texts"]
+        json.dump({"found": search_texts(texts, pattern, request["most"])}, sys.stdout)
 
 
 if __name__ == "__main__":

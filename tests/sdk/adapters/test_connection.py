@@ -9,8 +9,21 @@ from pathlib import Path
 import pytest
 
 from agentos_sdk.adapters.connection import KernelConnection
-from agentos_sdk.adapters.tools import ALL, EXEC, READ_FILE, RECEIVE_MESSAGES, SEND_MESSAGE, THINK, ToolError, run_tool
+from agentos_sdk.adapters.tools import (
+    ALL,
+    EXEC,
+    LIST_FILES,
+    READ_FILE,
+    RECEIVE_MESSAGES,
+    SEARCH_FILES,
+    SEND_MESSAGE,
+    THINK,
+    Tool,
+    ToolError,
+    run_tool,
+)
 from agentos_sdk.errors import ConnectionFailed, NotFound, PermissionDenied
+from agentos_sdk.loop import host_files
 from agentos_sdk.opcodes import Op
 from tests.support.kernel import Kernel, running, until
 
@@ -128,3 +141,80 @@ def test_messages_and_questions_are_tools(connection: KernelConnection, kernel: 
     assert guest.run(run_tool(RECEIVE_MESSAGES, {})) == "no message"
     with pytest.raises(ToolError, match="not_found"):
         connection.run(run_tool(SEND_MESSAGE, {"to": "nobody", "message": "hi"}))
+
+
+# -- Searches outside of a jail ----------------------------------------------------------------------------------------
+
+
+def make_files(place: Path) -> None:
+    (place / "open").mkdir()
+    (place / "open" / "a.txt").write_text("needle zwölf\n")
+    (place / "open" / "image").write_bytes(b"\0needle")
+    (place / "closed").mkdir()
+    (place / "closed" / "b.txt").write_text("needle\n")
+    (place / "id_rsa").write_text("needle, a private key\n")
+
+
+def test_a_search_outside_of_a_jail_shows_only_files_that_the_caller_may_read(kernel: Kernel, tmp_path: Path) -> None:
+    make_files(tmp_path)
+    rules = {"allow": {"calls": ["READ"], "read": [f"{tmp_path}/open/**"]}}
+    guest = KernelConnection(kernel.socket, name="searcher", permissions=rules)
+
+    for run in (guest.run, lambda work: asyncio.run(guest.arun(work))):
+        found = run(run_tool(SEARCH_FILES, {"pattern": "needle", "path": str(tmp_path)}))
+        listed = run(run_tool(LIST_FILES, {"path": str(tmp_path)}))
+
+        assert found == f"{os.path.relpath(tmp_path)}/open/a.txt:1: needle zwölf"
+        assert listed == "open/a.txt (14 bytes)\nopen/image (7 bytes)"
+
+
+@pytest.mark.parametrize("tool", [SEARCH_FILES, LIST_FILES], ids=lambda tool: tool.name)
+def test_a_search_of_what_the_caller_may_not_read_is_denied_and_audited(
+    tool: Tool, kernel: Kernel, tmp_path: Path
+) -> None:
+    make_files(tmp_path)
+    guest_name = f"denied-{tool.name}"
+    guest = KernelConnection(kernel.socket, name=guest_name, level="readonly")
+
+    for path in ("/etc/shadow", str(tmp_path), str(tmp_path / "none")):
+        with pytest.raises(ToolError, match="permission_denied"):
+            guest.run(run_tool(tool, {"pattern": ".", "path": path}))
+
+    def denied() -> set[str]:
+        with kernel.client() as client:
+            entries = client.get_audit_log(limit=1000)["entries"]
+        return {one["about"] for one in entries if (one["name"], one["decision"]) == (guest_name, "deny")}
+
+    expected = {"/etc/shadow", str(tmp_path), str(tmp_path / "none")}
+    until(lambda: expected <= denied(), "the audit log has the denied calls")
+
+
+def test_a_search_shows_nobody_what_is_denied_to_every_caller(connection: KernelConnection, tmp_path: Path) -> None:
+    make_files(tmp_path)
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh" / "id_rsa").write_text("needle, a private key\n")
+
+    found = connection.run(run_tool(SEARCH_FILES, {"pattern": "needle", "path": str(tmp_path)}))
+    listed = connection.run(run_tool(LIST_FILES, {"path": str(tmp_path)}))
+
+    assert connection.run(run_tool(LIST_FILES, {"path": str(tmp_path), "pattern": "*.md"})) == "no file matches"
+    assert "closed/b.txt" in found
+    assert "id_rsa" not in found + listed
+
+
+@pytest.mark.parametrize("path", ["/none", "a\0b", "\ud800", "~/none"], ids=ascii)
+def test_a_search_of_no_file_is_answered_with_the_kernels_error(path: str, connection: KernelConnection) -> None:
+    with pytest.raises(ToolError, match=r"not_found|bad_request"):
+        connection.run(run_tool(SEARCH_FILES, {"pattern": "x", "path": path}))
+
+
+def test_a_search_of_many_files_says_that_there_are_more(
+    connection: KernelConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_files, "MAX_ASKED", 2)
+    for name in ("a", "b", "c"):
+        (tmp_path / name).write_text("x")
+
+    listed = connection.run(run_tool(LIST_FILES, {"path": str(tmp_path)}))
+
+    assert listed.startswith("a (1 bytes)\nb (1 bytes)\n[there are more files, which were not looked at")

@@ -32,7 +32,7 @@ def _send(context: Context, arguments: dict[str, Any], place: str) -> Work[str]:
 
 
 def _receive(context: Context, arguments: dict[str, Any], place: str) -> Work[str]:
-    timeout = min(float(arguments.get("timeout", 0.0)), MAX_WAIT)
+    timeout = float(max(0, min(arguments.get("timeout", 0), MAX_WAIT)))
     reply = yield from checked(Call(Op.RECV, {"max": MAX_MESSAGES, "timeout": timeout}, timeout))
     lines = [f"{each['from_name'] or each['from_id']}: {each['message']}" for each in reply["messages"]]
     return shorten("\n".join(lines)) if lines else "no message"

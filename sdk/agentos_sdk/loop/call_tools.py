@@ -16,7 +16,7 @@ from .result import LoopError, TaskResult
 from .tools import Context, Tool, ToolError, checked, parameters, shorten
 
 EXEC_TIMEOUT = 120.0  # seconds, unless the model names another
-MAX_TIMEOUT = 86400.0  # seconds
+MAX_TIMEOUT = 3600.0  # seconds: EXEC takes no more
 HTTP_TIMEOUT = 60.0  # seconds
 MAX_DEPTH = 2  # of subagents: the task's agent, and theirs
 MAX_KEPT_OUTPUT = 16_000  # characters of a running command's output that survive a crash
@@ -27,8 +27,10 @@ RESULT_LINE = "task result: "  # begins the line by which a subagent returns its
 
 
 def _exec(context: Context, arguments: dict[str, Any], place: str) -> Work[str]:
-    most = context.spent.left().get("time", MAX_TIMEOUT)
-    timeout = float(max(0, min(arguments.get("timeout", EXEC_TIMEOUT), most)))
+    wanted = arguments.get("timeout", EXEC_TIMEOUT)
+    left = context.spent.left().get("time", MAX_TIMEOUT)
+    # EXEC takes 0 as "no timeout", which would undo the task's budget.
+    timeout = float(min(wanted if wanted > 0 else EXEC_TIMEOUT, left, MAX_TIMEOUT))
     cwd = {"cwd": context.directory} if context.directory is not None else {}
     stream = yield OpenStream(Op.EXEC, {"command": arguments["command"], "timeout": timeout, **cwd})
     output, pieces, saved_at = "", 0, 0.0
@@ -120,7 +122,9 @@ PROGRAM = ("python3", "-m", "agentos_sdk.loop.program")
 EXEC = Tool(
     "exec",
     "Run a bash command line in the working directory. The result is its output, stdout and stderr together.",
-    parameters("command", command=("string", "the command line"), timeout=("number", "seconds, 120 by default")),
+    parameters(
+        "command", command=("string", "the command line"), timeout=("number", "seconds, at most 3600; 120 by default")
+    ),
     _exec,
 )
 HTTP = Tool(

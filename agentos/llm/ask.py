@@ -24,6 +24,7 @@ from .providers.provider import (
     Denied,
     Embedder,
     Failing,
+    MalformedCall,
     Provider,
     ProviderError,
     Question,
@@ -39,6 +40,7 @@ log = logging.getLogger(__name__)
 
 LOG_INTERVAL = 60.0  # seconds between two log messages about the same error
 MIN_UPLOAD_RATE = 1 << 20  # bytes per second at which a slow connection may send a question to an alias
+MALFORMED_ATTEMPTS = 2  # at most: a caller that tells the model what was wrong gets a correct call sooner
 DENIED_SECONDS = 60.0  # seconds for which a refused key isn't used, if there are others
 Connect = Callable[[], Awaitable[Provider]]
 
@@ -109,7 +111,7 @@ class ProviderClient:
             raise Timeout(f"the model hasn't answered within {self.timeouts.total:g} s (timeouts.total)") from None
         except ProviderError as error:
             self._log_error(error)
-            raise error_for_agent(error, request.attempts) from None
+            raise error_for_agent(error, request) from None
         finally:
             if (rate := self.models.rates.get(model)) is not None and rate.leave(
                 request, trio.current_time(), request.account
@@ -207,6 +209,7 @@ class ProviderClient:
                     or request.fallback_after is not None
                     or request.failures == self.retry.attempts
                     or availability.breaker.state is State.OPEN
+                    or (isinstance(error, MalformedCall) and request.failures >= MALFORMED_ATTEMPTS)
                 ):
                     raise
                 return retry_delay(self.retry, request.failures, error.after, self.random)
@@ -296,15 +299,17 @@ def time_failure(request: ActiveRequest) -> Iterator[None]:
         raise
 
 
-def error_for_agent(error: ProviderError, attempts: int) -> CallError:
+def error_for_agent(error: ProviderError, request: ActiveRequest) -> CallError:
     """The ``CallError`` that the agent receives for a provider's error."""
     details: dict[str, object] = {} if error.status is None else {"upstream_status": error.status}
     if isinstance(error, Denied):
         details["retry"] = False  # until the operator has changed something
+    if isinstance(error, MalformedCall):  # a later attempt is no better: the caller may tell the model
+        details |= {"retry": False, "tokens": request.total_usage.total}
     if isinstance(error, Rejected):
         kind = CannotAnswer if error.status == 404 else BadRequest  # 404: the provider has no such model, or no longer
         return kind(f"the model's provider rejects this: {error}", **details)
-    tried = f" (asked {attempts} times)" if attempts > 1 else ""
+    tried = f" (asked {request.attempts} times)" if request.attempts > 1 else ""
     unavailable = ModelUnavailable(f"the model's provider: {error}{tried}", **details)
     unavailable.attempted = True
     return unavailable

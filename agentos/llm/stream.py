@@ -20,6 +20,7 @@ from .providers.provider import (
     Delta,
     Failing,
     FinishReason,
+    MalformedCall,
     OnDelta,
     Question,
     estimate_input_tokens,
@@ -150,7 +151,7 @@ class AnswerBuilder:
                 yield ToolCall(partial.id or new_id(), partial.name, arguments)
             elif self.finish != "length":  # with "length" the last call is cut off, and a retry would cut it off again
                 name = self.account.clean_message(partial.name) or "a tool"
-                raise Failing(f"{self.account.vendor} called {name} with arguments that are no JSON object")
+                raise MalformedCall(self.account.vendor, name)
 
 
 @define(eq=False)

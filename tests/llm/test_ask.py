@@ -12,7 +12,16 @@ from trio.testing import MockClock
 from agentos.llm.active_request import ActiveRequest
 from agentos.llm.ask import ProviderClient
 from agentos.llm.model_availability import MAX_MODELS
-from agentos.llm.providers.provider import Answer, Delta, Denied, Failing, Provider, RateLimited, Rejected
+from agentos.llm.providers.provider import (
+    Answer,
+    Delta,
+    Denied,
+    Failing,
+    MalformedCall,
+    Provider,
+    RateLimited,
+    Rejected,
+)
 from agentos.llm.settings import Retry, Timeouts
 from agentos.services.events import Event, ModelAvailable, ModelPaused
 from agentos_sdk.errors import BadRequest, Timeout, Unavailable
@@ -73,6 +82,17 @@ async def test_what_would_fail_again_is_asked_once(error: Exception, told: type[
 
     assert len(provider.asked) == 1
     assert one.total_usage == Usage()
+
+
+async def test_a_malformed_tool_call_is_asked_for_once_more_and_charged(autojump_clock: MockClock) -> None:
+    provider, one = Scripted([["look", MalformedCall("it")]]), asked()
+
+    with pytest.raises(Unavailable, match="arguments that are no JSON object") as caught:
+        await asking(provider).send(one)
+
+    assert len(provider.asked) == 2
+    assert caught.value.details == {"retry": False, "tokens": one.total_usage.total}
+    assert one.total_usage.input == 2 * 7
 
 
 async def test_told_to_slow_down_it_waits_as_long_as_it_was_told_and_counts_no_attempt(

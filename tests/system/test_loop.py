@@ -89,6 +89,13 @@ def said(name: str, *replies: str, **more: Any) -> list[str]:
     return [rule("(?s).*", reply=reply, system=f"^{name}", times=1, **more) for reply in replies]
 
 
+MALFORMED = """[[rule]]
+match = "(?s).*"
+system = "^{name}$"
+times = {times}
+reply = "I will look."
+tool_calls = [{{ name = "exec", arguments = '{{"command": "ls' }}]
+"""
 RULES = [
     *(each for name, (answers, _) in SOLVED.items() for each in script(name, *answers)),
     *script("steals", [("read_file", {"path": "letter"})], [("exec", {"command": "cat SECRET /etc/shadow"})],
@@ -109,6 +116,10 @@ RULES = [
     '[[rule]]\nmatch = "(?s).*"\nsystem = "^wrong-json$"\ntimes = 1\n'
     'tool_calls = [{ name = "exec", arguments = \'{"command": "ls\' }]\n',
     *script("wrong-json"),
+    *(MALFORMED.format(name=name, times=times) for name, times in (("malformed", 6), ("never-json", 1000))),
+    rule("^Your call had arguments that are no JSON object", done("malformed is done"), system="^malformed$"),
+    rule("(?s).*", system="^rejected-once$", fail="rejected", times=1),
+    *script("rejected-once", [done("at the second attempt")]),
     *said("as-text", '```json\n{"action": "write_file", "args": {"path": "t", "content": "text"}\n```',
           'So:\n```json\n{"action": "write_file", "args": {"path": "t", "content": "text"}}\n```',
           '{"tool": "done", "arguments": {"summary": "as text"}}'),
@@ -200,6 +211,39 @@ def test_a_task_that_cannot_be_done_has_failed(client: AgentOSClient, place: Pat
 @pytest.mark.parametrize("name", ["empty", "cut-off", "slowed-down", "broken-stream", "wrong-json"])
 def test_a_faulty_answer_is_survived(name: str, client: AgentOSClient, place: Path) -> None:
     assert run(client, name, place).summary == f"{name} is done"
+
+
+def spent_tokens(client: AgentOSClient, agent: str) -> int:
+    """What the kernel has charged an agent."""
+    spent = client.inspect(agent)["llm"]["spent"]
+    return int(spent["input"] + spent["output"] + spent["thinking"])
+
+
+def test_a_model_is_told_that_its_arguments_are_no_json(client: AgentOSClient, place: Path) -> None:
+    found = run(client, "malformed", place)
+
+    assert (found.status, found.summary) == ("done", "malformed is done")
+    assert found.tokens == spent_tokens(client, found.agent)
+    thought = client.fetch(f"task/{found.task_id}/0001/thought", "agent", agent=found.agent)["value"]
+    assert not thought["uses_text"], "the model has tool calls, and keeps them"
+
+
+def test_a_model_that_never_writes_json_fails_the_task_soon(client: AgentOSClient, place: Path) -> None:
+    found = run(client, "never-json", place)
+
+    assert found.status == "failed"
+    assert "arguments that are no JSON object (asked 2 times)" in found.reason
+    assert found.tokens == spent_tokens(client, found.agent) > 0
+
+
+def test_a_question_that_failed_is_not_counted_after_a_resume(client: AgentOSClient, place: Path) -> None:
+    failed = run(client, "rejected-once", place)
+    assert failed.status == "failed"
+
+    found = AgenticLoop(client, instruction="rejected-once").resume(failed.task_id, "go on")
+
+    assert found.status == "done"
+    assert found.tokens == spent_tokens(client, found.agent)
 
 
 def test_a_model_that_repeats_itself_is_stopped(client: AgentOSClient, place: Path) -> None:

@@ -16,7 +16,18 @@ from agentos_sdk.values import ThinkingLevel, Tool, ToolCall, ToolChoice, Usage
 
 from .account import ProviderAccount, parse_seconds
 from .base64_parts import Base64Parts
-from .provider import Answer, Delta, FinishReason, Message, OnDelta, Provider, ProviderError, Question, counted_usage
+from .provider import (
+    Answer,
+    Delta,
+    FinishReason,
+    MalformedCall,
+    Message,
+    OnDelta,
+    Provider,
+    ProviderError,
+    Question,
+    counted_usage,
+)
 from .transport import Transport
 
 CALLING_MODES: Mapping[ToolChoice, types.FunctionCallingConfigMode] = {
@@ -88,19 +99,28 @@ class Gemini(Provider):
         text, unseen = [], 0
         for part in (candidate.get("content") or {}).get("parts") or ():
             if call := part.get("functionCall"):
-                builder.add_call(_call(call, part.get("thoughtSignature")))
+                builder.add_call(self._read_call(call, part.get("thoughtSignature")))
                 unseen += len(compact_json(call))
             elif part.get("thought"):
                 unseen += len(text_field(part.get("text"), "a thought"))
             else:
                 text.append(text_field(part.get("text"), "a text"))
         if finish := text_field(candidate.get("finishReason"), "an end"):
-            if finish not in FINISH_REASONS:  # a malformed call, for example: a retry may succeed
+            if finish == "MALFORMED_FUNCTION_CALL":
+                raise MalformedCall(self._account.vendor, why=f" ({finish})")
+            if finish not in FINISH_REASONS:
                 raise MalformedResponse(f"ended its answer with {finish}")
             builder.finish = FINISH_REASONS[finish]
         elif (piece.get("promptFeedback") or {}).get("blockReason"):
             builder.finish = "content_filter"
         return Delta("".join(text), unseen, _usage(piece.get("usageMetadata")))
+
+    def _read_call(self, call: Mapping[str, Any], signature: object) -> ToolCall:
+        arguments = call.get("args") or {}
+        if not isinstance(arguments, dict):
+            raise MalformedCall(self._account.vendor)
+        id_, name = text_field(call.get("id"), "an id"), text_field(call.get("name"), "the name of a tool")
+        return ToolCall(id_ or new_id(), name, arguments, text_field(signature, "a signature") or None)
 
     def _error_of(self, status: int, body: object, after: float | None = None) -> ProviderError:
         if isinstance(body, list) and len(body) == 1:  # an error may come in a list, as a stream is a list of responses
@@ -205,14 +225,6 @@ def _thinking(model: str, level: ThinkingLevel | None) -> types.ThinkingConfig |
     if model.startswith("gemini-2.5"):
         return types.ThinkingConfig(thinking_budget=THINKING_BUDGETS[level])
     return types.ThinkingConfig(thinking_level=types.ThinkingLevel(level.upper()))
-
-
-def _call(call: Mapping[str, Any], signature: object) -> ToolCall:
-    arguments = call.get("args") or {}
-    if not isinstance(arguments, dict):
-        raise MalformedResponse("called a tool with arguments that are no JSON object")
-    id_, name = text_field(call.get("id"), "an id"), text_field(call.get("name"), "the name of a tool")
-    return ToolCall(id_ or new_id(), name, arguments, text_field(signature, "a signature") or None)
 
 
 def _usage(counted: object) -> Usage | None:

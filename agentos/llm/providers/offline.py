@@ -31,6 +31,7 @@ from .provider import (
     Denied,
     Failing,
     FinishReason,
+    MalformedCall,
     Message,
     OnDelta,
     Provider,
@@ -161,8 +162,7 @@ def _reply_by_rule(rule: Rule, name: str, found: re.Match[str], question: Questi
             for place, call in enumerate(rule.tool_calls)
         )
     except ValueError:
-        failing = Failing(f"{why}: it called a tool with arguments that are no JSON object")
-        return OfflineReply(found.expand(rule.reply), failure=failing)
+        return OfflineReply(found.expand(rule.reply), failure=MalformedCall(f"{why}: it"))
     failure: ProviderError | None = None
     match rule.fail:
         case "slow_down":

@@ -205,6 +205,13 @@ class Failing(ProviderError):
         self.after = after
 
 
+class MalformedCall(Failing):
+    """The model called a tool with arguments that are no JSON object."""
+
+    def __init__(self, who: str, tool: str = "a tool", why: str = "") -> None:
+        super().__init__(f"{who} called {tool} with arguments that are no JSON object{why}")
+
+
 def estimate_input_tokens(question: Question) -> int:
     """Estimated input tokens of a request."""
     characters = len(question.system or "")

@@ -25,6 +25,9 @@ PAUSES = (1.0, 3.0, 10.0)  # seconds before the next attempts
 PASSING = {"unavailable", "busy", "timeout"}  # failures that may be over by then: the kernel has retried as well
 NO_TOOLS = re.compile(r"\btools?\b|function call", re.IGNORECASE)  # in a refusal of a question that has some
 NO_IMAGES = re.compile(r"\bimages?\b", re.IGNORECASE)  # in a refusal of a question that shows some
+MALFORMED_CALL = "arguments that are no JSON object"  # in the kernel's error for an answer with such a tool call
+MAX_MALFORMED = 3  # times that the model is told so in one step
+MALFORMED_NOTE = "Your call had arguments that are no JSON object. Make it again with valid JSON."
 MAX_ANSWER = 400_000  # bytes of an answer as JSON
 SHOWN = 2000  # characters of one that is longer
 KEPT = ("content", "tool_calls", "finish_reason", "model", "usage", "tokens", "cost", "context")  # of an answer
@@ -55,52 +58,74 @@ class Asker:
         thought = yield from self._records.get(f"{step}/thought")
         if thought is None:
             yield from self._trim(step)
-            times = yield from self._note_asked(f"{step}/asked")
-            reply = yield from self._attempt()
+            asked = yield from self._note_asked(f"{step}/asked")
+            reply, lost = yield from self._attempt()
+            if lost or not reply["success"]:  # the kernel hasn't charged a failed question as it does an answer
+                asked |= {"lost": asked.get("lost", 0) + lost, "times": asked["times"] - (not reply["success"])}
+                yield from self._records.replace(f"{step}/asked", asked)
             if not reply["success"]:
+                self._add_lost(asked)
                 return dict(reply)
             thought = limited({**{name: reply.get(name) for name in KEPT}, "uses_text": self.uses_text})
             yield from self._records.create(f"{step}/thought", thought)
             text = thought["content"][:2000]
             yield from self._report({"step": int(step), "kind": "thought", "text": text, **_used(thought)})
         else:
-            asked = yield from self._records.get(f"{step}/asked")
-            times = 0 if asked is None else asked["times"]
+            asked = (yield from self._records.get(f"{step}/asked")) or {"times": 0}
             if (trim := (yield from self._records.get(f"{step}/trim"))) is not None:
                 self._apply(trim)
         self.uses_text = thought["uses_text"]
-        self._spent.add(thought, times)
+        self._spent.add(thought, asked["times"])
+        self._add_lost(asked)
         self._context = thought["context"] or DEFAULT_CONTEXT
         self._history.count(thought["usage"])
         return {"success": True, **thought}
 
-    def _note_asked(self, name: str) -> Work[int]:
+    def _note_asked(self, name: str) -> Work[dict[str, Any]]:
         """Record that the model is asked, before it is; returns how often it was, with the answers lost in crashes."""
-        asked = yield from self._records.get(name)
-        times: int = 1 if asked is None else asked["times"] + 1
-        note = self._records.create if asked is None else self._records.replace
-        yield from note(name, {"times": times, "at": time.time()})
-        return times
+        before = yield from self._records.get(name)
+        asked = {**(before or {}), "times": 1 if before is None else before["times"] + 1, "at": time.time()}
+        yield from (self._records.create if before is None else self._records.replace)(name, asked)
+        return asked
 
-    def _attempt(self) -> Work[dict[str, Any]]:
-        for pause in (*PAUSES, None):
-            reply: dict[str, Any] = yield self._question(self._history.shown())
+    def _add_lost(self, asked: Mapping[str, Any]) -> None:
+        self._spent.add({"tokens": asked.get("lost", 0)})
+
+    def _attempt(self) -> Work[tuple[dict[str, Any], int]]:
+        """The reply, and the tokens of answers before it that had calls with malformed arguments."""
+        lost, malformed, pauses = 0, 0, iter(PAUSES)
+        while True:
+            reply = yield from self._ask_once([MALFORMED_NOTE] if malformed else [])
             if reply["success"]:
-                return reply
-            refused = reply["code"] in ("bad_request", "unavailable") and NO_TOOLS.search(reply["error"])
-            if refused and not self.uses_text and self._task.text_protocol is None:
-                self.uses_text = True
-                reply = yield self._question(self._history.shown())
-                if reply["success"]:
-                    return reply
-            if reply["code"] in ("bad_request", "unavailable") and self._leave_images_out(reply["error"]):
-                reply = yield self._question(self._history.shown())
-                if reply["success"]:
-                    return reply
+                return reply, lost
+            if MALFORMED_CALL in reply["error"]:
+                lost += reply.get("tokens", 0)
+                malformed += 1
+                if malformed > MAX_MALFORMED:
+                    return reply, lost
+                continue
+            pause = next(pauses, None)
             if reply["code"] not in PASSING or reply.get("retry") is False or pause is None:
-                return reply
+                return reply, lost
             yield Sleep(pause)
-        raise AssertionError("the last attempt returns")
+
+    def _ask_once(self, notes: Sequence[str]) -> Work[dict[str, Any]]:
+        """Ask, with notes to the model at the end; what it turns out not to take is left out at once."""
+        shown = [{"role": "user", "content": note} for note in notes]
+        reply: dict[str, Any] = yield self._question([*self._history.shown(), *shown])
+        if reply["success"] or MALFORMED_CALL in reply["error"]:
+            return reply
+        refused = reply["code"] in ("bad_request", "unavailable") and NO_TOOLS.search(reply["error"])
+        if refused and not self.uses_text and self._task.text_protocol is None:
+            self.uses_text = True
+            reply = yield self._question([*self._history.shown(), *shown])
+        if (
+            not reply["success"]
+            and reply["code"] in ("bad_request", "unavailable")
+            and self._leave_images_out(reply["error"])
+        ):
+            reply = yield self._question([*self._history.shown(), *shown])
+        return reply
 
     def _leave_images_out(self, refusal: str) -> bool:
         """Whether the question was refused because of its images, which are left out from now on."""
@@ -162,7 +187,7 @@ class Asker:
         is_needed = is_wanted or self._history.is_full(self._context)
         old = self._history.to_summarise(self._context) if is_needed else ""
         if old:
-            times = yield from self._note_asked(f"{step}/summary")
+            times = (yield from self._note_asked(f"{step}/summary"))["times"]
             fields: dict[str, Any] = {"prompt": SUMMARISE + old, "model": self._task.model}
             reply = yield Call(Op.THINK, {name: value for name, value in fields.items() if value is not None})
             if reply["success"]:

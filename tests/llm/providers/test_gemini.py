@@ -7,7 +7,16 @@ import pytest
 import trio
 from msgspec.structs import replace
 
-from agentos.llm.providers.provider import Delta, Denied, Failing, Message, Question, RateLimited, Rejected
+from agentos.llm.providers.provider import (
+    Delta,
+    Denied,
+    Failing,
+    MalformedCall,
+    Message,
+    Question,
+    RateLimited,
+    Rejected,
+)
 from agentos.llm.stream import GENERATED_ID_PREFIX
 from agentos_sdk.values import ThinkingLevel, Tool, ToolCall, Usage
 from tests.contracts.worlds import VendorWorld, gemini
@@ -129,6 +138,13 @@ async def test_an_end_that_is_no_answer_is_a_failure_that_says_which(world: Vend
     provider = await world.meet(Says([Text("It is")], finish=reason))
 
     with pytest.raises(Failing, match=reason):
+        await provider.answer(QUESTION, deaf)
+
+
+async def test_a_malformed_call_is_told_apart_from_other_failures(world: VendorWorld) -> None:
+    provider = await world.meet(Says([Text("It is")], finish="MALFORMED_FUNCTION_CALL"))
+
+    with pytest.raises(MalformedCall, match="gemini called a tool with arguments that are no JSON object"):
         await provider.answer(QUESTION, deaf)
 
 

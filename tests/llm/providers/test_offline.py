@@ -20,6 +20,7 @@ from agentos.llm.providers.provider import (
     Denied,
     Failing,
     Image,
+    MalformedCall,
     Message,
     ProviderError,
     Question,
@@ -51,7 +52,7 @@ async def said(rules: Sequence[Rule], asked: Question) -> str:
 async def test_a_call_with_arguments_that_are_no_json_object_fails_as_a_models_does(arguments: str) -> None:
     provider = Offline(rules=[Rule(tool_calls=[CallTemplate("exec", arguments)])])
 
-    with pytest.raises(Failing, match="arguments that are no JSON object"):
+    with pytest.raises(MalformedCall, match="arguments that are no JSON object"):
         await ask(provider, question())
 
 

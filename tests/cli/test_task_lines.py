@@ -1,10 +1,13 @@
 """What a task shows, also of steps that a program in the agent's jail has made up."""
 
+import click
 import pytest
 
-from agentos.userland.cli.task_lines import change_lines, command_lines, find_commands, fold, step_lines
+from agentos.userland.cli.task_lines import change_lines, command_lines, find_commands, fold, result_lines, step_lines
 from agentos.userland.task.running import is_step
 from agentos.userland.task.saved_files import Change
+from agentos_sdk.loop import TaskResult
+from agentos_sdk.loop.result import LoopError
 
 THOUGHT = {"kind": "thought", "step": 1, "text": "hm", "tokens": 3, "cost": None}
 
@@ -16,6 +19,9 @@ THOUGHT = {"kind": "thought", "step": 1, "text": "hm", "tokens": 3, "cost": None
         {"kind": "thought"},
         {**THOUGHT, "tokens": "many"},
         {**THOUGHT, "cost": []},
+        {**THOUGHT, "cost": 10**400},
+        {**THOUGHT, "tokens": -1},
+        {"kind": "trimmed", "before": 1, "after": True},
         {**THOUGHT, "text": None},
         {"kind": "call", "call": ["exec"], "arguments": {}},
         {"kind": "result", "call": "exec", "ok": 1, "result": "x"},
@@ -59,6 +65,26 @@ def test_no_text_of_an_agent_gets_into_the_first_column(kind: str, text: str) ->
         plain = line.replace("\x1b[36m", "").replace("\x1b[2m", "").replace("\x1b[0m", "")
         assert plain[:2] in ("» ", "● ", "  "), plain
         assert len(plain) + sum(not char.isascii() for char in plain) - 1 <= 40
+
+
+RESULT = TaskResult("done", "", "t", "task-1", 1, 3, 0.5)
+
+
+def test_the_name_in_a_result_is_escaped() -> None:
+    result = RESULT._replace(agent="x\n\x1b[31mFAKE approval: y", status="stopped")
+
+    shown = [click.unstyle(line) for line in result_lines(result, 80)]
+
+    assert shown == [
+        "x\\n\\x1b[31mFAKE approval: y: stopped (1 step, 3 tokens, cost 0.5)",
+        "`agentos task --resume x\\n\\x1b[31mFAKE approval: y` goes on with it",
+    ]
+
+
+@pytest.mark.parametrize("forged", [{"cost": 10**400}, {"cost": True}, {"tokens": -5}, {"steps": 1 << 63}], ids=str)
+def test_a_result_with_amounts_that_cannot_be_shown_is_refused(forged: dict[str, object]) -> None:
+    with pytest.raises(LoopError, match="something else has stored it"):
+        TaskResult.from_record({**RESULT._asdict(), **forged})
 
 
 def test_long_results_are_folded() -> None:

@@ -116,13 +116,13 @@ class TaskConversation:
         click.echo("with your next line the model gets a summary of all but the first task and the last two steps")
 
     def _cost(self, argument: str) -> None:
-        found = find_end(self._client, self._note.name) if self._note is not None else None
-        if found is None:
+        if self._note is None or (found := find_end(self._client, self._note.name)) is None:
             click.echo("no task has ended yet")
             return
         with suppress(LoopError):
             result = TaskResult.from_record(found)
-            click.echo(f"{result.agent}: {describe_use(result.steps, result.tokens, result.cost)}")
+            name = printable(self._note.name)  # the agent may have stored another one
+            click.echo(f"{name}: {describe_use(result.steps, result.tokens, result.cost)}")
 
     def _model(self, argument: str) -> None:
         if argument:

@@ -96,9 +96,10 @@ def result_lines(result: TaskResult, width: int) -> Iterator[str]:
     colour = {"done": "green", "stopped": "yellow"}.get(result.status, "red")
     why = f": {printable(result.reason)}" if result.reason else ""
     use = describe_use(result.steps, result.tokens, result.cost)
-    yield f"{click.style(f'{result.agent}: {result.status}', fg=colour)}{why} ({use})"
+    agent = printable(result.agent)
+    yield f"{click.style(f'{agent}: {result.status}', fg=colour)}{why} ({use})"
     if result.status == "stopped":
-        yield f"`agentos task --resume {result.agent}` goes on with it"
+        yield f"`agentos task --resume {agent}` goes on with it"
 
 
 def change_lines(changes: Sequence[Change], name: str) -> Iterator[str]:

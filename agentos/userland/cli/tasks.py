@@ -6,6 +6,8 @@ import click
 
 from agentos.userland.task.records import TaskNote, find_end, find_note, is_running, list_notes
 from agentos_sdk import AgentOSClient
+from agentos_sdk.loop import TaskResult
+from agentos_sdk.loop.result import LoopError
 
 from .common import (
     Failed,
@@ -40,7 +42,7 @@ def tasks(socket_path: str | None, as_json: bool) -> None:
             each["status"],
             format_time(each["at"]),
             printable(each["text"].split("\n")[0]),
-            each["directory"],
+            printable(each["directory"]),
         ]
         for each in found
     ]
@@ -56,7 +58,12 @@ def find_status(client: AgentOSClient, name: str) -> str:
     if is_running(client, name):
         return "running"
     ended = find_end(client, name)
-    return "interrupted" if ended is None else str(ended["status"])
+    if ended is None:
+        return "interrupted"
+    try:
+        return TaskResult.from_record(ended).status
+    except LoopError:  # something else in its jail has stored it
+        return "failed"
 
 
 def check_free(client: AgentOSClient, directory: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from agentos_sdk import AgentOSClient, AgentOSError
 from agentos_sdk.loop import AgenticLoop, TaskResult
-from agentos_sdk.loop.result import LoopError
+from agentos_sdk.loop.result import LoopError, is_amount
 from agentos_sdk.loop.told import STOP
 
 Step = Mapping[str, Any]
@@ -21,14 +21,16 @@ MAX_STEPS = 10_000  # that wait to be shown; the oldest are dropped: the records
 def is_step(step: Step) -> bool:
     """Whether it has what a step of its kind has: whatever runs in the agent's jail can emit such events."""
     match step:
-        case {"kind": "thought", "step": int(), "text": str(), "tokens": int(), "cost": None | int() | float()}:
-            return True
+        case {"kind": "thought", "step": int(), "text": str(), "tokens": int(tokens), "cost": cost}:
+            return is_amount(step["step"]) and is_amount(tokens) and (cost is None or is_amount(cost))
         case {"kind": "call", "call": str(), "arguments": _}:
             return True
         case {"kind": "result", "call": str(), "ok": bool(), "result": str()}:
             return True
-        case {"kind": "told", "text": str()} | {"kind": "trimmed", "before": int(), "after": int()}:
+        case {"kind": "told", "text": str()}:
             return True
+        case {"kind": "trimmed", "before": int(before), "after": int(after)}:
+            return is_amount(before) and is_amount(after)
     return step.get("kind") == "end"
 
 

@@ -25,7 +25,7 @@ from .file_tools import EDIT_FILE, LIST_FILES, READ_FILE, SEARCH_FILES, WRITE_FI
 from .images import VIEW_IMAGE
 from .instructions import INSTRUCTION
 from .records import transcript
-from .result import LoopError, TaskResult, other_task
+from .result import LoopError, TaskResult, is_amount, other_task
 from .tools import Tool
 
 BUILT_IN = (EXEC, READ_FILE, WRITE_FILE, EDIT_FILE, LIST_FILES, SEARCH_FILES, VIEW_IMAGE, HTTP)
@@ -181,7 +181,7 @@ def _run_in_agent(options: Options, text: str, name: str | None, is_resumed: boo
     if is_resumed and name is not None and not text:
         ended = yield from _checked(Call(Op.FETCH, {"key": f"task/{name}/end", "scope": "agent", "agent": name}))
         if ended["exists"]:
-            return TaskResult.from_record(ended["value"])
+            return _result_of(name, ended["value"])
     name = name or (yield from next_task_name())
     if is_resumed:
         kept = yield from _checked(Call(Op.FETCH, {"key": f"task-spawn/{name}", "scope": "agent"}))
@@ -218,10 +218,15 @@ def _run_in_agent(options: Options, text: str, name: str | None, is_resumed: boo
     ended = yield from _checked(Call(Op.FETCH, {"key": f"task/{name}/end", "scope": "agent", "agent": name}))
     if not ended["exists"]:
         if last.get("kind") == "end" and last.get("status") in ("stopped", "failed"):  # without a record, or it failed
-            return TaskResult.from_record({field: last.get(field) for field in TaskResult._fields})
+            return _result_of(name, {field: last.get(field) for field in TaskResult._fields})
         why = f"its agent ended before the task: {reason}; agentos logs {name} has its output"
         return TaskResult("failed", "", name, name, 0, 0, None, why)
-    return TaskResult.from_record(ended["value"])
+    return _result_of(name, ended["value"])
+
+
+def _result_of(name: str, record: Any) -> TaskResult:
+    """The result of the operator's task; the agent that stored it may have written another name into it."""
+    return TaskResult.from_record(record)._replace(task_id=name, agent=name)
 
 
 def spawn_fields(options: Options, text: str, name: str) -> dict[str, Any]:
@@ -265,14 +270,16 @@ def _add_task(options: Options, fields: dict[str, Any], name: str, text: str) ->
     if not ended["exists"]:
         return fields, text
     began = yield from _checked(Call(Op.FETCH, {"key": f"task/{name}", "scope": "agent", "agent": name}))
-    used = TaskResult.from_record(ended["value"])
+    settings = json.loads(fields["env"]["LOOP_TASK"])
+    used = _result_of(name, ended["value"])
     at = began["value"].get("at") if isinstance(began["value"], dict) else None
-    age = time.time() - at if isinstance(at, int | float) else 0.0
-    spent = (used.steps, used.tokens, used.cost or 0.0, age)
+    age = time.time() - at if is_amount(at) else 0.0
+    former = Budget.of(settings["budget"])
+    tokens, cost = _believable(used.tokens, former.tokens), _believable(used.cost or 0.0, former.money)
+    spent = (used.steps, tokens, cost, age)
     larger = Budget.of(
         {name: each and each + past for name, each, past in zip(Budget._fields, options.budget, spent, strict=True)}
     )
-    settings = json.loads(fields["env"]["LOOP_TASK"])
     next_step = used.steps + 1
     settings |= {"budget": larger._asdict(), "said": [next_step, text]}
     settings["compact_at"] = next_step if options.compact else None
@@ -281,6 +288,14 @@ def _add_task(options: Options, fields: dict[str, Any], name: str, text: str) ->
     kept = {"key": f"task-spawn/{name}", "value": fields, "scope": "agent"}
     yield from _checked(Call(Op.STORE, kept))
     return fields, ""
+
+
+def _believable(used: float, budget: float | None) -> float:
+    """What an agent's own record says that it has used, of which the kernel let it use hardly more than its budget.
+
+    Otherwise a larger number would enlarge the budget that the kernel enforces.
+    """
+    return used if budget is None else min(used, 2 * budget)
 
 
 def next_task_name() -> Work[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, TypeGuard, get_args
 
+MAX_AMOUNT = 1 << 63  # no count and no cost is as large: larger ones can't be shown
 Status = Literal["done", "failed", "budget", "stopped"]
 
 
@@ -39,11 +40,16 @@ class TaskResult(NamedTuple):
         if not isinstance(record, dict) or set(record) != set(cls._fields):
             raise LoopError("the record of the task's end is no result: something else has stored it")
         texts = all(isinstance(record[name], str) for name in ("summary", "task_id", "agent", "reason"))
-        counts = all(type(record[name]) is int for name in ("steps", "tokens"))
-        cost = record["cost"] is None or type(record["cost"]) in (int, float)
+        counts = all(type(record[name]) is int and is_amount(record[name]) for name in ("steps", "tokens"))
+        cost = record["cost"] is None or is_amount(record["cost"])
         if record["status"] not in get_args(Status) or not (texts and counts and cost):
             raise LoopError("the record of the task's end is no result: something else has stored it")
         return cls(**record)
+
+
+def is_amount(value: Any) -> TypeGuard[float]:
+    """Whether a value from a record or an event is a count or a cost that can be shown and added to others."""
+    return type(value) in (int, float) and 0 <= value < MAX_AMOUNT
 
 
 class LoopError(Exception):

@@ -9,7 +9,7 @@ import pytest
 
 from agentos.services.event_log.records import PLAIN, SPECIAL
 from agentos.services.event_log.records import describe as draft_of
-from agentos.userland.cli.event_text import DESCRIPTIONS, describe_event, format_event
+from agentos.userland.cli.event_text import DESCRIPTIONS, describe_event, find_caller, find_named, format_event
 from tests.docs.test_events_page import example
 
 LONG = "worker-" + "9" * 100
@@ -45,6 +45,15 @@ def test_no_text_of_an_agent_makes_a_line_longer_or_gets_to_the_terminal_as_it_i
 
 def describe(kind: str, data: dict[str, Any]) -> str:
     return describe_event({"type": kind, "data": data}, None)
+
+
+@pytest.mark.parametrize("kind", ["CUSTOM", "TASK_STEP", "custom.x"])
+@pytest.mark.parametrize("data", [{"name": "kernel", "agent_id": 1}, ["a"], "text", None], ids=str)
+def test_what_an_agent_emits_is_shown_by_the_agents_own_name(kind: str, data: object) -> None:
+    event = {"type": kind, "data": data, "source_agent_id": 7, "severity": "info", "at": time.time()}
+
+    assert format_event(event, 80, coloured=False, caller="writer")[9:].split()[:2] == [kind, "writer:"]
+    assert (find_caller(event), find_named(event)) == (7, None)
 
 
 def test_lines_say_what_has_happened() -> None:

@@ -53,7 +53,8 @@ def name_subject(event: Event, caller: str | None) -> str:
 
 
 def is_custom(event: Event) -> bool:
-    return str(event["type"]).startswith(("CUSTOM", "custom."))
+    """Whether a caller has emitted it: its data is then whatever that caller has written, also no object."""
+    return str(event["type"]).startswith(("CUSTOM", "TASK_STEP", "custom."))
 
 
 def find_caller(event: Event) -> int:

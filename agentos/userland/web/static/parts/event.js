@@ -13,13 +13,18 @@ const COLOURS = { info: "muted", warning: "warn", error: "bad" };
 /** @param {Record<string, any>} event */
 export function eventLine(event) {
   const id = event.source_agent_id;
-  const about = event.data?.name ?? (id ? (agents.peek().get(id)?.name ?? `agent ${id}`) : "kernel");
+  const about = (isEmitted(event) ? null : event.data?.name) ?? (id ? (agents.peek().get(id)?.name ?? `agent ${id}`) : "kernel");
   return html`<div class="event">
     <time class="muted" title=${exactTime(event.at)}>${timeOfDay(event.at)}</time>
     <span class="cut">${visible(about)}</span>
     <span class=${`cut ${COLOURS[event.severity] ?? ""}`}>${visible(event.type)}</span>
     <span class="cut muted">${describe(event.data ?? {})}</span>
   </div>`;
+}
+
+/** Whether a caller has emitted it: a name in its data is whatever that caller has written. @param {Record<string, any>} event */
+function isEmitted(event) {
+  return ["CUSTOM", "TASK_STEP"].includes(event.type) || event.type.startsWith("custom.");
 }
 
 /** The data without what the line says already. @param {Record<string, any>} data */

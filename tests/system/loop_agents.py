@@ -2,6 +2,7 @@
 
 import contextlib
 import tempfile
+from base64 import b64decode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from agentos_sdk import AgentOSClient
 from tests.support.kernel import Kernel, running
 
+PNG = b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")
 USE = r"""
 [[rule]]
 match = '^(?s:Result of (\w+):\n(.*))$'

@@ -5,7 +5,6 @@ import os
 import signal
 import threading
 import time
-from base64 import b64decode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from agentos_sdk.loop.result import LoopError
 from tests.support.kernel import Kernel, running, until
 from tests.support.mcp_servers import PLAIN, allow_tools
 from tests.system.agents import info, lines, up, write
-from tests.system.loop_agents import done, ended, kernel_with, rule
+from tests.system.loop_agents import PNG, done, ended, kernel_with, rule
 
 Calls = list[tuple[str, dict[str, Any]]]
 SECRET = "the-host-secret-7f3a"
@@ -556,7 +555,6 @@ def test_a_task_without_a_model_fails_at_once() -> None:
     assert "no key: set GEMINI_API_KEY" in found.reason
 
 
-PNG = b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")
 LOOKS = rule("^look$", ("view_image", {"path": "plot.png"}), ("view_image", {"path": "notes.txt"}))
 
 

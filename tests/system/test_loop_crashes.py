@@ -17,8 +17,9 @@ from agentos_sdk import AgentOSClient
 from agentos_sdk.loop.steps import IN_DOUBT
 from tests.support.http_server import HttpServer, http_server
 from tests.support.kernel import Kernel, until
+from tests.support.mcp_servers import PLAIN, allow_tools
 from tests.system.agents import up, write
-from tests.system.loop_agents import done, ended, kernel_with, rule
+from tests.system.loop_agents import PNG, done, ended, kernel_with, rule
 
 AGENT = """
 import os, signal, sys, time
@@ -56,6 +57,7 @@ print("over", flush=True)
 time.sleep(1000)
 """
 
+FOREIGN = "plain__echo"  # a tool of an MCP server
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "exec": {"command": "printf x >> count; echo counted"},
     "write_file": {"path": "count", "content": "x"},
@@ -66,14 +68,16 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "read_file": {"path": "base"},
     "list_files": {},
     "search_files": {"pattern": "x"},
+    "view_image": {"path": "plot.png"},
+    FOREIGN: {"text": "hello"},
 }
-READS = ("read_file", "list_files", "search_files")
+READS = ("read_file", "list_files", "search_files", "view_image")
 POINTS = list(product(("before", "after"), ("started", "finished")))
 FEW = [
     *(("exec", point) for point in POINTS),
     *(("edit_file", point) for point in POINTS[1:3]),
-    *((name, ("after", "started")) for name in ("bump", "read_file", "http", "spawn_subagent")),
-    ("write_file", ("before", "finished")),
+    *((name, ("after", "started")) for name in ("bump", "read_file", "view_image", "http", "spawn_subagent", FOREIGN)),
+    *((name, ("before", "finished")) for name in ("write_file", FOREIGN)),
 ]
 
 
@@ -92,7 +96,9 @@ def server() -> Iterator[HttpServer]:
 def kernel(server: HttpServer) -> Iterator[Kernel]:
     arguments = {**ARGUMENTS, "http": {"url": server.url("/\\1")}}
     first = [rule(rf"^use {name} in (\S+)$", (name, each)) for name, each in arguments.items()]
-    with kernel_with(*first, rule("^use nothing$", done()), rule("(?s).*", done())) as started:
+    with kernel_with(*first, rule("^use nothing$", done()), rule("(?s).*", done()), more=PLAIN) as started:
+        with started.client() as client:
+            allow_tools(client, "plain")
         yield started
 
 
@@ -104,6 +110,7 @@ def test_no_tool_call_is_made_twice(killed: str, kernel: Kernel, server: HttpSer
         place = kernel.place / name
         place.mkdir()
         (place / "base").write_text("x")
+        (place / "plot.png").write_bytes(PNG)
         os.chmod(place, 0o777)
 
     with kernel.client() as client:
@@ -127,6 +134,7 @@ def test_no_tool_call_is_made_twice(killed: str, kernel: Kernel, server: HttpSer
 def spawn(
     kernel: Kernel, client: AgentOSClient, name: str, tool: str, when: str, record: str, how: str, server: HttpServer
 ) -> None:
+    allowed = {"calls": ["HTTP"], "domains": [f"127.0.0.1:{server.port}"]}
     up(
         client.spawn(
             name,
@@ -135,7 +143,7 @@ def spawn(
             env={"PLACE": name},
             workspace=str(kernel.place / name),
             restart="permanent",
-            permissions={"level": "sandboxed", "allow": {"calls": ["HTTP"], "domains": [f"127.0.0.1:{server.port}"]}},
+            permissions={"level": "sandboxed", "allow": allowed | ({"tools": ["plain.*"]} if tool == FOREIGN else {})},
         )
     )
 
@@ -174,6 +182,10 @@ def check(
 def how_often(client: AgentOSClient, place: Path, name: str, tool: str, server: HttpServer) -> int:
     if tool == "http":
         return sum(one.target == f"/{name}" for one in server.asked)
+    if tool == FOREIGN:
+        entries = client.get_audit_log(category="tools", limit=1000)["entries"]
+        # The intent is on disk before the call is made; the outcome may be lost with the kernel.
+        return sum(one["call"] == "TOOL_CALL" and one["name"] == name and one["phase"] == "intent" for one in entries)
     if tool == "spawn_subagent":
         entries = client.get_audit_log(category="agents", limit=1000)["entries"]
         return sum(one["call"] == "SPAWN" and one["name"] == name and one["outcome"] == "ok" for one in entries)

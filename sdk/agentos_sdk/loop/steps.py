@@ -83,11 +83,10 @@ class Steps:
         number = int(place.partition("/")[0])
         yield from self._report({"step": number, "kind": "call", "call": name, "arguments": cut(arguments)})
         try:
-            tool = self._check(name, arguments)
             if started is None:
-                text = yield from self._do(tool, arguments, place, record, shares)
+                text = yield from self._do(self._check(name, arguments), arguments, place, record, shares)
             else:
-                text = yield from self._resolve_doubt(tool, arguments, place, started)
+                text = yield from self._resolve_doubt(self._tools.get(name), arguments, place, started)
             outcome = Outcome(shorten(encodable(text)))
         except ToolError as error:
             outcome = Outcome(shorten(encodable(str(error))), ok=False)
@@ -120,12 +119,15 @@ class Steps:
         return (yield from tool.act(self._context._replace(shares=shares), arguments, place))
 
     def _resolve_doubt(
-        self, tool: Tool, arguments: dict[str, Any], place: str, started: Mapping[str, Any]
+        self, tool: Tool | None, arguments: dict[str, Any], place: str, started: Mapping[str, Any]
     ) -> Work[str]:
-        """What became of a call that was begun in an earlier life of the agent and isn't finished."""
-        if tool.after_crash == "again":
+        """What became of a call that was begun in an earlier life of the agent and isn't finished.
+
+        There may be no such tool any more, such as one of an MCP server that doesn't start: the call was made anyway.
+        """
+        if tool is not None and tool.after_crash == "again":
             return (yield from tool.act(self._context, arguments, place))
-        if tool.plan is not None:
+        if tool is not None and tool.plan is not None:
             return (yield from self._compare(tool, arguments, started))
         kept = yield from self._records.get(f"{place}/output")
         raise ToolError(f"{IN_DOUBT}\nIts output so far:\n{kept['text']}" if kept is not None else IN_DOUBT)

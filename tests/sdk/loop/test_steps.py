@@ -1,0 +1,57 @@
+"""Tool calls between their records, with records that an earlier life of the agent has left."""
+
+import time
+from typing import Any
+
+from agentos_sdk.loop.budget import Budget, Spent
+from agentos_sdk.loop.effects import Call, Work
+from agentos_sdk.loop.records import Records
+from agentos_sdk.loop.steps import IN_DOUBT, Outcome, Steps
+from agentos_sdk.loop.tools import Context, Tool
+from agentos_sdk.opcodes import Op
+
+
+def run(work: Work[Any], state: dict[str, Any]) -> Any:
+    """The result of work that only keeps records, which are in ``state``."""
+    reply: dict[str, Any] | None = None
+    while True:
+        try:
+            call = work.send(reply) if reply is not None else next(work)
+        except StopIteration as end:
+            return end.value
+        assert isinstance(call, Call)
+        if call.op == Op.KEYS:
+            reply = {"success": True, "keys": list(state), "next": None}
+        elif call.op == Op.FETCH:
+            reply = {"success": True, "value": state[call.fields["key"]]}
+        else:
+            assert call.op == Op.STORE
+            state[call.fields["key"]] = call.fields["value"]
+            reply = {"success": True}
+
+
+def make(state: dict[str, Any], *tools: Tool) -> Outcome:
+    """What comes of a call of the tool ``echo``."""
+
+    def report(step: dict[str, Any]) -> Work[None]:
+        yield from ()
+
+    records = Records("t")
+    run(records.open(), state)
+    context = Context("t", "agent", 0, None, None, records.replace, Spent(Budget(), time.time()))
+    steps = Steps({tool.name: tool for tool in tools}, context, records, report)
+    call = {"id": "1", "name": "echo", "arguments": {}}
+    return run(steps.make("0001", [call]), state)["1"]  # type: ignore[no-any-return]
+
+
+def test_a_begun_call_of_a_tool_that_is_gone_is_in_doubt() -> None:
+    begun = {"task/t/0001/00/started": {"call": "echo", "arguments": {}}, "task/t/0001/00/output": {"text": "half"}}
+
+    outcome = make(begun)
+
+    assert not outcome.ok
+    assert outcome.text == f"{IN_DOUBT}\nIts output so far:\nhalf"
+
+
+def test_a_call_of_a_tool_that_is_missing_is_answered_with_the_tools_that_there_are() -> None:
+    assert make({}) == Outcome("there is no tool 'echo'; the tools are done", ok=False)

@@ -36,6 +36,8 @@ CLAIMS = {
     ),
     "research_pipeline": (
         "memory-1-0: killed: memory limit 64M reached, no answer memory-1-1: exit status 0, answer 10 ",
+        "It came from the mountains of Asia. memory-1-0",
+        "malformed-1-1: exit status 0, answer 10 A bulb was once worth a house. malformed-2-0",
         "exception-1-0: exit status 1, no answer exception-1-1: exit status 0, answer 10 ",
         "exit-1-0: exit status 3, no answer exit-1-1: exit status 0, answer 10 ",
         "timeout-1-0: stopped: killed by SIGTERM, no answer timeout-1-1: exit status 0, answer 10 ",

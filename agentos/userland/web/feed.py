@@ -8,6 +8,7 @@ Reading the state costs time for each agent. It is read when an event says that 
 after the last time as there are thousands of agents, and now and then without an event.
 """
 
+import json
 import logging
 import math
 import time
@@ -21,6 +22,7 @@ import msgspec
 import trio
 from attrs import define, field
 
+from agentos_sdk import codec
 from agentos_sdk.calls.connection import Hello
 from agentos_sdk.client import Kernel, attach
 from agentos_sdk.opcodes import Op
@@ -84,7 +86,7 @@ class Feed:
         since = {"since": max(0, now["seq"] - SHOWN_EVENTS), "boot": now["boot"], "stream": True}
         async with RawStream(kernel, Op.SUBSCRIBE, msgspec.json.encode({**everything, **since})) as stream:
             async for chunk in stream:
-                events = msgspec.json.decode(chunk)["events"]
+                events = parse(chunk)["events"]
                 self._outdated |= any(map(_is_relevant, events))
                 self._events.extend(events)
                 self._news.set()
@@ -124,7 +126,7 @@ class Feed:
         self.state["events"] = [*self.state.get("events", ()), *events][-SHOWN_EVENTS:]
         if delta:
             self.seq += 1
-            text = msgspec.json.encode({"delta": delta, "seq": self.seq, "at": time.time()})
+            text = encode({"delta": delta, "seq": self.seq, "at": time.time()})
             for page in self.pages:
                 page.change(text)
 
@@ -161,7 +163,23 @@ def _since(uptime_ms: int, shown: int | None) -> int:
 
 async def _call(kernel: Kernel, op: Op, fields: State) -> Any:
     """Return the reply to a call. A refusal is a reply too, and pages show it."""
-    return msgspec.json.decode(await kernel.exchange(op, msgspec.json.encode(fields)))
+    return parse(await kernel.exchange(op, msgspec.json.encode(fields)))
+
+
+def parse(data: bytes) -> Any:
+    """Parse what the kernel has sent. Agents choose texts in it: unlike msgspec, take half a surrogate pair."""
+    try:
+        return msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        return json.loads(data)
+
+
+def encode(value: State) -> bytes:
+    """JSON, also of a text with half a surrogate pair."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return codec.encode(value)
 
 
 @define(eq=False)
@@ -229,4 +247,4 @@ class Feeds:
         shown = {**feed.state, "boot": self.boot, "level": level, "dropped": dropped}
         if level == "unrestricted":
             shown["commands"] = self.commands
-        return msgspec.json.encode({"snapshot": shown, "seq": feed.seq, "at": time.time()})
+        return encode({"snapshot": shown, "seq": feed.seq, "at": time.time()})

@@ -1,6 +1,8 @@
 """Handlers of SUBSCRIBE, UNSUBSCRIBE, POLL_EVENTS and EMIT."""
 
 import contextlib
+import json
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -16,7 +18,7 @@ from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
-from agentos.kernel.table import LARGE_BODY_BYTES, Syscall
+from agentos.kernel.table import LARGE_BODY_BYTES, PASSED_ON_DEPTH, Syscall
 from agentos.permissions.authorizer import PermissionAuthorizer
 from agentos.services.event_log.ring import EventLog, Page, Start
 from agentos.services.event_log.subscription import Filter, Subscription, Viewer
@@ -34,6 +36,7 @@ MAX_DATA_BYTES = 16 << 10  # of an emitted event
 EMITS_PER_SECOND, EMIT_BURST = 100.0, 500.0  # of an agent with its descendants, or of a guest
 MAX_RATES = 4096  # families with a remembered rate
 NOTHING = Start(0)
+HALF_PAIR = re.compile("[\ud800-\udfff]")
 
 
 @frozen(eq=False)
@@ -212,6 +215,7 @@ class EventCalls:
         data = bytes(request.data) if isinstance(request.data, msgspec.Raw) else b"{}"
         if len(data) > MAX_DATA_BYTES:
             raise BadRequest(f"data: expected at most {MAX_DATA_BYTES} bytes of JSON, got {len(data)}")
+        data = replace_half_pairs(data)
 
         def act(caller: Caller) -> calls.Emitted:
             self._charge(caller)
@@ -240,7 +244,14 @@ class EventCalls:
             Syscall(Op.SUBSCRIBE, calls.Subscribe, prepare=self.prepare_subscribe),
             Syscall(Op.UNSUBSCRIBE, calls.Unsubscribe, prepare=self.prepare_unsubscribe),
             Syscall(Op.POLL_EVENTS, calls.PollEvents, prepare=self.prepare_poll, failure=nothing),
-            Syscall(Op.EMIT, calls.Emit, prepare=self.prepare_emit, limit=LARGE_BODY_BYTES, verbatim=("data",)),
+            Syscall(
+                Op.EMIT,
+                calls.Emit,
+                prepare=self.prepare_emit,
+                limit=LARGE_BODY_BYTES,
+                verbatim=("data",),
+                depth=PASSED_ON_DEPTH,
+            ),
         )
 
 
@@ -251,6 +262,18 @@ def syscalls(log: EventLog, registry: Registry, authorizer: PermissionAuthorizer
 def check_since(since: int | None, boot: str | None) -> None:
     if boot is not None and since is None:
         raise BadRequest("boot: expected only with since")
+
+
+def replace_half_pairs(data: bytes) -> bytes:
+    """JSON with U+FFFD for each half of a surrogate pair, which UTF-8 can't encode and many parsers refuse.
+
+    It isn't refused: an agent that reports its steps may have it from a file's name or from the model.
+    """
+    if rb"\ud" not in data and rb"\uD" not in data:
+        return data
+    text = json.dumps(codec.parse(data), ensure_ascii=False, separators=(",", ":"))  # whole pairs are one character
+    replaced = HALF_PAIR.sub("\ufffd", text)
+    return data if replaced == text else replaced.encode()
 
 
 def list_types(subscription: Subscription) -> Sequence[str]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from agentos_sdk.client import connect as connect_by_trio
 from tests.conftest import Connect, StartKernel
 from tests.support.kernel import Kernel, until
 from tests.support.wire import (
@@ -128,6 +129,25 @@ def test_a_waiting_recv_is_answered_by_the_message_that_comes(connect: Connect) 
 
     assert receiver.receive().json["messages"][0]["message"] == "here"
     assert time.monotonic() - begin < 30, "long before it gave up"
+
+
+@pytest.mark.parametrize("op", [SEND, BROADCAST])
+@pytest.mark.parametrize("padding", [0, 100_000])
+async def test_a_message_of_60_levels_is_received_and_a_deeper_one_refused(
+    kernel: Kernel, connect: Connect, op: int, padding: int
+) -> None:
+    def send(levels: int) -> Any:
+        to = b"" if op == BROADCAST else b'"to_name": "deep-reader", '
+        nested = b"[" * levels + b'"%b"' % (b"x" * padding) + b"]" * levels
+        return connect().call(op, b'{%b"message": %b}' % (to, nested))
+
+    async with connect_by_trio(kernel.socket, name="deep-reader") as reader:
+        assert send(60)["success"]
+        refused = send(61)
+        received = await reader.recv_messages()
+
+    assert (refused["code"], refused["error"]) == ("bad_request", "message: nested deeper than 60")
+    assert [str(one.message).count("[") for one in received] == [60]
 
 
 def test_a_full_mailbox_is_busy_and_loses_nothing(connect: Connect) -> None:

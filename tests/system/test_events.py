@@ -1,11 +1,13 @@
 """SUBSCRIBE, UNSUBSCRIBE, POLL_EVENTS and EMIT: order and numbers of events, restarts of the kernel, and bounds."""
 
+import json
 import time
 from typing import Any
 
 import pytest
 
 from agentos_sdk import AgentOSClient
+from agentos_sdk.client import connect
 from tests.conftest import Connect, StartKernel
 from tests.support.kernel import Kernel, until
 from tests.support.wire import (
@@ -214,6 +216,45 @@ def test_a_caller_says_by_task_step_how_far_its_task_is(wire: Wire) -> None:
 
     assert [(event["type"], event["data"]) for event in poll(wire)] == [("TASK_STEP", {"step": 1})]
     assert code(wire.call(EMIT, {"event_type": "AGENT_EXITED"})) == "bad_request"
+
+
+async def test_data_of_60_levels_reaches_a_subscriber_and_deeper_data_is_refused(kernel: Kernel, wire: Wire) -> None:
+    def emit_nested(levels: int) -> Any:
+        return wire.call(EMIT, b'{"event_type": "CUSTOM", "data": %b%b}' % (b"[" * levels, b"]" * levels))
+
+    async with connect(kernel.socket) as subscriber:
+        await subscriber.subscribe(["CUSTOM"])
+        up(emit_nested(60))
+        refused = emit_nested(61)
+        up(emit_nested(1))
+
+        events = (await subscriber.poll_events()).events
+
+    assert [event.data for event in events] == [json.loads("[" * 60 + "]" * 60), []]
+    assert (refused["code"], refused["error"]) == ("bad_request", "data: nested deeper than 60")
+
+
+@pytest.mark.parametrize(
+    ("data", "seen"),
+    [
+        (rb'"\ud800"', "\ufffd"),
+        (rb'{"\udc00x": 1.5}', {"\ufffdx": 1.5}),
+        (rb'["\uD83D \uDE00", "\ud83d\ude00"]', ["\ufffd \ufffd", "\U0001f600"]),
+    ],
+)
+def test_half_a_surrogate_pair_in_data_is_replaced(wire: Wire, data: bytes, seen: object) -> None:
+    subscribe(wire, "CUSTOM")
+    up(wire.call(EMIT, b'{"event_type": "CUSTOM", "data": %b}' % data))
+
+    [event] = poll(wire)
+    assert event["data"] == seen
+
+
+def test_data_with_escapes_of_a_whole_pair_or_of_a_backslash_is_emitted(wire: Wire) -> None:
+    subscribe(wire, "CUSTOM")
+    up(wire.call(EMIT, rb'{"event_type": "CUSTOM", "data": ["\ud83d\ude00", "\\ud800"]}'))
+
+    assert [event["data"] for event in poll(wire)] == [["\U0001f600", "\\ud800"]]
 
 
 def test_the_original_client_polls_what_it_has_emitted(wire: Wire) -> None:

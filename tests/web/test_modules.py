@@ -125,6 +125,58 @@ def test_an_effect_runs_once_per_frame_and_only_for_what_it_has_read(page: Any) 
     assert runs == [[0, None, 0], [2, 5, 7], [2, 6, 7]]
 
 
+def test_an_effect_that_fails_stops_no_other_one_and_runs_again(page: Any) -> None:
+    seen = page.evaluate(
+        """async () => {
+          const { effect, signal } = await load("core/signals.js");
+          const frame = () => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+          const value = signal(0);
+          const seen = [];
+          const ends = [
+            effect(() => { if (value.get() === 1) throw new Error("one"); seen.push(`failing ${value.get()}`); }),
+            effect(() => seen.push(`other ${value.get()}`)),
+          ];
+          value.set(1);
+          await frame();
+          value.set(2);
+          await frame();
+          ends.forEach((end) => end());
+          return seen;
+        }"""
+    )
+
+    assert seen == ["failing 0", "other 0", "other 1", "failing 2", "other 2"]
+
+
+@pytest.mark.parametrize("kind", ["CUSTOM", "TASK_STEP", "custom.x"])
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        ({"name": "kernel", "n": 2}, "name kernel · n 2"),
+        ({"name": {"toString": 1}, "delay": {"valueOf": 1}}, 'name {"toString":1} · delay {"valueOf":1}'),
+        ({"state": {"toString": 1}, "pid": {"toString": 1}}, 'state {"toString":1} · pid {"toString":1}'),
+        ({"resource": "memory", "limit": 1, "used": {"valueOf": 1}}, 'resource memory · limit 1 · used {"valueOf":1}'),
+        (["a", None], '["a",null]'),
+        ("line", "line"),
+        (None, ""),
+    ],
+)
+def test_an_emitted_event_is_shown_by_its_sources_name_whatever_its_data_are(
+    page: Any, kind: str, data: object, text: str
+) -> None:
+    shown = page.evaluate(
+        """async (event) => {
+          const { describe, eventLine, subject } = await load("parts/event.js");
+          const { render } = await load("core/html.js");
+          render(eventLine(event), document.createElement("div"));
+          return [subject(event), describe(event)];
+        }""",
+        {"type": kind, "data": data, "source_agent_id": 12345, "severity": "info", "at": 1.0},
+    )
+
+    assert shown == ["agent 12345", text]
+
+
 FLEET = [
     {"id": 1, "name": "Indexer", "state": "running", "supervisor": "root", "memory_bytes": 300 << 20, "restarts": 0},
     {
@@ -197,6 +249,8 @@ def test_a_filter_names_its_mistake(page: Any, text: str, problem: str) -> None:
         ("visible('a\\nb\\tc\\u202ed\\u001b[31m')", "a↵b c\u2039U+202E\u203ad\u2039U+001B\u203a[31m"),
         ("visibleLines('a\\nb\\u0007')", "a\nb\u2039U+0007\u203a"),
         ("visible(null)", ""),
+        ("visible({toString: 1})", '{"toString":1}'),
+        ("visibleLines([{toString: 1}, null])", '[{"toString":1},null]'),
         ("plural(1, 'agent')", "1 agent"),
         ("plural(1200, 'agent')", "1,200 agents"),
     ],

@@ -79,5 +79,11 @@ function flush() {
   scheduled = false;
   const now = waiting;
   waiting = new Set();
-  for (const one of now) one.run();
+  for (const one of now) {
+    try {
+      one.run();
+    } catch (error) {
+      console.error(error); // the other effects still run
+    }
+  }
 }

@@ -4,7 +4,7 @@ import { events } from "../core/feed.js";
 import { html, keyed } from "../core/html.js";
 import { adjust, route } from "../core/route.js";
 import { signal } from "../core/signals.js";
-import { ROUTINE, describe, eventLine } from "../parts/event.js";
+import { ROUTINE, describe, eventLine, subject } from "../parts/event.js";
 import { plural } from "../parts/format.js";
 
 const held = signal(/** @type {Record<string, any>[]|null} */ (null));
@@ -13,7 +13,7 @@ export function eventsPage() {
   const { filter = "", routine } = route.get().params;
   const all = held.get() ?? events.get();
   const wanted = filter.toLowerCase();
-  const found = wanted ? all.filter((event) => `${event.type} ${event.data?.name ?? ""} ${describe(event.data ?? {})}`.toLowerCase().includes(wanted)) : all;
+  const found = wanted ? all.filter((event) => `${event.type} ${subject(event)} ${describe(event)}`.toLowerCase().includes(wanted)) : all;
   const shown = routine ? found : found.filter((event) => !ROUTINE.includes(event.type));
   const unseen = held.get() ? events.get().filter((event) => event.seq > (all[all.length - 1]?.seq ?? 0)).length : 0;
   return html`

@@ -83,7 +83,7 @@ export function cutMiddle(text, most) {
 
 /** Text of others on one line: what can't be seen, or turns text around, is shown as ‹U+202E›. @param {unknown} text */
 export function visible(text) {
-  return String(text ?? "").replace(
+  return asText(text).replace(
     /[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g,
     (found) => (found === "\n" ? "↵" : found === "\t" ? " " : `‹U+${found.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}›`),
   );
@@ -96,7 +96,12 @@ export function readable(about) {
 
 /** As visible(), but line breaks stay. @param {unknown} text */
 export function visibleLines(text) {
-  return String(text ?? "").split("\n").map(visible).join("\n");
+  return asText(text).split("\n").map(visible).join("\n");
+}
+
+/** Arrays and objects as JSON: String() of an object from outside may throw. @param {unknown} value */
+function asText(value) {
+  return typeof value === "object" && value !== null ? JSON.stringify(value) : String(value ?? "");
 }
 
 /** @param {number} count @param {string} word */

@@ -140,7 +140,7 @@ class StateChanged(Struct, frozen=True):
 
     ``version`` is the stored or deleted value's. ``owner_id`` is a private key's owner, None for a global key or if the
     owner isn't connected any more. ``charged_to`` is the caller that changed a global key, None if it isn't connected
-    or is the operator; readers don't get it.
+    or is the operator. ``account`` is a private key's, such as ``boss/worker``. Readers get neither.
     """
 
     scope: Literal["session", "agent", "global"]
@@ -149,6 +149,7 @@ class StateChanged(Struct, frozen=True):
     owner_id: int | None
     deleted: bool
     charged_to: int | None = None
+    account: str = ""
 
 
 class SyscallBlocked(CallerEvent, frozen=True):

@@ -33,7 +33,7 @@ def test_the_page_has_each_type_with_its_severity_and_its_data() -> None:
         described[draft.type] = (draft.severity, None if draft.type == "CUSTOM" else list(json.loads(draft.data)))
 
     on_page = {
-        name: (severity, None if data == "any object" else re.findall(r"`(\w+)`", data))
+        name: (severity, None if data == "any JSON" else re.findall(r"`(\w+)`", data))
         for name, severity, data in ROW.findall(PAGE.read_text())
     }
 

@@ -139,7 +139,7 @@ class State:
             scope: Scope = "global" if space == GLOBAL else "session" if "~" in space else "agent"
             charged_to = self._owners.get(account) if scope == "global" else None
             owner = self._owners.get(account_of(space))
-            self.publish(StateChanged(scope, key, version, owner, deleted, charged_to))
+            self.publish(StateChanged(scope, key, version, owner, deleted, charged_to, account_of(space)))
 
     async def fetch(self, spaces: Sequence[str], key: str) -> Found | None:
         """The key in the first of the spaces that has it."""

@@ -138,6 +138,22 @@ async def test_an_agent_sees_what_concerns_itself_its_subtree_and_what_is_grante
     assert await types(log, reader) == ["STATE_CHANGED"]
 
 
+async def test_a_private_key_concerns_its_owner_by_name_and_is_shown_to_no_one_else() -> None:
+    log = EventLog(lambda number: (1,) if number == 3 else ())
+    by_name = [watch(log, Filter(("*",), frozenset([name]))) for name in ("low", "ada", "top", "kernel")]
+    owner, above = (
+        watch(log, Filter(("*",), frozenset(["low"])), rules=Rules(agent(number), keys={"*"})) for number in (3, 1)
+    )
+    granted = watch(log, Filter(("*",), frozenset(["low"])), rules=Rules(agent(8), names={"low"}, keys={"mine", "x"}))
+    log.take_event(StateChanged("agent", "mine", 1, 3, False, account="top/low"))
+    log.take_event(StateChanged("session", "ours", 1, 5, False, account="guest ada"))
+    log.take_event(StateChanged("global", "x", 1, None, False, charged_to=3))
+
+    assert [await types(log, one) for one in by_name] == [["STATE_CHANGED"], ["STATE_CHANGED"], [], []]
+    assert await types(log, owner) == ["STATE_CHANGED"]
+    assert (await types(log, above), await types(log, granted)) == ([], [])
+
+
 async def test_what_is_emitted_reaches_those_above_and_below() -> None:
     above: dict[int, tuple[Party, ...]] = {2: (1,), 3: (2, 1), 4: (1,)}
     log = EventLog(lambda number: above.get(number, ()))

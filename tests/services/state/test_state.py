@@ -195,10 +195,10 @@ async def test_each_change_is_published_before_its_call_returns_and_what_fails_i
         await store(kept, "own", space="boss/a", account="boss/a")
 
     assert published[1:] == [
-        StateChanged("agent", "own", 1, 7, False),
-        StateChanged("session", "mine", 1, 7, False),
-        StateChanged("agent", "own", 1, 7, True),
-        StateChanged("agent", "own", 2, None, False),
+        StateChanged("agent", "own", 1, 7, False, account="boss/a"),
+        StateChanged("session", "mine", 1, 7, False, account="boss/a"),
+        StateChanged("agent", "own", 1, 7, True, account="boss/a"),
+        StateChanged("agent", "own", 2, None, False, account="boss/a"),
     ]
 
 

@@ -28,7 +28,9 @@ Runtime = Literal["exec", "fast"]
 
 NAME = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)  # digits alone would be taken for an id
 NAME_RULE = "a name of 1 to 64 letters, digits, '.', '_' or '-', begun by a letter or digit, and not of digits alone"
-RESERVED = ("root", "spawned", "kernel", "operator")  # the kernel's supervisors, the kernel itself, its operator
+GUEST = "guest"  # all guests together, in metrics
+# The kernel's supervisors, the kernel itself, its operator, and guests.
+RESERVED = ("root", "spawned", "kernel", "operator", GUEST)
 MCP_PREFIX = "mcp:"  # of guests' names: no agent's name has a colon
 RESERVED_PREFIX = "mcp."  # instances of MCP servers
 RESERVED_RULE = (
@@ -69,8 +71,13 @@ def is_reserved(name: str) -> bool:
 
 
 def check_guest_name(name: str, field: str) -> None:
-    """Like :func:`check_name`, for HELLO: the guest of an MCP client is called ``mcp:`` and a name."""
-    check_name(name.removeprefix(MCP_PREFIX), field)
+    """Like :func:`check_name`, for HELLO: the guest of an MCP client is called ``mcp:`` and a name.
+
+    A guest, and no agent, may be called ``guest``.
+    """
+    plain = name.removeprefix(MCP_PREFIX)
+    if plain.lower() != GUEST:
+        check_name(plain, field)
 
 
 def check_name(name: str, field: str) -> None:

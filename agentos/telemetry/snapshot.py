@@ -10,6 +10,7 @@ from agentos import __version__
 from agentos.access.callers import Callers
 from agentos.agents.lifecycle import State
 from agentos.agents.registry import Registry
+from agentos.agents.spec import GUEST
 from agentos.kernel.call_counts import CallCounts
 from agentos.llm.line import Line
 from agentos.llm.model_counts import ModelUse
@@ -60,7 +61,7 @@ class Source:
 
     def _counts(self, live: Sequence[AgentFigures]) -> Iterator[NamedCounts]:
         yield self._name("operator", self.callers.operator_counts)
-        yield self._name("guest", self.callers.guest_counts)
+        yield self._name(GUEST, self.callers.guest_counts)
         for name in dict.fromkeys(one.name for one in [*live, *self.sampler.last_of_ended()]):
             agent = self.registry.find_by_name(
                 name

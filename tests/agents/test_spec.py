@@ -2,7 +2,7 @@
 
 import pytest
 
-from agentos.agents.spec import RESERVED, check_name, is_reserved
+from agentos.agents.spec import RESERVED, check_guest_name, check_name, is_reserved
 from agentos_sdk.errors import AlreadyExists, BadRequest
 
 
@@ -15,6 +15,14 @@ def test_a_reserved_name_is_reserved_in_any_case_and_width(name: str) -> None:
         check_name(name.upper(), "as")
     with pytest.raises(BadRequest, match="as: expected a name of 1 to 64 letters"):
         check_name(wide, "as")
+
+
+@pytest.mark.parametrize("name", ["guest", "Guest", "mcp:guest"])
+def test_a_guest_may_be_called_guest_and_no_agent(name: str) -> None:
+    check_guest_name(name, "as")
+
+    with pytest.raises((AlreadyExists, BadRequest)):
+        check_name(name, "name")
 
 
 @pytest.mark.parametrize("name", ["operators", "my-kernel", "rooted", "operator-2"])

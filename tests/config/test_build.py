@@ -104,7 +104,7 @@ def test_a_child_that_cannot_be(home: Path, lines: str, sentence: str) -> None:
 
 
 RESERVED = (
-    "expected a name other than root, spawned, kernel, operator in any case, and without mcp. in front: "
+    "expected a name other than root, spawned, kernel, operator, guest in any case, and without mcp. in front: "
     "the kernel keeps these for itself"
 )
 
@@ -115,6 +115,7 @@ RESERVED = (
         ("root", f"{RESERVED}, got 'root'"),
         ("spawned", f"{RESERVED}, got 'spawned'"),
         ("Operator", f"{RESERVED}, got 'Operator'"),
+        ("guest", f"{RESERVED}, got 'guest'"),
         ("\uff4fperator", "expected a name of 1 to 64 letters"),
         ("a/b", "expected a name of 1 to 64 letters, digits, '.', '_' or '-', begun by a letter or digit, and not of"),
         ("123", "expected a name of 1 to 64 letters"),

@@ -12,7 +12,7 @@ from .common import Failed
 TEMPLATES = Path(__file__).parents[1] / "templates"
 PLACEHOLDER = "my-agent"  # the agent's name in the templates
 NAME = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)  # what an agent can be called
-RESERVED, RESERVED_PREFIX = ("root", "spawned", "kernel", "operator"), "mcp."  # as in agentos.agents.spec
+RESERVED, RESERVED_PREFIX = ("root", "spawned", "kernel", "operator", "guest"), "mcp."  # as in agentos.agents.spec
 
 
 def templates() -> list[str]:

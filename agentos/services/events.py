@@ -165,7 +165,7 @@ class SyscallBlocked(CallerEvent, frozen=True):
 
 
 class ResourceWarning(AgentEvent, frozen=True):  # noqa: A001 - the wire's name
-    """An agent has reached 80 % of a limit: ``used`` of ``limit`` of a ``resource``; once per crossing."""
+    """An agent has reached 80 % of a limit: ``used`` of ``limit`` of a ``resource``; once per crossing and life."""
 
     resource: str
     used: float

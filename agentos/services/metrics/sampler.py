@@ -23,7 +23,7 @@ from agentos_sdk.values import ResourceUsage
 from .figures import AgentFigures, HostFigures, KernelFigures, MeasuredAgent, Reading
 from .history import KEPT_SECONDS, History
 from .kernel_figures import LoopCounts, LoopLag, read_kernel
-from .limit_warnings import WARNING_SHARE, LimitWarnings
+from .limit_warnings import QUIET_SHARE, LimitWarnings
 from .proc import read_host
 from .schedule import Schedule
 
@@ -159,9 +159,9 @@ class Sampler:
         """Take a sample of the kernel, the host and all agents, and warn of limits that are near."""
         await self._sample_kernel()
         agents = await self._sample_agents(None)
-        living = {agent.agent_id for agent in agents}
+        living = {agent.agent_id: agent.lives for agent in agents}
         for kept in (self._last, self._histories):
-            for number in kept.keys() - living:
+            for number in kept.keys() - living.keys():
                 del kept[number]
         self._warnings.forget_others(living)
         await self._warn(agents, with_disk)
@@ -208,14 +208,14 @@ class Sampler:
         return [agent for agent in map(self.sources.find_agent, wanted) if agent is not None]
 
     async def _warn(self, agents: Sequence[MeasuredAgent], with_disk: bool) -> None:
-        """Publish warnings. Memory is measured again where it may be near its limit: files in the cache don't count."""
+        """Publish warnings. Memory that isn't far from its limit is measured again: files in the cache don't count."""
         amounts: dict[str, Mapping[int, int]] = {"pids": {}, "memory": {}, "disk": {}}
         amounts["pids"] = {one: figures.pids for one, figures in self._last.items() if figures.pids is not None}
         held = {one: figures.memory_bytes for one, figures in self._last.items() if figures.memory_bytes is not None}
         near = [
             agent.agent_id
             for agent in agents
-            if held.get(agent.agent_id, 0) >= agent.limits.get("memory", float("inf")) * WARNING_SHARE
+            if held.get(agent.agent_id, 0) >= agent.limits.get("memory", float("inf")) * QUIET_SHARE
         ]
         try:
             amounts["memory"] = {**held, **(await run_in_thread(self.sources.read_working_set, near) if near else {})}
@@ -231,7 +231,7 @@ class Sampler:
                 if used is None:
                     continue
                 own = agent.own_pids if resource == "pids" else 0
-                warning = check(agent.agent_id, agent.name, resource, used - own, limit - own)
+                warning = check(agent, resource, used - own, limit - own)
                 if warning is not None:
                     self.publish(warning)
 

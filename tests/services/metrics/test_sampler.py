@@ -183,6 +183,26 @@ async def test_a_warning_comes_once_per_crossing() -> None:
     assert await use(85, 6) == [("memory", 85 * MIB, 100 * MIB)]
     assert await use(60, 6) == []
     assert await use(95, 6, in_cache=40) == []  # what is in the cache is freed when needed
+    assert await use(90, 6) == [("memory", 90 * MIB, 100 * MIB)]
+    assert await use(75, 6, in_cache=35) == []  # quiet
+    assert await use(90, 6) == [("memory", 90 * MIB, 100 * MIB)]
+
+
+async def test_a_life_that_begins_above_the_share_is_warned_of_too() -> None:
+    agents = Agents()
+    agents.add(1, memory=100 * MIB)
+    sampler = agents.sampler()
+    agents.usage[1] = ResourceUsage(memory=90 * MIB)
+    agents.working_set[1] = 90 * MIB
+    await sampler.sample()
+    await sampler.sample()
+    agents.end(1)
+    agents.add(1, lives=2, memory=100 * MIB)
+
+    await sampler.sample()
+    await sampler.sample()
+
+    assert agents.published == [ResourceWarning(1, "a1", "memory", 90 * MIB, 100 * MIB)] * 2
 
 
 async def test_an_agent_that_is_started_again_is_none_of_the_ended() -> None:

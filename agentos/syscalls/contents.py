@@ -10,7 +10,8 @@ from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
 from agentos.kernel.table import Syscall
 from agentos.llm.line import Line
-from agentos.services.audit.redaction import redact
+from agentos.services.audit.redaction import is_secret_name, redact
+from agentos.services.audit.redaction_values import REDACTED
 from agentos.threads import run_in_thread
 from agentos_sdk import codec
 from agentos_sdk.calls import contents as calls
@@ -19,8 +20,7 @@ from agentos_sdk.opcodes import Op
 
 MAX_PAGE_BYTES = 256 << 10  # bytes of questions in one reply, which takes a thread 0.2 s to redact
 FAILURE: Mapping[str, object] = {"questions": [], "count": 0}
-# Fields with text that callers and models choose.
-TEXTS = frozenset(("system", "text", "answer", "error", "arguments"))
+TEXTS = frozenset(("system", "text", "answer", "error"))  # fields with text that callers and models choose
 
 
 def syscalls(line: Line) -> tuple[Syscall, ...]:
@@ -45,12 +45,31 @@ def build_reply(found: Sequence[bytes], more: bool) -> bytes:
     return codec.encode({"success": True, "questions": questions, "count": len(questions), "more": more})
 
 
-def redact_texts(value: Any, is_text: bool = False) -> Any:
-    """A JSON value with recognizable secrets redacted in the fields of :data:`TEXTS`, and in all that is in them."""
-    if isinstance(value, str):
-        return redact(value) if is_text else value
+def redact_texts(value: Any) -> Any:
+    """A JSON value with recognizable secrets redacted in the fields of :data:`TEXTS` and in tool calls."""
     if isinstance(value, list):
-        return [redact_texts(each, is_text) for each in value]
+        return [redact_texts(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    found = {name: redact_texts(each) for name, each in value.items()}
+    for name in TEXTS & found.keys():
+        found[name] = redact_value(found[name])
+    if "tool_calls" in found:
+        found["tool_calls"] = redact_value(found["tool_calls"])
+    return found
+
+
+def redact_value(value: Any, is_secret: bool = False) -> Any:
+    """A JSON value with recognizable secrets redacted in all its texts, names too.
+
+    A name such as ``password`` makes a secret of each text and number in its value: then ``is_secret``.
+    """
     if isinstance(value, dict):
-        return {name: redact_texts(each, is_text or name in TEXTS) for name, each in value.items()}
-    return value
+        return {redact(name): redact_value(each, is_secret or is_secret_name(name)) for name, each in value.items()}
+    if isinstance(value, list):
+        return [redact_value(each, is_secret) for each in value]
+    if value is None or isinstance(value, bool) or value == "":
+        return value
+    if is_secret:
+        return REDACTED
+    return redact(value) if isinstance(value, str) else value

@@ -225,6 +225,37 @@ async def test_whatever_was_asked_and_answered_can_be_read(value: Any, asked: st
     json.dumps(reply, allow_nan=False)
 
 
+async def test_secrets_in_tool_calls_are_redacted_by_their_names_and_by_their_look() -> None:
+    token = "sk-" + "a1" * 12
+    arguments = {
+        "password": "hunter2",
+        "pin": {"api_key": [12345, {"of": "x", "valid": True}], "note": "", "auth": None},
+        token: 1,
+        "cmd": "login --password hunter2",
+        "max_tokens": 5,
+        "path": "/notes",
+    }
+    kept, calls = Contents(1), [ToolCall("1", f"login {token}", arguments)]
+    await ask(kept, Question("gpt", [Message("assistant", calls=calls)]), answered("", calls))
+
+    reply: Any = codec.parse(build_reply(kept.read(7, None, None, 1, PAGE)[0], False))
+
+    [question] = reply["questions"]
+    expected = {
+        "name": "login [redacted]",
+        "arguments": {
+            "password": "[redacted]",
+            "pin": {"api_key": ["[redacted]", {"of": "[redacted]", "valid": True}], "note": "", "auth": None},
+            "[redacted]": 1,
+            "cmd": "login --password [redacted]",
+            "max_tokens": 5,
+            "path": "/notes",
+        },
+    }
+    assert question["tool_calls"] == [expected]
+    assert question["messages"][0]["tool_calls"] == [expected]
+
+
 # -- Bounds ------------------------------------------------------------------------------------------------------------
 
 

@@ -165,6 +165,11 @@ _ELEMENT = re.compile(r"(<([\w.:-]{1,64}+)(?:\s[^<>]{0,200})?>(?:<!\[CDATA\[)?)[
 _USER = re.compile(r"(?<![\w.-])([\w.-]++)(:)(?=\S)")
 
 
+def is_secret_name(name: str) -> bool:
+    """Whether a value of this name is a secret: ``api_key``, ``password``."""
+    return _SECRET_NAME.search(name) is not None
+
+
 def redact(text: str) -> str:
     """The text with ``[redacted]`` in place of recognized secrets."""
     for pattern, instead in _SECRET_FORMATS:

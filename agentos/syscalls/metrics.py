@@ -114,6 +114,7 @@ class MetricsCalls:
         jails = {agent.id: agent.jail for agent in agents if agent.jail is not None}
         lives = await run_in_thread(read_lives, jails, with_pss) if jails else {}
         places, nothing = self.line.queue_states(), QueueState()
+        self._forget_ended()
         return [
             self.describe_agent(
                 agent,
@@ -122,6 +123,13 @@ class MetricsCalls:
             )
             for agent in agents
         ]
+
+    def _forget_ended(self) -> None:
+        """Forget the readings of agents that have ended for good. Once per batch: all that are kept are looked at."""
+        for number in list(self._processes):
+            agent = self.registry.get(number)
+            if agent is None or agent.over.is_set():
+                del self._processes[number]
 
     def describe_agent(self, agent: Agent, life: LifeFigures | None, state: QueueState) -> calls.AgentMetrics:
         figures, spent, place = self.sampler.find(agent.id), self.line.usage_of(agent.queue_path), state.place
@@ -164,7 +172,6 @@ class MetricsCalls:
         if now.cpu_seconds is not None and before.cpu_seconds is not None and elapsed > 0:
             cpu = max(0.0, now.cpu_seconds - before.cpu_seconds) / elapsed
         if elapsed >= MIN_CPU_SECONDS or lives != agent.lives:
-            self._processes = {one: kept for one, kept in self._processes.items() if not self.registry.is_over(one)}
             self._processes[agent.id] = agent.lives, now
         return calls.ProcessMetrics(
             cpu=cpu,

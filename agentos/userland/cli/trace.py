@@ -44,7 +44,9 @@ def trace(
     """Show a life of the agent NAME as a waterfall of calls.
 
     Each call has its start, its duration and its object; a question to the model also its time in the queue (░).
-    NAME may be an id. It is read from the audit log, so no kernel has to run, except for --contents.
+    NAME may be an id. A task of `agentos task` is a life of its agent: task-1, task-2 …
+
+    It is read from the audit log, so no kernel has to run, except for --contents.
     """
     questions = read_questions(name, socket_path) if contents else []
     life, number, count, found = read_life(name, number, most, state_dir)

@@ -1,6 +1,7 @@
 """Values, versions, expiry and quotas in a database on disk; times are those of the machine."""
 
 import sqlite3
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 from outcome import Error, Outcome, Value, acapture
@@ -175,6 +177,31 @@ async def test_a_sweep_removes_expired_keys_and_the_sessions_that_have_ended(
         assert await kept.fetch([lasting], "z") is not None
     async with opened(tmp_path) as kept:
         assert await used(kept, "a") == (0, 0)
+
+
+async def test_a_sweep_that_waited_in_the_queue_keeps_the_sessions_that_began_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentos.database.MAX_QUEUED_UNITS", 2)
+    go_on = threading.Event()
+    async with opened(tmp_path) as kept, trio.open_nursery() as nursery:
+        ended = kept.session(1, "a")
+        await store(kept, "gone", space=ended)
+        kept.database.begin(lambda connection: go_on.wait(10), lambda outcome: None)
+        for _ in range(4):
+            kept.begin_store(Change(GLOBAL, "x", b"1", "", None, None), lambda outcome: None)
+        kept.end_session(1)
+        nursery.start_soon(kept.serve)
+        await trio.testing.wait_all_tasks_blocked()  # the sweep waits for room in the queue
+
+        begun = kept.session(2, "a")
+        kept.begin_store(Change(begun, "mine", b"1", "a", None, None), lambda outcome: None)
+        go_on.set()
+        while await kept.fetch([ended], "gone") is not None:
+            await trio.sleep(0.01)
+
+        assert await kept.fetch([begun], "mine") is not None
+        nursery.cancel_scope.cancel()
 
 
 async def test_each_change_is_published_before_its_call_returns_and_what_fails_is_not(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from agentos.agents.health import HealthChecks
 from agentos.agents.jail.measured import MeasuredAgents
 from agentos.agents.kept_stops import KeptStops
 from agentos.agents.life import PATH, LifeDeps, home
+from agentos.agents.registry import Agent
 from agentos.agents.supervision import SpawnLimits, Supervision
 from agentos.agents.tree_changes import list_places
 from agentos.agents.tree_reload import TreeReload, list_agents
@@ -203,7 +204,7 @@ class Kernel:
         self.events.subscribers = (*self.events.subscribers, self.servers.take_event)
         self.reload = Reload(
             settings.config,
-            TreeReload(self.supervision, self.callers.declare, self.callers.forget, self.jails.change_limits),
+            TreeReload(self.supervision, self.callers.declare, self.forget_agent, self.jails.change_limits),
             self.callers,
             self.servers,
             self.jails.live_limits,
@@ -330,6 +331,11 @@ class Kernel:
         if caller.kind != "agent":
             self.state.end_session(caller.id)
             self.event_log.forget(caller.id)
+
+    def forget_agent(self, agent: Agent) -> None:
+        """Clean up after a declared agent that a reload has removed; it may have been stopped before."""
+        self.callers.forget(agent)
+        self.state.end_session(agent.id)
 
     async def probe_host(self) -> None:
         """Try the isolation layers. Agents start when this is done, clients are served before."""

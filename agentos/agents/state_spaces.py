@@ -38,7 +38,10 @@ class StateSpaces:
         return OPERATOR if caller.kind == "operator" else f"guest {caller.name}"
 
     def end_session(self, event: Event) -> None:
-        """End the session of an agent that has ended for good or was given up; one that was stopped keeps it."""
+        """End the session of an agent that has ended for good or was given up; one that was stopped keeps it.
+
+        If a reload then removes the stopped agent, the kernel ends its session.
+        """
         if isinstance(event, AgentOver | AgentFailed):
             agent = self.registry.get(event.agent_id)
             if agent is None or agent.stopped_by is None:

@@ -27,7 +27,7 @@ Places = Mapping[str, Place]
 class TreeReload:
     """Changes a running tree; used by one task at a time.
 
-    ``declare`` gives an agent the rights of a spec, ``forget`` removes an agent's mailbox and rights.
+    ``declare`` gives an agent the rights of a spec, ``forget`` removes an agent's mailbox, rights and session.
     ``change_limits`` applies the limits of an agent's spec to its running program, and says whether it could.
     """
 

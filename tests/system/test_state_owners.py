@@ -53,6 +53,23 @@ def test_a_session_outlives_stop_and_start_and_ends_with_the_agent(start_kernel:
             assert (found(wire, "now", "session"), found(wire, "own")) == (None, (1, "agent"))
 
 
+def test_the_session_of_a_stopped_agent_ends_when_a_reload_removes_it(start_kernel: StartKernel) -> None:
+    limit = "[kernel]\nmax_state_keys = 1\n"
+    kernel = start_kernel(limit + CHILD)
+    with kernel.client() as client:
+        with acting_as(kernel, "kept") as wire:
+            stores(wire, "now", 1, "session")
+        up(client.stop("kept"))
+        for text in (limit, limit + CHILD):
+            (kernel.place / "agentos.toml").write_text(text)
+            up(client.reload())
+        in_state(client, "kept", "running")
+
+        with acting_as(kernel, "kept") as wire:  # an agent of its own, with the former's account
+            assert found(wire, "now", "session") is None
+            stores(wire, "own", 1)  # the removed session takes no room
+
+
 def test_a_session_of_the_operator_is_one_connection(kernel: Kernel) -> None:
     with kernel.connect() as one, kernel.connect() as other:
         stores(one, "here", 1, "session")

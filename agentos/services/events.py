@@ -140,7 +140,8 @@ class StateChanged(Struct, frozen=True):
 
     ``version`` is the stored or deleted value's. ``owner_id`` is a private key's owner, None for a global key or if the
     owner isn't connected any more. ``charged_to`` is the caller that changed a global key, None if it isn't connected
-    or is the operator. ``account`` is a private key's, such as ``boss/worker``. Readers get neither.
+    or is the operator. ``account`` owns a private key, or stored or deleted a global one; it may be
+    empty for the operator. Readers get neither.
     """
 
     scope: Literal["session", "agent", "global"]

@@ -53,7 +53,7 @@ class StateCalls:
         def act(caller: Caller) -> Begin:
             account = self.spaces.account(caller) if caller.kind != "operator" else ""
             space = self.spaces.of(caller)[request.scope]
-            change = Change(space, request.key, value, account, request.ttl, request.if_version)
+            change = Change(space, request.key, value, account, request.ttl, request.if_version, caller.id)
             return partial(self._begin_store, change)
 
         return prepare("store", request.key, request.scope, act)
@@ -77,7 +77,7 @@ class StateCalls:
         async def act(call: Call) -> calls.Deleted:
             space = self.spaces.of(caller)[scope]
             account = self.spaces.account(caller)
-            deleted = await self.spaces.state.delete(space, request.key, request.if_version, account)
+            deleted = await self.spaces.state.delete(space, request.key, request.if_version, account, caller.id)
             return calls.Deleted(deleted=deleted, scope=scope if deleted else None)
 
         yield prepare("delete", request.key, scope, act)

@@ -91,13 +91,14 @@ def _changed(event: StateChanged) -> Draft:
         "owner_id": owner,
         "deleted": event.deleted,
     }
-    charged, key, names = event.charged_to, (event.scope, event.key), _owner_names(event.account)
+    charged, key = event.charged_to, (event.scope, event.key)
+    names = _owner_names(event.account) if event.scope != "global" else ()
     return Draft("STATE_CHANGED", encode(data), "info", owner or 0, callers, names, (), charged, *key)
 
 
 @lru_cache(256)
 def _owner_names(account: str) -> tuple[str, ...]:
-    """The name of a private key's owner, such as ``worker`` of ``boss/worker``; none for a global key."""
+    """The name of a private key's owner, such as ``worker`` of ``boss/worker``."""
     return (account.rpartition("/")[2].removeprefix("guest "),) if account else ()
 
 

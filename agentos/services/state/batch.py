@@ -27,7 +27,10 @@ class StateLimits(Struct, frozen=True):
 
 
 class Change(Struct, frozen=True):
-    """A value to store. Its size is charged to ``account``, to none if that is empty. ``ttl`` is seconds."""
+    """A value to store. Its size is charged to ``account``, to none if that is empty. ``ttl`` is seconds.
+
+    ``caller`` is the id of the caller that stores it, one of those with that account.
+    """
 
     space: str
     key: str
@@ -35,6 +38,7 @@ class Change(Struct, frozen=True):
     account: str
     ttl: float | None
     if_version: int | None
+    caller: int | None = None
 
 
 class Row(NamedTuple):

@@ -36,9 +36,9 @@ class Found(Struct, frozen=True):
 
 
 class Swept(Struct, frozen=True):
-    """The removed keys, each as space, key and version, and the earliest expiry of the remaining ones."""
+    """The removed keys, each as space, key, version and account, and the earliest expiry of the remaining ones."""
 
-    keys: Sequence[tuple[str, str, int]]
+    keys: Sequence[tuple[str, str, int, str]]
     next_expiry: float
 
 
@@ -113,7 +113,7 @@ def sweep(sessions: frozenset[str], connection: sqlite3.Connection) -> Swept:
             _remove(connection, "space = ?", (space,))
             connection.execute("DELETE FROM state_accounts WHERE name = ?", (space,))
     (next_expiry,) = connection.execute("SELECT min(expires) FROM state").fetchone()
-    return Swept([row[:3] for row in removed], math.inf if next_expiry is None else next_expiry)
+    return Swept([row[:4] for row in removed], math.inf if next_expiry is None else next_expiry)
 
 
 def remove_former(connection: sqlite3.Connection) -> None:

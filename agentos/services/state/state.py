@@ -45,7 +45,7 @@ class State:
     publish: Publish = discard
     _store_all: Batch = field(init=False)
     _sessions: dict[int, str] = field(factory=dict)  # spaces by caller id
-    _owners: dict[str, int] = field(factory=dict)  # ids of callers with a session, by account
+    _owners: dict[str, dict[int, None]] = field(factory=dict)  # ids of callers with a session, by account and space
     _numbers: Iterator[int] = field(factory=lambda: itertools.count(1))
     _next_expiry: float = math.inf
     _wake: trio.Event = field(factory=trio.Event)  # a session has ended, or a key expires earlier than all others
@@ -62,24 +62,35 @@ class State:
     def session(self, caller: int, account: str, *, is_owner: bool = True) -> str:
         """The space of a caller's session, which begins when it is first asked for, or when its account is another one.
 
-        ``is_owner``: changes of the account's private keys are published as this caller's.
+        ``is_owner``: this caller owns the session's keys, and the account's private ones together with other callers
+        of the account: several connections of one guest.
         """
         space = self._sessions.get(caller)
         if space is None or account_of(space) != account:
             self.end_session(caller)
             space = self._sessions[caller] = f"{account}~{next(self._numbers)}"
             if is_owner:
-                self._owners[account] = caller
+                for name in (account, space):
+                    self._owners.setdefault(name, {})[caller] = None
         return space
 
     def end_session(self, caller: int) -> None:
         """Forget a caller's session; its keys are removed soon."""
         space = self._sessions.pop(caller, None)
         if space is not None:
-            account = account_of(space)
-            if self._owners.get(account) == caller:
-                del self._owners[account]
+            for name in (account_of(space), space):
+                owners = self._owners.get(name, {})
+                owners.pop(caller, None)
+                if not owners:
+                    self._owners.pop(name, None)
             self._wake.set()
+
+    def _find_owner(self, name: str, changer: int | None) -> int | None:
+        """The owner of an account or private space: ``changer`` if it is one of several, else the latest."""
+        owners = self._owners.get(name)
+        if not owners:
+            return None
+        return changer if changer in owners else next(reversed(owners))
 
     def begin_store(self, change: Change, done: Done) -> Callable[[], bool]:
         """Begin to store a value. ``done`` gets its version; the returned function withdraws a change not yet begun.
@@ -112,7 +123,7 @@ class State:
             if change.ttl is not None and time.time() + change.ttl < self._next_expiry:
                 self._next_expiry = time.time() + change.ttl
                 self._wake.set()
-            self._announce(change.space, change.key, value, deleted=False, account=change.account)
+            self._announce(change.space, change.key, value, False, change.account, change.caller)
             done(Value(value))
 
     def _sweep_and_store(self, change: Change, done: Done) -> None:
@@ -133,13 +144,19 @@ class State:
         except DatabaseError as error:
             done(Error(_unavailable(error)))
 
-    def _announce(self, space: str, key: str, version: int, *, deleted: bool, account: str = "") -> None:
+    def _announce(
+        self, space: str, key: str, version: int, deleted: bool, account: str, changer: int | None = None
+    ) -> None:
         """Publish a change by ``account``; none if ``version`` is 0, which means that no key was deleted."""
-        if version:
-            scope: Scope = "global" if space == GLOBAL else "session" if "~" in space else "agent"
-            charged_to = self._owners.get(account) if scope == "global" else None
-            owner = self._owners.get(account_of(space))
-            self.publish(StateChanged(scope, key, version, owner, deleted, charged_to, account_of(space)))
+        if not version:
+            return
+        if space == GLOBAL:
+            charged_to = self._find_owner(account, changer)
+            self.publish(StateChanged("global", key, version, None, deleted, charged_to, account))
+        else:
+            scope: Scope = "session" if "~" in space else "agent"
+            owner = self._find_owner(space, changer)
+            self.publish(StateChanged(scope, key, version, owner, deleted, None, account_of(space)))
 
     async def fetch(self, spaces: Sequence[str], key: str) -> Found | None:
         """The key in the first of the spaces that has it."""
@@ -147,11 +164,20 @@ class State:
             found: Found | None = await self.database.write_in_batch(fetch_all, (spaces, key))
             return found
 
-    async def delete(self, space: str, key: str, if_version: int | None, account: str = "") -> bool:
-        """Delete a key for ``account``; returns whether it existed. ``if_version`` as for :meth:`begin_store`."""
-        announce = partial(self._announce, space, key, deleted=True, account=account)
+    async def delete(
+        self, space: str, key: str, if_version: int | None, account: str = "", caller: int | None = None
+    ) -> bool:
+        """Delete a key for ``caller``, whose account is ``account``; returns whether it existed.
+
+        ``if_version`` as for :meth:`begin_store`.
+        """
         with _readable():
-            return bool(await self.database.write_in_batch(delete_all, (space, key, if_version), announce))
+            version = await self.database.write_in_batch(
+                delete_all,
+                (space, key, if_version),
+                lambda deleted: self._announce(space, key, deleted, True, account, caller),
+            )
+            return bool(version)
 
     async def keys(self, space: str, prefixes: Sequence[str], after: str, limit: int) -> list[str]:
         """The first keys of a space behind ``after`` that begin with one of these prefixes, which are in order."""
@@ -183,14 +209,14 @@ class State:
             is_due = self._next_expiry <= time.time()
 
     def _run_sweep(self, connection: sqlite3.Connection) -> Swept:
-        # Runs in the database's thread. The sessions are listed now, in one step: a STORE of a session that begins later
-        # is behind this in the queue, whereas one that began while the sweep waited for room may be before it.
+        # Runs in the database's thread. The sessions are listed now, in one step: a STORE of a session that begins
+        # later is behind this in the queue. One that began while the sweep waited for room may be before it.
         return sweep(frozenset(self._sessions.values()), connection)
 
     def _announce_swept(self, swept: Swept) -> None:
         self._next_expiry = swept.next_expiry
-        for space, key, version in swept.keys:
-            self._announce(space, key, version, deleted=True)
+        for space, key, version, account in swept.keys:
+            self._announce(space, key, version, True, account)
 
 
 @contextlib.contextmanager

@@ -54,6 +54,7 @@ async def store(
     account: str = "a",
     ttl: float | None = None,
     if_version: int | None = None,
+    caller: int | None = None,
 ) -> int:
     ended, outcomes = trio.Event(), list[Outcome[int]]()
 
@@ -61,7 +62,7 @@ async def store(
         outcomes.append(outcome)
         ended.set()
 
-    kept.begin_store(Change(space, key, value, account, ttl, if_version), done)
+    kept.begin_store(Change(space, key, value, account, ttl, if_version, caller), done)
     await ended.wait()
     return outcomes[0].unwrap()
 
@@ -209,7 +210,7 @@ async def test_each_change_is_published_before_its_call_returns_and_what_fails_i
     async with opened(tmp_path, published=published) as kept:
         session = kept.session(7, "boss/a")
         await store(kept, "x")
-        assert published == [StateChanged("global", "x", 1, None, False)]
+        assert published == [StateChanged("global", "x", 1, None, False, account="a")]
         with pytest.raises(Conflict):
             await store(kept, "x", if_version=7)
         with pytest.raises(QuotaExceeded):
@@ -238,9 +239,45 @@ async def test_a_change_of_a_global_key_is_charged_to_its_caller(tmp_path: Path)
         await store(kept, "y", account="")
 
     assert published == [
-        StateChanged("global", "x", 1, None, False, charged_to=7),
-        StateChanged("global", "x", 1, None, True, charged_to=7),
+        StateChanged("global", "x", 1, None, False, charged_to=7, account="boss/a"),
+        StateChanged("global", "x", 1, None, True, charged_to=7, account="boss/a"),
         StateChanged("global", "y", 2, None, False),
+    ]
+
+
+async def test_each_of_several_connections_of_a_guest_owns_its_changes_and_the_latest_left_those_without_caller(
+    tmp_path: Path,
+) -> None:
+    published = list[Event]()
+    async with opened(tmp_path, published=published) as kept:
+        sessions = {number: kept.session(number, "guest g") for number in (7, 8, 9)}
+        for space in (sessions[7], "guest g", GLOBAL):
+            await store(kept, "x", space=space, account="guest g", caller=7)
+        kept.end_session(9)
+        for space in (sessions[7], "guest g", GLOBAL):
+            await store(kept, "x", space=space, account="guest g")
+
+    changes = [event for event in published if isinstance(event, StateChanged)]
+    assert [event.owner_id for event in changes] == [7, 7, None, 7, 8, None]
+    assert [event.charged_to for event in changes] == [None, None, 7, None, None, 8]
+
+
+async def test_the_expiry_of_a_key_names_the_account_that_stored_it(
+    tmp_path: Path, clock: Callable[[float], None]
+) -> None:
+    published = list[Event]()
+    async with opened(tmp_path, published=published) as kept:
+        kept.session(7, "b")
+        for account in ("a", "b"):
+            await store(kept, account, account=account, ttl=1.0)
+        clock(1)
+        await store(kept, "x", b"1" * 99, account="c")  # with its key as many bytes as there may be
+        with pytest.raises(QuotaExceeded):
+            await store(kept, "y", account="c")
+
+    assert [event for event in published if isinstance(event, StateChanged) and event.deleted] == [
+        StateChanged("global", "a", 1, None, True, None, "a"),
+        StateChanged("global", "b", 2, None, True, 7, "b"),
     ]
 
 
@@ -271,9 +308,9 @@ async def test_an_expired_key_is_published_as_deleted_once_soon_after(tmp_path: 
         nursery.cancel_scope.cancel()
 
     assert published[3:] == [
-        StateChanged("global", "x", 3, None, True),
-        StateChanged("global", "y", 4, None, False),
-        StateChanged("global", "y", 4, None, True),
+        StateChanged("global", "x", 3, None, True, account="a"),
+        StateChanged("global", "y", 4, None, False, account="a"),
+        StateChanged("global", "y", 4, None, True, account="a"),
     ]
 
 
@@ -289,7 +326,7 @@ async def test_what_expires_to_make_room_is_published_before_what_gets_the_room(
         await store(kept, "w")
 
     assert {event.key for event in published[3:6] if isinstance(event, StateChanged) and event.deleted} == set("xyz")
-    assert published[6:] == [StateChanged("global", "w", 4, None, False)]
+    assert published[6:] == [StateChanged("global", "w", 4, None, False, account="a")]
 
 
 async def test_a_quota_is_of_keys_and_bytes_and_what_is_deleted_or_replaced_is_free_again(tmp_path: Path) -> None:

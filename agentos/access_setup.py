@@ -7,7 +7,7 @@ from attrs import frozen
 from msgspec.structs import replace
 
 from .access.callers import Callers
-from .access.event_sight import list_above
+from .access.event_sight import find_family, list_above
 from .agents.event_lines import add_to_output, identify_log, log_event, log_kernel_event
 from .agents.jail.usage import UsageReader
 from .agents.life import home
@@ -96,6 +96,7 @@ def open_access(config: Config, show: Subscriber, host: Host, stores: Stores) ->
     )
     event_log = stores.event_log
     event_log.above = partial(list_above, registry)
+    event_log.find_family = partial(find_family, registry, callers.find_guest)
     events.log = event_log.take_event
     events.subscribers = (
         log_event,

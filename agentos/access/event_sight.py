@@ -1,5 +1,7 @@
 """The events that a caller may see, by its place in the tree and its rules."""
 
+from collections.abc import Callable
+
 from attrs import frozen
 
 from agentos.agents.registry import Registry
@@ -24,6 +26,19 @@ def list_above(registry: Registry, number: int) -> tuple[Party, ...]:
         if agent is not None:
             found.append(agent.id)
     return tuple(found)
+
+
+def find_family(registry: Registry, find_guest: Callable[[int], Caller | None], charged: Party) -> Party:
+    """The name of an agent's outermost ancestor or of a guest, which all its connections and agents share.
+
+    ``charged`` is the id of a caller or the name of an account. The id itself is the family of any other caller.
+    """
+    if isinstance(charged, str):
+        return charged.partition("/")[0]
+    if (agent := registry.get(charged)) is not None:
+        return agent.queue_path[-1].name.partition("/")[0]
+    guest = find_guest(charged)
+    return family_of(guest) if guest is not None else charged
 
 
 def family_of(caller: Caller) -> str:

@@ -1,8 +1,10 @@
 """Which events a caller sees: its own, its descendants', what rules grant, and nothing else."""
 
+import json
+
 from agentos_sdk import AgentOSClient
 from tests.conftest import Connect
-from tests.support.kernel import Kernel
+from tests.support.kernel import Kernel, until
 from tests.support.wire import (
     CHUNK,
     DELETE,
@@ -134,6 +136,58 @@ def test_a_guest_that_was_the_operator_does_not_see_the_keys_of_the_operator(con
     assert [event["data"]["key"] for event in poll(guest)] == ["mine"]
     assert up(guest.call(KEYS, {"scope": "session"}))["keys"] == ["mine"]
     up(operator.call(DELETE, {"key": "secret-plan", "scope": "agent"}))
+
+
+def test_each_connection_of_a_guest_owns_its_changes_and_sees_those_of_the_shared_keys(connect: Connect) -> None:
+    operator, one, other = connect(), connect(), connect()
+    for wire in (one, other):
+        up(wire.call(HELLO, {"as": "ada", "level": "sandboxed"}))
+    for wire in (operator, one, other):
+        subscribe(wire, "STATE_CHANGED")
+    for wire in (one, other):
+        for scope in ("session", "agent"):
+            up(wire.call(STORE, {"key": f"{scope}-key", "value": 1, "scope": scope}))
+
+    first, _, second, _ = (event["data"]["owner_id"] for event in poll(operator))
+    shared = [("agent-key", first), ("agent-key", second)]
+    assert owned_keys(one) == [("session-key", first), *shared]
+    assert owned_keys(other) == [shared[0], ("session-key", second), shared[1]]
+
+    other.socket.close()
+    up(one.call(STORE, {"key": "agent-key", "value": 2, "scope": "agent"}))
+    assert owned_keys(one) == [("agent-key", first)]
+
+
+def owned_keys(wire: Wire) -> list[tuple[str, int]]:
+    return [(event["data"]["key"], event["data"]["owner_id"]) for event in poll(wire)]
+
+
+def test_all_connections_and_agents_of_a_guest_are_one_family_of_the_ring(
+    kernel: Kernel, client: AgentOSClient, connect: Connect
+) -> None:
+    one, other = connect(), connect()
+    for wire in (one, other):
+        up(wire.call(HELLO, {"as": "flood", "permissions": GRANTED | {"level": "standard"}}))
+        up(wire.call(STORE, {"key": "plan.flood", "value": 1}))
+        emit(wire, "custom.flood")
+    spawned = int(up(one.call(SPAWN, {"name": "flooded", "command": SLEEP}))["id"])
+    with kernel.connect_as(spawned) as wire:
+        emit(wire, "custom.flood")
+        up(wire.call(STORE, {"key": "flood", "value": 1, "scope": "agent"}))
+        client.kill(agent_id=spawned, grace=0)
+
+    def families() -> list[str]:
+        text = "".join(file.read_text() for file in (kernel.state_dir / "events").iterdir())
+        lines = [json.loads(line) for line in text.rpartition("\n")[0].splitlines() if line]
+        return [
+            line["share"][0]
+            for line in lines
+            if line.get("type") == "custom.flood" or "flood" in (line.get("key") or "")
+        ]
+
+    until(lambda: len(families()) == 6, "the log's file has them")
+    assert set(families()) == {"guest flood"}
+    up(client.delete("plan.flood"))
 
 
 def test_rules_that_change_end_a_stream_and_hide_what_has_come(kernel: Kernel, client: AgentOSClient) -> None:

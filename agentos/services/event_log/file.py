@@ -58,7 +58,7 @@ class _Line(msgspec.Struct):
     at: float = 0.0
     key_scope: str | None = None
     key: str | None = None
-    share: tuple[Party, int] = (0, 0)
+    share: tuple[Party, Party] = (0, 0)
 
 
 class _Rest(msgspec.Struct):
@@ -68,7 +68,7 @@ class _Rest(msgspec.Struct):
     names: tuple[str, ...]
     key_scope: str | None
     key: str | None
-    share: tuple[Party, int]
+    share: tuple[Party, Party]
 
 
 _encode = msgspec.json.Encoder().encode

@@ -11,8 +11,8 @@ Severity = Literal["info", "warning", "error"]
 Party: TypeAlias = int | str
 """A caller, by its id; or what several connections or lives share: ``guest ada``, ``account boss/worker``."""
 
-Share: TypeAlias = tuple[Party, int]
-"""What an event is charged to: the outermost caller above its source, and the source itself."""
+Share: TypeAlias = tuple[Party, Party]
+"""What an event is charged to: a family, which is the outermost caller above its source, and the source itself."""
 
 KERNEL: Final = "kernel"  # the name that events without an agent concern; no agent has it
 OPERATOR: Final = "operator"  # the party of all connections of the operator

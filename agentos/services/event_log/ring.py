@@ -21,9 +21,9 @@ import trio
 from attrs import define, field, frozen
 from msgspec import Struct
 
-from agentos.services.events import AgentExited, AgentOver, Event
+from agentos.services.events import AgentExited, AgentOver, Event, StateChanged
 
-from .record import Party, Record, Share, number
+from .record import OPERATOR, Party, Record, Share, number
 from .records import describe
 from .shares import choose_cuts
 from .subscription import Index, Subscription
@@ -38,6 +38,9 @@ SCAN: Final = 500  # … between two checkpoints: under 1 ms
 
 Above = Callable[[int], tuple[Party, ...]]
 """Returns the parties above a caller, by its id: all its ancestors."""
+
+FindFamily = Callable[[Party], Party]
+"""Returns the family of a caller, by its id, or of an account, by its name: all that share one part of a full ring."""
 
 
 @define
@@ -93,6 +96,7 @@ class EventLog:
         records: Sequence[Record] = (),
     ) -> None:
         self.above = above
+        self.find_family: FindFamily = self._find_outermost
         self.boot = boot if boot is not None else secrets.token_hex(4)
         self.boots = [*earlier, Boot(self.boot, first)]
         self.grown = trio.Event()  # set with each event
@@ -134,13 +138,20 @@ class EventLog:
         for caller in draft.agent_ids:
             above += self.above(caller)
         below = None if not draft.emitted else draft.parties[0] if draft.parties else source
-        charged = source if draft.charged_to is None else draft.charged_to
-        share = (charged, *self.above(charged))[-1], charged
+        charged: Party = source if draft.charged_to is None else draft.charged_to
+        if isinstance(event, StateChanged):
+            # All callers of an account share its private keys. No change of a key crowds out the kernel's own events.
+            above = (f"account {event.account}",) if event.scope == "agent" else ()
+            charged = charged or event.account or OPERATOR
+        share = below if isinstance(below, str) else self.find_family(charged), charged
         record = number(draft, self.next, self.boot, above, below, share)
         self.next += 1
         self._append(record)
         if isinstance(event, AgentExited):
             self.forget(event.agent_id)
+
+    def _find_outermost(self, charged: Party) -> Party:
+        return charged if isinstance(charged, str) else (charged, *self.above(charged))[-1]
 
     def _append(self, record: Record) -> None:
         size = size_of(record)

@@ -117,7 +117,7 @@ class Viewer:
         if record.key is not None:
             if record.key_scope == "global":
                 return sight.reads and _remember(self._keys, record.key, self.judge.may_read)
-            return not sight.parties.isdisjoint(record.agent_ids)
+            return not sight.parties.isdisjoint((*record.agent_ids, *record.above))
         if not sight.parties.isdisjoint((*record.agent_ids, *record.above)) or record.below in sight.above:
             return True
         return sight.granted and any(

@@ -23,6 +23,7 @@ from agentos.services.event_log.record import Party
 from agentos.services.event_log.ring import CHUNK, MAX_RECORDS, EventLog
 from agentos.services.event_log.subscription import Filter, Sight, Subscription, Viewer
 from agentos.services.events import AgentExited, AgentReady, CustomEvent, MessageReceived, ModelAvailable, StateChanged
+from agentos_sdk.values import Scope
 
 EVERYTHING = Filter(("*",))
 
@@ -216,6 +217,36 @@ async def test_changes_of_global_keys_crowd_out_no_event_of_the_kernel() -> None
     assert ([event["seq"] for event in events], missed) == ([1], 0)
     [change] = log.list_from(log.next - 1, 1)
     assert (change.source_agent_id, b"charged_to" in change.text) == (0, False)
+
+
+async def test_changes_of_keys_without_a_connected_caller_crowd_out_only_those_of_their_account() -> None:
+    log = EventLog()
+    log.find_family = lambda charged: charged.partition("/")[0] if isinstance(charged, str) else charged
+    log.take_event(ModelAvailable("p", "m"))
+    log.take_event(StateChanged("global", "x", 1, None, deleted=True, account="other"))
+    for number in range(2 * MAX_RECORDS):
+        scope: Scope = "agent" if number % 2 else "global"
+        log.take_event(StateChanged(scope, "x", 2, None, deleted=True, account=f"boss/{number % 3}"))
+        if not number % 100:
+            log.take_event(StateChanged("global", "x", 2, None, deleted=False))
+
+    kept = log.list_from(1, 2)
+
+    assert [record.seq for record in kept] == [1, 2]
+    assert len(log.list_from(1, 2 * MAX_RECORDS)) < MAX_RECORDS + CHUNK
+
+
+async def test_all_callers_of_an_account_see_changes_of_its_private_keys() -> None:
+    log = EventLog(lambda number: ("guest ada",) if number == 3 else ())
+    one, other = (watch(log, rules=Rules(agent(number, "guest ada", "account guest ada"))) for number in (1, 2))
+    spawned = watch(log, rules=Rules(agent(3, "account guest ada/worker")))
+    log.take_event(StateChanged("agent", "shared", 1, 1, False, account="guest ada"))
+    log.take_event(StateChanged("session", "own", 1, 1, False, account="guest ada"))
+    log.take_event(StateChanged("agent", "secret", 1, 3, False, account="guest ada/worker"))
+
+    seen = [[event["data"]["key"] for event in (await read(log, each))[0]] for each in (one, other, spawned)]
+
+    assert seen == [["shared", "own"], ["shared"], ["secret"]]
 
 
 async def test_filters_about_agents_that_a_caller_does_not_see_do_not_make_their_events_slow() -> None:

@@ -25,6 +25,7 @@ TABLES: Final = (
 )
 MAX_ANSWERS = 1000
 _CONNECTION: Final = re.compile(r"(?<= by operator)#[0-9]+(?=\)$)")  # in the source of a rule
+RESERVED: Final = ("exactly ", "agent ", "caller ")
 RUN: Final = token_hex(8)  # in the object of an answer that ends with the kernel
 
 
@@ -97,7 +98,8 @@ class Answers:
         That of a right without an object stands for the whole call.
         """
         if right.object is not None:
-            found = encodable(getattr(right.object, "exact_text", None) or str(right.object))
+            exact: str | None = getattr(right.object, "exact_text", None)
+            found = encodable(exact) if exact is not None else quote_reserved(encodable(str(right.object)))
         elif right.agent is None:
             return f"exactly {question.about} (sha256 {question.digest})"
         else:
@@ -141,12 +143,17 @@ def is_same_rule(one: str, other: str) -> bool:
 
 
 def encodable(text: str) -> str:
-    """The text; of a path that isn't UTF-8, quoted in ASCII. No path begins with a quote, so both stand for one."""
+    """The text; if it isn't UTF-8, quoted in ASCII. No path or command begins with that quote: each text is of one."""
     try:
         text.encode()
     except UnicodeEncodeError:
         return ascii(text)
     return text
+
+
+def quote_reserved(text: str) -> str:
+    """The text; if it begins as the text of a call without an object or about an agent does, quoted."""
+    return ascii(text) if text.startswith(RESERVED) else text
 
 
 def _load(connection: sqlite3.Connection) -> Sequence[Answer]:

@@ -1,5 +1,6 @@
 """A command as a caller wants it run: what is judged, and what the audit log shows."""
 
+import json
 import os.path
 import re
 from typing import Final
@@ -33,9 +34,10 @@ class ExecRequest(Struct, frozen=True):
 
     @property
     def exact_text(self) -> str:
-        """The text that no other command has."""
+        """The text that no other command has: quoted, a command can't contain what looks like its directory."""
+        place = "" if self.jailed else "the host directory "
         given = f" with {self.given}" if self.given else ""
-        return f"{self.reading.text} in {'' if self.jailed else 'the host directory '}{self.directory}{given}"
+        return f"{_quote(self.reading.text)} in {place}{_quote(self.directory)}{given}"
 
     def redirect_paths(self) -> tuple[tuple[Redirect, str | None], ...]:
         """Each redirection with the path that it means; ``None`` where that is not known."""
@@ -49,6 +51,11 @@ class ExecRequest(Struct, frozen=True):
         if target is None or (changes_directory and not os.path.isabs(target)):
             return None
         return "/" + os.path.normpath(os.path.join(self.directory, target)).lstrip("/")
+
+
+def _quote(text: str) -> str:
+    """The text as a JSON string, with what isn't ASCII as it is."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _may_change_directory(command: Command) -> bool:

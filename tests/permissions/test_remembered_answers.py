@@ -7,6 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from agentos.kernel.ports import Decision, Question, Right
+from agentos.permissions.exec_request import ExecRequest
+from agentos.shell.reader import parse_text
 from agentos_sdk.errors import (
     ApprovalRefused,
     BadRequest,
@@ -116,6 +118,28 @@ async def test_a_call_without_an_object_is_remembered_as_a_whole(desk: Desk) -> 
 
     assert desk.queue.take(ANN, spawn("1")) is not None
     assert desk.queue.take(ANN, spawn("2")) is None
+
+
+def exec_question(line: str, directory: str) -> Question:
+    wanted = ExecRequest(parse_text(line), directory, jailed=True)
+    asked = ((Right("exec", wanted), Decision("ask", RULE, "EXEC: a person has to agree")),)
+    return Question("EXEC", line, asked, f"{line}|{directory}", f"$ {line}")
+
+
+async def test_an_answer_about_a_command_holds_for_no_other_command_that_ends_like_its_directory(desk: Desk) -> None:
+    evil = "ls in /workspace/a; touch x #"
+    await desk.approve(ANN, exec_question("ls", "/workspace/a; touch x # in /workspace"), remember="always")
+
+    assert desk.queue.take(ANN, exec_question(evil, "/workspace")) is None
+
+
+async def test_an_answer_about_an_object_holds_for_no_call_without_one(desk: Desk) -> None:
+    whole = (Right("put"), Decision("ask", RULE, "PUT: a person has to agree"))
+    private = Question("PUT", "k (private)", (whole,), "d1", "PUT k")
+    named = (Right("put", "exactly k (private) (sha256 d1)"), whole[1])
+    await desk.approve(ANN, Question("PUT", "k", (named,), "d2", "PUT k"), remember="always")
+
+    assert desk.queue.take(ANN, private) is None
 
 
 async def test_each_right_that_rules_ask_about_needs_an_answer(desk: Desk) -> None:

@@ -341,7 +341,7 @@ def test_an_answer_is_remembered_shown_and_forgotten(kernel: Kernel, client: Age
         assert wire.call(EXEC, {"command": "echo hi"}, 2)["stdout"] == "hi\n"
         [answer] = client.request(0x40, {"agent_id": number})["answers"]
         assert (answer["id"], answer["agent"], answer["agent_id"]) == (entry["id"], "regular", number)
-        assert (answer["call"], answer["object"]) == ("EXEC", "echo hi in /workspace")
+        assert (answer["call"], answer["object"]) == ("EXEC", '"echo hi" in "/workspace"')
         assert "answers" not in wire.call(0x40, {}, 3) or wire.call(0x40, {}, 3)["answers"] == []
         wire.send(EXEC, {"command": "echo hi", "stdin": "x"}, 4)
         [other] = waiting(client, 1)

@@ -7,7 +7,6 @@ from agentos.kernel.ports import Decision, Right
 from agentos.permissions.address_judge import judge_address_of
 from agentos.services.http.destination import Destination, parse_url
 from agentos.services.http.request import Headers, Hop, Permit
-from agentos.services.http.secrets import Redactor
 from agentos_sdk.errors import CallError
 
 from .callers import Callers
@@ -34,8 +33,5 @@ def make_permit(callers: Callers, caller: Caller) -> Permit:
     def secret_headers(destination: Destination) -> Headers:
         return secrets.headers_for(authorizer.permissions_of(caller.id).secrets(), destination)
 
-    def redactor() -> Redactor:
-        return secrets.redactor(authorizer.permissions_of(caller.id).secrets())
-
     judge = partial(judge_address_of, authorizer, caller)
-    return Permit(judge, follow, find_refusal, secret_headers, redactor, partial(callers.charge_http, caller))
+    return Permit(judge, follow, find_refusal, secret_headers, secrets.redactor, partial(callers.charge_http, caller))

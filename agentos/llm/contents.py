@@ -228,7 +228,6 @@ class _Shortener:
     """Redacts secrets in texts and cuts them to ``room`` characters in all."""
 
     def __init__(self, secrets: Sequence[str]) -> None:
-        self._secrets = secrets
         self._whole = Redactor(secrets)
         self.room = 0
 
@@ -243,7 +242,7 @@ class _Shortener:
         if len(text) <= most:
             return codec.Text(self._whole.redact(text))
         # A value that the cut divides is recognized by its beginning, and left out.
-        kept = Redactor(self._secrets).feed(text[:most].encode(errors="surrogatepass"))
+        kept = self._whole.redact_cut(text[:most].encode(errors="surrogatepass"))
         return codec.Text(f"{kept.decode(errors='surrogatepass')}… ({len(text) - most} characters more)")
 
     def messages(self, messages: Sequence[Message]) -> Sequence[KeptMessage]:

@@ -168,10 +168,8 @@ class Spans:
         for role, text in reversed(turns):
             if left <= 0:
                 break
-            redactor = Redactor(secrets)
-            shown = redactor.feed(text[:left].encode(errors="replace"))
-            if len(text) <= left:  # otherwise a value that the cut divides is left out
-                shown += redactor.end()
+            redactor, data = Redactor(secrets), text[:left].encode(errors="replace")
+            shown = redactor.feed(data) + redactor.end() if len(text) <= left else redactor.redact_cut(data)
             kept.append({"role": role, "parts": [{"type": "text", "content": shown.decode()}]})
             left -= len(text) + MESSAGE_COST
         return json.dumps(kept[::-1])

@@ -69,7 +69,7 @@ def permit_for(port: int, *secrets: SecretSettings) -> Permit:
         follow,
         find_refusal,
         lambda to: held.headers_for(names, to),
-        lambda: held.redactor(names),
+        held.redactor,
     )
 
 

@@ -115,6 +115,24 @@ def test_an_agent_that_does_not_hold_it_sends_nothing(kernel: Kernel, server: Ht
         assert up(client.http(server.url("/api/x")))["body"] == "nothing"
 
 
+def test_a_server_that_stores_it_does_not_show_it_to_an_agent_that_does_not_hold_it(
+    kernel: Kernel, holder: AgentOSClient, server: HttpServer
+) -> None:
+    server.answers["/api/x"] = echo
+    up(holder.http(server.url("/api/x")))
+    server.answers["/stored"] = response((server.asked[-1].header("authorization") or "").encode())
+    held = {"level": "sandboxed", "secrets": ["token"], "allow": {"domains": [f"127.0.0.1:{server.port}"]}}
+
+    with kernel.client() as operator, as_agent(kernel, up(operator.inspect("other"))["id"]) as client:
+        assert up(client.http(server.url("/stored")))["body"] == f"Bearer {MARK}"
+    number = up(holder.spawn("former", command=["sleep", "1000"], permissions=held))["id"]
+    with as_agent(kernel, number) as client:
+        up(client.set_permissions(permissions={**held, "secrets": []}))
+        assert "secrets" not in up(client.get_permissions())["permissions"]
+        assert up(client.http(server.url("/stored")))["body"] == f"Bearer {MARK}"
+    holder.kill("former")
+
+
 def test_a_reply_that_is_collected_later_does_not_show_it(holder: AgentOSClient, server: HttpServer) -> None:
     server.answers["/api/x"] = echo
     accepted = holder.request(Op.HTTP, {"url": server.url("/api/x"), "async": True, "request_id": 9})

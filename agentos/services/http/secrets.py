@@ -16,8 +16,11 @@ from attrs import define, field, frozen
 from .destination import Destination, is_address
 
 MARK = "•••"  # not ASCII: no value has any byte of it, so no value is made anew where it is put
-MIN_LENGTH, MAX_LENGTH = 8, 4096  # characters of a value: a shorter one would be redacted in, or guessed from, any text
+MIN_LENGTH, MAX_LENGTH = 8, 4096  # characters of a value: a shorter one would be redacted in any text
+MIN_HTTP_LENGTH = 16  # of a secret for requests: every caller sees what is redacted, and can try values that it guesses
 FORMER_VALUES = 4  # of each secret, which are still redacted after it was changed
+
+PRINTABLE = bytes(range(0x20, 0x7F))
 
 _VALUE = re.compile(r"[!-~]([ -~]*[!-~])?")
 
@@ -69,13 +72,13 @@ class UnreadableSecret(Exception):
 def read_value(secret: SecretSettings, environment: Mapping[str, str]) -> str:
     """The value of a secret, without white space around it; raises :class:`UnreadableSecret`. Blocks."""
     try:
-        return read_source(secret.source, environment)
+        return read_source(secret.source, environment, MIN_HTTP_LENGTH)
     except ValueError as error:
         raise UnreadableSecret(secret.name, str(error)) from None
 
 
-def read_source(source: str, environment: Mapping[str, str]) -> str:
-    """The value in ``env:NAME`` or ``file:PATH``, without white space around it. Blocks.
+def read_source(source: str, environment: Mapping[str, str], least: int = MIN_LENGTH) -> str:
+    """The value in ``env:NAME`` or ``file:PATH``, without white space around it, of ``least`` characters. Blocks.
 
     Raises ``ValueError`` with the reason, without any of the value.
     """
@@ -89,8 +92,8 @@ def read_source(source: str, environment: Mapping[str, str]) -> str:
     if text is None:
         raise ValueError(f"the kernel's environment has no variable {where}")
     text = text.strip()
-    if not MIN_LENGTH <= len(text) <= MAX_LENGTH or not _VALUE.fullmatch(text):
-        raise ValueError(f"expected {MIN_LENGTH} to {MAX_LENGTH} printable ASCII characters in one line in {where}")
+    if not least <= len(text) <= MAX_LENGTH or not _VALUE.fullmatch(text):
+        raise ValueError(f"expected {least} to {MAX_LENGTH} printable ASCII characters in one line in {where}")
     return text
 
 
@@ -175,9 +178,12 @@ class Secrets:
         """The values of all secrets, also former ones."""
         return [value for held in self._held.values() for value in held.values]
 
-    def redactor(self, names: Collection[str]) -> "Redactor":
-        """What removes the values of these secrets from one response."""
-        return Redactor([value for name in names if name in self._held for value in self._held[name].values])
+    def redactor(self) -> "Redactor":
+        """What removes the values of all secrets from one response.
+
+        For every caller: a server may repeat a value to another caller than the one for which it was sent.
+        """
+        return Redactor(self.list_values())
 
 
 def _longest_first(values: Iterable[str]) -> Sequence[bytes]:
@@ -188,11 +194,19 @@ def _longest_first(values: Iterable[str]) -> Sequence[bytes]:
 class Redactor:
     """Replaces ``values`` by :data:`MARK` in one body, which comes in pieces, and in texts.
 
-    What could be the beginning of a value is held back until the next piece shows whether it is.
+    The end of a piece is held back until the next one shows whether a value began there: all printable characters of
+    the longest value's length, whatever they are. So the pieces don't show which text begins a value.
     """
 
     _values: Sequence[bytes] = field(converter=_longest_first)
     _held: bytes = b""
+    _kept: int = field(init=False)  # bytes that are held back at most
+    _characters: bytes = field(init=False)  # that are held back: what else is in no value
+
+    def __attrs_post_init__(self) -> None:
+        self._kept = max(map(len, self._values), default=1) - 1
+        plain = not any(value.translate(None, PRINTABLE) for value in self._values)
+        self._characters = PRINTABLE if plain else bytes(range(256))
 
     @property
     def values(self) -> Sequence[bytes]:
@@ -203,7 +217,7 @@ class Redactor:
         if not self._values:
             return part
         data, done, out = self._held + part, 0, bytearray()
-        held = self._find_beginning(data, 0)
+        held = self._find_end(data, 0)
         if any(value in data for value in self._values):
             pattern = self._pattern
             # A match that begins before ``held`` is the whole one: no longer value can begin there.
@@ -211,7 +225,7 @@ class Redactor:
                 out += data[done : found.start()] + MARK.encode()
                 done = found.end()
                 if done > held:
-                    held = self._find_beginning(data, done)
+                    held = self._find_end(data, done)
         out += data[done:held]
         self._held = data[held:]
         return bytes(out)
@@ -220,6 +234,11 @@ class Redactor:
         """What was held back, once there is no more."""
         rest, self._held = self._held, b""
         return self._pattern.sub(MARK.encode(), rest) if rest else rest
+
+    def redact_cut(self, data: bytes) -> bytes:
+        """A whole body, and without the beginning of a value at its end, where it was cut."""
+        found = self.feed(data) + self.end()
+        return found[: self._find_beginning(found)]
 
     def redact(self, text: str) -> str:
         """A whole text without the values."""
@@ -234,13 +253,13 @@ class Redactor:
     def _pattern(self) -> "re.Pattern[bytes]":
         return re.compile(b"|".join(map(re.escape, self._values)))  # the longest first; the module keeps it compiled
 
-    def _find_beginning(self, data: bytes, start: int) -> int:
+    def _find_end(self, data: bytes, start: int) -> int:
+        """Where the part of ``data`` from ``start`` on begins that is held back."""
+        tail = data[max(start, len(data) - self._kept) :] if self._kept else b""
+        return len(data) - len(tail) + len(tail.rstrip(self._characters))
+
+    def _find_beginning(self, data: bytes) -> int:
         """Where the longest end of ``data`` begins that is the beginning of a value, but not all of it."""
-        found = len(data)
-        for value in self._values:
-            at = data.find(value[:1], max(start, len(data) - len(value) + 1))
-            while -1 < at < found and not value.startswith(data[at:]):
-                at = data.find(value[:1], at + 1)
-            if at != -1:
-                found = min(found, at)
-        return found
+        ends = ((value, range(max(0, len(data) - len(value) + 1), len(data))) for value in self._values)
+        starts = (at for value, places in ends for at in places if data[at] == value[0] and value.startswith(data[at:]))
+        return min(starts, default=len(data))

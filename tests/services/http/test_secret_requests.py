@@ -83,7 +83,7 @@ async def send(
         follow,
         lambda to: None,
         lambda to: secrets.headers_for(["t"], to),
-        lambda: secrets.redactor(["t"]),
+        secrets.redactor,
         lambda *_: secrets.replace(settings, {"t": TOKEN}) if before and not server.heads else None,
     )
     hop = follow(method, f"http://127.0.0.1:{server.port}{path}")

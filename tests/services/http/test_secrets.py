@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from agentos.permissions.patterns.domains import parse_domain_pattern
@@ -16,6 +16,7 @@ from agentos.services.http.secrets import (
     FORMER_VALUES,
     MARK,
     MAX_LENGTH,
+    MIN_HTTP_LENGTH,
     Redactor,
     Secrets,
     SecretSettings,
@@ -66,13 +67,26 @@ def test_bytes_that_are_no_value_stay(body: bytes, places: Sequence[int]) -> Non
     assert redact([TOKEN], cut(body, places)) == body
 
 
-def test_a_long_body_is_passed_on_as_it_comes() -> None:
-    redactor = Redactor([TOKEN])
+def test_a_long_body_is_passed_on_but_for_the_end_of_each_piece() -> None:
+    redactor, kept = Redactor([TOKEN]), len(TOKEN) - 1
 
-    assert redactor.feed(b"x" * 100_000) == b"x" * 100_000
-    assert redactor.feed(b"yghp_0123") == b"y"
-    assert redactor.feed(b"456789abcdefz") == f"{MARK}z".encode()
-    assert redactor.end() == b""
+    assert redactor.feed(b"x" * 100_000) == b"x" * (100_000 - kept)
+    assert redactor.feed(b"yghp_0123") == b"x" * 9
+    assert redactor.feed(b"456789abcdefz") == b"x" * (kept - 9) + b"y" + MARK.encode()
+    assert redactor.end() == b"z"
+
+
+@given(st.lists(st.binary(max_size=40) | st.sampled_from([b"ghp_", b"ghp_0123", b"0123456789abcde"]), max_size=8))
+def test_the_pieces_of_a_body_do_not_show_which_text_begins_a_value(parts: Sequence[bytes]) -> None:
+    other = "Q" * len(TOKEN)
+    one, another = Redactor([TOKEN]), Redactor([other])
+    assume(TOKEN.encode() not in b"".join(parts) and other.encode() not in b"".join(parts))
+
+    assert [one.feed(part) for part in parts] == [another.feed(part) for part in parts]
+
+
+def test_a_line_is_passed_on_at_once() -> None:
+    assert Redactor([TOKEN]).feed(b"data: ghp_0123\n\n") == b"data: ghp_0123\n\n"
 
 
 def test_a_body_full_of_a_value_is_searched_for_one_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +175,7 @@ def test_former_values_are_redacted_and_not_sent() -> None:
 
     [(_, sent)] = secrets.headers_for(["github"], parse_destination("GET https://x.com/"))
     assert sent == "Bearer value-9"
-    hidden = [number for number in range(10) if secrets.redactor(["github"]).finds(f"value-{number}")]
+    hidden = [number for number in range(10) if secrets.redactor().finds(f"value-{number}")]
     assert hidden == [*range(9 - FORMER_VALUES, 10)]
 
 
@@ -172,7 +186,7 @@ def test_what_has_changed_is_named_and_no_value_is_shown() -> None:
 
     assert secrets.find_changed([one, two], {"one": TOKEN, "two": TOKEN}) == []
     assert secrets.find_changed([one], {"one": f"{TOKEN}2"}) == ["one", "two"]
-    assert TOKEN not in repr(secrets) + repr(secrets._held) + repr(secrets.redactor(["one"]))
+    assert TOKEN not in repr(secrets) + repr(secrets._held) + repr(secrets.redactor())
 
 
 def test_a_value_is_read_from_the_environment_or_a_file(tmp_path: Path) -> None:
@@ -184,7 +198,10 @@ def test_a_value_is_read_from_the_environment_or_a_file(tmp_path: Path) -> None:
     assert read_value(secret(source=f"file:{file}"), {}) == TOKEN
 
 
-@pytest.mark.parametrize("value", [None, "", "short", "x" * (MAX_LENGTH + 1), f"{TOKEN}\nX-Evil: 1", f"{TOKEN}é"])
+@pytest.mark.parametrize(
+    "value",
+    [None, "", "short", "x" * (MIN_HTTP_LENGTH - 1), "x" * (MAX_LENGTH + 1), f"{TOKEN}\nX-Evil: 1", f"{TOKEN}é"],
+)
 def test_a_value_that_no_header_can_have_is_refused_without_showing_it(value: str | None) -> None:
     with pytest.raises(UnreadableSecret) as caught:
         read_value(secret(), {"TOKEN": value} if value is not None else {})

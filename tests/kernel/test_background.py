@@ -150,6 +150,50 @@ async def test_large_replies_that_are_not_collected_stop_further_calls(autojump_
         assert size > MAX_TAKEN_BYTES
 
 
+async def test_calls_that_run_at_once_hold_no_more_replies_than_calls_one_after_the_other(
+    autojump_clock: MockClock,
+) -> None:
+    async with clients() as client:
+        one, size = client(1), 4 << 20
+        for _ in range(MAX_CALLS):
+            assert (await one.start(seconds=1, size=size))["success"]
+        await trio.sleep(2)
+
+        assert one.caller.allowance.replies < MAX_HELD_BYTES + size
+        replies: list[Any] = []
+        while found := (await one.poll())["results"]:
+            replies += [json.loads(each["payload"]) for each in found]
+
+        dropped = [each for each in replies if not each.get("success", True)]
+        assert (len(replies), len(dropped)) == (MAX_CALLS, MAX_CALLS - MAX_HELD_BYTES // size)
+        assert {each["code"] for each in dropped} == {"too_large"}
+        assert "the call is done, but its reply of" in dropped[0]["error"]
+        assert one.caller.allowance.replies == 0
+
+
+async def test_held_replies_count_towards_their_callers_allowance_until_they_are_gone(
+    autojump_clock: MockClock,
+) -> None:
+    async with clients() as client:
+        one = client(1)
+        await one.start(size=1000)
+        await trio.sleep(1)
+        allowance = one.caller.allowance.replies
+        assert allowance > 1000
+
+        taken = one.background.take(1, 10)
+        assert one.caller.allowance.replies == 0
+        one.background.put_back(1, taken)
+        assert one.caller.allowance.replies == allowance
+        await trio.sleep(KEEP_SECONDS + 2 * module.SWEEP_SECONDS)
+        assert one.caller.allowance.replies == 0
+
+        await one.start(size=1000)
+        await trio.sleep(1)
+        one.background.drop(1)
+        assert one.caller.allowance.replies == 0
+
+
 async def test_a_reply_is_kept_for_ten_minutes_and_no_longer(autojump_clock: MockClock) -> None:
     async with clients() as client:
         one = client(1)

@@ -12,8 +12,12 @@ from agentos_sdk.errors import CallError
 from .callers import Callers
 
 
-def make_permit(callers: Callers, caller: Caller) -> Permit:
-    """What the rules of this caller say, whenever they are asked."""
+def make_permit(callers: Callers, caller: Caller, first: Destination | None = None) -> Permit:
+    """What the rules of this caller say, whenever they are asked.
+
+    ``first`` is the destination of a request that may be sent now. If a rule asks about it, a person has approved: it is
+    refused only once another rule asks or denies. All other requests need a rule that allows.
+    """
     authorizer, secrets = callers.authorizer, callers.secrets
 
     def decide(destination: Destination) -> Decision:
@@ -26,9 +30,12 @@ def make_permit(callers: Callers, caller: Caller) -> Permit:
             return None
         return hop if decide(hop.destination).effect == "allow" else None
 
+    allowed_by = decide(first) if first is not None else None
+
     def find_refusal(destination: Destination) -> CallError | None:
         decision = decide(destination)
-        return decision.refusal if decision.effect == "deny" else None
+        is_approved = decision.effect == "ask" and destination == first and decision == allowed_by
+        return None if decision.effect == "allow" or is_approved else decision.refusal
 
     def secret_headers(destination: Destination) -> Headers:
         return secrets.headers_for(authorizer.permissions_of(caller.id).secrets(), destination)

@@ -21,7 +21,7 @@ from agentos.services.http.client import Client, Response
 from agentos.services.http.destination import parse_url
 from agentos.services.http.request import Headers, OutgoingRequest, Permit
 from agentos.threads import run_in_thread
-from agentos_sdk.errors import CallError
+from agentos_sdk.errors import CallError, PermissionDenied
 
 from .errors import BadServer
 from .messages import Parsed, parse_line
@@ -282,7 +282,11 @@ def describe_refusal(permit: Permit, method: str, url: str) -> str:
     except ValueError as error:
         return f"url: {error}"
     refusal = permit.find_refusal(destination)
-    return str(refusal) if refusal is not None else "a rule asks about it, and a request of an MCP server can't wait"
+    return (
+        str(refusal)
+        if isinstance(refusal, PermissionDenied)
+        else "a rule asks about it, and a request of an MCP server can't wait"
+    )
 
 
 def describe_status(status: int) -> str:

@@ -67,10 +67,10 @@ class Requests:
         async def act(call: Call) -> bytes:
             if request.stream:
                 call.require_stream("stream")
-            began = perf_counter()
+            began, permit = perf_counter(), make_permit(self.callers, caller, hop.destination)
             with trio.move_on_after(request.timeout):
                 await caller.allowance.wait_for_reply_room()  # a caller that doesn't read its replies gets no more
-                async with self.client.request(caller.id, outgoing, make_permit(self.callers, caller)) as response:
+                async with self.client.request(caller.id, outgoing, permit) as response:
                     call.remark = describe(response, hop)
                     try:
                         if request.stream:

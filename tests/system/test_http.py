@@ -42,6 +42,10 @@ def allow(operator: AgentOSClient, number: int, *domains: str, **more: Any) -> N
     up(operator.set_permissions({"level": "sandboxed", "allow": {"domains": list(domains)}, **more}, agent_id=number))
 
 
+def ask(operator: AgentOSClient, number: int, *domains: str) -> None:
+    up(operator.set_permissions({"level": "sandboxed", "ask": {"domains": list(domains)}}, agent_id=number))
+
+
 @pytest.fixture
 def subject(pair: tuple[AgentOSClient, AgentOSClient, int]) -> AgentOSClient:
     return pair[1]
@@ -292,6 +296,38 @@ def test_a_stream_ends_when_its_rule_is_taken_away(kernel: Kernel, pair: Any, se
         assert "no rule of SET_PERMS" in reply["error"]
         until(lambda: server.open == 0, "the connection is closed")
     allow(operator, number, f"127.0.0.1:{server.port}")
+
+
+def test_a_stream_ends_when_its_rule_begins_to_ask(kernel: Kernel, pair: Any, server: HttpServer) -> None:
+    operator, _, number = pair
+    with kernel.connect_as(number) as wire:
+        begin_endless(wire, server)
+
+        ask(operator, number, f"127.0.0.1:{server.port}")
+
+        assert wire.receive().json["code"] == "approval_required"
+    allow(operator, number, f"127.0.0.1:{server.port}")
+
+
+def test_an_approved_stream_goes_on_until_another_rule_asks(kernel: Kernel, pair: Any, server: HttpServer) -> None:
+    operator, _, number = pair
+    domain = f"127.0.0.1:{server.port}"
+    ask(operator, number, domain)
+    server.answers["/endless"] = endlessly
+    with kernel.connect_as(number) as wire:
+        wire.hello()
+        wire.send(HTTP, {"url": server.url("/endless"), "stream": True, "timeout": 600}, 5)
+        until(lambda: up(operator.approvals())["pending"], "it waits for a person")
+        [waiting] = up(operator.approvals())["pending"]
+        up(operator.decide(waiting["id"], True))
+        assert [wire.receive().json["body"] for _ in range(2)] == ["", "x"]
+        ask(operator, number, "example.com", domain)
+        assert wire.is_silent()
+
+        ask(operator, number, f"GET {domain}")
+
+        assert wire.receive().json["code"] == "approval_required"
+    allow(operator, number, domain)
 
 
 def test_a_caller_has_so_many_requests_under_way_and_no_other_waits_for_them(

@@ -15,8 +15,8 @@ from .callers import Callers
 def make_permit(callers: Callers, caller: Caller, first: Destination | None = None) -> Permit:
     """What the rules of this caller say, whenever they are asked.
 
-    ``first`` is the destination of a request that may be sent now. If a rule asks about it, a person has approved: it is
-    refused only once another rule asks or denies. All other requests need a rule that allows.
+    ``first`` is the destination of a request that may be sent now. If a rule asks about it, a person has approved: it
+    is refused only once another rule asks or denies. All other requests need a rule that allows.
     """
     authorizer, secrets = callers.authorizer, callers.secrets
 

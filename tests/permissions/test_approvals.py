@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import trio
 from msgspec.structs import replace
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from agentos.gateways.http_proxy.approval import require_or_ask
+from agentos.gateways.http_proxy.approval import Shown, require_or_ask
 from agentos.kernel.asking import approve
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Decision, Entry, MustAsk, Right
@@ -409,10 +408,10 @@ async def test_a_tunnel_waits_like_a_call(desk: Desk) -> None:
     asking.approvals = desk.queue
     decisions = list[Decision]()
 
-    async def tunnel(shown: Callable[[], str]) -> None:
+    async def tunnel(shown: Shown) -> None:
         decisions.append(await require_or_ask(asking, Right("read", "/data/x"), shown, trio.current_time() + HOUR))
 
-    desk.nursery.start_soon(tunnel, lambda: "CONNECT x:443")
+    desk.nursery.start_soon(tunnel, Shown("CONNECT x:443"))
     [entry] = await desk.listed()
     await desk.decide(entry.id)
     await wait_all_tasks_blocked()
@@ -425,6 +424,6 @@ async def test_a_tunnel_that_a_rule_denies_is_not_asked_about(desk: Desk) -> Non
     denied.approvals, denied.authorizer = desk.queue, Grants(denied=["read"])
 
     with pytest.raises(PermissionDenied):
-        await require_or_ask(denied, Right("read", "/data/x"), lambda: "", trio.current_time() + HOUR)
+        await require_or_ask(denied, Right("read", "/data/x"), Shown(""), trio.current_time() + HOUR)
 
     assert desk.queue.pending() == []

@@ -1,9 +1,11 @@
 """Approval of what isn't a call of the table: tunnels and requests through the proxy."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from hashlib import sha256
 
 import trio
+from msgspec import Struct
+from msgspec.structs import replace
 
 from agentos.kernel.asking import note_unapproved
 from agentos.kernel.caller import Caller
@@ -11,10 +13,36 @@ from agentos.kernel.ports import Decision, Question, Right
 from agentos_sdk.errors import CallError
 
 
-async def require_or_ask(caller: Caller, right: Right, shown: Callable[[], str], deadline: float) -> Decision:
+class Shown(Struct, frozen=True):
+    """The escaped text that a person sees, and what the approval is bound to besides: headers and body as sent."""
+
+    text: str
+    content: bytes = b""
+
+
+Show = Callable[[], Awaitable[Shown]]
+"""Called where a person must decide; it may receive more of a request. Raises ``CallError`` if it can't be shown."""
+
+
+def find_answer(caller: Caller, right: Right, decision: Decision) -> Decision | None:
+    """The remembered answer that allows what the rule of ``decision`` asks about, whatever its content.
+
+    Raises ``ApprovalRefused`` if a refusal is remembered, which is recorded.
+    """
+    question = build_question(right, decision, Shown(""))
+    if caller.approvals is None:
+        return None
+    try:
+        return caller.approvals.take(caller, replace(question, digest=""))  # no approval of one call has that digest
+    except CallError as error:
+        note_unapproved(caller, question, error)
+        raise
+
+
+async def require_or_ask(caller: Caller, right: Right, shown: Shown, deadline: float) -> Decision:
     """Return the decision that allows something that isn't a call of the table, such as a tunnel, to begin now.
 
-    Waits for a person until ``deadline`` of Trio's clock where one must approve. ``shown`` is called then. Raises
+    Waits for a person until ``deadline`` of Trio's clock where one must approve. Raises
     ``PermissionDenied``, ``ApprovalRefused`` or ``ApprovalRequired``; the refusal is recorded.
     """
     former: Question | None = None
@@ -25,9 +53,7 @@ async def require_or_ask(caller: Caller, right: Right, shown: Callable[[], str],
         approvals = caller.approvals
         if decision.effect == "deny" or approvals is None:
             raise caller.refuse(right, decision)
-        asked, text = ((right, decision),), shown()
-        digest = sha256(repr((asked, text)).encode(errors="surrogatepass")).hexdigest()
-        question = Question(right.action.upper(), str(right.object), asked, digest, text)
+        question = build_question(right, decision, shown)
         try:
             if (allowed := approvals.take(caller, question)) is not None:
                 return allowed
@@ -36,3 +62,10 @@ async def require_or_ask(caller: Caller, right: Right, shown: Callable[[], str],
             note_unapproved(caller, question, error)
             raise
         former = question
+
+
+def build_question(right: Right, decision: Decision, shown: Shown) -> Question:
+    """What a person is asked about a request or tunnel; the digest covers all of its content."""
+    asked = ((right, decision),)
+    bound = repr((asked, shown.text, sha256(shown.content).digest())).encode(errors="surrogatepass")
+    return Question(right.action.upper(), str(right.object), asked, sha256(bound).hexdigest(), shown.text)

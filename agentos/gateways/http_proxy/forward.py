@@ -71,7 +71,7 @@ class Forward:
         )
         headers = [(b"Host", self.host.encode()), *self.request.headers, *framing, (b"Connection", b"close")]
         await self._send(sending, h11.Request(method=self.request.method, target=self.target, headers=headers))
-        if self.request.expects_continue:
+        if self.request.expects_continue and not self.body.at_end:
             await self.client.send_all(CONTINUE)
         while data := await self.body.receive():
             await self._send(sending, h11.Data(data=data))

@@ -77,12 +77,13 @@ class Incoming:
 
 @define(eq=False)
 class Body:
-    """The body of one request: of ``length`` bytes, or in chunks if that is None. ``at_end``: all of it was read."""
+    """The body of one request: of ``length`` bytes, or in chunks if that is None. ``at_end``: all of it has arrived."""
 
     incoming: Incoming
     length: int | None
     _left: int = field(default=0)  # of the body, or of the present chunk
     at_end: bool = False
+    _again: bytes = b""  # of what was received as a whole
 
     def __attrs_post_init__(self) -> None:
         self._left = self.length or 0
@@ -90,6 +91,9 @@ class Body:
 
     async def receive(self) -> bytes:
         """More of the body; empty at its end. Raises :class:`BadHead` if its chunks are malformed or it ends early."""
+        if self._again:
+            data, self._again = self._again, b""
+            return data
         if self.at_end:
             return b""
         if self.length is None and self._left == 0 and not await self._begin_chunk():
@@ -102,6 +106,14 @@ class Body:
             elif await self.incoming.take_line(0):
                 raise BadHead("a chunk doesn't end in CR LF")
         return data
+
+    async def receive_whole(self) -> bytes:
+        """The whole body, which :meth:`receive` returns once more. Raises as that does."""
+        whole = bytearray()
+        while data := await self.receive():
+            whole += data
+        self._again = bytes(whole)
+        return self._again
 
     async def _begin_chunk(self) -> bool:
         head = await self.incoming.take_line(15)

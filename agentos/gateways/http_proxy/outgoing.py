@@ -20,7 +20,7 @@ from agentos.services.http.destination import Destination
 from agentos.services.http.egress import Egress, JudgeAddress
 from agentos_sdk.errors import CallError, Timeout
 
-from .approval import require_or_ask
+from .approval import Show, Shown, find_answer, require_or_ask
 from .tunnel import Traffic
 
 CALL = "HTTP"  # the audit log's name of requests and tunnels
@@ -61,14 +61,14 @@ class OutgoingConnections:
     _open: set[OutgoingConnection] = field(factory=set)
 
     @asynccontextmanager
-    async def open(self, client: trio.SocketStream, to: Destination, shown: str) -> AsyncIterator[OutgoingConnection]:
-        """Open a connection for the time of the block. ``shown`` is the escaped text for a person who has to approve.
+    async def open(self, client: trio.SocketStream, to: Destination, show: Show) -> AsyncIterator[OutgoingConnection]:
+        """Open a connection for the time of the block. ``show`` makes what a person sees who has to approve.
 
         Raises ``CallError``: before the block if the connection is refused or fails, within the block if changed rules
         refuse it or it is idle for too long. The audit log gets an intent before the name is resolved, and the outcome
         with duration and bytes at the end.
         """
-        decision, by_rule = await self.require(client, to, shown)
+        decision, by_rule = await self.require(client, to, show)
         self.charge(self.caller, 1, 0, False)
         entry = self.caller.entry(CALL, str(to), decision, "intent")
         intent, began = await self.caller.audit.intend(entry), perf_counter()
@@ -126,7 +126,7 @@ class OutgoingConnections:
         except trio.TooSlowError:
             raise Timeout(f"{to}: no connection within {CONNECT_SECONDS:g} s") from None
 
-    async def require(self, client: trio.SocketStream, to: Destination, shown: str) -> tuple[Decision, Decision]:
+    async def require(self, client: trio.SocketStream, to: Destination, show: Show) -> tuple[Decision, Decision]:
         """Return the decision that allows the destination, and the rule's own, which is *ask* if a person has approved.
 
         Raises ``CallError`` if the destination is refused, ``BrokenResourceError`` if the client disconnects meanwhile.
@@ -138,8 +138,11 @@ class OutgoingConnections:
             raise refusal
         if decision.effect == "allow":
             return decision, decision
-        deadline = trio.current_time() + self.ask_seconds
-        found = await unless_gone(client, partial(require_or_ask, self.caller, right, lambda: shown, deadline))
+        found = find_answer(self.caller, right, decision) if decision.effect == "ask" else None
+        if found is None:
+            shown = await show() if decision.effect == "ask" and self.caller.approvals is not None else Shown("")
+            deadline = trio.current_time() + self.ask_seconds
+            found = await unless_gone(client, partial(require_or_ask, self.caller, right, shown, deadline))
         return found, self.caller.authorizer.decide(self.caller, right)
 
     def _require_again(self, destination: Destination, before: Decision) -> None:

@@ -18,8 +18,6 @@ from agentos.http.accept import accept
 from agentos.kernel.caller import Allowance, Caller
 from agentos.kernel.internal_errors import internal
 from agentos.kernel.listener import ConnectionLimit
-from agentos.kernel.ports import Right
-from agentos.permissions.approval_text import describe_http, describe_right
 from agentos.permissions.authorizer import PermissionAuthorizer
 from agentos.sandbox.errors import SandboxError
 from agentos.services.http.destination import Destination, is_address, parse_host, parse_tunnel, parse_url
@@ -34,6 +32,7 @@ from .name_table import NameTable
 from .outgoing import Charge, OutgoingConnection, OutgoingConnections
 from .refusal import ESTABLISHED, refuse
 from .request_head import RequestHead, parse_head
+from .shown_request import show_request, show_tunnel
 from .tunnel import Tunnel, make_buffer
 
 HTTP_PORT, TLS_PORT = 80, 443
@@ -173,7 +172,7 @@ class AgentProxy:
             return
         is_open = False
         try:
-            async with self.outgoings.open(stream, server, describe_right(Right("http", server))) as outgoing:
+            async with self.outgoings.open(stream, server, partial(show_tunnel, server)) as outgoing:
                 is_open = True
                 await self._run_tunnel(Incoming(stream), outgoing)
         except CallError:
@@ -210,11 +209,10 @@ class AgentProxy:
 
     async def _forward(self, incoming: Incoming, request: RequestHead, destination: Destination, target: str) -> bool:
         """Pass on one request and its response; whether the client may send another one."""
-        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers]
-        shown = describe_http(destination, headers, None, target.partition("?")[2])
         body, host, forward = Body(incoming, request.length), destination.authority.removesuffix(":80"), None
+        show = partial(show_request, incoming.stream, request, body, destination, target)
         try:
-            async with self.outgoings.open(incoming.stream, destination, shown) as outgoing:
+            async with self.outgoings.open(incoming.stream, destination, show) as outgoing:
                 forward = Forward(incoming.stream, outgoing.server, request, body, host, target, outgoing.traffic)
                 try:
                     return await forward.run()
@@ -229,15 +227,15 @@ class AgentProxy:
 
     async def _serve_tunnel(self, incoming: Incoming, destination: Destination) -> None:
         """Serve CONNECT. On port 80 the tunnel carries plain HTTP, of which every request is judged."""
-        shown = describe_right(Right("http", destination))
+        show = partial(show_tunnel, destination)
         if destination.port == HTTP_PORT and not is_address(destination.host):
-            await self.outgoings.require(incoming.stream, destination, shown)
+            await self.outgoings.require(incoming.stream, destination, show)
             await incoming.stream.send_all(ESTABLISHED)
             await self._serve_requests(incoming, destination)
             return
         is_open = False
         try:
-            async with self.outgoings.open(incoming.stream, destination, shown) as outgoing:
+            async with self.outgoings.open(incoming.stream, destination, show) as outgoing:
                 await incoming.stream.send_all(ESTABLISHED)
                 is_open = True
                 await self._run_tunnel(incoming, outgoing)

@@ -1,0 +1,124 @@
+"""Requests through the proxy that a person must approve: what is shown, and what an approval is bound to."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from attrs import define, field
+
+from agentos.gateways.http_proxy.shown_request import MAX_BODY
+from tests.permissions.approval_desk import Desk, opened
+
+from .world import World, world
+
+
+@define
+class Asked:
+    """A proxy whose rules ask about ``api.test``, the person who is asked, and the requests that arrived there."""
+
+    here: World
+    desk: Desk
+    host: str
+    arrived: list[bytes] = field(factory=list)
+
+    async def answer(self, stream: trio.SocketStream) -> None:
+        received = b""
+        while not received.endswith(b"END"):
+            data = await stream.receive_some()
+            if not data:
+                return
+            received += data
+        self.arrived.append(received)
+        await stream.send_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\npaid")
+
+    def post(self, body: bytes, *headers: str) -> bytes:
+        lines = "".join(f"{line}\r\n" for line in (f"Host: {self.host}", *headers))
+        head = f"POST http://{self.host}/pay?to=7 HTTP/1.1\r\n{lines}"
+        return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+    async def give_up(self, request: bytes) -> int:
+        """Send a request and disconnect once a person is asked; returns the id of the approval."""
+        async with await self.here.connect() as stream:
+            await stream.send_all(request)
+            [entry] = await self.desk.listed()
+        return entry.id
+
+    async def tell(self, request: bytes) -> bytes:
+        """What the proxy answers first."""
+        async with await self.here.connect() as stream:
+            await stream.send_all(request)
+            return bytes(await stream.receive_some())
+
+
+@asynccontextmanager
+async def asking(place: Path) -> AsyncIterator[Asked]:
+    async with world({"api.test": ["127.0.0.1"]}) as here, opened(place) as desk:
+        asked = Asked(here, desk, "")
+        asked.host = f"api.test:{await here.serve(asked.answer)}"
+        here.grant(ask=[asked.host], allow=["127.0.0.1:" + asked.host.partition(":")[2]])
+        here.caller.approvals = desk.queue
+        yield asked
+
+
+@pytest.mark.parametrize("expecting", [False, True])
+async def test_a_person_sees_the_body_of_a_request_which_is_sent_once_it_is_approved(
+    tmp_path: Path, expecting: bool
+) -> None:
+    async with asking(tmp_path) as asked:
+        body = b'{"amount": 1}END'
+        request = asked.post(body, *(["Expect: 100-continue"] if expecting else []))
+        async with await asked.here.connect() as stream:
+            await stream.send_all(request.removesuffix(body))
+            if expecting:
+                assert (await stream.receive_some()).startswith(b"HTTP/1.1 100 ")
+            await stream.send_all(body)
+            [entry] = await asked.desk.listed()
+            assert '| {"amount": 1}END' in entry.shown.split("\n")
+            assert asked.arrived == []
+
+            await asked.desk.decide(entry.id)
+
+            reply = b""
+            while not reply.endswith(b"paid"):
+                reply += await stream.receive_some(1)
+            assert [one.partition(b"\r\n\r\n")[2] for one in asked.arrived] == [body]
+            await stream.send_all(asked.post(b"END"))
+            assert (await asked.desk.listed())[0].id != entry.id, "the connection is used again"
+
+
+async def test_an_approval_holds_for_no_other_body_and_no_other_header(tmp_path: Path) -> None:
+    async with asking(tmp_path) as asked:
+        key = "Authorization: Bearer one"
+        await asked.desk.decide(await asked.give_up(asked.post(b"1 END", key)))
+
+        for request in (asked.post(b"2 END", key), asked.post(b"1 END", "Authorization: Bearer two")):
+            await asked.desk.decide(await asked.give_up(request), allow=False)
+        assert asked.arrived == []
+
+        assert (await asked.tell(asked.post(b"1 END", key))).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_a_body_that_cannot_be_shown_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    async with asking(tmp_path) as asked:
+        chunked = f"POST http://{asked.host}/ HTTP/1.1\r\nHost: {asked.host}\r\nTransfer-Encoding: chunked\r\n\r\n"
+        large = asked.post(b"x" * (MAX_BODY + 1))
+
+        replies = [await asked.tell(request) for request in (chunked.encode(), large)]
+
+        assert [reply.split()[1] for reply in replies] == [b"400", b"413"]
+        assert b"at most 256 KiB" in replies[1]
+        assert all(b"use the HTTP call" in reply for reply in replies)
+        assert (asked.desk.queue.pending(), asked.arrived) == ([], [])
+
+
+async def test_a_remembered_answer_lets_any_body_pass(tmp_path: Path) -> None:
+    async with asking(tmp_path) as asked:
+        await asked.desk.decide(await asked.give_up(asked.post(b"END")), remember="always")
+        assert (await asked.tell(asked.post(b"END"))).startswith(b"HTTP/1.1 200 "), "the approval itself"
+
+        body = b"x" * (2 * MAX_BODY) + b"END"
+        assert (await asked.tell(asked.post(body))).startswith(b"HTTP/1.1 200 ")
+
+        assert asked.arrived[-1].endswith(body)

@@ -94,6 +94,7 @@ def open_access(config: Config, show: Subscriber, host: Host, stores: Stores) ->
         priced=bool(prices_of(config.llm)),
         kernels=[os.path.realpath(path) for path in (host.state_dir, host.run.directory)],
     )
+    approvals.on_forgotten = callers.authorizer.announce_change
     event_log = stores.event_log
     event_log.above = partial(list_above, registry)
     event_log.find_family = partial(find_family, registry, callers.find_guest)

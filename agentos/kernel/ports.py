@@ -81,6 +81,9 @@ class Approvals(Protocol):
         Raises ``ApprovalRefused`` if a refusal is remembered.
         """
 
+    def answered_until(self, caller: "Caller", question: Question) -> float | None:
+        """Until when a remembered answer allows this, in seconds since the epoch, or ``inf``; None: no answer does."""
+
     async def wait(
         self, caller: "Caller", question: Question, timeout: float | None = None, former: Question | None = None
     ) -> None:

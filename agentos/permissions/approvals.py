@@ -73,6 +73,7 @@ class Approvals:
     """Implements :class:`agentos.kernel.ports.Approvals`. :meth:`serve` has to run.
 
     ``lasting_name`` is the name of a caller by which a person may decide for good, None if it has none.
+    ``on_forgotten`` is called at once when remembered answers are revoked.
     """
 
     settings: ApprovalSettings
@@ -82,6 +83,7 @@ class Approvals:
     publish: Publish
     lasting_name: Callable[[Caller], str | None]
     _records: ApprovalRecords = field(init=False)
+    on_forgotten: Callable[[], None] = lambda: None
     pins: LastingDecisions | None = None  # about tools of MCP servers
     _entries: dict[int, Entry] = field(factory=dict)
     _by_key: dict[Key, Entry] = field(factory=dict)
@@ -125,6 +127,13 @@ class Approvals:
         if ticket is not None:
             return Decision("allow", f"approval {ticket.id}: {ticket.rule}", "")
         return Decision("allow", f"answer {found[0].id}: {found[0].rule}", "") if found else None
+
+    def answered_until(self, caller: Caller, question: Question) -> float | None:
+        """See :class:`agentos.kernel.ports.Approvals`."""
+        found = self.answers.find(self._subjects(caller), question)
+        if not found or not all(one.allow for one in found):
+            return None
+        return min(one.until if one.until is not None else math.inf for one in found)
 
     def take_ticket(self, caller: Caller, question: Question) -> Ticket | None:
         """What a person has allowed once, and not by a remembered answer; it is used up by this."""
@@ -336,6 +345,7 @@ class Approvals:
                 found = [*found, *await self.answers.forget(number)]
         except DatabaseError as error:
             raise Unavailable(f"not forgotten: {error}") from None
+        self.on_forgotten()
         for one in found:
             self._records.forget(by, one)
 

@@ -108,7 +108,7 @@ class PermissionAuthorizer:
 
     agents: AgentTree
     reserved: Sequence[str] = ()  # directories reserved for the kernel, as paths without symlinks
-    observers: list[Callable[[], None]] = field(factory=list)  # called at once when the rules of any caller change
+    observers: list[Callable[[], None]] = field(factory=list)  # called at once by announce_change
     _held: dict[int, EffectivePermissions] = field(factory=dict)  # by caller id
     version: int = field(default=0, init=False)  # differs after each change of any caller's rules
 
@@ -186,14 +186,14 @@ class PermissionAuthorizer:
             held.above, held.layers_added = held.above.above, held.layers_added - 1
         held.own = own
         held.giver = None if any(one is giver for one in held.chain()) else giver
-        self._announce_change()
+        self.announce_change()
 
     def replace_all(self, number: int, own: PermissionSet, names: Names) -> None:
         """Replace all that a caller without a caller above it holds, its narrowings and the set's giver included."""
         held = self.permissions_of(number)
         held.own, held.names, held.above, held.giver, held.layers_added = own, names, None, None, 0
         held.forget_layers()
-        self._announce_change()
+        self.announce_change()
 
     def add_layer(self, number: int, own: PermissionSet) -> None:
         """Add a further set that limits all that the caller holds, for good.
@@ -201,15 +201,16 @@ class PermissionAuthorizer:
         A set that it already holds changes nothing, but is announced: its caller may have become a guest.
         """
         if self.is_held_already(own, number):
-            self._announce_change()
+            self.announce_change()
             return
         self.check_layer_left(own, number)
         held = self.permissions_of(number)
         held.above = EffectivePermissions(held.own, held.above, held.names, held.giver, held.is_operators)
         held.own, held.giver, held.is_operators, held.layers_added = own, None, False, held.layers_added + 1
-        self._announce_change()
+        self.announce_change()
 
-    def _announce_change(self) -> None:
+    def announce_change(self) -> None:
+        """Tell the observers that rules, or remembered answers, have changed."""
         self.version += 1
         for observe in self.observers:
             observe()

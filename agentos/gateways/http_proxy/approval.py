@@ -39,6 +39,13 @@ def find_answer(caller: Caller, right: Right, decision: Decision) -> Decision | 
         raise
 
 
+def answered_until(caller: Caller, right: Right, decision: Decision) -> float | None:
+    """Until when a remembered answer allows what the rule of ``decision`` asks about; see ``Approvals``."""
+    if caller.approvals is None or decision.effect != "ask":
+        return None
+    return caller.approvals.answered_until(caller, build_question(right, decision, Shown("")))
+
+
 async def require_or_ask(caller: Caller, right: Right, shown: Shown, deadline: float) -> Decision:
     """Return the decision that allows something that isn't a call of the table, such as a tunnel, to begin now.
 

@@ -5,11 +5,12 @@ from contextlib import asynccontextmanager
 from functools import partial
 from ipaddress import ip_address
 from socket import IPPROTO_TCP, TCP_INFO
-from time import perf_counter
+from time import perf_counter, time
 from typing import TypeVar
 
 import trio
 from attrs import define, field, frozen
+from msgspec import Struct
 
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Decision, Right
@@ -20,8 +21,8 @@ from agentos.services.http.destination import Destination
 from agentos.services.http.egress import Egress, JudgeAddress
 from agentos_sdk.errors import CallError, Timeout
 
-from .approval import Show, Shown, find_answer, require_or_ask
-from .tunnel import Traffic
+from .approval import Show, Shown, answered_until, find_answer, require_or_ask
+from .tunnel import MAX_SECONDS, Traffic
 
 CALL = "HTTP"  # the audit log's name of requests and tunnels
 CONNECT_SECONDS = 60.0  # for name, address and upstream proxy
@@ -34,15 +35,24 @@ Charge = Callable[[Caller, int, int, bool], None]
 """Counts requests and bytes of a caller; the flag says that they are used already. Raises ``QuotaExceeded``."""
 
 
-@define(eq=False)
-class OutgoingConnection:
-    """One connection. ``by_rule`` is the rules' decision when it was opened: allow or ask.
+class Granted(Struct, frozen=True):
+    """Why a connection may be opened: ``decision``, and ``by_rule``, the rules' own, which asks if a person approved.
 
-    ``remark`` is added to the audit entry at its end.
+    ``until``: when the remembered answer that allows a tunnel ends, in seconds since the epoch, or ``inf``; None: it
+    was allowed without one.
     """
 
-    destination: Destination
+    decision: Decision
     by_rule: Decision
+    until: float | None = None
+
+
+@define(eq=False)
+class OutgoingConnection:
+    """One connection. ``remark`` is added to the audit entry at its end."""
+
+    destination: Destination
+    granted: Granted
     judge: JudgeAddress
     server: trio.SocketStream
     traffic: Traffic
@@ -68,21 +78,23 @@ class OutgoingConnections:
         refuse it or it is idle for too long. The audit log gets an intent before the name is resolved, and the outcome
         with duration and bytes at the end.
         """
-        decision, by_rule = await self.require(client, to, show)
+        granted = await self.require(client, to, show)
         self.charge(self.caller, 1, 0, False)
-        entry = self.caller.entry(CALL, str(to), decision, "intent")
+        entry = self.caller.entry(CALL, str(to), granted.decision, "intent")
         intent, began = await self.caller.audit.intend(entry), perf_counter()
         outcome, remark, opened = "cancelled", "", None
         try:
-            self._require_again(to, by_rule)
+            self._require_again(to, granted)
             judge = judge_address_of(self.authorizer, self.caller, to)
             connect = partial(self._connect, to, judge)
             # A tunnel ends with its client. A client of a request may close its sending side and wait for the response.
             async with await unless_gone(
                 client, connect, HALF_CLOSED_SECONDS if to.method is not None else 0
             ) as server:
-                traffic = Traffic(lambda size: self.charge(self.caller, 0, size, True))
-                opened = OutgoingConnection(to, by_rule, judge, server, traffic)
+                left = MAX_SECONDS if granted.until is None else min(MAX_SECONDS, granted.until - time())
+                ends = trio.current_time() + left
+                traffic = Traffic(lambda size: self.charge(self.caller, 0, size, True), ends=ends)
+                opened = OutgoingConnection(to, granted, judge, server, traffic)
                 self._open.add(opened)
                 self._judge_again(opened)  # rules may have changed meanwhile
                 with traffic.scope:
@@ -90,6 +102,8 @@ class OutgoingConnections:
             if traffic.refusal is not None:
                 raise traffic.refusal
             if traffic.scope.cancelled_caught:
+                if left < MAX_SECONDS and trio.current_time() >= ends:
+                    raise granted.by_rule.refusal
                 raise Timeout(f"{to}: the connection was idle for too long")
             outcome = "ok"
         except CallError as error:
@@ -101,7 +115,7 @@ class OutgoingConnections:
                 opened.traffic.charge()
                 remark = f" ({opened.remark}{opened.traffic.sent} bytes sent, {opened.traffic.received} received)"
             about, took = f"{to}{remark}", perf_counter() - began
-            self.caller.audit.note(self.caller.entry(CALL, about, decision, "outcome", outcome, took, intent))
+            self.caller.audit.note(self.caller.entry(CALL, about, granted.decision, "outcome", outcome, took, intent))
 
     def judge_again(self) -> None:
         """Close the connections that the rules no longer allow."""
@@ -110,7 +124,7 @@ class OutgoingConnections:
 
     def _judge_again(self, one: OutgoingConnection) -> None:
         try:
-            self._require_again(one.destination, one.by_rule)
+            self._require_again(one.destination, one.granted)
             if self.egress.settings.upstream_proxy is None:
                 address, port, *_ = one.server.socket.getpeername()
                 one.judge(ip_address(address), port)
@@ -126,8 +140,8 @@ class OutgoingConnections:
         except trio.TooSlowError:
             raise Timeout(f"{to}: no connection within {CONNECT_SECONDS:g} s") from None
 
-    async def require(self, client: trio.SocketStream, to: Destination, show: Show) -> tuple[Decision, Decision]:
-        """Return the decision that allows the destination, and the rule's own, which is *ask* if a person has approved.
+    async def require(self, client: trio.SocketStream, to: Destination, show: Show) -> Granted:
+        """Return why the destination is allowed.
 
         Raises ``CallError`` if the destination is refused, ``BrokenResourceError`` if the client disconnects meanwhile.
         """
@@ -137,18 +151,26 @@ class OutgoingConnections:
             note_refusal(self.caller, CALL, Refused(refusal, str(to), ADDRESS_RULE))
             raise refusal
         if decision.effect == "allow":
-            return decision, decision
+            return Granted(decision, decision)
         found = find_answer(self.caller, right, decision) if decision.effect == "ask" else None
         if found is None:
             shown = await show() if decision.effect == "ask" and self.caller.approvals is not None else Shown("")
             deadline = trio.current_time() + self.ask_seconds
             found = await unless_gone(client, partial(require_or_ask, self.caller, right, shown, deadline))
-        return found, self.caller.authorizer.decide(self.caller, right)
+        by_rule = self.caller.authorizer.decide(self.caller, right)
+        return Granted(found, by_rule, answered_until(self.caller, right, by_rule) if to.method is None else None)
 
-    def _require_again(self, destination: Destination, before: Decision) -> None:
-        """Raise ``CallError`` if the rules refuse now. A rule that still asks, as when a person approved, doesn't."""
-        decision = self.caller.authorizer.decide(self.caller, Right("http", destination))
-        if decision.effect != "allow" and decision != before:
+    def _require_again(self, destination: Destination, granted: Granted) -> None:
+        """Raise ``CallError`` if the rules refuse now, or the remembered answer that allowed a tunnel is gone.
+
+        A rule that still asks, as when a person approved, refuses nothing.
+        """
+        right = Right("http", destination)
+        decision = self.caller.authorizer.decide(self.caller, right)
+        if decision.effect != "allow" and decision != granted.by_rule:
+            raise decision.refusal
+        is_answered = granted.until is None or answered_until(self.caller, right, decision) is not None
+        if decision.effect == "ask" and not is_answered:
             raise decision.refusal
         if (refusal := find_tunnel_refusal(self.authorizer, self.caller, destination)) is not None:
             raise refusal

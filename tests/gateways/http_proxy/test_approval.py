@@ -1,4 +1,4 @@
-"""Requests through the proxy that a person must approve: what is shown, and what an approval is bound to."""
+"""Requests and tunnels through the proxy that a person must approve: what is shown, and how long an approval holds."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,7 +9,7 @@ import trio
 from attrs import define, field
 
 from agentos.gateways.http_proxy.shown_request import MAX_BODY
-from tests.permissions.approval_desk import Desk, opened
+from tests.permissions.approval_desk import OPERATOR, Desk, opened
 
 from .world import World, world
 
@@ -58,7 +58,7 @@ async def asking(place: Path) -> AsyncIterator[Asked]:
         asked = Asked(here, desk, "")
         asked.host = f"api.test:{await here.serve(asked.answer)}"
         here.grant(ask=[asked.host], allow=["127.0.0.1:" + asked.host.partition(":")[2]])
-        here.caller.approvals = desk.queue
+        here.caller.approvals, desk.queue.on_forgotten = desk.queue, here.authorizer.announce_change
         yield asked
 
 
@@ -122,3 +122,50 @@ async def test_a_remembered_answer_lets_any_body_pass(tmp_path: Path) -> None:
         assert (await asked.tell(asked.post(body))).startswith(b"HTTP/1.1 200 ")
 
         assert asked.arrived[-1].endswith(body)
+
+
+@asynccontextmanager
+async def open_tunnel(asked: Asked, **more: object) -> AsyncIterator[trio.SocketStream]:
+    """A tunnel that a person has approved."""
+    found = list[trio.SocketStream]()
+
+    async def connect() -> None:
+        found.append(await asked.here.tunnel(asked.host))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connect)
+        [entry] = await asked.desk.listed()
+        await asked.desk.decide(entry.id, **more)  # type: ignore[arg-type]
+    async with found[0]:
+        yield found[0]
+
+
+async def test_a_tunnel_ends_when_the_answer_that_allowed_it_is_forgotten(tmp_path: Path) -> None:
+    async with asking(tmp_path) as asked, open_tunnel(asked, remember="always") as one:
+        async with await asked.here.tunnel(asked.host) as other:
+            asked.here.authorizer.announce_change()
+            with trio.move_on_after(0.1) as silent:
+                await one.receive_some()
+            assert silent.cancelled_caught, "it goes on while the answer holds"
+
+            await asked.desk.queue.forget(OPERATOR, 1)
+
+            assert [await one.receive_some(), await other.receive_some()] == [b"", b""]
+        assert [text.rpartition(" ")[2] for text in asked.here.outcomes()] == ["approval_required"] * 2
+
+
+async def test_a_tunnel_that_was_approved_once_goes_on_when_an_answer_is_forgotten(tmp_path: Path) -> None:
+    async with asking(tmp_path) as asked, open_tunnel(asked) as tunnel:
+        asked.here.authorizer.announce_change()
+
+        await tunnel.send_all(b"END")
+        assert await tunnel.receive_some()
+
+
+async def test_a_tunnel_ends_with_the_time_of_the_answer_that_allowed_it(tmp_path: Path) -> None:
+    async with asking(tmp_path) as asked:
+        began = trio.current_time()
+        async with open_tunnel(asked, remember="always", seconds=0.5) as tunnel:
+            assert await tunnel.receive_some() == b""
+        assert trio.current_time() - began >= 0.4
+        assert asked.here.outcomes()[-1].endswith(": approval_required")

@@ -183,6 +183,7 @@ class Kernel:
             directory=str(settings.config.directory),
             environment={"PATH": PATH, "LANG": "C.UTF-8", "HOME": home(), RUN_VARIABLE: host.run.id},
             runner=runner,
+            family_of=access.approvals.family_of,
         )
         self.sampler = self._construct_sampler(access)
         subscribers = (self.notices.take_event, self.network.client.take_event, self.sampler.take_event)

@@ -246,10 +246,15 @@ class Approvals:
         found: list[tuple[int, float, Pending]] = []
         for entry in sorted(self._entries.values(), key=lambda one: one.pending.asked_at):
             if entry.state != "recording":
-                family = entry.caller.family if entry.caller is not None else entry.pending.agent
+                family = entry.family if entry.family is not None else entry.pending.agent
                 found.append((counted[family], entry.pending.asked_at, entry.pending))
                 counted[family] += 1
         return [pending for *_, pending in sorted(found, key=lambda one: one[:2])]
+
+    def family_of(self, number: int) -> str:
+        """The family of the caller of the entry with this id; empty if that isn't known any more."""
+        entry = self._entries.get(number)
+        return (entry.family if entry is not None else None) or ""
 
     async def wait_for_news(self) -> None:
         """Return when the list of entries has changed."""

@@ -6,7 +6,7 @@ than :data:`MIN_INTERVAL` after the one before; what comes meanwhile goes to the
 
 import logging
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -26,19 +26,24 @@ log = logging.getLogger("agentos.approvals")
 MIN_INTERVAL: Final = 2.0  # seconds from the start of a command until that of the next
 TIMEOUT: Final = 10.0  # seconds that a command may take; then it and all that it started are killed
 MAX_WAITING: Final = 64  # requests; of further ones only the number is kept
+MAX_OF_FAMILY: Final = 8  # of these, of an agent with all its descendants, or of a guest
 MAX_BYTES: Final = 256 << 10  # bytes of one command's input
 MAX_LOGGED_CHARS: Final = 300  # characters of a failed command's output
 
 
 @define(eq=False)
 class ApprovalNotices:
-    """Runs ``command``, none if empty, in ``directory`` on the host, as the kernel's user, with this environment."""
+    """Runs ``command``, none if empty, in ``directory`` on the host, as the kernel's user, with this environment.
+
+    ``family_of`` gives the family of the caller of a request, by the request's id. Families take turns.
+    """
 
     command: Sequence[str]
     directory: str
     environment: Mapping[str, str]
     runner: CommandRunner
-    _waiting: deque[ApprovalRequested] = field(factory=deque)
+    family_of: Callable[[int], str]
+    _waiting: dict[str, deque[ApprovalRequested]] = field(factory=dict)  # by family; none is empty
     _missed: int = 0
     _news: trio.Event = field(factory=trio.Event)
 
@@ -46,11 +51,26 @@ class ApprovalNotices:
         """A subscriber of events."""
         if not self.command or not isinstance(event, ApprovalRequested):
             return
-        if len(self._waiting) < MAX_WAITING:
-            self._waiting.append(event)
+        family = self.family_of(event.id)
+        if self._make_room(family):
+            self._waiting.setdefault(family, deque()).append(event)
         else:
             self._missed += 1
         self._news.set()
+
+    def _make_room(self, family: str) -> bool:
+        """Whether a request of this family may wait. Where all places are taken, a family with more gives one up."""
+        own = len(self._waiting.get(family, ()))
+        if own >= MAX_OF_FAMILY:
+            return False
+        if sum(map(len, self._waiting.values())) < MAX_WAITING:
+            return True
+        longest = max(self._waiting.values(), key=len)
+        if len(longest) <= own + 1:
+            return False
+        longest.pop()
+        self._missed += 1
+        return True
 
     async def serve(self) -> None:
         """Run the command for what is new, until cancelled."""
@@ -65,12 +85,21 @@ class ApprovalNotices:
         requests: list[bytes] = []
         room = MAX_BYTES
         while self._waiting and (room > 0 or not requests):
-            requests.append(msgspec.json.encode(self._waiting.popleft()))
+            requests.append(msgspec.json.encode(self._take_next()))
             room -= len(requests[-1])
         missed, self._missed = self._missed, 0
         if not self._waiting:
             self._news = trio.Event()
         return b'{"requests":[%s],"missed":%d}\n' % (b",".join(requests), missed)
+
+    def _take_next(self) -> ApprovalRequested:
+        """The oldest request of the family whose turn it is, which then waits behind the others."""
+        family = next(iter(self._waiting))
+        queue = self._waiting.pop(family)
+        found = queue.popleft()
+        if queue:
+            self._waiting[family] = queue
+        return found
 
     async def _run(self, given: bytes) -> None:
         out, err = Tail(), Tail()

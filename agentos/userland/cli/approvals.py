@@ -91,7 +91,7 @@ def approve(number: int, remember: Remember, period: str | None, socket_path: st
         if remember != "once" and (mark := changeable_line(request)) is not None:
             for line in (*wrap_line(f"agentos: {printable(mark)}", text_width(), ""), f"agentos: {REMEMBERED}"):
                 click.secho(line, fg="yellow", err=True)
-        reply = check_reply(client.decide(number, True, remember=remember, for_=span))
+        reply = check_reply(client.decide(number, True, remember=remember, for_=span, digest=request["digest"]))
     print_result(f"allowed: {describe_request(request, text_width())}", reply, as_json)
 
 
@@ -104,7 +104,7 @@ def deny(number: int, reason: str | None, socket_path: str | None, as_json: bool
     """Refuse the call with this ID."""
     with kernel(socket_path) as client:
         request = find_request(check_reply(client.approvals()), number)
-        reply = check_reply(client.decide(number, False, reason))
+        reply = check_reply(client.decide(number, False, reason, digest=request["digest"]))
     print_result(f"denied: {describe_request(request, text_width())}", reply, as_json)
 
 

@@ -178,7 +178,8 @@ class Watch:
         try:
             with AgentOSClient(socket_path(self.path), REPLY_MARGIN) as client:
                 remember: Remember = "always" if answer == "always" else "once"
-                check_reply(client.decide(request["id"], answer != "deny", remember=remember))
+                digest: str = request["digest"]  # of what is on the screen
+                check_reply(client.decide(request["id"], answer != "deny", remember=remember, digest=digest))
         except AgentOSError as error:
             self.say(str(error), "red")
             return  # the request is still there

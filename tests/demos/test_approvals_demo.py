@@ -13,6 +13,6 @@ def test_each_request_is_shown_answered_and_written_down(run: Run) -> None:
     assert "\n  $ sh build.sh\n  in /workspace\n  the agent can change build.sh before it runs\n" in script
     assert r"git push --force origin main # \u{1b}[2K\u{1b}[Ggit status \u{202e}" in push
     assert '\n  body of 18 bytes:\n  | {"version": "1.0"}\n' in shown.partition("$ agentos approvals 4\n")[2]
-    assert "2  allow EXEC sh build.sh" in shown.partition("$ agentos permissions get releaser")[2]
+    assert '2  allow EXEC "sh build.sh" in "/workspace"' in shown.partition("$ agentos permissions get releaser")[2]
     assert '"/workspace/release.txt",  # 1 call' in shown.partition("$ agentos permissions suggest releaser")[2]
     assert "approval 4 allowed" in shown.partition("$ agentos audit")[2]

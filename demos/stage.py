@@ -169,7 +169,7 @@ class Kernel:
 
     def __init__(self, directory: str, config: Path | None, begin: Callable[[], None]) -> None:
         self.socket = f"{directory}/socket"
-        command = [sys.executable, "-m", "agentos", "run", *([str(config)] if config else [])]
+        command = [sys.executable, "-P", "-m", "agentos", "run", *([str(config)] if config else [])]
         command += ["--socket", self.socket, "--state-dir", f"{directory}/state"]
         self._printed: queue.SimpleQueue[ConsoleLine | None] = queue.SimpleQueue()
         # On a terminal the kernel gets a terminal as well, so it prints in colours.
@@ -262,7 +262,7 @@ def kernel(config: Path | None = None, show: bool = False, state_of: str | None 
 def agentos(socket: str, *words: str) -> None:
     """Run an ``agentos`` command and print it with its output."""
     click.secho(f"$ agentos {' '.join(words)}", bold=True)
-    command = [sys.executable, "-m", "agentos", *words, "--socket", socket]
+    command = [sys.executable, "-P", "-m", "agentos", *words, "--socket", socket]
     if subprocess.run(command, stdin=subprocess.DEVNULL).returncode != 0:
         raise DemoError(f"agentos {' '.join(words)} failed")
 

@@ -55,7 +55,10 @@ def run_kernel(
         fcntl.ioctl(canaries.terminal, termios.TIOCSCTTY, 0)
 
     with subprocess.Popen(
-        [sys.executable, "-m", "agentos", "run", "--socket", str(socket), "--state-dir", str(socket.parent / "state")],
+        [
+            *(sys.executable, "-P", "-m", "agentos", "run"),
+            *("--socket", str(socket), "--state-dir", str(socket.parent / "state")),
+        ],
         cwd=socket.parent,
         env={**environment, "XDG_RUNTIME_DIR": str(socket.parent)},
         stdin=canaries.terminal,

@@ -132,7 +132,7 @@ def run_command(*words: str) -> None:
     """Run an ``agentos`` command and print it with all that it writes; options of place are left out."""
     shown = [word for word in words if not word.startswith(("--socket=", "--state-dir="))]
     click.secho(f"$ agentos {shlex.join(shown)}", bold=True)
-    command = [sys.executable, "-m", "agentos", *words]
+    command = [sys.executable, "-P", "-m", "agentos", *words]
     done = subprocess.run(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )

@@ -73,7 +73,7 @@ def filtered_network() -> None:
         stage.heading("What is written down")
         state = Path(running.socket).parent / "state"
         words = ["audit", "-n", "6", "builder", "--state-dir", str(state)]
-        shown = subprocess.run([sys.executable, "-m", "agentos", *words], capture_output=True, text=True)
+        shown = subprocess.run([sys.executable, "-P", "-m", "agentos", *words], capture_output=True, text=True)
         stage.check(shown.returncode == 0, "the audit log is read")
         click.echo(f"$ agentos {' '.join(words[:4])}\n{shown.stdout}", nl=False)
         running.stop()

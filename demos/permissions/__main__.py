@@ -134,7 +134,7 @@ def judge(entries: Sequence[Entry], told: Sequence[str]) -> None:
 def verify(state: Path) -> int:
     """What `agentos audit verify` says; its status."""
     click.secho("$ agentos audit verify", bold=True)
-    command = [sys.executable, "-m", "agentos", "audit", "verify", "--state-dir", str(state)]
+    command = [sys.executable, "-P", "-m", "agentos", "audit", "verify", "--state-dir", str(state)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     click.echo(done.stdout + done.stderr, nl=False)
     return done.returncode

@@ -27,7 +27,7 @@ def show_watcher(client: AgentOSClient) -> None:
 
 def show_person(socket: str) -> None:
     stage.heading("A person reads the same: agentos events --since 1m --type STATE_CHANGED --type 'SYSCALL_*'")
-    command = [sys.executable, "-m", "agentos", "events", "--since", "1m", "--socket", socket]
+    command = [sys.executable, "-P", "-m", "agentos", "events", "--since", "1m", "--socket", socket]
     command += ["--type", "STATE_CHANGED", "--type", "SYSCALL_*"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     for line in shown:

@@ -108,7 +108,7 @@ def check_user(name: str | None) -> None:
 
 
 def find_agentos() -> list[str]:
-    """The command `agentos` of this environment, with its whole path."""
+    """The command `agentos` of this environment, with its whole path; it imports nothing from the working directory."""
     beside = Path(sys.executable).with_name("agentos")
     return [str(beside)] if beside.exists() else [sys.executable, "-P", "-m", "agentos"]
 

@@ -1,4 +1,8 @@
-"""A kernel for as long as an MCP server runs, where none runs already."""
+"""A kernel for as long as an MCP server runs, where none runs already.
+
+An MCP client starts the server in a project's directory, which an agent may be able to write to. ``-P`` keeps Python
+from importing modules from there.
+"""
 
 import logging
 import os
@@ -84,7 +88,7 @@ def is_listening(path: str) -> bool:
 def start(options: KernelOptions) -> "subprocess.Popen[bytes]":
     """Start a kernel that ends with this process; must be called in the main thread. It prints to our stderr."""
     file: Sequence[str] = [str(options.file)] if options.file is not None else []
-    run = [sys.executable, "-P", "-m", "agentos", "run", *file]  # -P: no module is imported from the current directory
+    run = [sys.executable, "-P", "-m", "agentos", "run", *file]
     return subprocess.Popen(
         [
             *(sys.executable, "-P", "-c", GUARDED, str(os.getpid())),

@@ -121,8 +121,11 @@ class Program:
 
 
 def checks(state_dir: Path) -> Mapping[str, Sequence[str]]:
-    """Commands by which the page *System* examines the host and the audit log, in child processes."""
-    agentos = (sys.executable, "-P", "-m", "agentos")  # -P: no module is imported from the current directory
+    """Commands by which the page *System* examines the host and the audit log, in child processes.
+
+    ``-P``: the processes start in the configuration's directory, and must not import what an agent wrote there.
+    """
+    agentos = (sys.executable, "-P", "-m", "agentos")
     return {
         "doctor": (*agentos, "doctor", "--json"),
         "verify": (*agentos, "audit", "verify", "--json", "--state-dir", str(state_dir.absolute())),

@@ -65,7 +65,7 @@ class RunningKernel:
         config = Path(self._config or f"{self._directory}/agentos.toml").absolute()
         if self._config is None:
             config.write_text(OFFLINE if self._toml is None else self._toml)
-        command = [sys.executable, "-m", "agentos", "run", str(config), "--socket", self.socket]
+        command = [sys.executable, "-P", "-m", "agentos", "run", str(config), "--socket", self.socket]
         self.process = subprocess.Popen(
             [*command, "--state-dir", f"{self._directory}/state"],
             env={**os.environ, "PYTHONUNBUFFERED": "1", **self._environment},

@@ -4,6 +4,9 @@ A project is a configuration file, identified by its real path. Its kernel's def
 ``agentos/NAME-XXXXXXXX.sock`` in the user's runtime directory, with the file's or its directory's name and eight hex
 digits of a SHA-256 of the path. Each kernel has a record in the same directory, which it locks as long as it runs.
 
+An empty file is no project: while an agent works in a directory without a configuration, an empty ``agentos.toml``
+keeps the agent from writing one.
+
 Agents don't import this: their socket is in ``AGENTOS_SOCKET``.
 """
 
@@ -172,16 +175,29 @@ def _current_directory() -> str:
         return "/"
 
 
+def is_config(file: str) -> bool:
+    """Whether this is a file that isn't empty."""
+    return (status := _stat(file)) is not None and _is_config(status)
+
+
+def _is_config(status: os.stat_result) -> bool:
+    return stat.S_ISREG(status.st_mode) and status.st_size > 0
+
+
+def _stat(file: str) -> os.stat_result | None:
+    try:
+        return os.stat(file)
+    except OSError:
+        return None
+
+
 def _find_config() -> str | None:
     """The nearest configuration file. In a parent directory it must be this user's or root's, as git requires it."""
     here = directory = _current_directory()
     while True:
         file = os.path.join(directory, CONFIG)
-        try:
-            status = os.stat(file)
-        except OSError:
-            status = None
-        if status and stat.S_ISREG(status.st_mode) and (directory == here or status.st_uid in (0, os.geteuid())):
+        status = _stat(file)
+        if status and _is_config(status) and (directory == here or status.st_uid in (0, os.geteuid())):
             return file
         if directory == os.path.dirname(directory):
             return None

@@ -31,6 +31,19 @@ def test_what_it_writes_is_checked_and_run_without_a_word_more(
     start_kernel(Path("agentos.toml").read_text()).wait_line(r"clock \| .*20\d\d")
 
 
+def test_an_empty_file_is_filled_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("agentos.toml").touch()
+    before = Path("agentos.toml").stat().st_ino
+
+    checked, written = CliRunner().invoke(cli, ["check"]), CliRunner().invoke(cli, ["init"])
+
+    assert checked.exit_code == 1
+    assert checked.stderr.startswith("agentos.toml: empty: `agentos init` writes one to begin with; "), checked.stderr
+    assert (written.exit_code, Path("agentos.toml").read_text()) == (0, TEMPLATE)
+    assert Path("agentos.toml").stat().st_ino == before  # by which it is read-only to an agent that works there
+
+
 def test_a_file_that_exists_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("agentos.toml").write_text("[kernel]\n")

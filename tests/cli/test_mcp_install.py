@@ -178,7 +178,7 @@ def test_a_client_elsewhere_starts_the_server_by_ssh_in_words_that_a_shell_leave
 
 def test_a_kernel_of_the_servers_own_has_the_projects_file(home: Path) -> None:
     without = json.loads(mcp("install", "cursor", "--print", "--standalone").stdout)
-    (home / "agentos.toml").write_text("")
+    (home / "agentos.toml").write_text("# nothing yet\n")
 
     with_file = json.loads(mcp("install", "cursor", "--print", "--standalone").stdout)
 

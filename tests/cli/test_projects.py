@@ -34,7 +34,7 @@ class Desk:
         self.kernels: list[subprocess.Popen[str]] = []
         self.said: dict[int, list[str]] = {}  # until it was ready, by pid
 
-    def project(self, name: str, text: str = "", file: str = "agentos.toml") -> Path:
+    def project(self, name: str, text: str = "[kernel]\n", file: str = "agentos.toml") -> Path:
         directory = self.place / name
         directory.mkdir(exist_ok=True)
         (directory / file).write_text(text)
@@ -353,6 +353,23 @@ def test_another_users_file_above_makes_no_project(place: Path, monkeypatch: pyt
 
     assert not find_project().exists
     assert find_project().socket == default_project_socket(f"{place}/below/agentos.toml")
+
+
+def test_an_empty_file_makes_no_project(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While an agent works in a directory without a configuration, such a file keeps the name taken."""
+    shop, above = desk.project("shop", ""), desk.place / "agentos.toml"
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(desk.place))
+    monkeypatch.chdir(shop)
+    assert not find_project().exists
+
+    above.write_text("[kernel]\n")
+    assert find_project().file == str(above)
+    above.unlink()
+    desk.run(shop)
+    assert desk.type(shop, "reload")[1].startswith("agentos: the kernel was started without a configuration file")
+    status, printed = desk.type(shop, "run", "agentos.toml")
+
+    assert (status, printed.startswith("agentos.toml: empty: ")) == (2, True), printed
 
 
 def test_a_kernel_that_can_have_no_record_says_so_and_runs(desk: Desk) -> None:

@@ -200,7 +200,7 @@ def test_the_socket_is_found_in_the_order_of_the_document(monkeypatch: pytest.Mo
     assert AgentOSClient("/argument").socket_path == "/argument"
 
     monkeypatch.delenv("AGENTOS_SOCKET")
-    (tmp_path / "agentos.toml").write_text("")
+    (tmp_path / "agentos.toml").write_text("[kernel]\n")
     monkeypatch.chdir(tmp_path)
     name = project_id(str(tmp_path / "agentos.toml"))
     assert default_socket() == f"{tmp_path}/agentos/{name}.sock"

@@ -111,7 +111,7 @@ def test_a_guest_whose_set_is_gone_from_the_file_is_refused_and_no_operator(star
     client.disconnect()
 
     kernel.kill()
-    (kernel.place / "agentos.toml").write_text("")
+    (kernel.place / "agentos.toml").write_text("# no sets\n")
     kernel.start_again()
 
     for _ in range(2):

@@ -238,7 +238,7 @@ def test_a_reload_takes_a_changed_value_and_a_bad_one_changes_nothing(
     toml = TOML.replace("PORT", str(server.port)).replace("OTHER", "1")
     with pytest.raises(AssertionError, match="variable TEST_TOKEN"):
         start_kernel(toml)
-    kernel = start_kernel("")
+    kernel = start_kernel("[kernel]\n")
     file = kernel.place / "token"
     toml = toml.replace("env:TEST_TOKEN", f"file:{file}")
     (kernel.place / "agentos.toml").write_text(toml)

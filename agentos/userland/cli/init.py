@@ -50,11 +50,14 @@ restart = "permanent"                         # always; or transient: after a fa
 def init(file: Path) -> None:
     """Write an agentos.toml to begin with.
 
-    It has one agent and says in comments what else there is. A FILE that exists is left as it is.
+    It has one agent and says in comments what else there is. A FILE that exists is left as it is unless it is empty.
     """
     try:
-        with open(file, "x") as created:
-            created.write(TEMPLATE)
+        is_empty = file.exists() and file.stat().st_size == 0
+        with open(
+            file, "r+" if is_empty else "x"
+        ) as opened:  # not replaced: an agent that works here can't write to it
+            opened.write(TEMPLATE)
     except FileExistsError:
         raise Failed(f"{file} exists, and is left as it is: remove it first, or name another file") from None
     except OSError as error:

@@ -1,7 +1,6 @@
 """``agentos mcp install``: makes a client's entry, and adds our server to the client's configuration file."""
 
 import json
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -122,7 +121,7 @@ def more_words(distribution: str | None, host: str | None, standalone: bool) -> 
     if not standalone:
         return []
     project = find_project()
-    return ["--standalone", *(["--config", project.file] if os.path.exists(project.file) else [])]
+    return ["--standalone", *(["--config", project.file] if project.exists else [])]
 
 
 def choose_elicitation(client: "Client", given: Literal["off", "decides"] | None) -> Literal["off", "decides"]:

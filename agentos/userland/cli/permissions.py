@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from agentos_sdk.opcodes import Op
-from agentos_sdk.project import find_project
+from agentos_sdk.project import find_project, is_config
 from agentos_sdk.quantities import duration
 from agentos_sdk.suggestions import suggest_name
 
@@ -65,10 +65,11 @@ def show(name: str, file: Path | None, as_json: bool) -> None:
     from agentos.permissions.set_files import describe_whole_set
 
     known = dict(LEVELS)
-    if name not in (*known, DENIALS) and (file is not None or CONFIG.exists()):
+    has_config = file is not None or is_config(str(CONFIG))
+    if name not in (*known, DENIALS) and has_config:
         known |= configured_sets(file or CONFIG)
     if name not in (*known, DENIALS):
-        where = "" if file is not None or CONFIG.exists() else f"; there is no {CONFIG} here: say where with --config"
+        where = "" if has_config else f"; there is no {CONFIG} here: say where with --config"
         raise Failed(f"no level or permission set is called {name!r}{suggest_name(name, [*known, DENIALS])}{where}")
     given = default_denials() if name == DENIALS else describe_whole_set(known[name])
     if as_json:
@@ -134,7 +135,7 @@ def read_set_file(file: Path) -> dict[str, Any]:
 def project_sets() -> Mapping[str, Any]:
     """The permission sets of the project's configuration file, if there is one."""
     project = find_project()
-    return configured_sets(Path(project.file)) if os.path.exists(project.file) else {}
+    return configured_sets(Path(project.file)) if project.exists else {}
 
 
 @permissions.command()

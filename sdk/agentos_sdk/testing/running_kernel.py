@@ -64,7 +64,7 @@ class RunningKernel:
         self.socket = f"{self._directory}/socket"
         config = Path(self._config or f"{self._directory}/agentos.toml").absolute()
         if self._config is None:
-            config.write_text(OFFLINE if self._toml is None else self._toml)
+            config.write_text(OFFLINE if self._toml is None else f"{self._toml}\n")
         command = [sys.executable, "-P", "-m", "agentos", "run", str(config), "--socket", self.socket]
         self.process = subprocess.Popen(
             [*command, "--state-dir", f"{self._directory}/state"],

@@ -1,11 +1,11 @@
 """The table ``[mcp.servers.NAME]`` in the text of a configuration file: adds one, and removes one."""
 
+import contextlib
 import json
-import os
 import re
-import shutil
 import tomllib
 from collections.abc import Mapping, Sequence
+from io import RawIOBase
 from pathlib import Path
 from typing import Any
 
@@ -60,20 +60,33 @@ def remove_table(text: str, name: str) -> str | None:
             del data["mcp"]["servers"]
         if not data.get("mcp", True):
             del data["mcp"]
-    return (f"{found.rstrip()}\n" if found.strip() else "") if before == after else None
+    return (f"{found.rstrip()}\n" if found.strip() else "\n") if before == after else None
 
 
 def replace_text(file: Path, text: str) -> None:
-    """Replace the file at once, with the same mode; a symbolic link stays."""
-    real = Path(os.path.realpath(file))
-    new = real.with_name(f".{real.name}.new")
+    """Replace the file's text in place: an agent that works in its directory could write to a new file.
+
+    Where that fails the file has its former text.
+    """
     try:
-        new.write_text(text)
-        shutil.copymode(real, new)
-        new.replace(real)
+        with open(file, "r+b", buffering=0) as opened:
+            former = opened.read()
+            try:
+                _write(opened, text.encode())
+            except OSError:
+                with contextlib.suppress(OSError):
+                    _write(opened, former)
+                raise
     except OSError as error:
-        new.unlink(missing_ok=True)
         raise Failed(f"{file}: can't be written: {error.strerror}") from None
+
+
+def _write(file: RawIOBase, data: bytes) -> None:
+    file.seek(0)
+    rest = data
+    while rest:
+        rest = rest[file.write(rest) or 0 :]
+    file.truncate(len(data))
 
 
 def format_value(value: object) -> str:

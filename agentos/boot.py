@@ -171,7 +171,12 @@ class Kernel:
             host=probe.read_host(),
             cgroups=host.cgroups,
             outer_ids=host.outer_ids,
-            workspaces=Workspaces(host.state_dir, is_root(), [Path(host.run.directory), Path(settings.socket)]),
+            workspaces=Workspaces(
+                host.state_dir,
+                is_root(),
+                [Path(host.run.directory), Path(settings.socket)],
+                str(settings.config.file) if settings.config.file is not None else None,
+            ),
             sdk=host.sdk,
             sdk_alone=host.sdk_alone,
             waived=kernel.waive,
@@ -209,6 +214,8 @@ class Kernel:
             self.callers,
             self.servers,
             self.jails.live_limits,
+            self.jails.workspaces.config_file,
+            self.jails.find_config_writers,
         )
         # The table of each caller is made from this one, so it comes before the first agent.
         self.callers.serve(table(self._list_services(access, host_view)))

@@ -6,7 +6,7 @@ request, leaves nothing half done.
 
 import logging
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 import attrs
 import trio
@@ -16,6 +16,7 @@ from msgspec import Struct, structs
 from agentos.access.callers import Callers
 from agentos.agents.tree_changes import TreeChange, compare_trees, list_places
 from agentos.agents.tree_reload import TreeReload, list_agents
+from agentos.agents.workspaces.config_file import ConfigFile, Unprotected
 from agentos.kernel.internal_errors import internal
 from agentos.mcp.servers import Servers, find_changed
 from agentos.services.events import ConfigReloaded
@@ -59,7 +60,8 @@ def _open_queue() -> Queue:
 class Reload:
     """``config`` is what holds now: the running kernel's settings with the agents of the last reload.
 
-    ``live_limits`` are the limits that this host can change while an agent runs.
+    ``live_limits`` are the limits that this host can change while an agent runs. ``file`` may be in a workspace, and
+    ``find_writers`` returns the agents that can write to it.
     """
 
     config: Config
@@ -67,6 +69,8 @@ class Reload:
     callers: Callers
     servers: Servers
     live_limits: Collection[str]
+    file: ConfigFile
+    find_writers: Callable[[], Awaitable[Collection[str]]]
     _queue: Queue = field(factory=_open_queue)
 
     async def request(self, dry_run: bool) -> Reloaded:
@@ -111,7 +115,10 @@ class Reload:
 
     async def _reload(self, dry_run: bool) -> Reloaded:
         supervision = self.tree.supervision
+        writers = await self.find_writers()  # first: no agent can write to the file while it is read
         new = await self._load()
+        if not dry_run:
+            await self._check_protected(writers)
         if supervision.stopping or supervision.root.exit is not None:
             raise Unavailable("the kernel is stopping")
         found = compare_configs(self.config, new, self.live_limits)
@@ -141,6 +148,13 @@ class Reload:
         try:
             return await run_in_thread(load, self.config.file)
         except ConfigError as error:
+            raise BadRequest(str(error)) from None
+
+    async def _check_protected(self, writers: Collection[str]) -> None:
+        """Raise ``BadRequest`` if an agent may have written the file that was just read."""
+        try:
+            await run_in_thread(self.file.check_protected, writers)
+        except Unprotected as error:
             raise BadRequest(str(error)) from None
 
     async def _read_secrets(self, new: Config) -> Mapping[str, str]:

@@ -362,7 +362,7 @@ def test_protected_names_stay_as_they_are(kernel: Kernel, client: AgentOSClient)
     (place / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
     agent = relay(kernel, client, "committer", workspace=str(place))
 
-    for path in (".git/hooks/pre-commit", ".git/config", ".envrc", ".vscode/tasks.json", "conftest.py"):
+    for path in (".git/hooks/pre-commit", ".git/config", ".envrc", ".vscode/tasks.json", "conftest.py", "agentos.toml"):
         for mode in ("write", "append"):
             reply = ask(client, agent, "write_file", path=path, content="evil", mode=mode)
             assert reply["code"] == "permission_denied", (path, reply)

@@ -108,6 +108,11 @@ class Jails:
         """The limits that can be changed while a program runs."""
         return list_live_limits(self.cgroups.root)
 
+    async def find_config_writers(self) -> Collection[str]:
+        """The agents that can write to the configuration file, which the host has replaced in their workspace."""
+        leads_by = self.workspaces.config_file.leads_by
+        return await run_in_thread(guards.find_writers, tuple(self._living.values()), leads_by)
+
     async def change_limits(self, agent: Agent) -> bool:
         """Apply the limits of an agent's spec to its running program; whether that was possible."""
         jail = agent.jail

@@ -45,6 +45,23 @@ async def kill_unprotected(living: Mapping[str, "Jail"]) -> NoReturn:
                 jail.exceeded(gone)
 
 
+def find_writers(living: Collection["Jail"], leads_by: Callable[[str], Collection[str]]) -> list[str]:
+    """The names of agents that can write to a file that the host has replaced. Blocks: it reads /proc.
+
+    ``leads_by`` returns the names in a workspace that lead to the file.
+    """
+    found = []
+    for jail in living:
+        workspace = jail.parts.workspace
+        if workspace is None or workspace.kind != "host" or workspace.watched is None:
+            continue
+        names = set(leads_by(workspace.watched)).intersection(jail.protected)
+        with contextlib.suppress(OSError):  # the program has ended
+            if names and find_lost(jail.sandbox.program, names):
+                found.append(jail.parts.agent.name)
+    return found
+
+
 async def kill_after_oom(living: Mapping[str, "Jail"]) -> NoReturn:
     """Kill the rest of an agent after an OOM kill: cgroup v1 kills only the biggest process of a group."""
     while True:

@@ -59,6 +59,8 @@ STUBS: Mapping[str, str | None] = {
     ".gemini": DIRECTORY,
     # pytest imports it regardless of its arguments
     "conftest.py": "",
+    # our own: who writes it has a program started without a jail by the next `agentos run` or reload
+    "agentos.toml": "",
 }
 IN_GIT: Mapping[str, str | None] = {  # in an existing repository, where commits stay possible
     ".git/hooks": DIRECTORY,
@@ -101,12 +103,13 @@ class Stubs:
                 self._remove(directory, _open(directory))
         self._save()
 
-    def acquire(self, directory: str) -> tuple[str, ...]:
-        """All protected names in a directory, each of which exists until :meth:`release`."""
+    def acquire(self, directory: str, more: Iterable[str] = ()) -> tuple[str, ...]:
+        """All protected names in a directory, with ``more`` files, each of which exists until :meth:`release`."""
         top = _open(directory)
         try:
             fcntl.flock(top, fcntl.LOCK_SH)
-            wanted = _choose_names(top, set(self._made.get(directory, ())))
+            chosen = _choose_names(top, set(self._made.get(directory, ())))
+            wanted = {**dict.fromkeys(more, ""), **chosen}
             absent = {name: text for name, text in wanted.items() if not _exists(top, name)}
             for name in wanted.keys() - absent.keys():
                 _check_link(top, name)
@@ -152,13 +155,17 @@ class Stubs:
     def _hide(self, directory: str, names: Sequence[str]) -> None:
         """Hide these stubs from git on the host, instead of those hidden before; git shows no empty directories."""
         try:
-            git_exclude.update_block(directory, [name for name in names if STUBS.get(name) is not None])
+            git_exclude.update_block(directory, [name for name in names if _is_shown_by_git(name)])
         except OSError as error:
             what = "hide the stubs in %s from git" if names else "take the stubs in %s out of git's exclude file"
             log.warning(f"can't {what}: %s", directory, error)
 
     def _save(self) -> None:
         replace_file(self._record, json.dumps(self._made))
+
+
+def _is_shown_by_git(name: str) -> bool:
+    return name not in IN_GIT and STUBS.get(name, "") is not None
 
 
 def _open(directory: str) -> int:

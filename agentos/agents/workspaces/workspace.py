@@ -22,6 +22,7 @@ from agentos.sandbox.images import ImageInUse, ImageSize, ImageUnavailable
 from agentos.sandbox.policy import MIB, Directory, Image, Limits
 from agentos_sdk.values import HostIds
 
+from .config_file import ConfigFile, Unprotected
 from .nested_repositories import Repositories, find_repositories
 from .protected_files import Stubs, Unprotectable
 
@@ -52,9 +53,15 @@ class Workspace(Struct, frozen=True):
 
 
 class Workspaces:
-    """All workspaces of one kernel. ``state`` is its directory; agents can't have ``off_limits`` either."""
+    """All workspaces of one kernel. ``state`` is its directory; agents can't have ``off_limits`` either.
 
-    def __init__(self, state: Path, is_root: bool, off_limits: Sequence[Path] = ()) -> None:
+    ``config_file`` is the kernel's configuration, which they may have beside them, but not change.
+    """
+
+    def __init__(
+        self, state: Path, is_root: bool, off_limits: Sequence[Path] = (), config_file: str | None = None
+    ) -> None:
+        self.config_file = ConfigFile(config_file)
         self._kept, self._is_root = state / "workspaces", is_root
         self._off_limits = [os.path.realpath(path) for path in (state, *off_limits)]
         self._stubs = Stubs(state / "stubs.json")
@@ -82,7 +89,7 @@ class Workspaces:
         async with self._lock:
             try:
                 return await trio.to_thread.run_sync(self._hosts, wanted)
-            except (OSError, Unprotectable) as error:
+            except (OSError, Unprotectable, Unprotected) as error:
                 raise BadWorkspace(f"workspace {wanted}: {error}") from None
 
     async def release(self, workspace: Workspace) -> list[str]:
@@ -92,6 +99,7 @@ class Workspaces:
         with trio.CancelScope(shield=True):
             async with self._lock:
                 await trio.to_thread.run_sync(self._stubs.release, workspace.watched)
+                await trio.to_thread.run_sync(self.config_file.release, workspace.watched)
             try:
                 after = await trio.to_thread.run_sync(find_repositories, workspace.watched)
             except EXHAUSTED:
@@ -133,8 +141,11 @@ class Workspaces:
 
     def _hosts(self, path: str) -> Workspace:
         self._check(path)
+        config = self.config_file.find_protected(path)
         before = find_repositories(path)
-        protected = (*self._stubs.acquire(path), *_ours_in(path))
+        protected = (*self._stubs.acquire(path, config), *_ours_in(path))
+        if config:
+            self.config_file.hold(path)
         reason = "a directory of the host's has no size of its own"
         return Workspace("host", Directory(path, protected), _WATCHED_MECHANISM, reason, repositories=before)
 

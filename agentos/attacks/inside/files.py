@@ -28,7 +28,7 @@ from .frame import (
 SYSTEM = ("/", "/usr", "/usr/bin", "/usr/lib", "/etc", "/opt", "/var/lib", "/boot", "/bin", "/lib", "/sbin", "/root")
 PROTECTED = (
     *(".git/hooks/pre-commit", ".git/config", ".envrc", ".vscode/tasks.json", ".idea/workspace.xml"),
-    *("conftest.py", ".bashrc", ".profile", ".gitmodules", ".mcp.json", ".claude/settings.json"),
+    *("conftest.py", ".bashrc", ".profile", ".gitmodules", ".mcp.json", ".claude/settings.json", "agentos.toml"),
 )
 DEVICES = (
     *("kvm", "fuse", "net/tun", "kmsg", "loop-control", "loop0", "vsock", "vhost-vsock", "vhost-net", "userfaultfd"),
@@ -309,7 +309,7 @@ CHECKS = (
     Check(
         "file.persistence_in_workspace",
         persistence_in_workspace,
-        ".git/hooks, .envrc, conftest.py for host tools",
+        ".git/hooks, .envrc, agentos.toml for host tools",
         "protected names, or a workspace that goes",
     ),
     Check(

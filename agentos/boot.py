@@ -26,6 +26,7 @@ from agentos.agents.registry import Agent
 from agentos.agents.supervision import SpawnLimits, Supervision
 from agentos.agents.tree_changes import list_places
 from agentos.agents.tree_reload import TreeReload, list_agents
+from agentos.config.exposed_files import log_exposed_files
 from agentos.config.load import Config
 from agentos.config.reload import Reload
 from agentos.config.watch import Watch
@@ -135,6 +136,7 @@ async def run_kernel(settings: Settings, host: Host, kernel_log: KernelLog) -> s
         open_event_log(host.state_dir / "events") as event_log,
     ):
         kernel_log.attach(logs)
+        await run_in_thread(log_exposed_files, settings.config)
         model, stops = await open_model(settings.config.llm, database, events.publish), await KeptStops.load(database)
         kernel = settings.config.kernel
         limits = StateLimits(kernel.max_state_keys, kernel.max_state_bytes)

@@ -24,6 +24,7 @@ from agentos.services.http.secrets import UnreadableSecret
 from agentos.threads import run_in_thread
 from agentos_sdk.errors import BadRequest, Busy, CallError, Unavailable
 
+from .exposed_files import log_exposed_files
 from .load import Config, ConfigError, load
 
 log = logging.getLogger("agentos.reload")
@@ -128,6 +129,7 @@ class Reload:
         self._check_names(new)
         if dry_run:
             return found
+        await run_in_thread(log_exposed_files, new)
         self.callers.secrets.replace(new.http.secrets, values)
         changes = await self.tree.apply(self.config.root, new.root, found.changes)
         self.callers.known = new.permissions

@@ -16,7 +16,7 @@ def said(text: str | bytes) -> list[str]:
 
 
 def loaded(text: str) -> Config:
-    Path("agentos.toml").write_text(text)
+    Path("agentos.toml").write_text(text or "# nothing yet\n")
     return load("agentos.toml")
 
 

@@ -150,8 +150,9 @@ def test_a_file_without_tables_is_a_kernel_that_supervises_nothing(home: Path) -
 
 
 def test_an_empty_file_is_no_configuration(home: Path) -> None:
-    with pytest.raises(ConfigError, match="empty: `agentos init` writes one to begin with"):
-        loaded("")
+    [mistake] = said("")
+
+    assert mistake.startswith("agentos.toml: empty: `agentos init` writes one to begin with")
 
 
 def test_a_tilde_is_the_home_directory(home: Path) -> None:

@@ -17,6 +17,7 @@ def check(file: Path) -> None:
     host can't do. Starts no agent. The exit status is 0 where the file is right: on another host it may be all
     that is needed.
     """
+    from agentos.config.exposed_files import find_exposed_files
     from agentos.config.host_check import (
         find_packages,
         list_mcp_problems,
@@ -37,6 +38,8 @@ def check(file: Path) -> None:
     click.echo(f"{file}: fine: {plural(agents, 'agent')} under {plural(supervisors, 'supervisor')}")
     for mistake in unreachable_files(config):
         click.echo(printable(mistake))
+    for problem in find_exposed_files(config):
+        click.echo(printable(problem))
     missing = [package for package in find_packages(config).values() if package is not None]
     for problem in (*missing, *unreadable_secrets(config)):
         click.echo(printable(f"on this host the kernel would not start: {problem}"))

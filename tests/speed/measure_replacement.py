@@ -25,7 +25,7 @@ ROWS = (
     Row("killed agent without isolation: its successor's first instruction", " ms"),
 )
 BETWEEN_POLLS = 0.000_25  # seconds; asking without a pause would keep the kernel from the work that is measured
-SETTLE = 0.02  # seconds a new life is left alone before it is killed in turn
+SETTLE = 0.05  # seconds a new life is left alone before it is killed in turn; a jail is built ahead meanwhile
 
 
 @frozen

@@ -79,7 +79,7 @@ def deferred_entry(syscall: "Syscall") -> Defer:
 
         try:
             try:
-                prepared: Prepared = prepare(caller, read(request, body, verbatim, syscall.depth))
+                prepared: Prepared = prepare(caller, read(request, body, verbatim))
             except PermissionDenied as error:
                 note_refusal(caller, syscall.op.name, error)
                 raise

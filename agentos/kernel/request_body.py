@@ -13,7 +13,7 @@ from agentos.threads import run_in_thread
 from agentos_sdk import codec
 from agentos_sdk.codec import Invalid
 from agentos_sdk.errors import BadRequest
-from agentos_sdk.nesting import MAX_DIGITS, has_extreme_number, is_nested_deeper, remove_strings
+from agentos_sdk.nesting import MAX_DIGITS, has_extreme_number, remove_strings
 from agentos_sdk.strict import wire_name
 
 from .caller import Caller
@@ -28,28 +28,21 @@ MAX_ESCAPES = 1 << 20  # backslashes: the parser stops copying at each of them
 MAX_MESSAGE_CHARS = 200  # characters of a parser's error message, which may quote a key
 
 
-def read(request: type[T], body: bytes, verbatim: Collection[str] = (), depth: int = codec.MAX_DEPTH) -> T:
+def read(request: type[T], body: bytes, verbatim: Collection[str] = ()) -> T:
     """Parse ``body`` into a request; an empty body means ``{}``. Raises ``BadRequest``, which names the wrong field.
 
     Fields in ``verbatim`` become ``msgspec.Raw``: JSON that is passed on as it is. Converting 1 MiB of small arrays to
     values, encoding them again and freeing them takes 0.2 s and blocks all other calls; checking that they are JSON
     takes 2 ms. A body of more than ``MAX_INLINE_BYTES`` (see :class:`Reader`) is refused if it is disproportionately
     expensive: numbers that need a closer check, half surrogate pairs, or more than ``codec.GC_PAUSE_THRESHOLD`` arrays
-    and objects outside verbatim fields. A verbatim field may nest ``depth`` levels.
+    and objects outside verbatim fields.
     """
     try:
         if len(body) <= MAX_INLINE_BYTES:
-            found = codec.read(request, body or b"{}", verbatim)
-        else:
-            found = codec.decode(request, _sift(request, body, verbatim))
+            return codec.read(request, body or b"{}", verbatim)
+        return codec.decode(request, _sift(request, body, verbatim))
     except Invalid as error:
         raise BadRequest(str(error)) from None
-    if depth < codec.MAX_DEPTH and body.count(b"[") + body.count(b"{") > depth:
-        for name in verbatim:
-            value = getattr(found, name)
-            if isinstance(value, msgspec.Raw) and is_nested_deeper(bytes(value), depth):
-                raise BadRequest(f"{name}: nested deeper than {depth}")
-    return found
 
 
 @attrs.frozen
@@ -62,18 +55,11 @@ class Reader:
 
     _thread: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(1), init=False)
 
-    async def read(
-        self,
-        caller: Caller,
-        request: type[T],
-        body: bytes,
-        verbatim: Collection[str] = (),
-        depth: int = codec.MAX_DEPTH,
-    ) -> T:
+    async def read(self, caller: Caller, request: type[T], body: bytes, verbatim: Collection[str] = ()) -> T:
         """Parse like :func:`read` without blocking the event loop."""
         if len(body) <= MAX_INLINE_BYTES:
-            return read(request, body, verbatim, depth)
-        return await self.run(caller, read, request, body, verbatim, depth)
+            return read(request, body, verbatim)
+        return await self.run(caller, read, request, body, verbatim)
 
     async def run(self, caller: Caller, function: Callable[[Unpack[Args]], T], *args: *Args) -> T:
         """Call a function that reads a large body, or a large part of one, in that thread when it is its turn."""

@@ -12,7 +12,6 @@ import trio
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentos_sdk import codec
 from agentos_sdk.calls.background import Accepted
 from agentos_sdk.errors import PermissionDenied, UnknownCall
 from agentos_sdk.opcodes import Op, op_name
@@ -32,7 +31,6 @@ from .request_body import Reader, read
 
 SMALL_BODY_BYTES = 256 << 10  # bytes; default limit of a body
 LARGE_BODY_BYTES = 1 << 20
-PASSED_ON_DEPTH = codec.MAX_DEPTH - 4  # levels of what stands up to four levels deep in replies: readers take 64 too
 MAX_RECORDED_BYTES = 300  # bytes of a refused call's body that the audit log records
 
 Now = Callable[[Caller, bytes], bytes]
@@ -56,8 +54,7 @@ class Syscall(Struct, frozen=True):
 
     ``omittable`` are fields that EXPLAIN need not be given, with a value for each. ``encode`` makes the bytes of the
     reply. ``limit`` is the largest body in bytes; ``failure`` holds the keys of a failed reply besides ``success``,
-    ``error`` and ``code``. Fields in ``verbatim`` are JSON that is passed on unchanged, as ``msgspec.Raw``; they may
-    nest ``depth`` levels, :data:`PASSED_ON_DEPTH` if a reply has them deeper inside than the request.
+    ``error`` and ``code``. Fields in ``verbatim`` are JSON that is passed on unchanged, as ``msgspec.Raw``.
 
     ``audit`` selects what the audit log records besides refusals: nothing, the outcome, or also the intent before
     anything is done. ``charge`` is called first, and not for EXPLAIN: it takes a token of a rate limit or refuses.
@@ -77,7 +74,6 @@ class Syscall(Struct, frozen=True):
     limit: int = SMALL_BODY_BYTES
     failure: Mapping[str, object] = {}
     verbatim: Collection[str] = ()
-    depth: int = codec.MAX_DEPTH
     parse: Callable[[Caller, bytes], Awaitable[Any]] | None = None
     encode: Callable[[Caller, Any], Awaitable[bytes]] | None = None
     omittable: Mapping[str, object] = {}
@@ -108,7 +104,7 @@ class Syscall(Struct, frozen=True):
     async def read(self, caller: Caller, body: bytes, reader: Reader) -> Any:
         """Parse a body without blocking the event loop."""
         if self.request is not None:
-            return await reader.read(caller, self.request, body, self.verbatim, self.depth)
+            return await reader.read(caller, self.request, body, self.verbatim)
         return await self.parse(caller, body) if self.parse is not None else body
 
     def encode_failure(self, error: BaseException) -> bytes:
@@ -260,14 +256,14 @@ def _answer(syscall: Syscall) -> Callable[[Caller, Any], Any]:
 
 
 def _now(syscall: Syscall, answer: Callable[[Caller, Any], Any]) -> Now:
-    op, request, verbatim, depth = int(syscall.op), syscall.request, syscall.verbatim, syscall.depth
+    op, request, verbatim = int(syscall.op), syscall.request, syscall.verbatim
     if request is None:
         raw: Now = answer
         return raw
 
     def reply(caller: Caller, body: bytes) -> bytes:
         try:
-            encoded = encode_reply(answer(caller, read(request, body, verbatim, depth)))
+            encoded = encode_reply(answer(caller, read(request, body, verbatim)))
         except MustAsk:
             raise
         except Exception as error:

@@ -18,7 +18,7 @@ from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
-from agentos.kernel.table import LARGE_BODY_BYTES, PASSED_ON_DEPTH, Syscall
+from agentos.kernel.table import LARGE_BODY_BYTES, Syscall
 from agentos.permissions.authorizer import PermissionAuthorizer
 from agentos.services.event_log.ring import EventLog, Page, Start
 from agentos.services.event_log.subscription import Filter, Subscription, Viewer
@@ -244,14 +244,7 @@ class EventCalls:
             Syscall(Op.SUBSCRIBE, calls.Subscribe, prepare=self.prepare_subscribe),
             Syscall(Op.UNSUBSCRIBE, calls.Unsubscribe, prepare=self.prepare_unsubscribe),
             Syscall(Op.POLL_EVENTS, calls.PollEvents, prepare=self.prepare_poll, failure=nothing),
-            Syscall(
-                Op.EMIT,
-                calls.Emit,
-                prepare=self.prepare_emit,
-                limit=LARGE_BODY_BYTES,
-                verbatim=("data",),
-                depth=PASSED_ON_DEPTH,
-            ),
+            Syscall(Op.EMIT, calls.Emit, prepare=self.prepare_emit, limit=LARGE_BODY_BYTES, verbatim=("data",)),
         )
 
 

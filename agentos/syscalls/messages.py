@@ -9,7 +9,7 @@ from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
-from agentos.kernel.table import LARGE_BODY_BYTES, PASSED_ON_DEPTH, Syscall
+from agentos.kernel.table import LARGE_BODY_BYTES, Syscall
 from agentos.permissions.approval_text import describe_message
 from agentos.services.audit.traffic import Party, Traffic
 from agentos.services.mailboxes import Mailbox, Mailboxes, Message
@@ -84,14 +84,7 @@ def syscalls(mail: Mailboxes, registry: Registry, traffic: Traffic) -> tuple[Sys
         return Message(caller.id, mail.by_id(caller.id).name, caller.kind, bytes(message))
 
     return (
-        Syscall(
-            Op.SEND,
-            Send,
-            prepare=prepare_send,
-            limit=LARGE_BODY_BYTES,
-            verbatim=("message",),
-            depth=PASSED_ON_DEPTH,
-        ),
+        Syscall(Op.SEND, Send, prepare=prepare_send, limit=LARGE_BODY_BYTES, verbatim=("message",)),
         Syscall(Op.RECV, Recv, handler=recv, failure={"messages": [], "count": 0}),
         Syscall(
             Op.BROADCAST,
@@ -99,7 +92,6 @@ def syscalls(mail: Mailboxes, registry: Registry, traffic: Traffic) -> tuple[Sys
             prepare=prepare_broadcast,
             limit=LARGE_BODY_BYTES,
             verbatim=("message",),
-            depth=PASSED_ON_DEPTH,
             in_order=True,
         ),
         Syscall(Op.REGISTER, Register, handler=register),

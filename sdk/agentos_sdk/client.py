@@ -206,7 +206,7 @@ class Kernel(Calls):
         return pending.reply
 
     def _reply(self, request: type[Request[Reply]], body: bytes) -> Reply:
-        data = codec.parse(body)
+        data = codec.parse(body, codec.REPLY_DEPTH)
         if isinstance(data, dict) and data.get("success") is False:
             raise from_reply(data)
         reply: Reply = codec.decode(request.reply, data)

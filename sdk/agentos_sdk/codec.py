@@ -28,6 +28,7 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 MAX_DEPTH = 64  # levels of nested arrays and objects
+REPLY_DEPTH = MAX_DEPTH + 8  # in a reply or CHUNK what another caller has sent stands some levels deeper
 GC_PAUSE_THRESHOLD = 10_000  # arrays and objects in one body, above which the garbage collector is paused
 PIECE_ITEMS = 100  # items of an array that are encoded at a time: under 1 ms
 
@@ -103,12 +104,12 @@ def read(cls: type[T], data: bytes, raw: Collection[str] = ()) -> T:
     return decode(cls, found)
 
 
-def parse(data: bytes) -> object:
-    """Parse strict JSON: UTF-8, finite numbers, at most 64 levels of nesting.
+def parse(data: bytes, depth: int = MAX_DEPTH) -> object:
+    """Parse strict JSON: UTF-8, finite numbers, at most ``depth`` levels of nesting.
 
     Raises ``Invalid`` with one sentence.
     """
-    text, containers = check_text(data)
+    text, containers = check_text(data, depth)
     try:
         return _without_gc(containers, msgspec.json.decode, data)
     except (ValueError, RecursionError):
@@ -148,18 +149,18 @@ def _without_gc(containers: int, read: Callable[[S], T], data: S) -> T:
             gc.enable()
 
 
-def check_text(data: bytes) -> tuple[str, int]:
+def check_text(data: bytes, depth: int = MAX_DEPTH) -> tuple[str, int]:
     """JSON as text, and an upper bound on its arrays and objects; raises ``Invalid`` if it is always refused.
 
-    That is the case if it isn't UTF-8 or is nested deeper than 64. Other syntax isn't checked.
+    That is the case if it isn't UTF-8 or is nested deeper than ``depth``. Other syntax isn't checked.
     """
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
         raise _invalid_json(f"not JSON: not UTF-8 at byte {error.start}") from None
     containers = data.count(b"[") + data.count(b"{")  # also an upper bound on the depth
-    if containers > MAX_DEPTH and is_nested_deeper(data, MAX_DEPTH):
-        raise _invalid_json(f"nested deeper than {MAX_DEPTH}")
+    if containers > depth and is_nested_deeper(data, depth):
+        raise _invalid_json(f"nested deeper than {depth}")
     return text, containers
 
 

@@ -133,7 +133,7 @@ def test_a_waiting_recv_is_answered_by_the_message_that_comes(connect: Connect) 
 
 @pytest.mark.parametrize("op", [SEND, BROADCAST])
 @pytest.mark.parametrize("padding", [0, 100_000])
-async def test_a_message_of_60_levels_is_received_and_a_deeper_one_refused(
+async def test_a_message_as_deep_as_a_request_may_be_is_received_and_a_deeper_one_refused(
     kernel: Kernel, connect: Connect, op: int, padding: int
 ) -> None:
     def send(levels: int) -> Any:
@@ -142,12 +142,12 @@ async def test_a_message_of_60_levels_is_received_and_a_deeper_one_refused(
         return connect().call(op, b'{%b"message": %b}' % (to, nested))
 
     async with connect_by_trio(kernel.socket, name="deep-reader") as reader:
-        assert send(60)["success"]
-        refused = send(61)
+        assert send(63)["success"]
+        refused = send(64)
         received = await reader.recv_messages()
 
-    assert (refused["code"], refused["error"]) == ("bad_request", "message: nested deeper than 60")
-    assert [str(one.message).count("[") for one in received] == [60]
+    assert (refused["code"], refused["error"]) == ("bad_request", "nested deeper than 64")
+    assert [str(one.message).count("[") for one in received] == [63]
 
 
 def test_a_full_mailbox_is_busy_and_loses_nothing(connect: Connect) -> None:

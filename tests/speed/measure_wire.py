@@ -39,7 +39,7 @@ sys.stdin.read()
 SHAPES = ("noop", "nested", "wide")
 HEAVY = tuple(
     Row(f"NOOP p99 beside {name}", " ms", most=50)
-    for name in ("NOOP of 16 MiB", "SEND of 1 MiB, 60 deep", "SEND of 1 MiB, 350,000 objects")
+    for name in ("NOOP of 16 MiB", "SEND of 1 MiB, 64 deep", "SEND of 1 MiB, 350,000 objects")
 )
 
 

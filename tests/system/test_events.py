@@ -218,20 +218,22 @@ def test_a_caller_says_by_task_step_how_far_its_task_is(wire: Wire) -> None:
     assert code(wire.call(EMIT, {"event_type": "AGENT_EXITED"})) == "bad_request"
 
 
-async def test_data_of_60_levels_reaches_a_subscriber_and_deeper_data_is_refused(kernel: Kernel, wire: Wire) -> None:
+async def test_data_as_deep_as_a_request_may_be_reach_a_subscriber_and_deeper_ones_are_refused(
+    kernel: Kernel, wire: Wire
+) -> None:
     def emit_nested(levels: int) -> Any:
         return wire.call(EMIT, b'{"event_type": "CUSTOM", "data": %b%b}' % (b"[" * levels, b"]" * levels))
 
     async with connect(kernel.socket) as subscriber:
         await subscriber.subscribe(["CUSTOM"])
-        up(emit_nested(60))
-        refused = emit_nested(61)
+        up(emit_nested(63))
+        refused = emit_nested(64)
         up(emit_nested(1))
 
         events = (await subscriber.poll_events()).events
 
-    assert [event.data for event in events] == [json.loads("[" * 60 + "]" * 60), []]
-    assert (refused["code"], refused["error"]) == ("bad_request", "data: nested deeper than 60")
+    assert [event.data for event in events] == [json.loads("[" * 63 + "]" * 63), []]
+    assert (refused["code"], refused["error"]) == ("bad_request", "nested deeper than 64")
 
 
 @pytest.mark.parametrize(

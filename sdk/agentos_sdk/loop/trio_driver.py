@@ -27,9 +27,9 @@ class PendingStream:
     async def next(self) -> tuple[bool, Any]:
         while True:
             if (chunk := self._pending.take()) is not None:
-                return False, codec.parse(chunk)
+                return False, codec.parse(chunk, codec.REPLY_DEPTH)
             if self._pending.reply is not None:
-                return True, codec.parse(self._pending.reply)
+                return True, codec.parse(self._pending.reply, codec.REPLY_DEPTH)
             await self._kernel._change(self._pending)
 
     def close(self) -> None:
@@ -50,7 +50,7 @@ async def _perform(kernel: Kernel, effect: Effect, streams: list[PendingStream])
     match effect:
         case Call():
             given = {name: value for name, value in effect.fields.items() if value is not None}
-            return codec.parse(await kernel.exchange(effect.op, codec.encode(given)))
+            return codec.parse(await kernel.exchange(effect.op, codec.encode(given)), codec.REPLY_DEPTH)
         case OpenStream():
             number, pending = await kernel._begin(effect.op, codec.encode({**effect.fields, "stream": True}), deque())
             streams.append(stream := PendingStream(kernel, number, pending))

@@ -17,7 +17,6 @@ from .destination import Destination, is_address
 
 MARK = "•••"  # not ASCII: no value has any byte of it, so no value is made anew where it is put
 MIN_LENGTH, MAX_LENGTH = 8, 4096  # characters of a value: a shorter one would be redacted in any text
-MIN_HTTP_LENGTH = 16  # of a secret for requests: every caller sees what is redacted, and can try values that it guesses
 FORMER_VALUES = 4  # of each secret, which are still redacted after it was changed
 
 PRINTABLE = bytes(range(0x20, 0x7F))
@@ -72,13 +71,13 @@ class UnreadableSecret(Exception):
 def read_value(secret: SecretSettings, environment: Mapping[str, str]) -> str:
     """The value of a secret, without white space around it; raises :class:`UnreadableSecret`. Blocks."""
     try:
-        return read_source(secret.source, environment, MIN_HTTP_LENGTH)
+        return read_source(secret.source, environment)
     except ValueError as error:
         raise UnreadableSecret(secret.name, str(error)) from None
 
 
-def read_source(source: str, environment: Mapping[str, str], least: int = MIN_LENGTH) -> str:
-    """The value in ``env:NAME`` or ``file:PATH``, without white space around it, of ``least`` characters. Blocks.
+def read_source(source: str, environment: Mapping[str, str]) -> str:
+    """The value in ``env:NAME`` or ``file:PATH``, without white space around it. Blocks.
 
     Raises ``ValueError`` with the reason, without any of the value.
     """
@@ -92,8 +91,8 @@ def read_source(source: str, environment: Mapping[str, str], least: int = MIN_LE
     if text is None:
         raise ValueError(f"the kernel's environment has no variable {where}")
     text = text.strip()
-    if not least <= len(text) <= MAX_LENGTH or not _VALUE.fullmatch(text):
-        raise ValueError(f"expected {least} to {MAX_LENGTH} printable ASCII characters in one line in {where}")
+    if not MIN_LENGTH <= len(text) <= MAX_LENGTH or not _VALUE.fullmatch(text):
+        raise ValueError(f"expected {MIN_LENGTH} to {MAX_LENGTH} printable ASCII characters in one line in {where}")
     return text
 
 

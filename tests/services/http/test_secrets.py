@@ -16,7 +16,7 @@ from agentos.services.http.secrets import (
     FORMER_VALUES,
     MARK,
     MAX_LENGTH,
-    MIN_HTTP_LENGTH,
+    MIN_LENGTH,
     Redactor,
     Secrets,
     SecretSettings,
@@ -200,7 +200,7 @@ def test_a_value_is_read_from_the_environment_or_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [None, "", "short", "x" * (MIN_HTTP_LENGTH - 1), "x" * (MAX_LENGTH + 1), f"{TOKEN}\nX-Evil: 1", f"{TOKEN}é"],
+    [None, "", "short", "x" * (MIN_LENGTH - 1), "x" * (MAX_LENGTH + 1), f"{TOKEN}\nX-Evil: 1", f"{TOKEN}é"],
 )
 def test_a_value_that_no_header_can_have_is_refused_without_showing_it(value: str | None) -> None:
     with pytest.raises(UnreadableSecret) as caught:

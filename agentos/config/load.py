@@ -24,9 +24,6 @@ from .dashboard import DashboardSettings
 from .toml_lines import Keys, find_lines
 
 MAX_BYTES = 4 << 20
-EMPTY = (
-    "empty: `agentos init` writes one to begin with; such a file is also there while an agent works in its directory"
-)
 MAX_DEPTH = 100  # nesting of tables and arrays: 50 supervisors
 
 
@@ -104,8 +101,6 @@ def _read_text(name: str) -> str:
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         why = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise ConfigError([ConfigMistake(name, f"can't be read: {why[0].lower() + why[1:]}")]) from None
-    if not read:
-        raise ConfigError([ConfigMistake(name, EMPTY)])
     if len(read) > MAX_BYTES:
         raise ConfigError([ConfigMistake(name, f"larger than {MAX_BYTES >> 20} MiB")])
     try:

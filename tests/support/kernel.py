@@ -26,7 +26,8 @@ GUARD = ("sh", "-c", 'read -r _; kill -9 "$1"', "sh")
 IN_TERMINAL = (
     sys.executable,
     "-c",
-    "import os, pty, sys; ours, its = pty.openpty(); os.set_inheritable(ours, True); "
+    "import os, pty, signal, sys; ours, its = pty.openpty(); os.set_inheritable(ours, True); "
+    "signal.signal(signal.SIGHUP, signal.SIG_DFL); "  # the tests may run under nohup
     "os.open(os.ttyname(its), os.O_RDWR); os.execv(sys.argv[1], sys.argv[1:])",
 )
 READY, PROBED = re.compile(r"\| ready, listening on"), re.compile(r"\| isolation ")

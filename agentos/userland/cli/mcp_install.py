@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from agentos_sdk.project import describe_missing_kernel, find_project, is_lock_held
+from agentos_sdk.project import describe_missing_kernel, find_project, is_config, is_lock_held
 
 from .common import Failed, printable
 from .mcp_rights import (
@@ -121,7 +121,7 @@ def more_words(distribution: str | None, host: str | None, standalone: bool) -> 
     if not standalone:
         return []
     project = find_project()
-    return ["--standalone", *(["--config", project.file] if project.exists else [])]
+    return ["--standalone", *(["--config", project.file] if is_config(project.file) else [])]
 
 
 def choose_elicitation(client: "Client", given: Literal["off", "decides"] | None) -> Literal["off", "decides"]:

@@ -135,7 +135,7 @@ def read_set_file(file: Path) -> dict[str, Any]:
 def project_sets() -> Mapping[str, Any]:
     """The permission sets of the project's configuration file, if there is one."""
     project = find_project()
-    return configured_sets(Path(project.file)) if project.exists else {}
+    return configured_sets(Path(project.file)) if is_config(project.file) else {}
 
 
 @permissions.command()

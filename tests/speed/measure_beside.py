@@ -46,7 +46,7 @@ def beside(place: Place) -> list[Result]:
     alone, accompanied = list[float](), list[float]()
     files = {f"{name}.py": text for name, text in SCRIPTS.items()}
     with place.serve(files=files, free=True) as kernel, Caller(kernel.socket) as caller:
-        for _ in range(3 if place.quick else 4):
+        for _ in range(3):
             alone.append(_p99(place, kernel))
             for name in SCRIPTS:
                 script = str(kernel.socket.parent / f"{name}.py")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 AGENTS, EMITS, MANY_PAGES = 500, 100, 10
 PATIENCE = 120.0  # seconds until all agents run
-VISITS, SCROLL_SECONDS, CPU_SECONDS, ROUNDS = 6, 10.0, 4.0, 2
+VISITS, SCROLL_SECONDS, CPU_SECONDS, ROUNDS = 5, 6.0, 4.0, 1
 EMIT = 0x63
 FLAGS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync")
 SIZE: "ViewportSize" = {"width": 1280, "height": 800}

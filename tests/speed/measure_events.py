@@ -35,7 +35,7 @@ def events(place: Place) -> list[Result]:
     seconds = 1.5 if place.quick else 2
     allow_open_files(4096)
     with place.serve(free=True) as kernel:
-        for _ in range(3):
+        for _ in range(2):
             alone.append(place.p99_of_paced(kernel, OTHERS, seconds - 0.5))
             without, emitted = (_cpu_share(place, kernel, seconds, 0, count) for count in (0, IDLE))
             idle.append((emitted - without) * 100)

@@ -89,7 +89,7 @@ def beside(place: Place, port: int, rules: object) -> Iterator[Result]:
     alone, accompanied = list[float](), list[float]()
     with place.serve() as kernel, asking(place, kernel, port, rules) as (go_on, count):
         seconds = 1.5 if place.quick else 2.0
-        for _ in range(2 if place.quick else 4):
+        for _ in range(2 if place.quick else 3):
             alone.append(place.p99_of_paced(kernel, OTHERS, seconds))
             before = count()
             go_on.set()

@@ -237,7 +237,7 @@ def _weight(row: Row, found: tuple[list[float], list[float]]) -> Result:
 
 def sandbox(place: Place) -> Iterator[Result]:
     """Times and sizes on one CPU, where they can be compared; how many a second, on all that there are."""
-    rounds = 20 if place.quick else 50
+    rounds = 20 if place.quick else 40
     with a_bench(rounds, {place.cpu}) as bench:
         yield from times(bench)
         yield from size(bench)

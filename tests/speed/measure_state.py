@@ -31,7 +31,7 @@ def state(place: Place) -> list[Result]:
     rates, waits, alone, beside = list[float](), list[float](), list[float](), list[float]()
     seconds = 1.5 if place.quick else 2
     with place.serve(free=True) as kernel:
-        for _ in range(3):
+        for _ in range(2):
             alone.append(place.p99_of_paced(kernel, OTHERS, seconds - 0.5))
             written = finish(_write(place, kernel, seconds))
             rates.append(written["rate"])

@@ -19,7 +19,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
-from attrs import asdict, astuple, evolve, frozen
+import msgspec
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from agentos.private_files import display_path, open_file, read_file, replace_file
 
@@ -31,8 +33,7 @@ class HostIdError(Exception):
     """No uid can be assigned; the text says why and what to do."""
 
 
-@frozen(order=True)
-class Claim:
+class Claim(Struct, frozen=True, order=True, forbid_unknown_fields=True):
     """A range of uids, which belongs to a state directory."""
 
     first: int
@@ -62,7 +63,7 @@ class HostIdRegistry:
         """
         with self._exclusively():
             claims = [
-                evolve(claim, state=self._state)
+                replace(claim, state=self._state)
                 if not used.isdisjoint(claim.ids) and self._is_abandoned(claim)
                 else claim
                 for claim in self._read()
@@ -126,12 +127,10 @@ class HostIdRegistry:
 
     def _read(self) -> list[Claim]:
         try:
-            claims = [Claim(**json.loads(line)) for line in read_file(self._path).splitlines()]
-            if not all([type(part) for part in astuple(claim)] == [int, int, str] for claim in claims):
-                raise ValueError("not two numbers and a path")
+            claims = [msgspec.convert(json.loads(line), Claim) for line in read_file(self._path).splitlines()]
         except FileNotFoundError:
             return []
-        except (ValueError, TypeError) as error:
+        except ValueError as error:
             raise HostIdError(
                 f"{display_path(self._path)} is damaged ({error}): stop all kernels of root and remove it; "
                 "each claims its uids again when it starts"

@@ -16,7 +16,8 @@ import contextlib
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
@@ -61,8 +62,10 @@ class HostIdPool:
         self._lock, self._save_lock, self._unsaved = trio.Lock(), trio.Lock(), trio.Event()
         loaded = _load_assignments(path, self._range)
         own = registry.hold_claimed(frozenset(loaded.values()))
-        self._ids = [number for ids in own for number in ids if number in self._range]
-        self._assigned = _drop_foreign(path, loaded, frozenset(self._ids), names_with_files)
+        ids = [number for ids in own for number in ids if number in self._range]
+        self._assigned = _drop_foreign(path, loaded, frozenset(ids), names_with_files)
+        taken = frozenset(self._assigned.values())
+        self._free = deque(number for number in ids if number not in taken)
 
     async def take(
         self,
@@ -79,18 +82,18 @@ class HostIdPool:
         """
         async with self._lock:
             busy = in_use
-            if name not in self._assigned and self._is_full():
-                await self._claim(spare=len(self._range) // 2 if self._ids else 0)
-                if self._is_full():
+            if name not in self._assigned and not self._free:
+                await self._claim(spare=len(self._range) // 2 if self._assigned else 0)
+                if not self._free:
                     busy = in_use | await trio.to_thread.run_sync(names_with_files)
                     if self._assigned.keys() <= busy:
                         await self._claim()
             if name not in self._assigned:  # a change of order alone isn't worth a write
                 self._unsaved.set()
             try:
-                self._assigned = assign_id(self._assigned, name, self._ids, busy)
+                number = assign_id(self._assigned, self._free, name, busy)
             except HostIdError as error:
-                if others := len(self._range) - len(self._ids):
+                if others := len(self._range) - len(self._assigned):
                     raise HostIdError(
                         f"{error}, or give this kernel a range of its own with uids in [kernel]: "
                         f"{others} of the {len(self._range)} here belong to other kernels ({REGISTRY}/claims.json)"
@@ -98,14 +101,11 @@ class HostIdPool:
                 raise
         if keeps_files:
             await self._save()
-        return HostIds(self._assigned[name], self._assigned[name])
-
-    def _is_full(self) -> bool:
-        return len(self._assigned) >= len(self._ids)
+        return HostIds(number, number)
 
     async def _claim(self, spare: int = 0) -> None:
         more = await trio.to_thread.run_sync(self._registry.claim, self._range, spare)
-        self._ids += more or ()
+        self._free.extend(more or ())
 
     async def serve(self) -> None:
         """Write new assignments to disk, until cancelled.
@@ -131,33 +131,30 @@ class HostIdPool:
                 return
             self._unsaved = trio.Event()
             try:
-                await trio.to_thread.run_sync(_write_assignments, self._path, self._assigned)
+                await trio.to_thread.run_sync(_write_assignments, self._path, dict(self._assigned))
             except BaseException:
                 self._unsaved.set()
                 raise
 
 
-def assign_id(assigned: Mapping[str, int], name: str, ids: Sequence[int], busy: AbstractSet[str]) -> dict[str, int]:
-    """Return the assignments after this name has taken its id: the name is last, as the most recently used."""
-    others = {other: number for other, number in assigned.items() if other != name}
-    if name in assigned:
-        return {**others, name: assigned[name]}
-    if len(others) < len(ids):
-        return {**others, name: _next_free_id(ids, others.values())}
-    idle = next((other for other in others if other not in busy), None)
-    if idle is None:
-        raise HostIdError(
-            f"all {len(ids)} uids for agents are in use or belong to kept workspaces: remove some kept workspaces"
-        )
-    number = others.pop(idle)
-    return {**others, name: number}
+def assign_id(assigned: dict[str, int], free: deque[int], name: str, busy: AbstractSet[str]) -> int:
+    """Return this name's id, or else take a free one, or that of the name that was used longest ago and isn't busy.
 
-
-def _next_free_id(ids: Sequence[int], taken: Iterable[int]) -> int:
-    """Return the next free id. In order, so it is found at once as long as no id was given up."""
-    taken = frozenset(taken)
-    after = ids[len(taken)]
-    return after if after not in taken else next(number for number in ids if number not in taken)
+    ``assigned`` and ``free`` are changed: the name is now the last of those assigned, as the most recently used.
+    """
+    number = assigned.pop(name, None)
+    if number is None and free:
+        number = free.popleft()
+    elif number is None:
+        idle = next((other for other in assigned if other not in busy), None)
+        if idle is None:
+            count = len(assigned)
+            raise HostIdError(
+                f"all {count} uids for agents are in use or belong to kept workspaces: remove some kept workspaces"
+            )
+        number = assigned.pop(idle)
+    assigned[name] = number
+    return number
 
 
 def _drop_foreign(

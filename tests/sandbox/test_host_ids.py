@@ -4,19 +4,18 @@ import contextlib
 import json
 import os
 import stat
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import trio
-from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from agentos.sandbox.host_id_registry import HostIdError, HostIdRegistry
-from agentos.sandbox.host_ids import FIRST_ID, ID_COUNT, SAVE_DELAY, HostIdPool, assign_id
+from agentos.sandbox.host_ids import FIRST_ID, SAVE_DELAY, HostIdPool, assign_id
 from agentos_sdk.values import HostIds
-from tests.support.rounds import rounds
 
 names = st.text(min_size=1, max_size=3)
 
@@ -35,6 +34,7 @@ class Choosing(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.given: dict[str, int] = {}
+        self.free = deque(self.ids)
         self.busy: set[str] = set()
         self.order: list[str] = []
 
@@ -44,9 +44,10 @@ class Choosing(RuleBasedStateMachine):
         known, idle = name in before, [other for other in self.order if other in before and other not in self.busy]
         if not known and len(before) == len(self.ids) and not idle:
             with pytest.raises(HostIdError, match="all 4 uids"):
-                assign_id(before, name, self.ids, self.busy)
+                assign_id(self.given, self.free, name, self.busy)
+            assert self.given == before, "who gets none changes nothing"
             return
-        self.given = assign_id(before, name, self.ids, self.busy)
+        assert assign_id(self.given, self.free, name, self.busy) == self.given[name]
         self.order = [other for other in self.order if other != name] + [name]
         self.busy.add(name)
         if known:
@@ -63,7 +64,8 @@ class Choosing(RuleBasedStateMachine):
     @invariant()
     def nobody_shares(self) -> None:
         assert len(set(self.given.values())) == len(self.given)
-        assert set(self.given.values()) <= set(self.ids)
+        assert {*self.given.values(), *self.free} == set(self.ids)
+        assert len(self.given) + len(self.free) == len(self.ids)
         assert self.busy <= self.given.keys()
 
 
@@ -152,14 +154,15 @@ async def test_ten_names_one_after_the_other_share_six_ids_and_the_seventh_has_t
     assert (await ids.take("name-0")).uid == 70005, "and who comes back too late gets another"
 
 
-@settings(max_examples=rounds(15))
-@example(1)
-@example(ID_COUNT)
-@given(st.integers(1, ID_COUNT))
-def test_the_next_free_id_is_found_in_a_full_range_but_one(missing: int) -> None:
-    given = {str(number): number for number in range(1, ID_COUNT + 1) if number != missing}
+async def test_ids_that_a_file_leaves_out_are_given_first(tmp_path: Path, registry: HostIdRegistry) -> None:
+    before = HostIdPool(tmp_path / "ids", registry, 70000, 6)
+    for number in range(4):
+        await before.take(f"name-{number}")
+    lines = (tmp_path / "ids").read_text().splitlines(keepends=True)
+    (tmp_path / "ids").write_text("".join(lines[:1] + lines[2:]))
+    after = HostIdPool(tmp_path / "ids", registry, 70000, 6)
 
-    assert assign_id(given, "new", range(1, ID_COUNT + 1), set())["new"] == missing
+    assert [(await after.take(f"later-{number}")).uid for number in range(3)] == [70001, 70004, 70005]
 
 
 @pytest.mark.parametrize(

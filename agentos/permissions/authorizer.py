@@ -289,10 +289,13 @@ class PermissionAuthorizer:
             for one in self.permissions_of(number).sets()
         )
 
-    def refused_calls(self, number: int, calls: Iterable[Op]) -> Mapping[Op, Decision]:
+    def refused_calls(self, number: int, calls: Sequence[Op]) -> Mapping[Op, Decision]:
         """The calls that this caller may not make with any arguments, each with the decision."""
-        found = {op: self.decide_call(number, op) for op in calls}
-        return {op: decision for op, decision in found.items() if decision.effect != "allow"}
+        found: dict[Op, Decision] = {}
+        for layer in self.permissions_of(number).layers(self.version):
+            for op, decision in layer.refused_calls(tuple(calls)).items():
+                found[op] = min(found.get(op, decision), decision, key=strictness)
+        return found
 
     def decide_call(self, number: int, op: Op) -> Decision:
         """Decide whether this caller may make a call at all."""

@@ -1,5 +1,6 @@
 """Decides on a right by one permission set: deny before ask before allow, and deny if no rule matches."""
 
+from collections.abc import Mapping
 from typing import cast
 
 from msgspec import Struct
@@ -7,6 +8,7 @@ from msgspec.structs import replace
 
 from agentos.kernel.ports import Decision, Effect, Right
 from agentos.services.http.destination import Destination
+from agentos_sdk.opcodes import Op
 
 from .exec_decision import decide_exec
 from .exec_request import ExecRequest
@@ -47,6 +49,7 @@ class Rules:
             kind: {effect: [] for effect in EFFECTS} for kind in KINDS
         }
         self._call_decisions: dict[str, Decision] = {}
+        self._refused: dict[tuple[Op, ...], Mapping[Op, Decision]] = {}
         self._relations: dict[tuple[Kind, Effect], list[tuple[Rule, str]]] = {}
         for rule in sorted(given.rules, key=lambda rule: rule.fallback):
             matched_as: Effect = "allow" if rule.fallback else rule.effect  # after all grants
@@ -80,6 +83,13 @@ class Rules:
         if action not in self._call_decisions:
             self._call_decisions[action] = self._decide_call(action)
         return self._call_decisions[action]
+
+    def refused_calls(self, calls: tuple[Op, ...]) -> Mapping[Op, Decision]:
+        """Those of the calls that aren't allowed for any object, each with the decision; cached."""
+        if calls not in self._refused:
+            decisions = ((op, self.decide_call(op.name.lower())) for op in calls)
+            self._refused[calls] = {op: decision for op, decision in decisions if decision.effect != "allow"}
+        return self._refused[calls]
 
     def shows_events(self, name: str) -> bool:
         """Whether events that concern an agent of that name may be seen by a holder that isn't above it."""

@@ -160,7 +160,8 @@ class EventLog:
         self._size += size
         if self._size >= self.max_records + self.chunk:
             self._drop(self._size - self.max_records)
-        self._news.set()
+        if len(self.index):
+            self._news.set()
         self.grown.set()
 
     def _drop(self, excess: int) -> None:

@@ -48,7 +48,7 @@ class Walls:
         """All layers in force, read from the Linux kernel before the program's first instruction. May block."""
         layers = walls.isolation_layers(self.steps, observed)
         found = ObservedLimits(
-            enforced=self.group.read_limits() if self.group is not None else None,
+            enforced=self.group.enforced if self.group is not None else None,
             version=self.group.version if self.group is not None else None,
             missing=self.missing,
             rlimits=observed.limits,

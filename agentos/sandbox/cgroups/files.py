@@ -69,6 +69,9 @@ def create_directory(directory: str) -> None:
 
 def list_tree(directory: str) -> Sequence[str]:
     """A cgroup and all cgroups in it, innermost first; empty if it doesn't exist."""
+    with contextlib.suppress(FileNotFoundError):
+        if os.stat(directory).st_nlink == 2:  # one more for each directory in it
+            return [directory]
     return [found for found, _, _ in os.walk(directory, topdown=False)]
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from agentos_sdk.values import ResourceUsage
 
@@ -35,9 +36,13 @@ NO_MEMORY_LIMIT = 1 << 62  # bytes: from this value on memory.limit_in_bytes mea
 
 
 class Group(Struct, frozen=True):
-    """A cgroup that we created: its directory by controller. Controllers mounted together share a directory."""
+    """A cgroup that we created: its directory by controller. Controllers mounted together share a directory.
+
+    ``enforced`` are the limits of its creation, as read back then.
+    """
 
     directories: Mapping[str, str]
+    enforced: EnforcedLimits = EnforcedLimits()
 
     version = 1
 
@@ -68,12 +73,13 @@ class Group(Struct, frozen=True):
                 files.create_directory(directory)
                 created.append(directory)
             group._write_limits(limits)
-            if limits != Limits() and (weaker := group.read_limits().describe_weaker(limits)):
+            enforced = group.read_limits() if limits != Limits() else EnforcedLimits()
+            if weaker := enforced.describe_weaker(limits):
                 raise CgroupError(f"{name}: {weaker}")
         except CgroupError:
             files.remove_directories(created)
             raise
-        return group
+        return replace(group, enforced=enforced)
 
     def change_limits(self, limits: Limits) -> None:
         """Replace its own limits while processes run; ``None`` is no limit. Blocks: file writes.
@@ -227,17 +233,14 @@ class Group(Struct, frozen=True):
         )
 
     def evidence(self) -> Evidence:
-        """The kernel's counters of this cgroup; read them before :meth:`remove`.
+        """The kernel's counters of this cgroup; read them before :meth:`remove`. Its limits, if one was reached.
 
         Without ``cpuacct``, ``throttled`` is the share of periods in which the cgroup was throttled.
         """
-        enforced = self.read_limits()
         out_of_memory, killed_above = self._count_oom_kills()
         refused = files.read_counters(self._path("pids", "pids.events")).get("max", 0)
-        peak = files.read_number(self._path("pids", "pids.peak"))
-        cpu = files.read_counters(self._path("cpu", "cpu.stat"))
-        used = files.read_number(self._path("cpuacct", "cpuacct.usage"))
-        turns_had = cpu.get("nr_periods", 0) - cpu.get("nr_throttled", 0)
+        enforced = self.read_limits() if out_of_memory or killed_above or refused else EnforcedLimits()
+        peak = files.read_number(self._path("pids", "pids.peak")) if refused else None
         return Evidence(
             memory_limit=enforced.memory,
             pids_limit=enforced.pids,
@@ -245,10 +248,17 @@ class Group(Struct, frozen=True):
             killed_above=killed_above,
             forks_refused=refused,
             refused_above=refused > 0 and (enforced.pids is None or (peak is not None and peak < enforced.pids)),
-            throttled=throttled_share(cpu.get("nr_throttled", 0), turns_had)
-            if used is None
-            else throttled_share(cpu.get("throttled_time", 0), used),
+            throttled=self._measure_throttling(),
         )
+
+    def _measure_throttling(self) -> float:
+        cpu = files.read_counters(self._path("cpu", "cpu.stat"))
+        if not cpu.get("nr_throttled"):
+            return 0.0
+        used = files.read_number(self._path("cpuacct", "cpuacct.usage"))
+        if used is None:
+            return throttled_share(cpu["nr_throttled"], cpu.get("nr_periods", 0) - cpu["nr_throttled"])
+        return throttled_share(cpu.get("throttled_time", 0), used)
 
     def _count_oom_kills(self) -> tuple[bool, int]:
         """Whether this cgroup's limit had processes killed, and how many of its own processes another limit killed.

@@ -14,6 +14,7 @@ import os
 import time
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from agentos_sdk.values import ResourceUsage
 
@@ -32,10 +33,14 @@ from .values import (
 
 
 class Group(Struct, frozen=True):
-    """A cgroup that we created: ``directory`` is its path, ``controllers`` are those enabled in it."""
+    """A cgroup that we created: ``directory`` is its path, ``controllers`` are those enabled in it.
+
+    ``enforced`` are the limits of its creation, as read back then.
+    """
 
     directory: str
     controllers: frozenset[str]
+    enforced: EnforcedLimits = EnforcedLimits()
 
     version = 2
 
@@ -64,12 +69,13 @@ class Group(Struct, frozen=True):
             group._write_limits(limits)
             group._enable_controllers()
             files.create_directory(group.leaf)
-            if limits != Limits() and (weaker := group.read_limits().describe_weaker(limits)):
+            enforced = group.read_limits() if limits != Limits() else EnforcedLimits()
+            if weaker := enforced.describe_weaker(limits):
                 raise CgroupError(f"{directory}: {weaker}")
         except CgroupError:
             group.remove()
             raise
-        return group
+        return replace(group, enforced=enforced)
 
     def change_limits(self, limits: Limits) -> None:
         """Replace its own limits while processes run; ``None`` is no limit. Blocks: file writes.

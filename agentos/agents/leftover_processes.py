@@ -22,6 +22,7 @@ from msgspec.structs import asdict
 
 from agentos.private_files import check_parents, read_file, replace_file
 from agentos.sandbox.errors import EXHAUSTED
+from agentos.sandbox.watch.disk import read_tmpfs
 
 log = logging.getLogger(__name__)
 
@@ -90,8 +91,14 @@ class Sweeper:
 
 
 def runtime_base() -> str:
-    """The first accessible runtime directory with a name short enough for agents' socket paths."""
-    for base in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"):
+    """The first accessible runtime directory with a name short enough for agents' socket paths.
+
+    In memory where possible: to create and remove a socket takes 10 µs in a tmpfs, and 250 µs on ext4, which doesn't
+    reuse an inode that was freed in the last seconds and skips these one by one.
+    """
+    named = (os.environ.get("XDG_RUNTIME_DIR"), os.environ.get("TMPDIR"))
+    in_memory = (place for place in ("/run", "/dev/shm") if read_tmpfs(os.getpid(), place) is not None)
+    for base in (*named, *in_memory, tempfile.gettempdir(), "/tmp"):
         if base and len(os.fsencode(base)) <= MAX_DIRECTORY_BYTES and os.access(base, os.W_OK | os.X_OK):
             return os.path.abspath(base)
     return "/tmp"

@@ -55,16 +55,23 @@ def test_a_broken_note_of_the_last_run_is_no_hindrance(tmp_path: Path, note: str
     Run.begin(tmp_path).end()
 
 
-def test_the_runtime_directory_is_short_and_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_runtime_directory_is_short_and_there_and_in_memory_unless_one_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     long = tmp_path / ("x" * 100)
     long.mkdir()
+    mounts = [line.split()[1:3] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    in_memory = [place for place in ("/run", "/dev/shm") if [place, "tmpfs"] in mounts and os.access(place, os.W_OK)]
+    monkeypatch.delenv("TMPDIR", raising=False)
     monkeypatch.setattr("tempfile.gettempdir", lambda: "/no/such")
     for useless in (str(long), "/no/such", ""):
         monkeypatch.setenv("XDG_RUNTIME_DIR", useless)
-        assert runtime_base() == "/tmp"
+        assert runtime_base() == [*in_memory, "/tmp"][0]
 
-    monkeypatch.setenv("XDG_RUNTIME_DIR", "/var/tmp")
+    monkeypatch.setenv("TMPDIR", "/var/tmp")
     assert runtime_base() == "/var/tmp"
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/var")
+    assert runtime_base() == "/var" if os.geteuid() == 0 else "/var/tmp"
 
 
 def test_a_parent_is_found_whatever_a_process_is_called() -> None:

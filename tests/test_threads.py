@@ -1,12 +1,14 @@
-"""Arguments of a function in a worker thread are freed when it ends, without the garbage collector."""
+"""Functions in worker threads: arguments that are freed, cancellation, limits."""
 
 import gc
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
+import trio
 
-from agentos.threads import run_in_thread
+from agentos.threads import Limiter, check_cancelled, run_in_thread
 
 
 class Body:
@@ -58,3 +60,52 @@ async def test_an_exception_keeps_its_traceback() -> None:
         await run_in_thread(fail, Body())
 
     assert [entry.name for entry in caught.traceback][-1] == "fail"
+
+
+async def test_a_cancelled_task_waits_for_its_thread_and_the_function_can_look() -> None:
+    token, ended = trio.lowlevel.current_trio_token(), False
+
+    def look(scope: trio.CancelScope) -> None:
+        nonlocal ended
+        check_cancelled()
+        trio.from_thread.run_sync(scope.cancel, trio_token=token)
+        trio.from_thread.run_sync(str, trio_token=token)
+        ended = True
+        check_cancelled()
+
+    with trio.CancelScope() as scope:
+        await run_in_thread(look, scope)
+
+    assert scope.cancelled_caught
+    assert ended
+    check_cancelled()
+
+
+async def test_as_many_run_at_once_as_the_limiter_admits_and_a_cancelled_one_gives_its_place_up() -> None:
+    limiter, inside, go = Limiter(1), threading.Semaphore(0), threading.Event()
+
+    def wait() -> None:
+        inside.release()
+        assert go.wait(30)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(limiter.run, wait)
+        await run_in_thread(inside.acquire)
+        with trio.move_on_after(0.05) as waited:
+            await limiter.run(wait)
+        assert waited.cancelled_caught
+        go.set()
+    await limiter.run(wait)
+
+
+async def test_without_a_thread_the_limiter_is_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    limiter = Limiter(1)
+    with monkeypatch.context() as patched:
+        patched.setattr(trio.lowlevel, "start_thread_soon", refuse)
+        with pytest.raises(RuntimeError, match="can't start"):
+            await limiter.run(str)
+
+    assert await limiter.run(str) == ""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any
+from typing import TypeVar
 from unittest.mock import patch
 
 import trio
@@ -29,6 +29,7 @@ from tests.speed.place import Place
 from tests.speed.processes import MeasurementError, pinned
 from tests.speed.results import Result, Row
 
+T = TypeVar("T")
 TEXT = "a line of a small file\n" * 40
 FILES = 10  # read in turn, so that no decision is that of the call before
 CALLS = 200  # in a round
@@ -37,21 +38,18 @@ ROWS = (Row(f"READ of {len(TEXT)} bytes: in the event loop, without the thread",
 
 @define
 class InPlace:
-    """Replaces ``trio.to_thread.run_sync``. ``seconds`` is the time that the functions took."""
+    """Runs functions without a thread. ``seconds`` is the time that they took."""
 
     seconds: float = 0.0
 
-    async def run_sync(
-        self, function: Callable[..., Any], *args: Any, limiter: trio.CapacityLimiter, **options: Any
-    ) -> Any:
-        borrower = object()
-        await limiter.acquire_on_behalf_of(borrower)
+    async def run(self, function: Callable[[], T], limiter: trio.CapacityLimiter) -> T:
+        await limiter.acquire_on_behalf_of(function)
         begun = time.thread_time()
         try:
-            return function(*args)
+            return function()
         finally:
             self.seconds += time.thread_time() - begun
-            limiter.release_on_behalf_of(borrower)
+            limiter.release_on_behalf_of(function)
             await trio.lowlevel.cancel_shielded_checkpoint()  # as after a thread has ended
 
 
@@ -80,7 +78,7 @@ async def _read(directory: Path, rounds: int) -> list[float]:
         caller = Caller(1, "operator", "operator", table, authorizer, log)
         bodies = [json.dumps({"path": f"notes-{number}.md"}).encode() for number in range(FILES)]
         for number in range(rounds + 1):
-            with patch("trio.to_thread.run_sync", threads.run_sync), patch("trio.from_thread.check_cancelled", _go_on):
+            with patch("agentos.threads._Job.run", threads.run):
                 threads.seconds, begun = 0.0, time.thread_time()
                 for at in range(CALLS):
                     reply = await later(Call(caller, False, _nowhere), bodies[at % FILES])
@@ -91,10 +89,6 @@ async def _read(directory: Path, rounds: int) -> list[float]:
                 taken.append(spent / CALLS * 1e6)
             await trio.sleep(0.01)  # the audit log is written
     return taken
-
-
-def _go_on() -> None:
-    pass
 
 
 async def _nowhere(chunk: bytes) -> None:

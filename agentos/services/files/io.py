@@ -10,9 +10,8 @@ import os
 import secrets
 import stat
 
-import trio
-
 from agentos.sandbox import openat2
+from agentos.threads import check_cancelled
 from agentos_sdk.errors import BadRequest, Busy, CallError, PermissionDenied, QuotaExceeded
 
 from .as_user import acting_as
@@ -58,7 +57,7 @@ def read(resolved: ResolvedPath, offset: int, limit: int | None, max_bytes: int)
             )
         data = bytearray()
         while len(data) < wanted:
-            trio.from_thread.check_cancelled()
+            check_cancelled()
             piece = os.pread(resolved.fd, min(CHUNK_BYTES, wanted - len(data)), offset + len(data))
             if not piece:
                 break
@@ -87,13 +86,13 @@ def replace(resolved: ResolvedPath, data: bytes) -> None:
         try:
             try:
                 for at in range(0, len(data), CHUNK_BYTES):
-                    trio.from_thread.check_cancelled()
+                    check_cancelled()
                     _write_out(fd, data[at : at + CHUNK_BYTES])
                 _set_owner_and_mode(fd, request, former)
                 os.fdatasync(fd)  # otherwise the file might be empty after a crash of the host
             finally:
                 os.close(fd)
-            trio.from_thread.check_cancelled()
+            check_cancelled()
             os.rename(temporary, resolved.last, src_dir_fd=directory, dst_dir_fd=directory)
         except BaseException:
             with contextlib.suppress(OSError):

@@ -17,6 +17,7 @@ import trio
 from agentos.services.files import io
 from agentos.services.files.as_user import Identity
 from agentos.services.files.resolve import Part, ResolvedPath, resolve_file, resolve_for_writing
+from agentos.threads import run_in_thread
 from agentos_sdk.errors import BadRequest, CallError, NotFound, PermissionDenied, QuotaExceeded
 from tests.support.mounts import mounted
 
@@ -431,13 +432,15 @@ def test_what_is_mounted_by_itself_is_not_replaced(small: Path) -> None:
 
 async def test_withdrawn_it_leaves_nothing(place: Path) -> None:
     (place / "file").write_bytes(b"former")
+    token = trio.lowlevel.current_trio_token()
     with found(resolve_for_writing, own(place, "file")) as what, trio.CancelScope() as scope:
 
         def withdrawn_before_it_is_done(what: ResolvedPath, data: bytes) -> None:
-            trio.from_thread.run_sync(scope.cancel)
+            trio.from_thread.run_sync(scope.cancel, trio_token=token)
+            trio.from_thread.run_sync(str, trio_token=token)  # by now it has reached the task that waits
             io.replace(what, data)
 
-        await trio.to_thread.run_sync(withdrawn_before_it_is_done, what, b"x" * 5 * MIB)
+        await run_in_thread(withdrawn_before_it_is_done, what, b"x" * 5 * MIB)
 
     assert scope.cancelled_caught
     assert os.listdir(place) == ["file"]

@@ -104,16 +104,18 @@ class Pump:
         self._ended: trio.Event | None = None  # of the task that reads, if there is one
 
     def start(self, poller: Poller, nursery: trio.Nursery) -> None:
-        """Read from now on, until :meth:`end`; a program that writes nothing costs no task."""
+        """Read from now on, until :meth:`end`; a program costs a task only once it writes more than its share."""
         self._poller = poller
 
-        def begin(events: int) -> None:
-            poller.forget(self._fd)
-            if events & select.EPOLLIN:  # otherwise the stream has ended
+        def read(events: int) -> None:
+            pause = self._pipe.read() if events & select.EPOLLIN else None
+            if pause != 0:
+                poller.forget(self._fd)
+            if pause:
                 self._ended = trio.Event()
-                nursery.start_soon(self._run_until_end)
+                nursery.start_soon(self._run_until_end, pause)
 
-        poller.watch(self._fd, begin, nursery)
+        poller.watch(self._fd, read, nursery)
 
     async def end(self) -> None:
         """Read what the pipe holds now, then close it. Not interrupted by cancellation."""
@@ -125,9 +127,10 @@ class Pump:
                 await self._ended.wait()
         self.finish()
 
-    async def _run_until_end(self) -> None:
+    async def _run_until_end(self, pause: float) -> None:
         try:
             with self._running:
+                await trio.sleep(pause)
                 await self.run()
         finally:
             assert self._ended is not None

@@ -61,18 +61,25 @@ class Pipe:
         """Read until the stream ends or this is cancelled."""
         while True:
             await trio.lowlevel.wait_readable(self._fd)
-            data = self._read(self._size)
-            if data == b"":
+            pause = self.read()
+            if pause is None:
                 return
-            if data is not None:
-                seconds = max(MIN_COST_SECONDS, self._take(data))
-                if self._wait_delivered is not None:
-                    await self._wait_delivered()
-                self._size = max(
-                    MIN_READ_BYTES, min(self._max_bytes, 2 * self._size, int(len(data) * READ_SECONDS / seconds))
-                )
-                if (pause := self._turns.charge(self._owner, seconds)) > 0:
-                    await trio.sleep(pause)
+            if self._wait_delivered is not None:
+                await self._wait_delivered()
+            if pause > 0:
+                await trio.sleep(pause)
+
+    def read(self) -> float | None:
+        """Read once, without waiting; returns how long to wait until the next read, or None at the stream's end."""
+        data = self._read(self._size)
+        if data is None:
+            return 0.0
+        if data == b"":
+            return None
+        seconds = max(MIN_COST_SECONDS, self._take(data))
+        affordable = int(len(data) * READ_SECONDS / seconds)
+        self._size = max(MIN_READ_BYTES, min(self._max_bytes, 2 * self._size, affordable))
+        return self._turns.charge(self._owner, seconds)
 
     def finish(self) -> None:
         """Read what the pipe holds now, then close it. Later writes by other holders of the pipe fail."""

@@ -143,6 +143,8 @@ class Jails:
         return parts
 
     async def _release(self, agent: JailOwner, workspace: Workspace) -> None:
+        if workspace.kind == "image":
+            self.spawner.closer.hurry()  # until then it is mounted
         for sentence in await self.workspaces.release(workspace):
             agent.output.add("kernel", sentence)
             log.warning("%s: %s", agent.name, sentence)

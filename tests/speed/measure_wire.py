@@ -47,7 +47,7 @@ def take_turns(place: Place, mode: str, *versions: str) -> Series:
     seconds = 0.25 if place.quick else 0.4
     series: Series = {FLOOR: [], **{version: [] for version in versions}}
     with place.floor() as floor, place.serve() as kernel:
-        for _ in range(3 if place.quick else 7):
+        for _ in range(3 if place.quick else 5):
             series[FLOOR].append(place.load(floor, mode, "-e", "-s", seconds))
             for version in versions:
                 series[version].append(place.load(kernel, mode, "-s", seconds, *(["-2"] if version == V2 else [])))

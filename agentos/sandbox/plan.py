@@ -70,10 +70,10 @@ def plan_sandbox(policy: Policy, program: Program, host: Host, host_ids: HostIds
     ids = _check_host_ids(host, host_ids)
     if host.uid != 0 and isinstance(policy.workspace, Image):
         raise BadPolicy("workspace: mounting an image needs root")
-    is_root, binds = host.uid == 0, tuple(bind_steps(policy, host))
-    own = tuple(bind for bind in binds if is_own(bind))
-    within_tmp = tuple(bind for bind in binds if bind.target.startswith("/tmp/"))
-    common = tuple(bind for bind in binds if bind not in (*own, *within_tmp))
+    is_root, binds = host.uid == 0, (*bind_steps(policy, host),)
+    own = tuple([bind for bind in binds if is_own(bind)])
+    within_tmp = tuple([bind for bind in binds if bind.target.startswith("/tmp/")])
+    common = tuple([bind for bind in binds if bind not in (*own, *within_tmp)])
     later = (*own, *within_tmp)
     flags = NEWUSER | NEWPID | NEWUTS | NEWIPC | (NEWNET if policy.network != "host" else 0)
     return (
@@ -126,7 +126,7 @@ def split_plan(plan: Sequence[Step]) -> tuple[tuple[Step, ...], tuple[Step, ...]
 
 def _forget_owner(step: Step) -> Step:
     if isinstance(step, s.DetachSource) and step.owner is not None:
-        return step._replace(owner=s.UNKNOWN_OWNER)
+        return s.DetachSource(step.path, step.target, step.follow, s.UNKNOWN_OWNER, step.always, step.writable)
     return step
 
 
@@ -141,7 +141,7 @@ def plan_way_in(policy: Policy, host: Host) -> tuple[Step, ...]:
         s.Join(),
         s.TakeIdentity(UID, GID, drop_groups=host.uid == 0),
         s.Descend(NEWPID | NEWNS, "/proc"),
-        *_confine_steps(policy, host, tuple(bind_steps(policy, host))),
+        *_confine_steps(policy, host, (*bind_steps(policy, host),)),
     )
 
 
@@ -222,7 +222,7 @@ def _rlimits(policy: Policy, host: Host) -> tuple[tuple[str, int], ...]:
 
 def _cap_rlimits(wanted: Mapping[str, int], host: Host) -> tuple[tuple[str, int], ...]:
     """Cap the limits at the host's hard limits: raising a hard limit needs a capability that no sandbox has."""
-    return tuple((name, min(value, host.hard_limits.get(name, value))) for name, value in wanted.items())
+    return tuple([(name, min(value, host.hard_limits.get(name, value))) for name, value in wanted.items()])
 
 
 def _landlock_step(policy: Policy, host: Host, binds: tuple[s.Bind, ...]) -> Iterator[Step]:
@@ -230,7 +230,7 @@ def _landlock_step(policy: Policy, host: Host, binds: tuple[s.Bind, ...]) -> Ite
         return
     executable: tuple[str, ...] = ("/",)
     if policy.profile == "strict":  # no path is both writable and executable
-        executable = tuple(bind.target for bind in binds if not (bind.device or bind.writable))
+        executable = tuple([bind.target for bind in binds if not (bind.device or bind.writable)])
     yield _build_landlock_step(host.landlock_abi, executable)
 
 
@@ -249,7 +249,7 @@ def _build_landlock_step(abi: int, executable: tuple[str, ...]) -> s.Landlock:
         ],
     )
     return s.Landlock(
-        rules.pack().hex(), tuple((rule.path, int(rule.effective(rules.walls))) for rule in rules.paths), ()
+        rules.pack().hex(), tuple([(rule.path, int(rule.effective(rules.walls))) for rule in rules.paths]), ()
     )
 
 

@@ -323,14 +323,14 @@ def encode(steps: Sequence[Step]) -> bytes:
     return marshal.dumps([(_NUMBERS[type(step)], *step) for step in steps], 0)
 
 
-def select_zygote_steps(steps: Sequence[Step]) -> tuple[Step, ...]:
+def select_zygote_steps(steps: Sequence[Step]) -> list[Step]:
     """Return the steps that the zygote does. It doesn't get the others: they may hold secrets."""
-    return tuple(step for step in steps if isinstance(step, (Clone, Join, *_DETACH)))
+    return [step for step in steps if isinstance(step, (Clone, Join, *_DETACH))]
 
 
-def select_child_steps(steps: Sequence[Step]) -> tuple[Step, ...]:
+def select_child_steps(steps: Sequence[Step]) -> list[Step]:
     """Return the steps that the new process does, from its birth on."""
-    return tuple(step for step in steps if not isinstance(step, _DETACH))
+    return [step for step in steps if not isinstance(step, _DETACH)]
 
 
 def decode(data: bytes) -> tuple[Step, ...]:

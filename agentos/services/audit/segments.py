@@ -25,6 +25,7 @@ from .chain import Link, QueuedEntry, Row, chain_rows
 from .reserve import Reserve
 
 MAX_COMMIT_ROWS = 1000  # rows in one commit
+CACHE_KIB = 256  # of the file's pages: rows are only appended, and SQLite's usual 2 MiB would fill with what it wrote
 SCHEMAS = {
     "audit": [
         "CREATE TABLE entries (seq INTEGER PRIMARY KEY, at REAL NOT NULL, agent INTEGER NOT NULL, name TEXT NOT NULL,"
@@ -95,6 +96,7 @@ class Segment:
             undo.callback(os.close, self._head)
             self._connection = connect(place.rows, SCHEMAS, durable=True)
             undo.callback(self._connection.close)
+            self._connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
             if not has_table(self._connection):
                 raise DatabaseError(f"{display_path(place.rows)}: its table is missing")
             undo.pop_all()

@@ -14,6 +14,7 @@ from agentos.kernel.poller import Poller
 from agentos_sdk.values import Line
 
 from .commands.fair_reader import Pipe, Turns
+from .packed_lines import PackedLines
 
 MAX_LINES = 2000
 MAX_BYTES = 512 << 10  # kept per agent
@@ -31,7 +32,7 @@ class Output:
     """
 
     tap: Callable[[Line], None] | None = None
-    _lines: deque[Line] | list[Line] = field(factory=deque)
+    _lines: deque[Line] | list[Line] | PackedLines = field(factory=deque)
     _size: int = 0
     _first: int = 0  # number of the oldest line kept; lines are numbered from 0
     _changed: trio.Event | None = None
@@ -43,6 +44,8 @@ class Output:
 
     def add(self, stream: str, text: str) -> None:
         line = Line(time.time(), stream, text)
+        if isinstance(self._lines, PackedLines):
+            self._lines = list(self._lines)
         self._lines.append(line)
         self._size += len(text)
         self.trim(MAX_LINES, MAX_BYTES)
@@ -57,15 +60,22 @@ class Output:
         if self.tap is not None:
             self.tap(Line(time.time(), stream, text))
         self._first = self.end + count
-        self._lines.clear()
+        self._lines = deque()
         self._size = 0
 
     def trim(self, lines: int, size: int) -> None:
         """Keep at most the last ``lines`` lines and ``size`` characters."""
         while len(self._lines) > lines or self._size > size:
+            if isinstance(self._lines, PackedLines):
+                self._lines = list(self._lines)
             dropped = self._lines.popleft() if isinstance(self._lines, deque) else self._lines.pop(0)
             self._size -= len(dropped.text)
             self._first += 1
+
+    def pack(self, lines: int, size: int) -> None:
+        """As :meth:`trim`, for an agent that has ended long ago: its lines will seldom be read."""
+        self.trim(lines, size)
+        self._lines = PackedLines.pack(self._lines)
 
     def shrink(self) -> None:
         """Free what further lines would need; there will be none."""

@@ -13,7 +13,7 @@ from agentos_sdk.values import Layer
 _WINDOW_BITS, _MEMORY_LEVEL, _LEVEL = -13, 5, 1
 
 
-class PackedLayers(Struct, frozen=True):
+class PackedLayers(Struct, frozen=True, gc=False):
     """Layers as compressed JSON. ``example`` is the JSON of another agent's, which these nearly repeat."""
 
     data: bytes

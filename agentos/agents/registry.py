@@ -271,7 +271,7 @@ class Registry:
             self._examples.setdefault(level, packed.example)
         self._ended.append(agent)
         if len(self._ended) > MAX_ENDED_WHOLE:
-            self._ended[-MAX_ENDED_WHOLE - 1].output.trim(LAST_LINES, LAST_BYTES)
+            self._ended[-MAX_ENDED_WHOLE - 1].output.pack(LAST_LINES, LAST_BYTES)
         if len(self._ended) > MAX_ENDED:
             other = self._ended.popleft()
             del self._by_id[other.id]

@@ -105,7 +105,8 @@ class Callers:
         caller = Caller(number, "agent", spec.name, self._table_for(number), self.authorizer, self.audit)
         caller.approvals = self.approvals
         former = self.registry.find_by_name(spec.name)
-        caller.counts.former = former.caller.counts.all() if former is not None else {}
+        if former is not None:
+            caller.counts.former = former.caller.counts.all()
         caller.family = spawner.family if spawner is not None and spawner.family else f"agent {number}"
         return caller
 

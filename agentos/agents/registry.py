@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import trio
 from attrs import define, field
+from msgspec.structs import replace
 
 from agentos.kernel.caller import Caller
 from agentos.llm.settings import QueuePath
@@ -39,9 +40,11 @@ if TYPE_CHECKING:
 
 MAX_ENDED = 1000  # ended agents kept, for waits for their end and for their logs
 MAX_ENDED_WHOLE = 50  # of these, how many keep all of their output; the others keep the last lines
+MAX_EXAMPLES = 20  # programs of which an ended agent is known, to share its values with others that end
 LAST_LINES, LAST_BYTES = 50, 8 << 10
 PAST = trio.Event()  # stands for all events of an ended agent
 PAST.set()
+SPENT = Rate(1, math.inf)  # of all agents that are over: they spawn nothing
 
 
 def describe_end(status: Status, requested: bool = False, limits: str | None = None) -> End:
@@ -95,7 +98,7 @@ class Agent:
     speaks with its program over standard input and output, in each life; without it, output goes to the log.
     """
 
-    spec: AgentSpec
+    _spec: AgentSpec
     caller: Caller
     path: tuple[str, ...]  # of the supervisor that restarts it
     parent: "Agent | None"
@@ -140,6 +143,7 @@ class Agent:
     health: Health = field(factory=Health)
     over: trio.Event = field(factory=trio.Event)  # it has ended and won't be restarted
     packed_layers: PackedLayers | None = None  # instead of its layers, of an ended agent
+    _shares_spec: bool = field(default=False, init=False)  # with ended agents that have other names
 
     @property
     def id(self) -> int:
@@ -147,7 +151,16 @@ class Agent:
 
     @property
     def name(self) -> str:
-        return self.spec.name
+        return self.caller.name if self._shares_spec else self._spec.name
+
+    @property
+    def spec(self) -> AgentSpec:
+        """What it was started with, and what a reload or SET_PERMS has changed since."""
+        return replace(self._spec, name=self.name) if self._shares_spec else self._spec
+
+    @spec.setter
+    def spec(self, spec: AgentSpec) -> None:
+        self._spec, self._shares_spec = spec, False
 
     @property
     def declared(self) -> bool:
@@ -234,9 +247,20 @@ class Agent:
             self.health = UNCHECKED
         if self.settled.is_set():  # otherwise it ended before it had begun, and its spawner has yet to learn of it
             self.settled = PAST
+        self.rate = SPENT
         self.output.shrink()
         self.caller.counts.shrink()
         return self.packed_layers
+
+    def share(self, other: "Agent") -> None:
+        """Take those values of another ended agent that are equal to its own, so that both have the same objects."""
+        if self.name == self.caller.name and replace(other.spec, name=self.name) == self._spec:
+            self._spec, self._shares_spec = other._spec, True
+        if self.end == other.end:
+            self.end = other.end
+        if self.lacking == other.lacking:
+            self.lacking = other.lacking
+        self.caller.counts.share(other.caller.counts)
 
 
 class Registry:
@@ -251,6 +275,7 @@ class Registry:
         self._by_name: dict[str, Agent] = {}
         self._ended: deque[Agent] = deque()  # for good, in that order
         self._examples: dict[str, bytes] = {}  # of packed layers, by level of isolation
+        self._last: dict[object, Agent] = {}  # by program: that of it which ended last
 
     def __iter__(self) -> Iterator[Agent]:
         return iter(self._by_id.values())
@@ -269,6 +294,7 @@ class Registry:
         packed = agent.shrink(self._examples.get(level))
         if had_layers:
             self._examples.setdefault(level, packed.example)
+        self._share(agent)
         self._ended.append(agent)
         if len(self._ended) > MAX_ENDED_WHOLE:
             self._ended[-MAX_ENDED_WHOLE - 1].output.pack(LAST_LINES, LAST_BYTES)
@@ -277,6 +303,15 @@ class Registry:
             del self._by_id[other.id]
             if self._by_name.get(other.name) is other:
                 del self._by_name[other.name]
+
+    def _share(self, agent: Agent) -> None:
+        program = agent.spec.script or agent.spec.command
+        key = program if isinstance(program, str) else tuple(program or ())
+        if (other := self._last.pop(key, None)) is not None:
+            agent.share(other)
+        self._last[key] = agent
+        if len(self._last) > MAX_EXAMPLES:
+            del self._last[next(iter(self._last))]
 
     def begin_life(self, agent: Agent) -> None:
         """Reset what belongs to a single life, before the agent's program is started."""

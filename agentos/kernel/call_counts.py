@@ -14,6 +14,7 @@ _UNREAD = [0] * 256  # shared by all ended callers: a call in the background tha
 
 Outcomes = Mapping[tuple[int, str], int]
 """Number of calls by opcode and outcome: ``ok`` or the error code."""
+NONE: Outcomes = {}  # of a caller whose name nobody had before
 
 
 @define(eq=False)
@@ -26,12 +27,14 @@ class CallCounts:
 
     noops: int = 0
     ok: list[int] = field(factory=lambda: [0] * 256)
-    former: Outcomes = field(factory=dict)
+    former: Outcomes = NONE
     _others: dict[tuple[int, str], int] = field(factory=dict)
 
     def fail(self, op: int, error: BaseException) -> None:
         """Count a call that failed."""
         key = int(op), outcome_of(error)
+        if self.ok is _UNREAD:  # others may share them
+            self._others = dict(self._others)
         self._others[key] = self._others.get(key, 0) + 1
 
     def own(self) -> Outcomes:
@@ -55,6 +58,11 @@ class CallCounts:
         """Free memory that only a caller that still makes calls needs."""
         self._others = dict(self.own())
         self.ok = _UNREAD
+
+    def share(self, other: "CallCounts") -> None:
+        """Have the same object as another ended caller if the counts are equal."""
+        if self._others == other._others:
+            self._others = other._others
 
 
 def outcome_of(error: BaseException) -> str:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
-from attrs import frozen
 
 from agentos.private_files import append_whole, open_file
 
@@ -48,15 +47,29 @@ class Origin(NamedTuple):
     owner: str
 
 
-@frozen
-class LogFile:
-    """``begun`` and ``ended`` are the times of the first and the last write, ``size`` is in bytes."""
+class LogFile(msgspec.Struct, frozen=True, gc=False):
+    """A file and the agent that it is of, as one object: thousands are known.
 
-    key: FileKey
-    origin: Origin
+    ``begun`` and ``ended`` are the times of the first and the last write, ``size`` is in bytes.
+    """
+
+    name: str
+    run: int
+    part: int
+    agent: int
+    declared: bool
+    owner: str
     begun: float
     ended: float
     size: int
+
+    @property
+    def key(self) -> FileKey:
+        return FileKey(self.name, self.run, self.part)
+
+    @property
+    def origin(self) -> Origin:
+        return Origin(self.agent, self.declared, self.owner)
 
     @property
     def cost(self) -> int:
@@ -128,7 +141,7 @@ class LogDirectory:
                 origin, begun = Origin(header.id, header.declared, header.owner), header.at
         finally:
             os.close(fd)
-        return LogFile(key, origin, begun, status.st_mtime, status.st_size)
+        return LogFile(*key, *origin, begun, status.st_mtime, status.st_size)
 
     def append(self, key: FileKey, origin: Origin, lines: Sequence[Line], new: bool) -> LogFile:
         """Append lines, with the header first where the file is new. On ``OSError`` the file is as it was.
@@ -147,7 +160,7 @@ class LogDirectory:
             if size and os.pread(fd, 1, size - 1) != b"\n":
                 data = b"\n" + data  # something else wrote to it
             append_whole(fd, data)
-            return LogFile(key, origin, lines[0].at, lines[-1].at, size + len(data))
+            return LogFile(*key, *origin, lines[0].at, lines[-1].at, size + len(data))
         finally:
             os.close(fd)
 
@@ -163,7 +176,7 @@ class LogDirectory:
                     found = _read_record(raw)
                 except (msgspec.MsgspecError, UnicodeDecodeError):
                     continue  # the header, or a line that was cut off
-                yield Line(found.at, file.key.name, found.stream, found.text)
+                yield Line(found.at, file.name, found.stream, found.text)
 
     def _raw_lines(self, file: LogFile) -> Iterator[bytes]:
         at, rest = 0, b""

@@ -12,10 +12,12 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import trio
 from attrs import define, field, frozen
+from msgspec.structs import replace
 
 from agentos.finishing import run_and_finish
 from agentos.private_files import display_path, hold_directory
@@ -87,6 +89,11 @@ class Source:
         return dropped
 
 
+def find_place(files: Sequence[LogFile], key: FileKey) -> int | None:
+    """Where the file with that key is. The last ones are looked at first: they are those that are written to."""
+    return next((place for place in range(len(files) - 1, -1, -1) if files[place].key == key), None)
+
+
 def count_lines(line: Line) -> int:
     return 1 + line.text.count("\n")
 
@@ -117,12 +124,12 @@ class Logs:
 
     def __init__(self, files: LogDirectory, settings: LogSettings, found: Iterable[LogFile]) -> None:
         self.directory, self.settings = files, settings
-        self.files: dict[str, dict[FileKey, LogFile]] = {}
+        self.files: dict[str, list[LogFile]] = {}  # by name, in the order of their first writes
         self._costs: Counter[str] = Counter()  # by owner
         self.run = 1
         for file in found:
             self._note_file(file)
-            self.run = max(self.run, file.key.run + 1)
+            self.run = max(self.run, file.run + 1)
         self.identify: Identify = lambda agent: (False, "")
         self.sources: dict[int, Source] = {}
         self.kernel = self.sources[0] = Source(KERNEL, Origin(0, False, KERNEL))
@@ -249,15 +256,16 @@ class Logs:
         No two sources have the same, also if one has the name of another that has just ended: the header says whose
         the lines are.
         """
-        own = self.files.get(source.name, {})
-        current = own.get(source.file) if source.file is not None else None
+        own = self.files.get(source.name, [])
+        place = find_place(own, source.file) if source.file is not None else None
         if (
-            current is not None
-            and current.size < self.settings.max_file_size
-            and 0 <= time.time() - current.begun < MAX_FILE_SECONDS
+            place is not None
+            and own[place].size < self.settings.max_file_size
+            and 0 <= time.time() - own[place].begun < MAX_FILE_SECONDS
         ):
-            return current.key
-        part = max((key.part for key in (*own, *taken) if key[:2] == (source.name, self.run)), default=0) + 1
+            return own[place].key
+        used = (key for key in chain((file.key for file in own), taken) if key[:2] == (source.name, self.run))
+        part = max((key.part for key in used), default=0) + 1
         return FileKey(source.name, self.run, part)
 
     def _forget_idle(self, source: Source) -> None:
@@ -267,27 +275,29 @@ class Logs:
     # -- Room ------------------------------------------------------------------------------------------------------
 
     def _note_file(self, file: LogFile) -> None:
-        own = self.files.setdefault(file.key.name, {})
-        known = own.get(file.key)
-        if known is not None:
-            self._costs[known.origin.owner] -= known.cost
-            file = LogFile(file.key, file.origin, known.begun, file.ended, file.size)
-        own[file.key] = file
-        self._costs[file.origin.owner] += file.cost
+        own = self.files.get(file.name)
+        if own is None:
+            self.files[file.name] = [file]
+        elif (place := find_place(own, file.key)) is None:
+            own.append(file)
+        else:
+            self._costs[own[place].owner] -= own[place].cost
+            own[place] = replace(file, begun=own[place].begun)
+        self._costs[file.owner] += file.cost
 
     def _drop_file(self, file: LogFile) -> None:
-        own = self.files[file.key.name]
-        del own[file.key]
+        own = self.files[file.name]
+        own.remove(file)
         if not own:
-            del self.files[file.key.name]
-        self._costs[file.origin.owner] -= file.cost
-        if not self._costs[file.origin.owner]:
-            del self._costs[file.origin.owner]
+            del self.files[file.name]
+        self._costs[file.owner] -= file.cost
+        if not self._costs[file.owner]:
+            del self._costs[file.owner]
 
     def _take_expired(self) -> list[LogFile]:
         """Take the files that are too old out of the index."""
         oldest = time.time() - self.settings.max_age
-        expired = [file for own in self.files.values() for file in own.values() if file.ended < oldest]
+        expired = [file for own in self.files.values() for file in own if file.ended < oldest]
         for file in expired:
             self._drop_file(file)
         return expired
@@ -307,7 +317,7 @@ class Logs:
 
     def _list_by_age(self, owner: str) -> list[LogFile]:
         """The files of an owner, the oldest first."""
-        own = (file for files in self.files.values() for file in files.values() if file.origin.owner == owner)
+        own = (file for files in self.files.values() for file in files if file.owner == owner)
         return sorted(own, key=lambda file: file.ended)
 
     async def _remove(self, files: Sequence[LogFile]) -> None:

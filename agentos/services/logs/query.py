@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from operator import attrgetter
 
 import trio
@@ -51,10 +52,10 @@ class Selection:
 
     def selects_file(self, file: LogFile) -> bool:
         return (
-            (self.run is None or self.run == file.key.run)
+            (self.run is None or self.run == file.run)
             and file.ended >= self.since - 1  # of a file that an earlier run wrote it is known by its modification time
             and file.begun < self.until + 1
-            and self.includes(file.key.name, file.key.run, file.origin)
+            and self.includes(file.name, file.run, file.origin)
         )
 
 
@@ -84,7 +85,7 @@ class Reading:
         by_name: dict[str, list[LogFile]] = {name: [] for name in waiting}
         for file in files:
             if selection.selects_file(file):
-                by_name.setdefault(file.key.name, []).append(file)
+                by_name.setdefault(file.name, []).append(file)
         streams = [
             self._read_name(directory, sorted(own, key=attrgetter("key")), waiting.get(name, ()), backward)
             for name, own in by_name.items()
@@ -178,7 +179,7 @@ class LogReader:
         waiting: dict[str, list[Line]] = {}
         for source in sources:
             waiting.setdefault(source.name, []).extend(logs.waiting_lines(source))
-        files = [file for own in logs.files.values() for file in own.values()]
+        files = list(chain.from_iterable(logs.files.values()))
         # In a thread: there may be many files, and `includes` is asked about each.
         opening = partial(Reading, logs.directory, files, waiting, selection, backward)
         return await run_in_thread(opening, limiter=self._limiter)

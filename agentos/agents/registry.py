@@ -28,6 +28,7 @@ from agentos_sdk.errors import AlreadyExists, BadRequest, CallError, NotFound, U
 from agentos_sdk.values import End, Layer, ResourceUsage
 from supervisors import Supervisor
 
+from .last_of_programs import LastOfPrograms
 from .lifecycle import ALIVE, NEXT, State
 from .output import Output
 from .packed_layers import PackedLayers
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 
 MAX_ENDED = 1000  # ended agents kept, for waits for their end and for their logs
 MAX_ENDED_WHOLE = 50  # of these, how many keep all of their output; the others keep the last lines
-MAX_EXAMPLES = 20  # programs of which an ended agent is known, to share its values with others that end
 LAST_LINES, LAST_BYTES = 50, 8 << 10
 PAST = trio.Event()  # stands for all events of an ended agent
 PAST.set()
@@ -87,6 +87,7 @@ class Health:
     problem: str | None = None  # why the last check failed or couldn't be run
 
 
+NO_LAYERS: Mapping[str, Layer] = {}
 UNCHECKED = Health()  # of all agents that are over and had neither a watchdog nor a check
 
 
@@ -117,7 +118,7 @@ class Agent:
     program: Sandbox | None = None
     jail: "Jail | None" = None  # while that program runs
     view: "View | None" = None  # of files, while a jailed program runs
-    layers: Mapping[str, Layer] = field(factory=dict)  # isolation layers, in the present life or the last
+    layers: Mapping[str, Layer] = NO_LAYERS  # isolation layers, in the present life or the last
     lacking: Sequence[str] = ()  # requested layers that are not in force
     used: ResourceUsage | None = None  # in the last life, as counted at its end
     nursery: trio.Nursery | None = None  # of its present life
@@ -241,7 +242,7 @@ class Agent:
         What LIST, INSPECT, WAIT and LOGS say of it stays. ``example`` is that of another agent's packed layers.
         """
         self.program = self.supervisor = self.start_scope = None
-        self.packed_layers, self.layers = PackedLayers.pack(self.layers, example), {}
+        self.packed_layers, self.layers = PackedLayers.pack(self.layers, example), NO_LAYERS
         self.dismissed = self.connected = self.over = self.arrived = self.caller.greeted = PAST
         if self.health == UNCHECKED:
             self.health = UNCHECKED
@@ -249,12 +250,12 @@ class Agent:
             self.settled = PAST
         self.rate = SPENT
         self.output.shrink()
-        self.caller.counts.shrink()
+        self.caller.shrink()
         return self.packed_layers
 
     def share(self, other: "Agent") -> None:
         """Take those values of another ended agent that are equal to its own, so that both have the same objects."""
-        if self.name == self.caller.name and replace(other.spec, name=self.name) == self._spec:
+        if self.name == self.caller.name and replace(other._spec, name=self.name) == self._spec:
             self._spec, self._shares_spec = other._spec, True
         if self.end == other.end:
             self.end = other.end
@@ -275,7 +276,7 @@ class Registry:
         self._by_name: dict[str, Agent] = {}
         self._ended: deque[Agent] = deque()  # for good, in that order
         self._examples: dict[str, bytes] = {}  # of packed layers, by level of isolation
-        self._last: dict[object, Agent] = {}  # by program: that of it which ended last
+        self._last = LastOfPrograms()
 
     def __iter__(self) -> Iterator[Agent]:
         return iter(self._by_id.values())
@@ -294,7 +295,8 @@ class Registry:
         packed = agent.shrink(self._examples.get(level))
         if had_layers:
             self._examples.setdefault(level, packed.example)
-        self._share(agent)
+        if (other := self._last.replace(agent)) is not None:
+            agent.share(other)
         self._ended.append(agent)
         if len(self._ended) > MAX_ENDED_WHOLE:
             self._ended[-MAX_ENDED_WHOLE - 1].output.pack(LAST_LINES, LAST_BYTES)
@@ -303,15 +305,6 @@ class Registry:
             del self._by_id[other.id]
             if self._by_name.get(other.name) is other:
                 del self._by_name[other.name]
-
-    def _share(self, agent: Agent) -> None:
-        program = agent.spec.script or agent.spec.command
-        key = program if isinstance(program, str) else tuple(program or ())
-        if (other := self._last.pop(key, None)) is not None:
-            agent.share(other)
-        self._last[key] = agent
-        if len(self._last) > MAX_EXAMPLES:
-            del self._last[next(iter(self._last))]
 
     def begin_life(self, agent: Agent) -> None:
         """Reset what belongs to a single life, before the agent's program is started."""

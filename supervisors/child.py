@@ -74,6 +74,9 @@ class Interrupted(Exception):
     """A start was aborted: its supervisor was asked to stop, or its caller was cancelled."""
 
 
+def _ignore(life: "Life") -> None: ...
+
+
 class Life:
     """One life of a child, like a pid in OTP. Its task is the child's task; ``ended`` is called once, at its end."""
 
@@ -103,7 +106,8 @@ class Life:
         self.uptime = trio.current_time() - self.began
         self.exit = self._exit_reason(failure)
         self._over.set()
-        self._ended(self)
+        ended, self._ended = self._ended, _ignore  # it refers to the child, and the child to this
+        ended(self)
 
     def started(self, value: object) -> None:
         """Record the handshake: the child is up."""

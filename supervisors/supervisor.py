@@ -73,7 +73,8 @@ class Supervisor:
         self._intensity = Intensity(spec.intensity, spec.period)
         self._inbox = Inbox()
         self._children = Children(simple=spec.simple)
-        self._staff = Staff(spec, self.path, self._children, self._inbox, self._nest, observe)
+        nest = partial(_nest, observe, random, self.path)
+        self._staff = Staff(spec, self.path, self._children, self._inbox, nest, observe)
         self._mortal = trio.CancelScope()  # around everything that a kill interrupts
         self._current: Call | None = None
         self._runs = False
@@ -377,12 +378,19 @@ class Supervisor:
                 self._inbox.put(Retry(member.id))
                 return
 
-    def _nest(self, child: Child, spec: SupervisorSpec) -> Startable:
-        nested = Supervisor(spec, observe=self._observe, id=child.id, random=self._random, within=self.path)
-        return _Nested(nested)
-
     def _tell(self, report: reports.Report) -> None:
         reports.tell(self._observe, report)
+
+
+def _nest(
+    observe: Observer | None,
+    random: randomness.Random | None,
+    within: tuple[str, ...],
+    child: Child,
+    spec: SupervisorSpec,
+) -> Startable:
+    """No method: the supervisor's parts would refer to it, and all of an ended one wait for the garbage collector."""
+    return _Nested(Supervisor(spec, observe=observe, id=child.id, random=random, within=within))
 
 
 class _Nested(Struct, frozen=True):

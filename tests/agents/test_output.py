@@ -1,4 +1,6 @@
+import gc
 import os
+import weakref
 
 import pytest
 import trio
@@ -191,3 +193,17 @@ def test_a_line_can_follow_packed_ones() -> None:
 
     assert texts(kept) == ["b"]
     assert kept.since(0)[1] == 1
+
+
+def test_a_pump_is_freed_when_it_has_finished() -> None:
+    reading, writing = os.pipe()
+    os.close(writing)
+    pump = Pump(reading, "stdout", Output(), Turns())
+    pump.finish()
+    gone = weakref.ref(pump)
+    gc.disable()
+    try:
+        del pump
+        assert gone() is None
+    finally:
+        gc.enable()

@@ -25,7 +25,7 @@ from .chain import Link, QueuedEntry, Row, chain_rows
 from .reserve import Reserve
 
 MAX_COMMIT_ROWS = 1000  # rows in one commit
-CACHE_KIB = 256  # of the file's pages: rows are only appended, and SQLite's usual 2 MiB would fill with what it wrote
+CACHE_KIB = 64  # of the file's pages: rows are only appended, and SQLite's usual 2 MiB would fill with what it wrote
 SCHEMAS = {
     "audit": [
         "CREATE TABLE entries (seq INTEGER PRIMARY KEY, at REAL NOT NULL, agent INTEGER NOT NULL, name TEXT NOT NULL,"

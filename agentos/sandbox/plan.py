@@ -121,7 +121,8 @@ def split_plan(plan: Sequence[Step]) -> tuple[tuple[Step, ...], tuple[Step, ...]
     ahead, rest = tuple(plan[1:place]), tuple(plan[place:])
     if clone.deny_setgroups:
         return (clone, *ahead), rest
-    return (clone._replace(uid_map="", gid_map=""), *map(_forget_owner, ahead)), (clone, *rest)
+    unmapped = s.Clone(clone.flags, "", "", clone.deny_setgroups)
+    return (unmapped, *map(_forget_owner, ahead)), (clone, *rest)
 
 
 def _forget_owner(step: Step) -> Step:

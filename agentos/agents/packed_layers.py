@@ -4,6 +4,7 @@ import json
 import zlib
 from collections.abc import Mapping
 
+import msgspec
 from msgspec import Struct
 
 from agentos_sdk import codec
@@ -22,7 +23,10 @@ class PackedLayers(Struct, frozen=True, gc=False):
     @classmethod
     def pack(cls, layers: Mapping[str, Layer], example: bytes | None = None) -> "PackedLayers":
         """Without an example these are their own, and can be that of others."""
-        text = codec.encode(layers)
+        try:
+            text = msgspec.json.encode(layers)
+        except UnicodeEncodeError:  # a path that isn't UTF-8
+            text = codec.encode(layers)
         example = text if example is None else example
         packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOW_BITS, _MEMORY_LEVEL, zdict=example)
         return cls(packer.compress(text) + packer.flush(), example)

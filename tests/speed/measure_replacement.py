@@ -1,7 +1,7 @@
 """How soon a killed agent has a successor: the process exists when it was forked, which nobody outside sees directly.
 
 So it is bounded from both sides. *Seen*, the number that is judged, is when a LIST that names the new process was
-answered and /proc had it: later than the fork by an answer and a quarter of a millisecond. *First instruction* is what
+answered and /proc had it: later than the fork by an answer and up to a millisecond. *First instruction* is what
 the new program itself noted, so exec is in it too.
 """
 

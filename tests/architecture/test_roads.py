@@ -11,9 +11,10 @@ def roads() -> dict[str, Road]:
 
 
 # READ and THINK pass one function for calls in the background and one for calls that ask a person, and a function or
-# two of the poller more where the machine is busy. Five of READ's start its thread and bring back the result. Of THINK's, fourteen keep the question and its answer,
-# twenty resolve the name of its model and choose the model, the provider and its key, seven look for a kept answer,
-# a price, the model's context and the day that the use counts for, and five find its class and what that weighs.
+# two of the poller more where the machine is busy. Five of READ's start its thread and bring back the result. Of
+# THINK's, fourteen keep the question and its answer, twenty resolve the name of its model and choose the model, the
+# provider and its key, seven look for a kept answer, a price, the model's context and the day that the use counts for,
+# and five find its class and what that weighs.
 @pytest.mark.parametrize(
     ("call", "functions", "files", "changes"), [("NOOP", 15, 7, 7), ("READ", 124, 31, 38), ("THINK", 272, 55, 68)]
 )

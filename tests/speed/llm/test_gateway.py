@@ -18,6 +18,7 @@ def stage(tmp_path: Path) -> Stage:
     return Stage(tmp_path, RUN)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("slots", [1, 4])
 def test_agents_of_three_classes_get_their_shares_of_two_models(stage: Stage, slots: int) -> None:
     assert share(stage, slots, MODELS, CLASSES, 3.0).value >= 0.98  # in 3 s a batch agent gets few answers

@@ -142,7 +142,7 @@ class EventCalls:
             begun = self._begin(subscription, wanted, request)
             await call.send(self._encode_page(Page(missed=begun.missed), begun))
             while True:
-                await subscription.wait()
+                await self.log.wait(subscription)
                 self._require(call.caller, rights)
                 page = await self.log.read(subscription, calls.MAX_EVENTS, MAX_FRAME_BYTES)
                 if page.events or page.missed:
@@ -187,7 +187,7 @@ class EventCalls:
             page = await self.log.read(subscription, limit, MAX_PAGE_BYTES)
             with trio.move_on_after(request.timeout):
                 while not page.events and not page.missed and subscription.filters and request.timeout > 0:
-                    await subscription.wait()
+                    await self.log.wait(subscription)
                     self._require(caller, [right])
                     page = await self.log.read(subscription, limit, MAX_PAGE_BYTES)
             call.undelivered = lambda: subscription.put_back(page.place, page.missed)

@@ -32,6 +32,7 @@ MAX_RECORDS: Final = 10_000
 RECORD_BYTES: Final = 1600  # of a text: a longer one counts as several records, so all together are within 16 MiB
 CHUNK: Final = 64  # records that are dropped at a time, in 0.2 ms where ten subscriptions miss each
 WAKE_SECONDS: Final = 0.01  # between two searches for subscriptions to wake
+MAX_UNSEEN: Final = 500  # events that nobody was told of: then they are looked at, though no task waits
 CHANGES: Final = 50  # subscriptions that are indexed anew between two checkpoints
 FIRST_SCAN: Final = 100  # records that a reader examines before it takes turns with other readers
 SCAN: Final = 500  # … between two checkpoints: under 1 ms
@@ -110,6 +111,7 @@ class EventLog:
         self._size = self._shares.total()
         self._seen = first  # the place up to which subscriptions were looked up
         self._news = trio.Event()
+        self._waiting = 0  # tasks that wait for unread events
         self.max_records, self.chunk = MAX_RECORDS, CHUNK
         self._turn = trio.Lock()  # of readers that examine many records
         self._rules_changed = False
@@ -160,7 +162,7 @@ class EventLog:
         self._size += size
         if self._size >= self.max_records + self.chunk:
             self._drop(self._size - self.max_records)
-        if len(self.index):
+        if len(self.index) and (self._waiting or self.next - self._seen >= MAX_UNSEEN):
             self._news.set()
         self.grown.set()
 
@@ -258,8 +260,17 @@ class EventLog:
         last = self._records[-1]
         return len({one.viewer.caller for one in self.index.candidates(last) if one.sees_type(last)})
 
+    async def wait(self, subscription: Subscription) -> None:
+        """Wait until there may be unread events, or filters or rights have changed since the last wait."""
+        self.look()
+        self._waiting += 1
+        try:
+            await subscription.wait()
+        finally:
+            self._waiting -= 1
+
     async def serve(self) -> None:
-        """Wake subscriptions soon after events that they see."""
+        """Wake subscriptions soon after events that they see, if a task waits for one of them."""
         while True:
             await self._news.wait()
             self._news = trio.Event()

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from trio.testing import MockClock
 
 from agentos.services.event_log.record import Party
-from agentos.services.event_log.ring import CHUNK, MAX_RECORDS, EventLog
+from agentos.services.event_log.ring import CHUNK, MAX_RECORDS, MAX_UNSEEN, EventLog
 from agentos.services.event_log.subscription import Filter, Sight, Subscription, Viewer
 from agentos.services.events import AgentExited, AgentReady, CustomEvent, MessageReceived, ModelAvailable, StateChanged
 from agentos_sdk.values import Scope
@@ -295,10 +295,44 @@ async def test_a_reader_that_is_busy_is_woken_when_it_waits_next(autojump_clock:
         await trio.sleep(1)
 
         with trio.fail_after(1):
-            await subscription.wait()
+            await log.wait(subscription)
         with trio.move_on_after(1) as waited:
-            await subscription.wait()
+            await log.wait(subscription)
         assert waited.cancelled_caught
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_came_before_a_reader_waits_wakes_it_and_what_comes_meanwhile(autojump_clock: MockClock) -> None:
+    log = EventLog()
+    subscription = watch(log)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(log.serve)
+        log.take_event(AgentReady(1, "w", 1))
+        await trio.sleep(1)
+        with trio.fail_after(1):
+            await log.wait(subscription)
+        assert (await read(log, subscription))[0]
+
+        nursery.start_soon(log.wait, subscription)
+        await trio.sleep(1)
+        log.take_event(AgentReady(2, "w", 1))
+        await trio.sleep(1)
+        assert len(nursery.child_tasks) == 1, "the reader was woken"
+        nursery.cancel_scope.cancel()
+
+
+async def test_while_nobody_waits_many_events_are_looked_at_together(autojump_clock: MockClock) -> None:
+    log = EventLog()
+    subscription = watch(log)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(log.serve)
+        for number in range(MAX_UNSEEN - 1):
+            log.take_event(AgentReady(number, "w", 1))
+        await trio.sleep(1)
+        assert not subscription.has_news
+        log.take_event(AgentReady(0, "w", 1))
+        await trio.sleep(1)
+        assert subscription.has_news
         nursery.cancel_scope.cancel()
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import trio
 from attrs import define, field
 
-DELAY = 0.05  # seconds until they are closed: what ended may have a successor, which is started meanwhile
+DELAY = 0.025  # seconds until they are closed: what ended may have a successor, which is started meanwhile
 MAX_DELAYED = 200  # descriptors; with more, the first are closed without a delay
 
 

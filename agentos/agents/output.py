@@ -44,9 +44,7 @@ class Output:
 
     def add(self, stream: str, text: str) -> None:
         line = Line(time.time(), stream, text)
-        if isinstance(self._lines, PackedLines):
-            self._lines = list(self._lines)
-        self._lines.append(line)
+        self._unpack().append(line)
         self._size += len(text)
         self.trim(MAX_LINES, MAX_BYTES)
         if self._changed is not None:
@@ -66,9 +64,8 @@ class Output:
     def trim(self, lines: int, size: int) -> None:
         """Keep at most the last ``lines`` lines and ``size`` characters."""
         while len(self._lines) > lines or self._size > size:
-            if isinstance(self._lines, PackedLines):
-                self._lines = list(self._lines)
-            dropped = self._lines.popleft() if isinstance(self._lines, deque) else self._lines.pop(0)
+            kept = self._unpack()
+            dropped = kept.popleft() if isinstance(kept, deque) else kept.pop(0)
             self._size -= len(dropped.text)
             self._first += 1
 
@@ -76,6 +73,11 @@ class Output:
         """As :meth:`trim`, for an agent that has ended long ago: its lines will seldom be read."""
         self.trim(lines, size)
         self._lines = PackedLines.pack(self._lines)
+
+    def _unpack(self) -> deque[Line] | list[Line]:
+        if isinstance(self._lines, PackedLines):
+            self._lines = list(self._lines)
+        return self._lines
 
     def shrink(self) -> None:
         """Free what further lines would need; there will be none."""

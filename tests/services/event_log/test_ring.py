@@ -4,7 +4,8 @@ import gc
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from types import FrameType
 from typing import Any
 
@@ -286,11 +287,18 @@ async def test_the_sizes_of_a_page_are_bounds() -> None:
     assert pages == [1, 2, 0]
 
 
+@asynccontextmanager
+async def serving(log: EventLog) -> AsyncIterator[trio.Nursery]:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(log.serve)
+        yield nursery
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_reader_that_is_busy_is_woken_when_it_waits_next(autojump_clock: MockClock) -> None:
     log = EventLog()
     subscription = watch(log)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(log.serve)
+    async with serving(log):
         log.judge_again()
         await trio.sleep(1)
 
@@ -299,14 +307,12 @@ async def test_a_reader_that_is_busy_is_woken_when_it_waits_next(autojump_clock:
         with trio.move_on_after(1) as waited:
             await log.wait(subscription)
         assert waited.cancelled_caught
-        nursery.cancel_scope.cancel()
 
 
 async def test_what_came_before_a_reader_waits_wakes_it_and_what_comes_meanwhile(autojump_clock: MockClock) -> None:
     log = EventLog()
     subscription = watch(log)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(log.serve)
+    async with serving(log) as nursery:
         log.take_event(AgentReady(1, "w", 1))
         await trio.sleep(1)
         with trio.fail_after(1):
@@ -318,14 +324,12 @@ async def test_what_came_before_a_reader_waits_wakes_it_and_what_comes_meanwhile
         log.take_event(AgentReady(2, "w", 1))
         await trio.sleep(1)
         assert len(nursery.child_tasks) == 1, "the reader was woken"
-        nursery.cancel_scope.cancel()
 
 
 async def test_while_nobody_waits_many_events_are_looked_at_together(autojump_clock: MockClock) -> None:
     log = EventLog()
     subscription = watch(log)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(log.serve)
+    async with serving(log):
         for number in range(MAX_UNSEEN - 1):
             log.take_event(AgentReady(number, "w", 1))
         await trio.sleep(1)
@@ -333,7 +337,6 @@ async def test_while_nobody_waits_many_events_are_looked_at_together(autojump_cl
         log.take_event(AgentReady(0, "w", 1))
         await trio.sleep(1)
         assert subscription.has_news
-        nursery.cancel_scope.cancel()
 
 
 async def test_rules_that_change_hold_for_what_is_unread_and_for_what_comes() -> None:
@@ -345,15 +348,13 @@ async def test_rules_that_change_hold_for_what_is_unread_and_for_what_comes() ->
     rules.names, rules.version = {"v"}, 1
 
     assert await types(log, subscription) == ["AGENT_READY"]
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(log.serve)
+    async with serving(log):
         rules.names, rules.keys, rules.version = set(), {"k"}, 2
         log.judge_again()
         await trio.testing.wait_all_tasks_blocked()
         log.take_event(StateChanged("global", "k", 1, None, False))
         log.take_event(AgentReady(2, "v", 1))
         assert await types(log, subscription) == ["STATE_CHANGED"]
-        nursery.cancel_scope.cancel()
 
 
 async def test_a_reply_that_has_not_arrived_is_read_again() -> None:

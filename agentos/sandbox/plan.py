@@ -75,7 +75,7 @@ def plan_sandbox(policy: Policy, program: Program, host: Host, host_ids: HostIds
     within_tmp = tuple([bind for bind in binds if bind.target.startswith("/tmp/")])
     common = tuple([bind for bind in binds if bind not in (*own, *within_tmp)])
     later = (*own, *within_tmp)
-    flags = NEWUSER | NEWPID | NEWUTS | NEWIPC | (NEWNET if policy.network != "host" else 0)
+    flags = NEWUSER | NEWPID | NEWNS | NEWUTS | NEWIPC | (NEWNET if policy.network != "host" else 0)
     return (
         s.Clone(flags, f"{UID} {ids.uid} 1", f"{GID} {ids.gid} 1", deny_setgroups=not is_root),
         *([s.DetachRoot(_ROOT_SIZE, _ROOT_INODES), *detach_steps(policy, common, ids)] if is_root else []),

@@ -325,9 +325,8 @@ class Spawner:
                 process, steps = await self._take_or_clone(plan, cgroup)
                 undo.callback(process.control.close)
                 async with self._kill_on_error(process):
-                    process = evolve(
-                        process, namespaces=_open_namespaces(undo, process.pid, _namespaces_to_open(plan[0]))
-                    )
+                    if isinstance(plan[0], s.Clone):
+                        process = await _open_namespaces(undo, process)
                     zygote_steps = s.encode(s.select_zygote_steps(steps))
                     file = sent.enter_context(plan_file(zygote_steps, s.encode(s.select_child_steps(steps))))
                     prepared = isinstance(steps[0], s.Clone) and steps[0].flags != 0
@@ -379,17 +378,17 @@ class Spawner:
         return process
 
 
-def _namespaces_to_open(first: Step) -> Sequence[str]:
-    """Return the namespaces to open at birth. A process itself sends those that it joins or unshares later."""
-    if not isinstance(first, s.Clone):
-        return ()
-    return ("user", "pid", "net", "uts", "ipc") if first.flags else ("user", "pid", "net", "uts", "ipc", "mnt")
+async def _open_namespaces(undo: contextlib.ExitStack, process: NewProcess) -> NewProcess:
+    """Return the process with the namespaces that it was cloned in; it sends others itself.
 
-
-def _open_namespaces(undo: contextlib.ExitStack, pid: int, names: Sequence[str]) -> Mapping[str, int]:
-    """Open its namespaces. Must be done while it waits: later it isn't dumpable, and without root open is denied."""
+    Must be done while it waits: later it isn't dumpable, and without root open is denied.
+    """
     found = {}
-    for name in names:
-        found[name] = os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC)
-        undo.callback(os.close, found[name])
-    return found
+    try:
+        for name in ("user", "pid", "net", "uts", "ipc", "mnt"):
+            found[name] = os.open(f"/proc/{process.pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC)
+            undo.callback(os.close, found[name])
+    except FileNotFoundError:  # it has ended, and may have said why
+        await handshake.wait_confined(process.control)
+        raise
+    return evolve(process, namespaces=found)

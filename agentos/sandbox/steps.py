@@ -13,6 +13,7 @@ from typing import NamedTuple
 class Clone(NamedTuple):
     """Clone the process into new namespaces; done by the zygote. ``flags`` are CLONE_NEW*, the maps lines of uid_map.
 
+    In a new PID namespace it stays as PID 1, confined by some of the plan's steps, and a child of it does the plan.
     Without flags it is cloned into our namespaces with our uid and gid, and no maps are written.
     """
 
@@ -55,7 +56,7 @@ class UnshareCgroup(NamedTuple):
 
 
 class PrivateMounts(NamedTuple):
-    """Unshare the mount namespace, as a copy of the host's; later mounts aren't propagated to the host."""
+    """Propagate no mount to the host, whose mounts the new mount namespace has copied."""
 
 
 UNKNOWN_OWNER = (0, 0)
@@ -241,7 +242,7 @@ class Seccomp(NamedTuple):
 
 
 class Execute(NamedTuple):
-    """Leave a shim as PID 1 and exec the program, in a session of its own.
+    """Exec the program in a session of its own. If it joined a sandbox, its parent stays as PID 1.
 
     ``no_shim``: without a shim, if there is no PID namespace that needs one. ``keeper``: likewise, but with a parent
     process that kills all processes it started. ``stdin`` is the data on its standard input. ``terminal``: its standard

@@ -257,12 +257,46 @@ async def test_one_bare_process_waits_beside_the_jails(spawner: Spawner) -> None
 
 
 async def test_linux_kills_it_first_when_memory_runs_out(spawner: Spawner) -> None:
-    pid = await build(spawner)
-    score = Path(f"/proc/{pid}/oom_score_adj")
+    init = await build(spawner)
+    program = 0
 
     with trio.fail_after(60):
-        while score.read_text() != "1000\n":
+        while not program or Path(f"/proc/{program}/oom_score_adj").read_text() != "1000\n":
             await trio.sleep(0.01)
+            program = int(Path(f"/proc/{init}/task/{init}/children").read_text() or 0)
+    os.kill(program, signal.SIGKILL)
+
+    with trio.fail_after(60):
+        await wait_for_end(init)
+    assert (await run(spawner, a_plan("/bin/echo", "new"))).out == "new\n"
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["ahead", "on demand"])
+@pytest.mark.parametrize("profile", ["standard", "strict"])
+async def test_pid_1_has_the_walls_of_the_program(spawner: Spawner, profile: str, waits: bool) -> None:
+    plan = python(FOREVER, profile=profile)
+    if waits:
+        await build(spawner, plan)
+
+    sandbox = await spawner.spawn(plan)
+
+    assert await line(sandbox) == "here\n"
+    assert sandbox.program != sandbox.pid
+    assert walls_of(sandbox.pid) == walls_of(sandbox.program)
+    await kill(sandbox)
+
+
+def walls_of(pid: int) -> Sequence[object]:
+    """What the host sees of the walls that PID 1 and its program have in common, some of it only with root."""
+    place = Path(f"/proc/{pid}")
+    kept = ("Uid", "Gid", "Groups", "Cap", "NoNewPrivs", "Seccomp")
+    status = [row for row in (place / "status").read_text().splitlines() if row.startswith(kept)]
+    assert len(status) == 11, status
+    seen = [*status, (place / "oom_score_adj").read_text(), os.sched_getscheduler(pid)]
+    if os.geteuid() == 0:
+        namespaces = [os.stat(place / "ns" / name).st_ino for name in NAMESPACES if name != "cgroup"]
+        seen += [*namespaces, (place / "mountinfo").read_text()]
+    return seen
 
 
 async def test_none_waits_when_memory_is_short(spawner: Spawner, monkeypatch: pytest.MonkeyPatch) -> None:

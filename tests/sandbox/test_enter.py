@@ -25,7 +25,7 @@ from agentos.sandbox.status import Status
 from agentos.sandbox.steps import Step
 from tests.sandbox import jail
 from tests.sandbox.jail import PYTHON, SDK, Belongings, a_plan, kill, line, python, zygote_closes
-from tests.sandbox.test_failing_steps import BROKEN, NO, Broken, broken
+from tests.sandbox.test_failing_steps import AFTER_THE_LAST_STEP, BROKEN, NO, Broken, broken
 
 FOREVER = "import time; print('here', flush=True); time.sleep(600)"
 JOINED = ("user", "cgroup", "uts", "ipc", "net")
@@ -432,6 +432,7 @@ def breakable() -> list[Broken]:
     kinds = {type(step) for step in beside("/bin/true")}
     return [
         *(one for one in BROKEN if one.kind in kinds),
+        *(Broken(s.Execute, calls) for calls in (*AFTER_THE_LAST_STEP, {"clone": NO})),
         Broken(s.Descend, {"clone3": NO}),
         Broken(s.Descend, {"mount": NO}),
         Broken(s.Descend, {"openat": NO}),

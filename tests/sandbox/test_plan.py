@@ -243,7 +243,7 @@ def test_all_namespaces_are_new_but_the_network_where_it_was_asked_for(steps: tu
     clone = steps[0]
 
     assert isinstance(clone, s.Clone)
-    assert clone.flags & ~0x40000000 == 0x10000000 | 0x20000000 | 0x4000000 | 0x8000000
+    assert clone.flags & ~0x40000000 == 0x10000000 | 0x20000000 | 0x4000000 | 0x8000000 | 0x20000
     assert any(isinstance(step, s.PrivateMounts) for step in steps), "mounts are as they are when it is used"
     assert bool(clone.flags & 0x40000000) == any(isinstance(step, s.LoopbackUp) for step in steps)
 

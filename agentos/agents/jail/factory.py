@@ -1,10 +1,11 @@
 """The jail factory: prepares cgroup, workspace and policy, starts the program, and cleans up after its end."""
 
 import contextlib
+import errno
 import logging
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 
 import trio
 from attrs import define, evolve, field
@@ -23,7 +24,7 @@ from agentos.sandbox.plan import plan_sandbox, plan_unjailed
 from agentos.sandbox.policy import BadPolicy, Directory, Policy
 from agentos.sandbox.report.walls import Observed
 from agentos.sandbox.spawner import Spawner
-from agentos.sandbox.steps import Join, Step
+from agentos.sandbox.steps import Clone, Join, Step
 from agentos.sandbox.watch.disk import DiskWatcher
 from agentos.sandbox.watch.memory import MemoryWatcher
 from agentos.threads import Limiter, run_in_thread
@@ -208,6 +209,8 @@ class Jails:
             else:  # a thread switch costs as much
                 seen.append(walls.record(observed, program))
             judge(spec, seen[-1], self.waived)
+            if any(group.exceeds_pids() for group in self._groups_above(parts.agent)):
+                raise StepFailed(Clone.__name__, errno.EAGAIN, "a control group has too many processes")
 
         try:
             sandbox = await self.spawner.spawn(parts.steps, cgroup=parts.open_entry, inspect=look)
@@ -240,6 +243,14 @@ class Jails:
     def _around(self, agent: JailOwner) -> Group | None:
         parent = self._living.get(lineage(agent.parent)) if agent.parent is not None else None
         return parent.group if parent is not None else self.cgroups.root
+
+    def _groups_above(self, agent: JailOwner) -> Iterator[Group]:
+        """Yield the cgroups of the agents that it descends from."""
+        while agent.parent is not None:
+            agent = agent.parent
+            jail = self._living.get(lineage(agent))
+            if jail is not None and jail.group is not None:
+                yield jail.group
 
     def _watch(self, parts: JailParts, jail: Jail) -> None:
         agent, sandbox = parts.agent, jail.sandbox

@@ -135,6 +135,11 @@ class Group(Struct, frozen=True):
         """The pids in this cgroup and in all cgroups below."""
         return files.list_processes(self._list_tree())
 
+    def exceeds_pids(self) -> bool:
+        """Whether more processes are in it and below than its limit: Linux refuses forks, but lets processes in."""
+        limit = files.read_number(self._path("pids", "pids.max"))
+        return limit is not None and (files.read_number(self._path("pids", "pids.current")) or 0) > limit
+
     def freeze(self) -> None:
         """Stop all processes here and below; return when they are frozen, after at most :data:`files.TIMEOUT`.
 

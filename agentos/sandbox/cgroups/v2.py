@@ -108,6 +108,10 @@ class Group(Struct, frozen=True):
         """The pids in this cgroup and in all cgroups below."""
         return files.list_processes(files.list_tree(self.directory))
 
+    def exceeds_pids(self) -> bool:
+        """Whether more processes are in it than its limit. Never: they are born in it, which Linux refuses then."""
+        return False
+
     def freeze(self) -> None:
         """Stop all processes here and below; return when they are frozen, after at most :data:`files.TIMEOUT`."""
         files.write_value(f"{self.directory}/cgroup.freeze", 1)

@@ -27,7 +27,7 @@ import json
 import os
 import socket
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 BORN, BELOW, FOUND, CONFINED, LISTENING = "born", "below", "found", "confined", "listening"
 FAILED, GO = "failed", "go"
@@ -49,18 +49,26 @@ def send(control: socket.socket, what: str, fds: Mapping[str, int] = NO_FDS) -> 
     """Send a message with these descriptors."""
     # Avoids json and array: each object that a new process touches is copied.
     names = ", ".join([f'"{name}"' for name in fds])
-    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack(f"={len(fds)}i", *fds.values()))] if fds else []
-    control.sendmsg([f'{{"what": "{what}", "fds": [{names}]}}'.encode()], rights)
+    send_packet(control, f'{{"what": "{what}", "fds": [{names}]}}'.encode(), *fds.values())
 
 
 def receive_fds(control: socket.socket) -> dict[str, int]:
     """Receive descriptors by name."""
-    room = socket.CMSG_SPACE(MAX_FDS * 4)
-    data, ancillary, _, _ = control.recvmsg(MAX_NAMES_BYTES, room, socket.MSG_CMSG_CLOEXEC)
+    data, fds = receive_packet(control, MAX_NAMES_BYTES)
+    return dict(zip(os.fsdecode(data).split("\0"), fds, strict=True))
+
+
+def send_packet(peer: socket.socket, data: bytes, *fds: int) -> None:
+    """Send data with descriptors."""
+    peer.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack(f"={len(fds)}i", *fds))] if fds else [])
+
+
+def receive_packet(peer: socket.socket, size: int) -> tuple[bytes, Sequence[int]]:
+    """Receive data of up to ``size`` bytes, and the descriptors that come with it."""
+    data, ancillary, _, _ = peer.recvmsg(size, socket.CMSG_SPACE(MAX_FDS * 4), socket.MSG_CMSG_CLOEXEC)
     if not data:
         raise KernelGone
-    fds = [fd for _, _, rights in ancillary for fd in struct.unpack(f"={len(rights) // 4}i", rights)]
-    return dict(zip(os.fsdecode(data).split("\0"), fds, strict=True))
+    return data, [fd for _, _, rights in ancillary for fd in struct.unpack(f"={len(rights) // 4}i", rights)]
 
 
 def send_failure(control: socket.socket, step: str, error: BaseException) -> None:

@@ -1,8 +1,11 @@
-"""PID 1 of a sandbox: starts the program, reaps children, forwards signals, and reports the exit status.
+"""PID 1 of a sandbox: reaps children, forwards signals, and reports the program's exit status.
 
-It is confined like the program, isn't dumpable, so no process inside can access it, and holds only a pipe, to which it
-writes the program's wait status, four bytes, at the end. Its own exit status is the program's, or 128 + the signal that
-killed it: PID 1 can't kill itself by a signal.
+In a sandbox of its own it is the process that was cloned. It forks at once, leaves the plan to its child, and does only
+those steps itself that confine it. In a sandbox that it has joined, it starts the program at the end of the plan.
+
+It isn't dumpable, so no process inside can access it, and holds only a pipe, to which it writes the program's wait
+status, four bytes, at the end. Its own exit status is the program's, or 128 + the signal that killed it: PID 1 can't
+kill itself by a signal.
 """
 
 import contextlib
@@ -10,15 +13,61 @@ import os
 import signal
 import socket
 import struct
-from typing import NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
 
 from agentos.sandbox import steps as s
 
-from . import libc, messages, program, script
+from . import filters, identity, libc, messages, program, script
 
+NAME = "agentos-init"  # as shown by ps, for PID 1 and processes on the way to it
 STOP_ALL, CONTINUE_ALL = signal.SIGRTMIN + 1, signal.SIGRTMIN + 2  # to PID 1: stop or continue all others
 _SENT_BY_KILL = 0  # SI_USER: unlike with a queued signal, only Linux sets the sender's pid
+_MAX_STEPS_BYTES = 1 << 17  # a filter has some kilobytes
+_STEPS: Mapping[type, Callable[[Any], None]] = {
+    s.TakeIdentity: identity.take,
+    s.DropCapabilities: identity.drop_capabilities,
+    s.NoNewPrivileges: filters.no_new_privileges,
+    s.Seccomp: filters.seccomp,
+}
 _EVERY_SIGNAL = frozenset(map(int, signal.valid_signals()))  # ints are closer together in memory than Signals members
+
+
+def leave(control: socket.socket) -> socket.socket:
+    """Fork, and return in the child, with a socket to PID 1. The calling process stays as PID 1 and never returns.
+
+    PID 1 waits for a packet: steps to do, see :func:`select_steps`, and descriptors: the pipe for the program's status,
+    and cgroups, which it enters before. Then it answers.
+    """
+    libc.set_signal_mask(blocked=True)
+    init, program_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    child = os.fork()
+    if child == 0:
+        init.close()
+        return program_end
+    current: s.Step | None = None
+    try:
+        program_end.close()
+        data, (status, *groups) = messages.receive_packet(init, _MAX_STEPS_BYTES)
+        libc.set_name(NAME)
+        identity.enter_cgroups(groups)
+        for current in s.decode(data):
+            _STEPS[type(current)](current)
+        _become_init()
+        libc.keep_only(control.fileno(), init.fileno(), status)
+        control.close()  # closed everywhere, it tells the kernel that the program runs
+        init.send(b"confined")
+        _stay(status, child)
+    except messages.KernelGone:  # or the child has failed, and reported it
+        pass
+    except BaseException as error:
+        messages.send_failure(control, s.describe(current) if current is not None else "Clone", error)
+    os._exit(messages.EX_SETUP)
+
+
+def select_steps(plan: Sequence[s.Step]) -> Sequence[s.Step]:
+    """Return the steps of a plan that PID 1 does too. It opens no file and never forks: others would forbid nothing."""
+    return [step for step in plan if type(step) in _STEPS]
 
 
 def execute(step: s.Execute | s.RunScript, control: socket.socket, status: int, stdout: int, stderr: int) -> NoReturn:
@@ -26,8 +75,8 @@ def execute(step: s.Execute | s.RunScript, control: socket.socket, status: int, 
     _become_init()
     child = os.fork()
     if child == 0:
-        _become_program(step, control, stdout, stderr)
-    _stay(step, control, status, child)
+        become_program(step, control, stdout, stderr)
+    _stay(status, child)
 
 
 def spawn(step: s.Execute, control: socket.socket, status: int, stdout: int, stderr: int) -> NoReturn:
@@ -44,7 +93,7 @@ def spawn(step: s.Execute, control: socket.socket, status: int, stdout: int, std
     messages.wait_for_go(control)
     child = program.spawn(step, stdin, stdout, stderr)
     os.chdir("/")
-    _stay(step, control, status, child)
+    _stay(status, child)
 
 
 def _become_init() -> None:
@@ -53,18 +102,17 @@ def _become_init() -> None:
     libc.set_signal_mask(blocked=True)
 
 
-def _stay(step: s.Execute | s.RunScript, control: socket.socket, status: int, child: int) -> NoReturn:
+def _stay(status: int, child: int) -> NoReturn:
     try:
         libc.close_range(0, status - 1)
         libc.close_range(status + 1)
         _serve(child, status)
-    except BaseException as error:
-        messages.send_failure(control, s.describe(step), error)
     finally:
         os._exit(messages.EX_SETUP)
 
 
-def _become_program(step: s.Execute | s.RunScript, control: socket.socket, stdout: int, stderr: int) -> NoReturn:
+def become_program(step: s.Execute | s.RunScript, control: socket.socket, stdout: int, stderr: int) -> NoReturn:
+    """Become the program, in a session of its own, in a child of PID 1."""
     try:
         os.setsid()
         libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from agentos.sandbox import steps as s
@@ -11,14 +11,14 @@ from . import enter, filters, identity, keeper, libc, messages, network, program
 from .low_priority import LowPriority
 from .mounts import Root
 
-_NEWNS, _NEWCGROUP = 0x20000, 0x2000000
-NAME = "agentos-init"  # as shown by ps, for PID 1 and processes on the way to it
+NEWPID, _NEWCGROUP = 0x20000000, 0x2000000
 _CLONE_STEP = "Clone"  # reported if it fails before the first step
 
 
-def run_plan(channel: int) -> NoReturn:
+def run_plan(channel: int, has_init: bool) -> NoReturn:
     """Set up the new process from its clone to its program. Never returns, and never continues after a failure.
 
+    With ``has_init`` it is the first one of a PID namespace: it stays as PID 1, and a child of it becomes the program.
     If the program is a script, :class:`script.Ready` is raised for it.
     """
     current: s.Step | None = None
@@ -27,30 +27,25 @@ def run_plan(channel: int) -> NoReturn:
         libc.keep_only(channel)
         os.setsid()
         messages.send(control, messages.BORN)
-        runner, waiting = _StepRunner(control, {}), None
+        runner, waiting = _StepRunner(control, {}, shim.leave(control) if has_init else None), None
         while True:  # until the part of the plan that ends with Execute
             fds = runner.fds
             fds.update(messages.receive_fds(control))
             if waiting is not None:
                 waiting.end()
-            _enter_cgroups(fds)
+            runner.enter_cgroups([fds.pop(name) for name in tuple(fds) if name.startswith(messages.CGROUP_PREFIX)])
             steps = _read_plan(fds.pop("plan"))
             waiting = LowPriority() if isinstance(steps[-1], s.StandBy) else None
-            streams = {name: fds.pop(name) for name in ("status", "stdout", "stderr") if name in fds}
+            streams: dict[str, int] = {name: fds.pop(name) for name in ("status", "stdout", "stderr") if name in fds}
             if streams:
-                libc.set_name(NAME)
+                libc.set_name(shim.NAME)
+                runner.confine_init(steps, streams["status"])
             for step in steps:
                 current = step
                 if isinstance(step, s.SetLimits | s.Execute | s.RunScript):
                     runner.send_descriptors()
                 if isinstance(step, s.Execute | s.RunScript):
-                    if step.no_shim:
-                        program.exec_without_shim(step, control, streams["stdout"], streams["stderr"])
-                    if isinstance(step, s.Execute) and step.keeper:
-                        keeper.execute(step, control, **streams)
-                    if isinstance(step, s.Execute) and isinstance(steps[0], s.Join) and step.terminal is None:
-                        shim.spawn(step, control, **streams)
-                    shim.execute(step, control, **streams)
+                    runner.start_program(step, streams, joined=isinstance(steps[0], s.Join))
                 runner.execute(step)
     except script.Ready:
         raise
@@ -61,32 +56,19 @@ def run_plan(channel: int) -> NoReturn:
     os._exit(messages.EX_SETUP)
 
 
-def _enter_cgroups(fds: dict[str, int]) -> None:
-    """Move into the given cgroups of version 1.
-
-    A single-threaded process that moves itself doesn't have to wait until no process in the whole system is about to
-    fork, which takes milliseconds.
-    """
-    for name in [name for name in fds if name.startswith(messages.CGROUP_PREFIX)]:
-        group = fds.pop(name)
-        try:
-            os.write(group, b"0")
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, "a control group") from None
-        os.close(group)
-
-
 def _read_plan(plan: int) -> tuple[s.Step, ...]:
     with open(plan, "rb", buffering=0) as file:
         return s.decode(file.readall())
 
 
 class _StepRunner:
-    def __init__(self, control: socket.socket, fds: dict[str, int]) -> None:
-        """``fds`` are sources by target, or namespaces to join by name."""
+    def __init__(self, control: socket.socket, fds: dict[str, int], init: socket.socket | None) -> None:
+        """``fds`` are sources by target, or namespaces to join by name. ``init`` leads to PID 1, if it forked us."""
         self.control, self.fds = control, fds
         self.root = Root(fds)
         self.descriptors: dict[str, int] = {}  # namespaces that the kernel can't open itself, as descriptors
+        self.init = init
+        self.groups: Sequence[int] = ()  # the cgroups that PID 1 has yet to enter
 
     def execute(self, step: s.Step) -> None:
         kind = type(step)
@@ -96,6 +78,37 @@ class _StepRunner:
             _CONFINE_STEPS[kind](step)
         else:
             self._change_namespace(step)
+
+    def enter_cgroups(self, groups: Sequence[int]) -> None:
+        """Move into these cgroups, given by their open files, which are closed once PID 1 needn't enter them."""
+        identity.enter_cgroups(groups)
+        self.groups = groups
+        if self.init is None:
+            self._close_groups()
+
+    def confine_init(self, plan: Sequence[s.Step], status: int) -> None:
+        """Make PID 1, if it was left behind, enter the cgroups and confine itself; it gets the pipe for the status."""
+        if self.init is not None:
+            messages.send_packet(self.init, s.encode(shim.select_steps(plan)), status, *self.groups)
+            self._close_groups()
+
+    def _close_groups(self) -> None:
+        for group in self.groups:
+            os.close(group)
+        self.groups = ()
+
+    def start_program(self, step: s.Execute | s.RunScript, streams: Mapping[str, int], joined: bool) -> NoReturn:
+        """Become the program, or its parent. ``streams`` are the status pipe, and standard output and error."""
+        if self.init is not None:
+            messages.receive_packet(self.init, messages.MAX_MESSAGE_BYTES)  # it is confined
+            shim.become_program(step, self.control, streams["stdout"], streams["stderr"])
+        if step.no_shim:
+            program.exec_without_shim(step, self.control, streams["stdout"], streams["stderr"])
+        if isinstance(step, s.Execute) and step.keeper:
+            keeper.execute(step, self.control, **streams)
+        if isinstance(step, s.Execute) and joined and step.terminal is None:
+            shim.spawn(step, self.control, **streams)
+        shim.execute(step, self.control, **streams)
 
     def send_descriptors(self) -> None:
         """Send the kernel the descriptors that were opened for it.
@@ -123,8 +136,6 @@ class _StepRunner:
             case s.Listen():
                 network.listen(step, self.control)
             case s.PrivateMounts():
-                libc.unshare(_NEWNS)
-                self.descriptors["mnt"] = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
                 self.root.make_private()
             case s.UnshareCgroup():
                 libc.unshare(_NEWCGROUP)

@@ -95,7 +95,7 @@ def _clone(request: dict[str, Any], fds: list[int]) -> tuple[dict[str, object], 
     is_prepared = "size" in request
     pid, pidfd = libc.clone(request["clone"], fds[1] if len(fds) > 1 and not is_prepared else None)
     if pid == 0:
-        _run_child(fds[0])
+        _run_child(fds[0], request["clone"])
     if not is_prepared:
         return {"pid": pid}, [pidfd]
     try:
@@ -126,9 +126,9 @@ def _prepare_mounts(pid: int, plan: int, size: int) -> tuple[dict[str, object], 
     return {"targets": list(trees)}, list(trees.values())
 
 
-def _run_child(control: int) -> NoReturn:
+def _run_child(control: int, flags: int) -> NoReturn:
     try:
-        walk.run_plan(control)
+        walk.run_plan(control, has_init=bool(flags & walk.NEWPID))
     except script.Ready:
         raise
     except BaseException:

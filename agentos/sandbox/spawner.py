@@ -71,6 +71,15 @@ class Spawner:
         self._zygote.set_cleanup(cleanup)
 
     @property
+    def has_sample(self) -> bool:
+        """Whether its zygote knows the memory that programs write to."""
+        return self._zygote.has_sample
+
+    def set_sample(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Set the memory that waiting jails copy, as addresses and sizes in bytes."""
+        self._zygote.set_sample(ranges)
+
+    @property
     def zygote(self) -> int:
         """The zygote's pid."""
         return self._zygote.pid

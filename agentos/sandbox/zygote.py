@@ -49,6 +49,7 @@ class Zygote:
     _channel: socket.socket
     _timeout: float  # seconds, for its start and for each answer
     closed: bool = False
+    has_sample: bool = False  # it knows the memory that programs write to
     _cleanup: Cleanup = Cleanup()
 
     @classmethod
@@ -77,6 +78,12 @@ class Zygote:
         self._cleanup = cleanup
         with contextlib.suppress(ConnectionError):  # the next zygote gets it
             self._channel.send(json.dumps({"cleanup": cleanup._asdict()}).encode())
+
+    def set_sample(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Set the memory that waiting children copy, as addresses and sizes in bytes. A new zygote has none."""
+        self.has_sample = True
+        with contextlib.suppress(ConnectionError):
+            self._channel.send(json.dumps({"sample": ranges}, separators=(",", ":")).encode())
 
     @property
     def pid(self) -> int:
@@ -160,6 +167,7 @@ class Zygote:
     async def _replace(self) -> None:
         """End it and start another one. The event loop continues meanwhile."""
         self._stop()
+        self.has_sample = False
         self._process, self._channel = _launch()
         self._channel.setblocking(False)
         try:

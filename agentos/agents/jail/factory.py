@@ -23,6 +23,7 @@ from agentos.sandbox.host_ids import HostIdPool
 from agentos.sandbox.plan import plan_sandbox, plan_unjailed
 from agentos.sandbox.policy import BadPolicy, Directory, Policy
 from agentos.sandbox.report.walls import Observed
+from agentos.sandbox.sample import take_sample
 from agentos.sandbox.spawner import Spawner
 from agentos.sandbox.steps import Clone, Join, Step
 from agentos.sandbox.watch.disk import DiskWatcher
@@ -282,6 +283,8 @@ class Jails:
             if not self._started:
                 await self._any_started.park()
             await trio.sleep(BUILD_DELAY)
+            if not self.spawner.has_sample:
+                await take_sample(self.spawner, self.host, self.sdk)
             await self.spawner.build_ahead(self._started.popleft())
 
 

@@ -16,6 +16,7 @@ _FSOPEN, _FSCONFIG, _FSMOUNT, _OPENAT2 = 430, 431, 432, 437
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
 _NO_OPTIONS: Mapping[str, str] = {}
 _SIG_SETMASK = 2
+_MADV_POPULATE_WRITE = 23
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _CLONE = {"x86_64": 56, "aarch64": 220}
 
@@ -72,6 +73,7 @@ _mount = _function("mount", _bytes, _bytes, _bytes, ctypes.c_ulong, _bytes)
 _umount2 = _function("umount2", _bytes, _int)
 _prctl = _function("prctl", _int, *[ctypes.c_ulong] * 4)
 _prctl_name = _function("prctl", _int, _bytes)
+_madvise = _function("madvise", ctypes.c_void_p, ctypes.c_size_t, _int)
 _sigprocmask = _function("sigprocmask", _int, _bytes, ctypes.c_void_p)
 _sethostname = _function("sethostname", _bytes, ctypes.c_size_t)
 _capget = _function("capget", _bytes, ctypes.c_char_p)
@@ -211,6 +213,11 @@ def set_mount_attributes(fd: int, path: str, attributes: int, recursive: bool, u
 def pivot_root(new: str, old: str) -> None:
     number = _PIVOT_ROOT[os.uname().machine]
     _check(_pivot_root(number, os.fsencode(new), os.fsencode(old)), "pivot_root")
+
+
+def populate(address: int, size: int) -> None:
+    """Copy shared pages as a write to them would, and map missing ones; no effect where that isn't possible."""
+    _madvise(address, size, _MADV_POPULATE_WRITE)
 
 
 def close_range(first: int, last: int = 0xFFFF_FFFF) -> None:

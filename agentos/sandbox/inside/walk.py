@@ -1,16 +1,18 @@
 """Execute the steps of a plan, one by one, in the calling process; a failed step ends the process."""
 
 import os
+import select
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from agentos.sandbox import steps as s
 
-from . import enter, filters, identity, keeper, libc, messages, network, program, script, shim
+from . import enter, filters, identity, keeper, libc, memory, messages, network, program, script, shim
 from .low_priority import LowPriority
 from .mounts import Root
 
+COPY_DELAY = 0.02  # seconds that a process waits before it copies memory ahead: if many are started, there is no time
 NEWPID, _NEWCGROUP = 0x20000000, 0x2000000
 _CLONE_STEP = "Clone"  # reported if it fails before the first step
 
@@ -29,6 +31,8 @@ def run_plan(channel: int, has_init: bool) -> NoReturn:
         messages.send(control, messages.BORN)
         runner, waiting = _StepRunner(control, {}, shim.leave(control) if has_init else None), None
         while True:  # until the part of the plan that ends with Execute
+            if waiting is not None and not select.select([control], [], [], COPY_DELAY)[0]:
+                memory.copy_ranges()
             fds = runner.fds
             fds.update(messages.receive_fds(control))
             if waiting is not None:

@@ -10,6 +10,7 @@ answer, or the error::
     prepare: pid, size                  the plan; the zygote reads its first ``size`` bytes
                                    →    targets; a source for each, which a process in a namespace can't open itself
     cleanup                             no answer: what to remove when the kernel has been killed
+    sample                              no answer: the memory to copy ahead in processes that wait
 
 A cloned process waits for a message from the kernel: it may be cloned long before its plan is known. Its parent is the
 kernel and not the zygote, so no process depends on the zygote's life. The zygote outlives the kernel only to remove
@@ -27,7 +28,7 @@ from typing import Any, NoReturn
 
 from agentos.sandbox import steps as s
 
-from . import identity, janitor, libc, messages, script, sources, walk
+from . import identity, janitor, libc, memory, messages, script, sources, walk
 
 NAME = "agentos-zygote"  # as shown by ps, for the zygote and processes that wait for a plan
 MAX_REQUEST = 1 << 15  # bytes
@@ -63,6 +64,9 @@ def _serve_forever(channel: socket.socket, kernel: int) -> janitor.Cleanup:
             request, fds = received
             if "cleanup" in request:
                 cleanup = janitor.Cleanup(**request["cleanup"])
+                continue
+            if "sample" in request:
+                memory.set_ranges(request["sample"])
                 continue
             try:
                 if "clone" in request:

@@ -294,7 +294,7 @@ class PermissionAuthorizer:
         found: dict[Op, Decision] = {}
         for layer in self.permissions_of(number).layers(self.version):
             for op, decision in layer.refused_calls(tuple(calls)).items():
-                found[op] = min(found.get(op, decision), decision, key=strictness)
+                found[op] = min(found[op], decision, key=strictness) if op in found else decision
         return found
 
     def decide_call(self, number: int, op: Op) -> Decision:

@@ -122,13 +122,12 @@ def split_plan(plan: Sequence[Step]) -> tuple[tuple[Step, ...], tuple[Step, ...]
     if clone.deny_setgroups:
         return (clone, *ahead), rest
     unmapped = s.Clone(clone.flags, "", "", clone.deny_setgroups)
-    return (unmapped, *map(_forget_owner, ahead)), (clone, *rest)
+    unowned = [_forget_owner(step) if type(step) is s.DetachSource else step for step in ahead]
+    return (unmapped, *unowned), (clone, *rest)
 
 
-def _forget_owner(step: Step) -> Step:
-    if isinstance(step, s.DetachSource) and step.owner is not None:
-        return s.DetachSource(step.path, step.target, step.follow, s.UNKNOWN_OWNER, step.always, step.writable)
-    return step
+def _forget_owner(step: s.DetachSource) -> s.DetachSource:
+    return step._replace(owner=s.UNKNOWN_OWNER) if step.owner is not None else step
 
 
 def plan_entry(policy: Policy, program: Program, host: Host) -> tuple[Step, ...]:

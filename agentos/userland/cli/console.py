@@ -38,6 +38,7 @@ class Console(logging.Handler):
         self._thread.start()
         root = logging.getLogger()
         root.addHandler(self)
+        logging._srcfile = None  # nothing shows which line of code logs, and finding it out takes as long as the rest
         root.setLevel(min(self.level, logging.INFO))  # the log on disk has messages that aren't printed here, too
         return self
 

@@ -44,6 +44,7 @@ class WaitingJails:
     """The waiting jails of one spawner, the oldest first. The caller ends those that it is given back."""
 
     jails: list[WaitingJail] = Factory(list)
+    age: int = 0  # how often all have become stale
     _mounts: "MountTable | None" = None  # opened for the first jail
 
     def take(self, ahead: Sequence[Step]) -> tuple[WaitingJail | None, list[WaitingJail]]:
@@ -56,6 +57,18 @@ class WaitingJails:
                     return jail, useless
                 return None, [*useless, jail]
         return None, useless
+
+    def add(self, jail: WaitingJail, age: int) -> list[WaitingJail]:
+        """Let a jail wait whose building began at this ``age``; it is returned if it has become stale since."""
+        if age != self.age:
+            return [jail]
+        self.jails.append(jail)
+        return []
+
+    def take_stale(self) -> list[WaitingJail]:
+        """Remove and return all, as the mount table has changed. Those that are being built are stale as well."""
+        self.age += 1
+        return self.take_all()
 
     def take_all(self) -> list[WaitingJail]:
         """Remove and return all."""
@@ -88,7 +101,7 @@ class WaitingJails:
     def _remove_useless(self) -> list[WaitingJail]:
         """Remove and return the jails that have ended, or all if the mount table has changed."""
         if self._mounts is not None and self._mounts.has_changed():
-            return self.take_all()
+            return self.take_stale()
         ended = [jail for jail in self.jails if has_ended(jail.process.pidfd)]
         self.jails = [jail for jail in self.jails if jail not in ended]
         return ended

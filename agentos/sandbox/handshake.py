@@ -219,7 +219,8 @@ async def reap_unreported(control: socket.socket) -> None:
     with trio.CancelScope(shield=True):
         while (message := await _receive(control)).fields is not None:
             close_all(*message.fds)
-            pid = message.sender
+            if message.fields["what"] == messages.BORN:  # others may come from a child of it
+                pid = message.sender
         if pid:
             pidfd = os.pidfd_open(pid)
             try:

@@ -1,7 +1,7 @@
 """Find the memory that programs write to on the way to their first call; waiting jails copy it ahead.
 
 A process copies each page that it shares with the zygote when it first writes to it: a script some hundred times before
-its first call, and nearly always the same pages. Those that :mod:`agentos.sandbox.inside.sample` has copied tell which.
+its first call, and nearly always the same pages. Those that :mod:`agentos.sandbox.sample_script` has copied tell which.
 """
 
 import logging
@@ -15,12 +15,11 @@ import trio
 from agentos.threads import run_in_thread
 from agentos_sdk.values import HostIds
 
-from . import inside
 from .errors import SandboxError
 from .handshake import close_all
 from .host import Host
 from .plan import plan_sandbox
-from .policy import Policy, Program
+from .policy import BadPolicy, Policy, Program
 from .report.probe import TRIAL_IDS
 from .root_files import script_path
 from .spawner import Spawner
@@ -30,7 +29,7 @@ log = logging.getLogger(__name__)
 
 TIMEOUT = 10.0  # seconds; it takes some hundredths
 MAX_RANGES = 500  # of one process; a script has about 300
-_SCRIPT = str(Path(inside.__file__).with_name("sample.py"))
+_SCRIPT = str(Path(__file__).with_name("sample_script.py"))
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _PRESENT, _EXCLUSIVE = 1 << 63, 1 << 56  # in an entry of /proc/PID/pagemap
 
@@ -38,7 +37,7 @@ MemoryRange = tuple[int, int]  # address, and size in bytes
 
 
 async def take_sample(spawner: Spawner, host: Host, sdk: str) -> None:
-    """Have this zygote's children copy ahead what the script has written to; nothing if it fails.
+    """Have this zygote's children copy ahead what the script has written to; nothing if it fails, and never an error.
 
     ``sdk`` is the directory of the SDK's package.
     """
@@ -47,7 +46,7 @@ async def take_sample(spawner: Spawner, host: Host, sdk: str) -> None:
     try:
         with trio.fail_after(TIMEOUT):
             found = await _run(spawner, await run_in_thread(_plan, host, sdk))
-    except (SandboxError, OSError, trio.TooSlowError) as error:
+    except (SandboxError, BadPolicy, OSError, RuntimeError, trio.TooSlowError) as error:  # RuntimeError: no thread
         log.info("waiting jails copy no memory ahead: %s", str(error) or type(error).__name__)
     if spawner.zygote == zygote:
         spawner.set_sample(found)

@@ -47,6 +47,7 @@ class Spawner:
     _children: set[int] = Factory(set)  # pids of the children that a task here waits for
     closer: Closer = Factory(Closer)  # of the namespaces and mounts of ended sandboxes
     _waiting: WaitingJails = Factory(WaitingJails)
+    _building: trio.Lock = Factory(trio.Lock)  # a jail ahead
     _failed: Sequence[Step] | None = None  # steps that can't be done ahead
 
     @classmethod
@@ -102,7 +103,7 @@ class Spawner:
                 with trio.move_on_after(MEMORY_PERIOD) as period:
                     await mounts.wait_for_change()
                 if not period.cancelled_caught:
-                    stale = self._waiting.take_all()
+                    stale = self._waiting.take_stale()
                     await self._kill_all(stale)
                     await trio.sleep(REBUILD_DELAY)
                     for jail in stale:
@@ -113,6 +114,10 @@ class Spawner:
             mounts.close()
 
     async def _build_ahead(self, steps: Sequence[Step]) -> None:
+        async with self._building:  # or each would find room for one
+            await self._build_one(steps)
+
+    async def _build_one(self, steps: Sequence[Step]) -> None:
         if (self._failed is not None and are_equal(steps, self._failed)) or self._zygote.closed:
             return
         try:
@@ -125,8 +130,9 @@ class Spawner:
             return
         async with self._lock:
             try:
-                files = read_file_ids(step.source for step in steps if isinstance(step, s.Bind))
-                self._waiting.jails.append(WaitingJail(await self._launch_ahead(steps), steps, files))
+                age, files = self._waiting.age, read_file_ids(step.source for step in steps if isinstance(step, s.Bind))
+                jail = WaitingJail(await self._launch_ahead(steps), steps, files)
+                await self._kill_all(self._waiting.add(jail, age))
             except StepFailed as failed:
                 if failed.step != "Clone":  # this may be only for now
                     self._failed = steps
@@ -398,6 +404,6 @@ async def _open_namespaces(undo: contextlib.ExitStack, process: NewProcess) -> N
             found[name] = os.open(f"/proc/{process.pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC)
             undo.callback(os.close, found[name])
     except FileNotFoundError:  # it has ended, and may have said why
-        await handshake.wait_confined(process.control)
+        await handshake.wait_confined(process.control)  # noqa: ASYNC120 - a cancelled task needs no reason
         raise
     return evolve(process, namespaces=found)

@@ -256,6 +256,35 @@ async def test_one_bare_process_waits_beside_the_jails(spawner: Spawner) -> None
     assert children() - before == {*jails, pids[-1]}
 
 
+async def test_two_that_are_built_at_a_time_both_wait(spawner: Spawner) -> None:
+    before = await belongings(spawner)
+    await build(spawner)  # to be ended while the next one is built, as there is room for two
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(spawner.build_ahead, python(FOREVER))
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(spawner.build_ahead, python(FOREVER))
+
+    assert len(spawner._waiting.jails) == ahead.MAX_WAITING
+    await spawner._kill_all(spawner._waiting.take_all())
+    with trio.fail_after(60):
+        while Belongings.now() != before:
+            await trio.sleep(0.01)
+    assert await spawner.reap_orphans()
+
+
+async def test_one_that_was_begun_before_the_mounts_changed_does_not_wait(spawner: Spawner) -> None:
+    before = await belongings(spawner)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(spawner.build_ahead, python(FOREVER))
+        await trio.testing.wait_all_tasks_blocked()
+        assert spawner._waiting.take_stale() == []
+
+    assert spawner._waiting.jails == []
+    assert Belongings.now() == before
+
+
 async def test_linux_kills_it_first_when_memory_runs_out(spawner: Spawner) -> None:
     init = await build(spawner)
     program = 0
@@ -292,7 +321,8 @@ def walls_of(pid: int) -> Sequence[object]:
     kept = ("Uid", "Gid", "Groups", "Cap", "NoNewPrivs", "Seccomp")
     status = [row for row in (place / "status").read_text().splitlines() if row.startswith(kept)]
     assert len(status) == 11, status
-    seen = [*status, (place / "oom_score_adj").read_text(), os.sched_getscheduler(pid)]
+    files = [(place / name).read_text() for name in ("oom_score_adj", "limits")]
+    seen = [*status, *files, os.sched_getscheduler(pid)]
     if os.geteuid() == 0:
         namespaces = [os.stat(place / "ns" / name).st_ino for name in NAMESPACES if name != "cgroup"]
         seen += [*namespaces, (place / "mountinfo").read_text()]

@@ -73,7 +73,7 @@ BROKEN = [
     Broken(s.Execute, {"dup2": NO, "dup3": NO}),
 ]
 
-AFTER_THE_LAST_STEP = [no_prctl(PR_SET_DUMPABLE), {"close_range": NO}]  # of PID 1
+AFTER_THE_LAST_STEP: list[dict[str, Rule]] = [no_prctl(PR_SET_DUMPABLE), {"close_range": NO}]  # of PID 1
 OF_PID_1 = [Broken(s.Seccomp, calls) for calls in AFTER_THE_LAST_STEP]  # which names the last step that it did
 
 NOT_WITH_ROOT = [Broken(s.Bind, {"open_tree": NO}), Broken(s.CloseSources, {"close": NO})]

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from agentos.sandbox import sample
+from agentos.sandbox.policy import Interpreter
 from agentos.sandbox.report import probe
 from agentos.sandbox.sample import MAX_RANGES, MemoryRange, read_written, take_sample
 from agentos.sandbox.spawner import Spawner
-from tests.sandbox.jail import SDK, kill, line, python, run
+from tests.sandbox.jail import PYTHON, SDK, kill, line, python, run
 
 # Any mount on the host makes a waiting jail stale, and other tests mount.
 pytestmark = pytest.mark.alone
@@ -62,12 +64,25 @@ async def test_another_zygote_needs_a_sample_of_its_own(spawner: Spawner) -> Non
     assert not spawner.has_sample
 
 
-async def test_without_a_sample_jails_wait_all_the_same(spawner: Spawner, caplog: pytest.LogCaptureFixture) -> None:
+OF_A_SANDBOX = Interpreter("/workspace/v/bin/python", "/workspace/v", "/usr")
+
+
+@pytest.mark.parametrize(
+    ("interpreter", "sdk", "why"),
+    [
+        (PYTHON, "/absent", "/absent: No such file or directory"),
+        (OF_A_SANDBOX, SDK, "prefix is /workspace/v, which a sandbox uses for its own files"),
+    ],
+    ids=["no SDK", "an unfit interpreter"],
+)
+async def test_without_a_sample_jails_wait_all_the_same(
+    spawner: Spawner, caplog: pytest.LogCaptureFixture, interpreter: Interpreter, sdk: str, why: str
+) -> None:
     with caplog.at_level(logging.INFO):
-        await take_sample(spawner, probe.read_host(), "/absent")
+        await take_sample(spawner, replace(probe.read_host(), interpreter=interpreter), sdk)
 
     assert "waiting jails copy no memory ahead: " in caplog.text
-    assert "/absent: No such file or directory" in caplog.text
+    assert why in caplog.text
     assert spawner.has_sample
     await spawner.build_ahead(python(FOREVER))
     assert (await run(spawner, python("print('here')"))).out == "here\n"

@@ -25,7 +25,7 @@ from agentos.sandbox.policy import BadPolicy, Directory, Policy
 from agentos.sandbox.report.walls import Observed
 from agentos.sandbox.sample import take_sample
 from agentos.sandbox.spawner import Spawner
-from agentos.sandbox.steps import Clone, Join, Step
+from agentos.sandbox.steps import Clone, Join, RunScript, Step
 from agentos.sandbox.watch.disk import DiskWatcher
 from agentos.sandbox.watch.memory import MemoryWatcher
 from agentos.threads import Limiter, run_in_thread
@@ -246,7 +246,7 @@ class Jails:
         return parent.group if parent is not None else self.cgroups.root
 
     def _groups_above(self, agent: JailOwner) -> Iterator[Group]:
-        """Yield the cgroups of the agents that it descends from."""
+        """Yield the cgroups of the agents that it descends from. Its own has room for a program and its PID 1."""
         while agent.parent is not None:
             agent = agent.parent
             jail = self._living.get(lineage(agent))
@@ -283,9 +283,10 @@ class Jails:
             if not self._started:
                 await self._any_started.park()
             await trio.sleep(BUILD_DELAY)
-            if not self.spawner.has_sample:
+            steps = self._started.popleft()
+            if isinstance(steps[-1], RunScript) and not self.spawner.has_sample:
                 await take_sample(self.spawner, self.host, self.sdk)
-            await self.spawner.build_ahead(self._started.popleft())
+            await self.spawner.build_ahead(steps)
 
 
 async def explain_low_limit(parts: JailParts | None, error: Exception) -> JailError | None:

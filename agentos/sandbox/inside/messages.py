@@ -23,6 +23,7 @@ When the kernel dies, its end of the socket closes, and the process exits too.
 """
 
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -65,9 +66,11 @@ def send_packet(peer: socket.socket, data: bytes, *fds: int) -> None:
 
 def receive_packet(peer: socket.socket, size: int) -> tuple[bytes, Sequence[int]]:
     """Receive data of up to ``size`` bytes, and the descriptors that come with it."""
-    data, ancillary, _, _ = peer.recvmsg(size, socket.CMSG_SPACE(MAX_FDS * 4), socket.MSG_CMSG_CLOEXEC)
+    data, ancillary, flags, _ = peer.recvmsg(size, socket.CMSG_SPACE(MAX_FDS * 4), socket.MSG_CMSG_CLOEXEC)
     if not data:
         raise KernelGone
+    if flags & socket.MSG_CTRUNC:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     return data, [fd for _, _, rights in ancillary for fd in struct.unpack(f"={len(rights) // 4}i", rights)]
 
 

@@ -26,6 +26,7 @@ _SENT_BY_KILL = 0  # SI_USER: unlike with a queued signal, only Linux sets the s
 _MAX_STEPS_BYTES = 1 << 17  # a filter has some kilobytes
 _STEPS: Mapping[type, Callable[[Any], None]] = {
     s.TakeIdentity: identity.take,
+    s.SetLimits: identity.set_limits,  # Linux counts signals, and allows priorities, by the limits of their receiver
     s.DropCapabilities: identity.drop_capabilities,
     s.NoNewPrivileges: filters.no_new_privileges,
     s.Seccomp: filters.seccomp,
@@ -66,7 +67,7 @@ def leave(control: socket.socket) -> socket.socket:
 
 
 def select_steps(plan: Sequence[s.Step]) -> Sequence[s.Step]:
-    """Return the steps of a plan that PID 1 does too. It opens no file and never forks: others would forbid nothing."""
+    """Return the steps of a plan that PID 1 does too. It opens no file: the others would forbid it nothing."""
     return [step for step in plan if type(step) in _STEPS]
 
 

@@ -88,7 +88,7 @@ def test_the_figures_are_those_of_the_control_group_s_files_and_of_proc(kernel: 
     assert group["cpu_seconds"] == pytest.approx(files["cpu"], rel=CLOSE)
     assert (group["pids"], group["pids_limit"]) == (files["pids"], 21)
     assert group["memory_limit_bytes"] == 200 * MIB
-    assert group["cpu_seconds"] >= 1.0
+    assert group["cpu_seconds"] >= 0.98  # without what the process used before it was in the group
     assert own["memory"]["rss"] == pytest.approx(process["rss"], rel=CLOSE)
     assert own["memory"]["pss"] == pytest.approx(read_pss(agent["pid"]), rel=CLOSE)
     assert own["memory"]["vms"] == pytest.approx(process["vms"], rel=CLOSE)

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import trio
-from attrs import Factory, frozen
+from attrs import Factory, evolve, frozen
 
 from .errors import SandboxError, StepFailed
 from .inside import messages
@@ -111,6 +111,22 @@ async def receive_descendant(undo: contextlib.ExitStack, control: socket.socket,
         if os.getpgid(message.sender) == joiner:  # otherwise it has ended and its pid is reused
             return NewProcess(message.sender, os.pidfd_open(message.sender), control, namespaces)
     raise SandboxError("the process ended as soon as it was in the sandbox")
+
+
+async def open_namespaces(undo: contextlib.ExitStack, process: NewProcess) -> NewProcess:
+    """Return the process with the namespaces that it was cloned in; it sends others itself.
+
+    Must be done while it waits: later it isn't dumpable, and without root open is denied.
+    """
+    found = {}
+    try:
+        for name in ("user", "pid", "net", "uts", "ipc", "mnt"):
+            found[name] = os.open(f"/proc/{process.pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC)
+            undo.callback(os.close, found[name])
+    except FileNotFoundError:  # it has ended, and may have said why
+        await wait_confined(process.control)  # noqa: ASYNC120 - a cancelled task needs no reason
+        raise
+    return evolve(process, namespaces=found)
 
 
 async def wait_confined(control: socket.socket) -> tuple[int, dict[str, int]]:

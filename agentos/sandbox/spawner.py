@@ -10,7 +10,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
 import trio
-from attrs import Factory, define, evolve
+from attrs import Factory, define
 
 from agentos.threads import Limiter
 
@@ -341,7 +341,7 @@ class Spawner:
                 undo.callback(process.control.close)
                 async with self._kill_on_error(process):
                     if isinstance(plan[0], s.Clone):
-                        process = await _open_namespaces(undo, process)
+                        process = await handshake.open_namespaces(undo, process)
                     zygote_steps = s.encode(s.select_zygote_steps(steps))
                     file = sent.enter_context(plan_file(zygote_steps, s.encode(s.select_child_steps(steps))))
                     prepared = isinstance(steps[0], s.Clone) and steps[0].flags != 0
@@ -391,19 +391,3 @@ class Spawner:
         process = await self._zygote.clone(flags, directory)
         self._children.add(process.pid)
         return process
-
-
-async def _open_namespaces(undo: contextlib.ExitStack, process: NewProcess) -> NewProcess:
-    """Return the process with the namespaces that it was cloned in; it sends others itself.
-
-    Must be done while it waits: later it isn't dumpable, and without root open is denied.
-    """
-    found = {}
-    try:
-        for name in ("user", "pid", "net", "uts", "ipc", "mnt"):
-            found[name] = os.open(f"/proc/{process.pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC)
-            undo.callback(os.close, found[name])
-    except FileNotFoundError:  # it has ended, and may have said why
-        await handshake.wait_confined(process.control)  # noqa: ASYNC120 - a cancelled task needs no reason
-        raise
-    return evolve(process, namespaces=found)

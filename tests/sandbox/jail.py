@@ -96,6 +96,11 @@ async def kill(sandbox: Sandbox) -> None:
     os.close(sandbox.stderr)
 
 
+def child_of(pid: int) -> int:
+    """The pid of its only child; 0 if it has none yet."""
+    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text() or 0)
+
+
 def maps_files(spawner: Spawner, directory: Path) -> bool:
     """Whether files there can be shown as somebody else's: found out by doing it. Nobody else may enter it."""
 

@@ -37,6 +37,7 @@ from tests.sandbox.jail import (
     SDK,
     Belongings,
     a_plan,
+    child_of,
     ended,
     kill,
     line,
@@ -292,7 +293,7 @@ async def test_linux_kills_it_first_when_memory_runs_out(spawner: Spawner) -> No
     with trio.fail_after(60):
         while not program or Path(f"/proc/{program}/oom_score_adj").read_text() != "1000\n":
             await trio.sleep(0.01)
-            program = int(Path(f"/proc/{init}/task/{init}/children").read_text() or 0)
+            program = child_of(init)
     os.kill(program, signal.SIGKILL)
 
     with trio.fail_after(60):

@@ -2,6 +2,7 @@
 # A file in /proc or /tmp keeps nobody waiting here.
 # ruff: file-ignore[ASYNC240]
 
+import errno
 import os
 import re
 import signal
@@ -17,7 +18,7 @@ import trio
 
 from agentos.sandbox import steps as s
 from agentos.sandbox.errors import StepFailed
-from agentos.sandbox.filters.seccomp import Rule
+from agentos.sandbox.filters.seccomp import OneOf, Refusal, Rule
 from agentos.sandbox.plan import plan_sandbox
 from agentos.sandbox.policy import BadPolicy, Interpreter, Policy, Program
 from agentos.sandbox.report import probe, walls
@@ -26,7 +27,7 @@ from agentos.sandbox.status import Status
 from agentos.sandbox.steps import Step
 from tests.sandbox import jail
 from tests.sandbox.jail import PYTHON, SDK, Belongings, a_plan, kill, line, outer, run, zygote_closes
-from tests.sandbox.test_failing_steps import NO, Broken, broken
+from tests.sandbox.test_failing_steps import NO, PR_SET_DUMPABLE, Broken, broken
 
 FOREVER = "import time; print('here', flush=True); time.sleep(600)"
 _FILES: list[Path] = []
@@ -370,7 +371,12 @@ async def test_a_script_that_isnt_there_is_a_clear_error(spawner: Spawner) -> No
 
 @pytest.mark.parametrize(
     "calls",
-    [{"setsid": NO}, {"dup2": NO, "dup3": NO}, {"chdir": NO}],
+    [
+        {"setsid": NO},
+        {"dup2": NO, "dup3": NO},
+        {"chdir": NO},
+        {"prctl": (Refusal(errno.EPERM, (OneOf(0, (PR_SET_DUMPABLE,)), OneOf(1, (1,)))),)},  # to be so; PID 1 isn't
+    ],
     ids=lambda calls: next(iter(calls)),
 )
 async def test_what_fails_on_the_way_to_the_script_is_named_and_leaves_nothing(

@@ -4,7 +4,6 @@ import logging
 import os
 import signal
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 import trio
@@ -15,7 +14,7 @@ from agentos.sandbox.policy import Interpreter
 from agentos.sandbox.report import probe
 from agentos.sandbox.sample import MAX_RANGES, MemoryRange, read_written, take_sample
 from agentos.sandbox.spawner import Spawner
-from tests.sandbox.jail import PYTHON, SDK, kill, line, python, run
+from tests.sandbox.jail import PYTHON, SDK, child_of, kill, line, python, run
 
 # Any mount on the host makes a waiting jail stale, and other tests mount.
 pytestmark = pytest.mark.alone
@@ -26,11 +25,6 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 def pages(ranges: Sequence[MemoryRange]) -> set[int]:
     return {address + offset for address, size in ranges for offset in range(0, size, PAGE)}
-
-
-def child_of(pid: int) -> int:
-    """0 if it has none yet."""
-    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text() or 0)
 
 
 async def test_a_waiting_program_has_copied_what_a_script_writes_to(spawner: Spawner) -> None:

@@ -44,7 +44,7 @@ class WaitingJails:
     """The waiting jails of one spawner, the oldest first. The caller ends those that it is given back."""
 
     jails: list[WaitingJail] = Factory(list)
-    age: int = 0  # how often all have become stale
+    generation: int = 0  # how often all have become stale
     _mounts: "MountTable | None" = None  # opened for the first jail
 
     def take(self, ahead: Sequence[Step]) -> tuple[WaitingJail | None, list[WaitingJail]]:
@@ -58,16 +58,16 @@ class WaitingJails:
                 return None, [*useless, jail]
         return None, useless
 
-    def add(self, jail: WaitingJail, age: int) -> list[WaitingJail]:
-        """Let a jail wait whose building began at this ``age``; it is returned if it has become stale since."""
-        if age != self.age:
+    def add(self, jail: WaitingJail, generation: int) -> list[WaitingJail]:
+        """Let a jail wait whose building began in this generation; it is returned if it has become stale since."""
+        if generation != self.generation:
             return [jail]
         self.jails.append(jail)
         return []
 
     def take_stale(self) -> list[WaitingJail]:
         """Remove and return all, as the mount table has changed. Those that are being built are stale as well."""
-        self.age += 1
+        self.generation += 1
         return self.take_all()
 
     def take_all(self) -> list[WaitingJail]:

@@ -65,7 +65,8 @@ async def _run(spawner: Spawner, plan: Sequence[Step]) -> Sequence[MemoryRange]:
         await trio.lowlevel.wait_readable(sandbox.stdout)
         if not os.read(sandbox.stdout, 64):
             await trio.lowlevel.wait_readable(sandbox.stderr)
-            raise SandboxError(f"its sample failed: {os.read(sandbox.stderr, 4096).decode(errors='replace')}")
+            why = os.read(sandbox.stderr, 4096).decode(errors="replace")
+            raise SandboxError(f"the sample of a script failed: {why}")
         return await run_in_thread(read_written, sandbox.program)
     finally:
         await sandbox.kill()  # noqa: ASYNC102, ASYNC120 - it shields itself

@@ -130,9 +130,10 @@ class Spawner:
             return
         async with self._lock:
             try:
-                age, files = self._waiting.age, read_file_ids(step.source for step in steps if isinstance(step, s.Bind))
+                generation = self._waiting.generation
+                files = read_file_ids(step.source for step in steps if isinstance(step, s.Bind))
                 jail = WaitingJail(await self._launch_ahead(steps), steps, files)
-                await self._kill_all(self._waiting.add(jail, age))
+                await self._kill_all(self._waiting.add(jail, generation))
             except StepFailed as failed:
                 if failed.step != "Clone":  # this may be only for now
                     self._failed = steps

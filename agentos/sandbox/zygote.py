@@ -82,7 +82,7 @@ class Zygote:
     def set_sample(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Set the memory that waiting children copy, as addresses and sizes in bytes. A new zygote has none."""
         self.has_sample = True
-        with contextlib.suppress(ConnectionError):
+        with contextlib.suppress(OSError):  # it has ended, is closed, or doesn't read: a hint isn't worth waiting for
             self._channel.send(json.dumps({"sample": ranges}, separators=(",", ":")).encode())
 
     @property

@@ -54,10 +54,15 @@ def explain(error: Exception, spec: AgentSpec) -> JailError:
     return JailError(text, next(code for kind, code in START_ERRORS.items() if isinstance(error, kind)))
 
 
+def too_many_processes() -> JailError:
+    """The error where a control group has no room for the program."""
+    return JailError("its limit max_pids is reached, or that of an agent which it descends from", QuotaExceeded)
+
+
 def explain_step(failure: StepFailed, spec: AgentSpec) -> JailError:
     """The error for the caller when a step of the sandbox failed."""
     if failure.errno == errno.EAGAIN and failure.step.startswith(("Clone", *PROGRAM_STEPS)):
-        return JailError("its limit max_pids is reached, or that of an agent which it descends from", QuotaExceeded)
+        return too_many_processes()
     if failure.step.startswith(PROGRAM_STEPS):
         return explain_program(failure, spec.jailed)
     if failure.step.startswith(SOURCE_STEPS):

@@ -1,7 +1,6 @@
 """The jail factory: prepares cgroup, workspace and policy, starts the program, and cleans up after its end."""
 
 import contextlib
-import errno
 import logging
 import os
 from collections import deque
@@ -25,7 +24,7 @@ from agentos.sandbox.policy import BadPolicy, Directory, Policy
 from agentos.sandbox.report.walls import Observed
 from agentos.sandbox.sample import take_sample
 from agentos.sandbox.spawner import Spawner
-from agentos.sandbox.steps import Clone, Join, RunScript, Step
+from agentos.sandbox.steps import Join, RunScript, Step
 from agentos.sandbox.watch.disk import DiskWatcher
 from agentos.sandbox.watch.memory import MemoryWatcher
 from agentos.threads import Limiter, run_in_thread
@@ -211,7 +210,7 @@ class Jails:
                 seen.append(walls.record(observed, program))
             judge(spec, seen[-1], self.waived)
             if any(group.exceeds_pids() for group in self._groups_above(parts.agent)):
-                raise StepFailed(Clone.__name__, errno.EAGAIN, "a control group has too many processes")
+                raise errors.too_many_processes()
 
         try:
             sandbox = await self.spawner.spawn(parts.steps, cgroup=parts.open_entry, inspect=look)

@@ -66,32 +66,27 @@ STEPS: dict[str, Callable[[], object]] = {
 }
 
 
-def longest_hold(step: Callable[[], object], tries: int = 12) -> float:
-    """Seconds of CPU time that passed at most between two beats of this thread; the best of some tries."""
-    holds = []
-    for _ in range(tries):
-        thread = threading.Thread(target=step)
-        longest, last = 0.0, time.process_time()
-        thread.start()
-        is_over = False
-        while not is_over:
-            is_over = not thread.is_alive()  # it may have kept the interpreter to its end
-            now = time.process_time()
-            longest, last = max(longest, now - last), now
-            time.sleep(0.0005)
-        holds.append(longest)
-    return min(holds)
-
-
-@pytest.fixture(scope="module")
-def one_pass() -> float:
-    return longest_hold(partial(msgspec.json.decode, THINK))
+def longest_hold(step: Callable[[], object]) -> float:
+    """Seconds of CPU time that passed at most between two beats of this thread."""
+    thread = threading.Thread(target=step)
+    longest, last = 0.0, time.process_time()
+    thread.start()
+    is_over = False
+    while not is_over:
+        is_over = not thread.is_alive()  # it may have kept the interpreter to its end
+        now = time.process_time()
+        longest, last = max(longest, now - last), now
+        time.sleep(0.0005)
+    return longest
 
 
 @pytest.mark.alone
 @pytest.mark.parametrize("name", STEPS)
-def test_no_step_holds_up_others_much_longer_than_one_pass_of_the_parser(name: str, one_pass: float) -> None:
-    assert longest_hold(STEPS[name]) < 3 * one_pass
+def test_no_step_holds_up_others_much_longer_than_one_pass_of_the_parser(name: str) -> None:
+    one_pass = partial(msgspec.json.decode, THINK)
+
+    # In turn, as the machine's speed changes with what its neighbours do.
+    assert min(longest_hold(STEPS[name]) / longest_hold(one_pass) for _ in range(12)) < 3
 
 
 @pytest.mark.parametrize("body", [THINK, SCHEMA], ids=["image", "schema"])

@@ -1,4 +1,4 @@
-"""Jails built ahead: processes that have done the common steps of a plan and wait for the rest of it.
+"""Waiting jails: processes that have done the common steps of a plan and wait for the rest of it.
 
 For programs without a jail of their own, as commands in the jail of an agent, a process waits that is only cloned.
 
@@ -17,6 +17,7 @@ from typing import Self
 import trio
 from attrs import Factory, define, frozen
 
+from .cgroups import v2
 from .handshake import NewProcess
 from .proc_files import read_file
 from .sandbox import has_ended
@@ -32,11 +33,24 @@ FileIds = Mapping[str, tuple[int, int]]  # device and inode by path
 
 @frozen
 class WaitingJail:
-    """A process that has been sent these steps; ``files`` are the files and directories that it shows."""
+    """A process that has been sent these steps; ``files`` are the files and directories that it shows.
+
+    Under control groups of version 2 it was born in ``group``, which has no limits yet, and no other processes.
+    """
 
     process: NewProcess
     steps: Sequence[Step]
     files: FileIds
+    group: v2.Group | None = None
+
+
+@frozen
+class TakenJail:
+    """A jail that waits no more: its process, the steps that it has yet to do, and its group, if it has its own."""
+
+    process: NewProcess
+    rest: Sequence[Step]
+    group: v2.Group | None
 
 
 @define(eq=False)
@@ -75,12 +89,12 @@ class WaitingJails:
         jails, self.jails = self.jails, []
         return jails
 
-    def remove(self, pid: int) -> NewProcess | None:
-        """Remove and return the waiting process with this pid, if there is one."""
+    def remove(self, pid: int) -> WaitingJail | None:
+        """Remove and return the jail whose process has this pid, if there is one."""
         for jail in self.jails:
             if jail.process.pid == pid:
                 self.jails.remove(jail)
-                return jail.process
+                return jail
         return None
 
     def make_room(self, steps: Sequence[Step]) -> list[WaitingJail]:

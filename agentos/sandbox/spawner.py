@@ -15,24 +15,22 @@ from attrs import Factory, define
 from agentos.threads import Limiter
 
 from . import handshake
-from . import plan as p
 from . import steps as s
-from .ahead import MountTable, WaitingJail, WaitingJails, are_equal, is_memory_short, read_file_ids
+from .ahead import TakenJail
+from .builder import Builder
 from .cgroups.values import CgroupEntry
 from .closer import Closer
-from .errors import SandboxError, StepFailed, ZygoteDied
+from .errors import SandboxError, ZygoteDied
 from .handshake import NewProcess, ProcessPipes, close_all
 from .inside import messages
 from .inside.janitor import Cleanup
 from .report.walls import Observed, read_observed
 from .root_files import GID, UID
-from .sandbox import Sandbox, reap
+from .sandbox import Sandbox
 from .steps import SocketAddress, Step
 from .zygote import TIMEOUT, Zygote, plan_file
 
 REAP_AGAIN = 0.05  # seconds between two batches of zombies
-MEMORY_PERIOD = 5.0  # seconds between two looks whether memory is short
-REBUILD_DELAY = 1.0  # seconds from a change of the mount table until waiting jails are replaced: many may follow
 _NO_CGROUP = CgroupEntry()
 
 Inspect = Callable[[Observed, int], Awaitable[None]]
@@ -46,9 +44,7 @@ class Spawner:
     _lock: Limiter = Factory(lambda: Limiter(1))
     _children: set[int] = Factory(set)  # pids of the children that a task here waits for
     closer: Closer = Factory(Closer)  # of the namespaces and mounts of ended sandboxes
-    _waiting: WaitingJails = Factory(WaitingJails)
-    _building: trio.Lock = Factory(trio.Lock)  # a jail ahead
-    _failed: Sequence[Step] | None = None  # steps that can't be done ahead
+    builder: Builder = Factory(lambda self: Builder(self._zygote, self._lock, self._children), takes_self=True)
 
     @classmethod
     def start(cls, zygote_timeout: float = TIMEOUT) -> "Spawner":
@@ -61,11 +57,7 @@ class Spawner:
     def close(self) -> None:
         """End the zygote; running sandboxes continue."""
         self._zygote.close()
-        for jail in self._waiting.take_all():
-            signal.pidfd_send_signal(jail.process.pidfd, signal.SIGKILL)
-            reap(jail.process.pidfd)
-            self._forget(jail.process)
-        self._waiting.close()
+        self.builder.close()
 
     def set_cleanup(self, cleanup: Cleanup) -> None:
         """Set what the zygote kills and removes if the kernel is killed; replaces the former value."""
@@ -85,81 +77,23 @@ class Spawner:
         """The zygote's pid."""
         return self._zygote.pid
 
-    async def build_ahead(self, plan: Sequence[Step]) -> None:
-        """Build a jail for the next plan that begins with the same steps as this one, if memory isn't short.
-
-        At most :data:`.ahead.MAX_WAITING` jails wait, and one process for a plan without a jail of its own; the oldest
-        ones are ended. Nothing is built if the first steps of this plan can't be done ahead.
-        """
-        parts = p.split_plan(plan)
-        if parts is not None:
-            await self._build_ahead(parts[0])
-
-    async def serve_ahead(self) -> None:
-        """End waiting jails when memory is short, and replace them when the mount table changes, until cancelled."""
-        mounts = MountTable.open()
-        try:
-            while True:
-                with trio.move_on_after(MEMORY_PERIOD) as period:
-                    await mounts.wait_for_change()
-                if not period.cancelled_caught:
-                    stale = self._waiting.take_stale()
-                    await self._kill_all(stale)
-                    await trio.sleep(REBUILD_DELAY)
-                    for jail in stale:
-                        await self._build_ahead(jail.steps)
-                elif self._waiting.jails and is_memory_short():
-                    await self._kill_all(self._waiting.take_all())
-        finally:
-            mounts.close()
-
-    async def _build_ahead(self, steps: Sequence[Step]) -> None:
-        async with self._building:  # or each would find room for one
-            await self._build_one(steps)
-
-    async def _build_one(self, steps: Sequence[Step]) -> None:
-        if (self._failed is not None and are_equal(steps, self._failed)) or self._zygote.closed:
-            return
-        try:
-            useless = self._waiting.make_room(steps)
-        except OSError:  # too many open files: the mount table can't be watched
-            return
-        await self._kill_all(useless)
-        if is_memory_short():
-            await self._kill_all(self._waiting.take_all())
-            return
-        async with self._lock:
-            try:
-                generation = self._waiting.generation
-                files = read_file_ids(step.source for step in steps if isinstance(step, s.Bind))
-                jail = WaitingJail(await self._launch_ahead(steps), steps, files)
-                await self._kill_all(self._waiting.add(jail, generation))
-            except StepFailed as failed:
-                if failed.step != "Clone":  # this may be only for now
-                    self._failed = steps
-            except (SandboxError, OSError):
-                pass  # the next spawn reports it
-
-    async def _kill_all(self, jails: Sequence[WaitingJail]) -> None:
-        for jail in jails:
-            await handshake.kill_and_reap(jail.process.pidfd)
-            self._forget(jail.process)
-
     async def spawn(
         self,
         plan: Sequence[Step],
         admit: Callable[[int], None] | None = None,
         cgroup: CgroupEntry = _NO_CGROUP,
         inspect: Inspect | None = None,
+        taken: TakenJail | None = None,
     ) -> Sandbox:
         """Run the plan and its program in a new process; return when the program has been exec'ed.
 
+        ``taken`` is a jail that has waited for this plan, in this ``cgroup``, see :meth:`.Builder.take_with_group`.
         ``admit`` is called in a thread with the pid while the process waits, before it is moved into its ``cgroup``.
         ``inspect`` is awaited with what was observed of the program, and its pid, before the program starts; an
         exception from it ends the program. :class:`StepFailed` if a step fails: the process has then ended.
         """
         try:
-            return await self._spawn(plan, admit, cgroup, inspect)
+            return await self._spawn(plan, admit, cgroup, inspect, taken)
         except ZygoteDied:
             return await self._spawn(plan, admit, cgroup, inspect)
 
@@ -213,9 +147,7 @@ class Spawner:
     def _reap_orphans(self) -> bool:
         with contextlib.suppress(ChildProcessError):
             while (found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
-                if (process := self._waiting.remove(found.si_pid)) is not None:
-                    reap(process.pidfd)
-                    self._forget(process)
+                if self.builder.reap(found.si_pid):
                     continue
                 if found.si_pid in self._children:
                     return False
@@ -229,10 +161,11 @@ class Spawner:
         admit: Callable[[int], None] | None,
         cgroup: CgroupEntry,
         inspect: Inspect | None,
+        taken: TakenJail | None = None,
     ) -> Sandbox:
         with contextlib.ExitStack() as undo:
             pipes = handshake.open_pipes(undo, plan[-1])
-            process = await self._launch(undo, pipes, plan, admit, cgroup)
+            process = await self._launch(undo, pipes, plan, admit, cgroup, taken=taken)
             async with self._kill_on_error(process):
                 sandbox = await self._wait_exec(undo, pipes, process, inspect)
             if isinstance(plan[-1], s.Execute | s.RunScript):
@@ -317,12 +250,6 @@ class Spawner:
         self._children.discard(process.pid)
         os.close(process.pidfd)
 
-    def _forget(self, process: NewProcess) -> None:
-        """Close our descriptors of a waiting process that is reaped."""
-        os.close(process.pidfd)
-        process.control.close()
-        self._children.discard(process.pid)
-
     async def _launch(
         self,
         undo: contextlib.ExitStack,
@@ -331,6 +258,7 @@ class Spawner:
         admit: Callable[[int], None] | None,
         cgroup: CgroupEntry,
         get_namespaces: Callable[[], Mapping[str, int]] = dict,
+        taken: TakenJail | None = None,
     ) -> NewProcess:
         """Start a process on this plan; ``undo`` closes our descriptors of it."""
         with contextlib.ExitStack() as sent:
@@ -338,7 +266,7 @@ class Spawner:
             if isinstance(plan[0], s.Join) != (get_namespaces is not dict):
                 raise SandboxError("this plan does not fit the request: spawn needs Clone first, enter needs Join")
             async with self._lock:
-                process, steps = await self._take_or_clone(plan, cgroup)
+                process, steps = await self._take_or_clone(plan, cgroup, taken)
                 undo.callback(process.control.close)
                 async with self._kill_on_error(process):
                     if isinstance(plan[0], s.Clone):
@@ -358,33 +286,14 @@ class Spawner:
                 )
         return process
 
-    async def _launch_ahead(self, steps: Sequence[Step]) -> NewProcess:
-        """Clone a process and send it these steps; it waits when it has done them."""
-        if not steps:
-            return await self._clone(0)
-        clone = steps[0]
-        assert isinstance(clone, s.Clone), "the first step of each plan that can be split"
-        with contextlib.ExitStack() as undo, contextlib.ExitStack() as sent:
-            zygote_steps = s.encode(s.select_zygote_steps(steps))
-            file = sent.enter_context(plan_file(zygote_steps, s.encode(s.select_child_steps(steps))))
-            process, trees = await self._zygote.clone_prepared(clone.flags, file, len(zygote_steps))
-            self._children.add(process.pid)
-            undo.callback(process.control.close)
-            sent.callback(close_all, *trees.values())
-            async with self._kill_on_error(process):
-                handshake.send_descriptors(process.control, {"plan": file, **trees})
-            undo.pop_all()
-        return process
-
-    async def _take_or_clone(self, plan: Sequence[Step], cgroup: CgroupEntry) -> tuple[NewProcess, Sequence[Step]]:
+    async def _take_or_clone(
+        self, plan: Sequence[Step], cgroup: CgroupEntry, taken: TakenJail | None
+    ) -> tuple[NewProcess, Sequence[Step]]:
         """Return a waiting process and the steps that it has yet to do: one built ahead, if one fits this plan."""
-        parts = p.split_plan(plan) if cgroup.directory is None and not self._zygote.closed else None
-        if parts is not None:
-            ahead, rest = parts
-            jail, useless = self._waiting.take(ahead)
-            await self._kill_all(useless)  # shielded: the jail that was taken isn't lost
-            if jail is not None:
-                return jail.process, rest
+        if taken is not None:
+            return self.builder.use(taken), taken.rest
+        if cgroup.directory is None and (taken := await self.builder.take(plan)) is not None:
+            return taken.process, taken.rest
         flags = plan[0].flags if isinstance(plan[0], s.Clone) else 0
         return await self._clone(flags, cgroup.directory), plan
 

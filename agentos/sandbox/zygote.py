@@ -102,9 +102,11 @@ class Zygote:
         process, _ = await self._clone({"clone": flags}, [] if directory is None else [directory])
         return process
 
-    async def clone_prepared(self, flags: int, plan: int, size: int) -> tuple[NewProcess, dict[str, int]]:
-        """Clone a child of ours, and make the zygote do its part of the child's plan, in one request."""
-        return await self._clone({"clone": flags, "size": size}, [plan])
+    async def clone_prepared(
+        self, flags: int, plan: int, size: int, directory: int | None = None
+    ) -> tuple[NewProcess, dict[str, int]]:
+        """As :meth:`clone`, and make the zygote do its part of the child's plan, in one request."""
+        return await self._clone({"clone": flags, "size": size}, [plan] if directory is None else [plan, directory])
 
     async def prepare_mounts(self, born: NewProcess, plan: int, size: int) -> dict[str, int]:
         """Make the zygote do its part of a plan; returns the descriptors of the sources by target."""

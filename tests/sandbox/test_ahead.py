@@ -18,7 +18,7 @@ import pytest
 import trio
 import trio.testing
 
-import agentos.sandbox.spawner
+import agentos.sandbox.builder
 from agentos.agents.jail import filtered_network
 from agentos.sandbox import ahead
 from agentos.sandbox import steps as s
@@ -63,7 +63,7 @@ def children() -> set[int]:
 async def belongings(spawner: Spawner) -> Belongings:
     """With the mount table, which is opened for the first jail, and without jails of earlier tests."""
     await build(spawner)
-    await spawner._kill_all(spawner._waiting.take_all())
+    await spawner.builder._kill_all(spawner.builder._waiting.take_all())
     with trio.fail_after(60):
         while children() != {spawner.zygote}:
             await trio.sleep(0.01)
@@ -74,7 +74,7 @@ async def belongings(spawner: Spawner) -> Belongings:
 async def build(spawner: Spawner, plan: Sequence[Step] | None = None) -> int:
     """Build a jail ahead; returns its pid."""
     before = children()
-    await spawner.build_ahead(plan or python(FOREVER))
+    await spawner.builder.build(plan or python(FOREVER))
     (pid,) = children() - before
     return pid
 
@@ -262,12 +262,12 @@ async def test_two_that_are_built_at_a_time_both_wait(spawner: Spawner) -> None:
     await build(spawner)  # to be ended while the next one is built, as there is room for two
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(spawner.build_ahead, python(FOREVER))
+        nursery.start_soon(spawner.builder.build, python(FOREVER))
         await trio.testing.wait_all_tasks_blocked()
-        nursery.start_soon(spawner.build_ahead, python(FOREVER))
+        nursery.start_soon(spawner.builder.build, python(FOREVER))
 
-    assert len(spawner._waiting.jails) == ahead.MAX_WAITING
-    await spawner._kill_all(spawner._waiting.take_all())
+    assert len(spawner.builder._waiting.jails) == ahead.MAX_WAITING
+    await spawner.builder._kill_all(spawner.builder._waiting.take_all())
     with trio.fail_after(60):
         while Belongings.now() != before:
             await trio.sleep(0.01)
@@ -278,11 +278,11 @@ async def test_one_that_was_begun_before_the_mounts_changed_does_not_wait(spawne
     before = await belongings(spawner)
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(spawner.build_ahead, python(FOREVER))
+        nursery.start_soon(spawner.builder.build, python(FOREVER))
         await trio.testing.wait_all_tasks_blocked()
-        assert spawner._waiting.take_stale() == []
+        assert spawner.builder._waiting.take_stale() == []
 
-    assert spawner._waiting.jails == []
+    assert spawner.builder._waiting.jails == []
     assert Belongings.now() == before
 
 
@@ -335,7 +335,7 @@ async def test_none_waits_when_memory_is_short(spawner: Spawner, monkeypatch: py
     monkeypatch.setattr(ahead, "MIN_AVAILABLE", 1.1)
     before = children()
 
-    await spawner.build_ahead(python(FOREVER))
+    await spawner.builder.build(python(FOREVER))
 
     assert pid not in children() <= before
     assert (await run(spawner, a_plan("/bin/echo", "new"))).out == "new\n"
@@ -355,18 +355,18 @@ async def test_without_descriptors_none_is_built(spawner: Spawner) -> None:
     before = Belongings.now()
 
     with without_descriptors():
-        await spawner.build_ahead(python(FOREVER))
+        await spawner.builder.build(python(FOREVER))
 
     assert Belongings.now() == before
     await build(spawner)
 
 
 async def test_without_descriptors_none_waits(spawner: Spawner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agentos.sandbox.spawner, "MEMORY_PERIOD", 0.01)
+    monkeypatch.setattr(agentos.sandbox.builder, "MEMORY_PERIOD", 0.01)
     pid = await build(spawner)
     pidfd = os.pidfd_open(pid)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(spawner.serve_ahead)
+        nursery.start_soon(spawner.builder.serve)
         await trio.testing.wait_all_tasks_blocked()
         with without_descriptors():
             await trio.lowlevel.wait_readable(pidfd)
@@ -441,8 +441,8 @@ async def test_a_plan_that_cant_be_begun_ahead_is_reported_by_its_spawn_alone(sp
     ]
     before = await belongings(spawner)
 
-    await spawner.build_ahead(plan)
-    await spawner.build_ahead(plan)
+    await spawner.builder.build(plan)
+    await spawner.builder.build(plan)
 
     with pytest.raises(StepFailed, match="/absent: No such file or directory"):
         await spawner.spawn(plan)
@@ -467,7 +467,7 @@ async def test_closing_the_spawner_ends_it() -> None:
     pid = await build(spawner)
 
     spawner.close()
-    await spawner.build_ahead(python(FOREVER))
+    await spawner.builder.build(python(FOREVER))
 
     assert not Path(f"/proc/{pid}").exists()
     assert Belongings.now() == before
@@ -475,12 +475,12 @@ async def test_closing_the_spawner_ends_it() -> None:
 
 async def test_two_hundred_leave_nothing(spawner: Spawner) -> None:
     steps = a_plan("/bin/sleep", "600")
-    await spawner.build_ahead(steps)
+    await spawner.builder.build(steps)
     await kill(await spawner.spawn(steps))
     before, zygotes = Belongings.now(), len(os.listdir(f"/proc/{spawner.zygote}/fd"))
 
     for _ in range(200):
-        await spawner.build_ahead(steps)
+        await spawner.builder.build(steps)
         await kill(await spawner.spawn(steps))
 
     assert Belongings.now() == before
@@ -499,18 +499,18 @@ async def main(spawner):
     plan = a_plan("/bin/cat", "/usr/local/share/file")
     async with trio.open_nursery() as nursery:
         if {watched}:
-            nursery.start_soon(spawner.serve_ahead)
+            nursery.start_soon(spawner.builder.serve)
             await trio.testing.wait_all_tasks_blocked()
-        await spawner.build_ahead(plan)
-        pid = spawner._waiting.jails[0].process.pid
+        await spawner.builder.build(plan)
+        pid = spawner.builder._waiting.jails[0].process.pid
         pidfd = os.pidfd_open(pid)
         libc.mount("none", "/usr/local/share", "tmpfs", 0)
         open("/usr/local/share/file", "w").write("mounted later")
         if {watched}:
             await trio.lowlevel.wait_readable(pidfd)
-            while not spawner._waiting.jails:
+            while not spawner.builder._waiting.jails:
                 await trio.sleep(0.01)
-            assert spawner._waiting.jails[0].process.pid != pid
+            assert spawner.builder._waiting.jails[0].process.pid != pid
         print(await run(spawner, plan))
         if not {watched}:
             await trio.lowlevel.wait_readable(pidfd)
@@ -542,7 +542,7 @@ def group() -> Iterator[Group]:
 @pytest.mark.parametrize("ready", [False, True])
 async def test_a_program_is_in_its_groups_with_its_pid_1(spawner: Spawner, group: Group, ready: bool) -> None:
     if ready:
-        await spawner.build_ahead(python(FOREVER))
+        await spawner.builder.build(python(FOREVER))
     ways = group.open_entry()
     before = Belongings.now()
 

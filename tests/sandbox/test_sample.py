@@ -33,9 +33,9 @@ async def test_a_waiting_program_has_copied_what_a_script_writes_to(spawner: Spa
     assert len(written) < MAX_RANGES
 
     spawner.set_sample(written)
-    await spawner.build_ahead(python(FOREVER))
+    await spawner.builder.build(python(FOREVER))
 
-    init = spawner._waiting.jails[-1].process.pid
+    init = spawner.builder._waiting.jails[-1].process.pid
     with trio.fail_after(60):
         while not (program := child_of(init)):
             await trio.sleep(0.01)
@@ -78,5 +78,5 @@ async def test_without_a_sample_jails_wait_all_the_same(
     assert "waiting jails copy no memory ahead: " in caplog.text
     assert why in caplog.text
     assert spawner.has_sample
-    await spawner.build_ahead(python(FOREVER))
+    await spawner.builder.build(python(FOREVER))
     assert (await run(spawner, python("print('here')"))).out == "here\n"

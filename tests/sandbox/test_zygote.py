@@ -105,7 +105,7 @@ async def main(spawner):
     program = 'import os, time; os.fork(); print(1, flush=True); time.sleep(600)'
     sandboxes = [await spawner.spawn(python(program)) for _ in range(3)]
     for sandbox in sandboxes: await line(sandbox)
-    await spawner.build_ahead(python(program))
+    await spawner.builder.build(python(program))
     children = open(f'/proc/self/task/{os.getpid()}/children').read().split()
     print(*children, *(one.program for one in sandboxes), flush=True)
     await trio.sleep_forever()

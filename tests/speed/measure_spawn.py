@@ -115,7 +115,7 @@ async def over(sandbox: Sandbox) -> None:
 
 def _spawned(bench: Bench, steps: tuple[Step, ...]) -> Callable[[], Awaitable[float]]:
     async def once() -> float:
-        await bench.spawner.build_ahead(steps)  # as the kernel does after each agent
+        await bench.spawner.builder.build(steps)  # as the kernel does after each agent
         await trio.sleep(REST)
         return await _spawn(bench, steps)
 

@@ -13,11 +13,12 @@ from msgspec import Struct
 
 from agentos.agents.jail import errors
 from agentos.agents.jail.errors import PROGRAM_STEPS, JailError
-from agentos.agents.jail.factory import Jails, remove
+from agentos.agents.jail.factory import Jails
 from agentos.agents.jail.jail import Jail, KernelAddress
 from agentos.agents.jail.one_shot import OneShot
 from agentos.agents.lifecycle import State
 from agentos.agents.registry import Agent
+from agentos.sandbox.cgroups import lifetime
 from agentos.sandbox.cgroups.discover import Group
 from agentos.sandbox.cgroups.values import CgroupEntry, CgroupError
 from agentos.sandbox.cgroups.values import Limits as GroupLimits
@@ -191,8 +192,8 @@ class CommandRunner:
             return CgroupEntry()
         name = f"exec-{next(self._count)}"
         with trio.CancelScope(shield=True):
-            group, entry = await self._threads.run(partial(_create_nested, around, name))
-            undo.push_async_callback(remove, group, self._threads)
+            group, entry = await self._threads.run(partial(lifetime.create, around, name, GroupLimits()))
+            undo.push_async_callback(lifetime.remove, group, self._threads)
             undo.callback(entry.close)
         return entry
 
@@ -249,15 +250,6 @@ class CommandRunner:
         if wrong is not None:
             raise wrong
         return CommandResult(status, patience.cancelled_caught)
-
-
-def _create_nested(around: Group, name: str) -> tuple[Group, CgroupEntry]:
-    group = around.create_child(name, GroupLimits())
-    try:
-        return group, group.open_entry()
-    except BaseException:
-        group.remove()
-        raise
 
 
 async def _hang_up(command: Sandbox) -> None:

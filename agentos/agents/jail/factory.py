@@ -14,6 +14,7 @@ from agentos.agents.commands.fair_reader import Turns
 from agentos.agents.registry import Agent
 from agentos.agents.workspaces.workspace import Workspace, Workspaces
 from agentos.sandbox.ahead import MAX_WAITING
+from agentos.sandbox.cgroups import lifetime, v1, v2
 from agentos.sandbox.cgroups.discover import Cgroups, Group
 from agentos.sandbox.cgroups.values import CgroupEntry, CgroupError
 from agentos.sandbox.errors import SandboxError, StepFailed, ZygoteDied
@@ -27,7 +28,7 @@ from agentos.sandbox.spawner import Spawner
 from agentos.sandbox.steps import Join, RunScript, Step
 from agentos.sandbox.watch.disk import DiskWatcher
 from agentos.sandbox.watch.memory import MemoryWatcher
-from agentos.threads import Limiter, run_in_thread
+from agentos.threads import run_in_thread
 from agentos_sdk.errors import BadRequest
 from agentos_sdk.values import HostIds
 
@@ -79,10 +80,10 @@ class Jails:
             nursery.start_soon(guards.kill_unprotected, self._living)
             if self.outer_ids is not None:
                 nursery.start_soon(self.outer_ids.serve)
-            if self.cgroups.root is None or self.cgroups.root.version == 1:  # v2 starts a process in its cgroup
-                nursery.start_soon(self._build_ahead)
-                nursery.start_soon(self.spawner.serve_ahead)
-            if self.cgroups.root is not None and self.cgroups.root.version == 1:
+            nursery.start_soon(self._build_ahead)
+            root = self.cgroups.root
+            nursery.start_soon(self.spawner.builder.serve, root if isinstance(root, v2.Group) else None)
+            if isinstance(root, v1.Group):
                 nursery.start_soon(guards.kill_after_oom, self._living)
 
     @contextlib.asynccontextmanager
@@ -141,6 +142,11 @@ class Jails:
             undo.push_async_callback(self._release, agent, workspace)
         parts = await run_in_thread(self._build_plan, agent, connect, outer, workspace)
         undo.push_async_callback(remove_group, parts)
+        if self._may_wait_in_group(agent):
+            parts.taken = await self.spawner.builder.take_with_group(parts.steps)
+            if parts.taken is not None:
+                undo.push_async_callback(self.spawner.builder.end_unused, parts.taken)
+            await run_in_thread(self._set_group, parts)
         return parts
 
     async def _release(self, agent: JailOwner, workspace: Workspace) -> None:
@@ -157,21 +163,38 @@ class Jails:
         outer: HostIds | None,
         workspace: Workspace | None,
     ) -> JailParts:
-        """Do all blocking preparation in one thread call: a thread switch costs as much as most of these steps."""
+        """Do all blocking preparation in one thread call: a thread switch costs as much as most of these steps.
+
+        But for the group, where a jail may wait in one.
+        """
         address = connect()
         if outer is not None and address.socket is not None:
             os.chown(address.socket, outer.uid, outer.gid)
-        group = self._nest(agent)
-        try:
-            grouped = group.controllers if group is not None else frozenset()
-            host = replace(self.host, memory_cgroup="memory" in grouped, pids_cgroup="pids" in grouped)
-            policy, steps = self._choose_steps(agent, address, outer, workspace, host)
-            ways = group.open_entry() if group is not None else CgroupEntry()
-        except BaseException:
-            if group is not None:
-                group.remove()
-            raise
-        return JailParts(agent, address.environment, outer, workspace, group, ways, host, policy, steps)
+        around = self._around(agent)
+        grouped = around.controllers if around is not None else frozenset()
+        host = replace(self.host, memory_cgroup="memory" in grouped, pids_cgroup="pids" in grouped)
+        policy, steps = self._choose_steps(agent, address, outer, workspace, host)
+        parts = JailParts(agent, address.environment, outer, workspace, None, CgroupEntry(), host, policy, steps)
+        if around is not None and not self._may_wait_in_group(agent):
+            self._set_group(parts)
+        return parts
+
+    def _may_wait_in_group(self, agent: JailOwner) -> bool:
+        """Whether a jail may wait for it in a group of its own, which can't be within that of another agent."""
+        return isinstance(self.cgroups.root, v2.Group) and agent.spec.jailed and agent.parent is None
+
+    def _set_group(self, parts: JailParts) -> None:
+        """Give this life a cgroup within that of the agent's parent: the one in which its jail waits, or a new one."""
+        agent = parts.agent
+        around = self._around(agent)
+        assert around is not None, "the caller has asked"
+        limits = group_limits(agent.spec).restrict_to(around.controllers)
+        if parts.taken is None or parts.taken.group is None:
+            parts.group, parts.open_entry = lifetime.create(around, f"{agent.id}-{agent.lives}", limits)
+            return
+        parts.group = parts.taken.group
+        parts.group = parts.taken.group.limit(limits)
+        parts.open_entry = parts.group.open_entry()
 
     def _choose_steps(
         self,
@@ -213,14 +236,15 @@ class Jails:
                 raise errors.too_many_processes()
 
         try:
-            sandbox = await self.spawner.spawn(parts.steps, cgroup=parts.open_entry, inspect=look)
+            sandbox = await self.spawner.spawn(parts.steps, cgroup=parts.open_entry, inspect=look, taken=parts.taken)
         except BaseException:
             if parts.workspace is not None:
                 await self.workspaces.forget(parts.workspace)  # noqa: ASYNC102, ASYNC120 - it shields itself
             raise
         finally:
             parts.open_entry.close()
-            self.replace_waiting(parts.steps)  # it is used up, even if the start failed
+            if isinstance(self.cgroups.root, v1.Group | None) or self._may_wait_in_group(parts.agent):
+                self.replace_waiting(parts.steps)  # it is used up, even if the start failed
         mount = parts.workspace.mount if parts.workspace is not None else None
         protected = mount.protected if isinstance(mount, Directory) else ()
         return Jail(sandbox, seen[-1], limits, parts.group, parts, parts.host, parts.policy, protected)
@@ -231,14 +255,6 @@ class Jails:
         if type(steps[0]) is not Join or all(type(other[0]) is not Join for other in self._started):
             self._started.append(steps)
             self._any_started.unpark_all()
-
-    def _nest(self, agent: JailOwner) -> Group | None:
-        """Create this life's cgroup within the cgroup of the agent's parent."""
-        around = self._around(agent)
-        if around is None:
-            return None
-        limits = group_limits(agent.spec)
-        return around.create_child(f"{agent.id}-{agent.lives}", limits.restrict_to(around.controllers))
 
     def _around(self, agent: JailOwner) -> Group | None:
         parent = self._living.get(lineage(agent.parent)) if agent.parent is not None else None
@@ -285,7 +301,7 @@ class Jails:
             steps = self._started.popleft()
             if isinstance(steps[-1], RunScript) and not self.spawner.has_sample:
                 await take_sample(self.spawner, self.host, self.sdk)
-            await self.spawner.build_ahead(steps)
+            await self.spawner.builder.build(steps)
 
 
 async def explain_low_limit(parts: JailParts | None, error: Exception) -> JailError | None:
@@ -307,19 +323,4 @@ async def explain_low_limit(parts: JailParts | None, error: Exception) -> JailEr
 async def remove_group(parts: JailParts) -> None:
     """Remove the cgroup of a program that has ended or was never started, unless it is removed already."""
     if parts.group is not None and not parts.group_removed:
-        await remove(parts.group)
-
-
-async def remove(group: Group, threads: Limiter | None = None) -> None:
-    """Kill all processes in a cgroup and remove it; not interrupted by cancellation."""
-
-    def end() -> None:
-        if not group.remove_empty():
-            group.kill()
-            group.remove()
-
-    with trio.CancelScope(shield=True):
-        try:
-            await run_in_thread(end, limiter=threads)
-        except (CgroupError, RuntimeError) as error:  # no thread can be started: removed when the kernel ends
-            log.warning("a control group stays: %s", error)
+        await lifetime.remove(parts.group)

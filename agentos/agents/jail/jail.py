@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from agentos.agents.registry import Agent
 from agentos.agents.workspaces.workspace import Workspace
+from agentos.sandbox.ahead import TakenJail
 from agentos.sandbox.cgroups.discover import Group
 from agentos.sandbox.cgroups.values import CgroupEntry, CgroupError, Evidence
 from agentos.sandbox.host import Host
@@ -73,6 +74,7 @@ class JailParts:
     policy: Policy | None  # None: the program runs unconfined
     steps: Sequence[Step]
     group_removed: bool = False
+    taken: TakenJail | None = None  # which has waited in the group
 
 
 @define(eq=False)

@@ -59,23 +59,32 @@ class Group(Struct, frozen=True):
 
         :class:`CgroupError` if a limit can't be set or the kernel reads back a weaker one; nothing is left behind.
         """
-        lacking = limits.controllers - self.controllers
-        if lacking:
-            raise CgroupError(f"{self.directory}: no {', '.join(sorted(lacking))} controller for the limits of {name}")
         directory = f"{self.directory}/{validate_name(name)}"
         files.create_directory(directory)
         group = Group(directory, self.controllers)
         try:
-            group._write_limits(limits)
             group._enable_controllers()
             files.create_directory(group.leaf)
-            enforced = group.read_limits() if limits != Limits() else EnforcedLimits()
-            if weaker := enforced.describe_weaker(limits):
-                raise CgroupError(f"{directory}: {weaker}")
+            return group.limit(limits) if limits != Limits() else group
         except CgroupError:
             group.remove()
             raise
-        return replace(group, enforced=enforced)
+
+    def limit(self, limits: Limits) -> "Group":
+        """Set limits on a cgroup that has none; returns it with those in force. Blocks: file writes.
+
+        :class:`CgroupError` if one can't be set or the kernel reads back a weaker one. Linux kills what is in it if
+        that has more memory already.
+        """
+        lacking = limits.controllers - self.controllers
+        if lacking:
+            name = os.path.basename(self.directory)
+            raise CgroupError(f"{self.directory}: no {', '.join(sorted(lacking))} controller for the limits of {name}")
+        self._write_limits(limits)
+        enforced = self.read_limits()
+        if weaker := enforced.describe_weaker(limits):
+            raise CgroupError(f"{self.directory}: {weaker}")
+        return replace(self, enforced=enforced)
 
     def change_limits(self, limits: Limits) -> None:
         """Replace its own limits while processes run; ``None`` is no limit. Blocks: file writes.
@@ -109,7 +118,11 @@ class Group(Struct, frozen=True):
         return files.list_processes(files.list_tree(self.directory))
 
     def exceeds_pids(self) -> bool:
-        """Whether more processes are in it than its limit. Never: they are born in it, which Linux refuses then."""
+        """Whether more processes are in it than its limit. Never: they are born in it, which Linux refuses then.
+
+        In a group that got its limit when processes were in it already, these are a jail's first two: each limit is
+        higher.
+        """
         return False
 
     def freeze(self) -> None:

@@ -5,7 +5,8 @@ answer, or the error::
 
     clone: flags                        its control socket, and optionally a cgroup v2 directory to clone it into
                                    →    pid; a pidfd
-    clone: flags, size                  its control socket and the plan: clone and prepare at once
+    clone: flags, size                  its control socket, the plan, and optionally such a directory: clone and
+                                        prepare at once
                                    →    pid, targets; a pidfd and the sources
     prepare: pid, size                  the plan; the zygote reads its first ``size`` bytes
                                    →    targets; a source for each, which a process in a namespace can't open itself
@@ -97,13 +98,15 @@ def _receive(channel: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
 
 def _clone(request: dict[str, Any], fds: list[int]) -> tuple[dict[str, object], list[int]]:
     is_prepared = "size" in request
-    pid, pidfd = libc.clone(request["clone"], fds[1] if len(fds) > 1 and not is_prepared else None)
+    control, *more = fds
+    plan = more.pop(0) if is_prepared else None
+    pid, pidfd = libc.clone(request["clone"], more[0] if more else None)
     if pid == 0:
-        _run_child(fds[0], request["clone"])
-    if not is_prepared:
+        _run_child(control, request["clone"])
+    if plan is None:
         return {"pid": pid}, [pidfd]
     try:
-        answer, trees = _prepare_mounts(pid, fds[1], request["size"])
+        answer, trees = _prepare_mounts(pid, plan, request["size"])
     except OSError:
         os.close(pidfd)
         raise

@@ -11,6 +11,7 @@ from tests.tools import cgroup2_vm
 from tests.tools.cgroup2_vm import Ended, Job
 
 REAL = "tests/sandbox/cgroups/test_real.py"
+WAITING = ("tests/sandbox/test_waiting_groups.py", "tests/system/test_waiting_jails.py")
 TELL = """
 from agentos.sandbox.cgroups.discover import discover_here, open_root
 made = open_root(discover_here())
@@ -35,6 +36,15 @@ def guest(*argv: str, user: bool = False, delegate: bool = True, hide: tuple[str
 @pytest.mark.slow
 def test_every_limit_holds_under_version_2(user: bool) -> None:
     ended = guest(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", REAL, user=user)
+
+    assert ended.code == 0, ended.out + ended.err
+    assert re.search(r"^\d\d passed in", ended.out, re.MULTILINE), ended.out  # and none skipped
+
+
+@pytest.mark.parametrize("user", [False, True], ids=["root", "user"])
+@pytest.mark.slow
+def test_jails_wait_under_version_2(user: bool) -> None:
+    ended = guest(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *WAITING, user=user)
 
     assert ended.code == 0, ended.out + ended.err
     assert re.search(r"^\d\d passed in", ended.out, re.MULTILINE), ended.out  # and none skipped

@@ -243,7 +243,7 @@ class Jails:
             raise
         finally:
             parts.open_entry.close()
-            if isinstance(self.cgroups.root, v1.Group | None) or self._may_wait_in_group(parts.agent):
+            if not isinstance(self.cgroups.root, v2.Group) or self._may_wait_in_group(parts.agent):
                 self.replace_waiting(parts.steps)  # it is used up, even if the start failed
         mount = parts.workspace.mount if parts.workspace is not None else None
         protected = mount.protected if isinstance(mount, Directory) else ()

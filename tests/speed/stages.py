@@ -60,10 +60,10 @@ WALK = "agentos.sandbox.handshake:wait_confined"
 EXECUTE = "agentos.sandbox.handshake:wait_exec"
 READY = "agentos.agents.life:Life._wait_until_ready"
 ACT = "agentos.syscalls.spawn:Spawning._act"
-GROUP = "agentos.agents.commands.run:_create_nested"
+GROUP = "agentos.sandbox.cgroups.lifetime:create"
 DESCENT = "agentos.sandbox.handshake:receive_descendant"
 END = "agentos.agents.commands.run:CommandRunner._read_until_end"
-REMOVE = "agentos.agents.commands.run:remove"
+REMOVE = "agentos.sandbox.cgroups.lifetime:remove"
 
 STAGES = {
     "read": (

@@ -37,7 +37,8 @@ class Kernel:
     """``agentos run`` in a short temporary directory, with a socket, a state directory and a home of its own.
 
     ``toml`` is the text of its configuration, written to ``agentos.toml`` there; None = without one. ``options`` are
-    further ones of ``agentos run``. With ``terminal`` it has a controlling terminal, which is not its output.
+    further ones of ``agentos run``. With ``terminal`` it has a controlling terminal, which is not its output. It calls
+    ``join`` first, to enter a cgroup.
     """
 
     def __init__(
@@ -46,13 +47,14 @@ class Kernel:
         env: Mapping[str, str] | None = None,
         options: Sequence[str] = (),
         terminal: bool = False,
+        join: Callable[[], None] | None = None,
     ) -> None:
         # Short, because a socket's path has at most 107 bytes.
         self.place = Path(tempfile.mkdtemp(prefix="aos-", dir="/tmp"))
         self.socket = str(self.place / "s")
         self.state_dir = self.place / "state"
         self.lines: list[str] = []
-        self._env, self._options, self._terminal = env or {}, options, terminal
+        self._env, self._options, self._terminal, self._join = env or {}, options, terminal, join
         self._news = threading.Condition()
         self._closed = False
         if toml is not None:
@@ -75,6 +77,7 @@ class Kernel:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,  # a ^C in the terminal is for the tests, which end it in order
+            preexec_fn=self._join,
         )
         self._guard = subprocess.Popen(
             [*GUARD, str(self.pid)],
@@ -295,9 +298,11 @@ class Kernel:
 
 
 @contextlib.contextmanager
-def running(toml: str | None = None, env: Mapping[str, str] | None = None) -> Iterator[Kernel]:
+def running(
+    toml: str | None = None, env: Mapping[str, str] | None = None, join: Callable[[], None] | None = None
+) -> Iterator[Kernel]:
     """A kernel from its ready line to its clean stop, which is asserted unless the test has seen to its end."""
-    kernel = Kernel(toml, env)
+    kernel = Kernel(toml, env, join=join)
     try:
         kernel.wait_ready()
         yield kernel

@@ -3,14 +3,16 @@
 import os
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 
-from tests.conftest import StartKernel
-from tests.support.kernel import Kernel, descendants, is_zygote, stat_of, until
+from agentos.sandbox.cgroups.discover import V2Scope, discover_here
+from agentos.sandbox.report.doctor import kernel_cgroup
+from tests.support.kernel import Kernel, descendants, is_zygote, running, stat_of, until
 from tests.system.agents import up, write
+from tests.system.jails import cgroups
 
 # Any mount on the host makes a waiting jail stale, and other tests mount.
 pytestmark = pytest.mark.alone
@@ -19,8 +21,11 @@ WAITS = "import time\ntime.sleep(1000)\n"
 
 
 @pytest.fixture
-def kernel(start_kernel: StartKernel) -> Kernel:
-    return start_kernel()
+def kernel() -> Iterator[Kernel]:
+    """With control groups of version 2, if they are delegated to us."""
+    with kernel_cgroup() as join, running(join=join) as kernel:
+        assert cgroups(kernel) == 2 or not isinstance(discover_here(), V2Scope)
+        yield kernel
 
 
 def waiting(kernel: Kernel) -> set[int]:

@@ -154,7 +154,7 @@ class Builder:
         async with self._create_group() as (group, entry):
             async with self._lock:
                 jail = WaitingJail(await self._launch(steps, entry.directory), steps, files, group)
-            stale = self._waiting.add(jail, generation)
+                stale = self._waiting.add(jail, generation)
         await self._kill_all(stale)
 
     @contextlib.asynccontextmanager

@@ -151,10 +151,9 @@ class Builder:
     async def _build_one(self, steps: Sequence[Step]) -> None:
         generation = self._waiting.generation
         files = read_file_ids(step.source for step in steps if isinstance(step, s.Bind))
-        async with self._create_group() as (group, entry):
-            async with self._lock:
-                jail = WaitingJail(await self._launch(steps, entry.directory), steps, files, group)
-                stale = self._waiting.add(jail, generation)
+        async with self._create_group() as (group, entry), self._lock:
+            jail = WaitingJail(await self._launch(steps, entry.directory), steps, files, group)
+            stale = self._waiting.add(jail, generation)
         await self._kill_all(stale)
 
     @contextlib.asynccontextmanager

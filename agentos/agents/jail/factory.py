@@ -145,6 +145,7 @@ class Jails:
         if self._may_wait_in_group(agent):
             parts.taken = await self.spawner.builder.take_with_group(parts.steps)
             if parts.taken is not None:
+                parts.group = parts.taken.group  # remove_group removes it, whatever happens from here on
                 undo.push_async_callback(self.spawner.builder.end_unused, parts.taken)
             await run_in_thread(self._set_group, parts)
         return parts
@@ -189,10 +190,10 @@ class Jails:
         around = self._around(agent)
         assert around is not None, "the caller has asked"
         limits = group_limits(agent.spec).restrict_to(around.controllers)
-        if parts.taken is None or parts.taken.group is None:
+        if parts.taken is None:
             parts.group, parts.open_entry = lifetime.create(around, f"{agent.id}-{agent.lives}", limits)
             return
-        parts.group = parts.taken.group
+        assert parts.taken.group is not None, "it was taken with its group"
         parts.group = parts.taken.group.limit(limits)
         parts.open_entry = parts.group.open_entry()
 

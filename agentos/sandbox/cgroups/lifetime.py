@@ -25,7 +25,8 @@ def create(around: AnyGroup, name: str, limits: Limits) -> tuple[AnyGroup, Cgrou
     try:
         return group, group.open_entry()
     except BaseException:
-        group.remove()
+        if not group.remove_empty():  # needs no descriptor, of which there may be none
+            group.remove()
         raise
 
 

@@ -147,7 +147,8 @@ class Jails:
             if parts.taken is not None:
                 parts.group = parts.taken.group  # remove_group removes it, whatever happens from here on
                 undo.push_async_callback(self.spawner.builder.end_unused, parts.taken)
-            await run_in_thread(self._set_group, parts)
+            assert self.cgroups.root is not None, "it is of version 2"
+            await run_in_thread(self._set_group, parts, self.cgroups.root)
         return parts
 
     async def _release(self, agent: JailOwner, workspace: Workspace) -> None:
@@ -177,18 +178,16 @@ class Jails:
         policy, steps = self._choose_steps(agent, address, outer, workspace, host)
         parts = JailParts(agent, address.environment, outer, workspace, None, CgroupEntry(), host, policy, steps)
         if around is not None and not self._may_wait_in_group(agent):
-            self._set_group(parts)
+            self._set_group(parts, around)
         return parts
 
     def _may_wait_in_group(self, agent: JailOwner) -> bool:
         """Whether a jail may wait for it in a group of its own, which can't be within that of another agent."""
         return isinstance(self.cgroups.root, v2.Group) and agent.spec.jailed and agent.parent is None
 
-    def _set_group(self, parts: JailParts) -> None:
-        """Give this life a cgroup within that of the agent's parent: the one in which its jail waits, or a new one."""
+    def _set_group(self, parts: JailParts, around: Group) -> None:
+        """Give this life a cgroup in another one: that in which its jail has waited, or a new one."""
         agent = parts.agent
-        around = self._around(agent)
-        assert around is not None, "the caller has asked"
         limits = group_limits(agent.spec).restrict_to(around.controllers)
         if parts.taken is None:
             parts.group, parts.open_entry = lifetime.create(around, f"{agent.id}-{agent.lives}", limits)
@@ -252,6 +251,8 @@ class Jails:
 
     def replace_waiting(self, steps: Sequence[Step]) -> None:
         """Have a jail built in the background for the next plan like this one, which has been started."""
+        if isinstance(self.cgroups.root, v2.Group) and type(steps[0]) is Join:
+            return  # a command's process is born in its group
         # One process waits for commands, and many of them must not make jails for agents wait longer.
         if type(steps[0]) is not Join or all(type(other[0]) is not Join for other in self._started):
             self._started.append(steps)

@@ -35,7 +35,7 @@ from .values import (
 class Group(Struct, frozen=True):
     """A cgroup that we created: ``directory`` is its path, ``controllers`` are those enabled in it.
 
-    ``enforced`` are the limits of its creation, as read back then.
+    ``enforced`` are the limits that it got first, at its creation or by :meth:`limit`, as read back then.
     """
 
     directory: str

@@ -128,6 +128,8 @@ class Builder:
 
     async def _build(self, steps: Sequence[Step]) -> None:
         async with self._building:  # or each would find room for one
+            while self._left:
+                await lifetime.remove(self._left.pop())
             if (self._failed is not None and are_equal(steps, self._failed)) or self._zygote.closed:
                 return
             try:
@@ -135,8 +137,6 @@ class Builder:
             except OSError:  # too many open files: the mount table can't be watched
                 return
             await self._kill_all(useless)
-            while self._left:
-                await lifetime.remove(self._left.pop())
             if is_memory_short():
                 await self._kill_all(self._waiting.take_all())
                 return

@@ -93,7 +93,8 @@ class Jails:
         ``connect`` is called once, in a thread; what else it raises is passed on.
         """
         parts: JailParts | None = None
-        await self.probed.wait()
+        if not self.probed.is_set():
+            await self.probed.wait()
         async with contextlib.AsyncExitStack() as undo:
             try:
                 parts = await self._prepare(undo, agent, connect)
@@ -308,7 +309,7 @@ class Jails:
 
 async def explain_low_limit(parts: JailParts | None, error: Exception) -> JailError | None:
     """The limit that is too low for the program to start, if that is why the start failed."""
-    if parts is None or not parts.agent.spec.jailed or not isinstance(error, SandboxError):
+    if parts is None or not parts.agent.spec.jailed or not isinstance(error, SandboxError | OSError):
         return None
     group, limits, field = parts.group, layout.limits(parts.agent.spec), None
     if isinstance(error, StepFailed):

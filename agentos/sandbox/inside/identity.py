@@ -83,9 +83,14 @@ def set_limits(step: s.SetLimits) -> None:
             raise OSError(errno.EPERM, os.strerror(errno.EPERM), f"RLIMIT_{name}") from None
 
 
-def drop_capabilities(_: s.DropCapabilities) -> None:
+def drop_capabilities(step: s.DropCapabilities) -> None:
     """Clear all capability sets; the bounding set first, as that needs CAP_SETPCAP."""
-    libc.prctl(libc.PR_CAP_AMBIENT, libc.PR_CAP_AMBIENT_CLEAR_ALL)
     libc.empty_bounding_set()
+    drop_bounded_capabilities(step)
+
+
+def drop_bounded_capabilities(_: s.DropCapabilities) -> None:
+    """Clear the capability sets of a process whose bounding set is empty."""
+    libc.prctl(libc.PR_CAP_AMBIENT, libc.PR_CAP_AMBIENT_CLEAR_ALL)
     libc.prctl(libc.PR_SET_SECUREBITS, _SECUREBITS)
     libc.drop_capabilities()

@@ -27,7 +27,7 @@ _MAX_STEPS_BYTES = 1 << 17  # a filter has some kilobytes
 _STEPS: Mapping[type, Callable[[Any], None]] = {
     s.TakeIdentity: identity.take,
     s.SetLimits: identity.set_limits,  # Linux counts signals, and allows priorities, by the limits of their receiver
-    s.DropCapabilities: identity.drop_capabilities,
+    s.DropCapabilities: identity.drop_bounded_capabilities,  # see leave()
     s.NoNewPrivileges: filters.no_new_privileges,
     s.Seccomp: filters.seccomp,
 }
@@ -38,9 +38,11 @@ def leave(control: socket.socket) -> socket.socket:
     """Fork, and return in the child, with a socket to PID 1. The calling process stays as PID 1 and never returns.
 
     PID 1 waits for a packet: steps to do, see :func:`select_steps`, and descriptors: the pipe for the program's status,
-    and cgroups, which it enters before. Then it answers.
+    and cgroups, which it enters before. Then it answers. The bounding set of both is empty: no step needs it, and to
+    empty it takes a call for each capability.
     """
     libc.set_signal_mask(blocked=True)
+    libc.empty_bounding_set()
     init, program_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     child = os.fork()
     if child == 0:

@@ -78,6 +78,8 @@ class _StepRunner:
         kind = type(step)
         if kind in _ROOT_STEPS:
             _ROOT_STEPS[kind](self.root, step)
+        elif isinstance(step, s.DropCapabilities) and self.init is not None:
+            identity.drop_bounded_capabilities(step)
         elif kind in _CONFINE_STEPS:
             _CONFINE_STEPS[kind](step)
         else:

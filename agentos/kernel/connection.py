@@ -76,6 +76,7 @@ class Connection:
     async def serve(self) -> None:
         """Answer until the peer closes; then cancel all waiting calls and send the finished replies."""
         try:
+            self._read()  # many a client has sent something by now; what isn't answered at once, the loop finds
             if not await self._answer_in_order():
                 await self._linger()
                 return

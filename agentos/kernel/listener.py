@@ -4,6 +4,7 @@ import contextlib
 import errno
 import logging
 import os
+import select
 import socket
 import struct
 from collections.abc import Awaitable, Callable
@@ -101,6 +102,7 @@ class Listener:
         """Accept and admit connections, and serve them in this nursery, until :meth:`stop`."""
         self._nursery = connections
         self.poller.watch(self.listener.fileno(), self._accept_some, connections)
+        self._accept_some(select.EPOLLIN)  # a program may have connected while it was being started
 
     def stop(self) -> None:
         """Accept no more connections, and close those that wait for admission. Call it before the socket is closed."""

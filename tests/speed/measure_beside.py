@@ -62,7 +62,7 @@ def beside(place: Place) -> list[Result]:
 
 def _p99(place: Place, kernel: Server) -> float:
     """Milliseconds."""
-    return place.load(kernel, f"paced {OTHERS}", "-w", 500, "-s", 1.5 if place.quick else 2.0)["p99_us"] / 1000
+    return place.load(kernel, f"paced {OTHERS}", "-w", 500, "-s", 1.5)["p99_us"] / 1000
 
 
 def _call(caller: Caller, opcode: int, fields: Mapping[str, object]) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 AGENTS, EMITS, MANY_PAGES = 500, 100, 10
 PATIENCE = 120.0  # seconds until all agents run
-VISITS, SCROLL_SECONDS, CPU_SECONDS, ROUNDS = 5, 6.0, 4.0, 1
+VISITS, SCROLL_SECONDS, CPU_SECONDS, ROUNDS = 4, 5.0, 3.0, 1
 EMIT = 0x63
 FLAGS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync")
 SIZE: "ViewportSize" = {"width": 1280, "height": 800}
@@ -160,7 +160,7 @@ def dashboard(place: Place) -> Iterator[Result]:
         visits = [_visit(shown) for _ in range(3 if place.quick else VISITS)]
         for row, series in zip(ROWS[:3], zip(*visits, strict=True), strict=True):
             yield Result.of(row, series)
-        yield from _scroll(shown, 5.0 if place.quick else SCROLL_SECONDS)
+        yield from _scroll(shown, SCROLL_SECONDS)
         yield from _use_cpu(shown)
 
 

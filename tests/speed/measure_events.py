@@ -32,7 +32,7 @@ ROWS = (
 def events(place: Place) -> list[Result]:
     """In turn: the others alone; emitted without subscribers; to the idle ones; to all, with the others beside."""
     alone, beside, idle = list[float](), list[float](), list[float]()
-    seconds = 1.5 if place.quick else 2
+    seconds = 1.5
     allow_open_files(4096)
     with place.serve(free=True) as kernel:
         for _ in range(2):

@@ -21,6 +21,7 @@ from tests.speed.results import Figure, Result, Row
 
 HELLO, HTTP = 0xFE, 0x50
 CALLERS, OTHERS, PATIENCE = 200, 50, 60
+SECONDS = 1.5  # of each measurement beside others
 ROWS = (
     Row("HTTP: p50 above that of a direct request", " ms", most=2),
     Row(f"NOOP p99 of {OTHERS} callers, beside HTTP of {CALLERS} callers", " ms"),
@@ -88,12 +89,11 @@ def requests(place: Place) -> Iterator[Result]:
 def beside(place: Place, port: int, rules: object) -> Iterator[Result]:
     alone, accompanied = list[float](), list[float]()
     with place.serve() as kernel, asking(place, kernel, port, rules) as (go_on, count):
-        seconds = 1.5 if place.quick else 2.0
         for _ in range(2 if place.quick else 3):
-            alone.append(place.p99_of_paced(kernel, OTHERS, seconds))
+            alone.append(place.p99_of_paced(kernel, OTHERS, SECONDS))
             before = count()
             go_on.set()
-            accompanied.append(place.p99_of_paced(kernel, OTHERS, seconds))
+            accompanied.append(place.p99_of_paced(kernel, OTHERS, SECONDS))
             go_on.clear()
             if count() - before < CALLERS:
                 raise MeasurementError(f"{CALLERS} callers got {count() - before} responses meanwhile")

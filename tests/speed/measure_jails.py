@@ -58,7 +58,7 @@ def jails(place: Place) -> Iterator[Result]:
     if shutil.which("bwrap") is None:
         raise MeasurementError("there is no bwrap to compare with: install the package bubblewrap")
     python = [os.path.realpath(sys.executable), "-I", "-S"]
-    rounds = 20 if place.quick else 40
+    rounds = 20 if place.quick else 30
     with pinned(place.cpu), place.serve(files={"fast.py": FAST}) as kernel, Caller(kernel.socket) as caller:
         fast = _fast(kernel)
         ways: dict[str, Callable[[str], float]] = {

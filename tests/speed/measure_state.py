@@ -29,7 +29,7 @@ ROWS = (
 def state(place: Place) -> list[Result]:
     """In turn: the others alone, the writers alone, and both."""
     rates, waits, alone, beside = list[float](), list[float](), list[float](), list[float]()
-    seconds = 1.5 if place.quick else 2
+    seconds = 1.5
     with place.serve(free=True) as kernel:
         for _ in range(2):
             alone.append(place.p99_of_paced(kernel, OTHERS, seconds - 0.5))

@@ -44,7 +44,7 @@ HEAVY = tuple(
 
 
 def take_turns(place: Place, mode: str, *versions: str) -> Series:
-    seconds = 0.25 if place.quick else 0.4
+    seconds = 0.25 if place.quick else 0.3
     series: Series = {FLOOR: [], **{version: [] for version in versions}}
     with place.floor() as floor, place.serve() as kernel:
         for _ in range(3 if place.quick else 5):
@@ -100,14 +100,11 @@ def _answer_beside_crowd(place: Place, kernel: Server) -> float:
     return took * 1000
 
 
-def beside_heavy(place: Place, shape: str, *, echo: bool = False) -> float:
+def beside_heavy(place: Place, server: Server, shape: str, *, echo: bool = False) -> float:
     """The p99 in ms of 64 callers, one of which asks each ms, while another one sends the heavy bodies."""
     seconds = 1.0
     options = ["-e"] if echo else []
-    with (
-        place.floor() if echo else place.serve() as server,
-        place.loading(server, "paced 64", *options, "-w", 1000, "-s", seconds) as others,
-    ):
+    with place.loading(server, "paced 64", *options, "-w", 1000, "-s", seconds) as others:
         time.sleep(0.2)  # they have connected, and warm up for a second, when the heavy one comes
         heavy = place.load(server, f"heavy {shape}", *options, "-w", 0, "-s", seconds + 1.5)
         light = others(40)
@@ -118,7 +115,8 @@ def beside_heavy(place: Place, shape: str, *, echo: bool = False) -> float:
 
 def heavy(place: Place) -> Iterator[Result]:
     rounds = range(1 if place.quick else 2)
-    for row, shape in zip(HEAVY, SHAPES, strict=True):
-        ms = [beside_heavy(place, shape) for _ in rounds]
-        floor = Figure(beside_heavy(place, shape, echo=True)) if shape == "noop" else None
-        yield Result(row, Figure.of(ms), floor)
+    with place.serve() as kernel, place.floor() as echo:
+        for row, shape in zip(HEAVY, SHAPES, strict=True):
+            ms = [beside_heavy(place, kernel, shape) for _ in rounds]
+            floor = Figure(beside_heavy(place, echo, shape, echo=True)) if shape == "noop" else None
+            yield Result(row, Figure.of(ms), floor)

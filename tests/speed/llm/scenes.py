@@ -88,7 +88,7 @@ WHOLE: Programme = [
 ]
 QUICK: Programme = [
     (flood(50, 2), (FIRST_COME, KERNEL)),
-    (at_once(300, 1), (PACKAGE, KERNEL)),
+    (at_once(150, 1), (PACKAGE, KERNEL)),
     (backlogged(50, 3_200), (ROUND_ROBIN, KERNEL)),
 ]
 

@@ -83,3 +83,18 @@ def test_none_outlives_a_killed_kernel(kernel: Kernel) -> None:
     kernel.kill()
 
     until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in ready), "no waiting jail is left")
+
+
+def test_a_memory_limit_that_the_jail_exceeds_itself_is_named(kernel: Kernel) -> None:
+    """Control groups of version 2 count what the jail had before the program; Linux may kill it at any step."""
+    spawn(kernel, "agent")
+    script, limit = write(kernel, "small.py", WAITS), 2 << 20
+
+    for number in range(3):
+        one_waits(kernel)
+        with kernel.client() as client:
+            reply = client.spawn(f"small-{number}", script, runtime="fast", limits={"memory": limit})
+        assert reply["success"] == (cgroups(kernel) != 2)
+        if not reply["success"]:
+            assert f"limits.memory: {limit} is too little to begin with" in reply["error"]
+            assert reply["code"] == "bad_request"

@@ -24,6 +24,7 @@ from pathlib import Path
 import trio
 
 from agentos.private_files import display_path, read_file, replace_file
+from agentos.threads import Limiter
 from agentos_sdk.values import HostIds
 
 from .host_id_registry import REGISTRY, HostIdError, HostIdRegistry
@@ -59,7 +60,7 @@ class HostIdPool:
             contents = "root's id, the kernel's id or an invalid id"
             raise HostIdError(f"{first}+{count} is not a valid uid range for agents: it contains {contents}")
         self._path, self._registry, self._range = path, registry, range(first, first + count)
-        self._lock, self._save_lock, self._unsaved = trio.Lock(), trio.Lock(), trio.Event()
+        self._lock, self._save_lock, self._unsaved = Limiter(1), trio.Lock(), trio.Event()
         loaded = _load_assignments(path, self._range)
         own = registry.hold_claimed(frozenset(loaded.values()))
         ids = [number for ids in own for number in ids if number in self._range]

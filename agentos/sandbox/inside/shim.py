@@ -24,7 +24,7 @@ NAME = "agentos-init"  # as shown by ps, for PID 1 and processes on the way to i
 STOP_ALL, CONTINUE_ALL = signal.SIGRTMIN + 1, signal.SIGRTMIN + 2  # to PID 1: stop or continue all others
 _SENT_BY_KILL = 0  # SI_USER: unlike with a queued signal, only Linux sets the sender's pid
 _MAX_STEPS_BYTES = 1 << 17  # a filter has some kilobytes
-_STEPS: Mapping[type, Callable[[Any], None]] = {
+STEPS: Mapping[type, Callable[[Any], None]] = {  # that PID 1 and the program each do
     s.TakeIdentity: identity.take,
     s.SetLimits: identity.set_limits,  # Linux counts signals, and allows priorities, by the limits of their receiver
     s.DropCapabilities: identity.drop_bounded_capabilities,  # see leave()
@@ -55,7 +55,7 @@ def leave(control: socket.socket) -> socket.socket:
         libc.set_name(NAME)
         identity.enter_cgroups(groups)
         for current in s.decode(data):
-            _STEPS[type(current)](current)
+            STEPS[type(current)](current)
         _become_init()
         libc.keep_only(control.fileno(), init.fileno(), status)
         control.close()  # closed everywhere, it tells the kernel that the program runs
@@ -70,7 +70,7 @@ def leave(control: socket.socket) -> socket.socket:
 
 def select_steps(plan: Sequence[s.Step]) -> Sequence[s.Step]:
     """Return the steps of a plan that PID 1 does too. It opens no file: the others would forbid it nothing."""
-    return [step for step in plan if type(step) in _STEPS]
+    return [step for step in plan if type(step) in STEPS]
 
 
 def execute(step: s.Execute | s.RunScript, control: socket.socket, status: int, stdout: int, stderr: int) -> NoReturn:

@@ -72,16 +72,15 @@ class _StepRunner:
         self.root = Root(fds)
         self.descriptors: dict[str, int] = {}  # namespaces that the kernel can't open itself, as descriptors
         self.init = init
+        self.confine = _CONFINE_STEPS if init is None else _CONFINE_BESIDE_INIT
         self.groups: Sequence[int] = ()  # the cgroups that PID 1 has yet to enter
 
     def execute(self, step: s.Step) -> None:
         kind = type(step)
         if kind in _ROOT_STEPS:
             _ROOT_STEPS[kind](self.root, step)
-        elif isinstance(step, s.DropCapabilities) and self.init is not None:
-            identity.drop_bounded_capabilities(step)
-        elif kind in _CONFINE_STEPS:
-            _CONFINE_STEPS[kind](step)
+        elif kind in self.confine:
+            self.confine[kind](step)
         else:
             self._change_namespace(step)
 
@@ -178,3 +177,4 @@ _CONFINE_STEPS: Mapping[type, Callable[[Any], None]] = {
     s.Landlock: filters.landlock,
     s.Seccomp: filters.seccomp,
 }
+_CONFINE_BESIDE_INIT: Mapping[type, Callable[[Any], None]] = {**_CONFINE_STEPS, **shim.STEPS}

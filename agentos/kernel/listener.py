@@ -4,7 +4,6 @@ import contextlib
 import errno
 import logging
 import os
-import select
 import socket
 import struct
 from collections.abc import Awaitable, Callable
@@ -102,7 +101,7 @@ class Listener:
         """Accept and admit connections, and serve them in this nursery, until :meth:`stop`."""
         self._nursery = connections
         self.poller.watch(self.listener.fileno(), self._accept_some, connections)
-        self._accept_some(select.EPOLLIN)  # a program may have connected while it was being started
+        self._accept_some()  # a program may have connected while it was being started
 
     def stop(self) -> None:
         """Accept no more connections, and close those that wait for admission. Call it before the socket is closed."""
@@ -110,7 +109,7 @@ class Listener:
         for sock in self._waiting.clear():
             sock.close()
 
-    def _accept_some(self, events: int) -> None:
+    def _accept_some(self, events: int = 0) -> None:
         pause = self._accept()
         if pause is not None:
             self.poller.forget(self.listener.fileno())

@@ -315,7 +315,7 @@ async def explain_low_limit(parts: JailParts | None, error: Exception) -> JailEr
     if isinstance(error, StepFailed):
         field = errors.low_limit(error)
     elif group is not None and not isinstance(error, ZygoteDied):
-        with trio.CancelScope(shield=True), contextlib.suppress(CgroupError):
+        with trio.CancelScope(shield=True), contextlib.suppress(CgroupError, RuntimeError):  # no thread can be started
             counted = await trio.to_thread.run_sync(group.evidence)
             field = "memory" if counted.out_of_memory or counted.killed_above else None
     if field is None:

@@ -41,5 +41,5 @@ async def remove(group: Group, threads: Limiter | None = None) -> None:
     with trio.CancelScope(shield=True):
         try:
             await run_in_thread(end, limiter=threads)
-        except (CgroupError, OSError, RuntimeError) as error:  # no thread: it is removed when the kernel ends
+        except (CgroupError, OSError, RuntimeError) as error:  # e.g. no thread; the kernel's end removes it
             log.warning("a control group stays: %s", error)

@@ -1,4 +1,4 @@
-"""What a client has sent before its connection is accepted is read at once: the poller here never runs."""
+"""What a client has sent before its connection is accepted is read at once, even if the poller never runs."""
 
 import socket
 from collections.abc import Iterator
@@ -86,6 +86,8 @@ async def test_one_that_has_gone_already_is_forgotten(listening: socket.socket) 
         connections.start_soon(poller.run)
         listener.start(connections)
         await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(BlockingIOError):
+            listening.accept()  # it was accepted, and is over
         assert limit.connections == 0
         assert CALLER.allowance.connections == 0
         connections.cancel_scope.cancel()

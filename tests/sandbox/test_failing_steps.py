@@ -4,7 +4,7 @@ import errno
 import os
 import socket
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 from attrs import frozen
@@ -94,29 +94,43 @@ def test_every_kind_of_step_is_made_to_fail() -> None:
     assert {one.kind for one in BROKEN} == set(s.KINDS.values()) - by_the_zygote - to_enter - {s.StandBy, s.RunScript}
 
 
-@pytest.mark.parametrize("how", [*BROKEN, *OF_PID_1], ids=lambda one: f"{one.kind.__name__}-{'-'.join(one.calls)}")
-async def test_a_step_that_fails_is_named_and_leaves_nothing(spawner: Spawner, how: Broken) -> None:
+@pytest.fixture
+def place() -> Iterator[str]:
+    """A workspace."""
     with tempfile.TemporaryDirectory(prefix="aos-", dir="/tmp") as place:
         os.chmod(place, 0o777)
         os.mkdir(f"{place}/kept")
-        profile = "strict" if how.kind is s.ForbidExecutableMemfds else "standard"
-        network = "filtered" if how.kind is s.RouteToLoopback else "none"
-        workspace = Directory(place, ("kept",))
-        steps = a_plan("/bin/sh", "-c", "touch ran", workspace=workspace, profile=profile, network=network)
-        if os.geteuid() == 0 and how in NOT_WITH_ROOT:
-            pytest.skip("with root the zygote has done that")
-        if how.kind not in map(type, steps):
-            pytest.skip(f"this host's plan has no {how.kind.__name__}")
-        before = Belongings.now()
+        yield place
 
-        with pytest.raises(StepFailed) as failure:
-            await spawner.spawn(broken(steps, how))
 
-        assert failure.value.step.split()[0] == how.kind.__name__
-        assert failure.value.errno == errno.EPERM
-        assert "Operation not permitted" in str(failure.value)
-        assert Belongings.now() == before
-        assert os.listdir(place) == ["kept"]
+@pytest.fixture
+def steps(how: Broken, place: str) -> Sequence[Step]:
+    """A plan with that step. Skips where there is none: pytest-trio loses the reason if an async test skips."""
+    profile = "strict" if how.kind is s.ForbidExecutableMemfds else "standard"
+    network = "filtered" if how.kind is s.RouteToLoopback else "none"
+    workspace = Directory(place, ("kept",))
+    steps = a_plan("/bin/sh", "-c", "touch ran", workspace=workspace, profile=profile, network=network)
+    if os.geteuid() == 0 and how in NOT_WITH_ROOT:
+        pytest.skip("with root the zygote has done that")
+    if how.kind not in map(type, steps):
+        pytest.skip(f"this host's plan has no {how.kind.__name__}")
+    return steps
+
+
+@pytest.mark.parametrize("how", [*BROKEN, *OF_PID_1], ids=lambda one: f"{one.kind.__name__}-{'-'.join(one.calls)}")
+async def test_a_step_that_fails_is_named_and_leaves_nothing(
+    spawner: Spawner, how: Broken, place: str, steps: Sequence[Step]
+) -> None:
+    before = Belongings.now()
+
+    with pytest.raises(StepFailed) as failure:
+        await spawner.spawn(broken(steps, how))
+
+    assert failure.value.step.split()[0] == how.kind.__name__
+    assert failure.value.errno == errno.EPERM
+    assert "Operation not permitted" in str(failure.value)
+    assert Belongings.now() == before
+    assert os.listdir(place) == ["kept"]
 
 
 @pytest.mark.parametrize("map_", ["1000 0 4294967295", "rubbish"])

@@ -160,8 +160,9 @@ class Life:
         ready, problem = False, None
         try:
             problem = await self._wait_until_ready(program)
-            if program.status is None and problem is None:
-                ready = True
+            called = agent.caller.greeted if agent.spec.ready == "hello" else agent.connected
+            ready = problem is None and (program.status is None or called.is_set())  # it may have called and ended
+            if ready:
                 self.deps.registry.change(agent, AgentReady(agent.id, agent.name, agent.pid))
                 agent.settle()
                 task_status.started(agent)

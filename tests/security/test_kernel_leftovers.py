@@ -127,7 +127,7 @@ def test_whoever_takes_a_name_takes_nothing_else_of_who_had_it(kernel: Kernel, c
 
 def test_no_control_group_is_used_twice(kernel: Kernel, client: AgentOSClient) -> None:
     need_cgroups(kernel)
-    eats = "wire, held = connect(), []\nwhile True: held.append(bytearray(1 << 20))"
+    eats = "ask(LIST); held = []\nwhile True: held.append(bytearray(1 << 20))"
     begin(kernel, client, "reborn", eats, limits={"memory": "48M"})
     first = client.wait("reborn", timeout=60)
     places = []

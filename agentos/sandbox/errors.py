@@ -19,5 +19,9 @@ class StepFailed(SandboxError):
         self.step, self.errno, self.text = step, errno, text
 
 
+class ProcessEnded(SandboxError):
+    """The new process was killed before it was the program, as Linux does when memory runs out: a retry may succeed."""
+
+
 class ZygoteDied(SandboxError):
     """The zygote died during the request. Another one has been started, so a retry may succeed."""

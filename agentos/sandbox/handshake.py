@@ -18,7 +18,7 @@ from typing import Any
 import trio
 from attrs import Factory, evolve, frozen
 
-from .errors import SandboxError, StepFailed
+from .errors import ProcessEnded, SandboxError, StepFailed
 from .inside import messages
 from .sandbox import has_ended, reap
 from .steps import Execute, Step
@@ -254,7 +254,7 @@ async def _expect(control: socket.socket, *expected: str | None) -> _Message:
         return message
     close_all(*message.fds)
     if fields is None:
-        raise SandboxError(f"the process ended before it was {expected[-1]}")
+        raise ProcessEnded(f"the process ended before it was {expected[-1]}")
     if fields["what"] == messages.FAILED:
         raise StepFailed(fields["step"], fields["errno"], fields["text"])
     raise SandboxError(f"unexpected message from a new process: {fields}")

@@ -20,7 +20,7 @@ from .ahead import TakenJail
 from .builder import Builder
 from .cgroups.values import CgroupEntry
 from .closer import Closer
-from .errors import SandboxError, ZygoteDied
+from .errors import ProcessEnded, SandboxError, ZygoteDied
 from .handshake import NewProcess, ProcessPipes, close_all
 from .inside import messages
 from .inside.janitor import Cleanup
@@ -90,11 +90,12 @@ class Spawner:
         ``taken`` is a jail that has waited for this plan, in this ``cgroup``, see :meth:`.Builder.take_with_group`.
         ``admit`` is called in a thread with the pid while the process waits, before it is moved into its ``cgroup``.
         ``inspect`` is awaited with what was observed of the program, and its pid, before the program starts; an
-        exception from it ends the program. :class:`StepFailed` if a step fails: the process has then ended.
+        exception from it ends the program. :class:`StepFailed` if a step fails: the process has then ended. Another
+        process is started once if it is killed before, or if the zygote dies.
         """
         try:
             return await self._spawn(plan, admit, cgroup, inspect, taken)
-        except ZygoteDied:
+        except (ProcessEnded, ZygoteDied):
             return await self._spawn(plan, admit, cgroup, inspect)
 
     async def enter(
@@ -218,7 +219,7 @@ class Spawner:
         try:
             observed = read_observed(program, {name: os.fstat(fd).st_ino for name, fd in namespaces.items()})
         except (FileNotFoundError, ProcessLookupError):
-            raise SandboxError("the process ended before it was the program") from None
+            raise ProcessEnded("the process ended before it was the program") from None
         if inspect is not None:
             await inspect(observed, program)
         await handshake.wait_exec(process.control)

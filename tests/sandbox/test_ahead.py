@@ -422,6 +422,23 @@ async def test_one_that_was_killed_meanwhile_is_waited_for_and_another_is_taken(
     assert Belongings.now() == before
 
 
+async def test_one_that_is_killed_when_it_has_been_taken_is_replaced(spawner: Spawner) -> None:
+    before = await belongings(spawner)
+    pid = await build(spawner)
+    os.kill(pid, signal.SIGSTOP)
+
+    async def kill_it() -> None:
+        await trio.testing.wait_all_tasks_blocked()
+        await spawner.reap_orphans()  # waits until the process has been sent its plan
+        os.kill(pid, signal.SIGKILL)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(kill_it)
+        assert (await run(spawner, a_plan("/bin/echo", "another"))).out == "another\n"
+    await trio.testing.wait_all_tasks_blocked()
+    assert Belongings.now() == before
+
+
 async def test_one_that_was_killed_meanwhile_hides_no_stranger(spawner: Spawner) -> None:
     before = await belongings(spawner)
     pid = await build(spawner)

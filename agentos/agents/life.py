@@ -137,7 +137,7 @@ class Life:
                     yield jail
                 finally:
                     agent.jail, agent.view = None, None
-                    agent.used = complete_usage(jail.usage, jail.sandbox.rusage)
+                    agent.used = complete_usage(jail)
         except ListenError as error:
             raise self._not_started(End(None, None, str(error))) from None
         except JailError as error:

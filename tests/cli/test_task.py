@@ -315,7 +315,7 @@ def test_changes_that_are_not_committed_are_said_first(agentos: Agentos, directo
         (["--resume", "task-999"], "there is no task 'task-999'"),
         (["Greet", "--resume", "task-1", "--ask"], "--resume and --continue keep"),
         (["two", "words"], "write the task in quotation marks"),
-        (["Greet", "--dir", "/etc/ssl"], "a directory of the system's"),
+        (["Greet", "--dir", "/etc/skel"], "a directory of the system's"),
         (["Greet", "--level", "nosuch"], "nosuch"),
     ],
 )

@@ -218,6 +218,7 @@ def test_directories_in_each_other_without_end_are_undone(
     work: Path, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, with_copy: bool
 ) -> None:
     request.addfinalizer(partial(subprocess.run, ["rm", "-rf", tmp_path], check=True))  # pytest can't, if this fails
+    request.addfinalizer(partial((work / "closed").chmod, 0o700))
     monkeypatch.setattr(saved_files, "MAX_DEPTH", 20)
     saved = TaskDirectory.save(str(work), with_copy)
     fd = os.open(saved.workspace, os.O_RDONLY)

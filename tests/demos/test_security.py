@@ -1,5 +1,6 @@
 """The security demo: a jail stops all that succeeds without one, and a host without jails is told so."""
 
+import os
 import re
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -40,7 +41,9 @@ def test_what_succeeds_without_a_jail_is_stopped_in_one(run: Run) -> None:
 def test_the_brief_demo_prints_the_table_and_the_verdict(run: Run) -> None:
     shown = run("security", "--brief")
 
-    assert shown.count("stopped: E") == 14
+    stopped = shown.count("stopped: E")
+    # Linux stops some of an ordinary user's without a jail, too.
+    assert stopped == 14 if os.geteuid() == 0 else stopped >= 14
     assert "and 0 in one" in shown
     assert "kernel." not in shown
     assert len(shown.splitlines()) <= 32

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 
 ANY = "..."
+LACKS = re.compile(r"\w+ (not limited|doesn't stand)(: .*)?")  # what an agent was to have, and this host has not
 MASKS = (
     (r"\x1b\[[0-9;]*m", ""),
     (r"\b\d\d:\d\d:\d\d\b", "TIME"),

@@ -237,15 +237,23 @@ def split(stages: Sequence[Stage], events: Sequence[Event], sent: int, received:
     return taken
 
 
-def measure(call: str, calls: int) -> list[list[float]]:
-    """Microseconds of each stage, by call."""
+def without_groups(stages: Sequence[Stage], events: Sequence[Event]) -> Sequence[Stage]:
+    """The stages that a kernel has to which no control group is delegated, if this is one."""
+    if any(function == GROUP for function, *_ in events):
+        return stages
+    return [stage for stage in stages if stage.function not in (GROUP, REMOVE)]
+
+
+def measure(call: str, calls: int) -> tuple[Sequence[Stage], list[list[float]]]:
+    """The stages of a call, and microseconds of each, by call."""
     make = {"read": read, "spawn": spawn, "exec": execute}[call]
     with tempfile.TemporaryDirectory(prefix="aos-", dir="/tmp") as directory:
         home = Path(directory)
         with traced_kernel(call, home):
             asked = make(home, WARM + calls)
         events = sorted(json.loads((home / "events").read_text()), key=itemgetter(2))
-    return [split(STAGES[call], events, *each) for each in asked[WARM:]]
+    stages = without_groups(STAGES[call], events)
+    return stages, [split(stages, events, *each) for each in asked[WARM:]]
 
 
 def as_table(call: str, stages: Sequence[Stage], taken: Sequence[Sequence[float]]) -> str:
@@ -264,7 +272,7 @@ def main() -> None:
     parser.add_argument("call", nargs="?", choices=STAGES, help="(default: each)")
     asked = parser.parse_args()
     for call in [asked.call] if asked.call else STAGES:
-        print(as_table(call, STAGES[call], measure(call, CALLS[call])), end="\n\n", flush=True)
+        print(as_table(call, *measure(call, CALLS[call])), end="\n\n", flush=True)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from agentos_sdk import AgentOSClient
 from tests.llm.vendors.script import Says, Text
 from tests.support.kernel import Kernel, running, until
@@ -70,6 +72,7 @@ def test_the_first_question_at_the_descriptor_limit_has_a_clear_error_and_the_ne
             assert answer["content"] == "yes", answer
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may read what the kernel has mapped")
 def test_the_sdk_of_a_vendor_is_loaded_once_the_kernel_is_ready() -> None:
     toml = '[llm]\nprovider = "openai"\nmodel = "m"\nbase_url = "http://127.0.0.1:9/v1"\n'
     with running(toml) as kernel:

@@ -9,6 +9,7 @@ from agentos_sdk import AgentOSClient
 from tests.conftest import StartKernel
 from tests.support.kernel import until
 from tests.system.agents import in_state, info
+from tests.system.jails import cgroups
 from tests.system.test_containers import child
 
 SERVES = """
@@ -83,7 +84,8 @@ def test_three_sound_agents_do_not_notice_five_that_misbehave(start_kernel: Star
         in_state(client, "leaker", "failed")
         assert in_state(client, "hanger", "failed")["end"] == "killed: watchdog: no call for 2 s"
         until(lambda: info(client, "crasher")["restarts"] > 7, "it crashes for ever, more often than others may")
-        assert "memory limit 64M reached" in info(client, "leaker")["end"]
+        if cgroups(kernel) is not None:  # otherwise Linux may refuse it the memory first, which is its own failure
+            assert "memory limit 64M reached" in info(client, "leaker")["end"]
         assert info(client, "flooder")["restarts"] == 0
         assert client.stop(names=["hanger", "crasher", "flooder"])["success"]
 

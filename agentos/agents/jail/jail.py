@@ -92,6 +92,7 @@ class Jail:
     over: KillReason | None = None  # why the kernel has killed the program
     evidence: Evidence | None = None  # from its cgroup, once it has ended
     usage: ResourceUsage | None = None  # from its cgroup, once it has ended
+    cpu_seconds: float = 0.0  # as last read of /proc; Linux forgets that of a program whose PID 1 is killed
     commands: int = 0  # started by EXEC that run in it
     left: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)  # waiting for an EXEC command to end
 

@@ -10,7 +10,6 @@ from attrs import define, evolve, field
 from agentos.agents.registry import Agent, Registry
 from agentos.sandbox.cgroups.values import CgroupError
 from agentos.sandbox.errors import EXHAUSTED
-from agentos.sandbox.sandbox import Rusage
 from agentos.sandbox.watch import processes
 from agentos.services.metrics.figures import Reading
 from agentos_sdk.values import ResourceUsage
@@ -53,13 +52,17 @@ def read_group(jail: Jail) -> ResourceUsage:
         return ResourceUsage(reason=str(error))
 
 
-def complete_usage(counted: ResourceUsage | None, at_end: Rusage | None) -> ResourceUsage | None:
-    """The usage of a life that has ended: its cgroup's counters; what no cgroup counted is from wait4."""
+def complete_usage(jail: Jail) -> ResourceUsage | None:
+    """The usage of a life that has ended: its cgroup's counters; what no cgroup counted is from wait4.
+
+    That has less than was read before if PID 1 was killed: Linux then drops the CPU time of what ran below it.
+    """
+    counted, at_end = jail.usage, jail.sandbox.rusage
     used = evolve(counted, memory=None, pids=None) if counted is not None else ResourceUsage()
     sources = ["its cgroup, in its last life"] if used.peak is not None or used.cpu_seconds is not None else []
     if at_end is not None and used.cpu_seconds is None:
-        used = evolve(used, cpu_seconds=at_end.cpu_seconds)
-        sources.append("CPU time by wait4, in its last life")
+        used = evolve(used, cpu_seconds=max(at_end.cpu_seconds, jail.cpu_seconds))
+        sources.append("CPU time by wait4 or as last read, in its last life")
     if at_end is not None and used.peak is None:
         used = evolve(used, peak=at_end.peak)
         sources.append("the peak is that of its largest process")
@@ -119,6 +122,7 @@ class UsageReader:
             own = [process for process in living[number] if process.pid != jail.sandbox.pid] or living[number]
             memory = sum(process.rss for process in processes.distinct_memory(own)) if own else None
             seconds, threads = processes.count_time_and_threads(living[number])
+            jail.cpu_seconds = max(jail.cpu_seconds, seconds or 0.0)
             usage = ResourceUsage(memory=memory, pids=threads, cpu_seconds=seconds, source=SOURCE_RSS, reason=NO_CGROUP)
             found[jail] = Reading(time.time(), usage)
         return found

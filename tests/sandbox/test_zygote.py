@@ -17,6 +17,7 @@ from agentos.sandbox.errors import SandboxError
 from agentos.sandbox.spawner import Spawner
 from tests.sandbox import jail
 from tests.sandbox.jail import SDK, Belongings, a_plan, kill, line, python, run, start_spawner
+from tests.support.kernel import until
 
 FOREVER = "import time; print('here', flush=True); time.sleep(600)"
 
@@ -68,6 +69,31 @@ async def test_a_zygote_that_is_slow_is_not_replaced_before_its_time(spawner: Sp
         os.kill(slow, signal.SIGCONT)
 
     assert spawner.zygote == slow
+
+
+DIES = """
+import os, select, signal, socket, sys
+from agentos.sandbox import handshake
+from agentos.sandbox.inside.janitor import Cleanup
+from agentos.sandbox.zygote import Zygote
+zygote, (_, child_end) = Zygote.start(), handshake.open_control_socket()
+socket.send_fds(zygote._channel, [b'{"clone": 0}'], [child_end.fileno()])
+select.select([zygote._channel], [], [])  # the answer stays unread
+os.kill(zygote.pid, signal.SIGSTOP)
+zygote.set_cleanup(Cleanup(directories=(sys.argv[1],)))
+print(zygote.pid, flush=True)
+os._exit(0)
+"""
+
+
+def test_what_a_kernel_asked_for_last_is_cleaned_up_if_it_dies_with_an_unread_answer(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    dead = subprocess.run([sys.executable, "-c", DIES, place], check=True, stdout=subprocess.PIPE)
+
+    os.kill(int(dead.stdout), signal.SIGCONT)
+
+    until(lambda: not place.exists(), "the directory is removed")
 
 
 def test_a_zygote_that_is_not_ready_in_time_says_what_to_set() -> None:

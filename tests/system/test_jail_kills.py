@@ -1,5 +1,6 @@
 """A kernel that is killed leaves nothing at all, and neither does one that is stopped; its zygote may die alone."""
 
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -35,6 +36,12 @@ class Traces:
             *copies_of_zygotes(self.pid),
         ]
 
+    def wait_gone(self) -> None:
+        """Wait until nothing is left; fails with what is left in the end."""
+        with contextlib.suppress(AssertionError):
+            until(lambda: not self.left(), "nothing is left")
+        assert self.left() == []
+
 
 def populate(kernel: Kernel, client: AgentOSClient) -> None:
     """Agents of all kinds: nested, with files that are kept, without a jail, with daemons, paused, being born."""
@@ -58,7 +65,7 @@ def test_a_killed_kernel_leaves_nothing_at_all(start_kernel: StartKernel) -> Non
 
     kernel.kill()
 
-    until(lambda: not traces.left(), f"nothing is left: {traces.left()}")
+    traces.wait_gone()
 
 
 def test_a_stopped_kernel_leaves_nothing_either(start_kernel: StartKernel) -> None:
@@ -84,7 +91,7 @@ def test_nothing_is_left_of_agents_that_were_being_born(start_kernel: StartKerne
 
     kernel.kill()
 
-    until(lambda: not traces.left(), f"nothing is left: {traces.left()}")
+    traces.wait_gone()
     for wire in wires:
         wire.close()
 
@@ -97,7 +104,7 @@ def test_nothing_is_left_of_a_fork_bomb(start_kernel: StartKernel) -> None:
 
     kernel.kill()
 
-    until(lambda: not traces.left(), f"nothing is left: {traces.left()}")
+    traces.wait_gone()
 
 
 def test_without_control_groups_nothing_is_left_either(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +115,7 @@ def test_without_control_groups_nothing_is_left_either(monkeypatch: pytest.Monke
 
         kernel.kill()
 
-        until(lambda: not traces.left(), f"nothing is left: {traces.left()}")
+        traces.wait_gone()
 
 
 def test_what_it_was_not_told_of_stays(start_kernel: StartKernel, tmp_path: Path) -> None:
@@ -126,7 +133,7 @@ def test_what_it_was_not_told_of_stays(start_kernel: StartKernel, tmp_path: Path
 
     kernel.kill()
 
-    until(lambda: not traces.left(), f"nothing is left: {traces.left()}")
+    traces.wait_gone()
     assert (target / "file").read_text() == "here"
     assert os.listdir(kernel.state_dir / "workspaces")
 
@@ -145,7 +152,7 @@ def test_a_zygote_that_is_killed_is_replaced_and_takes_no_agent_with_it(start_ke
         [present] = zygotes_of(kernel.pid)
         assert present != former
     kernel.kill()  # the new one knows what the old one did
-    until(lambda: not traces.left(), f"nothing is left: {traces.left()}")
+    traces.wait_gone()
 
 
 def test_what_remains_when_both_are_killed_goes_with_the_next_start(start_kernel: StartKernel) -> None:

@@ -25,6 +25,7 @@ import json
 import os
 import socket
 import sys
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from agentos.sandbox import steps as s
@@ -59,28 +60,32 @@ def _serve_forever(channel: socket.socket, kernel: int) -> janitor.Cleanup:
     gc.disable()
     gc.collect()
     gc.freeze()  # a collection in a child would touch, and so copy, memory that it shares with us
-    with contextlib.suppress(ConnectionResetError, BrokenPipeError):  # the kernel died with unread data
-        channel.send(b"ready")
-        while received := _receive(channel):
-            request, fds = received
-            if "cleanup" in request:
-                cleanup = janitor.Cleanup(**request["cleanup"])
-                continue
-            if "sample" in request:
-                memory.set_ranges(request["sample"])
-                continue
-            try:
-                if "clone" in request:
-                    answer, new = _clone(request, fds)
-                else:
-                    answer, new = _prepare_mounts(request["prepare"], fds[0], request["size"])
-            except OSError as error:
-                answer, new = _failure("Clone", error), []
-            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", new))] if new else []
-            channel.sendmsg([json.dumps(answer).encode()], rights)
-            for fd in (*fds, *new):
-                os.close(fd)
+    _send(channel, b"ready")
+    while received := _receive(channel):
+        request, fds = received
+        if "cleanup" in request:
+            cleanup = janitor.Cleanup(**request["cleanup"])
+            continue
+        if "sample" in request:
+            memory.set_ranges(request["sample"])
+            continue
+        try:
+            if "clone" in request:
+                answer, new = _clone(request, fds)
+            else:
+                answer, new = _prepare_mounts(request["prepare"], fds[0], request["size"])
+        except OSError as error:
+            answer, new = _failure("Clone", error), []
+        _send(channel, json.dumps(answer).encode(), new)
+        for fd in (*fds, *new):
+            os.close(fd)
     return cleanup
+
+
+def _send(channel: socket.socket, data: bytes, fds: Sequence[int] = ()) -> None:
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+    with contextlib.suppress(ConnectionResetError, BrokenPipeError):  # the kernel has died; its last requests follow
+        channel.sendmsg([data], rights)
 
 
 def _failure(step: str, error: OSError) -> dict[str, object]:
@@ -89,7 +94,10 @@ def _failure(step: str, error: OSError) -> dict[str, object]:
 
 def _receive(channel: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
     space = socket.CMSG_SPACE(_MAX_FDS * 4)
-    data, ancillary, _, _ = channel.recvmsg(MAX_REQUEST, space, socket.MSG_CMSG_CLOEXEC)
+    try:
+        data, ancillary, _, _ = channel.recvmsg(MAX_REQUEST, space, socket.MSG_CMSG_CLOEXEC)
+    except ConnectionResetError:  # once, if the kernel died with an unread answer; what it had sent comes afterwards
+        data, ancillary, _, _ = channel.recvmsg(MAX_REQUEST, space, socket.MSG_CMSG_CLOEXEC)
     fds = array.array("i")
     for _, _, rights in ancillary:
         fds.frombytes(rights)

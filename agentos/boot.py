@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -51,7 +51,7 @@ from .agents.jail.factory import Jails
 from .agents.leftover_processes import RUN_VARIABLE, Sweeper
 from .agents.workspaces.view import View
 from .agents.workspaces.workspace import Workspaces
-from .host_setup import BootError, Host, affordable_connections, has_terminal, is_root, list_signals, open_host
+from .host_setup import BootError, Host, affordable_connections, has_terminal, is_root, open_host, open_stop_signals
 from .kernel.caller import Caller
 from .kernel.listener import ConnectionLimit, Listener, ListenError, listen
 from .kernel.poller import Poller
@@ -292,7 +292,8 @@ class Kernel:
     async def serve(self) -> str | None:
         """Listen, run the tree and shut down. Returns why the root gave up, or None if it was asked to end."""
         operators = self.settings.socket
-        with listen(operators) as listener:
+        # A signal that comes as soon as clients can connect waits for `obey_signals`.
+        with open_stop_signals() as signals, listen(operators) as listener:
             try:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self.poller.run)
@@ -325,7 +326,7 @@ class Kernel:
                         nursery.start_soon(host.run, program)
                     nursery.start_soon(self.probe_host)
                     nursery.start_soon(self.write_counts)
-                    await nursery.start(self.obey_signals, nursery)
+                    nursery.start_soon(self.obey_signals, signals, nursery)
                     reason = await self.supervision.run(partial(self.announce, nursery))
                     if reason is not None:
                         log_last_state(self.supervision.deps.registry, reason)
@@ -378,27 +379,22 @@ class Kernel:
         self.traffic.flush()
         self.life_entries.flush()
 
-    async def obey_signals(self, nursery: trio.Nursery, *, task_status: trio.TaskStatus[None]) -> None:
+    async def obey_signals(self, signals: AsyncIterator[int], nursery: trio.Nursery) -> None:
         """The first stop signal ends the tree in order, a second one kills what is left; further ones do nothing.
 
         SIGHUP is one if there is a terminal, which was closed; without one it reloads the configuration.
         """
         terminal = has_terminal()
-        obeyed = list_signals(terminal)
-        for number in obeyed:
-            signal.signal(number, signal.SIG_IGN)  # again when the receiver closes, until this process has ended
-        with trio.open_signal_receiver(*obeyed) as signals:
-            task_status.started()
-            async for received in signals:
-                if received == signal.SIGINT:
-                    self.events.publish(KernelInterrupted())
-                if received == signal.SIGHUP and not terminal:
-                    nursery.start_soon(self.reload.request_and_log)
-                elif self.supervision.stopping:
-                    log.warning("killing what still runs")
-                    self.supervision.stop_now()
-                else:
-                    self.supervision.shut_down()
+        async for received in signals:
+            if received == signal.SIGINT:
+                self.events.publish(KernelInterrupted())
+            if received == signal.SIGHUP and not terminal:
+                nursery.start_soon(self.reload.request_and_log)
+            elif self.supervision.stopping:
+                log.warning("killing what still runs")
+                self.supervision.stop_now()
+            else:
+                self.supervision.shut_down()
 
     def announce(self, nursery: trio.Nursery, missing: Sequence[str]) -> None:
         """Publish that the kernel is ready, and which agents are ``missing``.

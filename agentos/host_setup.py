@@ -8,9 +8,10 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import trio
 from attrs import frozen
 
 import agentos_sdk
@@ -198,10 +199,16 @@ def lay_out_sdk(launched: Run) -> tuple[str, str]:
     return str(directory), str(package)
 
 
-def list_signals(terminal: bool) -> list[signal.Signals]:
-    """SIGINT, SIGTERM, and SIGHUP unless a terminal's is ignored, as under nohup."""
-    signals = [signal.SIGINT, signal.SIGTERM]
-    return signals if terminal and signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [*signals, signal.SIGHUP]
+@contextlib.contextmanager
+def open_stop_signals() -> Iterator[AsyncIterator[int]]:
+    """Receive SIGINT, SIGTERM, and SIGHUP unless a terminal's is ignored, as under nohup. Later ones are ignored."""
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if not (has_terminal() and signal.getsignal(signal.SIGHUP) == signal.SIG_IGN):
+        numbers.append(signal.SIGHUP)
+    for number in numbers:
+        signal.signal(number, signal.SIG_IGN)  # again when the receiver closes, until this process has ended
+    with trio.open_signal_receiver(*numbers) as signals:
+        yield signals
 
 
 def has_terminal() -> bool:

@@ -13,6 +13,8 @@ from supervisors.exits import Exit
 from supervisors.inbox import Due, Inbox, Over
 from supervisors.spec import ChildSpec, Shutdown, SupervisorSpec
 
+BROKEN_OFF = "the start was broken off"
+
 
 class Staff:
     """Used only by the supervisor's task. ``nest`` makes a supervisor from a child that has a spec as its ``start``."""
@@ -35,16 +37,17 @@ class Staff:
         self._nest = nest
         self._observe = observe
         self._starting: trio.CancelScope | None = None
+        self._interrupted = False
         self._dynamic = 0  # children made from the template so far
 
     # -- In order --------------------------------------------------------------------------------------------------
 
     async def start_all(self, specs: Sequence[ChildSpec]) -> None:
-        """Start the initial children. Raises StartFailed at the first that fails."""
+        """Start the initial children. Raises StartFailed at the first that fails, or that comes after an interrupt."""
         for spec in specs:
             self._children.add(Child(spec))
         for child in self._children:
-            failure = await self._start(child)
+            failure = Interrupted(BROKEN_OFF) if self._interrupted else await self._start(child)
             if failure is not None and not has_declined(failure):
                 raise StartFailed(child.id, failure)
 
@@ -100,7 +103,8 @@ class Staff:
         return life.exit
 
     def interrupt(self) -> None:
-        """Abort the current start, if any: it fails."""
+        """Abort the current start, if any: it fails. None of the initial children is started from now on."""
+        self._interrupted = True
         if self._starting is not None:
             self._starting.cancel()
 
@@ -193,7 +197,7 @@ class Staff:
             self._nest(child, start) if isinstance(start, SupervisorSpec) else start,
             lambda life: self._inbox.put(Over(child, life)),
         )
-        failure: BaseException | None = Interrupted("the start was broken off")
+        failure: BaseException | None = Interrupted(BROKEN_OFF)
         try:
             with trio.CancelScope() as self._starting:
                 failure = await self.nursery.start(life.run, name="/".join((*self._path, child.id)))

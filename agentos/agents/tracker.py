@@ -6,7 +6,7 @@ import trio
 from attrs import define, field
 
 from agentos.services.events import AgentEscalated, AgentExited, AgentFailed, AgentOver, AgentRestarting, AgentStopped
-from supervisors import Exit, StartFailed, Supervisor, reports
+from supervisors import Exit, Interrupted, StartFailed, Supervisor, reports
 from supervisors.exits import IntensityExceeded, TooManyFailures, gave_up
 from supervisors.strategy import Restart, comes_back
 
@@ -150,6 +150,8 @@ class Tracker:
     def explain_root_exit(self, exit: Exit) -> str | None:
         """Why the root supervisor ended, for people; None if it was asked to."""
         if isinstance(exit.detail, StartFailed):
+            if isinstance(exit.detail.root_cause, Interrupted):
+                return None
             return f"the root supervisor gave up: {'/'.join(exit.detail.path)} did not start: {exit.detail.root_cause}"
         if gave_up(exit):
             reason = describe_give_up(exit, self._counts_escalations((ROOT,), exit))

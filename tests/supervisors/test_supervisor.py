@@ -13,13 +13,15 @@ from supervisors import (
     Exit,
     GaveUp,
     IntensityExceeded,
+    Interrupted,
+    Report,
     StartFailed,
     Supervisor,
     SupervisorSpec,
     Task,
     Template,
 )
-from supervisors.reports import ChildEnded
+from supervisors.reports import ChildEnded, ChildStarted
 from tests.supervisors.puppets import code_of, puppets, running, settle, specs
 
 # -- Start and stop ----------------------------------------------------------------------------------------------------
@@ -139,6 +141,39 @@ async def test_stopping_breaks_off_a_start_that_hangs(autojump_clock: object, nu
 
     assert outcome == ["start_failed"]
     assert log == ["+a", "-a shutdown"]
+
+
+async def test_a_stop_that_comes_before_the_first_start_starts_nothing(
+    autojump_clock: object, nursery: trio.Nursery
+) -> None:
+    log, (a,) = puppets("a")
+    a.plan = ["hang"]
+    supervisor = Supervisor(SupervisorSpec(specs([a])))
+    supervisor.stop()
+
+    with pytest.raises(StartFailed) as failed:
+        await supervisor.run()
+
+    assert isinstance(failed.value.root_cause, Interrupted)
+    assert (log, a.plan) == ([], ["hang"])
+
+
+async def test_a_stop_between_two_of_the_first_starts_starts_no_further_one(
+    autojump_clock: object, nursery: trio.Nursery
+) -> None:
+    log, (a, b) = puppets("ab")
+    b.plan = ["hang"]
+
+    def observe(report: Report) -> None:
+        if isinstance(report, ChildStarted):
+            supervisor.stop()
+
+    supervisor = Supervisor(SupervisorSpec(specs([a, b])), observe=observe)
+
+    with pytest.raises(StartFailed):
+        await supervisor.run()
+
+    assert (log, b.plan) == (["+a", "-a shutdown"], ["hang"])
 
 
 async def test_stopping_ends_a_subtree_that_was_still_starting(autojump_clock: object, nursery: trio.Nursery) -> None:

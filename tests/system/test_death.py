@@ -240,6 +240,22 @@ def test_any_number_of_signals_leaves_the_cleaning_up_to_its_end(start_kernel: S
     assert kernel.said.endswith("| stopped")
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_at_the_first_moment_that_clients_can_connect_ends_it_in_order(number: int) -> None:
+    kernel = Kernel('[[supervisor.children]]\nname = "slow"\ncommand = ["sleep", "1000"]\nready = "hello"\n')
+    try:
+        while not listens(kernel.socket):
+            assert kernel.process.poll() is None, kernel.said
+        kernel.process.send_signal(number)
+
+        assert kernel.wait_end() == 0, kernel.said
+        assert "stopping, agents first" in kernel.said
+        assert kernel.said.endswith("| stopped")
+        assert not os.path.exists(kernel.socket)
+    finally:
+        kernel.clean_up()
+
+
 def test_a_signal_during_the_start_breaks_it_off(start_kernel: StartKernel) -> None:
     kernel = Kernel('[[supervisor.children]]\nname = "slow"\ncommand = ["sleep", "1000"]\nready = "hello"\n')
     try:
@@ -248,9 +264,9 @@ def test_a_signal_during_the_start_breaks_it_off(start_kernel: StartKernel) -> N
             known(client, "slow")
         kernel.process.send_signal(signal.SIGTERM)
 
-        kernel.wait_end()
-
+        assert kernel.wait_end() == 0, kernel.said
         assert "Traceback" not in kernel.said
+        assert kernel.said.endswith("| stopped")
     finally:
         kernel.clean_up()
 

@@ -17,14 +17,20 @@ for name in ("COLUMNS", "LINES"):
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 rounds.register_profiles()
 
+SLOW_TIMEOUT = 1300  # seconds; a guest on an emulated CPU has 1,200
+
 StartKernel = Callable[..., Kernel]
 Connect = Callable[[], Wire]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with a test marked ``slow`` come first, so that the workers end at about the same time."""
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests marked ``slow`` may take longer, and their files come first: the workers end at about the same time."""
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    if config.getoption("timeout") is None:
+        for item in slow:
+            item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT))
+    paths = {item.path for item in slow}
+    items.sort(key=lambda item: item.path not in paths)
 
 
 @pytest.fixture(scope="module")

@@ -279,9 +279,8 @@ async def test_the_walls_are_those_of_an_execed_program(spawner: Spawner) -> Non
     await kill(other)
 
 
-async def test_it_is_called_in_proc_what_it_is(spawner: Spawner) -> None:
+async def test_it_is_called_in_proc_what_it_is_as_soon_as_it_runs(spawner: Spawner) -> None:
     sandbox = await spawner.spawn(fast(FOREVER, "an-argument"))
-    await line(sandbox)
 
     place = Path(f"/proc/{sandbox.program}")
     assert place.joinpath("comm").read_text() == "main.py\n"

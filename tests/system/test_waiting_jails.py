@@ -29,16 +29,15 @@ def kernel() -> Iterator[Kernel]:
 
 
 def waiting(kernel: Kernel) -> set[int]:
-    """The pids of waiting jails."""
+    """The pids of waiting jails' processes."""
     zygotes = [one.pid for one in descendants(kernel.pid) if is_zygote(one.pid)]
     return {pid for pid in zygotes if os.readlink(f"/proc/{pid}/ns/pid") != os.readlink("/proc/self/ns/pid")}
 
 
 def pid_1(pid: int) -> int:
-    """The parent of a program."""
+    """The parent of a program, or of the process that becomes one; 0 if it has ended."""
     stat = stat_of(pid)
-    assert stat is not None
-    return stat[1]
+    return stat[1] if stat is not None else 0
 
 
 def spawn(kernel: Kernel, name: str, **fields: Any) -> Mapping[str, Any]:
@@ -47,8 +46,16 @@ def spawn(kernel: Kernel, name: str, **fields: Any) -> Mapping[str, Any]:
 
 
 def one_waits(kernel: Kernel) -> set[int]:
-    until(lambda: waiting(kernel), "a jail waits")
-    return waiting(kernel)
+    """The pids of waiting jails, once one has both of its processes."""
+    ready: set[int] = set()
+
+    def look() -> bool:
+        ready.clear()
+        ready.update(waiting(kernel))
+        return any(pid_1(pid) in ready for pid in ready)
+
+    until(look, "a jail waits")
+    return ready
 
 
 def test_the_next_agent_gets_it_with_the_same_layers(kernel: Kernel) -> None:

@@ -43,7 +43,8 @@ def exec_program(step: s.Execute | s.RunScript, control: socket.socket, stdout: 
     messages.wait_for_go(control)
     if isinstance(step, s.RunScript):
         ready = script.read_script(step)
-        control.close()  # as an exec does
+        script.set_process_title(step.argv)
+        control.close()  # as an exec does: it tells the kernel that the program runs
         raise ready
     for number in _IGNORED_SIGNALS:
         signal.signal(number, signal.SIG_DFL)

@@ -123,7 +123,6 @@ def read_script(step: s.RunScript) -> Ready:
 def run(step: s.RunScript, source: bytes) -> None:
     """Run this script as ``__main__`` and end the process; raises what the script raises, except a plain exit."""
     path = step.argv[0]
-    _set_process_title(step.argv)
     _kept = [
         sys.modules.pop(name) for name in _own_modules()
     ]  # inside, agentos is the SDK's; kept, as freeing costs more
@@ -187,7 +186,7 @@ def _restore_signals() -> None:
     libc.set_signal_mask(blocked=False)
 
 
-def _set_process_title(argv: tuple[str, ...]) -> None:
+def set_process_title(argv: tuple[str, ...]) -> None:
     """Set the process name and the command line in /proc, as far as there is room."""
     libc.set_name(os.path.basename(argv[0]))
     begin, end = _argv_range()

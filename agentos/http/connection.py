@@ -28,7 +28,7 @@ LINGER_TIMEOUT = (
 )
 READ_SIZE = 64 << 10
 MAX_MESSAGE = 64 << 10  # bytes of one message on a WebSocket; a larger one closes it
-WEBSOCKET_READ_SIZE = 4 << 10  # may be hundreds of frames, which are parsed before any other task runs
+WEBSOCKET_READ_SIZE = 512  # may be 85 frames, which are handled without a pause
 WEBSOCKET_BUFFER = 256 << 10  # bytes that Linux keeps of what the client doesn't read
 MAX_CPU_SHARE = 0.1  # of one core, for the input of one WebSocket
 MAX_PAUSE = 0.1  # seconds without reading it

@@ -116,12 +116,12 @@ def test_empty_frames_dont_take_the_kernels_time(kernel: Kernel, browser: Browse
         with open_raw(browser) as (sock, _), kernel.connect() as wire:
             sock.sendall(frame(TEXT, b"", last=False))
             sock.settimeout(0.05)
-            before, end = kernel.cpu_seconds, time.monotonic() + 2
-            while time.monotonic() < end:
+            before, began = kernel.cpu_seconds, time.monotonic()
+            while (passed := time.monotonic() - began) < 2:
                 with suppress(TimeoutError):
                     sock.sendall(flood * 1000)
                 wire.call(0, {})
-            assert kernel.cpu_seconds - before < 1
+            assert kernel.cpu_seconds - before < 0.4 * passed  # measured: 0.15 to 0.18
 
 
 def test_a_page_that_reads_nothing_doesnt_outlast_its_session(kernel: Kernel, browser: Browser) -> None:

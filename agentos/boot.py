@@ -4,9 +4,8 @@ import contextlib
 import gc
 import logging
 import os
-import signal
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -36,7 +35,7 @@ from agentos.llm.model import Model, open_model
 from agentos.private_files import UnsafeFile, describe_error
 from agentos.services import usage
 from agentos.services.event_log.file import open_event_log
-from agentos.services.events import Events, IsolationProbed, KernelInterrupted, KernelStarted, Subscriber
+from agentos.services.events import Events, IsolationProbed, KernelStarted, Subscriber
 from agentos.services.metrics.kernel_figures import LoopCounts
 from agentos.services.metrics.sampler import AgentSources, Sampler
 from agentos.services.state.batch import StateLimits
@@ -46,12 +45,13 @@ from agentos.syscalls import Services, table
 from agentos.threads import run_in_thread
 from agentos_sdk.project import CONFIG, RunningKernel, project_id
 
+from . import signals
 from .access_setup import Access, Stores, open_access
 from .agents.jail.factory import Jails
 from .agents.leftover_processes import RUN_VARIABLE, Sweeper
 from .agents.workspaces.view import View
 from .agents.workspaces.workspace import Workspaces
-from .host_setup import BootError, Host, affordable_connections, has_terminal, is_root, open_host, open_stop_signals
+from .host_setup import BootError, Host, affordable_connections, is_root, open_host
 from .kernel.caller import Caller
 from .kernel.listener import ConnectionLimit, Listener, ListenError, listen
 from .kernel.poller import Poller
@@ -292,8 +292,9 @@ class Kernel:
     async def serve(self) -> str | None:
         """Listen, run the tree and shut down. Returns why the root gave up, or None if it was asked to end."""
         operators = self.settings.socket
-        # A signal that comes as soon as clients can connect waits for `obey_signals`.
-        with open_stop_signals() as signals, listen(operators) as listener:
+        terminal = signals.has_terminal()
+        # One that comes as soon as clients can connect is received.
+        with signals.open_signals(terminal) as received, listen(operators) as listener:
             try:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self.poller.run)
@@ -326,7 +327,8 @@ class Kernel:
                         nursery.start_soon(host.run, program)
                     nursery.start_soon(self.probe_host)
                     nursery.start_soon(self.write_counts)
-                    nursery.start_soon(self.obey_signals, signals, nursery)
+                    publish = self.events.publish
+                    nursery.start_soon(signals.obey, received, terminal, self.supervision, self.reload, publish)
                     reason = await self.supervision.run(partial(self.announce, nursery))
                     if reason is not None:
                         log_last_state(self.supervision.deps.registry, reason)
@@ -378,23 +380,6 @@ class Kernel:
     def _flush_counts(self) -> None:
         self.traffic.flush()
         self.life_entries.flush()
-
-    async def obey_signals(self, signals: AsyncIterator[int], nursery: trio.Nursery) -> None:
-        """The first stop signal ends the tree in order, a second one kills what is left; further ones do nothing.
-
-        SIGHUP is one if there is a terminal, which was closed; without one it reloads the configuration.
-        """
-        terminal = has_terminal()
-        async for received in signals:
-            if received == signal.SIGINT:
-                self.events.publish(KernelInterrupted())
-            if received == signal.SIGHUP and not terminal:
-                nursery.start_soon(self.reload.request_and_log)
-            elif self.supervision.stopping:
-                log.warning("killing what still runs")
-                self.supervision.stop_now()
-            else:
-                self.supervision.shut_down()
 
     def announce(self, nursery: trio.Nursery, missing: Sequence[str]) -> None:
         """Publish that the kernel is ready, and which agents are ``missing``.

@@ -6,12 +6,10 @@ import fcntl
 import logging
 import os
 import resource
-import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-import trio
 from attrs import frozen
 
 import agentos_sdk
@@ -197,20 +195,3 @@ def lay_out_sdk(launched: Run) -> tuple[str, str]:
     for name in ("agentos.py", "agentic.py"):
         (directory / name).symlink_to(package / "in_sandbox" / name)
     return str(directory), str(package)
-
-
-@contextlib.contextmanager
-def open_stop_signals() -> Iterator[AsyncIterator[int]]:
-    """Receive SIGINT, SIGTERM, and SIGHUP unless a terminal's is ignored, as under nohup. Later ones are ignored."""
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    if not (has_terminal() and signal.getsignal(signal.SIGHUP) == signal.SIG_IGN):
-        numbers.append(signal.SIGHUP)
-    for number in numbers:
-        signal.signal(number, signal.SIG_IGN)  # again when the receiver closes, until this process has ended
-    with trio.open_signal_receiver(*numbers) as signals:
-        yield signals
-
-
-def has_terminal() -> bool:
-    """Whether the process has a controlling terminal: ``tty_nr`` in proc_pid_stat(5)."""
-    return Path("/proc/self/stat").read_text().rpartition(")")[2].split()[4] != "0"

@@ -61,15 +61,8 @@ def has_plan(pid: int) -> bool:
 
 def one_waits(kernel: Kernel) -> set[int]:
     """The pids of waiting jails' processes, once the kernel would give one away."""
-    ready: set[int] = set()
-
-    def look() -> bool:
-        ready.clear()
-        ready.update(waiting(kernel))
-        return any(map(has_plan, ready))
-
-    until(look, "a jail waits")
-    return ready
+    until(lambda: any(map(has_plan, waiting(kernel))), "a jail waits")
+    return waiting(kernel)
 
 
 def test_the_next_agent_gets_it_with_the_same_layers(kernel: Kernel) -> None:

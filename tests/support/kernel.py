@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agentos_sdk import AgentOSClient
+from tests.support import fork_server
 from tests.support.wire import LIST, NOOP, PATIENCE, SPAWN, Wire
 
 PROGRAM = (sys.executable, "-m", "agentos", "run")
@@ -38,7 +39,8 @@ class Kernel:
 
     ``toml`` is the text of its configuration, written to ``agentos.toml`` there; None = without one. ``options`` are
     further ones of ``agentos run``. With ``terminal`` it has a controlling terminal, which is not its output. It calls
-    ``join`` first, to enter a cgroup.
+    ``join`` first, to enter a cgroup. It is forked from a process that has imported its modules, unless one of these
+    asks for a new interpreter, or ``execute`` does.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Kernel:
         options: Sequence[str] = (),
         terminal: bool = False,
         join: Callable[[], None] | None = None,
+        execute: bool = False,
     ) -> None:
         # Short, because a socket's path has at most 107 bytes.
         self.place = Path(tempfile.mkdtemp(prefix="aos-", dir="/tmp"))
@@ -55,6 +58,8 @@ class Kernel:
         self.state_dir = self.place / "state"
         self.lines: list[str] = []
         self._env, self._options, self._terminal, self._join = env or {}, options, terminal, join
+        self._is_forked = not (execute or terminal or join) and fork_server.can_fork(self._env)
+        self.process: subprocess.Popen[str] | fork_server.ForkedKernel
         self._news = threading.Condition()
         self._closed = False
         if toml is not None:
@@ -65,11 +70,20 @@ class Kernel:
     def _begin(self) -> None:
         self._closed = False
         self.is_over = False  # a test waited for its end
+        arguments = [*self._config, *self._options, "--socket", self.socket, "--state-dir", str(self.state_dir)]
+        self._guard: subprocess.Popen[bytes] | None = None
+        if self._is_forked:
+            env = {**environment(self.place), **self._env}
+            self.process = fork_server.shared().fork(["run", *arguments], str(self.place), env)
+        else:
+            self._execute(arguments)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _execute(self, arguments: Sequence[str]) -> None:
+        """Start it as a program of its own, with a guard that kills it when the tests end."""
         self.process = subprocess.Popen(
-            [
-                *(IN_TERMINAL if self._terminal else ()),
-                *(*PROGRAM, *self._config, *self._options, "--socket", self.socket, "--state-dir", str(self.state_dir)),
-            ],
+            [*(IN_TERMINAL if self._terminal else ()), *PROGRAM, *arguments],
             cwd=self.place,
             env={**environment(self.place), **self._env},
             stdin=subprocess.DEVNULL,
@@ -86,8 +100,6 @@ class Kernel:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -276,11 +288,12 @@ class Kernel:
         shutil.rmtree(self.place, ignore_errors=True)
 
     def _dismiss_guard(self) -> None:
-        """End the guard while its kernel's pid is nobody else's."""
-        self._guard.kill()
-        self._guard.wait(PATIENCE)
-        assert self._guard.stdin is not None
-        self._guard.stdin.close()
+        """End the guard while the pid is still this kernel's."""
+        if self._guard is not None:
+            self._guard.kill()
+            self._guard.wait(PATIENCE)
+            assert self._guard.stdin is not None
+            self._guard.stdin.close()
 
     def _close(self) -> None:
         self._dismiss_guard()

@@ -1,0 +1,235 @@
+"""A process that has imported the kernel's modules and forks kernels: three quarters of a kernel's start are imports.
+
+A forked kernel is ``agentos run`` with its own arguments, environment, directory, session and output. It differs from
+one that was executed in /proc/PID/cmdline and /proc/PID/environ, which are the server's. The server has one thread, so
+a kernel is bound to the server's life by its parent-death signal, and the server ends when the tests' end of its socket
+is closed: no kernel outlives the tests, even if they are killed.
+
+One message a request: JSON (argv, cwd, env) with two descriptors, the kernel's output and a pipe to which the server
+writes the exit status; the answer is the pid, with a pidfd.
+"""
+
+import atexit
+import contextlib
+import ctypes
+import functools
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import IO, NoReturn
+
+MAX_REQUEST = 1 << 18  # bytes; an environment has some thousand
+STATUS = struct.Struct("i")
+PR_SET_PDEATHSIG = 1
+PRELOADED = (
+    "agentos.__main__",
+    "agentos.userland.cli.main",
+    "agentos.userland.cli.run",
+    "agentos.userland.cli.console",
+    "agentos.userland.cli.notify",
+    "agentos.userland.cli.run_display",
+    "agentos.boot",
+    "agentos.host_setup",
+    "agentos.config.load",
+    "agentos.config.dashboard",
+    "agentos.llm.providers.offline",
+    "agentos.userland.web.serve",
+    "importlib.readers",
+)
+# What a new interpreter would read at its start has no effect on a forked one.
+START_VARIABLES = ("PYTHON", "LANG", "LC_", "MALLOC_", "LD_", "COVERAGE_")
+
+
+class ForkedKernel:
+    """A forked process, with the part of ``subprocess.Popen`` that tests use."""
+
+    def __init__(self, pid: int, pidfd: int, status: int, stdout: IO[str]) -> None:
+        self.pid, self.stdout, self.returncode = pid, stdout, None
+        self._pidfd, self._status = pidfd, status
+        self._turn = threading.Lock()
+
+    stdout: IO[str]
+    returncode: int | None
+
+    def poll(self) -> int | None:
+        """Its exit status, negative for a signal; None while it runs."""
+        return self._read_status(0.0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit status once it has ended. ``subprocess.TimeoutExpired`` after ``timeout`` seconds."""
+        status = self._read_status(timeout)
+        if status is None:
+            assert timeout is not None
+            raise subprocess.TimeoutExpired("agentos run", timeout)
+        return status
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
+        with contextlib.suppress(ProcessLookupError):
+            if self.poll() is None:
+                signal.pidfd_send_signal(self._pidfd, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def _read_status(self, timeout: float | None) -> int | None:
+        with self._turn:
+            if self.returncode is None and select.select([self._status], [], [], timeout)[0]:
+                text = os.read(self._status, STATUS.size)
+                assert text, f"the process that forked kernel {self.pid} has ended"
+                (self.returncode,) = STATUS.unpack(text)
+                os.close(self._status)
+                os.close(self._pidfd)
+            return self.returncode
+
+
+class ForkServer:
+    """The server, seen from the tests."""
+
+    def __init__(self) -> None:
+        self._socket, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with its:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.support.fork_server", str(its.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,  # kernels' are pipes, too: text files look whether they can seek
+                stderr=subprocess.STDOUT,
+                pass_fds=[its.fileno()],
+                start_new_session=True,
+                cwd=os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))),
+            )
+        self._turn = threading.Lock()
+        atexit.register(self.close)
+
+    def fork(self, argv: Sequence[str], cwd: str, env: Mapping[str, str]) -> ForkedKernel:
+        """Fork ``agentos`` with these arguments."""
+        output, its_output = os.pipe()
+        status, its_status = os.pipe()
+        try:
+            request = json.dumps({"argv": list(argv), "cwd": cwd, "env": dict(env)}).encode()
+            with self._turn:
+                socket.send_fds(self._socket, [request], [its_output, its_status])
+                answer, fds, _, _ = socket.recv_fds(self._socket, 64, 1)
+        finally:
+            os.close(its_output)
+            os.close(its_status)
+        assert answer, f"the process that forks kernels has ended: {self._process.communicate()[0].decode()}"
+        return ForkedKernel(int(answer), fds[0], status, open(output, errors="backslashreplace"))
+
+    def close(self) -> None:
+        """End the server, and with it the kernels that still run."""
+        self._socket.close()
+        self._process.communicate()
+
+
+@functools.cache
+def shared() -> ForkServer:
+    """The server of this process of the tests, started at its first use."""
+    return ForkServer()
+
+
+def can_fork(env: Mapping[str, str]) -> bool:
+    """Whether a forked kernel obeys these additional variables."""
+    return not any(name.startswith(START_VARIABLES) for name in env)
+
+
+class Server:
+    """The server in its own process."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self.channel = channel
+        self.kernels: dict[int, int] = {}  # pid: the pipe for its exit status
+
+    def serve(self) -> list[str]:
+        """Fork a kernel for each request. Returns only in a kernel, with its arguments."""
+        woken, wake = os.pipe()
+        os.set_blocking(wake, False)
+        os.set_blocking(woken, False)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        while True:
+            ready, _, _ = select.select([self.channel, woken], [], [])
+            if woken in ready:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(woken, 4096)
+                self._reap()
+            if self.channel in ready:
+                request, fds, _, _ = socket.recv_fds(self.channel, MAX_REQUEST, 2)
+                if not request:
+                    self._end()
+                asked = json.loads(request)
+                pid = os.fork()
+                if pid == 0:
+                    become_kernel(asked["cwd"], asked["env"], fds[0])
+                    return list(asked["argv"])
+                os.close(fds[0])
+                self.kernels[pid] = fds[1]
+                pidfd = os.pidfd_open(pid)
+                socket.send_fds(self.channel, [str(pid).encode()], [pidfd])
+                os.close(pidfd)
+
+    def _reap(self) -> None:
+        for pid in list(self.kernels):
+            found, status = os.waitpid(pid, os.WNOHANG)
+            if found:
+                pipe = self.kernels.pop(pid)
+                with contextlib.suppress(BrokenPipeError):
+                    os.write(pipe, STATUS.pack(os.waitstatus_to_exitcode(status)))
+                os.close(pipe)
+
+    def _end(self) -> NoReturn:
+        """The tests have ended: the kernels are killed, and what they leave ends with them."""
+        for pid in self.kernels:
+            os.kill(pid, signal.SIGKILL)
+        for pid in self.kernels:
+            os.waitpid(pid, 0)
+        os._exit(0)
+
+
+def become_kernel(cwd: str, env: Mapping[str, str], output: int) -> None:
+    """What ``subprocess.Popen`` and the start of an interpreter do for one that is executed."""
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it ended before
+        os._exit(1)
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.setsid()
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.closerange(3, 1 << 16)
+    os.chdir(cwd)
+    sys.path[0] = cwd
+    os.environ.clear()
+    os.environ.update(env)
+    time.tzset()
+
+
+def main() -> None:
+    import gc
+
+    gc.disable()
+    for name in PRELOADED:
+        importlib.import_module(name)
+    gc.freeze()
+    gc.enable()
+    argv = Server(socket.socket(fileno=int(sys.argv[1]))).serve()
+    module = sys.modules["agentos.__main__"]
+    sys.argv = [str(module.__file__), *argv]
+    module.main()
+
+
+if __name__ == "__main__":
+    main()

@@ -243,6 +243,24 @@ class Kernel:
 
 
 @contextlib.contextmanager
+def stopped_with_this_process(pid: int) -> Iterator[None]:
+    """Send SIGTERM to process ``pid`` if this process ends meanwhile, also by SIGKILL."""
+    # Not a parent-death signal: it follows the thread that forks, not the process.
+    guard = subprocess.Popen(
+        ["sh", "-c", 'read -r _; kill "$1"', "sh", str(pid)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        yield
+    finally:  # before the pid is free for another process
+        guard.kill()
+        guard.communicate()
+
+
+@contextlib.contextmanager
 def kernel(config: Path | None = None, show: bool = False, state_of: str | None = None) -> Iterator[Kernel]:
     """A kernel that is ready; it is stopped at the end in any case. ``state_of``: a directory that outlives it."""
     directory = state_of or tempfile.mkdtemp(prefix="aos-demo-")
@@ -250,8 +268,9 @@ def kernel(config: Path | None = None, show: bool = False, state_of: str | None 
         with kernel_cgroup() as begin:  # otherwise it would share this process's control group
             running = Kernel(directory, config, begin)
             try:
-                running.wait_for_line(r"kernel \| ready, ", START_TIMEOUT, show)
-                yield running
+                with stopped_with_this_process(running.process.pid):
+                    running.wait_for_line(r"kernel \| ready, ", START_TIMEOUT, show)
+                    yield running
             finally:
                 running.ensure_stopped()
     finally:

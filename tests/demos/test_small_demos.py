@@ -6,7 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.demos.conftest import LONGEST, ROOT, Run, left_nothing
+from tests.demos.conftest import LONGEST, ROOT, Run, left_nothing, processes_of
+from tests.support.kernel import until
 
 
 def test_hello_spawns_an_agent_that_echoes_from_its_jail(run: Run) -> None:
@@ -93,3 +94,13 @@ def test_a_demo_whose_reader_leaves_stops_its_kernel_without_a_word(place: Path,
 
     assert running.returncode == 128 + signal.SIGPIPE
     left_nothing(place)
+
+
+def test_a_demo_that_is_killed_leaves_no_process(place: Path, environment: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "demos.supervision_tree"]
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL) as demo:
+        until(lambda: any("agentos run" in line for line in processes_of(place)), "its kernel has been started")
+
+        demo.kill()
+
+    until(lambda: not processes_of(place), "the kernel and its agents have ended")

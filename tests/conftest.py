@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.support import rounds
-from tests.support.kernel import Kernel, running
+from tests.support import costs, progress, rounds
+from tests.support.kernel import Kernel, running, shared
 from tests.support.wire import Wire
 
 # The width of a table. Readline, which pytest imports, sets both; a worker inherits them.
@@ -17,32 +17,53 @@ for name in ("COLUMNS", "LINES"):
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 rounds.register_profiles()
 
-SLOW_TIMEOUT = 1300  # seconds; a guest on an emulated CPU has 1,200
-
-StartKernel = Callable[..., Kernel]
+OwnKernel = Callable[..., Kernel]
 Connect = Callable[[], Wire]
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests marked ``slow`` may take longer, and their files come first: the workers end at about the same time."""
-    slow = [item for item in items if item.get_closest_marker("slow")]
-    if config.getoption("timeout") is None:
-        for item in slow:
-            item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT))
-    paths = {item.path for item in slow}
-    items.sort(key=lambda item: item.path not in paths)
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    progress.register(config)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+    costs.mark(items, with_timeout=config.getoption("timeout") is None)
+    yield  # pytest selects by marks, and may shuffle
+    costs.put_slow_files_first(items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    costs.may_start_kernels = item.get_closest_marker("kernel") is not None
+    return (yield)
+
+
+@pytest.fixture(scope="session")
+def long() -> None:
+    """For a test that takes more than ten seconds."""
+
+
+@pytest.fixture(scope="session")
+def both_cores() -> None:
+    """For a test that needs the whole machine: it runs in one process, after the others."""
+
+
+@pytest.fixture(scope="session")
+def kernels() -> None:
+    """For a test or fixture that starts kernels by ``running`` or ``Kernel``."""
 
 
 @pytest.fixture(scope="module")
-def kernel() -> Iterator[Kernel]:
+def kernel(kernels: None) -> Iterator[Kernel]:
     """A kernel without a configuration, shared by the tests of a module: leave it as you found it."""
-    with running() as started:
+    with shared() as started:
         yield started
 
 
 @pytest.fixture
-def start_kernel() -> Iterator[StartKernel]:
-    """``start_kernel(toml=None, env=None)``: a ready kernel of one's own, whose clean stop is asserted at the end."""
+def own_kernel(kernels: None) -> Iterator[OwnKernel]:
+    """``own_kernel(toml=None, env=None)``: a ready kernel of the test's own, which must stop cleanly."""
     with contextlib.ExitStack() as stack:
         yield lambda toml=None, env=None: stack.enter_context(running(toml, env))
 

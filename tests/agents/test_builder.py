@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agentos.config.load import ConfigError, load
-from tests.support.kernel import Kernel, running
+from tests.support.kernel import Kernel, shared
 from tests.support.wire import SPAWN
 
 SCRIPT = {"script": "a.py"}
@@ -130,8 +130,8 @@ MISTAKES: list[tuple[dict[str, Any], str, str, str]] = [
 
 
 @pytest.fixture(scope="module")
-def kernel() -> Iterator[Kernel]:
-    with running(UNPRICED) as started:
+def kernel(kernels: None) -> Iterator[Kernel]:
+    with shared(UNPRICED) as started:
         yield started
 
 

@@ -19,7 +19,7 @@ from agentos.services.audit.log import open_audit
 from agentos.userland.cli.audit_table import Table
 from tests.cli.conftest import Agentos, Result
 from tests.services.audit.audited import DENIED, change, entry, make
-from tests.support.kernel import Kernel, environment, running, until
+from tests.support.kernel import Kernel, environment, shared, until
 from tests.support.wire import PATIENCE
 
 COMMAND = (sys.executable, "-m", "agentos", "audit")
@@ -230,8 +230,8 @@ def test_somebody_else_is_told_whose_it_is(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def kernel() -> Iterator[Kernel]:
-    with running(None) as kernel:
+def kernel(kernels: None) -> Iterator[Kernel]:
+    with shared(None) as kernel:
         yield kernel
 
 

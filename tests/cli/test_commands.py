@@ -108,6 +108,7 @@ def test_a_usage_error_is_json_where_json_was_asked_for(agentos: Agentos, words:
     assert (reply["success"], reply["code"], done.returncode, done.stderr) == (False, "bad_request", 2, "")
 
 
+@pytest.mark.usefixtures("kernels")
 def test_kill_of_a_declared_agent_says_that_it_is_stopped(agentos: Agentos) -> None:
     sleeper = '[[supervisor.children]]\nname = "sleeper"\ncommand = ["sleep", "1000"]\n'
     with running(sleeper) as declared:
@@ -216,6 +217,7 @@ def test_spawn_pause_resume_kill_for_people_and_for_programs(agentos: Agentos) -
     assert json.loads(agentos("kill", str(number), "--json").stdout) == {"killed": True, "agent_id": number}
 
 
+@pytest.mark.usefixtures("kernels")
 def test_start_stop_and_restart_by_name(agentos: Agentos) -> None:
     with running('[[supervisor.children]]\nname = "declared"\ncommand = ["sleep", "1000"]\n') as own:
 
@@ -233,6 +235,7 @@ def test_start_stop_and_restart_by_name(agentos: Agentos) -> None:
         assert (refused.returncode, refused.stderr) == (1, "agentos: no agent or group is called 'nobody'\n")
 
 
+@pytest.mark.usefixtures("kernels")
 def test_reload_prints_a_table_of_what_differs(agentos: Agentos) -> None:
     first = '[[supervisor.children]]\nname = "a"\ncommand = ["sleep", "1000"]\n'
     with running(first) as own:

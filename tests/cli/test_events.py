@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from tests.cli.conftest import Agentos
 from tests.cli.terminal import Terminal
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, environment, until
 from tests.support.wire import EMIT, STORE
 
@@ -97,8 +97,8 @@ def test_following_goes_on_until_it_is_interrupted(kernel: Kernel) -> None:
             assert process.wait() == 130
 
 
-def test_the_end_of_the_kernel_is_said(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+def test_the_end_of_the_kernel_is_said(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     with following(kernel, "events", "-f") as process:
         assert line(process) == "KERNEL_STARTED     kernel: ready"
         kernel.kill()

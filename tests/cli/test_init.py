@@ -14,13 +14,13 @@ from agentos.config.schema import AgentTable, KernelSettings, RootTable
 from agentos.userland.cli.init import TEMPLATE
 from agentos.userland.cli.main import cli
 from tests.cli.conftest import Agentos
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 
 TABLES = {"kernel": KernelSettings, "llm": LLMTable, "supervisor": RootTable, "supervisor.children": AgentTable}
 
 
 def test_what_it_writes_is_checked_and_run_without_a_word_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_kernel: StartKernel
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_kernel: OwnKernel
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
@@ -28,7 +28,7 @@ def test_what_it_writes_is_checked_and_run_without_a_word_more(
 
     assert written.output.startswith("agentos.toml written: "), written.output
     assert checked.output.startswith("agentos.toml: fine: 1 agent under 1 supervisor\n")
-    start_kernel(Path("agentos.toml").read_text()).wait_line(r"clock \| .*20\d\d")
+    own_kernel(Path("agentos.toml").read_text()).wait_line(r"clock \| .*20\d\d")
 
 
 def test_an_empty_file_is_filled_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

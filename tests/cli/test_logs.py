@@ -10,7 +10,7 @@ import pytest
 
 from agentos.userland.cli.logs import format_line
 from tests.cli.conftest import Agentos
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, environment
 
 AGENTOS = (sys.executable, "-m", "agentos")
@@ -103,8 +103,8 @@ def test_following_all_goes_on_with_agents_that_come_later(kernel: Kernel, agent
     assert process.returncode == 130
 
 
-def test_the_last_run_is_shown_without_a_kernel(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(GIVES_UP)
+def test_the_last_run_is_shown_without_a_kernel(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(GIVES_UP)
     assert kernel.wait_end() == 1
     assert "`agentos logs --last-run` shows the log of this run" in kernel.said
 
@@ -124,8 +124,8 @@ def test_the_last_run_is_shown_without_a_kernel(start_kernel: StartKernel) -> No
     assert logs("--last-run", "--state-dir", str(kernel.place)).returncode == 1
 
 
-def test_while_a_kernel_runs_the_last_run_is_the_one_before(start_kernel: StartKernel) -> None:
-    kernel = start_kernel('[[supervisor.children]]\nname = "x"\ncommand = ["sh", "-c", "echo $$; sleep 1000"]\n')
+def test_while_a_kernel_runs_the_last_run_is_the_one_before(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel('[[supervisor.children]]\nname = "x"\ncommand = ["sh", "-c", "echo $$; sleep 1000"]\n')
     command = [
         *AGENTOS,
         "logs",
@@ -148,8 +148,8 @@ def test_while_a_kernel_runs_the_last_run_is_the_one_before(start_kernel: StartK
     assert [line.partition(" | ")[2][:8] for line in last_run().stdout.splitlines()] == ["ready; n", "stopping"]
 
 
-def test_run_prints_each_line_as_an_object(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(GIVES_UP)
+def test_run_prints_each_line_as_an_object(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(GIVES_UP)
     kernel.wait_end()
     command = [*AGENTOS, "run", "--json", "--socket", kernel.socket, "--state-dir", str(kernel.state_dir)]
 

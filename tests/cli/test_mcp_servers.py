@@ -13,7 +13,7 @@ from mcp.server.mcpserver import MCPServer
 from agentos_sdk import AgentOSClient
 from tests.cli.conftest import Agentos
 from tests.cli.terminal import Terminal
-from tests.support.kernel import Kernel, running, until
+from tests.support.kernel import Kernel, shared, until
 from tests.support.mcp_http import mcp_http_server
 from tests.support.package_registry import package_registry
 
@@ -22,8 +22,8 @@ CONFIG = "# a fleet\n[kernel]\nmax_children = 7\n"
 
 
 @pytest.fixture(scope="module")
-def kernel() -> Iterator[Kernel]:
-    with running(CONFIG) as made:
+def kernel(kernels: None) -> Iterator[Kernel]:
+    with shared(CONFIG) as made:
         shutil.copy(PLAIN, made.place / "server.py")
         yield made
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Agentos
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, environment, listens, until
 from tests.support.wire import PATIENCE
 from tests.tools import crippled
@@ -101,9 +101,9 @@ def test_check_says_which_agents_would_not_start_on_a_host_without_groups(tmp_pa
     assert [note.split()[3] for note in waived.stdout.splitlines()[1:]] == ["all"], "strict knows no waiver"
 
 
-def test_check_says_of_the_same_agents_that_the_kernel_refuses(start_kernel: StartKernel, agentos: Agentos) -> None:
+def test_check_says_of_the_same_agents_that_the_kernel_refuses(own_kernel: OwnKernel, agentos: Agentos) -> None:
     """On this host, whatever it can do: with what a kernel that started them would say."""
-    running = start_kernel()
+    running = own_kernel()
     (running.place / "needy.toml").write_text(NEEDY)
     done = agentos("check", str(running.place / "needy.toml"))
     noted = {name for line in done.stdout.splitlines()[1:] for name in line.split(" would ")[0][13:].split(", ")}
@@ -154,8 +154,8 @@ def test_run_says_in_one_line_that_a_state_directory_is_none(agentos: Agentos, k
     assert done.stderr == (f"agentos: {kernel.place}/file: File exists: choose another directory with --state-dir\n")
 
 
-def test_relative_paths_in_a_file_are_the_files(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+def test_relative_paths_in_a_file_are_the_files(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     (kernel.place / "conf").mkdir()
     (kernel.place / "conf" / "a.py").write_text("import os, time\nprint(os.getcwd())\ntime.sleep(1000)\n")
     (kernel.place / "conf" / "t.toml").write_text(
@@ -214,6 +214,7 @@ def test_a_reader_that_goes_away_stops_no_kernel_and_brings_no_traceback(kernel:
         assert process.returncode == 0
 
 
+@pytest.mark.usefixtures("kernels")
 def test_a_kernel_is_started_by_a_path_with_dots_in_it(tmp_path: Path) -> None:
     """As from a directory beside the environment: ``../venv/bin/python -m agentos run``."""
     (tmp_path / "a.py").write_text("print('running')\n")
@@ -252,8 +253,8 @@ def test_a_closed_pipe_is_no_error(kernel: Kernel, agentos: Agentos, command: st
         assert done.stderr == ""
 
 
-def test_a_terminal_without_the_letters_gets_their_numbers(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(
+def test_a_terminal_without_the_letters_gets_their_numbers(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(
         '[[supervisor.children]]\nname = "a"\ncommand = ["sh", "-c", "echo ü; sleep 1000"]\n',
         {"PYTHONIOENCODING": "ascii"},
     )
@@ -267,11 +268,11 @@ gc.callbacks.append(lambda phase, info: phase == "stop" and info["generation"] =
 """
 
 
-def test_a_kernel_collects_no_garbage_before_it_runs(start_kernel: StartKernel, tmp_path: Path) -> None:
+def test_a_kernel_collects_no_garbage_before_it_runs(own_kernel: OwnKernel, tmp_path: Path) -> None:
     """With 200 agents a full collection holds up the event loop for 0.1 s."""
     (tmp_path / "sitecustomize.py").write_text(FULL_COLLECTIONS)
 
-    kernel = start_kernel(None, {"PYTHONPATH": str(tmp_path)})
+    kernel = own_kernel(None, {"PYTHONPATH": str(tmp_path)})
 
     assert kernel.lines.count("collected") == 0
 
@@ -290,12 +291,14 @@ def test_a_kernel_whose_zygote_is_too_slow_says_what_to_set(agentos: Agentos, ke
     assert "exit status" not in done.stderr
 
 
+@pytest.mark.usefixtures("kernels")
 def test_watch_needs_a_file(agentos: Agentos, tmp_path: Path) -> None:
     refused = agentos("run", "--watch", "--socket", str(tmp_path / "s"), "--state-dir", str(tmp_path / "state"))
 
     assert (refused.returncode, refused.stderr.startswith("agentos: --watch needs a configuration file")) == (1, True)
 
 
+@pytest.mark.usefixtures("kernels")
 def test_what_follows_a_ctrl_c_begins_a_line(tmp_path: Path) -> None:
     kernel, fd = pty.fork()
     if kernel == 0:

@@ -37,6 +37,7 @@ def heard(listening: socket.socket) -> tuple[int, dict[str, str]]:
     return struct.unpack("3i", credentials)[0], dict(line.split("=", 1) for line in data.decode().split("\n"))
 
 
+@pytest.mark.usefixtures("kernels")
 def test_the_manager_hears_from_the_kernel_itself_that_the_tree_is_up(manager: tuple[socket.socket, str]) -> None:
     listening, name = manager
     with running(TREE, {"NOTIFY_SOCKET": name}) as kernel:
@@ -48,6 +49,7 @@ def test_the_manager_hears_from_the_kernel_itself_that_the_tree_is_up(manager: t
             assert [agent["state"] for agent in client.list_agents()] == ["running"]
 
 
+@pytest.mark.usefixtures("kernels")
 def test_the_manager_hears_that_the_kernel_begins_to_stop_before_the_agents_have(
     manager: tuple[socket.socket, str],
 ) -> None:
@@ -66,6 +68,7 @@ def test_the_manager_hears_that_the_kernel_begins_to_stop_before_the_agents_have
         assert heard(listening)[1] == {"STOPPING": "1", "STATUS": "stopped"}
 
 
+@pytest.mark.usefixtures("kernels")
 def test_a_kernel_whose_root_gave_up_says_why(manager: tuple[socket.socket, str]) -> None:
     listening, name = manager
     bad = (
@@ -84,6 +87,7 @@ def test_a_kernel_whose_root_gave_up_says_why(manager: tuple[socket.socket, str]
         kernel.clean_up()
 
 
+@pytest.mark.usefixtures("kernels")
 def test_the_watchdog_is_fed_again_and_again(manager: tuple[socket.socket, str]) -> None:
     listening, name = manager
     with running(TREE, {"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "200000"}):
@@ -121,6 +125,7 @@ def test_a_line_of_news_stays_one_line(manager: tuple[socket.socket, str]) -> No
 
 
 @pytest.mark.parametrize("isolation", ["standard", "none"])
+@pytest.mark.usefixtures("kernels")
 def test_no_agent_has_it_in_its_environment(manager: tuple[socket.socket, str], isolation: str) -> None:
     _, name = manager
     with running(None, {"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "60000000"}) as kernel:
@@ -134,11 +139,13 @@ def test_no_agent_has_it_in_its_environment(manager: tuple[socket.socket, str], 
 
 
 @pytest.mark.parametrize("name", ["/nowhere/notify", "relative", "@nobody-listens-here", "vsock:2:1", "/" + "x" * 200])
+@pytest.mark.usefixtures("kernels")
 def test_a_manager_that_does_not_listen_harms_nobody(name: str) -> None:
     with running(TREE, {"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "20000"}) as kernel:
         assert kernel.answers()
 
 
+@pytest.mark.usefixtures("kernels")
 def test_a_manager_that_is_busy_is_told_when_it_has_room(tmp_path: Path) -> None:
     name = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:

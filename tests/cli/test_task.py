@@ -22,7 +22,7 @@ from agentos_sdk.loop.blocking_driver import BlockingDriver
 from agentos_sdk.loop.driving import next_task_name
 from tests.cli.conftest import Agentos
 from tests.cli.terminal import Terminal
-from tests.support.kernel import Kernel, running, until
+from tests.support.kernel import Kernel, shared, until
 from tests.support.wire import PATIENCE
 
 CONFIG = """
@@ -88,10 +88,10 @@ def to_toml(rule: dict[str, Any]) -> str:
 
 
 @pytest.fixture(scope="module")
-def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+def kernel(kernels: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
     rules = tmp_path_factory.mktemp("rules") / "answers.toml"
     rules.write_text("\n\n".join(map(to_toml, RULES)))
-    with running(CONFIG.replace("answers.toml", str(rules))) as started:
+    with shared(CONFIG.replace("answers.toml", str(rules))) as started:
         yield started
 
 

@@ -25,7 +25,7 @@ SEVEN = "one two three four five six seven"
 
 
 @pytest.fixture(scope="module")
-def kernel() -> Iterator[Kernel]:
+def kernel(kernels: None) -> Iterator[Kernel]:
     with thinking() as kernel:
         yield kernel
 
@@ -258,6 +258,7 @@ def test_what_is_piped_on_is_what_the_model_said(agentos: Agentos) -> None:
     assert agentos("think", "control").stdout == "red \x1b[31mbell \x07\nnext line\n"
 
 
+@pytest.mark.usefixtures("kernels")
 def test_a_kernel_without_a_model_says_what_to_do() -> None:
     keys = dict.fromkeys(("GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY"), "")
     with running(env=keys) as kernel:

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cli.conftest import Agentos
-from tests.support.kernel import Kernel, running
+from tests.support.kernel import Kernel, shared
 from tests.support.mcp_servers import EXAMPLE, allow_tools, using
 
 BROKEN = '[mcp.servers.broken]\ncommand = ["python3", "-c", "raise SystemExit(7)"]\n'
 
 
 @pytest.fixture(scope="module")
-def kernel() -> Iterator[Kernel]:
-    with running(f"{EXAMPLE}\n{BROKEN}") as started:
+def kernel(kernels: None) -> Iterator[Kernel]:
+    with shared(f"{EXAMPLE}\n{BROKEN}") as started:
         with started.client() as operator:
             allow_tools(operator, "example")
         yield started

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.kernel import Kernel, environment, running, until
+from tests.support.kernel import Kernel, environment, shared, until
 from tests.support.wire import PATIENCE
 from tests.system.agents import in_state, info, up, write
 
@@ -35,9 +35,9 @@ raise SystemExit(4)
 
 
 @pytest.fixture(scope="module")
-def kernel() -> Iterator[Kernel]:
+def kernel(kernels: None) -> Iterator[Kernel]:
     """Its agent has lived twice, and has failed each time."""
-    with running(TOML) as kernel, kernel.client() as client:
+    with shared(TOML) as kernel, kernel.client() as client:
         script = write(kernel, "writer.py", SCRIPT)
         for _ in range(2):
             up(client.spawn("writer", script))

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.demos.conftest import LONGEST, ROOT, Run, left_nothing, processes_of
 from tests.support.kernel import until
 
@@ -54,6 +56,7 @@ def test_ipc_keeps_the_order_and_reaches_everybody(run: Run) -> None:
         assert f"{{'from': '{name}', 'i_got': {{'news': 'the kettle is on'}}}}" in shown
 
 
+@pytest.mark.usefixtures("kernels")
 def test_a_demo_talks_to_the_kernel_that_runs_already(place: Path, environment: dict[str, str]) -> None:
     socket = str(place / "socket")
     command = [sys.executable, "-m", "agentos", "run", "--socket", socket, "--state-dir", str(place / "state")]

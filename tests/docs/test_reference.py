@@ -140,6 +140,7 @@ def test_every_key_of_a_budget_is_described() -> None:
     assert sorted(described) == sorted([*fields(values.Share), *fields(values.Budget)])
 
 
+@pytest.mark.usefixtures("kernels")
 def test_all_that_lies_in_the_state_directory_is_described(tmp_path: Path) -> None:
     with running() as kernel, kernel.client() as client:
         client.spawn("keeper", command=["sleep", "1000"], workspace="keep")

@@ -6,17 +6,17 @@ import pytest
 
 from agentos_sdk import AgentOSClient
 from tests.frameworks.programs import PYTHON, RULES, TOML
-from tests.support.kernel import Kernel, running
+from tests.support.kernel import Kernel, shared
 from tests.support.mcp_servers import PLAIN, allow_tools
 
 
 @pytest.fixture(scope="module")
-def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+def kernel(kernels: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
     if not PYTHON.exists():
         pytest.skip(f"there is no {PYTHON}, run `make test-frameworks`: the adapters of frameworks are NOT tested")
     rules = tmp_path_factory.mktemp("offline") / "rules.toml"
     rules.write_text(RULES)
-    with running(TOML.format(rules=rules) + PLAIN) as started:
+    with shared(TOML.format(rules=rules) + PLAIN) as started:
         with started.client() as operator:
             allow_tools(operator, "plain")
         yield started

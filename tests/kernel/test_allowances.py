@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.conftest import Connect, StartKernel
+from tests.conftest import Connect, OwnKernel
 from tests.support.kernel import Kernel, until
 from tests.support.wire import KILL, NOOP, PATIENCE, RECV, SEND, THINK, WRITE, Wire, fill, frame, header, settle
 
@@ -54,8 +54,8 @@ def test_other_callers_have_connections_left_when_one_agent_has_none(kernel: Ker
         assert wire.call(KILL, {"id": other})["killed"]
 
 
-def test_a_reserve_of_connections_is_kept_for_the_operator(start_kernel: StartKernel) -> None:
-    kernel = start_kernel("[kernel]\nmax_connections = 70\n")
+def test_a_reserve_of_connections_is_kept_for_the_operator(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel("[kernel]\nmax_connections = 70\n")
     agent = kernel.spawn("greedy")
     with contextlib.ExitStack() as stack:
         wires = [stack.enter_context(kernel.connect_as(agent)) for _ in range(10)]
@@ -66,8 +66,8 @@ def test_a_reserve_of_connections_is_kept_for_the_operator(start_kernel: StartKe
         assert kernel.answers()
 
 
-def test_the_operator_is_told_when_the_house_is_full(start_kernel: StartKernel) -> None:
-    kernel = start_kernel("[kernel]\nmax_connections = 3\n")
+def test_the_operator_is_told_when_the_house_is_full(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel("[kernel]\nmax_connections = 3\n")
     with contextlib.ExitStack() as stack:
         wires = [stack.enter_context(kernel.connect()) for _ in range(3)]
         for wire in wires:
@@ -167,10 +167,8 @@ def test_large_bodies_of_one_agent_that_are_complete_at_once_do_not_wait_for_eac
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_large_questions_of_one_agent_do_not_wait_for_each_others_replies(
-    start_kernel: StartKernel, version: int
-) -> None:
-    kernel = start_kernel('[llm]\nprovider = "offline"\ndefault_budget = "none"\n\n[llm.offline]\nper_output = "1ms"\n')
+def test_large_questions_of_one_agent_do_not_wait_for_each_others_replies(own_kernel: OwnKernel, version: int) -> None:
+    kernel = own_kernel('[llm]\nprovider = "offline"\ndefault_budget = "none"\n\n[llm.offline]\nper_output = "1ms"\n')
     agent = kernel.spawn("asker")
     body = b'{"prompt": "%s"}' % (b"x" * (15 * MIB))
     with contextlib.ExitStack() as stack:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.conftest import Connect, StartKernel
+from tests.conftest import Connect, OwnKernel
 from tests.support.kernel import Kernel
 from tests.support.wire import BROADCAST, HELLO, LIST, LOGS, NOOP, RECV, SEND, SPAWN, Wire, frame, header
 
@@ -119,8 +119,8 @@ def test_too_large_is_told_with_the_callers_id_in_version_1_and_the_requests_in_
     assert second.receive().id == 4242
 
 
-def test_max_payload_is_what_the_configuration_says(start_kernel: StartKernel) -> None:
-    kernel = start_kernel('[kernel]\nmax_payload = "2M"\n')
+def test_max_payload_is_what_the_configuration_says(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel('[kernel]\nmax_payload = "2M"\n')
     with kernel.connect() as wire:
         assert len(wire.ask(NOOP, b"x" * (2 * MIB)).body) == 2 * MIB
         wire.write(header(NOOP, 2 * MIB + 1))

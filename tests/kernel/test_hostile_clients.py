@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from tests.conftest import Connect, StartKernel
+from tests.conftest import Connect, OwnKernel
 from tests.support.kernel import Kernel, until
 from tests.support.wire import (
     BROADCAST,
@@ -109,8 +109,8 @@ def test_some_that_send_16_mib_and_never_read(kernel: Kernel, connect: Connect) 
         wire.close()
 
 
-def test_one_that_asks_for_long_lists_in_one_write_and_never_reads(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+def test_one_that_asks_for_long_lists_in_one_write_and_never_reads(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     with kernel.connect() as flood, kernel.connect() as other:
         flood.hello()
         flood.write(b"".join(frame(SPAWN, {"name": f"a{n}", "command": ["sleep", "99"]}, n) for n in range(1, 61)))
@@ -123,8 +123,8 @@ def test_one_that_asks_for_long_lists_in_one_write_and_never_reads(start_kernel:
         assert kernel.peak_rss - before < SLACK
 
 
-def test_one_that_asks_for_long_logs_in_one_write_and_never_reads(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+def test_one_that_asks_for_long_logs_in_one_write_and_never_reads(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     script = "for i in $(seq 2000); do printf '%0200d\\n' $i; done; sleep 99"
     agent = kernel.spawn("talkative", ["sh", "-c", script])
     with kernel.connect() as flood, kernel.connect() as other:
@@ -266,8 +266,8 @@ def test_one_that_sends_the_largest_messages_again_and_again(kernel: Kernel, con
     other.close()
 
 
-def test_memory_of_large_messages_is_returned_to_the_host(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+def test_memory_of_large_messages_is_returned_to_the_host(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     assert kernel.answers()
     too_deep, before = b'{"to": 1, "message": %b}' % (b"[" * 500_000 + b"]" * 500_000), kernel.rss
 

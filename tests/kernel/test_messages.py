@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from agentos_sdk.client import connect as connect_by_trio
-from tests.conftest import Connect, StartKernel
+from tests.conftest import Connect, OwnKernel
 from tests.support.kernel import Kernel, until
 from tests.support.wire import (
     BROADCAST,
@@ -181,8 +181,8 @@ def test_a_mailbox_holds_16_mib(connect: Connect) -> None:
     assert len(read_all(receiver)) == 17
 
 
-def test_a_broadcast_reaches_everybody_but_its_sender(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+def test_a_broadcast_reaches_everybody_but_its_sender(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     with kernel.connect() as sender, kernel.connect() as one, kernel.connect() as two:
         for wire in (sender, one, two):
             own_id(wire)
@@ -194,8 +194,8 @@ def test_a_broadcast_reaches_everybody_but_its_sender(start_kernel: StartKernel)
         assert read_all(one) == read_all(two) == ["all", "us too"]
 
 
-def test_a_broadcast_names_those_who_had_no_room(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+def test_a_broadcast_names_those_who_had_no_room(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     with kernel.connect() as sender, kernel.connect() as full, kernel.connect() as free:
         full.call(REGISTER, {"name": "full-one"})
         own_id(free)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, until
 from tests.support.offline import thinking
 from tests.support.wire import Wire
@@ -47,7 +47,7 @@ class Original:
 
 
 @pytest.fixture(scope="module")
-def kernel() -> Iterator[Kernel]:
+def kernel(kernels: None) -> Iterator[Kernel]:
     with thinking() as started:
         yield started
 
@@ -177,8 +177,8 @@ def test_reported_tokens_are_accepted_and_change_nothing(original: Original) -> 
     assert 0 < before["tokens"] < 1000
 
 
-def test_a_report_says_that_a_budget_is_used_up(start_kernel: StartKernel) -> None:
-    with start_kernel('[llm]\nprovider = "offline"\nbudget = [{ calls = 1, per = "1d" }]\n').connect() as wire:
+def test_a_report_says_that_a_budget_is_used_up(own_kernel: OwnKernel) -> None:
+    with own_kernel('[llm]\nprovider = "offline"\nbudget = [{ calls = 1, per = "1d" }]\n').connect() as wire:
         original = Original(wire)
         original.ask(0x01, {"prompt": "?"})
 

@@ -351,6 +351,7 @@ def test_an_interpreter_that_lies_in_a_home_is_a_root_that_would_show_it(
     assert report["verdict"].startswith("none: root not available")
 
 
+@pytest.mark.usefixtures("kernels")
 def test_no_kernel_starts_with_an_interpreter_that_lies_in_a_home(tmp_path: Path, lives_in_our_prefix: str) -> None:
     kernel = [sys.executable, "-m", "agentos", "run", "--socket", f"{tmp_path}/socket", "--state-dir", str(tmp_path)]
 

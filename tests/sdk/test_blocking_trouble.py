@@ -8,7 +8,7 @@ import time
 import pytest
 
 from agentos_sdk import AgentOSClient, ConnectionFailed
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 from tests.sdk.impostors import listening, saying, short_directory, silent, somebody_else_listening
 from tests.support.wire import NOOP, frame, header
 
@@ -128,8 +128,8 @@ def test_following_logs_where_it_hangs_up() -> None:
         next(AgentOSClient(path, 5).follow_logs("a"))
 
 
-def test_a_kernel_that_is_killed_in_the_middle_of_a_call(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+def test_a_kernel_that_is_killed_in_the_middle_of_a_call(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     client = kernel.client()
     client.connect()
     threading.Timer(1, kernel.process.kill).start()
@@ -141,8 +141,8 @@ def test_a_kernel_that_is_killed_in_the_middle_of_a_call(start_kernel: StartKern
     assert "start one with" in trouble(kernel.socket)
 
 
-def test_a_client_finds_the_kernel_that_came_after_the_killed_one(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+def test_a_client_finds_the_kernel_that_came_after_the_killed_one(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     client = kernel.client()
     assert client.echo("before") == "before"
 
@@ -155,8 +155,8 @@ def test_a_client_finds_the_kernel_that_came_after_the_killed_one(start_kernel: 
     client.disconnect()
 
 
-def test_a_kernel_that_is_killed_while_its_logs_are_followed(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+def test_a_kernel_that_is_killed_while_its_logs_are_followed(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     kernel.spawn("speaker", ["sh", "-c", "echo hello; sleep 1000"])
     pages = kernel.client().follow_logs("speaker")
     assert next(pages)["lines"][0]["text"] == "hello"

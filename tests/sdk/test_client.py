@@ -13,16 +13,16 @@ from agentos_sdk import Kernel as Client
 from agentos_sdk.calls.agents import AgentInfo
 from agentos_sdk.frames import frame
 from agentos_sdk.opcodes import Op
-from tests.support.kernel import Kernel, running
+from tests.support.kernel import Kernel, running, shared
 from tests.support.wire import PATIENCE
 
 T = TypeVar("T")
 
 
 @pytest.fixture(scope="module")
-def own_kernel() -> Iterator[Kernel]:
+def server(kernels: None) -> Iterator[Kernel]:
     """A kernel for this module alone: its agents come and go."""
-    with running() as kernel:
+    with shared() as kernel:
         yield kernel
 
 
@@ -34,8 +34,8 @@ async def until(ask: Callable[[], Awaitable[T]], holds: Callable[[T], bool]) -> 
     return answer
 
 
-async def test_the_kernel_says_who_we_are_and_gives_typed_replies(own_kernel: Kernel) -> None:
-    async with connect(own_kernel.socket) as kernel:
+async def test_the_kernel_says_who_we_are_and_gives_typed_replies(server: Kernel) -> None:
+    async with connect(server.socket) as kernel:
         agents = await kernel.list_agents()
         tree = await kernel.tree()
 
@@ -44,10 +44,10 @@ async def test_the_kernel_says_who_we_are_and_gives_typed_replies(own_kernel: Ke
         assert tree["name"] == "root"
 
 
-async def test_many_calls_are_under_way_at_once_on_one_connection(own_kernel: Kernel) -> None:
+async def test_many_calls_are_under_way_at_once_on_one_connection(server: Kernel) -> None:
     order: list[str] = []
 
-    async with connect(own_kernel.socket) as kernel, trio.open_nursery() as nursery:
+    async with connect(server.socket) as kernel, trio.open_nursery() as nursery:
 
         async def wait_for_a_message() -> None:
             (message,) = await kernel.recv_messages(timeout=PATIENCE)
@@ -62,16 +62,16 @@ async def test_many_calls_are_under_way_at_once_on_one_connection(own_kernel: Ke
     assert order == ["echoed", "received hello"]
 
 
-async def test_nothing_is_a_message_and_receiving_does_not_wait_by_default(own_kernel: Kernel) -> None:
-    async with connect(own_kernel.socket) as kernel:
+async def test_nothing_is_a_message_and_receiving_does_not_wait_by_default(server: Kernel) -> None:
+    async with connect(server.socket) as kernel:
         await kernel.send_message(None, to=kernel.agent_id)
 
         assert [message.message for message in await kernel.recv_messages()] == [None]
         assert await kernel.recv_messages() == ()
 
 
-async def test_cancelling_a_scope_withdraws_the_request(own_kernel: Kernel) -> None:
-    async with connect(own_kernel.socket) as kernel:
+async def test_cancelling_a_scope_withdraws_the_request(server: Kernel) -> None:
+    async with connect(server.socket) as kernel:
         with trio.move_on_after(0.05) as scope:
             await kernel.recv_messages(timeout=PATIENCE)
         await kernel.send_message("not for the one that left", to=kernel.agent_id)
@@ -85,8 +85,8 @@ async def _nothing() -> None:
     await trio.lowlevel.checkpoint()
 
 
-async def test_a_cancelled_spawn_leaves_no_agent_behind(own_kernel: Kernel) -> None:
-    async with connect(own_kernel.socket) as kernel:
+async def test_a_cancelled_spawn_leaves_no_agent_behind(server: Kernel) -> None:
+    async with connect(server.socket) as kernel:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(partial(kernel.spawn, "late", command=["sleep", "60"], ready="hello"))
             await until(lambda: _named(kernel, "late"), bool)
@@ -100,8 +100,8 @@ async def _named(kernel: Client, name: str) -> list[AgentInfo]:
     return [agent for agent in await kernel.list_agents(all=True) if agent.name == name]
 
 
-async def test_a_failed_call_raises_its_error_and_the_connection_lives_on(own_kernel: Kernel) -> None:
-    async with connect(own_kernel.socket) as kernel:
+async def test_a_failed_call_raises_its_error_and_the_connection_lives_on(server: Kernel) -> None:
+    async with connect(server.socket) as kernel:
         with pytest.raises(errors.NotFound, match="nobody"):
             await kernel.kill("nobody")
         with pytest.raises(errors.BadRequest, match="exactly one"):
@@ -110,8 +110,8 @@ async def test_a_failed_call_raises_its_error_and_the_connection_lives_on(own_ke
         assert await kernel.echo("still here") == "still here"
 
 
-async def test_a_program_that_does_not_start_says_how_it_ended(own_kernel: Kernel) -> None:
-    async with connect(own_kernel.socket) as kernel:
+async def test_a_program_that_does_not_start_says_how_it_ended(server: Kernel) -> None:
+    async with connect(server.socket) as kernel:
         with pytest.raises(errors.Unavailable, match="exit status 3") as caught:
             await kernel.spawn("broken", command=["sh", "-c", "echo why >&2; exit 3"], ready="hello")
 
@@ -119,10 +119,10 @@ async def test_a_program_that_does_not_start_says_how_it_ended(own_kernel: Kerne
         assert caught.value.details["stderr"] == ["why"]
 
 
-async def test_following_a_log_ends_with_its_agent(own_kernel: Kernel) -> None:
+async def test_following_a_log_ends_with_its_agent(server: Kernel) -> None:
     lines: list[str] = []
 
-    async with connect(own_kernel.socket) as kernel:
+    async with connect(server.socket) as kernel:
         await kernel.spawn("counter", command=["sh", "-c", "sleep 1; for i in 1 2 3; do echo $i; sleep 0.1; done"])
         async with kernel.follow_logs("counter") as pages:
             async for page in pages:
@@ -133,8 +133,8 @@ async def test_following_a_log_ends_with_its_agent(own_kernel: Kernel) -> None:
     assert (end.exit_code, end.signal) == (0, None)
 
 
-async def test_leaving_a_followed_log_early_withdraws_it(own_kernel: Kernel) -> None:
-    async with connect(own_kernel.socket) as kernel:
+async def test_leaving_a_followed_log_early_withdraws_it(server: Kernel) -> None:
+    async with connect(server.socket) as kernel:
         await kernel.spawn("talker", command=["sh", "-c", "while :; do echo x; sleep 0.01; done"])
         async with kernel.follow_logs("talker") as pages:
             await anext(pages)
@@ -143,9 +143,9 @@ async def test_leaving_a_followed_log_early_withdraws_it(own_kernel: Kernel) -> 
         await until(lambda: _nothing(), lambda _: not kernel._pending)
 
 
-async def test_an_error_in_the_body_comes_out_as_it_is(own_kernel: Kernel) -> None:
+async def test_an_error_in_the_body_comes_out_as_it_is(server: Kernel) -> None:
     with pytest.raises(ZeroDivisionError):
-        async with connect(own_kernel.socket):
+        async with connect(server.socket):
             _ = 1 / 0
 
 
@@ -155,6 +155,7 @@ async def test_without_a_kernel_the_error_says_what_to_do(tmp_path: Path) -> Non
             pass
 
 
+@pytest.mark.usefixtures("kernels")
 async def test_calls_of_a_connection_that_broke_fail_and_do_not_hang() -> None:
     with running() as doomed:
         async with connect(doomed.socket) as kernel:

@@ -6,7 +6,7 @@ import trio
 from agentos_sdk import AgentOSClient, connect
 from agentos_sdk.calls.events import Event
 from agentos_sdk.errors import BadRequest, ConnectionFailed, PermissionDenied
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel
 
 
@@ -72,8 +72,8 @@ def test_a_mistake_and_a_refusal_are_raised_with_the_first_event(kernel: Kernel)
         next(guest.follow_events(["AGENT_*"], agents=[number]))
 
 
-def test_after_a_restart_of_the_kernel_since_says_that_it_was_of_another_boot(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+def test_after_a_restart_of_the_kernel_since_says_that_it_was_of_another_boot(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     with kernel.client() as client:
         events = client.follow_events(["KERNEL_STARTED", "custom.*"], since=0)
         last = next(events)

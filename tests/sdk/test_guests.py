@@ -11,7 +11,7 @@ from agentos_sdk.calls.connection import Hello
 from agentos_sdk.errors import AlreadyExists, BadRequest, CallError, ConnectionFailed, PermissionDenied
 from agentos_sdk.frames import HEADER
 from agentos_sdk.opcodes import Op
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 from tests.sdk.impostors import Answer, listening
 from tests.support.kernel import Kernel
 from tests.support.wire import PATIENCE, frame
@@ -88,8 +88,8 @@ def test_a_guest_that_said_goodbye_comes_back_as_one(kernel: Kernel) -> None:
         assert rights(client) == "minimal"
 
 
-def test_a_guest_of_a_kernel_that_was_started_anew_is_a_guest_there(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+def test_a_guest_of_a_kernel_that_was_started_anew_is_a_guest_there(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     client = AgentOSClient(kernel.socket, PATIENCE, name="patient", level="readonly")
     assert rights(client) == "readonly"
 
@@ -104,8 +104,8 @@ def test_a_guest_of_a_kernel_that_was_started_anew_is_a_guest_there(start_kernel
     client.disconnect()
 
 
-def test_a_guest_whose_set_is_gone_from_the_file_is_refused_and_no_operator(start_kernel: StartKernel) -> None:
-    kernel = start_kernel('[permissions.visitors]\nlevel = "readonly"\n')
+def test_a_guest_whose_set_is_gone_from_the_file_is_refused_and_no_operator(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel('[permissions.visitors]\nlevel = "readonly"\n')
     client = AgentOSClient(kernel.socket, PATIENCE, level="visitors")
     assert client.exec("id")["code"] == "permission_denied"
     client.disconnect()

@@ -22,14 +22,14 @@ TOOLS = [{"name": "multiply", "parameters": {"type": "object", "properties": {"a
 
 
 @pytest.fixture(scope="module")
-def slow() -> Iterator[Kernel]:
+def slow(kernels: None) -> Iterator[Kernel]:
     """One question at a time, two milliseconds for each token."""
     with thinking() as kernel:
         yield kernel
 
 
 @pytest.fixture(scope="module")
-def quick() -> Iterator[Kernel]:
+def quick(kernels: None) -> Iterator[Kernel]:
     """As fast as it goes."""
     with thinking("0ms") as kernel:
         yield kernel
@@ -219,6 +219,7 @@ async def test_a_full_stream_that_is_left_lets_the_connection_go_on(
         await is_free(kernel)
 
 
+@pytest.mark.usefixtures("kernels")
 async def test_an_answer_that_will_not_come_is_an_error(tmp_path: Path) -> None:
     with thinking() as doomed:
         async with connect(doomed.socket) as kernel:

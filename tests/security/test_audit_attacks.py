@@ -18,7 +18,7 @@ from agentos.services.audit.query import Query
 from agentos.services.audit.verify import verify_log
 from agentos_sdk import AgentOSClient
 from agentos_sdk.errors import ConnectionFailed
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 from tests.services.audit.audited import found, sound
 from tests.support.kernel import Kernel, running, until
 from tests.support.mounts import small_disk
@@ -146,8 +146,8 @@ def test_no_agent_in_a_jail_gets_at_the_files_however_much_it_may(kernel: Kernel
     assert sound(log_of(kernel))
 
 
-def test_no_call_is_about_the_files_whoever_makes_it(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+def test_no_call_is_about_the_files_whoever_makes_it(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     with kernel.client() as operator:
         agent = relay(kernel, operator, "unjailed", isolation="none", permissions=EVERYTHING)
         for name in ("000001.head", "000001.db", "000001.db-wal", "000002.db"):
@@ -236,6 +236,7 @@ def size_of(directory: Path) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("kernels")
 def test_a_kernel_that_is_killed_at_any_moment_has_written_down_whatever_it_answered() -> None:
     chance = random.Random(4)
     with running(None) as kernel:
@@ -269,6 +270,7 @@ def answered_until_killed(kernel: Kernel, life: int, count: int) -> list[str]:
     return answered
 
 
+@pytest.mark.usefixtures("kernels")
 def test_a_kernel_whose_log_was_cut_while_it_was_away_says_so_and_serves() -> None:
     with running(None) as kernel:
         kernel.stop()
@@ -281,6 +283,7 @@ def test_a_kernel_whose_log_was_cut_while_it_was_away_says_so_and_serves() -> No
         assert not verify_log(log_of(kernel)).sound
 
 
+@pytest.mark.usefixtures("kernels")
 def test_without_room_for_the_log_nothing_is_done_and_that_is_said() -> None:
     with running(None) as kernel:
         kernel.stop()

@@ -64,7 +64,7 @@ def serve(*options: str) -> Iterator[Kernel]:
 
 
 @pytest.fixture(params=["agentos.toml", "kernel.toml"])
-def watching(project: Path, request: pytest.FixtureRequest) -> Iterator[Kernel]:
+def watching(kernels: None, project: Path, request: pytest.FixtureRequest) -> Iterator[Kernel]:
     """A kernel that reloads the project's file when it is saved."""
     yield from serve(str(project / request.param), "--watch")
 
@@ -105,6 +105,7 @@ def test_an_agent_cannot_write_a_configuration_for_the_operators_next_command(
     assert not find_project().exists
 
 
+@pytest.mark.usefixtures("kernels")
 def test_a_configuration_below_the_top_of_a_workspace_is_refused(project: Path) -> None:
     for kernel in serve(str(project / "agentos.toml")):
         with kernel.client() as client:
@@ -114,6 +115,7 @@ def test_a_configuration_below_the_top_of_a_workspace_is_refused(project: Path) 
             assert f"{project}/agentos.toml, the kernel's configuration file, is in a directory of it" in reply["error"]
 
 
+@pytest.mark.usefixtures("kernels")
 def test_what_an_agent_writes_to_a_file_that_an_editor_has_replaced_is_not_loaded(project: Path) -> None:
     file = project / "agentos.toml"
     for kernel in serve(str(file), "--watch"):

@@ -25,7 +25,7 @@ Isolation = Literal["none", "standard"]
 
 
 @pytest.fixture(scope="module", params=["with groups", "without groups"])
-def kernel(request: pytest.FixtureRequest) -> Iterator[Kernel]:
+def kernel(kernels: None, request: pytest.FixtureRequest) -> Iterator[Kernel]:
     """Shadows the one that every module has: it holds a secret, and once it can make no control group."""
     with contextlib.ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
@@ -141,6 +141,7 @@ def test_who_withdraws_a_command_leaves_no_process(kernel: Kernel, how: str) -> 
     until(lambda: not guests("sleep 7602"), "nothing of it is left")
 
 
+@pytest.mark.usefixtures("kernels")
 def test_a_kernel_that_is_killed_leaves_no_process_of_a_command() -> None:
     for hidden in (False, True):
         with contextlib.ExitStack() as stack:

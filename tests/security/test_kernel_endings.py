@@ -6,7 +6,7 @@ import time
 import pytest
 
 from agentos_sdk import AgentOSClient
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 from tests.security.hostile import attack, begin, told
 from tests.support.kernel import Kernel, until
 from tests.system.agents import info, up
@@ -88,8 +88,8 @@ def test_restarts_without_end_come_to_an_end(kernel: Kernel, client: AgentOSClie
     assert info(client, "phoenix")["restarts"] <= 3
 
 
-def test_nobody_spawns_faster_than_the_kernel_allows(start_kernel: StartKernel) -> None:
-    kernel = start_kernel("[kernel]\nspawn_rate = 5\nmax_children = 8\n")
+def test_nobody_spawns_faster_than_the_kernel_allows(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel("[kernel]\nspawn_rate = 5\nmax_children = 8\n")
     code = """
 counts, began, codes = [0, 0], time.monotonic(), set()
 for number in range(10000):

@@ -6,7 +6,7 @@ import secrets
 import pytest
 
 from agentos_sdk import AgentOSClient
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 from tests.security.hostile import attack, begin, told
 from tests.support.kernel import Kernel
 from tests.system.agents import info, up
@@ -38,7 +38,7 @@ say([sorted(name for name, digest in sought.items() if digest in found), read > 
 
 @pytest.mark.parametrize("runtime", ["fast", "exec"])
 def test_no_secret_of_the_kernels_or_of_a_former_agents_is_in_an_agents_memory(
-    start_kernel: StartKernel, runtime: str
+    own_kernel: OwnKernel, runtime: str
 ) -> None:
     whose = ("kernel", "config", "former", "sibling", "own")
     letters = {name: secrets.token_hex(12) for name in whose}
@@ -50,7 +50,7 @@ name = "declared"
 command = ["sleep", "1000"]
 env = {{ KEY = "{canaries["config"]}" }}
 """
-    kernel = start_kernel(declared, {"API_KEY": canaries["kernel"]})
+    kernel = own_kernel(declared, {"API_KEY": canaries["kernel"]})
     with kernel.client() as client:
         begin(
             kernel,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from agentos_sdk import AgentOSClient
-from tests.support.kernel import Kernel, running, until
+from tests.support.kernel import Kernel, shared, until
 from tests.support.mcp_servers import PLAIN, allow_tools, text_of, using
 from tests.support.wire import APPROVALS, DECIDE
 from tests.system.agents import lines, up
@@ -28,8 +28,8 @@ ENDED = "the MCP server plain ended before it had answered"
 
 
 @pytest.fixture(scope="module")
-def kernel() -> Iterator[Kernel]:
-    with running(TOML) as started:
+def kernel(kernels: None) -> Iterator[Kernel]:
+    with shared(TOML) as started:
         with started.client() as operator:
             for server in ("plain", "other"):
                 allow_tools(operator, server)

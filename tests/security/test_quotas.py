@@ -16,7 +16,7 @@ TWO = {"quotas": [{"calls": 2, "per": "1d"}]}
 
 
 @pytest.fixture(scope="module")
-def kernel() -> Iterator[Kernel]:
+def kernel(kernels: None) -> Iterator[Kernel]:
     with thinking() as started:
         yield started
 
@@ -123,6 +123,7 @@ def test_what_an_agent_of_a_guests_uses_is_the_guests(kernel: Kernel) -> None:
         assert think(wire) == "quota_exceeded"
 
 
+@pytest.mark.usefixtures("kernels")
 def test_nor_does_a_new_kernel() -> None:
     kept = {"as": "visitor", "permissions": {"level": "standard", **TWO}}
     with thinking() as kernel:

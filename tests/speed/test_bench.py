@@ -39,6 +39,7 @@ def test_rows_are_selected_by_their_name_or_by_their_group() -> None:
     assert list(bench.select("decided by 100")) == ["permissions"]
 
 
+@pytest.mark.usefixtures("kernels")
 def test_a_text_that_no_row_contains_is_an_error_that_lists_them(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         bench.main(["zeppelin"])
@@ -50,6 +51,7 @@ def test_a_text_that_no_row_contains_is_an_error_that_lists_them(capsys: pytest.
 
 
 @pytest.mark.parametrize("others", [["audit"], ["--quick"]])
+@pytest.mark.usefixtures("kernels")
 def test_only_a_whole_run_is_written_to_the_page(others: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         bench.main(["--write", *others])

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agentos_sdk import AgentOSClient
-from tests.support import fork_server
+from tests.support import costs, fork_server
 from tests.support.wire import LIST, NOOP, PATIENCE, SPAWN, Wire
 
 PROGRAM = (sys.executable, "-m", "agentos", "run")
@@ -31,6 +31,7 @@ IN_TERMINAL = (
     "signal.signal(signal.SIGHUP, signal.SIG_DFL); "  # the tests may run under nohup
     "os.open(os.ttyname(its), os.O_RDWR); os.execv(sys.argv[1], sys.argv[1:])",
 )
+LATER_FILES = 4  # that a kernel opens when they are needed first, and keeps
 READY, PROBED = re.compile(r"\| ready, listening on"), re.compile(r"\| isolation ")
 
 
@@ -68,6 +69,7 @@ class Kernel:
         self._begin()
 
     def _begin(self) -> None:
+        assert costs.may_start_kernels, "a test that starts a kernel uses the fixture kernel, own_kernel or kernels"
         self._closed = False
         self.is_over = False  # a test waited for its end
         arguments = [*self._config, *self._options, "--socket", self.socket, "--state-dir", str(self.state_dir)]
@@ -236,6 +238,17 @@ class Kernel:
             lines = [line.split() for line in file if line.rstrip().endswith(f" {self.socket}")]
         return sum(line[3] != "00010000" for line in lines)  # that flag: the listening socket itself
 
+    def agents(self) -> set[str]:
+        """The names of its agents that haven't ended."""
+        with self.client() as client:
+            return {agent["name"] for agent in client.list_agents() if agent["state"] not in ("exited", "failed")}
+
+    def pending(self) -> Mapping[str, int]:
+        """The lengths of its queues that aren't empty: questions, messages, approvals, entries of the audit."""
+        with self.client() as client:
+            waiting: Mapping[str, int] = client.metrics()["metrics"]["kernel"]["waiting"]
+        return {name: length for name, length in waiting.items() if length}
+
     def stop(self) -> None:
         """SIGTERM; it must end with status 0 and leave no process, no socket and no runtime directory."""
         status = self.process.poll()
@@ -325,6 +338,23 @@ def running(
         kernel.clean_up()
 
 
+@contextlib.contextmanager
+def shared(toml: str | None = None, env: Mapping[str, str] | None = None) -> Iterator[Kernel]:
+    """A kernel for the tests of a module. At its end their agents are killed, and nothing of them may be left."""
+    with running(toml, env) as kernel:
+        declared = kernel.agents()
+        files = kernel.open_files + LATER_FILES
+        yield kernel
+        if not kernel.is_over:
+            with kernel.client() as client:
+                for name in kernel.agents() - declared:
+                    client.kill(name=name, grace=0)
+            until(lambda: kernel.agents() <= declared, "no agent is left", show=kernel.agents)
+            until(lambda: not kernel.connections, "no connection is left", show=lambda: kernel.connections)
+            until(lambda: not kernel.pending(), "no call is pending", show=kernel.pending)
+            until(lambda: kernel.open_files <= files, f"{files} files", show=lambda: kernel.open_files)
+
+
 def waiting(agents: Sequence[Mapping[str, Any]]) -> Sequence[str]:
     """The agents whose first start has yet to come out; members of a group where one failed may not begin at all."""
     failed = {agent["supervisor"] for agent in agents if agent["state"] in ("backing_off", "exited", "failed")}
@@ -338,11 +368,18 @@ def environment(home: Path) -> dict[str, str]:
     return {**kept, "HOME": str(home), "XDG_STATE_HOME": str(home / "xdg-state"), "XDG_RUNTIME_DIR": str(home)}
 
 
-def until(condition: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
-    """Return when ``condition()`` is true; fails with ``what`` when it hasn't become so in time."""
+def until(
+    condition: Callable[[], object],
+    what: str,
+    seconds: float = PATIENCE,
+    show: Callable[[], object] | None = None,
+) -> None:
+    """Return when ``condition()`` is true; fails with ``what``, and what ``show`` returns, if it isn't in time."""
     deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
+    while not (last := condition()):
+        if time.monotonic() >= deadline:
+            seen = last if show is None else show()
+            raise AssertionError(f"not within {seconds:g} s: {what}; the last value was {seen!r}")
         time.sleep(0.01)
 
 

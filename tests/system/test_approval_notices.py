@@ -18,7 +18,7 @@ NOTIFY = '[approvals]\nnotify = ["sh", "notify.sh", "an argument"]\n'
 
 
 @pytest.fixture
-def notified() -> Iterator[Kernel]:
+def notified(kernels: None) -> Iterator[Kernel]:
     with running(NOTIFY, env={"GEMINI_API_KEY": "a-secret-of-the-kernel"}) as kernel:
         yield kernel
 
@@ -101,6 +101,7 @@ def test_a_command_that_fails_is_logged_with_its_last_words(notified: Kernel) ->
         notified.wait_line("approvals.notify failed, exit status 3: no such webhook")
 
 
+@pytest.mark.usefixtures("kernels")
 def test_a_program_that_is_not_there_is_logged() -> None:
     with running('[approvals]\nnotify = ["./no-such-program"]\n') as kernel:
         asker = Asker(kernel, "asker", {"write": ["${workspace}/**"]})

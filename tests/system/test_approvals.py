@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agentos_sdk import AgentOSClient
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, until
 from tests.support.wire import (
     APPROVALS,
@@ -406,8 +406,8 @@ def test_nothing_is_held_while_persons_think(kernel: Kernel, client: AgentOSClie
         assert client.read_file(str(kernel.place / "sleeper.py"))["success"]
 
 
-def test_a_kernel_that_is_killed_has_lost_and_allowed_none_of_a_hundred(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+def test_a_kernel_that_is_killed_has_lost_and_allowed_none_of_a_hundred(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     target = kernel.place / "target"
     wires = [guest(kernel, f"guest{number}", write=[f"{kernel.place}/**"]) for number in range(7)]
     with kernel.client() as client:
@@ -444,8 +444,8 @@ def test_an_agent_is_told_what_to_do_in_one_sentence(kernel: Kernel, client: Age
     assert "and then the same call may be made once" in reply["error"]
 
 
-def test_a_list_is_bounded_and_says_how_many_it_leaves_out(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+def test_a_list_is_bounded_and_says_how_many_it_leaves_out(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     lines = "x" * 1000 + "\n"
     wires = [guest(kernel, f"guest{number}", write=[f"{kernel.place}/**"]) for number in range(6)]
     with kernel.client() as client:

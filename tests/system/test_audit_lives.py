@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from agentos_sdk import AgentOSClient
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, until
 from tests.system.agents import in_state, info, known, relay, up
 from tests.system.test_containers import child
@@ -26,8 +26,8 @@ def wait_for_life(client: AgentOSClient, name: str, call: str) -> list[dict[str,
     return lives(client, name)
 
 
-def test_a_declared_agent_is_followed_from_its_start_until_it_is_given_up(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(
+def test_a_declared_agent_is_followed_from_its_start_until_it_is_given_up(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(
         child("crashes", '["sh", "-c", "sleep 0.5; exit 3"]', "backoff = { first = 0.1 }", "max_restarts = 1")
     )
     with kernel.client() as client:
@@ -51,9 +51,9 @@ def test_a_declared_agent_is_followed_from_its_start_until_it_is_given_up(start_
     assert "2 restarts in 60 s were needed" in given_up["about"]
 
 
-def test_a_hung_agent_and_one_stopped_by_the_operator_are_in_it(start_kernel: StartKernel, tmp_path: Path) -> None:
+def test_a_hung_agent_and_one_stopped_by_the_operator_are_in_it(own_kernel: OwnKernel, tmp_path: Path) -> None:
     hangs = child("hangs", None, script(tmp_path, "hangs", COMPUTES), HELLO, WATCHED, "max_restarts = 0")
-    kernel = start_kernel(hangs + child("sleeps"))
+    kernel = own_kernel(hangs + child("sleeps"))
     with kernel.client() as client:
         up(client.stop("sleeps"))
         stopped = [(entry["call"], entry["about"]) for entry in wait_for_life(client, "sleeps", "AGENT_STOPPED")]
@@ -75,11 +75,11 @@ def test_an_agent_that_reaches_a_limit_is_noted_with_it(kernel: Kernel) -> None:
         assert end["about"] == info(client, "leaks")["end"]
 
 
-def test_a_crash_loop_does_not_flood_the_log(start_kernel: StartKernel) -> None:
+def test_a_crash_loop_does_not_flood_the_log(own_kernel: OwnKernel) -> None:
     """Some hundred lives a minute, of which the first are written and the rest counted."""
     loop = child("loop", '["sh", "-c", "sleep 0.21; exit 1"]', 'max_restarts = "unlimited"', "backoff = { max = 1 }")
     fast = loop.replace("max = 1", "min = 0.01, factor = 1.001, max = 1")
-    kernel = start_kernel(fast)
+    kernel = own_kernel(fast)
     with kernel.client() as client:
         until(lambda: info(client, "loop")["restarts"] > 130, "it has crashed often", seconds=300)
         written = len([entry for entry in lives(client, "loop") if entry["call"] == "AGENT_EXITED"])
@@ -111,8 +111,8 @@ def test_a_program_that_ran_is_noted_as_such_and_one_that_did_not_is_not(kernel:
         assert (absent["outcome"], absent["about"]) == ("not_found", "absent: nosuchprog")
 
 
-def test_messages_are_counted_by_peer_and_written_when_the_kernel_ends(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+def test_messages_are_counted_by_peer_and_written_when_the_kernel_ends(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     with kernel.client() as client:
         agent = relay(kernel, client, "echo")
         for _ in range(5):
@@ -132,9 +132,9 @@ def test_messages_are_counted_by_peer_and_written_when_the_kernel_ends(start_ker
     }
 
 
-def test_agents_live_on_while_the_log_is_gone(start_kernel: StartKernel) -> None:
+def test_agents_live_on_while_the_log_is_gone(own_kernel: OwnKernel) -> None:
     """Notes never hold up what they are about."""
-    kernel = start_kernel(child("comes", '["sleep", "1000"]', BACKOFF))
+    kernel = own_kernel(child("comes", '["sleep", "1000"]', BACKOFF))
     with kernel.client() as client:
         for segment in (kernel.state_dir / "audit").iterdir():
             segment.unlink()

@@ -19,6 +19,7 @@ budget = [{{ tokens = 10000, per = "1d" }}]
 @pytest.mark.parametrize(
     ("claim", "bound", "least", "most"), [(Usage(1, 1), "least", 250, 270), (Usage(9 * 10**8, 1), "most", 4000, 4300)]
 )
+@pytest.mark.usefixtures("kernels")
 def test_the_audit_log_says_where_a_count_was_not_believed(claim: Usage, bound: str, least: int, most: int) -> None:
     with vendor() as lying:
         lying.models = {"model": Says([Text("yes")], usage=claim)}

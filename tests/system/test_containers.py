@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agentos_sdk import AgentOSClient
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, listens, until
 from tests.system.agents import in_state, info, known, up
 
@@ -71,10 +71,10 @@ def shape(node: dict[str, Any]) -> Any:
 
 
 @pytest.mark.alone
-def test_a_healthy_child_comes_back_at_once_beside_crash_loopers(start_kernel: StartKernel) -> None:
+def test_a_healthy_child_comes_back_at_once_beside_crash_loopers(own_kernel: OwnKernel) -> None:
     often = "max_restarts = 1000\nrestart_window = 1\nbackoff = { min = 0, max = 0 }"
     looping = (child(f"loop{number}", '["sh", "-c", "sleep 0.5; exit 1"]', often) for number in range(LOOPERS))
-    kernel = start_kernel(child("healthy", SLEEPS, often) + "".join(looping))
+    kernel = own_kernel(child("healthy", SLEEPS, often) + "".join(looping))
     with kernel.client() as client:
         until(lambda: all(agent["restarts"] > 1 for agent in client.list_agents()[1:]), "all of them crash")
         took = []
@@ -89,20 +89,20 @@ def test_a_healthy_child_comes_back_at_once_beside_crash_loopers(start_kernel: S
     assert min(took) < LOOPERS * SETTLED / 2
 
 
-def test_agents_start_at_the_same_time(start_kernel: StartKernel, tmp_path: Path) -> None:
+def test_agents_start_at_the_same_time(own_kernel: OwnKernel, tmp_path: Path) -> None:
     """None of them is up before all of them run: one after the other they would wait in vain."""
     (tmp_path / "together.py").write_text(TOGETHER)
     lines = (f'script = "{tmp_path}/together.py"', 'ready = "hello"')
 
-    kernel = start_kernel("".join(child(f"a{number}", None, *lines) for number in range(COUNT)))
+    kernel = own_kernel("".join(child(f"a{number}", None, *lines) for number in range(COUNT)))
 
     with kernel.client() as client:
         assert states(client) == {f"a{number}": "running" for number in range(COUNT)}
         assert {agent["restarts"] for agent in client.list_agents()} == {0}
 
 
-def test_an_agent_that_cannot_start_leaves_the_others_untouched(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(
+def test_an_agent_that_cannot_start_leaves_the_others_untouched(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(
         child("first")
         + child("bad", BAD, QUICK)
         + child("nameless", '["nosuchprogram"]', 'restart = "temporary"')
@@ -126,9 +126,9 @@ def test_an_agent_that_cannot_start_leaves_the_others_untouched(start_kernel: St
     kernel.wait_line("root/team/worse: given up: ")
 
 
-def test_a_failed_start_waits_for_its_backoff_and_ready_does_not_wait_for_it(start_kernel: StartKernel) -> None:
+def test_a_failed_start_waits_for_its_backoff_and_ready_does_not_wait_for_it(own_kernel: OwnKernel) -> None:
     slow = 'backoff = { first = "1000s", min = "1000s", max = "1000s", max_failures = 9 }'
-    kernel = start_kernel(child("late", BAD, slow) + child("last"))
+    kernel = own_kernel(child("late", BAD, slow) + child("last"))
     with kernel.client() as client:
         assert states(client) == {"late": "backing_off", "last": "running"}
         assert (info(client, "late")["restarts"], info(client, "late")["end"]) == (0, "exit status 5")
@@ -139,6 +139,7 @@ def test_a_failed_start_waits_for_its_backoff_and_ready_does_not_wait_for_it(sta
         assert client.wait("late", timeout=60)["exit_code"] == 5
 
 
+@pytest.mark.usefixtures("kernels")
 def test_the_kernel_is_ready_at_once_and_lists_what_is_not_up_yet(tmp_path: Path) -> None:
     slow = f'["sh", "-c", "until test -e {tmp_path}/fail; do sleep 0.05; done; exit 5"]'
     lines = ('ready = "hello"', "sandboxed = false")
@@ -158,10 +159,10 @@ def test_the_kernel_is_ready_at_once_and_lists_what_is_not_up_yet(tmp_path: Path
         kernel.clean_up()
 
 
-def test_members_of_a_group_start_in_order_beside_others(start_kernel: StartKernel, tmp_path: Path) -> None:
+def test_members_of_a_group_start_in_order_beside_others(own_kernel: OwnKernel, tmp_path: Path) -> None:
     (tmp_path / "late.py").write_text(LATE)
     late = (f'script = "{tmp_path}/late.py"', 'ready = "hello"')
-    kernel = start_kernel(group("team", member("a", None, *late) + member("b"), IN_ORDER) + child("beside"))
+    kernel = own_kernel(group("team", member("a", None, *late) + member("b"), IN_ORDER) + child("beside"))
     kernel.wait_line("b: running")
 
     order = [line.split("| ")[1].split(":")[0] for line in kernel.lines if ": running" in line]
@@ -169,8 +170,8 @@ def test_members_of_a_group_start_in_order_beside_others(start_kernel: StartKern
     assert order == ["beside", "a", "b"]
 
 
-def test_a_group_whose_member_cannot_start_is_given_up_alone(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(group("team", member("good") + member("bad", BAD), IN_ORDER, QUICK) + child("beside"))
+def test_a_group_whose_member_cannot_start_is_given_up_alone(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(group("team", member("good") + member("bad", BAD), IN_ORDER, QUICK) + child("beside"))
     with kernel.client() as client:
         until(lambda: client.tree()["tree"]["children"][1].get("state") == "stopped", "the group was given up")
 
@@ -181,9 +182,9 @@ def test_a_group_whose_member_cannot_start_is_given_up_alone(start_kernel: Start
     kernel.wait_line("root/team: given up: 2 restarts in 5 s were needed; the last time: bad: exit status 5")
 
 
-def test_a_temporary_group_whose_member_cannot_start_does_not_end_silently(start_kernel: StartKernel) -> None:
+def test_a_temporary_group_whose_member_cannot_start_does_not_end_silently(own_kernel: OwnKernel) -> None:
     team = group("team", member("good") + member("bad", BAD), IN_ORDER, 'restart = "temporary"')
-    kernel = start_kernel(team + child("beside"))
+    kernel = own_kernel(team + child("beside"))
     with kernel.client() as client:
         in_state(client, "bad", "failed")
 
@@ -192,8 +193,8 @@ def test_a_temporary_group_whose_member_cannot_start_does_not_end_silently(start
     kernel.wait_line("root/team: given up: bad did not start")
 
 
-def test_who_looks_at_the_tree_sees_no_containers(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(
+def test_who_looks_at_the_tree_sees_no_containers(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(
         child("one", BAD, 'restart = "temporary"')
         + group("team", member("two") + member("three"), IN_ORDER)
         + child("four")
@@ -215,9 +216,9 @@ def test_who_looks_at_the_tree_sees_no_containers(start_kernel: StartKernel) -> 
         assert client.inspect("two")["supervisor"] == "root/team"
 
 
-def test_an_escalation_ends_the_group_and_its_container_starts_it_again(start_kernel: StartKernel) -> None:
+def test_an_escalation_ends_the_group_and_its_container_starts_it_again(own_kernel: OwnKernel) -> None:
     weak = member("weak", SLEEPS, "max_restarts = 0", 'on_give_up = "escalate"')
-    kernel = start_kernel(group("team", weak + member("sound"), "intensity = 0") + child("beside"))
+    kernel = own_kernel(group("team", weak + member("sound"), "intensity = 0") + child("beside"))
     with kernel.client() as client:
         os.kill(known(client, "weak"), signal.SIGKILL)
 
@@ -227,9 +228,9 @@ def test_an_escalation_ends_the_group_and_its_container_starts_it_again(start_ke
     kernel.wait_line("sound: stopped")
 
 
-def test_a_significant_agent_that_was_given_up_ends_its_group(start_kernel: StartKernel) -> None:
+def test_a_significant_agent_that_was_given_up_ends_its_group(own_kernel: OwnKernel) -> None:
     job = member("job", '["sh", "-c", "sleep 1; exit 5"]', 'restart = "transient"', "significant = true", QUICK)
-    kernel = start_kernel(
+    kernel = own_kernel(
         group("team", member("helper") + job, 'auto_shutdown = "any_significant"', 'restart = "transient"')
         + child("beside")
     )
@@ -240,10 +241,10 @@ def test_a_significant_agent_that_was_given_up_ends_its_group(start_kernel: Star
 
 
 def test_a_group_restart_above_starts_again_what_was_given_up_and_not_what_was_killed(
-    start_kernel: StartKernel,
+    own_kernel: OwnKernel,
 ) -> None:
     team = group("team", member("bad", BAD, "max_restarts = 0") + member("killed") + member("well"))
-    kernel = start_kernel('[supervisor]\nstrategy = "one_for_all"\n' + child("key") + team)
+    kernel = own_kernel('[supervisor]\nstrategy = "one_for_all"\n' + child("key") + team)
     with kernel.client() as client:
         in_state(client, "bad", "failed")
         assert client.kill("killed")
@@ -260,6 +261,7 @@ def test_a_group_restart_above_starts_again_what_was_given_up_and_not_what_was_k
         assert (info(client, "killed")["state"], info(client, "killed")["restarts"]) == ("stopped", 0)
 
 
+@pytest.mark.usefixtures("kernels")
 def test_a_stop_during_the_start_ends_the_kernel_at_once() -> None:
     never = (child(f"a{number}", SLEEPS, 'ready = "hello"', "required = true") for number in range(5))
     kernel = Kernel("".join(never) + group("team", member("b", SLEEPS, 'ready = "hello"'), IN_ORDER))

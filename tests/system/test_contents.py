@@ -7,7 +7,7 @@ import pytest
 
 from agentos_sdk import AgentOSClient, connect
 from agentos_sdk.opcodes import Op
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, until
 from tests.support.wire import GET_CONTENTS, HELLO, SPAWN, THINK
 from tests.system.agents import as_agent, ask, in_state, info, relay, up
@@ -41,8 +41,8 @@ def think(kernel: Kernel, number: int, prompt: str, **more: Any) -> dict[str, An
     return reply
 
 
-def test_questions_by_call_and_by_endpoint_are_kept_with_what_the_audit_log_says(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(TOML + "openai_endpoint = true\n[llm.prices]\noffline = { input = 1000, output = 1000 }\n")
+def test_questions_by_call_and_by_endpoint_are_kept_with_what_the_audit_log_says(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(TOML + "openai_endpoint = true\n[llm.prices]\noffline = { input = 1000, output = 1000 }\n")
     with kernel.client() as client:
         answers = said(client, kernel, "writer", ENDPOINT, isolation="none")
         number = info(client, "writer")["id"]
@@ -68,8 +68,8 @@ def test_questions_by_call_and_by_endpoint_are_kept_with_what_the_audit_log_says
         assert f"cost {each['cost']:.10g} USD," in entry["about"]
 
 
-def test_they_outlive_the_agent_and_not_the_kernel(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(TOML)
+def test_they_outlive_the_agent_and_not_the_kernel(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(TOML)
     with kernel.client() as client:
         think(kernel, spawn(client, "short"), "what now?")
         client.kill("short")
@@ -81,9 +81,9 @@ def test_they_outlive_the_agent_and_not_the_kernel(start_kernel: StartKernel) ->
         assert client.get_contents()["questions"] == []
 
 
-def test_zero_keeps_none_and_another_number_that_many(start_kernel: StartKernel) -> None:
+def test_zero_keeps_none_and_another_number_that_many(own_kernel: OwnKernel) -> None:
     for most in (0, 2):
-        kernel = start_kernel(f"{TOML}keep_contents = {most}\n")
+        kernel = own_kernel(f"{TOML}keep_contents = {most}\n")
         with kernel.client() as client:
             number = spawn(client, "writer")
             for text in "abc":
@@ -92,8 +92,8 @@ def test_zero_keeps_none_and_another_number_that_many(start_kernel: StartKernel)
         assert [each["messages"][0]["text"] for each in found] == ["a", "b", "c"][3 - most :]
 
 
-def test_no_agent_child_or_guest_gets_them_whatever_its_rules(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(TOML)
+def test_no_agent_child_or_guest_gets_them_whatever_its_rules(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(TOML)
     secret = "the plan is 42"
     granted = {"level": "sandboxed", "allow": {"calls": ["GET_CONTENTS"]}}
     with kernel.client() as client:
@@ -122,12 +122,12 @@ def test_no_agent_child_or_guest_gets_them_whatever_its_rules(start_kernel: Star
     assert {entry["outcome"] for entry in entries if entry["kind"] != "operator"} == {"permission_denied"}
 
 
-def test_secrets_of_the_kernel_and_what_looks_like_one_are_redacted(start_kernel: StartKernel) -> None:
+def test_secrets_of_the_kernel_and_what_looks_like_one_are_redacted(own_kernel: OwnKernel) -> None:
     secret = (
         '[[http.secrets]]\nname = "token"\nhost = "api.example.com"\nheader = "Authorization: Bearer"\n'
         'value_from = "env:TEST_TOKEN"\n'
     )
-    kernel = start_kernel(TOML + secret, env={"TEST_TOKEN": TOKEN, "GEMINI_API_KEY": KEY})
+    kernel = own_kernel(TOML + secret, env={"TEST_TOKEN": TOKEN, "GEMINI_API_KEY": KEY})
     with kernel.client() as client:
         number = spawn(client, "leaks")
         think(kernel, number, f"{TOKEN} and {KEY}, password=hunter2hunter2", system_instruction=TOKEN + KEY)
@@ -141,8 +141,8 @@ def test_secrets_of_the_kernel_and_what_looks_like_one_are_redacted(start_kernel
 
 
 @pytest.mark.parametrize("unit", ["\0", "\U0001f600"])
-def test_hostile_prompts_stay_below_four_mebibytes_and_come_in_pages(start_kernel: StartKernel, unit: str) -> None:
-    kernel = start_kernel(TOML + 'default_budget = "none"\n')
+def test_hostile_prompts_stay_below_four_mebibytes_and_come_in_pages(own_kernel: OwnKernel, unit: str) -> None:
+    kernel = own_kernel(TOML + 'default_budget = "none"\n')
     with kernel.client() as client:
         number = spawn(client, "loud")
         for _ in range(3):  # what the allocator keeps anyway
@@ -164,8 +164,8 @@ def test_hostile_prompts_stay_below_four_mebibytes_and_come_in_pages(start_kerne
     assert kernel.rss - before < 40 << 20
 
 
-async def test_both_clients_have_it(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(TOML)
+async def test_both_clients_have_it(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(TOML)
     with kernel.client() as client, as_agent(kernel, spawn(client, "writer")) as writer:
         writer.think("how?")
         assert client.request(Op.GET_CONTENTS, {"limit": 0})["code"] == "bad_request"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from agentos_sdk import AgentOSClient
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, Process, descendants, environment, is_zygote, listens, marked, until
 from tests.support.wire import PATIENCE
 from tests.system.agents import STUBBORN, ask, known, relay, up, write, written
@@ -20,8 +20,8 @@ from tests.system.agents import STUBBORN, ask, known, relay, up, write, written
 DAEMON = "setsid sleep 1000 & (setsid sh -c 'sleep 1000 & sleep 1000' &) ; echo on; exec sleep 1000"
 
 
-def test_no_agent_outlives_a_kernel_that_is_killed(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+def test_no_agent_outlives_a_kernel_that_is_killed(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     with kernel.client() as client:
         boss = relay(kernel, client, "boss")
         up(ask(client, boss, "spawn", name="child", command=["sleep", "1000"]))
@@ -34,8 +34,8 @@ def test_no_agent_outlives_a_kernel_that_is_killed(start_kernel: StartKernel) ->
     until(lambda: not marked(run), "no agent is left")
 
 
-def test_agents_whose_kernel_dies_while_they_start_die_too(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+def test_agents_whose_kernel_dies_while_they_start_die_too(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     run = f"AGENTOS_RUN_ID={kernel.run_id}"
     wires = [kernel.connect() for _ in range(10)]
     for number, wire in enumerate(wires):
@@ -76,9 +76,9 @@ def living(family: Sequence[Process]) -> Sequence[Process]:
 
 @pytest.mark.parametrize("paused", [False, True])
 def test_nothing_of_a_jailed_agent_outlives_a_killed_kernel_whatever_it_did(
-    start_kernel: StartKernel, paused: bool
+    own_kernel: OwnKernel, paused: bool
 ) -> None:
-    kernel = start_kernel()
+    kernel = own_kernel()
     with kernel.client() as client:
         up(client.spawn("slippery", write(kernel, "slippery.py", SLIPPERY)))
         written(client, "slippery", "all away")
@@ -92,8 +92,8 @@ def test_nothing_of_a_jailed_agent_outlives_a_killed_kernel_whatever_it_did(
     until(lambda: not living(family), "nothing is left")
 
 
-def test_nothing_of_a_jailed_agent_outlives_its_end_whatever_it_did(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+def test_nothing_of_a_jailed_agent_outlives_its_end_whatever_it_did(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     with kernel.client() as client:
         agent = up(client.spawn("slippery", write(kernel, "slippery.py", SLIPPERY)))
         written(client, "slippery", "all away")
@@ -107,8 +107,8 @@ def test_nothing_of_a_jailed_agent_outlives_its_end_whatever_it_did(start_kernel
         until(lambda: not kernel.family, "no zombie is left either")
 
 
-def test_what_escaped_ends_with_a_killed_kernel(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+def test_what_escaped_ends_with_a_killed_kernel(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     with kernel.client() as client:
         up(client.spawn("daemon", command=["sh", "-c", DAEMON], sandboxed=False))
         written(client, "daemon", "on")
@@ -124,8 +124,8 @@ def test_what_escaped_ends_with_a_killed_kernel(start_kernel: StartKernel) -> No
 
 
 @pytest.mark.parametrize("sandboxed", [True, False])
-def test_orphans_end_with_their_agent_and_no_zombie_stays(start_kernel: StartKernel, sandboxed: bool) -> None:
-    kernel = start_kernel()
+def test_orphans_end_with_their_agent_and_no_zombie_stays(own_kernel: OwnKernel, sandboxed: bool) -> None:
+    kernel = own_kernel()
     with kernel.client() as client:
         agent = up(client.spawn("daemon", command=["sh", "-c", DAEMON], sandboxed=sandboxed))
 
@@ -143,8 +143,8 @@ def test_orphans_end_with_their_agent_and_no_zombie_stays(start_kernel: StartKer
 
 
 @pytest.mark.parametrize("sandboxed", [True, False])
-def test_orphans_that_end_by_themselves_are_reaped(start_kernel: StartKernel, sandboxed: bool) -> None:
-    kernel = start_kernel()
+def test_orphans_that_end_by_themselves_are_reaped(own_kernel: OwnKernel, sandboxed: bool) -> None:
+    kernel = own_kernel()
     with kernel.client() as client:
         orphans = "for i in 1 2 3 4 5 6 7 8; do (sleep 0.2 &); done; sleep 0.21"
         for number in range(4):
@@ -152,8 +152,8 @@ def test_orphans_that_end_by_themselves_are_reaped(start_kernel: StartKernel, sa
         until(lambda: not children_of(kernel.pid), "agents and orphans are reaped")
 
 
-def test_orphans_in_a_jail_are_reaped_by_its_pid_1(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+def test_orphans_in_a_jail_are_reaped_by_its_pid_1(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     with kernel.client() as client:
         orphans = "for i in 1 2 3 4 5 6 7 8; do (sleep 0.05 &); done; echo on; exec sleep 1000"
         up(client.spawn("parent", command=["sh", "-c", orphans]))
@@ -177,8 +177,8 @@ def children_of(pid: int) -> list[int]:
     return [child for child in found if not is_zygote(child)]
 
 
-def test_orphans_end_with_the_kernel(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+def test_orphans_end_with_the_kernel(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     with kernel.client() as client:
         up(client.spawn("daemon", command=["sh", "-c", DAEMON]))
         written(client, "daemon", "on")
@@ -203,11 +203,11 @@ shutdown = "60s"
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.slow
-def test_the_first_signal_drains_in_order_and_the_second_hurries(start_kernel: StartKernel, number: int) -> None:
-    kernel = start_kernel()
+def test_the_first_signal_drains_in_order_and_the_second_hurries(own_kernel: OwnKernel, number: int) -> None:
+    kernel = own_kernel()
     kernel.stop()
     write(kernel, "deaf.py", STUBBORN)
-    patient = start_kernel(PATIENT.replace("deaf.py", str(kernel.place / "deaf.py")))
+    patient = own_kernel(PATIENT.replace("deaf.py", str(kernel.place / "deaf.py")))
     with patient.client() as client:
         up(client.spawn("mine", str(kernel.place / "deaf.py"), shutdown="infinity"))
         for name in ("outer", "inner", "mine"):
@@ -229,8 +229,8 @@ def test_the_first_signal_drains_in_order_and_the_second_hurries(start_kernel: S
 
 
 @pytest.mark.parametrize("seconds", [0.0005, 0.005, 0.02])
-def test_any_number_of_signals_leaves_the_cleaning_up_to_its_end(start_kernel: StartKernel, seconds: float) -> None:
-    kernel = start_kernel()
+def test_any_number_of_signals_leaves_the_cleaning_up_to_its_end(own_kernel: OwnKernel, seconds: float) -> None:
+    kernel = own_kernel()
 
     while kernel.process.poll() is None:
         kernel.process.send_signal(signal.SIGTERM)
@@ -241,6 +241,7 @@ def test_any_number_of_signals_leaves_the_cleaning_up_to_its_end(start_kernel: S
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.usefixtures("kernels")
 def test_a_signal_at_the_first_moment_that_clients_can_connect_ends_it_in_order(number: int) -> None:
     kernel = Kernel('[[supervisor.children]]\nname = "slow"\ncommand = ["sleep", "1000"]\nready = "hello"\n')
     try:
@@ -256,7 +257,7 @@ def test_a_signal_at_the_first_moment_that_clients_can_connect_ends_it_in_order(
         kernel.clean_up()
 
 
-def test_a_signal_during_the_start_breaks_it_off(start_kernel: StartKernel) -> None:
+def test_a_signal_during_the_start_breaks_it_off(own_kernel: OwnKernel) -> None:
     kernel = Kernel('[[supervisor.children]]\nname = "slow"\ncommand = ["sleep", "1000"]\nready = "hello"\n')
     try:
         until(lambda: listens(kernel.socket), "the door is open")
@@ -316,8 +317,8 @@ def test_a_foreign_socket_is_not_replaced(kernel: Kernel) -> None:
     assert "belongs to uid 65534" in second.stderr
 
 
-def test_a_stale_socket_is_replaced_and_the_new_one_is_private(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+def test_a_stale_socket_is_replaced_and_the_new_one_is_private(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     kernel.kill()
     assert os.path.exists(kernel.socket)
 
@@ -327,8 +328,8 @@ def test_a_stale_socket_is_replaced_and_the_new_one_is_private(start_kernel: Sta
     kernel.stop()
 
 
-def test_a_kernel_whose_socket_was_removed_still_ends_well(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+def test_a_kernel_whose_socket_was_removed_still_ends_well(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     os.unlink(kernel.socket)
 
     kernel.stop()
@@ -336,19 +337,19 @@ def test_a_kernel_whose_socket_was_removed_still_ends_well(start_kernel: StartKe
 
 @pytest.mark.parametrize("name", ["not there", "x" * 100])
 def test_agents_find_their_socket_whatever_the_runtime_directory_is(
-    start_kernel: StartKernel, tmp_path: Path, name: str
+    own_kernel: OwnKernel, tmp_path: Path, name: str
 ) -> None:
     base = tmp_path / name
     if len(name) > 50:
         base.mkdir()
-    kernel = start_kernel(None, {"XDG_RUNTIME_DIR": str(base), "TMPDIR": str(base)})
+    kernel = own_kernel(None, {"XDG_RUNTIME_DIR": str(base), "TMPDIR": str(base)})
     with kernel.client() as client:
         assert relay(kernel, client, "agent")
 
 
-def test_an_agent_older_than_fifteen_seconds_is_alive(start_kernel: StartKernel) -> None:
+def test_an_agent_older_than_fifteen_seconds_is_alive(own_kernel: OwnKernel) -> None:
     """An agent started from a thread that ends is killed some ten seconds later, when the thread does."""
-    kernel = start_kernel()
+    kernel = own_kernel()
     with kernel.client() as client:
         agent = relay(kernel, client, "old")
         pid = known(client, "old")

@@ -3,7 +3,7 @@
 from typing import Any
 
 from agentos_sdk import AgentOSClient
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel
 from tests.support.wire import HELLO, SET_PERMS, SPAWN, THINK
 from tests.system.agents import info, up
@@ -20,9 +20,9 @@ def budgets(client: AgentOSClient, name: str) -> list[tuple[Any, ...]]:
     return [(one["name"], one["most"], one["per"], one["by_default"]) for one in found]
 
 
-def test_an_untrusted_agent_gets_it_and_one_with_a_budget_or_a_wider_level_does_not(start_kernel: StartKernel) -> None:
+def test_an_untrusted_agent_gets_it_and_one_with_a_budget_or_a_wider_level_does_not(own_kernel: OwnKernel) -> None:
     own = 'llm = { budget = [{ tokens = 9, per = "1h" }] }'
-    kernel = start_kernel(
+    kernel = own_kernel(
         OFFLINE
         + child("plain")
         + child("own", SLEEPS, own)
@@ -38,8 +38,8 @@ def test_an_untrusted_agent_gets_it_and_one_with_a_budget_or_a_wider_level_does_
     kernel.wait_line("each agent of level sandboxed without a budget has 200,000 tokens per 1d")
 
 
-def test_it_limits_an_agent_with_all_that_it_spawns(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(SMALL + child("boss"))
+def test_it_limits_an_agent_with_all_that_it_spawns(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(SMALL + child("boss"))
     with kernel.client() as client, kernel.connect_as(info(client, "boss")["id"]) as boss:
         assert boss.call(SPAWN, {"name": "hand", "command": SLEEP})["success"]
         assert budgets(client, "hand") == [("boss", 40, 31 * 86400, False)]
@@ -49,15 +49,15 @@ def test_it_limits_an_agent_with_all_that_it_spawns(start_kernel: StartKernel) -
             assert hand.call(THINK, {"prompt": "x" * 200})["code"] == "quota_exceeded"
 
 
-def test_none_takes_it_away(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(NONE + child("plain"))
+def test_none_takes_it_away(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(NONE + child("plain"))
     with kernel.client() as client:
         assert budgets(client, "plain") == []
     assert "without a budget" not in kernel.said
 
 
-def test_an_agent_keeps_it_when_it_narrows_itself_to_a_larger_quota(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(OFFLINE + child("sly"))
+def test_an_agent_keeps_it_when_it_narrows_itself_to_a_larger_quota(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(OFFLINE + child("sly"))
     quotas = [{"tokens": 10**9, "per": "1d"}, {"tokens": 10**9, "per": "1h"}]
     with kernel.client() as client, kernel.connect_as(info(client, "sly")["id"]) as sly:
         assert sly.call(SET_PERMS, {"permissions": {"level": "sandboxed", "quotas": quotas}})["success"]
@@ -65,8 +65,8 @@ def test_an_agent_keeps_it_when_it_narrows_itself_to_a_larger_quota(start_kernel
         assert ("sly", 200_000, 86400) in [budget[:3] for budget in budgets(client, "sly")]
 
 
-def test_a_wider_level_takes_it_from_an_agent_and_a_narrower_one_gives_it_back(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(OFFLINE + child("boss"))
+def test_a_wider_level_takes_it_from_an_agent_and_a_narrower_one_gives_it_back(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(OFFLINE + child("boss"))
     with kernel.client() as client, kernel.connect_as(info(client, "boss")["id"]) as boss:
         assert boss.call(SPAWN, {"name": "hand", "command": SLEEP})["success"]
         up(client.set_permissions("standard", agent_id=info(client, "boss")["id"]))
@@ -78,8 +78,8 @@ def test_a_wider_level_takes_it_from_an_agent_and_a_narrower_one_gives_it_back(s
         assert budgets(client, "hand") == [("boss", 200_000, 86400, False)]
 
 
-def test_a_guest_of_level_sandboxed_has_it_too(start_kernel: StartKernel) -> None:
-    kernel: Kernel = start_kernel(SMALL)
+def test_a_guest_of_level_sandboxed_has_it_too(own_kernel: OwnKernel) -> None:
+    kernel: Kernel = own_kernel(SMALL)
     with kernel.connect() as guest:
         assert guest.call(HELLO, {"as": "ann", "level": "sandboxed"})["success"]
         assert guest.call(THINK, {"prompt": "x" * 400})["code"] == "quota_exceeded"

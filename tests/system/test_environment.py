@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agentos_sdk import AgentOSClient
-from tests.support.kernel import Kernel, running, until
+from tests.support.kernel import Kernel, shared, until
 from tests.system.agents import known, lines, up, write
 
 OTHER_PYTHON = "/usr/bin/python3"
@@ -34,8 +34,8 @@ time.sleep(1000)
 
 
 @pytest.fixture(scope="module")
-def kernel() -> Iterator[Kernel]:
-    with running(env={"SECRET": "of the kernel", "PYTHONPATH": "/nowhere", "LC_ALL": "C"}) as started:
+def kernel(kernels: None) -> Iterator[Kernel]:
+    with shared(env={"SECRET": "of the kernel", "PYTHONPATH": "/nowhere", "LC_ALL": "C"}) as started:
         yield started
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 from tests.llm.vendors.script import Refuses, Says, Text
 from tests.support.kernel import Kernel, running, until
 from tests.support.vendor import vendor
@@ -80,6 +80,7 @@ def watcher(wire: Wire) -> Watcher:
     return Watcher(wire)
 
 
+@pytest.mark.usefixtures("kernels")
 def test_each_type_of_the_reference_is_published_when_it_happens() -> None:
     with vendor() as met:
         met.models = {"honest": Says([Text("yes")]), "limited": Refuses(429, "slow down", after=0.5)}
@@ -121,8 +122,8 @@ def test_each_type_of_the_reference_is_published_when_it_happens() -> None:
             assert not TYPES - {event["type"] for event in watcher.seen}
 
 
-def test_the_events_of_an_agent_are_in_the_order_in_which_they_happened(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(child("stable"))
+def test_the_events_of_an_agent_are_in_the_order_in_which_they_happened(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(child("stable"))
     with kernel.client() as client, kernel.connect() as wire:
         watcher = Watcher(wire)
         up(client.spawn("a", command=SOON_FAILS, restart="permanent", max_restarts=1, backoff={"first": 0.1}))

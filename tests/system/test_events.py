@@ -8,7 +8,7 @@ import pytest
 
 from agentos_sdk import AgentOSClient
 from agentos_sdk.client import connect
-from tests.conftest import Connect, StartKernel
+from tests.conftest import Connect, OwnKernel
 from tests.support.kernel import Kernel, until
 from tests.support.wire import (
     DELETE,
@@ -90,8 +90,8 @@ def test_a_poll_waits_for_the_first_event(wire: Wire, connect: Connect) -> None:
 # -- Restarts ----------------------------------------------------------------------------------------------------------
 
 
-def test_since_over_an_orderly_restart_loses_nothing(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+def test_since_over_an_orderly_restart_loses_nothing(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     with kernel.connect() as wire:
         begun = subscribe(wire)
         for number in range(20):
@@ -108,8 +108,8 @@ def test_since_over_an_orderly_restart_loses_nothing(start_kernel: StartKernel) 
     assert {event["boot"] for event in events} == {begun["boot"]}
 
 
-def test_since_over_a_kill_says_that_the_kernel_changed(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+def test_since_over_a_kill_says_that_the_kernel_changed(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     with kernel.connect() as wire:
         begun = subscribe(wire)
         for number in range(20):
@@ -136,8 +136,8 @@ def test_since_over_a_kill_says_that_the_kernel_changed(start_kernel: StartKerne
         assert [event["data"] for event in poll(wire)][:20] == list(range(20))
 
 
-def test_an_agent_does_not_see_what_one_with_its_id_did_before_the_restart(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+def test_an_agent_does_not_see_what_one_with_its_id_did_before_the_restart(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     first = kernel.spawn("w")
     with kernel.connect_as(first) as wire:
         emit(wire, "custom.mine", "s3cr3t")

@@ -12,7 +12,7 @@ import trio
 from agentos_sdk import AgentOSClient, connect
 from agentos_sdk.errors import CallError, Unavailable
 from agentos_sdk.opcodes import Op
-from tests.conftest import Connect, StartKernel
+from tests.conftest import Connect, OwnKernel
 from tests.support.kernel import Kernel, until
 from tests.system.agents import RELAY_INSIDE, TALKS, ask, in_state, info, known, relay, up
 from tests.system.test_death import children_of
@@ -273,8 +273,8 @@ def test_pausing_the_agent_pauses_the_command(kernel: Kernel, client: AgentOSCli
     assert wire.receive().json["stdout"] == "7407\n"
 
 
-def test_eight_commands_end_with_their_agent_at_whatever_moment(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+def test_eight_commands_end_with_their_agent_at_whatever_moment(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     with kernel.client() as client:
         for number in range(10):
             sleeper(client, "a")
@@ -297,8 +297,8 @@ def test_eight_commands_end_with_their_agent_at_whatever_moment(start_kernel: St
     assert "control group stays" not in kernel.said
 
 
-def test_a_kernel_that_stops_ends_the_commands(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+def test_a_kernel_that_stops_ends_the_commands(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     with kernel.client() as client, kernel.connect() as wire:
         sleeper(client, "a")
         wire.send(Op.EXEC, {"name": "a", "command": "trap '' TERM; sleep 7409; sleep 7409"})
@@ -466,8 +466,8 @@ def cgroups_below(kernel: Kernel) -> list[str]:
     return [name for directory in found for name in os.listdir(directory) if name.startswith("exec-")]
 
 
-def test_fifty_leave_no_descriptor_no_zombie_and_no_control_group(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+def test_fifty_leave_no_descriptor_no_zombie_and_no_control_group(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     with kernel.client() as client:
         sleeper(client, "a")
         for _ in range(3):

@@ -11,7 +11,7 @@ import trio
 
 from agentos_sdk import AgentOSClient, connect
 from agentos_sdk.opcodes import Op
-from tests.conftest import Connect, StartKernel
+from tests.conftest import Connect, OwnKernel
 from tests.support.kernel import Kernel, until
 from tests.support.wire import PATIENCE
 from tests.system.agents import as_agent, ask, info, relay, up
@@ -149,8 +149,8 @@ def test_eight_at_once_and_the_ninth_is_told_and_somebody_else_is_not(kernel: Ke
     until(lambda: not guests("sleep 7510"), "they have ended")
 
 
-def test_a_kernel_that_stops_ends_them(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+def test_a_kernel_that_stops_ends_them(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     with kernel.connect() as wire:
         wire.send(Op.EXEC, {"command": "trap '' TERM; (env -i setsid sleep 7511 &); sleep 7511; sleep 7511"})
         until(lambda: len(guests("sleep\x007511")) == 2, "the command runs")
@@ -235,6 +235,7 @@ def test_a_signal_that_ends_it_is_in_its_status_as_in_a_shell(client: AgentOSCli
     assert up(client.exec("kill -TERM $$"))["exit_code"] == 128 + signal.SIGTERM
 
 
+@pytest.mark.usefixtures("kernels")
 def test_where_there_is_no_bash_that_is_said_and_a_program_runs_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     python = os.path.realpath(sys.executable)
     if python.startswith("/usr/bin/"):

@@ -51,6 +51,7 @@ def without_descriptors(kernel: Kernel) -> Iterator[None]:
         resource.prlimit(kernel.pid, resource.RLIMIT_NOFILE, limits)
 
 
+@pytest.mark.usefixtures("kernels")
 def test_the_first_question_at_the_descriptor_limit_is_answered_offline() -> None:
     with running('[llm]\nprovider = "offline"\n') as kernel, kernel.client() as client:
         client.list_agents()
@@ -58,6 +59,7 @@ def test_the_first_question_at_the_descriptor_limit_is_answered_offline() -> Non
             assert client.think("hello")["content"].endswith("hello")  # that no bug is logged is asserted at the end
 
 
+@pytest.mark.usefixtures("kernels")
 def test_the_first_question_at_the_descriptor_limit_has_a_clear_error_and_the_next_an_answer() -> None:
     toml = '[llm]\nprovider = "openai"\nmodel = "m"\nretry = {{ attempts = 1 }}\nbase_url = "{url}"\n'
     with vendor() as met:
@@ -73,6 +75,7 @@ def test_the_first_question_at_the_descriptor_limit_has_a_clear_error_and_the_ne
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may read what the kernel has mapped")
+@pytest.mark.usefixtures("kernels")
 def test_the_sdk_of_a_vendor_is_loaded_once_the_kernel_is_ready() -> None:
     toml = '[llm]\nprovider = "openai"\nmodel = "m"\nbase_url = "http://127.0.0.1:9/v1"\n'
     with running(toml) as kernel:

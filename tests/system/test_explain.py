@@ -217,6 +217,7 @@ def test_these_are_all_calls_that_need_rights() -> None:
     assert {call for call, _ in DONE} == {syscall.op.name for syscall in syscalls() if syscall.prepare is not None}
 
 
+@pytest.mark.usefixtures("kernels")
 def test_to_explain_any_call_changes_nothing_and_uses_up_nothing() -> None:
     with running(ONE_SPAWN) as kernel, kernel.client() as operator:
         number = up(operator.spawn("subject", command=SLEEP, permissions="unrestricted"))["id"]

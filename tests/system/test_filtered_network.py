@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agentos_sdk import AgentOSClient
-from tests.support.kernel import Kernel, running, until
+from tests.support.kernel import Kernel, shared, until
 from tests.system.agents import up, written
 from tests.system.sites import Sites
 
@@ -16,8 +16,8 @@ SLEEP = ["sleep", "1000"]
 
 
 @pytest.fixture(scope="module")
-def kernel(sites: Sites) -> Iterator[Kernel]:
-    with running(f'[http]\nresolver = "{sites.dns}"\n') as started:
+def kernel(kernels: None, sites: Sites) -> Iterator[Kernel]:
+    with shared(f'[http]\nresolver = "{sites.dns}"\n') as started:
         yield started
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from agentos_sdk import AgentOSClient
-from tests.support.kernel import Kernel, running
+from tests.support.kernel import Kernel, shared
 from tests.system.agents import up
 from tests.system.sites import Sites
 
@@ -32,8 +32,8 @@ REFUSED = "no rule of permissions.web allows it"
 
 
 @pytest.fixture(scope="module")
-def kernel(sites: Sites) -> Iterator[Kernel]:
-    with running(TOML.format(sites=sites)) as started:
+def kernel(kernels: None, sites: Sites) -> Iterator[Kernel]:
+    with shared(TOML.format(sites=sites)) as started:
         yield started
 
 

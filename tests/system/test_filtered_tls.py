@@ -10,7 +10,7 @@ import pytest
 
 from agentos_sdk import AgentOSClient
 from tests.support.http_server import make_server_context
-from tests.support.kernel import Kernel, running
+from tests.support.kernel import Kernel, shared
 from tests.system.agents import up
 from tests.system.sites import Files, Server, Sites
 from tests.system.test_filtered_programs import IGNORE_PROXY, TRUST
@@ -51,8 +51,8 @@ def secure(sites: Sites) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def kernel(sites: Sites, secure: None) -> Iterator[Kernel]:
-    with running(TOML.format(dns=sites.dns)) as started:
+def kernel(kernels: None, sites: Sites, secure: None) -> Iterator[Kernel]:
+    with shared(TOML.format(dns=sites.dns)) as started:
         yield started
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agentos_sdk import AgentOSClient
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 from tests.support.kernel import until
 from tests.system.agents import in_state, info
 from tests.system.jails import cgroups
@@ -55,7 +55,7 @@ def count_up(client: AgentOSClient, name: str, number: int) -> int:
 
 @pytest.mark.alone
 @pytest.mark.slow
-def test_three_sound_agents_do_not_notice_five_that_misbehave(start_kernel: StartKernel, tmp_path: Path) -> None:
+def test_three_sound_agents_do_not_notice_five_that_misbehave(own_kernel: OwnKernel, tmp_path: Path) -> None:
     scripts = {"serves": SERVES, "crashes": CRASHES, "hangs": HANGS, "leaks": LEAKS, "floods": FLOODS}
     for name, text in scripts.items():
         (tmp_path / f"{name}.py").write_text(text)
@@ -63,7 +63,7 @@ def test_three_sound_agents_do_not_notice_five_that_misbehave(start_kernel: Star
     def agent(name: str, script: str, *lines: str) -> str:
         return child(name, None, f'script = "{tmp_path}/{script}.py"', *lines)
 
-    kernel = start_kernel(
+    kernel = own_kernel(
         "".join(agent(name, "serves", 'ready = "hello"') for name in SOUND)
         + child("absent", '["python3", "nope.py"]', "max_restarts = 1", "backoff = { max = 0.2 }")
         + agent("crasher", "crashes", 'max_restarts = "unlimited"', "backoff = { min = 0.2, max = 1 }")

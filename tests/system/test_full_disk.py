@@ -44,6 +44,7 @@ def kernel_on(small: Path, tmp_path: Path) -> Iterator[tuple[AgentOSClient, Path
         process.wait()
 
 
+@pytest.mark.usefixtures("kernels")
 def test_the_operator_kills_an_agent_and_stops_the_kernel_on_a_disk_without_any_room(
     small: Path, tmp_path: Path
 ) -> None:
@@ -60,6 +61,7 @@ def test_the_operator_kills_an_agent_and_stops_the_kernel_on_a_disk_without_any_
     assert "Traceback" not in said.read_text()
 
 
+@pytest.mark.usefixtures("kernels")
 def test_state_is_unavailable_on_a_full_disk_loses_nothing_and_works_again(small: Path, tmp_path: Path) -> None:
     with kernel_on(small, tmp_path) as (client, said):
         assert client.store("kept", "before")["success"]

@@ -9,7 +9,7 @@ import pytest
 
 from agentos_sdk import AgentOSClient
 from agentos_sdk.opcodes import Op
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 from tests.support.kernel import until
 from tests.system.agents import in_state, info, known, up
 
@@ -30,10 +30,8 @@ def restarts(client: AgentOSClient, names: Sequence[str] = NAMES) -> list[int]:
 @pytest.mark.parametrize(
     ("strategy", "expected"), [("one_for_one", [0, 1, 0]), ("rest_for_one", [0, 1, 1]), ("one_for_all", [1, 1, 1])]
 )
-def test_a_crash_takes_along_whom_the_strategy_says(
-    start_kernel: StartKernel, strategy: str, expected: list[int]
-) -> None:
-    kernel = start_kernel(group(strategy))
+def test_a_crash_takes_along_whom_the_strategy_says(own_kernel: OwnKernel, strategy: str, expected: list[int]) -> None:
+    kernel = own_kernel(group(strategy))
     with kernel.client() as client:
         before = {name: info(client, name) for name in NAMES}
 
@@ -46,8 +44,8 @@ def test_a_crash_takes_along_whom_the_strategy_says(
             assert (info(client, name)["pid"] == before[name]["pid"]) == (info(client, name)["restarts"] == 0)
 
 
-def test_groups_start_in_order_and_stop_in_reverse(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(group("one_for_all"))
+def test_groups_start_in_order_and_stop_in_reverse(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(group("one_for_all"))
 
     kernel.process.send_signal(signal.SIGTERM)
     assert kernel.wait_end() == 0
@@ -82,8 +80,8 @@ command = ["sleep", "1000"]
 """
 
 
-def test_a_group_that_gave_up_comes_back_by_the_supervisor_above(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(NESTED.format(weak=""))
+def test_a_group_that_gave_up_comes_back_by_the_supervisor_above(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(NESTED.format(weak=""))
     with kernel.client() as client, kernel.connect() as waiting:
         weak = info(client, "weak")["id"]
         up(client.send_message("kept", to_name="weak"))
@@ -104,9 +102,9 @@ def test_a_group_that_gave_up_comes_back_by_the_supervisor_above(start_kernel: S
         assert waiting.receive().json["signal"] == signal.SIGTERM
 
 
-def test_what_orphans_a_life_leaves_are_not_taken_for_the_next_life(start_kernel: StartKernel) -> None:
+def test_what_orphans_a_life_leaves_are_not_taken_for_the_next_life(own_kernel: OwnKernel) -> None:
     """A sweep after one life must spare the one that begins at the same time."""
-    kernel = start_kernel(group("one_for_all", intensity="50").replace("intensity = 10\n", ""))
+    kernel = own_kernel(group("one_for_all", intensity="50").replace("intensity = 10\n", ""))
     with kernel.client() as client:
         for lives in range(1, 9):
             os.kill(known(client, "a"), signal.SIGKILL)
@@ -117,9 +115,9 @@ def test_what_orphans_a_life_leaves_are_not_taken_for_the_next_life(start_kernel
             in_state(client, name, "running")
 
 
-def test_a_transient_group_that_gave_up_is_over_for_good(start_kernel: StartKernel) -> None:
+def test_a_transient_group_that_gave_up_is_over_for_good(own_kernel: OwnKernel) -> None:
     tree = NESTED.format(weak="").replace('type = "supervisor"', 'type = "supervisor"\nrestart = "transient"')
-    kernel = start_kernel(tree)
+    kernel = own_kernel(tree)
     with kernel.client() as client:
         for lives in (1, 2):
             os.kill(known(client, "weak"), signal.SIGKILL)
@@ -133,23 +131,23 @@ def test_a_transient_group_that_gave_up_is_over_for_good(start_kernel: StartKern
         assert client.request(Op.KILL, {"name": "weak"})["code"] == "not_found"
 
 
-def test_a_significant_child_takes_its_group_along(start_kernel: StartKernel) -> None:
+def test_a_significant_child_takes_its_group_along(own_kernel: OwnKernel) -> None:
     weak = 'restart = "transient"\nsignificant = true'
     tree = NESTED.format(weak=weak).replace('= "one_for_all"', '= "one_for_all"\nauto_shutdown = "any_significant"')
     tree = tree.replace('"sleep", "1000"', '"sleep", "1"', 1).replace(
         'type = "supervisor"', 'type = "supervisor"\nrestart = "transient"'
     )
-    kernel = start_kernel(tree)
+    kernel = own_kernel(tree)
     with kernel.client() as client:
         assert client.wait("weak", timeout=60)["exit_code"] == 0
         assert client.wait("sound", timeout=60)["reason"] == "stopped: killed by SIGTERM"
         assert info(client, "aside")["state"] == "running"
 
 
-def test_a_restart_that_fails_is_tried_again_within_the_budget(start_kernel: StartKernel, tmp_path: Path) -> None:
+def test_a_restart_that_fails_is_tried_again_within_the_budget(own_kernel: OwnKernel, tmp_path: Path) -> None:
     fine = tmp_path / "fine"
     fine.touch()
-    kernel = start_kernel(f"""
+    kernel = own_kernel(f"""
         [[supervisor.children]]
         name = "a"
         max_restarts = 100

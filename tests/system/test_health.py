@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from agentos.agents.health import MAX_CHECKS
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, until
 from tests.support.wire import PATIENCE
 from tests.system.agents import in_state, info, known, up
@@ -68,15 +68,15 @@ def check(command: str, **more: object) -> str:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def hung_start() -> Iterator[Kernel]:
+def hung_start(kernels: None) -> Iterator[Kernel]:
     """A kernel whose agent never says HELLO; the 30 s that it has for that pass during the other tests."""
     kernel = Kernel(child("mute", '["sleep", "1000"]', HELLO, WATCHED, "max_restarts = 0"))
     yield kernel
     kernel.clean_up()
 
 
-def test_a_stopped_process_is_killed_and_restarted(start_kernel: StartKernel, tmp_path: Path) -> None:
-    kernel = start_kernel(child("beats", None, script(tmp_path, "beats", BEATS), HELLO, WATCHED, BACKOFF))
+def test_a_stopped_process_is_killed_and_restarted(own_kernel: OwnKernel, tmp_path: Path) -> None:
+    kernel = own_kernel(child("beats", None, script(tmp_path, "beats", BEATS), HELLO, WATCHED, BACKOFF))
     with kernel.client() as client:
         pid = known(client, "beats")
 
@@ -91,9 +91,9 @@ def test_a_stopped_process_is_killed_and_restarted(start_kernel: StartKernel, tm
         assert ("kernel", f"ended: {REASON}") in kinds
 
 
-def test_an_agent_that_only_computes_is_given_up_after_its_restarts(start_kernel: StartKernel, tmp_path: Path) -> None:
+def test_an_agent_that_only_computes_is_given_up_after_its_restarts(own_kernel: OwnKernel, tmp_path: Path) -> None:
     lines = (script(tmp_path, "computes", COMPUTES), HELLO, WATCHED, BACKOFF, "max_restarts = 1")
-    kernel = start_kernel(child("computes", None, *lines) + child("bystander"))
+    kernel = own_kernel(child("computes", None, *lines) + child("bystander"))
     with kernel.client() as client:
         pid = known(client, "bystander")
 
@@ -103,12 +103,12 @@ def test_an_agent_that_only_computes_is_given_up_after_its_restarts(start_kernel
         assert info(client, "bystander")["pid"] == pid
 
 
-def test_neither_a_wait_in_the_kernel_nor_a_pause_counts(start_kernel: StartKernel, tmp_path: Path) -> None:
+def test_neither_a_wait_in_the_kernel_nor_a_pause_counts(own_kernel: OwnKernel, tmp_path: Path) -> None:
     """The watch goes on meanwhile: an agent that hangs is found several times over, for longer than theirs lasts."""
     scripts = {"waits": WAITS, "beats": BEATS, "paused": BEATS}
     agents = [child(name, None, script(tmp_path, name, text), HELLO, PATIENTLY) for name, text in scripts.items()]
     hangs = child("hangs", None, script(tmp_path, "hangs", COMPUTES), HELLO, WATCHED, BACKOFF, "max_restarts = 4")
-    kernel = start_kernel("".join(agents) + hangs)
+    kernel = own_kernel("".join(agents) + hangs)
     with kernel.client() as client:
         up(client.pause("paused"))
 
@@ -124,15 +124,15 @@ def test_neither_a_wait_in_the_kernel_nor_a_pause_counts(start_kernel: StartKern
         assert client.inspect(name="waits")["health"]["watchdog"] == 4
 
 
-def test_a_call_that_waits_for_its_agent_to_read_is_no_wait(start_kernel: StartKernel, tmp_path: Path) -> None:
+def test_a_call_that_waits_for_its_agent_to_read_is_no_wait(own_kernel: OwnKernel, tmp_path: Path) -> None:
     lines = (script(tmp_path, "stalls", READS_NO_MORE), HELLO, WATCHED, "max_restarts = 0", 'permissions = "standard"')
-    kernel = start_kernel(child("stalls", None, *lines))
+    kernel = own_kernel(child("stalls", None, *lines))
     with kernel.client() as client:
         assert in_state(client, "stalls", "failed")["end"] == REASON
 
 
-def test_time_in_which_the_kernel_itself_stands_still_does_not_count(start_kernel: StartKernel, tmp_path: Path) -> None:
-    kernel = start_kernel(child("beats", None, script(tmp_path, "beats", BEATS), HELLO, PATIENTLY))
+def test_time_in_which_the_kernel_itself_stands_still_does_not_count(own_kernel: OwnKernel, tmp_path: Path) -> None:
+    kernel = own_kernel(child("beats", None, script(tmp_path, "beats", BEATS), HELLO, PATIENTLY))
     with kernel.client() as client:
         for _ in range(2):
             kernel.process.send_signal(signal.SIGSTOP)
@@ -145,9 +145,9 @@ def test_time_in_which_the_kernel_itself_stands_still_does_not_count(start_kerne
         assert kernel.said.count("unhealthy") == 1
 
 
-def test_a_failing_check_is_shown_and_then_ends_the_agent(start_kernel: StartKernel) -> None:
+def test_a_failing_check_is_shown_and_then_ends_the_agent(own_kernel: OwnKernel) -> None:
     health = check("echo one; echo no answer on 8080 >&2; exit 3", failures=2)
-    kernel = start_kernel(child("web", '["sleep", "1000"]', health, BACKOFF, "max_restarts = 0"))
+    kernel = own_kernel(child("web", '["sleep", "1000"]', health, BACKOFF, "max_restarts = 0"))
     with kernel.client() as client:
         until(lambda: info(client, "web")["health"], "a failed check is shown")
         found = client.inspect(name="web")["health"]
@@ -162,11 +162,11 @@ def test_a_failing_check_is_shown_and_then_ends_the_agent(start_kernel: StartKer
         assert failed["health"] is None  # it has none any more
 
 
-def test_one_check_that_succeeds_forgives_those_before(start_kernel: StartKernel) -> None:
+def test_one_check_that_succeeds_forgives_those_before(own_kernel: OwnKernel) -> None:
     """It fails, succeeds, fails, and so on."""
     flips = check("if rm ok; then exit 1; else : > ok; fi", failures=2)
     counts = check('echo x >> n; [ "$(wc -l < n)" -gt 3 ] && exit 5; exit 0', failures=1)
-    kernel = start_kernel(
+    kernel = own_kernel(
         child("flips", '["sleep", "1000"]', flips) + child("counts", '["sleep", "1000"]', counts, "max_restarts = 0")
     )
     with kernel.client() as client:
@@ -174,26 +174,26 @@ def test_one_check_that_succeeds_forgives_those_before(start_kernel: StartKernel
         assert (info(client, "flips")["state"], info(client, "flips")["restarts"]) == ("running", 0)
 
 
-def test_a_check_that_hangs_is_killed_and_has_failed(start_kernel: StartKernel) -> None:
+def test_a_check_that_hangs_is_killed_and_has_failed(own_kernel: OwnKernel) -> None:
     hangs = check("echo before; trap '' TERM; sleep 1000 & sleep 1000", timeout="300ms", failures=1)
-    kernel = start_kernel(child("stuck", '["sleep", "1000"]', hangs, "max_restarts = 0"))
+    kernel = own_kernel(child("stuck", '["sleep", "1000"]', hangs, "max_restarts = 0"))
     with kernel.client() as client:
         end = in_state(client, "stuck", "failed")["end"]
         assert end == "killed: health check failed (1 in a row): no end within 0.3 s: before"
         assert not kernel.processes_of_agent(info(client, "stuck")["id"])
 
 
-def test_a_command_that_is_not_there_has_failed(start_kernel: StartKernel) -> None:
+def test_a_command_that_is_not_there_has_failed(own_kernel: OwnKernel) -> None:
     health = 'health = { command = ["nosuchprog"], interval = "1s", failures = 1 }'
-    kernel = start_kernel(child("bad", '["sleep", "1000"]', health, "max_restarts = 0"))
+    kernel = own_kernel(child("bad", '["sleep", "1000"]', health, "max_restarts = 0"))
     with kernel.client() as client:
         end = in_state(client, "bad", "failed")["end"]
         assert end == "killed: health check failed (1 in a row): nosuchprog: not found in the jail's PATH"
 
 
-def test_an_agent_without_a_jail_is_checked_beside_it(start_kernel: StartKernel, tmp_path: Path) -> None:
+def test_an_agent_without_a_jail_is_checked_beside_it(own_kernel: OwnKernel, tmp_path: Path) -> None:
     health = check(f"echo $AGENTOS_AGENT_NAME $PWD > {tmp_path}/checked; exit 1", failures=1)
-    kernel = start_kernel(
+    kernel = own_kernel(
         child("free", '["sleep", "1000"]', health, 'isolation = "none"', f'cwd = "{tmp_path}"', "max_restarts = 0")
     )
     with kernel.client() as client:
@@ -201,10 +201,10 @@ def test_an_agent_without_a_jail_is_checked_beside_it(start_kernel: StartKernel,
     assert (tmp_path / "checked").read_text() == f"free {tmp_path}\n"
 
 
-def test_a_paused_agent_is_not_checked(start_kernel: StartKernel) -> None:
+def test_a_paused_agent_is_not_checked(own_kernel: OwnKernel) -> None:
     """The other one is checked and given up meanwhile, twice over."""
     twice = check("exit 1", failures=1)
-    kernel = start_kernel(
+    kernel = own_kernel(
         child("rests", '["sleep", "1000"]', check("sleep 0.5; exit 1", failures=1))
         + child("fails", '["sleep", "1000"]', twice, BACKOFF, "max_restarts = 1")
     )
@@ -217,9 +217,9 @@ def test_a_paused_agent_is_not_checked(start_kernel: StartKernel) -> None:
         kernel.wait_line("rests: unhealthy")
 
 
-def test_few_checks_run_at_once(start_kernel: StartKernel) -> None:
+def test_few_checks_run_at_once(own_kernel: OwnKernel) -> None:
     slow = check("sleep 2")
-    kernel = start_kernel("".join(child(f"a{number}", '["sleep", "1000"]', slow) for number in range(14)))
+    kernel = own_kernel("".join(child(f"a{number}", '["sleep", "1000"]', slow) for number in range(14)))
     most = 0
     with kernel.client() as client:
         while not all(client.inspect(name=f"a{number}")["health"]["checked_at"] for number in range(14)):
@@ -238,9 +238,9 @@ def commandline(pid: int) -> str:
     return ""
 
 
-def test_ps_tree_and_inspect_show_it(start_kernel: StartKernel) -> None:
+def test_ps_tree_and_inspect_show_it(own_kernel: OwnKernel) -> None:
     health = check("echo no answer; exit 1", failures=90)
-    kernel = start_kernel(child("web", '["sleep", "1000"]', health, 'watchdog = "1h"'))
+    kernel = own_kernel(child("web", '["sleep", "1000"]', health, 'watchdog = "1h"'))
     with kernel.client() as client:
         until(lambda: info(client, "web")["health"], "a check has failed")
 

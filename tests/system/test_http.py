@@ -497,6 +497,7 @@ def test_the_audit_log_has_method_url_without_query_status_and_size(pair: Any, s
     assert "secret" not in json.dumps(entries)
 
 
+@pytest.mark.usefixtures("kernels")
 def test_certificates_are_checked_against_the_configured_authority(tmp_path: Path) -> None:
     authority = make_authority(tmp_path)
     good = make_server_context(tmp_path, "IP:127.0.0.1")

@@ -4,6 +4,8 @@ import os
 import time
 from pathlib import Path
 
+import pytest
+
 from agentos.userland.cli.inspect import start_facts
 from agentos_sdk import AgentOSClient, connect
 from tests.support.kernel import Kernel, running, until
@@ -168,6 +170,7 @@ def test_a_memory_hog_is_listed_with_the_limit_that_it_reached(client: AgentOSCl
     assert up(client.inspect("hog"))["end"]["reason"] == info(client, "hog")["end"]
 
 
+@pytest.mark.usefixtures("kernels")
 def test_it_says_that_a_proxy_judges_addresses() -> None:
     with running('[http]\nupstream_proxy = "http://proxy.test:3128"\n') as kernel, kernel.client() as client:
         up(client.spawn("a", command=SLEEP))

@@ -12,7 +12,7 @@ from tests.system.jails import zygotes_of
 
 
 @pytest.fixture
-def unprobed() -> Iterator[tuple[Kernel, int]]:
+def unprobed(kernels: None) -> Iterator[tuple[Kernel, int]]:
     """A ready kernel whose probe doesn't end, since the zygote is stopped; the zygote's pid."""
     for _ in range(10):  # a probe that has ended before we stop the zygote proves nothing
         kernel = Kernel()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, proc_status, until
 from tests.support.rounds import rounds
 from tests.support.wire import KILL, Wire
@@ -56,8 +56,8 @@ def nested(group: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_hundreds_of_jails_leave_nothing(start_kernel: StartKernel) -> None:
-    kernel = start_kernel("[kernel]\nspawn_rate = 10000\n")
+def test_hundreds_of_jails_leave_nothing(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel("[kernel]\nspawn_rate = 10000\n")
     script = write(kernel, "arrives.py", ARRIVES)
     wires = [kernel.connect(60) for _ in range(BATCH)]
     churn(kernel, wires, script)  # what is made once is there now

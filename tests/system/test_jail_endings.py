@@ -63,7 +63,7 @@ time.sleep(1000)
 
 
 @pytest.fixture(scope="module")
-def ungrouped() -> Iterator[tuple[Kernel, AgentOSClient]]:
+def ungrouped(kernels: None) -> Iterator[tuple[Kernel, AgentOSClient]]:
     """A kernel without control groups, and an operator of it."""
     with (
         pytest.MonkeyPatch.context() as patch,
@@ -139,6 +139,7 @@ def test_without_control_groups_what_all_its_processes_hold_is_watched(
     until(lambda: "memory limit 100M reached" in kernel.said, "the kernel's log says so too")
 
 
+@pytest.mark.usefixtures("kernels")
 def test_without_control_groups_those_are_watched_too_who_come_after_others_have_ended() -> None:
     with (
         pytest.MonkeyPatch.context() as patch,

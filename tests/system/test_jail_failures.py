@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from agentos_sdk import AgentOSClient
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, until
 from tests.system.agents import SLEEPER, ask, in_state, info, known, lines, relay, up, write
 from tests.system.jails import crippled, groups_left, loops_in, need_cgroups, zygotes_of
@@ -130,8 +130,8 @@ def test_what_was_removed_between_two_lives_is_named_and_ends_the_agent(
         assert str(place) in reason, reason
 
 
-def test_without_its_runtime_directory_a_spawn_fails_and_says_so(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+def test_without_its_runtime_directory_a_spawn_fails_and_says_so(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     runtime = next(kernel.place / name for name in os.listdir(kernel.place) if name.startswith("agentos-"))
     runtime.rename(kernel.place / "away")
     with kernel.client() as client:
@@ -143,8 +143,8 @@ def test_without_its_runtime_directory_a_spawn_fails_and_says_so(start_kernel: S
         up(client.spawn("homeless", command=SLEEP))
 
 
-def test_a_zygote_that_dies_in_the_middle_of_spawns_makes_no_difference_but_busy(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+def test_a_zygote_that_dies_in_the_middle_of_spawns_makes_no_difference_but_busy(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     with kernel.client() as client:
         wires = [kernel.connect() for _ in range(20)]
         for number, wire in enumerate(wires):
@@ -197,8 +197,8 @@ os.kill(os.getpid(), 9)
 """
 
 
-def test_who_spawns_as_quick_as_it_can_is_rationed_and_the_kernel_answers(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+def test_who_spawns_as_quick_as_it_can_is_rationed_and_the_kernel_answers(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     with kernel.client() as client:
         up(client.spawn("quick", write(kernel, "quick.py", SPAWNS)))
         for _ in range(10):
@@ -249,11 +249,11 @@ def own_range() -> int:
     return 1700000000 + 64 * os.getpid()
 
 
-def test_an_agent_cant_use_up_the_identities_of_others(start_kernel: StartKernel) -> None:
+def test_an_agent_cant_use_up_the_identities_of_others(own_kernel: OwnKernel) -> None:
     """The range is small here, so that a few names are as many as 65,536 are."""
     if os.geteuid() != 0:
         pytest.skip("without root there are no identities to use up")
-    kernel = start_kernel(f"[kernel]\nuids = {{first = {own_range()}, count = 12}}\nspawn_rate = 1000\n")
+    kernel = own_kernel(f"[kernel]\nuids = {{first = {own_range()}, count = 12}}\nspawn_rate = 1000\n")
     with kernel.client() as client:
         up(client.spawn("victim", command=SLEEP, workspace="keep"))
         victim = os.stat(f"/proc/{known(client, 'victim')}").st_uid
@@ -270,10 +270,10 @@ def test_an_agent_cant_use_up_the_identities_of_others(start_kernel: StartKernel
         assert len(given) == len(set(given)) <= 12
 
 
-def test_what_names_it_asks_for_with_files_to_keep_use_up_is_said(start_kernel: StartKernel) -> None:
+def test_what_names_it_asks_for_with_files_to_keep_use_up_is_said(own_kernel: OwnKernel) -> None:
     if os.geteuid() != 0:
         pytest.skip("without root there are no identities to use up")
-    kernel = start_kernel(f"[kernel]\nuids = {{first = {own_range()}, count = 4}}\nspawn_rate = 1000\n")
+    kernel = own_kernel(f"[kernel]\nuids = {{first = {own_range()}, count = 4}}\nspawn_rate = 1000\n")
     with kernel.client() as client:
         for number in range(4):
             up(client.spawn(f"kept-{number}", command=SLEEP, workspace="keep", limits={"disk": "1M", "inodes": 64}))
@@ -285,6 +285,7 @@ def test_what_names_it_asks_for_with_files_to_keep_use_up_is_said(start_kernel: 
         up(client.spawn("kept-1", command=SLEEP, workspace="keep", limits={"disk": "1M", "inodes": 64}))
 
 
+@pytest.mark.usefixtures("kernels")
 def test_a_host_without_namespaces_fails_every_time_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     options = ("--refuse", "pivot_root=EPERM")
     with crippled(monkeypatch, *options) as kernel, kernel.client() as client:

@@ -45,6 +45,7 @@ CHOSEN = (
 )
 
 
+@pytest.mark.usefixtures("kernels")
 def test_here_version_2_is_used_and_the_kernel_sits_in_a_leaf() -> None:
     if "CGROUP2_SCOPE" not in os.environ:
         pytest.skip("meant for the guest, where the test below runs it")

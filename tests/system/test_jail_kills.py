@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentos_sdk import AgentOSClient
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, marked, until
 from tests.system.agents import ask, info, known, relay, up, write, written
 from tests.system.jails import copies_of_zygotes, crippled, groups_left, loops_in, said, zygotes_of
@@ -56,8 +56,8 @@ def populate(kernel: Kernel, client: AgentOSClient) -> None:
     assert client.pause("paused")["paused"]
 
 
-def test_a_killed_kernel_leaves_nothing_at_all(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+def test_a_killed_kernel_leaves_nothing_at_all(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     traces = Traces(kernel)
     with kernel.client() as client:
         populate(kernel, client)
@@ -68,8 +68,8 @@ def test_a_killed_kernel_leaves_nothing_at_all(start_kernel: StartKernel) -> Non
     traces.wait_gone()
 
 
-def test_a_stopped_kernel_leaves_nothing_either(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+def test_a_stopped_kernel_leaves_nothing_either(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     traces = Traces(kernel)
     with kernel.client() as client:
         populate(kernel, client)
@@ -79,8 +79,8 @@ def test_a_stopped_kernel_leaves_nothing_either(start_kernel: StartKernel) -> No
     assert not traces.left()
 
 
-def test_nothing_is_left_of_agents_that_were_being_born(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+def test_nothing_is_left_of_agents_that_were_being_born(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     traces = Traces(kernel)
     wires = [kernel.connect() for _ in range(12)]
     for number, wire in enumerate(wires):
@@ -96,8 +96,8 @@ def test_nothing_is_left_of_agents_that_were_being_born(start_kernel: StartKerne
         wire.close()
 
 
-def test_nothing_is_left_of_a_fork_bomb(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+def test_nothing_is_left_of_a_fork_bomb(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     traces = Traces(kernel)
     with kernel.client() as client:
         up(client.spawn("bomb", write(kernel, "bomb.py", BOMB), limits={"max_pids": 40}))
@@ -107,6 +107,7 @@ def test_nothing_is_left_of_a_fork_bomb(start_kernel: StartKernel) -> None:
     traces.wait_gone()
 
 
+@pytest.mark.usefixtures("kernels")
 def test_without_control_groups_nothing_is_left_either(monkeypatch: pytest.MonkeyPatch) -> None:
     with crippled(monkeypatch, "--hide", "/sys/fs/cgroup") as kernel:
         traces = Traces(kernel)
@@ -118,8 +119,8 @@ def test_without_control_groups_nothing_is_left_either(monkeypatch: pytest.Monke
         traces.wait_gone()
 
 
-def test_what_it_was_not_told_of_stays(start_kernel: StartKernel, tmp_path: Path) -> None:
-    kernel = start_kernel()
+def test_what_it_was_not_told_of_stays(own_kernel: OwnKernel, tmp_path: Path) -> None:
+    kernel = own_kernel()
     traces = Traces(kernel)
     target = tmp_path / "precious"
     target.mkdir()
@@ -138,8 +139,8 @@ def test_what_it_was_not_told_of_stays(start_kernel: StartKernel, tmp_path: Path
     assert os.listdir(kernel.state_dir / "workspaces")
 
 
-def test_a_zygote_that_is_killed_is_replaced_and_takes_no_agent_with_it(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+def test_a_zygote_that_is_killed_is_replaced_and_takes_no_agent_with_it(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     traces = Traces(kernel)
     with kernel.client() as client:
         boss = relay(kernel, client, "boss")
@@ -155,8 +156,8 @@ def test_a_zygote_that_is_killed_is_replaced_and_takes_no_agent_with_it(start_ke
     traces.wait_gone()
 
 
-def test_what_remains_when_both_are_killed_goes_with_the_next_start(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+def test_what_remains_when_both_are_killed_goes_with_the_next_start(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     traces = Traces(kernel)
     with kernel.client() as client:
         populate(kernel, client)
@@ -176,8 +177,8 @@ def test_what_remains_when_both_are_killed_goes_with_the_next_start(start_kernel
     kernel.stop()
 
 
-def test_the_next_kernel_may_start_at_once(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+def test_the_next_kernel_may_start_at_once(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     for _ in range(3):
         traces = Traces(kernel)
         with kernel.client() as client:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agentos_sdk import AgentOSClient
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel
 from tests.system.agents import ask, relay, up
 from tests.system.jails import cgroups, crippled, layers, need_cgroups
@@ -26,7 +26,7 @@ NEED_NONE = {
 
 
 @pytest.fixture
-def ungrouped(monkeypatch: pytest.MonkeyPatch) -> Iterator[AgentOSClient]:
+def ungrouped(kernels: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[AgentOSClient]:
     """An operator of a kernel without control groups."""
     with crippled(monkeypatch, "--hide", "/sys/fs/cgroup") as kernel, kernel.client() as client:
         yield client
@@ -83,6 +83,7 @@ def test_all_other_limits_hold_without_control_groups(ungrouped: AgentOSClient, 
     up(ungrouped.spawn("limited", command=SLEEP, limits={limit: NEED_NONE[limit]}))
 
 
+@pytest.mark.usefixtures("kernels")
 def test_the_operator_can_waive_a_limit_but_not_a_layer_of_strict(monkeypatch: pytest.MonkeyPatch) -> None:
     toml = '[kernel]\nwaive = ["cpu_quota"]\n'
     with crippled(monkeypatch, "--hide", "/sys/fs/cgroup", toml=toml) as kernel, kernel.client() as client:
@@ -100,6 +101,7 @@ def test_the_operator_can_waive_a_limit_but_not_a_layer_of_strict(monkeypatch: p
     ],
     ids=["seccomp", "sysctl"],
 )
+@pytest.mark.usefixtures("kernels")
 def test_without_user_namespaces_a_spawn_is_refused_with_the_knob_and_none_works(
     monkeypatch: pytest.MonkeyPatch, options: list[str]
 ) -> None:
@@ -112,6 +114,7 @@ def test_without_user_namespaces_a_spawn_is_refused_with_the_knob_and_none_works
         up(client.spawn("bare", command=SLEEP, isolation="none"))
 
 
+@pytest.mark.usefixtures("kernels")
 def test_without_landlock_standard_stands_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     with crippled(monkeypatch, "--refuse", "landlock_create_ruleset=ENOSYS") as kernel, kernel.client() as client:
         kernel.wait_line("isolation standard: .*no Landlock")
@@ -156,9 +159,9 @@ def test_a_child_of_a_strict_parent_is_strict(kernel: Kernel, client: AgentOSCli
     assert reply["isolation"]["level"] == "strict"
 
 
-def test_a_file_may_ask_for_strict_as_well(start_kernel: StartKernel, kernel: Kernel) -> None:
+def test_a_file_may_ask_for_strict_as_well(own_kernel: OwnKernel, kernel: Kernel) -> None:
     need_cgroups(kernel)
-    kernel = start_kernel(
+    kernel = own_kernel(
         '[[supervisor.children]]\nname = "tight"\ncommand = ["sleep", "1000"]\nisolation = "strict"\n'
         'limits = {memory = "64M"}\n'
     )

@@ -102,6 +102,7 @@ def test_limits_by_control_groups_are_in_their_files(kernel: Kernel, client: Age
         assert f"cgroup v{version}" in found[name]["mechanism"]
 
 
+@pytest.mark.usefixtures("kernels")
 def test_without_control_groups_the_record_says_what_is_watched_and_what_cant_be_had(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

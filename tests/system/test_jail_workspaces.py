@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agentos_sdk import AgentOSClient
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, until
 from tests.system.agents import ask, in_state, info, known, lines, relay, up, write
 from tests.system.jails import layers, loops_in, mounts_of, said
@@ -54,8 +54,8 @@ def test_tmp_is_gone_with_each_life(kernel: Kernel, client: AgentOSClient) -> No
     assert [json.loads(line)[0] for line in lines(client, "counts", "stdout")] == [1, 1]
 
 
-def test_keep_is_kept_over_restarts_and_kernels_for_the_same_user(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+def test_keep_is_kept_over_restarts_and_kernels_for_the_same_user(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     script = write(kernel, "counts.py", COUNTS + "import time; time.sleep(1000)\n")
     uids = []
     for life in range(2):
@@ -172,10 +172,10 @@ def test_what_the_host_needs_is_no_workspace(kernel: Kernel, client: AgentOSClie
     assert "workspace" in reply["error"]
 
 
-def test_a_file_may_name_workspaces_too(start_kernel: StartKernel, shared: Path) -> None:
+def test_a_file_may_name_workspaces_too(own_kernel: OwnKernel, shared: Path) -> None:
     os.chmod(shared, 0o777)
     child = '[[supervisor.children]]\nname = "{}"\ncommand = ["sleep", "1000"]\nworkspace = "{}"\n'
-    kernel = start_kernel(child.format("kept", "keep") + child.format("shares", shared))
+    kernel = own_kernel(child.format("kept", "keep") + child.format("shares", shared))
     with kernel.client() as client:
         assert mounts_of(info(client, "shares")["pid"])["/workspace"][1] == "rw"
         assert os.path.samefile(f"/proc/{info(client, 'shares')['pid']}/root/workspace", shared)

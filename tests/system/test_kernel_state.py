@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agentos_sdk import AgentOSClient
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, environment, listens, until
 from tests.support.wire import PATIENCE, STATUS, frame
 from tests.system.agents import STUBBORN, ask, in_state, info, relay, up, written
@@ -39,8 +39,8 @@ def problems(client: AgentOSClient) -> set[tuple[str, str | None]]:
     return {(one["kind"], one["name"]) for one in found if one["kind"] != "isolation"}
 
 
-def test_status_of_a_kernel_in_order(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(child("well", None, 'command = ["sleep", "1000"]', 'isolation = "none"'))
+def test_status_of_a_kernel_in_order(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(child("well", None, 'command = ["sleep", "1000"]', 'isolation = "none"'))
     with kernel.client() as client:
         found = up(client.status())
 
@@ -55,8 +55,8 @@ def test_status_of_a_kernel_in_order(start_kernel: StartKernel) -> None:
     assert json.loads(agentos(kernel, "status", "--json").stdout)["attention"] == []
 
 
-def test_status_while_agents_are_spawned(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+def test_status_while_agents_are_spawned(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     with kernel.client() as client, contextlib.ExitStack() as stack:
         for number in range(60):  # more than it looks at between two checkpoints
             client.spawn(f"a{number}", command=["true"])
@@ -70,8 +70,8 @@ def test_status_while_agents_are_spawned(start_kernel: StartKernel) -> None:
     assert failed == []
 
 
-def test_status_tells_what_needs_attention(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(OFFLINE + child("given-up", BAD, QUICK) + child("loops", BAD, CRASHES))
+def test_status_tells_what_needs_attention(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(OFFLINE + child("given-up", BAD, QUICK) + child("loops", BAD, CRASHES))
     with kernel.client() as client:
         in_state(client, "given-up", "failed")
         until(lambda: ("restarts", "loops") in problems(client), "it has failed three times in a row")
@@ -86,7 +86,7 @@ def test_status_tells_what_needs_attention(start_kernel: StartKernel) -> None:
     assert "- the budget of spender is used up: 1 calls per 1d; renews in" in shown.stdout
 
 
-def test_status_names_a_required_agent_that_is_late(start_kernel: StartKernel) -> None:
+def test_status_names_a_required_agent_that_is_late(own_kernel: OwnKernel) -> None:
     lines = ('ready = "hello"', "required = true", 'start_timeout = "1h"')
     kernel = Kernel(child("late", '["sleep", "1000"]', *lines))
     try:
@@ -99,8 +99,8 @@ def test_status_names_a_required_agent_that_is_late(start_kernel: StartKernel) -
         kernel.clean_up()
 
 
-def test_status_tells_that_the_audit_log_was_damaged(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+def test_status_tells_that_the_audit_log_was_damaged(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     kernel.kill()
     for file in (kernel.state_dir / "audit").iterdir():
         if file.suffix != ".head":
@@ -111,8 +111,8 @@ def test_status_tells_that_the_audit_log_was_damaged(start_kernel: StartKernel) 
         assert ("audit", None) in problems(client)
 
 
-def test_an_agent_gets_no_status_and_cannot_shut_the_kernel_down(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+def test_an_agent_gets_no_status_and_cannot_shut_the_kernel_down(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     with kernel.client() as client:
         agent = relay(kernel, client, "curious")
         codes = [ask(client, agent, call)["code"] for call in ("status", "shutdown")]
@@ -120,8 +120,8 @@ def test_an_agent_gets_no_status_and_cannot_shut_the_kernel_down(start_kernel: S
     assert codes == ["permission_denied"] * 2
 
 
-def test_shutdown_stops_the_agents_in_order_and_returns_when_the_kernel_has_ended(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(child("well"))
+def test_shutdown_stops_the_agents_in_order_and_returns_when_the_kernel_has_ended(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(child("well"))
 
     done = agentos(kernel, "shutdown")
 
@@ -143,9 +143,9 @@ def agentos_audit(kernel: Kernel) -> str:
     ).stdout
 
 
-def test_grace_limits_how_long_a_stubborn_agent_has(start_kernel: StartKernel, tmp_path: Path) -> None:
+def test_grace_limits_how_long_a_stubborn_agent_has(own_kernel: OwnKernel, tmp_path: Path) -> None:
     (tmp_path / "stubborn.py").write_text(STUBBORN)
-    kernel = start_kernel(child("stubborn", None, f'script = "{tmp_path}/stubborn.py"', 'shutdown = "infinity"'))
+    kernel = own_kernel(child("stubborn", None, f'script = "{tmp_path}/stubborn.py"', 'shutdown = "infinity"'))
     with kernel.client() as client:
         written(client, "stubborn", "deaf now")
         assert up(client.shutdown())["stopping"] is True
@@ -156,8 +156,8 @@ def test_grace_limits_how_long_a_stubborn_agent_has(start_kernel: StartKernel, t
 
 
 @pytest.mark.parametrize("grace", [-1, "soon"])
-def test_a_wrong_grace_stops_nothing(start_kernel: StartKernel, grace: object) -> None:
-    kernel = start_kernel(child("well"))
+def test_a_wrong_grace_stops_nothing(own_kernel: OwnKernel, grace: object) -> None:
+    kernel = own_kernel(child("well"))
     with kernel.client() as client:
         assert client.shutdown(grace=grace)["code"] == "bad_request"  # type: ignore[arg-type]
         assert info(client, "well")["state"] == "running"

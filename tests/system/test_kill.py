@@ -9,7 +9,7 @@ import pytest
 
 from agentos_sdk import AgentOSClient
 from agentos_sdk.opcodes import Op
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, listens, until
 from tests.system.agents import (
     RELAY_INSIDE,
@@ -248,8 +248,8 @@ command = ["sleep", "1000"]
 """
 
 
-def test_a_declared_agent_stays_away_too_and_nobody_can_write_to_it(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(TREE)
+def test_a_declared_agent_stays_away_too_and_nobody_can_write_to_it(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(TREE)
     with kernel.client() as client:
         for name in ("one", "two"):
             assert client.kill(name)
@@ -261,7 +261,7 @@ def test_a_declared_agent_stays_away_too_and_nobody_can_write_to_it(start_kernel
         assert info(client, "three")["restarts"] == 0
 
 
-def test_a_declared_agent_can_be_killed_while_the_tree_still_starts(start_kernel: StartKernel) -> None:
+def test_a_declared_agent_can_be_killed_while_the_tree_still_starts(own_kernel: OwnKernel) -> None:
     """The kernel's door is open before its tree is up, and a group is known before it is up."""
     slow = TREE.replace('name = "three"', 'name = "three"\nready = "hello"')
     slow = slow.replace('type = "supervisor"', 'type = "supervisor"\nstrategy = "rest_for_one"')

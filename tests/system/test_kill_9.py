@@ -16,7 +16,7 @@ from attrs import define, field
 
 from agentos.services.audit.verify import verify_log
 from agentos_sdk import AgentOSClient
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, until
 from tests.support.rounds import rounds
 from tests.support.wire import DELETE, FETCH, GET_AUDIT_LOG, HELLO, STORE, THINK, WRITE, Wire
@@ -173,11 +173,11 @@ def read_intents(wire: Wire, books: Books) -> None:
 
 
 @pytest.mark.slow
-def test_nothing_acknowledged_is_lost_when_the_kernel_is_killed_again_and_again(start_kernel: StartKernel) -> None:
+def test_nothing_acknowledged_is_lost_when_the_kernel_is_killed_again_and_again(own_kernel: OwnKernel) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     chance, books = random.Random(seed), Books()
-    kernel = start_kernel(CONFIG)
+    kernel = own_kernel(CONFIG)
     for life in range(rounds(KILLS)):
         load_until_killed(kernel, books, life, chance)
         kernel.start_again()

@@ -3,7 +3,7 @@
 import os
 
 from agentos_sdk import AgentOSClient
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, proc_status, until
 from tests.support.rounds import rounds
 from tests.system.agents import up, write
@@ -37,8 +37,8 @@ def churn(client: AgentOSClient, count: int) -> None:
                 client.kill("bare")
 
 
-def test_hundreds_of_short_lives_leave_nothing(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+def test_hundreds_of_short_lives_leave_nothing(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     write(kernel, "s.py", "from agentos import AgentOSClient\nAgentOSClient().recv_messages(timeout=1000)\n")
     with kernel.client() as client:
         churn(client, 48)  # what is made once is there now

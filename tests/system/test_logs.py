@@ -7,7 +7,7 @@ import pytest
 
 from agentos_sdk import AgentOSClient
 from agentos_sdk.errors import NotFound, from_reply
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, until
 from tests.system.agents import ask, relay, up
 
@@ -115,8 +115,8 @@ def test_an_agent_sees_itself_and_its_descendants_alone(kernel: Kernel, client: 
     assert ask(client, boss, "logs", name="kernel")["code"] == "not_found"
 
 
-def test_the_log_of_an_agent_outlives_a_kill_of_the_kernel(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(COUNTER)
+def test_the_log_of_an_agent_outlives_a_kill_of_the_kernel(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(COUNTER)
     with kernel.client() as client:
         until(lambda: len(texts(client, name="counter", since=0)) == 2, "it has written")
         say(client, "gone", "echo from before")
@@ -142,13 +142,13 @@ def raise_for(reply: dict[str, Any]) -> None:
         raise from_reply(reply)
 
 
-def test_an_agent_of_the_file_sees_its_own_earlier_runs(start_kernel: StartKernel) -> None:
+def test_an_agent_of_the_file_sees_its_own_earlier_runs(own_kernel: OwnKernel) -> None:
     script = (
         "from agentos_sdk import AgentOSClient\nimport time\nme = AgentOSClient()\n"
         "print('saw', [one['text'] for one in me.logs(since=0, grep='^mark')['lines']])\nprint('mark', flush=True)\n"
         "time.sleep(1000)\n"
     )
-    kernel = start_kernel('[[supervisor.children]]\nname = "self"\ncommand = ["python3", "-c", """' + script + '"""]\n')
+    kernel = own_kernel('[[supervisor.children]]\nname = "self"\ncommand = ["python3", "-c", """' + script + '"""]\n')
     with kernel.client() as client:
         until(lambda: texts(client, name="self") == ["saw []", "mark"], "it has written")
     kernel.stop()
@@ -194,8 +194,8 @@ def test_following_gives_each_line_once_while_they_are_written_to_disk(client: A
     assert found == list(range(1, 501))
 
 
-def test_the_last_state_of_agents_is_logged_when_the_root_gives_up(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(
+def test_the_last_state_of_agents_is_logged_when_the_root_gives_up(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(
         '[supervisor]\nstrategy = "one_for_all"\nintensity = 0\n'
         + COUNTER
         + '\n[[supervisor.children]]\nname = "bad"\ncommand = ["sh", "-c", "sleep 1; exit 3"]\n'

@@ -152,7 +152,7 @@ with AgentOSClient() as kernel:
 
 
 @pytest.fixture(scope="module")
-def kernel() -> Iterator[Kernel]:
+def kernel(kernels: None) -> Iterator[Kernel]:
     with kernel_with(*RULES, llm="retry = { first = '10ms' }\ncontext = { offline = 16000 }") as started:
         yield started
 
@@ -301,6 +301,7 @@ def test_a_task_may_be_ended_twice_in_one_answer_of_text(client: AgentOSClient, 
     assert (found.status, found.summary, found.steps) == ("done", "first", 1)
 
 
+@pytest.mark.usefixtures("kernels")
 def test_a_model_that_lacks_tools_is_asked_by_text(place: Path) -> None:
     with (
         kernel_with(
@@ -349,6 +350,7 @@ def test_steps_are_events_and_are_passed_on(client: AgentOSClient, place: Path) 
     assert {step["task"] for step in seen} == {found.task_id}
 
 
+@pytest.mark.usefixtures("kernels")
 def test_steps_after_a_restart_are_passed_on_too() -> None:
     seen: list[dict[str, Any]] = []
     dies = rule("^die once$", ("exec", {"command": "touch began; sleep 600"}))
@@ -386,6 +388,7 @@ with AgentOSClient() as kernel:
 """
 
 
+@pytest.mark.usefixtures("kernels")
 def test_tools_of_mcp_servers_are_tools_of_the_loop() -> None:
     answers = script("foreign", [("plain__echo", {"text": "buy milk"})])
     with kernel_with(*answers, more=PLAIN) as kernel, kernel.client() as client:
@@ -515,6 +518,7 @@ async def test_a_conversation_is_kept_by_the_trio_client(kernel: Kernel) -> None
         await talk.clear()
 
 
+@pytest.mark.usefixtures("kernels")
 def test_a_task_goes_on_after_the_kernel_was_killed() -> None:
     slow = rule("(?s).*", ("exec", {"command": "echo once >> n; sleep 1000"}), times=1, system="^slow$")
     last = rule("stopped while this ran", done("went on"))
@@ -545,6 +549,7 @@ def test_a_task_goes_on_after_the_kernel_was_killed() -> None:
             assert (place / "n").read_text() == "once\n"
 
 
+@pytest.mark.usefixtures("kernels")
 def test_a_task_without_a_model_fails_at_once() -> None:
     with running("") as kernel, kernel.client() as client:
         began = time.monotonic()
@@ -567,6 +572,7 @@ def look_at_images(kernel: Kernel, client: AgentOSClient) -> TaskResult:
     return AgenticLoop(client, workspace=str(place)).run("look")
 
 
+@pytest.mark.usefixtures("kernels")
 def test_an_image_of_the_workspace_is_shown_to_the_model() -> None:
     seen = rule("^The image plot.png:", done("seen"))
     with kernel_with(LOOKS, seen) as kernel, kernel.client() as client:
@@ -582,6 +588,7 @@ def test_an_image_of_the_workspace_is_shown_to_the_model() -> None:
         assert [question["messages"][-1]["images"] for question in asked] == [0, 1]
 
 
+@pytest.mark.usefixtures("kernels")
 def test_a_model_that_takes_no_images_is_told_so() -> None:
     seen = rule("(?s)^The image plot.png:.*image left out", done("not seen"))
     with (

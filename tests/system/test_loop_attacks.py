@@ -37,7 +37,7 @@ def answered(name: str, reply: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def kernel() -> Iterator[Kernel]:
+def kernel(kernels: None) -> Iterator[Kernel]:
     hostile = [
         each
         for name, reply in HOSTILE.items()
@@ -80,6 +80,7 @@ with AgentOSClient() as kernel:
 """
 
 
+@pytest.mark.usefixtures("kernels")
 def test_subagents_of_two_tasks_are_not_taken_for_each_other() -> None:
     delegate = rule("^let (\\d) be done$", ("spawn_subagent", {"task": "be number \\1"}))
     with (
@@ -96,6 +97,7 @@ def test_subagents_of_two_tasks_are_not_taken_for_each_other() -> None:
         assert ["summary='it was 1'" in found[0], "summary='it was 2'" in found[1]] == [True, True], found
 
 
+@pytest.mark.usefixtures("kernels")
 def test_the_tokens_of_subagents_count() -> None:
     delegate = rule("^let it be done$", ("spawn_subagent", {"task": "be it"}))
     rules = (delegate, rule("^be it$", done("was it")), rule("(?s).*", done()))
@@ -107,6 +109,7 @@ def test_the_tokens_of_subagents_count() -> None:
         assert found.tokens == child["tokens"] + sum(thought["tokens"] for thought in own)
 
 
+@pytest.mark.usefixtures("kernels")
 def test_an_answer_that_no_record_can_hold_is_cut_off_and_asked_for_once() -> None:
     huge = rule("(?s).*", ("write_file", {"path": "x", "content": "x" * 600_000}), times=1)
     with kernel_with(huge, rule("was cut off", done("in smaller steps"))) as kernel, kernel.client() as client:
@@ -116,6 +119,7 @@ def test_an_answer_that_no_record_can_hold_is_cut_off_and_asked_for_once() -> No
         assert client.fetch("task/task-1/0001/asked", "agent", agent="task-1")["value"]["times"] == 1
 
 
+@pytest.mark.usefixtures("kernels")
 def test_records_that_cannot_be_kept_end_the_task_without_a_restart() -> None:
     with (
         kernel_with(rule("(?s).*", done("x" * 20_000)), more="[kernel]\nmax_state_bytes = '10K'\n") as kernel,

@@ -93,7 +93,7 @@ def server() -> Iterator[HttpServer]:
 
 
 @pytest.fixture
-def kernel(server: HttpServer) -> Iterator[Kernel]:
+def kernel(kernels: None, server: HttpServer) -> Iterator[Kernel]:
     arguments = {**ARGUMENTS, "http": {"url": server.url("/\\1")}}
     first = [rule(rf"^use {name} in (\S+)$", (name, each)) for name, each in arguments.items()]
     with kernel_with(*first, rule("^use nothing$", done()), rule("(?s).*", done()), more=PLAIN) as started:

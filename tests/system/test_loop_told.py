@@ -16,7 +16,7 @@ SLOW = ("exec", {"command": "sleep 1; echo slept"})
 
 
 @pytest.fixture(scope="module")
-def kernel() -> Iterator[Kernel]:
+def kernel(kernels: None) -> Iterator[Kernel]:
     rules = [
         rule(r"^The user says:\s+crash", SLOW),
         rule(r"^The user says:\s+(.*)", done(r"told \1")),

@@ -72,7 +72,7 @@ NOTES = 4
 
 
 @pytest.fixture(scope="module")
-def kernel() -> Iterator[Kernel]:
+def kernel(kernels: None) -> Iterator[Kernel]:
     rules = [
         rule("^Summarise this work", reply="the notes were written"),
         *(

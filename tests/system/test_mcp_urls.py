@@ -6,7 +6,7 @@ import pytest
 from mcp.server.mcpserver import MCPServer
 
 from agentos_sdk import AgentOSClient
-from tests.support.kernel import Kernel, running
+from tests.support.kernel import Kernel, shared
 from tests.support.mcp_http import McpHttpServer, mcp_http_server
 from tests.support.mcp_servers import allow_tools, text_of, using
 from tests.system.agents import up
@@ -57,8 +57,8 @@ def server() -> Iterator[McpHttpServer]:
 
 
 @pytest.fixture(scope="module")
-def kernel(server: McpHttpServer) -> Iterator[Kernel]:
-    with running(TOML.format(port=server.port), env={"NOTES_TOKEN": TOKEN}) as started:
+def kernel(kernels: None, server: McpHttpServer) -> Iterator[Kernel]:
+    with shared(TOML.format(port=server.port), env={"NOTES_TOKEN": TOKEN}) as started:
         yield started
 
 

@@ -46,7 +46,7 @@ def packages() -> Path:
 
 
 @pytest.fixture(scope="module")
-def kernel() -> Iterator[Kernel]:
+def kernel(kernels: None) -> Iterator[Kernel]:
     with answering(RULES, 'model = "offline"\nopenai_endpoint = true') as kernel:
         yield kernel
 

@@ -28,7 +28,7 @@ reply = "You told me."
 
 
 @pytest.fixture(scope="module")
-def kernel() -> Iterator[Kernel]:
+def kernel(kernels: None) -> Iterator[Kernel]:
     with answering(RULES, "openai_endpoint = true") as started:
         yield started
 

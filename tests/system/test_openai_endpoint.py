@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agentos_sdk import AgentOSClient
-from tests.support.kernel import Kernel, running, until
+from tests.support.kernel import Kernel, shared, until
 from tests.system.agents import in_state, known, lines, up, write, written
 from tests.system.jails import need_cgroups, said
 
@@ -45,8 +45,8 @@ def knock(url, key="any"):
 
 
 @pytest.fixture(scope="module")
-def kernel() -> Iterator[Kernel]:
-    with running(TOML) as started:
+def kernel(kernels: None) -> Iterator[Kernel]:
+    with shared(TOML) as started:
         yield started
 
 
@@ -174,12 +174,12 @@ def test_lives_and_their_requests_leave_nothing_open(kernel: Kernel, client: Age
     until(lambda: kernel.open_files <= before, f"its files are closed: {before} before, {kernel.open_files} now")
 
 
-def test_who_doesnt_want_it_has_none(client: AgentOSClient, start_kernel: Any) -> None:
+def test_who_doesnt_want_it_has_none(client: AgentOSClient, own_kernel: Any) -> None:
     tell = """
     there = [name for name in os.environ if name.startswith("OPENAI")]
     print(json.dumps([there, knock("http://127.0.0.1/v1")]), flush=True)
     """
-    without = start_kernel()
+    without = own_kernel()
     with without.client() as other:
         names, answer = said(other, without, "plain", code(KNOCK, tell))
 
@@ -187,7 +187,7 @@ def test_who_doesnt_want_it_has_none(client: AgentOSClient, start_kernel: Any) -
     assert "refused" in answer
 
 
-def test_what_is_asked_here_counts_for_the_agents_own_budget(start_kernel: Any, tmp_path: Path) -> None:
+def test_what_is_asked_here_counts_for_the_agents_own_budget(own_kernel: Any, tmp_path: Path) -> None:
     script = tmp_path / "asks.py"
     script.write_text(
         code(
@@ -213,7 +213,7 @@ llm = {{ budget = [{{ calls = 1, per = "1d" }}] }}
     toml = TOML + "".join(child.format(name=name, script=script, more=more) for name, more in agents.items())
     os.chmod(tmp_path, 0o755)
 
-    with start_kernel(toml).client() as client:
+    with own_kernel(toml).client() as client:
         for name in agents:
             until(lambda name=name: len(lines(client, name)) == 2, f"{name} has asked twice")  # type: ignore[misc]
             assert lines(client, name) == ["stop", "insufficient_quota True"]

@@ -10,7 +10,7 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from agentos import __version__
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 from tests.support.kernel import until
 from tests.support.otlp import Receiver, otlp_receiver, read
 from tests.support.wire import KILL, LIST, NOOP, READ, SPAWN, THINK
@@ -32,8 +32,8 @@ def traced(receiver: Receiver, more: str = "") -> str:
     return f'[otel]\nendpoint = "{receiver.endpoint}"\n{more}{MODEL}'
 
 
-def test_a_call_is_a_span_below_its_agents_life(start_kernel: StartKernel, receiver: Receiver) -> None:
-    kernel = start_kernel(traced(receiver) + child("worker"))
+def test_a_call_is_a_span_below_its_agents_life(own_kernel: OwnKernel, receiver: Receiver) -> None:
+    kernel = own_kernel(traced(receiver) + child("worker"))
     with kernel.client() as client:
         number = next(one["id"] for one in client.list_agents() if one["name"] == "worker")
         with kernel.connect_as(number) as wire:
@@ -74,9 +74,9 @@ def test_a_call_is_a_span_below_its_agents_life(start_kernel: StartKernel, recei
 
 
 def test_a_question_has_the_attributes_of_the_conventions_and_no_contents(
-    start_kernel: StartKernel, receiver: Receiver
+    own_kernel: OwnKernel, receiver: Receiver
 ) -> None:
-    kernel = start_kernel(traced(receiver))
+    kernel = own_kernel(traced(receiver))
     with kernel.connect() as wire:
         reply = wire.call(THINK, {"prompt": "the question", "max_tokens": 100, "temperature": 0.5})
         assert reply["success"], reply
@@ -102,8 +102,8 @@ def test_a_question_has_the_attributes_of_the_conventions_and_no_contents(
     assert "the question" not in str(receiver.spans)
 
 
-def test_contents_are_sent_only_if_asked_for_and_without_secrets(receiver: Receiver, start_kernel: StartKernel) -> None:
-    kernel = start_kernel(traced(receiver, "contents = true\n") + SECRETS, {"SECRET": SECRET})
+def test_contents_are_sent_only_if_asked_for_and_without_secrets(receiver: Receiver, own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(traced(receiver, "contents = true\n") + SECRETS, {"SECRET": SECRET})
     with kernel.connect() as wire:
         assert wire.call(THINK, {"prompt": f"what is {SECRET}?", "system_instruction": "be brief"})["success"]
         assert wire.call(THINK, {"prompt": "x" * 8185 + SECRET})["success"]
@@ -118,9 +118,9 @@ def test_contents_are_sent_only_if_asked_for_and_without_secrets(receiver: Recei
     assert f"x{SECRET[:7]}" not in str(receiver.spans)
 
 
-def test_a_collector_that_fails_holds_up_nothing(start_kernel: StartKernel, receiver: Receiver) -> None:
+def test_a_collector_that_fails_holds_up_nothing(own_kernel: OwnKernel, receiver: Receiver) -> None:
     receiver.status = 400
-    kernel = start_kernel(traced(receiver))
+    kernel = own_kernel(traced(receiver))
     with kernel.connect() as wire:
         wire.ask(NOOP, b"x")
         kernel.wait_line(r"traces can't be sent to http://127.0.0.1:\d+ \(\[otel\] endpoint\)")
@@ -130,8 +130,8 @@ def test_a_collector_that_fails_holds_up_nothing(start_kernel: StartKernel, rece
     assert sum("can't be sent" in line for line in kernel.lines) == 1
 
 
-def test_a_kernel_without_its_collector_serves_and_stops(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(f'[otel]\nendpoint = "http://127.0.0.1:1"\n{MODEL}')
+def test_a_kernel_without_its_collector_serves_and_stops(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(f'[otel]\nendpoint = "http://127.0.0.1:1"\n{MODEL}')
     with kernel.client() as client:
         up(client.spawn("one", command=["sleep", "1000"]))
         client.kill("one", grace=0)

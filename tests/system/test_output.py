@@ -5,7 +5,7 @@ import time
 import pytest
 
 from agentos_sdk import AgentOSClient
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, until
 from tests.system.agents import info, lines, up
 
@@ -83,8 +83,8 @@ def test_what_another_process_still_writes_after_the_end_is_nobodys(client: Agen
 
 
 @pytest.mark.parametrize("flood", ["exec yes", "exec yes ''", "yes >&2 & exec cat /dev/zero", "exec cat /dev/urandom"])
-def test_a_flood_slows_nobody_and_fills_nothing(start_kernel: StartKernel, flood: str) -> None:
-    kernel = start_kernel()
+def test_a_flood_slows_nobody_and_fills_nothing(own_kernel: OwnKernel, flood: str) -> None:
+    kernel = own_kernel()
     with kernel.client() as client:
         up(client.spawn("flood", command=["sh", "-c", flood]))
         used = []

@@ -37,7 +37,7 @@ def limiting() -> Iterator[Vendor]:
 
 
 @pytest.fixture
-def kernel(limiting: Vendor) -> Iterator[Kernel]:
+def kernel(kernels: None, limiting: Vendor) -> Iterator[Kernel]:
     toml = OPENAI.format(url=limiting.base_url)
     with running(toml, {"OPENAI_API_KEY": limiting.key}) as started:
         yield started

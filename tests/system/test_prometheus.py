@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 from tests.support.kernel import environment, until
 from tests.support.wire import NOOP, READ, THINK
 from tests.system.agents import as_agent, in_state, info, up
@@ -58,8 +58,8 @@ def status(port: int, path: str = "/metrics", **headers: str) -> int:
     return 200
 
 
-def test_counters_survive_an_agents_restart(start_kernel: StartKernel, port: int) -> None:
-    kernel = start_kernel(serve(port) + child("worker"))
+def test_counters_survive_an_agents_restart(own_kernel: OwnKernel, port: int) -> None:
+    kernel = own_kernel(serve(port) + child("worker"))
     with kernel.client() as client:
         number = info(client, "worker")["id"]
 
@@ -101,9 +101,9 @@ def scrape_later(port: int, key: tuple[str, ...], value: float) -> dict[tuple[st
     return found
 
 
-def test_an_agent_that_was_given_up_is_counted_as_failed(start_kernel: StartKernel, port: int) -> None:
+def test_an_agent_that_was_given_up_is_counted_as_failed(own_kernel: OwnKernel, port: int) -> None:
     broken = child("broken", '["sh", "-c", "sleep 0.3; exit 3"]', "max_restarts = 0")
-    kernel = start_kernel(serve(port) + broken)
+    kernel = own_kernel(serve(port) + broken)
     with kernel.client() as client:
         in_state(client, "broken", "failed")
         found = scrape_later(port, ("agentos_agents", "failed"), 1)
@@ -111,8 +111,8 @@ def test_an_agent_that_was_given_up_is_counted_as_failed(start_kernel: StartKern
         assert found["agentos_agent_starts_total", "broken"] == 1
 
 
-def test_an_ended_agents_counters_go_on_with_the_next_one_of_its_name(start_kernel: StartKernel, port: int) -> None:
-    kernel = start_kernel(serve(port))
+def test_an_ended_agents_counters_go_on_with_the_next_one_of_its_name(own_kernel: OwnKernel, port: int) -> None:
+    kernel = own_kernel(serve(port))
     with kernel.client() as client:
         for times in (1, 2):
             number = up(client.spawn("brief", command=["sleep", "1000"]))["id"]
@@ -123,8 +123,8 @@ def test_an_ended_agents_counters_go_on_with_the_next_one_of_its_name(start_kern
             scrape_later(port, ("agentos_calls_total", "brief", "NOOP", "ok"), times)
 
 
-def test_the_port_is_refused_to_agents(start_kernel: StartKernel, port: int) -> None:
-    kernel = start_kernel(serve(port))
+def test_the_port_is_refused_to_agents(own_kernel: OwnKernel, port: int) -> None:
+    kernel = own_kernel(serve(port))
     with kernel.client() as client:
         number = up(client.spawn("subject", command=["sleep", "1000"]))["id"]
         allow(client, number, f"127.0.0.1:{port}", f"localhost:{port}")
@@ -135,11 +135,11 @@ def test_the_port_is_refused_to_agents(start_kernel: StartKernel, port: int) -> 
                 assert "the kernel's own" in reply["error"]
 
 
-def test_requests_need_the_token_if_there_is_one(start_kernel: StartKernel, port: int, tmp_path: Path) -> None:
+def test_requests_need_the_token_if_there_is_one(own_kernel: OwnKernel, port: int, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")
     file.chmod(0o600)
-    start_kernel(serve(port, "0.0.0.0", f'token_from = "file:{file}"\n'))
+    own_kernel(serve(port, "0.0.0.0", f'token_from = "file:{file}"\n'))
 
     assert status(port) == 401
     assert status(port, Authorization=f"Bearer {TOKEN}x") == 401
@@ -149,8 +149,8 @@ def test_requests_need_the_token_if_there_is_one(start_kernel: StartKernel, port
     assert status(port, "/", Authorization=f"Bearer {TOKEN}") == 404
 
 
-def test_many_scrapes_at_once_hold_up_nothing(start_kernel: StartKernel, port: int) -> None:
-    kernel = start_kernel(serve(port))
+def test_many_scrapes_at_once_hold_up_nothing(own_kernel: OwnKernel, port: int) -> None:
+    kernel = own_kernel(serve(port))
     with kernel.client() as client, ThreadPoolExecutor(40) as threads:
         for number in range(5):
             up(client.spawn(f"a{number}", command=["sleep", "1000"]))
@@ -160,8 +160,8 @@ def test_many_scrapes_at_once_hold_up_nothing(start_kernel: StartKernel, port: i
         assert all("agentos_calls_total" in text.result() for text in texts)
 
 
-def test_openmetrics_and_other_requests(start_kernel: StartKernel, port: int) -> None:
-    start_kernel(serve(port))
+def test_openmetrics_and_other_requests(own_kernel: OwnKernel, port: int) -> None:
+    own_kernel(serve(port))
 
     assert get(port, Accept="application/openmetrics-text; version=1.0.0").endswith("# EOF\n")
     assert status(port, "/other") == 404
@@ -170,8 +170,8 @@ def test_openmetrics_and_other_requests(start_kernel: StartKernel, port: int) ->
         assert raw.recv(100).startswith(b"HTTP/1.1 405")
 
 
-def test_grafanas_dashboard_asks_only_for_metrics_that_are_served(start_kernel: StartKernel, port: int) -> None:
-    start_kernel(serve(port))
+def test_grafanas_dashboard_asks_only_for_metrics_that_are_served(own_kernel: OwnKernel, port: int) -> None:
+    own_kernel(serve(port))
     dashboard = json.loads((Path(__file__).parents[2] / "docs/grafana/agentos.json").read_text())
     queries = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
     queries += [one["query"] for one in dashboard["templating"]["list"] if one["type"] == "query"]
@@ -184,8 +184,8 @@ def test_grafanas_dashboard_asks_only_for_metrics_that_are_served(start_kernel: 
     assert {name for names in named.values() for name in names} - served == set()
 
 
-def test_the_how_to_describes_every_metric_that_is_served(start_kernel: StartKernel, port: int) -> None:
-    start_kernel(serve(port))
+def test_the_how_to_describes_every_metric_that_is_served(own_kernel: OwnKernel, port: int) -> None:
+    own_kernel(serve(port))
     page = (Path(__file__).parents[2] / "docs/how-to/watch-with-prometheus.md").read_text()
     rows = "\n".join(line for line in page.split("\n") if line.startswith("| `agentos_"))
 

@@ -11,7 +11,7 @@ import pytest
 
 from agentos_sdk import AgentOSClient
 from agentos_sdk.opcodes import Op
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, until
 from tests.system.agents import RELAY, as_agent, ask, in_state, info, up, written
 from tests.system.jails import crippled, group_of, need_cgroups
@@ -34,8 +34,8 @@ def kept(before: dict[str, int], after: dict[str, int], *names: str) -> None:
     assert {name: after[name] for name in names} == {name: before[name] for name in names}
 
 
-def test_only_what_differs_is_touched(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(child("stays") + child("goes") + child("other") + child("patient"))
+def test_only_what_differs_is_touched(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(child("stays") + child("goes") + child("other") + child("patient"))
     with kernel.client() as client:
         before, removed = pids(client), info(client, "goes")["id"]
         text = child("stays") + child("other", OTHER) + child("patient", SLEEPS, 'shutdown = "1s"') + child("comes")
@@ -61,8 +61,8 @@ def test_only_what_differs_is_touched(start_kernel: StartKernel) -> None:
     kernel.wait_line("removed goes")
 
 
-def test_a_file_with_mistakes_changes_nothing_and_all_are_told(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(child("a") + child("b"))
+def test_a_file_with_mistakes_changes_nothing_and_all_are_told(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(child("a") + child("b"))
     with kernel.client() as client:
         before = pids(client)
         (kernel.place / "agentos.toml").write_text(child("a", OTHER, "colour = 3") + child("c", SLEEPS, "args = 5"))
@@ -77,8 +77,8 @@ def test_a_file_with_mistakes_changes_nothing_and_all_are_told(start_kernel: Sta
         assert "can't be read" in client.reload()["error"]
 
 
-def test_a_dry_run_says_the_same_and_changes_nothing(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(child("a") + child("b"))
+def test_a_dry_run_says_the_same_and_changes_nothing(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(child("a") + child("b"))
     with kernel.client() as client:
         before, text = pids(client), child("a", OTHER) + child("c")
 
@@ -88,8 +88,8 @@ def test_a_dry_run_says_the_same_and_changes_nothing(start_kernel: StartKernel) 
         assert reload(kernel, client, text) == told
 
 
-def test_settings_that_need_a_new_kernel_are_told_each_time(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(child("a"))
+def test_settings_that_need_a_new_kernel_are_told_each_time(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(child("a"))
     with kernel.client() as client:
         (kernel.place / "agentos.toml").write_text("[kernel]\nmax_children = 5\n[llm]\nconcurrency = 3\n" + child("a"))
         for _ in range(2):
@@ -97,8 +97,8 @@ def test_settings_that_need_a_new_kernel_are_told_each_time(start_kernel: StartK
             assert (reply["changes"], reply["kernel_restart"]) == ([], ["kernel.max_children", "llm.concurrency"])
 
 
-def test_a_stopped_agent_stays_stopped_and_has_its_new_program_when_it_is_started(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(child("a") + child("b"))
+def test_a_stopped_agent_stays_stopped_and_has_its_new_program_when_it_is_started(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(child("a") + child("b"))
     with kernel.client() as client:
         up(client.stop("a"))
 
@@ -109,8 +109,8 @@ def test_a_stopped_agent_stays_stopped_and_has_its_new_program_when_it_is_starte
         written(client, "a", "new")
 
 
-def test_an_agent_that_failed_is_started_by_the_file_that_repairs_it(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(child("bad", BAD, "max_restarts = 0") + child("team") + group("g", member("m", BAD)))
+def test_an_agent_that_failed_is_started_by_the_file_that_repairs_it(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(child("bad", BAD, "max_restarts = 0") + child("team") + group("g", member("m", BAD)))
     with kernel.client() as client:
         in_state(client, "bad", "failed")
 
@@ -119,8 +119,8 @@ def test_an_agent_that_failed_is_started_by_the_file_that_repairs_it(start_kerne
         assert {in_state(client, name, "running")["state"] for name in ("bad", "m")} == {"running"}
 
 
-def test_an_added_agent_that_cannot_start_fails_alone(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(child("a") + group("team", member("m"), TOGETHER))
+def test_an_added_agent_that_cannot_start_fails_alone(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(child("a") + group("team", member("m"), TOGETHER))
     with kernel.client() as client:
         before = pids(client)
         text = child("a") + child("bad", BAD, "max_restarts = 0")
@@ -134,8 +134,8 @@ def test_an_added_agent_that_cannot_start_fails_alone(start_kernel: StartKernel)
 
 
 @pytest.mark.parametrize("strategy", [TOGETHER, IN_ORDER])
-def test_members_of_a_group_come_go_and_change_without_their_siblings(start_kernel: StartKernel, strategy: str) -> None:
-    kernel = start_kernel(group("team", member("a") + member("b") + member("c"), strategy))
+def test_members_of_a_group_come_go_and_change_without_their_siblings(own_kernel: OwnKernel, strategy: str) -> None:
+    kernel = own_kernel(group("team", member("a") + member("b") + member("c"), strategy))
     with kernel.client() as client:
         before = pids(client)
 
@@ -154,8 +154,8 @@ def test_members_of_a_group_come_go_and_change_without_their_siblings(start_kern
         assert all(pids(client)[name] != before[name] for name in "acd")
 
 
-def test_groups_come_and_go_and_change_their_strategy(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(child("a") + group("team", member("b") + member("c")) + group("gone", member("d")))
+def test_groups_come_and_go_and_change_their_strategy(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(child("a") + group("team", member("b") + member("c")) + group("gone", member("d")))
     with kernel.client() as client:
         before = pids(client)
         text = child("a") + group("team", member("b") + member("c"), TOGETHER) + group("new", member("e"))
@@ -177,8 +177,8 @@ def test_groups_come_and_go_and_change_their_strategy(start_kernel: StartKernel)
         kept(before, pids(client), "a")
 
 
-def test_an_agent_that_moves_to_another_group_keeps_its_id_and_its_mail(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(child("a") + group("team", member("b"), TOGETHER))
+def test_an_agent_that_moves_to_another_group_keeps_its_id_and_its_mail(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(child("a") + group("team", member("b"), TOGETHER))
     with kernel.client() as client:
         number = info(client, "a")["id"]
         up(client.send_message("kept", to_name="a"))
@@ -194,9 +194,9 @@ def test_an_agent_that_moves_to_another_group_keeps_its_id_and_its_mail(start_ke
             assert [letter["message"] for letter in agent.recv_messages(timeout=0)["messages"]] == ["kept"]
 
 
-def test_a_name_goes_from_an_agent_to_a_group_and_back(start_kernel: StartKernel) -> None:
+def test_a_name_goes_from_an_agent_to_a_group_and_back(own_kernel: OwnKernel) -> None:
     first, second = child("a") + child("x"), child("a") + group("x", member("b"), TOGETHER)
-    kernel = start_kernel(first)
+    kernel = own_kernel(first)
     with kernel.client() as client:
         before = pids(client)
         assert set(reload(kernel, client, second)) == {"x", "b"}
@@ -209,11 +209,11 @@ def test_a_name_goes_from_an_agent_to_a_group_and_back(start_kernel: StartKernel
         kept(before, pids(client), "a")
 
 
-def test_permissions_and_shares_change_as_it_runs(start_kernel: StartKernel, tmp_path: Path) -> None:
+def test_permissions_and_shares_change_as_it_runs(own_kernel: OwnKernel, tmp_path: Path) -> None:
     (tmp_path / "relay.py").write_text(RELAY)
     script = f'script = "{tmp_path}/relay.py"'
     first = child("a", None, script, 'ready = "hello"')
-    kernel = start_kernel(first)
+    kernel = own_kernel(first)
     with kernel.client() as client:
         number, before = info(client, "a")["id"], pids(client)
         assert ask(client, number, "tree")["success"]
@@ -231,8 +231,8 @@ def test_permissions_and_shares_change_as_it_runs(start_kernel: StartKernel, tmp
         assert pids(client) == before
 
 
-def test_limits_of_a_cgroup_change_as_it_runs(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(child("a", SLEEPS, 'limits = { memory = "64M", disk = "10M" }'))
+def test_limits_of_a_cgroup_change_as_it_runs(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(child("a", SLEEPS, 'limits = { memory = "64M", disk = "10M" }'))
     version = need_cgroups(kernel)
     with kernel.client() as client:
         before = pids(client)
@@ -251,11 +251,11 @@ def test_limits_of_a_cgroup_change_as_it_runs(start_kernel: StartKernel) -> None
         assert reload(kernel, client, more) == {"a": ("restarted", ["limits.disk"])}
 
 
-def test_a_memory_limit_below_what_is_in_use_restarts_the_agent(start_kernel: StartKernel) -> None:
+def test_a_memory_limit_below_what_is_in_use_restarts_the_agent(own_kernel: OwnKernel) -> None:
     holds = (
         """["python3", "-c", "held = b'x' * (100 << 20); print('has it', flush=True); import time; time.sleep(1000)"]"""
     )
-    kernel = start_kernel(child("a", holds))
+    kernel = own_kernel(child("a", holds))
     need_cgroups(kernel)
     with kernel.client() as client:
         written(client, "a", "has it")
@@ -268,6 +268,7 @@ def test_a_memory_limit_below_what_is_in_use_restarts_the_agent(start_kernel: St
         assert pids(client) != before
 
 
+@pytest.mark.usefixtures("kernels")
 def test_a_watched_memory_limit_changes_as_it_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     grows = tmp_path / "grows.py"
     grows.write_text(
@@ -285,9 +286,9 @@ def test_a_watched_memory_limit_changes_as_it_runs(monkeypatch: pytest.MonkeyPat
         assert reload(kernel, client, first.replace("100M", "900M")) == {"a": ("updated", ["limits.memory"])}
 
 
-def test_restart_limits_change_as_it_runs(start_kernel: StartKernel) -> None:
+def test_restart_limits_change_as_it_runs(own_kernel: OwnKernel) -> None:
     crash = '["sh", "-c", "sleep 0.3; exit 1"]'
-    kernel = start_kernel(child("a", crash, 'max_restarts = "unlimited"', "backoff = { first = 1, max = 1 }"))
+    kernel = own_kernel(child("a", crash, 'max_restarts = "unlimited"', "backoff = { first = 1, max = 1 }"))
     with kernel.client() as client:
         until(lambda: info(client, "a")["restarts"] >= 1, "it was restarted")
 
@@ -296,8 +297,8 @@ def test_restart_limits_change_as_it_runs(start_kernel: StartKernel) -> None:
         in_state(client, "a", "failed")
 
 
-def test_the_order_of_the_file_holds_for_agents_that_a_reload_starts(start_kernel: StartKernel, tmp_path: Path) -> None:
-    kernel = start_kernel(child("db", SLEEPS, "sandboxed = false") + child("web"))
+def test_the_order_of_the_file_holds_for_agents_that_a_reload_starts(own_kernel: OwnKernel, tmp_path: Path) -> None:
+    kernel = own_kernel(child("db", SLEEPS, "sandboxed = false") + child("web"))
     with kernel.client() as client:
         script = tmp_path / "db.py"
         script.write_text(
@@ -314,14 +315,15 @@ def test_the_order_of_the_file_holds_for_agents_that_a_reload_starts(start_kerne
         assert info(client, "db")["state"] == "running"
 
 
-def test_a_required_agent_that_is_added_and_does_not_come_up_ends_the_kernel(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(child("a"))
+def test_a_required_agent_that_is_added_and_does_not_come_up_ends_the_kernel(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(child("a"))
     with kernel.client() as client:
         reload(kernel, client, child("a") + child("bad", BAD, "required = true", "max_restarts = 0"))
     kernel.wait_line("bad is required, and it was given up")
     assert kernel.wait_end() == 1
 
 
+@pytest.mark.usefixtures("kernels")
 def test_a_start_that_waits_for_what_the_file_no_longer_says_begins_anew() -> None:
     first = child("a", SLEEPS, 'ready = "hello"', "required = true") + child("b", SLEEPS, 'after = ["a"]')
     kernel = Kernel(first + child("c"))
@@ -338,6 +340,7 @@ def test_a_start_that_waits_for_what_the_file_no_longer_says_begins_anew() -> No
         kernel.clean_up()
 
 
+@pytest.mark.usefixtures("kernels")
 def test_a_required_agent_that_is_removed_before_it_is_up_does_not() -> None:
     kernel = Kernel(child("a", SLEEPS, 'ready = "hello"', "required = true") + child("b"))
     try:
@@ -350,8 +353,8 @@ def test_a_required_agent_that_is_removed_before_it_is_up_does_not() -> None:
         kernel.clean_up()
 
 
-def test_sighup_reloads_where_there_is_no_terminal(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(child("a"))
+def test_sighup_reloads_where_there_is_no_terminal(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(child("a"))
     (kernel.place / "agentos.toml").write_text(child("a") + child("b", SLEEPS, "colour = 3"))
     kernel.process.send_signal(signal.SIGHUP)
     kernel.wait_line("nothing was reloaded: .*agentos.toml:7: supervisor.children.1..colour: unknown field")
@@ -371,8 +374,8 @@ def entries_of(client: AgentOSClient, call: str) -> list[dict[str, Any]]:
     return [entry for entry in client.get_audit_log("agents", limit=1000)["entries"] if entry["call"] == call]
 
 
-def test_a_name_that_a_spawned_agent_has_is_a_mistake(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(child("a"))
+def test_a_name_that_a_spawned_agent_has_is_a_mistake(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(child("a"))
     with kernel.client() as client:
         number = up(client.spawn("b", command=["sleep", "1000"]))["id"]
         (kernel.place / "agentos.toml").write_text(child("b") + child("c"))
@@ -386,15 +389,15 @@ def test_a_name_that_a_spawned_agent_has_is_a_mistake(start_kernel: StartKernel)
         assert states(client) == {"a": "running", "b": "running"}
 
 
-def test_without_a_file_there_is_nothing_to_reload(start_kernel: StartKernel) -> None:
-    with start_kernel(None).client() as client:
+def test_without_a_file_there_is_nothing_to_reload(own_kernel: OwnKernel) -> None:
+    with own_kernel(None).client() as client:
         assert "without a configuration file" in client.reload()["error"]
 
 
-def test_an_agent_that_is_restarted_by_its_own_request_ends_well(start_kernel: StartKernel, tmp_path: Path) -> None:
+def test_an_agent_that_is_restarted_by_its_own_request_ends_well(own_kernel: OwnKernel, tmp_path: Path) -> None:
     (tmp_path / "relay.py").write_text(RELAY)
     mine = child("a", None, f'script = "{tmp_path}/relay.py"', 'permissions = "unrestricted"', 'ready = "hello"')
-    kernel = start_kernel(mine + child("b"))
+    kernel = own_kernel(mine + child("b"))
     with kernel.client() as client:
         (kernel.place / "agentos.toml").write_text(mine + 'env = { X = "1" }\n' + child("b", OTHER))
         before = pids(client)
@@ -407,9 +410,9 @@ def test_an_agent_that_is_restarted_by_its_own_request_ends_well(start_kernel: S
         assert not set(pids(client).values()) & set(before.values())
 
 
-def test_a_client_that_goes_away_leaves_nothing_half_done(start_kernel: StartKernel) -> None:
+def test_a_client_that_goes_away_leaves_nothing_half_done(own_kernel: OwnKernel) -> None:
     deaf = '["sh", "-c", "trap : TERM; while :; do sleep 0.1; done"]'
-    kernel = start_kernel(child("deaf", deaf, 'shutdown = "2s"') + child("b"))
+    kernel = own_kernel(child("deaf", deaf, 'shutdown = "2s"') + child("b"))
     with kernel.client() as client:
         (kernel.place / "agentos.toml").write_text(child("b", OTHER) + child("c"))
         with kernel.connect() as wire:
@@ -432,9 +435,9 @@ FILES = (
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_storm_of_reloads_and_requests_ends_well(start_kernel: StartKernel, seed: int) -> None:
+def test_a_storm_of_reloads_and_requests_ends_well(own_kernel: OwnKernel, seed: int) -> None:
     """Each request is answered, and the tree is that of the last file, with all agents in it startable."""
-    kernel, file = start_kernel(FILES[0]), threading.Lock()
+    kernel, file = own_kernel(FILES[0]), threading.Lock()
     allowed = {None, "unavailable", "bad_request", "not_found"}
 
     def work(number: int) -> set[Any]:

@@ -50,6 +50,7 @@ def test_list_has_memory_and_cpu_time_of_running_and_ended_agents(client: AgentO
 
 
 @pytest.mark.parametrize("isolation", ["standard", "none"])
+@pytest.mark.usefixtures("kernels")
 def test_it_has_them_without_a_cgroup_too(monkeypatch: pytest.MonkeyPatch, isolation: str) -> None:
     with crippled(monkeypatch, "--hide", "/sys/fs/cgroup") as kernel, kernel.client() as client:
         check_figures(client, isolation=isolation)

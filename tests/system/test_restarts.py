@@ -4,8 +4,10 @@ import os
 import signal
 import time
 
+import pytest
+
 from agentos_sdk import AgentOSClient
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, until
 from tests.system.agents import RELAY_INSIDE, TALKS, ask, in_state, info, known, lines, relay, up, write, written
 
@@ -143,9 +145,9 @@ def test_what_a_start_that_failed_had_spawned_ends_with_it(kernel: Kernel, clien
     assert info(client, "early")["state"] == "exited"
 
 
-def test_a_declared_tree_escalates_and_the_kernel_says_why(start_kernel: StartKernel) -> None:
+def test_a_declared_tree_escalates_and_the_kernel_says_why(own_kernel: OwnKernel) -> None:
     child = 'name = "bad"\ncommand = ["sh", "-c", "sleep 1; exit 5"]\nmax_restarts = 1\non_give_up = "escalate"'
-    kernel = start_kernel(f"[supervisor]\nintensity = 1\nperiod = 60\n[[supervisor.children]]\n{child}\n")
+    kernel = own_kernel(f"[supervisor]\nintensity = 1\nperiod = 60\n[[supervisor.children]]\n{child}\n")
 
     assert kernel.wait_end() == 1
     assert (
@@ -155,6 +157,7 @@ def test_a_declared_tree_escalates_and_the_kernel_says_why(start_kernel: StartKe
     assert kernel.said.count("bad: running") == 4  # the root forgives one escalation, and each time the agent one crash
 
 
+@pytest.mark.usefixtures("kernels")
 def test_a_tree_that_does_not_come_up_ends_the_kernel_with_the_reason() -> None:
     root = '[supervisor]\nstrategy = "one_for_all"\n'
     kernel = Kernel(root + '[[supervisor.children]]\nname = "bad"\ncommand = ["sh", "-c", "echo why >&2; exit 5"]\n')

@@ -8,7 +8,7 @@ import pytest
 
 from agentos_sdk import AgentOSClient
 from agentos_sdk.opcodes import Op
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, proc_status, until
 from tests.system.agents import RELAY_INSIDE, TALKS, ask, info, known, lines, relay, up, write, written
 
@@ -99,8 +99,8 @@ def test_what_an_agent_spawns_counts_as_its_own_processes(kernel: Kernel, client
     assert "max_pids" in replies[3]["error"]
 
 
-def test_children_of_children_count_too(start_kernel: StartKernel) -> None:
-    kernel = start_kernel("[kernel]\nmax_children = 2\n")
+def test_children_of_children_count_too(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel("[kernel]\nmax_children = 2\n")
     with kernel.client() as client:
         boss = relay(kernel, client, "boss", permissions=TALKS)
         child = up(ask(client, boss, "spawn", name="child", script=RELAY_INSIDE, permissions=TALKS, ready="hello"))[
@@ -112,8 +112,8 @@ def test_children_of_children_count_too(start_kernel: StartKernel) -> None:
         up(client.spawn("mine", command=["sleep", "1000"]))  # the operator is not rationed
 
 
-def test_children_that_are_spawned_at_the_same_moment_all_count(start_kernel: StartKernel) -> None:
-    kernel = start_kernel("[kernel]\nmax_children = 2\nspawn_rate = 100\n")
+def test_children_that_are_spawned_at_the_same_moment_all_count(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel("[kernel]\nmax_children = 2\nspawn_rate = 100\n")
     boss = kernel.spawn("boss", restart="temporary")
     with contextlib.ExitStack() as stack:
         wires = [stack.enter_context(kernel.connect_as(boss)) for _ in range(6)]
@@ -124,8 +124,8 @@ def test_children_that_are_spawned_at_the_same_moment_all_count(start_kernel: St
     assert sorted(reply.get("code", "started") for reply in replies) == ["quota_exceeded"] * 4 + ["started"] * 2
 
 
-def test_spawning_too_fast_is_refused_with_when_to_try_again(start_kernel: StartKernel) -> None:
-    kernel = start_kernel("[kernel]\nmax_children = 2\nspawn_rate = 0.1\n")
+def test_spawning_too_fast_is_refused_with_when_to_try_again(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel("[kernel]\nmax_children = 2\nspawn_rate = 0.1\n")
     with kernel.client() as client:
         boss = relay(kernel, client, "boss")
         for _ in range(2):

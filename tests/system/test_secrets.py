@@ -9,9 +9,9 @@ import trio
 
 from agentos_sdk import AgentOSClient
 from agentos_sdk.opcodes import Op
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 from tests.support.http_server import Asked, HttpServer, http_server, response
-from tests.support.kernel import Kernel, running, until
+from tests.support.kernel import Kernel, shared, until
 from tests.system.agents import as_agent, up
 
 TOKEN, NEW = "s3cr3t-0123456789abcdef", "n3w-s3cr3t-0123456789"
@@ -62,9 +62,9 @@ def other() -> Iterator[HttpServer]:
 
 
 @pytest.fixture(scope="module")
-def kernel(server: HttpServer, other: HttpServer) -> Iterator[Kernel]:
+def kernel(kernels: None, server: HttpServer, other: HttpServer) -> Iterator[Kernel]:
     toml = TOML.replace("PORT", str(server.port)).replace("OTHER", str(other.port))
-    with running(toml, {"TEST_TOKEN": TOKEN}) as started:
+    with shared(toml, {"TEST_TOKEN": TOKEN}) as started:
         yield started
         assert TOKEN not in started.said
 
@@ -232,13 +232,13 @@ def test_a_child_does_not_get_a_secret_that_its_parent_lacks(kernel: Kernel, hol
 
 
 def test_a_reload_takes_a_changed_value_and_a_bad_one_changes_nothing(
-    start_kernel: StartKernel, server: HttpServer
+    own_kernel: OwnKernel, server: HttpServer
 ) -> None:
     server.answers["/api/x"] = echo
     toml = TOML.replace("PORT", str(server.port)).replace("OTHER", "1")
     with pytest.raises(AssertionError, match="variable TEST_TOKEN"):
-        start_kernel(toml)
-    kernel = start_kernel("[kernel]\n")
+        own_kernel(toml)
+    kernel = own_kernel("[kernel]\n")
     file = kernel.place / "token"
     toml = toml.replace("env:TEST_TOKEN", f"file:{file}")
     (kernel.place / "agentos.toml").write_text(toml)

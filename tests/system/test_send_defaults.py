@@ -1,7 +1,7 @@
 """Level sandboxed, the default of a jailed agent: it sends to its parent, its descendants and its group only."""
 
 from agentos_sdk import AgentOSClient
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel
 from tests.support.wire import BROADCAST, EXPLAIN, HELLO, RECV, SEND, SPAWN, Wire
 from tests.system.agents import info, up
@@ -20,15 +20,15 @@ def ids(client: AgentOSClient) -> dict[str, int]:
     return {agent["name"]: agent["id"] for agent in client.list_agents(all=True)}
 
 
-def test_an_agent_sends_within_its_group_and_to_no_other_agent(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(FLEET)
+def test_an_agent_sends_within_its_group_and_to_no_other_agent(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(FLEET)
     with kernel.client() as client, kernel.connect_as(ids(client)["anna"]) as anna:
         assert send(anna, "bert") == "sent"
         assert send(anna, "carl") == send(anna, "dora") == "permission_denied"
 
 
-def test_a_denied_send_and_explain_say_who_may_be_sent_to(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(FLEET)
+def test_a_denied_send_and_explain_say_who_may_be_sent_to(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(FLEET)
     why = "carl is not your parent or an agent that you spawned or an agent with your supervisor"
     with kernel.client() as client, kernel.connect() as operator:
         with kernel.connect_as(ids(client)["anna"]) as anna:
@@ -40,8 +40,8 @@ def test_a_denied_send_and_explain_say_who_may_be_sent_to(start_kernel: StartKer
         assert (told["decision"], why in told["reason"]) == ("deny", True)
 
 
-def test_a_broadcast_reaches_the_group_only(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(FLEET)
+def test_a_broadcast_reaches_the_group_only(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(FLEET)
     with kernel.client() as client:
         number = ids(client)
         with kernel.connect_as(number["anna"]) as anna:
@@ -84,8 +84,8 @@ def test_agents_of_two_guests_are_strangers(kernel: Kernel) -> None:
             assert send(agent, "ann") == "sent"
 
 
-def test_a_permission_lets_an_agent_send_further(start_kernel: StartKernel) -> None:
+def test_a_permission_lets_an_agent_send_further(own_kernel: OwnKernel) -> None:
     allowed = 'permissions = { level = "sandboxed", allow = { send = ["carl"] } }'
-    kernel = start_kernel(group("left", member("anna", '["sleep", "1000"]', allowed)) + group("right", member("carl")))
+    kernel = own_kernel(group("left", member("anna", '["sleep", "1000"]', allowed)) + group("right", member("carl")))
     with kernel.client() as client, kernel.connect_as(ids(client)["anna"]) as anna:
         assert send(anna, "carl") == "sent"

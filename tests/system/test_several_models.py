@@ -34,7 +34,7 @@ class House:
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def house(kernels: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     keys = tmp_path_factory.mktemp("keys")
     with vendor() as first, vendor() as second, socket.create_server(("127.0.0.1", 0)) as closed:
         nobody = closed.getsockname()[1]

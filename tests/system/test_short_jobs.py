@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel
 from tests.system.agents import in_state
 
@@ -21,8 +21,8 @@ ready = "hello"  # which it never says: on a slow machine it would count as star
 
 
 @pytest.mark.parametrize("restart", ["temporary", "transient"])
-def test_a_declared_job_that_is_done_at_once_is_no_failed_start(start_kernel: StartKernel, restart: str) -> None:
-    kernel = start_kernel(JOBS.format(restart=restart))
+def test_a_declared_job_that_is_done_at_once_is_no_failed_start(own_kernel: OwnKernel, restart: str) -> None:
+    kernel = own_kernel(JOBS.format(restart=restart))
     with kernel.client() as client:
         states = {agent["name"]: agent["state"] for agent in client.list_agents(all=True)}
 
@@ -32,14 +32,15 @@ def test_a_declared_job_that_is_done_at_once_is_no_failed_start(start_kernel: St
         assert client.send_message("hello", to_name="job")["code"] == "not_found"
 
 
-def test_a_permanent_agent_that_ends_at_once_is_a_failed_start(start_kernel: StartKernel) -> None:
-    with start_kernel(JOBS.format(restart="permanent")).client() as client:
+def test_a_permanent_agent_that_ends_at_once_is_a_failed_start(own_kernel: OwnKernel) -> None:
+    with own_kernel(JOBS.format(restart="permanent")).client() as client:
         in_state(client, "job", "failed")
 
         assert client.logs("job")["lines"][-1]["text"].startswith("given up: 6 restarts in 60 s were needed")
         assert in_state(client, "steady", "running")["restarts"] == 0
 
 
+@pytest.mark.usefixtures("kernels")
 def test_a_closed_terminal_stops_the_kernel_in_order() -> None:
     kernel = Kernel(JOBS.format(restart="temporary"), terminal=True)
     try:
@@ -54,14 +55,14 @@ def test_a_closed_terminal_stops_the_kernel_in_order() -> None:
 
 
 @pytest.mark.parametrize("name", ["123", "kernel", "root", "spawned"])
-def test_names_that_would_mislead_a_person_are_refused(start_kernel: StartKernel, name: str) -> None:
-    with start_kernel().client() as client:
+def test_names_that_would_mislead_a_person_are_refused(own_kernel: OwnKernel, name: str) -> None:
+    with own_kernel().client() as client:
         assert client.spawn(name, command=["sleep", "9"])["code"] in ("bad_request", "already_exists")
         assert client.register_name(name)["code"] in ("bad_request", "already_exists")
 
 
-def test_max_restarts_has_an_end(start_kernel: StartKernel) -> None:
-    with start_kernel().client() as client:
+def test_max_restarts_has_an_end(own_kernel: OwnKernel) -> None:
+    with own_kernel().client() as client:
         reply = client.spawn("x", command=["sleep", "9"], max_restarts=100_000_000, restart="permanent", backoff={})
 
         assert reply["code"] == "bad_request"

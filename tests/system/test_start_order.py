@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, listens, until
 from tests.system.agents import in_state, info
 from tests.system.test_containers import BAD, IN_ORDER, QUICK, SLEEPS, child, group, member, states
@@ -20,8 +20,8 @@ def order_of_starts(kernel: Kernel) -> list[str]:
     return [line.split("| ")[1].split(":")[0] for line in kernel.lines if ": running" in line]
 
 
-def test_an_agent_begins_when_those_before_it_are_up_have_ended_or_were_given_up(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(
+def test_an_agent_begins_when_those_before_it_are_up_have_ended_or_were_given_up(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(
         child("last", SLEEPS, after("job", "team", "bad"))
         + child("job", '["true"]', 'restart = "temporary"')
         + group("team", member("a") + member("b"), IN_ORDER, after("first"))
@@ -40,6 +40,7 @@ def test_an_agent_begins_when_those_before_it_are_up_have_ended_or_were_given_up
         assert any("bad: given up" in line for line in kernel.lines[:began])
 
 
+@pytest.mark.usefixtures("kernels")
 def test_an_agent_that_waits_for_another_can_be_stopped_and_started(tmp_path: Path) -> None:
     fine = tmp_path / "fine"
     program = f'["sh", "-c", "test -e {fine} && exec sleep 1000"]'
@@ -61,6 +62,7 @@ def test_an_agent_that_waits_for_another_can_be_stopped_and_started(tmp_path: Pa
         kernel.clean_up()
 
 
+@pytest.mark.usefixtures("kernels")
 def test_the_kernel_is_ready_when_all_required_agents_are_up(tmp_path: Path) -> None:
     fine = tmp_path / "fine"
     program = f'["sh", "-c", "test -e {fine} && exec sleep 1000"]'
@@ -90,6 +92,7 @@ def test_the_kernel_is_ready_when_all_required_agents_are_up(tmp_path: Path) -> 
     ],
     ids=["given up", "late", "failed job"],
 )
+@pytest.mark.usefixtures("kernels")
 def test_a_required_agent_that_does_not_come_up_ends_the_kernel(lines: tuple[str, ...], why: str) -> None:
     kernel = Kernel(child("db", *lines, REQUIRED) + child("beside"))
     try:
@@ -101,9 +104,9 @@ def test_a_required_agent_that_does_not_come_up_ends_the_kernel(lines: tuple[str
         kernel.clean_up()
 
 
-def test_a_required_agent_that_fails_later_is_an_agent_like_others(start_kernel: StartKernel) -> None:
+def test_a_required_agent_that_fails_later_is_an_agent_like_others(own_kernel: OwnKernel) -> None:
     job = '["sh", "-c", "sleep 1; exit 3"]'
-    kernel = start_kernel(child("db", job, REQUIRED, 'restart = "temporary"') + child("beside"))
+    kernel = own_kernel(child("db", job, REQUIRED, 'restart = "temporary"') + child("beside"))
     with kernel.client() as client:
         assert client.wait("db", timeout=60)["exit_code"] == 3
         assert states(client) == {"db": "exited", "beside": "running"}

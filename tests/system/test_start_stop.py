@@ -10,7 +10,7 @@ import pytest
 
 from agentos_sdk import AgentOSClient
 from agentos_sdk.opcodes import Op
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 from tests.support.kernel import running, until
 from tests.support.wire import STOP
 from tests.system.agents import ask, in_state, info, known, relay, up, written
@@ -52,9 +52,9 @@ def crash(client: AgentOSClient, name: str) -> None:
     in_state(client, name, "running")
 
 
-def test_a_stopped_agent_keeps_its_id_its_name_and_its_mail(start_kernel: StartKernel, tmp_path: Path) -> None:
+def test_a_stopped_agent_keeps_its_id_its_name_and_its_mail(own_kernel: OwnKernel, tmp_path: Path) -> None:
     (tmp_path / "later.py").write_text(LATER)
-    kernel = start_kernel(child("later", None, f'script = "{tmp_path}/later.py"') + child("beside"))
+    kernel = own_kernel(child("later", None, f'script = "{tmp_path}/later.py"') + child("beside"))
     with kernel.client() as client:
         number = info(client, "later")["id"]
         up(client.send_message("kept", to_name="later"))
@@ -71,9 +71,9 @@ def test_a_stopped_agent_keeps_its_id_its_name_and_its_mail(start_kernel: StartK
 
 
 @pytest.mark.parametrize("strategy", ["one_for_all", "rest_for_one"])
-def test_a_stopped_member_stays_stopped_when_its_group_is_restarted(start_kernel: StartKernel, strategy: str) -> None:
+def test_a_stopped_member_stays_stopped_when_its_group_is_restarted(own_kernel: OwnKernel, strategy: str) -> None:
     members = member("a") + member("b", SLEEPS, 'restart = "temporary"') + member("c") + member("d")
-    kernel = start_kernel(group("team", members, f'strategy = "{strategy}"', "intensity = 5"))
+    kernel = own_kernel(group("team", members, f'strategy = "{strategy}"', "intensity = 5"))
     with kernel.client() as client:
         assert changed(client.stop(names=["b", "c"])) == {"b": "stopped", "c": "stopped"}
 
@@ -88,8 +88,8 @@ def test_a_stopped_member_stays_stopped_when_its_group_is_restarted(start_kernel
         until(lambda: lives(client, "c") == 3, "it takes part in the restart of its group again")
 
 
-def test_a_restart_of_a_member_touches_that_member_alone(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(group("team", member("a") + member("b") + member("c"), TOGETHER))
+def test_a_restart_of_a_member_touches_that_member_alone(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(group("team", member("a") + member("b") + member("c"), TOGETHER))
     with kernel.client() as client:
         before = pids(client)
 
@@ -101,11 +101,9 @@ def test_a_restart_of_a_member_touches_that_member_alone(start_kernel: StartKern
 
 
 @pytest.mark.parametrize("strategy", ["one_for_all", "one_for_one"])
-def test_restarts_at_once_of_a_group_and_its_members_all_come_to_an_end(
-    start_kernel: StartKernel, strategy: str
-) -> None:
+def test_restarts_at_once_of_a_group_and_its_members_all_come_to_an_end(own_kernel: OwnKernel, strategy: str) -> None:
     members = member("a") + member("b", SLEEPS, 'restart = "temporary"')
-    kernel = start_kernel(group("team", members, f'strategy = "{strategy}"', "intensity = 500"))
+    kernel = own_kernel(group("team", members, f'strategy = "{strategy}"', "intensity = 500"))
 
     def restart(name: str) -> list[Any]:
         with kernel.client() as client:
@@ -120,8 +118,8 @@ def test_restarts_at_once_of_a_group_and_its_members_all_come_to_an_end(
         assert states(client) == {"a": "running", "b": "running"}
 
 
-def test_an_agent_that_is_named_in_many_ways_is_restarted_once(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(child("a"))
+def test_an_agent_that_is_named_in_many_ways_is_restarted_once(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(child("a"))
     with kernel.client() as client:
         number = str(info(client, "a")["id"])
 
@@ -130,9 +128,9 @@ def test_an_agent_that_is_named_in_many_ways_is_restarted_once(start_kernel: Sta
         assert lives(client, "a") == 2
 
 
-def test_a_group_is_stopped_in_reverse_and_started_in_order(start_kernel: StartKernel) -> None:
+def test_a_group_is_stopped_in_reverse_and_started_in_order(own_kernel: OwnKernel) -> None:
     inner = group("inner", member("c") + member("d"), TOGETHER)
-    kernel = start_kernel(group("team", member("a") + member("b"), IN_ORDER) + inner + child("beside"))
+    kernel = own_kernel(group("team", member("a") + member("b"), IN_ORDER) + inner + child("beside"))
     with kernel.client() as client:
         since = len(kernel.lines)
         assert changed(client.stop("team")) == {"a": "stopped", "b": "stopped"}
@@ -149,10 +147,10 @@ def test_a_group_is_stopped_in_reverse_and_started_in_order(start_kernel: StartK
     assert order(": stopped by") == ["b", "a"]
 
 
-def test_what_was_given_up_can_be_started_again_with_new_limits(start_kernel: StartKernel, tmp_path: Path) -> None:
+def test_what_was_given_up_can_be_started_again_with_new_limits(own_kernel: OwnKernel, tmp_path: Path) -> None:
     fine = tmp_path / "fine"
     program = f'["sh", "-c", "test -e {fine} && exec sleep 1000"]'
-    kernel = start_kernel(
+    kernel = own_kernel(
         child("alone", program, "sandboxed = false", QUICK)
         + group("team", member("first") + member("second", program, "sandboxed = false"), IN_ORDER, QUICK)
     )
@@ -170,9 +168,9 @@ def test_what_was_given_up_can_be_started_again_with_new_limits(start_kernel: St
         crash(client, "alone")
 
 
-def test_a_stop_does_not_wait_for_a_group_that_waits_for_its_restart(start_kernel: StartKernel) -> None:
+def test_a_stop_does_not_wait_for_a_group_that_waits_for_its_restart(own_kernel: OwnKernel) -> None:
     slow = 'backoff = { first = "1000s", min = "1000s", max = "1000s", max_failures = 9 }'
-    kernel = start_kernel(group("team", member("good") + member("bad", BAD), IN_ORDER, slow))
+    kernel = own_kernel(group("team", member("good") + member("bad", BAD), IN_ORDER, slow))
     with kernel.client() as client:
         kernel.wait_line("bad: exit status 5")
 
@@ -182,12 +180,12 @@ def test_a_stop_does_not_wait_for_a_group_that_waits_for_its_restart(start_kerne
 
 
 def test_a_member_that_does_not_start_again_is_failed_and_its_siblings_go_on(
-    start_kernel: StartKernel, tmp_path: Path
+    own_kernel: OwnKernel, tmp_path: Path
 ) -> None:
     fine = tmp_path / "fine"
     fine.touch()
     program = f'["sh", "-c", "test -e {fine} && exec sleep 1000"]'
-    kernel = start_kernel(group("team", member("a") + member("b", program, "sandboxed = false"), TOGETHER))
+    kernel = own_kernel(group("team", member("a") + member("b", program, "sandboxed = false"), TOGETHER))
     with kernel.client() as client:
         fine.unlink()
 
@@ -204,10 +202,8 @@ def test_a_member_that_does_not_start_again_is_failed_and_its_siblings_go_on(
 
 
 @pytest.mark.parametrize("restart", ["permanent", "temporary"])
-def test_a_spawned_agent_can_be_restarted_but_not_stopped_until_a_start(
-    start_kernel: StartKernel, restart: Any
-) -> None:
-    kernel = start_kernel()
+def test_a_spawned_agent_can_be_restarted_but_not_stopped_until_a_start(own_kernel: OwnKernel, restart: Any) -> None:
+    kernel = own_kernel()
     with kernel.client() as client:
         up(client.spawn("one", command=["sleep", "1000"], restart=restart))
 
@@ -221,21 +217,19 @@ def test_a_spawned_agent_can_be_restarted_but_not_stopped_until_a_start(
 
 
 @pytest.mark.parametrize("lines", [(), (TOGETHER,)], ids=["alone", "in a group"])
-def test_a_declared_agent_may_end_itself_by_kill(
-    start_kernel: StartKernel, tmp_path: Path, lines: tuple[str, ...]
-) -> None:
+def test_a_declared_agent_may_end_itself_by_kill(own_kernel: OwnKernel, tmp_path: Path, lines: tuple[str, ...]) -> None:
     (tmp_path / "ends.py").write_text(
         "from agentos_sdk import AgentOSClient\nme = AgentOSClient()\nme.kill(agent_id=me.hello()['agent_id'])\n"
     )
     ends = (None, f'script = "{tmp_path}/ends.py"')
-    kernel = start_kernel(group("team", member("ends", *ends) + member("other"), *lines))
+    kernel = own_kernel(group("team", member("ends", *ends) + member("other"), *lines))
     with kernel.client() as client:
         assert in_state(client, "ends", "stopped")["stopped_by"] == "ends"
         assert in_state(client, "other", "running")["restarts"] == 0
 
 
-def test_an_agent_restarts_neither_itself_nor_what_is_above_it(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+def test_an_agent_restarts_neither_itself_nor_what_is_above_it(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     with kernel.client() as client:
         me = relay(kernel, client, "self", permissions="unrestricted")
 
@@ -266,14 +260,14 @@ def test_a_wrong_name_changes_nothing(stoppable: AgentOSClient, op: Op, fields: 
 
 
 @pytest.fixture(scope="module")
-def stoppable() -> Any:
+def stoppable(kernels: None) -> Any:
     with running(child("a")) as kernel, kernel.client() as client:
         yield client
 
 
-def test_a_kept_stop_outlasts_the_kernel_until_start(start_kernel: StartKernel) -> None:
+def test_a_kept_stop_outlasts_the_kernel_until_start(own_kernel: OwnKernel) -> None:
     members = member("m") + member("n")
-    kernel = start_kernel(
+    kernel = own_kernel(
         child("kept", SLEEPS, "required = true")
         + child("plain")
         + child("next", SLEEPS, 'after = ["kept"]')
@@ -308,8 +302,8 @@ def test_a_kept_stop_outlasts_the_kernel_until_start(start_kernel: StartKernel) 
         assert set(states(client).values()) == {"running"}
 
 
-def test_starts_by_request_are_no_restarts(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(child("a") + group("team", member("m"), TOGETHER))
+def test_starts_by_request_are_no_restarts(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(child("a") + group("team", member("m"), TOGETHER))
     with kernel.client() as client:
         up(client.stop("a"))
         up(client.start("a"))
@@ -321,8 +315,8 @@ def test_starts_by_request_are_no_restarts(start_kernel: StartKernel) -> None:
         assert info(client, "a")["restarts"] == 1
 
 
-def test_a_stop_that_is_cancelled_beside_another_changes_nothing_of_that(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(child("a") + child("stubborn", STUBBORN, "shutdown = 1000") + group("team", member("z")))
+def test_a_stop_that_is_cancelled_beside_another_changes_nothing_of_that(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(child("a") + child("stubborn", STUBBORN, "shutdown = 1000") + group("team", member("z")))
     with kernel.client() as client, kernel.connect() as other:
         in_state(client, "stubborn", "running")
         with kernel.connect() as cancelled:
@@ -337,9 +331,9 @@ def test_a_stop_that_is_cancelled_beside_another_changes_nothing_of_that(start_k
         assert changed(client.start("a")) == {"a": "running"}
 
 
-def test_a_start_of_what_waits_for_its_restart_does_not_hide_that_restart(start_kernel: StartKernel) -> None:
+def test_a_start_of_what_waits_for_its_restart_does_not_hide_that_restart(own_kernel: OwnKernel) -> None:
     slow = 'backoff = { first = "3s", min = "3s", max = "3s", max_failures = 9 }'
-    kernel = start_kernel(group("team", member("m"), TOGETHER, "intensity = 0", slow))
+    kernel = own_kernel(group("team", member("m"), TOGETHER, "intensity = 0", slow))
     with kernel.client() as client:
         os.kill(known(client, "m"), signal.SIGKILL)
         kernel.wait_line("team")
@@ -349,8 +343,8 @@ def test_a_start_of_what_waits_for_its_restart_does_not_hide_that_restart(start_
         assert info(client, "m")["restarts"] == 1
 
 
-def test_a_kept_stop_of_an_agent_that_is_declared_no_more_is_forgotten(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(child("a") + child("b"))
+def test_a_kept_stop_of_an_agent_that_is_declared_no_more_is_forgotten(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(child("a") + child("b"))
     file = kernel.place / "agentos.toml"
     both = file.read_text()
     with kernel.client() as client:

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from agentos_sdk import AgentOSClient
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel
 from tests.support.wire import DELETE, FETCH, KEYS, SET_PERMS, STORE, Wire
 from tests.system.agents import up
@@ -135,8 +135,8 @@ def test_keys_reads_only_what_each_of_its_grants_may_match(kernel: Kernel, clien
 # -- Limits and trouble ------------------------------------------------------------------------------------------------
 
 
-def test_an_agent_and_what_it_spawned_have_one_quota(start_kernel: StartKernel) -> None:
-    kernel = start_kernel('[kernel]\nmax_state_keys = 3\nmax_state_bytes = "1K"\n')
+def test_an_agent_and_what_it_spawned_have_one_quota(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel('[kernel]\nmax_state_keys = 3\nmax_state_bytes = "1K"\n')
     boss = kernel.spawn("boss")
     with kernel.connect_as(boss) as wire, kernel.client() as client:
         with kernel.connect_as(child_of(kernel, wire, "w")) as below:
@@ -179,8 +179,8 @@ def test_what_is_no_key_no_time_and_no_scope(wire: Wire, fields: dict[str, objec
     assert code(wire.call(STORE, {"value": 1, **fields})) == "bad_request"
 
 
-def test_nothing_acknowledged_is_lost_when_the_kernel_is_killed_under_load(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+def test_nothing_acknowledged_is_lost_when_the_kernel_is_killed_under_load(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     acknowledged: dict[str, tuple[int, int]] = {}
     enough = threading.Event()
 

@@ -12,7 +12,7 @@ import pytest
 
 from agentos.services.audit.query import Query, iterate_all
 from agentos.services.audit.verify import verify_log
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 from tests.support.kernel import environment
 from tests.system.agents import up
 
@@ -45,6 +45,7 @@ def refusal(place: Path, socket: str = "socket", env: dict[str, str] | None = No
     return line
 
 
+@pytest.mark.usefixtures("kernels")
 def test_no_kernel_starts_in_a_state_directory_that_others_may_write_to(place: Path) -> None:
     (place / "state").chmod(0o777)
 
@@ -56,6 +57,7 @@ def test_no_kernel_starts_in_a_state_directory_that_others_may_write_to(place: P
 
 
 @pytest.mark.skipif(not ROOT, reason="only root can give a directory to another uid")
+@pytest.mark.usefixtures("kernels")
 def test_no_kernel_of_roots_starts_in_another_users_state_directory(place: Path) -> None:
     os.chown(place / "state", 65534, 65534)
 
@@ -75,6 +77,7 @@ def test_no_kernel_of_roots_starts_in_another_users_state_directory(place: Path)
     ],
 )
 @pytest.mark.parametrize("kind", ["symlink", "hard link"])
+@pytest.mark.usefixtures("kernels")
 def test_no_file_elsewhere_is_changed_through_a_link_in_the_state_directory(place: Path, name: str, kind: str) -> None:
     link = place / "state" / name
     link.parent.mkdir(exist_ok=True)
@@ -90,6 +93,7 @@ def test_no_file_elsewhere_is_changed_through_a_link_in_the_state_directory(plac
     assert (place / "precious").read_text() == PRECIOUS
 
 
+@pytest.mark.usefixtures("kernels")
 def test_the_audit_directory_is_not_reached_through_a_symlink(place: Path) -> None:
     (place / "elsewhere").mkdir()
     (place / "state" / "audit").symlink_to(place / "elsewhere")
@@ -100,6 +104,7 @@ def test_the_audit_directory_is_not_reached_through_a_symlink(place: Path) -> No
     assert os.listdir(place / "elsewhere") == []
 
 
+@pytest.mark.usefixtures("kernels")
 def test_no_kernel_listens_where_every_user_may_put_another_socket(place: Path) -> None:
     (place / "shared").mkdir()
     (place / "shared").chmod(0o777)
@@ -115,9 +120,9 @@ def test_no_kernel_listens_where_every_user_may_put_another_socket(place: Path) 
 
 @pytest.mark.parametrize("moved", ["state", "state/audit"])
 def test_the_audit_log_goes_on_in_the_directory_that_was_moved_away_from_a_running_kernel(
-    start_kernel: StartKernel, moved: str
+    own_kernel: OwnKernel, moved: str
 ) -> None:
-    kernel = start_kernel()
+    kernel = own_kernel()
     away, audit = kernel.place / "away", kernel.place / "away" / ("audit" if moved == "state" else "")
     with kernel.client() as client:
         up(client.exec(["true", "before"]))

@@ -4,15 +4,15 @@ import os
 import signal
 
 from agentos_sdk import AgentOSClient
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, until
 from tests.support.wire import DELETE, FETCH, HELLO, KEYS, RECV, SPAWN, THINK, Wire
 from tests.system.agents import in_state, info, up
 from tests.system.state_calls import CHILD, SLEEP, acting_as, child_of, code, end, found, stores
 
 
-def test_an_agents_own_keys_outlive_its_restart_and_its_kernels(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(CHILD)
+def test_an_agents_own_keys_outlive_its_restart_and_its_kernels(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(CHILD)
     with acting_as(kernel, "kept") as wire:
         stores(wire, "own", 1)
         stores(wire, "now", 2, "session")
@@ -32,8 +32,8 @@ def test_an_agents_own_keys_outlive_its_restart_and_its_kernels(start_kernel: St
         assert stores(wire, "own", 2) == 3
 
 
-def test_a_session_outlives_stop_and_start_and_ends_with_the_agent(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(CHILD)
+def test_a_session_outlives_stop_and_start_and_ends_with_the_agent(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(CHILD)
     with kernel.client() as client:
         with acting_as(kernel, "kept") as wire:
             stores(wire, "now", 1, "session")
@@ -53,9 +53,9 @@ def test_a_session_outlives_stop_and_start_and_ends_with_the_agent(start_kernel:
             assert (found(wire, "now", "session"), found(wire, "own")) == (None, (1, "agent"))
 
 
-def test_the_session_of_a_stopped_agent_ends_when_a_reload_removes_it(start_kernel: StartKernel) -> None:
+def test_the_session_of_a_stopped_agent_ends_when_a_reload_removes_it(own_kernel: OwnKernel) -> None:
     limit = "[kernel]\nmax_state_keys = 1\n"
-    kernel = start_kernel(limit + CHILD)
+    kernel = own_kernel(limit + CHILD)
     with kernel.client() as client:
         with acting_as(kernel, "kept") as wire:
             stores(wire, "now", 1, "session")
@@ -186,9 +186,9 @@ def test_a_kept_workspace_is_not_that_of_an_agents_child_with_its_name(kernel: K
     end(client, info(client, "keeper")["id"])
 
 
-def test_the_budget_of_a_dead_child_is_not_that_of_its_namesake(start_kernel: StartKernel) -> None:
+def test_the_budget_of_a_dead_child_is_not_that_of_its_namesake(own_kernel: OwnKernel) -> None:
     """A namesake neither finds the budget used up, nor uses it up, nor learns what was used."""
-    kernel = start_kernel('[llm]\nprovider = "offline"\n')
+    kernel = own_kernel('[llm]\nprovider = "offline"\n')
     tight = {"llm": {"budget": [{"calls": 1, "per": "31d"}]}}
     one, other = kernel.spawn("one"), kernel.spawn("other")
     with kernel.connect_as(one) as first, kernel.connect_as(other) as second, kernel.client() as client:

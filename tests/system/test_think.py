@@ -13,7 +13,7 @@ import pytest
 
 from agentos_sdk import AgentOSClient
 from agentos_sdk.opcodes import Op
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, running, until
 from tests.system.agents import RELAY_INSIDE, TALKS, ask, info, lines, relay, up, written
 
@@ -48,7 +48,7 @@ print("looked around", flush=True)
 
 
 @pytest.fixture(scope="module")
-def offline() -> Iterator[Kernel]:
+def offline(kernels: None) -> Iterator[Kernel]:
     with running(OFFLINE) as kernel:
         yield kernel
 
@@ -71,10 +71,10 @@ def asking(client: AgentOSClient, kernel: Kernel, name: str) -> None:
     written(client, name, "asks")
 
 
-def test_an_answer_says_how_many_tokens_fit_into_its_models_context(start_kernel: StartKernel, offline: Kernel) -> None:
+def test_an_answer_says_how_many_tokens_fit_into_its_models_context(own_kernel: OwnKernel, offline: Kernel) -> None:
     with offline.client() as client:
         assert client.think("hello")["context"] == 128_000
-    with start_kernel(OFFLINE + 'context = { offline = 8000, "other-model" = 9000 }\n').client() as client:
+    with own_kernel(OFFLINE + 'context = { offline = 8000, "other-model" = 9000 }\n').client() as client:
         assert client.think("hello")["context"] == 8000
         assert client.think("hello", model="other-model-20260101")["context"] == 9000
 
@@ -122,9 +122,9 @@ def test_without_a_key_it_is_said_which_variables_to_set(kernel: Kernel, client:
     assert "GEMINI_API_KEY, GOOGLE_API_KEY, OPENAI_API_KEY or ANTHROPIC_API_KEY" in reply["error"]
 
 
-def test_the_key_is_in_no_error_no_log_and_no_agent(start_kernel: StartKernel) -> None:
+def test_the_key_is_in_no_error_no_log_and_no_agent(own_kernel: OwnKernel) -> None:
     key = "canary-4711-of-the-operator"
-    kernel = start_kernel(
+    kernel = own_kernel(
         '[llm]\nprovider = "gemini"\nbase_url = "http://127.0.0.1:9"\nretry = { attempts = 1 }\n',
         {"GEMINI_API_KEY": key},
     )
@@ -141,8 +141,8 @@ def test_the_key_is_in_no_error_no_log_and_no_agent(start_kernel: StartKernel) -
     assert key not in str(reply) + told + kernel.said
 
 
-def test_an_agent_that_is_killed_while_it_asks_frees_the_model_at_once(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(SLOW)
+def test_an_agent_that_is_killed_while_it_asks_frees_the_model_at_once(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(SLOW)
     with kernel.client() as client:
         asking(client, kernel, "first")
         until(lambda: len(metrics(client)["in_flight"]) == 1, "first is being answered")
@@ -156,8 +156,8 @@ def test_an_agent_that_is_killed_while_it_asks_frees_the_model_at_once(start_ker
         until(lambda: metrics(client)["in_flight"] == metrics(client)["waiting"] == [], "nobody is")
 
 
-def test_one_who_hangs_up_leaves_the_line_at_once(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(SLOW)
+def test_one_who_hangs_up_leaves_the_line_at_once(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(SLOW)
     with kernel.client() as client:
         with kernel.connect() as wire:
             wire.send(Op.THINK, b"for ever?")
@@ -166,8 +166,8 @@ def test_one_who_hangs_up_leaves_the_line_at_once(start_kernel: StartKernel) -> 
         until(lambda: metrics(client)["in_flight"] == [], "nobody is")
 
 
-def test_a_question_s_own_deadline_is_kept(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(SLOW)
+def test_a_question_s_own_deadline_is_kept(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(SLOW)
 
     with kernel.client() as client:
         reply = client.think("for ever?", timeout=0.2)
@@ -175,8 +175,8 @@ def test_a_question_s_own_deadline_is_kept(start_kernel: StartKernel) -> None:
     assert (reply["success"], reply["code"]) == (False, "timeout")
 
 
-def test_only_so_many_questions_of_one_agent_may_wait(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(SLOW.replace("[llm.offline]", "per_agent = 2\n[llm.offline]"))
+def test_only_so_many_questions_of_one_agent_may_wait(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(SLOW.replace("[llm.offline]", "per_agent = 2\n[llm.offline]"))
     with kernel.client() as client, contextlib.ExitStack() as stack:
         agent = kernel.spawn("crowd")
         wires = [stack.enter_context(kernel.connect_as(agent)) for _ in range(4)]
@@ -189,8 +189,8 @@ def test_only_so_many_questions_of_one_agent_may_wait(start_kernel: StartKernel)
         assert (refused["code"], refused["content"]) == ("busy", "")
 
 
-def test_a_budget_outlives_the_agent_and_the_kernel(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(OFFLINE)
+def test_a_budget_outlives_the_agent_and_the_kernel(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(OFFLINE)
     budget = {"budget": [{"calls": 3, "per": "1d"}]}
     with kernel.client() as client:
         first = relay(kernel, client, "spender", llm=budget)
@@ -259,8 +259,8 @@ def test_no_class_is_above_that_of_the_parent_or_the_agent(offline: Kernel) -> N
         assert asked[1]["success"]
 
 
-def test_a_declared_agent_has_the_budget_that_its_group_has(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(
+def test_a_declared_agent_has_the_budget_that_its_group_has(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(
         OFFLINE
         + """
         [[supervisor.children]]
@@ -315,8 +315,8 @@ def test_many_who_ask_at_once_are_all_answered(offline: Kernel) -> None:
     assert sorted(int(reply["content"].split()[-1]) for reply in replies) == list(range(20))
 
 
-def test_a_damaged_database_stops_the_kernel_with_what_to_do(start_kernel: StartKernel, tmp_path: Path) -> None:
-    kernel = start_kernel(OFFLINE)
+def test_a_damaged_database_stops_the_kernel_with_what_to_do(own_kernel: OwnKernel, tmp_path: Path) -> None:
+    kernel = own_kernel(OFFLINE)
     kernel.process.terminate()
     kernel.wait_end()
     (kernel.state_dir / "agentos.db").write_bytes(b"this is no database at all" * 100)
@@ -351,9 +351,9 @@ PRICED = OFFLINE + '[llm.prices]\n"offline" = { input = 1000000, output = 200000
 
 @pytest.mark.parametrize(("toml", "price"), [(OFFLINE, None), (PRICED, (1, 2))])
 def test_the_audit_log_has_tokens_cost_and_a_digest_of_the_question_and_never_its_text(
-    start_kernel: StartKernel, toml: str, price: tuple[int, int] | None
+    own_kernel: OwnKernel, toml: str, price: tuple[int, int] | None
 ) -> None:
-    kernel = start_kernel(toml)
+    kernel = own_kernel(toml)
     with kernel.client() as client:
         reply = up(client.think("whatever it is: Grüße", system_instruction="be brief"))
         used = reply["usage"]
@@ -372,8 +372,8 @@ def test_the_audit_log_has_tokens_cost_and_a_digest_of_the_question_and_never_it
         assert b"whatever it is" not in file.read_bytes()
 
 
-def test_a_question_without_an_answer_has_its_digest_in_the_audit_log(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(SLOW)
+def test_a_question_without_an_answer_has_its_digest_in_the_audit_log(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(SLOW)
     with kernel.client() as client:
         client.request(Op.THINK, {"prompt": "for ever?", "timeout": 0.2}, wait=None)
         until(lambda: client.get_audit_log("model")["count"], "it is written")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agentos_sdk import AgentOSClient
-from tests.support.kernel import Kernel, running, until
+from tests.support.kernel import Kernel, running, shared, until
 from tests.support.mcp_servers import EXAMPLE, PLAIN, allow_tools, names, text_of, using
 from tests.support.wire import APPROVALS, CANCEL, DECIDE, TOOL_CALL, TOOLS, Wire
 from tests.system.agents import lines, up, written
@@ -39,8 +39,8 @@ env = {{ TOKEN = "env:MCP_NOTHING" }}
 
 
 @pytest.fixture(scope="module")
-def kernel() -> Iterator[Kernel]:
-    with running(TOML, env={"MCP_TOKEN": SECRET}) as started:
+def kernel(kernels: None) -> Iterator[Kernel]:
+    with shared(TOML, env={"MCP_TOKEN": SECRET}) as started:
         with started.client() as operator:
             for server in ("example", "plain", "common"):
                 allow_tools(operator, server)
@@ -249,6 +249,7 @@ def test_calls_are_made_at_the_same_time(kernel: Kernel, operator: AgentOSClient
     assert replies == {place: str(place) for place in range(1, 21)}
 
 
+@pytest.mark.usefixtures("kernels")
 def test_a_reload_adds_and_changes_servers() -> None:
     with running("") as kernel, kernel.client() as operator:
         file = kernel.place / "agentos.toml"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agentos_sdk import AgentOSClient
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, marked, until
 from tests.system.agents import RELAY, write
 
@@ -60,8 +60,8 @@ def meddle(kernel: Kernel, seed: int, rounds: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_the_books_stay_right_whatever_is_done(start_kernel: StartKernel, seed: int) -> None:
-    kernel = start_kernel(tree())
+def test_the_books_stay_right_whatever_is_done(own_kernel: OwnKernel, seed: int) -> None:
+    kernel = own_kernel(tree())
     write(kernel, "relay.py", RELAY)
     threads = [threading.Thread(target=meddle, args=(kernel, 10 * seed + number, 60)) for number in range(4)]
     for thread in threads:

@@ -9,7 +9,7 @@ import pytest
 
 from agentos_sdk import AgentOSClient
 from agentos_sdk.opcodes import Op
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, until
 from tests.support.wire import HELLO, THINK, USAGE
 from tests.system.agents import in_state, info, up
@@ -32,8 +32,8 @@ def think(kernel: Kernel, client: AgentOSClient, name: str) -> str:
     return "answered" if reply["success"] else str(reply["code"])
 
 
-def test_it_has_tokens_calls_cost_cpu_time_and_peak_of_each_agent(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(PRICED + child("asks"))
+def test_it_has_tokens_calls_cost_cpu_time_and_peak_of_each_agent(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(PRICED + child("asks"))
     with kernel.client() as client:
         up(client.spawn("works", command=["python3", "-c", WORK]))
         in_state(client, "works", "exited")
@@ -49,8 +49,8 @@ def test_it_has_tokens_calls_cost_cpu_time_and_peak_of_each_agent(start_kernel: 
         assert list(used(client, "works")) == ["works"]
 
 
-def test_without_a_price_the_cost_is_unknown(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(OFFLINE + child("asks"))
+def test_without_a_price_the_cost_is_unknown(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(OFFLINE + child("asks"))
     with kernel.client() as client:
         think(kernel, client, "asks")
         assert used(client)["asks"]["cost"] is None
@@ -67,8 +67,8 @@ def test_cpu_time_counts_while_an_agent_runs_and_once_only(kernel: Kernel) -> No
         assert used(client)["busy"]["cpu_seconds"] == total
 
 
-def test_it_outlives_the_kernel_and_kill_9_loses_only_what_was_not_written(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(OFFLINE + child("asks"))
+def test_it_outlives_the_kernel_and_kill_9_loses_only_what_was_not_written(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(OFFLINE + child("asks"))
     with kernel.client() as client:
         think(kernel, client, "asks")
     kernel.stop()
@@ -81,8 +81,8 @@ def test_it_outlives_the_kernel_and_kill_9_loses_only_what_was_not_written(start
         assert used(client)["asks"]["calls"] == 1
 
 
-def test_a_budget_that_refuses_is_told_once_in_its_window_and_can_be_reset(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(OFFLINE + child("asks", SLEEPS, TIGHT) + child("beside"))
+def test_a_budget_that_refuses_is_told_once_in_its_window_and_can_be_reset(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(OFFLINE + child("asks", SLEEPS, TIGHT) + child("beside"))
     said = "the budget of asks is used up: 1 of 1 calls per 31d; it refuses questions until"
     with kernel.client() as client:
         assert [think(kernel, client, "asks") for _ in range(3)] == ["answered", "quota_exceeded", "quota_exceeded"]
@@ -100,9 +100,9 @@ def test_a_budget_that_refuses_is_told_once_in_its_window_and_can_be_reset(start
         until(lambda: kernel.said.count(said) == 2, "it is told again after a reset")
 
 
-def test_the_budget_of_a_group_and_of_all_agents_is_reset_by_its_owners_name(start_kernel: StartKernel) -> None:
+def test_the_budget_of_a_group_and_of_all_agents_is_reset_by_its_owners_name(own_kernel: OwnKernel) -> None:
     file = OFFLINE + 'budget = [{ calls = 2, per = "31d" }]\n' + group("team", member("one"), TIGHT)
-    kernel = start_kernel(file)
+    kernel = own_kernel(file)
     with kernel.client() as client:
         assert [think(kernel, client, "one") for _ in range(2)] == ["answered", "quota_exceeded"]
         assert client.usage("nobody", reset=True)["code"] == "not_found"
@@ -115,8 +115,8 @@ def test_the_budget_of_a_group_and_of_all_agents_is_reset_by_its_owners_name(sta
         assert think(kernel, client, "one") == "answered"
 
 
-def test_only_the_operator_resets_and_an_agent_reads_no_usage(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(OFFLINE + child("asks", SLEEPS, TIGHT))
+def test_only_the_operator_resets_and_an_agent_reads_no_usage(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(OFFLINE + child("asks", SLEEPS, TIGHT))
     with kernel.client() as client, kernel.connect_as(info(client, "asks")["id"]) as agent, kernel.connect() as guest:
         assert agent.call(USAGE, {})["code"] == "permission_denied"
         assert guest.call(HELLO, {"as": "ann", "level": "unrestricted"})["success"]
@@ -126,8 +126,8 @@ def test_only_the_operator_resets_and_an_agent_reads_no_usage(start_kernel: Star
         assert client.request(Op.USAGE, {"since": 1e18})["code"] == "bad_request"
 
 
-def test_the_command_shows_a_table_and_resets(start_kernel: StartKernel) -> None:
-    kernel = start_kernel(OFFLINE + child("asks", SLEEPS, TIGHT))
+def test_the_command_shows_a_table_and_resets(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(OFFLINE + child("asks", SLEEPS, TIGHT))
 
     def agentos(*words: str) -> str:
         command = [sys.executable, "-m", "agentos", *words, "--socket", kernel.socket]

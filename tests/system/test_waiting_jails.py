@@ -22,7 +22,7 @@ WAITS = "import time\ntime.sleep(1000)\n"
 
 
 @pytest.fixture
-def kernel() -> Iterator[Kernel]:
+def kernel(kernels: None) -> Iterator[Kernel]:
     """With control groups of version 2, if they are delegated to us."""
     with kernel_cgroup() as join, running(join=join) as kernel:
         assert cgroups(kernel) == 2 or not isinstance(discover_here(), V2Scope)

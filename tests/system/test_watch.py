@@ -41,6 +41,7 @@ def overwrite(path: Path, text: str) -> None:
 
 @pytest.mark.parametrize("save", [replace, overwrite])
 @pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.usefixtures("kernels")
 def test_an_agent_is_restarted_when_its_script_is_saved(tmp_path: Path, save: object, inside: bool) -> None:
     script = tmp_path / "main.py"
     script.write_text(SAYS.format("old"))
@@ -55,6 +56,7 @@ def test_an_agent_is_restarted_when_its_script_is_saved(tmp_path: Path, save: ob
         assert (pids(client)["b"], info(client, "a")["restarts"]) == (before["b"], 0)
 
 
+@pytest.mark.usefixtures("kernels")
 def test_a_script_that_cannot_be_parsed_restarts_nothing_until_it_can(tmp_path: Path) -> None:
     script = tmp_path / "a.py"
     script.write_text(SAYS.format("old"))
@@ -70,6 +72,7 @@ def test_a_script_that_cannot_be_parsed_restarts_nothing_until_it_can(tmp_path: 
         written(client, "a", "new")
 
 
+@pytest.mark.usefixtures("kernels")
 def test_a_stopped_agent_is_not_started_by_its_script(tmp_path: Path) -> None:
     script, other = tmp_path / "a.py", tmp_path / "b.py"
     for path in (script, other):
@@ -85,6 +88,7 @@ def test_a_stopped_agent_is_not_started_by_its_script(tmp_path: Path) -> None:
         assert (info(client, "a")["state"], info(client, "a")["restarts"]) == ("stopped", 0)
 
 
+@pytest.mark.usefixtures("kernels")
 def test_the_configuration_is_reloaded_when_it_is_saved() -> None:
     with watching(child("a")) as (kernel, client):
         before, file = pids(client), kernel.place / "agentos.toml"

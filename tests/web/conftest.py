@@ -26,7 +26,7 @@ from wsproto.events import (
 )
 
 from agentos.userland.web.links import Level, find_link
-from tests.support.kernel import Kernel, running
+from tests.support.kernel import Kernel, shared
 from tests.support.wire import PATIENCE
 
 DASHBOARD = '[dashboard]\nlisten = "127.0.0.1:0"\n'
@@ -192,9 +192,9 @@ def browser_of(kernel: Kernel, level: Level = "unrestricted") -> Browser:
 
 
 @pytest.fixture(scope="module")
-def kernel() -> Iterator[Kernel]:
+def kernel(kernels: None) -> Iterator[Kernel]:
     """A kernel with a dashboard, shared by the tests of a module."""
-    with running(DASHBOARD) as started:
+    with shared(DASHBOARD) as started:
         yield started
 
 

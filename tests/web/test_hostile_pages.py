@@ -170,6 +170,7 @@ def test_a_page_doesnt_outlast_a_session_that_newer_ones_displaced(browser: Brow
     assert browser.get("/")[0] == 401
 
 
+@pytest.mark.usefixtures("kernels")
 def test_the_kernel_ends_without_waiting_for_pages() -> None:
     kernel = Kernel(DASHBOARD)
     try:

@@ -1,28 +1,15 @@
 """Logging in against strangers: other users of the host, other sites in the browser, sessions that may only look."""
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 from urllib.parse import urlsplit
 
-import pytest
-
+from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, until
 from tests.web.conftest import DASHBOARD, Browser, browser_of, link_of
 
 
-@pytest.fixture
-def own_kernel() -> Iterator[Kernel]:
-    kernel = Kernel(DASHBOARD)
-    try:
-        kernel.wait_ready()
-        yield kernel
-        kernel.stop()
-    finally:
-        kernel.clean_up()
-
-
-def test_a_stranger_that_guesses_doesnt_keep_the_operator_out(own_kernel: Kernel) -> None:
-    link = link_of(own_kernel)
+def test_a_stranger_that_guesses_doesnt_keep_the_operator_out(own_kernel: OwnKernel) -> None:
+    link = link_of(own_kernel(DASHBOARD))
     browser = Browser(urlsplit(link).netloc)
     assert [browser.get(f"/start?token={number}")[0] for number in range(11)] == [403] * 10 + [429]
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def page() -> Iterator[Any]:
+def page(kernels: None) -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     chromium = find_chromium()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agentos.userland.cli.kernel import quote_ended
-from tests.support.kernel import Kernel, running, until
+from tests.support.kernel import Kernel, shared, until
 from tests.web.chromium import Open, browser, find_chromium, log_in, pages
 
 REVIEWER = Path(__file__).parents[2] / "demos" / "dashboard" / "reviewer.py"
@@ -49,9 +49,9 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def kernel() -> Iterator[Kernel]:
+def kernel(kernels: None) -> Iterator[Kernel]:
     find_chromium()
-    with running(CONFIGURATION) as started:
+    with shared(CONFIGURATION) as started:
         yield started
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.kernel import Kernel, running, until
+from tests.support.kernel import Kernel, shared, until
 from tests.web.chromium import Open, browser, find_chromium, log_in, pages
 from tests.web.conftest import free_port
 
@@ -51,9 +51,9 @@ def port() -> int:
 
 
 @pytest.fixture(scope="module")
-def kernel(port: int) -> Iterator[Kernel]:
+def kernel(kernels: None, port: int) -> Iterator[Kernel]:
     find_chromium()
-    with running(CONFIGURATION.replace("PORT", str(port))) as started:
+    with shared(CONFIGURATION.replace("PORT", str(port))) as started:
         yield started
 
 

@@ -8,6 +8,8 @@ import time
 from collections import Counter
 from urllib.parse import urlsplit
 
+import pytest
+
 from agentos_sdk import AgentOSClient
 from tests.support.kernel import Kernel, until
 from tests.support.wire import EMIT
@@ -200,6 +202,7 @@ def test_a_page_that_doesnt_read_costs_little_and_gets_a_snapshot_later(kernel: 
         )
 
 
+@pytest.mark.usefixtures("kernels")
 def test_guessing_tokens_is_slow() -> None:
     kernel = Kernel(DASHBOARD)
     try:
@@ -213,6 +216,7 @@ def test_guessing_tokens_is_slow() -> None:
         kernel.clean_up()
 
 
+@pytest.mark.usefixtures("kernels")
 def test_a_session_outlives_the_kernel() -> None:
     kernel = Kernel(f'[dashboard]\nlisten = "127.0.0.1:{free_port()}"\n')
     try:
@@ -239,6 +243,7 @@ def test_an_agent_cant_connect_to_the_dashboard(kernel: Kernel, browser: Browser
     assert "the kernel's own" in reply["error"]
 
 
+@pytest.mark.usefixtures("kernels")
 def test_a_link_works_where_the_dashboard_listens() -> None:
     for address, options in (("127.0.0.2", ()), ("[::1]", ()), ("0.0.0.0", ["--insecure-listen"])):
         kernel = Kernel(f'[dashboard]\nlisten = "{address}:0"\n', options=options)
@@ -250,6 +255,7 @@ def test_a_link_works_where_the_dashboard_listens() -> None:
             kernel.clean_up()
 
 
+@pytest.mark.usefixtures("kernels")
 def test_another_address_needs_an_option() -> None:
     kernel = Kernel('[dashboard]\nlisten = "0.0.0.0:0"\n')
     try:

@@ -84,6 +84,7 @@ def test_a_link_names_no_port_that_the_kernel_doesnt_have(place: Path) -> None:
     assert find_link(place.parent, "readonly") is None
 
 
+@pytest.mark.usefixtures("kernels")
 def test_a_directory_that_others_can_write_to_ends_the_dashboard_and_not_the_kernel() -> None:
     kernel = Kernel(DASHBOARD)
     try:

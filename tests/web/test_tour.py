@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def kernel() -> Iterator[Kernel]:
+def kernel(kernels: None) -> Iterator[Kernel]:
     """The demo, from a copy in a directory with a name that pictures may show."""
     find_chromium()
     with tempfile.TemporaryDirectory(prefix="aos-", dir="/tmp") as place:

@@ -25,15 +25,15 @@ from agentos_sdk.adapters.tools import (
 from agentos_sdk.errors import ConnectionFailed, NotFound, PermissionDenied
 from agentos_sdk.loop import host_files
 from agentos_sdk.opcodes import Op
-from tests.support.kernel import Kernel, running, until
+from tests.support.kernel import Kernel, shared, until
 
 TOML = '[llm]\nprovider = "offline"\n'
 HELLO = "[offline echo, no model was asked] hello"
 
 
 @pytest.fixture(scope="module")
-def kernel() -> Iterator[Kernel]:
-    with running(TOML) as started:
+def kernel(kernels: None) -> Iterator[Kernel]:
+    with shared(TOML) as started:
         yield started
 
 

@@ -62,7 +62,7 @@ class Sockets(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def sockets() -> Iterator[Sockets]:
+def sockets(kernels: None) -> Iterator[Sockets]:
     with running('[llm]\nprovider = "offline"\n') as kernel, FakeKernel() as fake:
         agent = kernel.spawn("agent", permissions={"level": "unrestricted"})
         yield Sockets(str(kernel.runtime / f"{agent}.sock"), fake.socket)

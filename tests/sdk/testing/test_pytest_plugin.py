@@ -76,17 +76,20 @@ def test_the_plugin_itself_loads_nothing_of_the_sdk() -> None:
     assert done.stdout == "['agentos_sdk', 'agentos_sdk.testing', 'agentos_sdk.testing.pytest_plugin']\n"
 
 
+@pytest.mark.usefixtures("kernels")
 def test_a_wrong_configuration_is_said_with_its_mistakes() -> None:
     with pytest.raises(KernelFailed, match=r"supervisr"), RunningKernel(toml="[supervisr]\n"):
         pass
 
 
+@pytest.mark.usefixtures("kernels")
 def test_a_kernel_that_ends_with_an_error_fails_the_test() -> None:
     with pytest.raises(KernelFailed, match="exit status -9"), RunningKernel() as kernel:
         kernel.process.kill()
         kernel.process.wait()
 
 
+@pytest.mark.usefixtures("kernels")
 def test_a_line_that_does_not_come_is_an_error_with_what_came() -> None:
     with RunningKernel() as kernel:
         with pytest.raises(AssertionError, match=r"(?s)no line with 'nonsense', not within 0\.01 s.+ready, listening"):
@@ -112,6 +115,7 @@ def test_a_kernel_ends_with_the_tests_that_are_killed() -> None:
     until(lambda: not Path(socket).parent.exists(), "its directory is removed")
 
 
+@pytest.mark.usefixtures("kernels")
 def test_an_interrupt_while_the_kernel_starts_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = RunningKernel()
 

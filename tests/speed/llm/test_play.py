@@ -30,6 +30,7 @@ def asked(agents: list[Agent]) -> set[str]:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.usefixtures("kernels")
 def test_every_question_of_every_agent_is_answered_once(strategy: str, tmp_path: Path) -> None:
     agents = modest(3, 2)
 
@@ -40,6 +41,7 @@ def test_every_question_of_every_agent_is_answered_once(strategy: str, tmp_path:
     assert {each.id for each in log.served} == {o.request.asked.id for o in outcomes} == asked(agents)
 
 
+@pytest.mark.usefixtures("kernels")
 def test_through_a_kernel_no_more_are_in_flight_than_there_are_slots(tmp_path: Path) -> None:
     slow = Behaviour(slots=2, room=2, base=0.02)  # one that is just done may still hold its slot
 
@@ -48,6 +50,7 @@ def test_through_a_kernel_no_more_are_in_flight_than_there_are_slots(tmp_path: P
     assert (figures(outcomes, log).failed, log.refused) == (0, {})
 
 
+@pytest.mark.usefixtures("kernels")
 def test_a_load_without_an_end_is_broken_off_when_enough_was_answered(tmp_path: Path) -> None:
     agents = [Agent(agent.name, agent.kind, itertools.cycle(agent.requests), 2) for agent in modest(3, 2)]
 

@@ -36,7 +36,7 @@ def site() -> Iterator[HttpServer]:
 
 
 @pytest.fixture(scope="module")
-def command(site: HttpServer) -> Iterator[list[str]]:
+def command(kernels: None, site: HttpServer) -> Iterator[list[str]]:
     """How the Inspector starts our server, for a client that may do all."""
     rights = {"level": "unrestricted", "allow": {"domains": [site.url("/").split("/")[2]]}}
     with running('[llm]\nprovider = "offline"\n') as kernel:

@@ -12,14 +12,14 @@ from agentos.userland.mcp.server import build_server
 from agentos.userland.mcp.session import Revoked, open_session
 from agentos.userland.mcp.state_key import load_state_key
 from agentos_sdk.errors import BadRequest, ConnectionFailed, Unavailable
-from tests.conftest import StartKernel
+from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel
 from tests.support.wire import PATIENCE
 from tests.userland.mcp.serving import TestEntry, error_of, value_of
 
 
-async def test_a_session_goes_on_with_the_next_kernel(start_kernel: StartKernel) -> None:
-    kernel = start_kernel()
+async def test_a_session_goes_on_with_the_next_kernel(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
     with trio.fail_after(PATIENCE):
         async with open_session(TestEntry("lasting"), kernel.socket) as session:
             server = build_server(lambda: session)

@@ -1,0 +1,43 @@
+"""What a test costs, told by the fixtures that it uses: marks by which the targets of the Makefile choose.
+
+No test is marked by hand. One that starts a kernel uses ``kernel`` (its module's, shared), ``own_kernel`` or
+``kernels``; the start of a kernel fails in a test that uses none of them.
+"""
+
+import pytest
+
+MARKS = {
+    "kernel": {"kernel", "own_kernel", "kernels"},
+    "guest": {"guest", "guests", "attacked"},
+    "browser": {"chromium"},
+    "framework": {"framework"},
+    "page": {"executed_page"},
+    "slow": {"long"},
+    "alone": {"both_cores"},
+}
+SLOW = ("slow", "guest", "browser", "framework", "page")
+SLOW_TIMEOUT = 1300  # seconds; a guest on an emulated CPU has 1,200
+
+
+may_start_kernels = True  # the test that runs now; the programs of tests may
+
+
+def mark(items: list[pytest.Item], with_timeout: bool) -> None:
+    """Mark the tests by their fixtures, and give slow ones more time."""
+    for item in items:
+        used = set(getattr(item, "fixturenames", ()))
+        for name, fixtures in MARKS.items():
+            if used & fixtures:
+                item.add_marker(name)
+        if with_timeout and is_slow(item):
+            item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT))
+
+
+def put_slow_files_first(items: list[pytest.Item]) -> None:
+    """Files with slow tests come first, so that the workers end at about the same time."""
+    slow = {item.path for item in items if is_slow(item)}
+    items.sort(key=lambda item: item.path not in slow)
+
+
+def is_slow(item: pytest.Item) -> bool:
+    return any(item.get_closest_marker(name) for name in SLOW)

@@ -1,0 +1,64 @@
+"""Says every half minute how far the tests are, in plain lines, and names a failed test at once."""
+
+import threading
+import time
+
+import pytest
+
+INTERVAL = 30.0  # seconds
+
+
+class Progress:
+    """A plugin of the process that reports: the only one, or the one that has the workers."""
+
+    def __init__(self, reporter: pytest.TerminalReporter) -> None:
+        self._reporter = reporter
+        self._total = self._ended = self._failed = 0
+        self._begin = time.monotonic()
+        self._over = threading.Event()
+        self._speaker = threading.Thread(target=self._speak, daemon=True)
+
+    @pytest.hookimpl
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self._started(len(session.items))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, node: object, ids: list[str]) -> None:
+        self._started(len(ids))
+
+    @pytest.hookimpl
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._failed += 1
+            self._reporter.write_line(f"FAILED in {report.when}: {report.nodeid}")
+        if report.when == "teardown":
+            self._ended += 1
+
+    @pytest.hookimpl
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
+        return ("passed", "", "PASSED") if report.passed and report.when == "call" else None
+
+    @pytest.hookimpl
+    def pytest_sessionfinish(self) -> None:
+        self._over.set()
+
+    def _started(self, total: int) -> None:
+        if total and not self._total:
+            self._total = total
+            self._speaker.start()
+
+    def _speak(self) -> None:
+        while not self._over.wait(INTERVAL):
+            passed = time.monotonic() - self._begin
+            part = 100 * self._ended // self._total
+            self._reporter.write_line(
+                f"{part} %: {self._ended:,} of {self._total:,} tests, {self._failed} failed, "
+                f"{passed // 60:.0f} min {passed % 60:02.0f} s"
+            )
+
+
+def register(config: pytest.Config) -> None:
+    """Unless the names of tests are printed anyhow, or this process is a worker."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and not hasattr(config, "workerinput") and config.getoption("verbose") <= 0:
+        config.pluginmanager.register(Progress(reporter), "progress")

@@ -58,7 +58,11 @@ def test_version_1_answers_in_order_also_what_is_begun_without_a_task(wire: Wire
 def test_hello_behind_a_store_is_answered_after_it(wire: Wire) -> None:
     wire.write(store("a") + frame(HELLO, {"protocol": 2}) + store("b", 1, 70_000))
 
-    assert [(reply.op, reply.id == 70_000) for reply in wire.replies(3)] == [(STORE, False), (HELLO, False), (STORE, True)]
+    assert [(reply.op, reply.id == 70_000) for reply in wire.replies(3)] == [
+        (STORE, False),
+        (HELLO, False),
+        (STORE, True),
+    ]
 
 
 def test_a_broken_frame_is_answered_after_the_store_before_it(wire: Wire) -> None:

@@ -74,7 +74,9 @@ def find_faults(text: str) -> list[str]:
 
 
 def test_each_promise_names_tests_that_exist_and_are_run() -> None:
-    assert find_faults(PAGE.read_text()) == []
+    faults = find_faults(PAGE.read_text())
+
+    assert faults == [], "\n".join(faults)
 
 
 def test_no_promise_stands_twice() -> None:

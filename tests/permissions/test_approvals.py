@@ -277,6 +277,19 @@ async def test_a_flooding_agent_fills_its_own_part_and_hides_no_other(desk: Desk
     assert [entry.agent for entry in desk.queue.pending()[:3]] == ["ann", "bob", "ann"]
 
 
+async def test_the_queue_is_bounded_over_all_callers(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentos.permissions.approvals.MAX_ENTRIES", 2)
+    for asker in (ANN, BOB):
+        with pytest.raises(ApprovalRequired, match="the same call may be made once"):
+            await desk.queue.wait(asker, question(), 0.0)
+
+    with pytest.raises(ApprovalRequired, match="2 calls wait for a person already") as full:
+        await desk.queue.wait(caller(4, "carl"), question(), 0.0)
+
+    assert full.value.details["reason"] == "full"
+    assert [entry.agent for entry in await desk.listed(2)] == ["ann", "bob"]
+
+
 async def test_what_ended_lives_asked_makes_room_for_the_present_one(desk: Desk) -> None:
     for number in range(MAX_OF_CALLER):
         with pytest.raises(ApprovalRequired):

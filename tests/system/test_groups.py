@@ -44,6 +44,18 @@ def test_a_crash_takes_along_whom_the_strategy_says(own_kernel: OwnKernel, strat
             assert (info(client, name)["pid"] == before[name]["pid"]) == (info(client, name)["restarts"] == 0)
 
 
+def test_a_crash_in_a_root_of_one_for_all_ends_what_was_spawned_by_hand(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(group("one_for_all"))
+    with kernel.client() as client:
+        up(client.spawn("by-hand", command=["sleep", "1000"], restart="permanent"))
+
+        os.kill(known(client, "b"), signal.SIGKILL)
+
+        assert client.wait("by-hand", timeout=60)["reason"] == "stopped: killed by SIGTERM"
+        until(lambda: restarts(client) == [1, 1, 1], "the group is restarted")
+        in_state(client, "by-hand", "exited")
+
+
 def test_groups_start_in_order_and_stop_in_reverse(own_kernel: OwnKernel) -> None:
     kernel = own_kernel(group("one_for_all"))
 

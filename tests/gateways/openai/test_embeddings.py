@@ -7,7 +7,6 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
-import openai
 import pytest
 
 from agentos.gateways.openai.embeddings import parse_request
@@ -19,6 +18,7 @@ from agentos.services.quotas import Quota
 from agentos_sdk.errors import BadRequest
 from tests.gateways.served import MODEL, Served, served
 from tests.llm.vendors.script import Raw, Refuses, Says
+from tests.support.clients import openai
 from tests.support.rights import Grants, Notebook
 
 from .test_upstream import behind

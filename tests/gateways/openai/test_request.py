@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from openai.types.chat import ChatCompletionMessage
 
 from agentos.gateways.openai.request import parse_request
 from agentos.kernel.request_body import LARGE_TEXT_BYTES
@@ -15,6 +14,7 @@ from agentos.llm.providers.provider import Image, Message, Question
 from agentos_sdk.codec import Text
 from agentos_sdk.errors import BadRequest
 from agentos_sdk.values import Tool, ToolCall, Usage
+from tests.support.clients import chat
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
 HELLO: dict[str, Any] = {"role": "user", "content": "hello"}
@@ -160,7 +160,7 @@ def test_a_call_survives_the_way_there_and_back(arguments: dict[str, Any], signa
 
     call = ToolCall("call_1", "weather", arguments, signature)
     whole = Shape("id", 0).whole(Answer("", Usage(), "tool_calls", "m", [call]))
-    message = ChatCompletionMessage.model_validate(json.loads(whole)["choices"][0]["message"])
+    message = chat.ChatCompletionMessage.model_validate(json.loads(whole)["choices"][0]["message"])
 
     question = asked(HELLO, message.model_dump(), {"role": "tool", "tool_call_id": "call_1", "content": "rain"})
 

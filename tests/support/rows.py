@@ -13,8 +13,28 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from attrs import frozen
 
 Ids = Callable[[Any], object] | Iterable[object] | None
+
+
+SHORT = reprlib.Repr()
+SHORT.maxstring = SHORT.maxother = 100  # characters
+
+
+@frozen
+class Row:
+    """The arguments of one call of the test, and its name, which is composed only for a row that fails."""
+
+    values: dict[str, Any]
+    own: object  # the row's own name, if it has one
+    show: Callable[[Any], object] | None  # names a value
+
+    @property
+    def name(self) -> str:
+        if self.own is not None:
+            return str(self.own)
+        return "-".join(str((self.show and self.show(value)) or _shown(value)) for value in self.values.values())
 
 
 class Failures:
@@ -26,13 +46,13 @@ class Failures:
         self._count = 0
 
     @contextlib.contextmanager
-    def check(self, name: str) -> Iterator[None]:
-        """Note what the block raises as the failure of row ``name``; a time-out of the whole test ends it."""
+    def check(self, row: Row) -> Iterator[None]:
+        """Note what the block raises as the failure of ``row``; a time-out of the whole test ends it."""
         self._count += 1
         try:
             yield
         except (Exception, pytest.fail.Exception) as error:
-            self._told.append(f"[{name}] {self._describe(error)}")
+            self._told.append(f"[{row.name}] {self._describe(error)}")
             if isinstance(error, pytest.fail.Exception) and "pytest-timeout" in str(error):
                 self.report()
 
@@ -56,7 +76,7 @@ def each_row(names: str | Sequence[str], rows: Iterable[Any], *, ids: Ids = None
     Raises ValueError for a table without rows, which could not fail, and for a row of another length than ``names``.
     """
     fields = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
-    table = _named(fields, list(rows), ids, single=isinstance(names, str) and len(fields) == 1)
+    table = _read(fields, list(rows), ids, single=isinstance(names, str) and len(fields) == 1)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         file = inspect.unwrap(function).__code__.co_filename
@@ -64,17 +84,17 @@ def each_row(names: str | Sequence[str], rows: Iterable[Any], *, ids: Ids = None
         @functools.wraps(function)
         def checked(**fixtures: Any) -> None:
             failures = Failures(file)
-            for name, row in table:
-                with failures.check(name):
-                    function(**row, **fixtures)
+            for row in table:
+                with failures.check(row):
+                    function(**row.values, **fixtures)
             failures.report()
 
         @functools.wraps(function)
         async def checked_async(**fixtures: Any) -> None:
             failures = Failures(file)
-            for name, row in table:
-                with failures.check(name):
-                    await function(**row, **fixtures)
+            for row in table:
+                with failures.check(row):
+                    await function(**row.values, **fixtures)
             failures.report()
 
         test = checked_async if inspect.iscoroutinefunction(function) else checked
@@ -86,29 +106,25 @@ def each_row(names: str | Sequence[str], rows: Iterable[Any], *, ids: Ids = None
     return decorate
 
 
-def _named(fields: list[str], rows: list[Any], ids: Ids, *, single: bool) -> list[tuple[str, dict[str, Any]]]:
-    """The rows as keyword arguments, each with its name."""
+def _read(fields: list[str], rows: list[Any], ids: Ids, *, single: bool) -> list[Row]:
     if not rows:
         raise ValueError(f"a table of {', '.join(fields)} without rows checks nothing")
-    given = None if ids is None or callable(ids) else list(ids)
-    named = []
-    for number, row in enumerate(rows):
-        own = None if given is None else given[number]
+    given = [None] * len(rows) if ids is None or callable(ids) else list(ids)
+    show = ids if callable(ids) else None
+    table = []
+    for number, (row, own) in enumerate(zip(rows, given, strict=True)):
         if hasattr(row, "marks"):  # pytest.param()
             if row.marks:
                 raise ValueError(f"row {number} has marks: keep its table parametrized")
-            own, values = row.id or own, row.values
+            values, own = row.values, row.id or own
         else:
             values = (row,) if single else tuple(row)
-        told = ids if callable(ids) else _shown
-        name = own if own is not None else "-".join(str(told(value) or _shown(value)) for value in values)
-        named.append((str(name), dict(zip(fields, values, strict=True))))
-    return named
+        table.append(Row(dict(zip(fields, values, strict=True)), own, show))
+    return table
 
 
 def _shown(value: object) -> str:
-    return str(getattr(value, "__name__", None) or SHORT.repr(value))
-
-
-SHORT = reprlib.Repr()
-SHORT.maxstring = SHORT.maxother = 100
+    try:
+        return str(getattr(value, "__name__", None) or SHORT.repr(value))
+    except ValueError:  # an integer of more digits than Python writes
+        return f"a large {type(value).__name__}"

@@ -15,6 +15,7 @@ from agentos_sdk import errors
 from agentos_sdk.errors import CallError
 from agentos_sdk.values import ToolCall, Usage
 from tests.support.clients import chat
+from tests.support.rows import each_row
 
 SHAPE = Shape("chatcmpl-1", 1_700_000_000)
 USAGE = Usage(input=11, output=5, thinking=7)
@@ -106,7 +107,7 @@ STATUSES = {
 }
 
 
-@pytest.mark.parametrize(("status", "error"), STATUSES.items())
+@each_row(("status", "error"), STATUSES.items())
 def test_errors_have_statuses(status: int, error: CallError) -> None:
     assert error_status.status(error) == status
     told = response.refusal(error)["error"]
@@ -115,7 +116,7 @@ def test_errors_have_statuses(status: int, error: CallError) -> None:
     assert told["message"] == "x"
 
 
-@pytest.mark.parametrize("cls", errors.BY_CODE.values())
+@each_row("cls", errors.BY_CODE.values())
 def test_every_error_can_be_told(cls: type[CallError]) -> None:
     error = cls("x")
 

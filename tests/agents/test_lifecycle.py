@@ -19,6 +19,7 @@ from agentos.services.events import (
     AgentState,
     ResourceWarning,
 )
+from tests.support.rows import each_row
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "life-of-an-agent.md"
 CLASSES = {each for each in vars(events).values() if isinstance(each, type) and issubclass(each, AgentEvent)}
@@ -33,7 +34,7 @@ def test_every_event_but_output_and_warnings_leads_to_some_state() -> None:
     assert set().union(*NEXT.values()) == EVENTS
 
 
-@pytest.mark.parametrize("state", State)
+@each_row("state", State)
 def test_every_state_can_reach_the_end_and_a_new_life(state: State) -> None:
     reached: set[State] = set()
     ahead = {state}

@@ -11,6 +11,7 @@ from agentos.agents.commands.fair_reader import Turns
 from agentos.agents.output import MAX_LINE_CHARS, MAX_LINES, Output, Pump
 from agentos.kernel.poller import Poller
 from agentos_sdk.values import Line
+from tests.support.rows import each_row
 
 
 def texts(kept: Output) -> list[str]:
@@ -85,7 +86,7 @@ async def test_who_waits_for_a_line_is_woken_by_it(nursery: trio.Nursery) -> Non
     await woken.wait()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("data", "expected"),
     [
         (b"", []),

@@ -29,6 +29,7 @@ from agentos_sdk.errors import AlreadyExists, BadRequest, NotFound
 from agentos_sdk.opcodes import Op
 from agentos_sdk.values import End, Layer
 from tests.support.rights import Grants, Notebook
+from tests.support.rows import each_row
 
 numbers = itertools.count(1)
 TABLE = Table(())
@@ -152,7 +153,7 @@ def test_a_new_life_after_the_end_of_a_group_begins_with_fresh_events() -> None:
     assert not one.caller.greeted.is_set()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("shutdown", "grace", "seconds"),
     [(5.0, None, 5.0), ("brutal_kill", None, 0.0), ("infinity", None, float("inf")), (5.0, 0.0, 0.0), (5.0, 9.0, 9.0)],
 )

@@ -4,9 +4,10 @@ import pytest
 
 from agentos.agents.spec import RESERVED, check_guest_name, check_name, is_reserved
 from agentos_sdk.errors import AlreadyExists, BadRequest
+from tests.support.rows import each_row
 
 
-@pytest.mark.parametrize("name", RESERVED)
+@each_row("name", RESERVED)
 def test_a_reserved_name_is_reserved_in_any_case_and_width(name: str) -> None:
     wide = "".join(chr(ord(letter) + 0xFEE0) for letter in name)  # fullwidth forms, U+FF41 and on
 

@@ -13,6 +13,7 @@ from agentos.agents.tree_changes import LIVE, TreeChange, compare_trees, list_pl
 from agentos.llm.settings import Share
 from agentos_sdk.quantities import Size
 from agentos_sdk.values import Limits
+from tests.support.rows import each_row
 
 LIMITS = ("memory",)
 
@@ -29,7 +30,7 @@ def compare(old: GroupSpec, new: GroupSpec) -> Sequence[tuple[str, str, tuple[st
     return [(one.name, one.kind, tuple(one.fields)) for one in compare_trees(old, new, LIMITS)]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "expected"),
     [
         ({"shutdown": 1.0}, "updated"),

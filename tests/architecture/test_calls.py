@@ -1,12 +1,9 @@
-"""A call has a handler, a request, a page and a test; one that lacks any of them is found here."""
+"""A call has a handler, a request and a page; one that lacks any of them is found here."""
 
 import importlib
 import itertools
 import pkgutil
-import re
 from pathlib import Path
-
-import pytest
 
 import agentos_sdk.calls
 from agentos.kernel import connection_calls
@@ -14,13 +11,13 @@ from agentos.kernel.table import Syscall
 from agentos_sdk.calls.request import Request
 from agentos_sdk.opcodes import Op
 from tests.support.calls import syscalls
+from tests.support.rows import each_row
 
 ROOT = Path(__file__).parents[2]
 WITHOUT_RIGHTS = frozenset(
     {Op.NOOP, Op.RECV, Op.REGISTER, Op.ASYNC_POLL}
 )  # a set may refuse such a call, whatever it is about
 WITHOUT_A_REQUEST = frozenset({Op.NOOP, Op.EXIT})  # bytes and nothing
-TESTS = [path for path in (ROOT / "tests").rglob("test_*.py") if path != Path(__file__)]
 
 
 def requests() -> dict[Op, type]:
@@ -52,7 +49,7 @@ def test_no_opcode_is_served_twice() -> None:
     assert len({syscall.op for syscall in SYSCALLS}) == len(SYSCALLS)
 
 
-@pytest.mark.parametrize("syscall", SYSCALLS, ids=lambda syscall: syscall.op.name)
+@each_row("syscall", SYSCALLS, ids=lambda syscall: syscall.op.name)
 def test_every_call_that_needs_rights_or_is_recorded_is_prepared(syscall: Syscall) -> None:
     assert (syscall.prepare is None) == (syscall.op in WITHOUT_RIGHTS)
     assert (syscall.prepare is None) != (syscall.handler is None)
@@ -66,7 +63,7 @@ def test_every_request_is_of_a_call_that_is_served() -> None:
     assert set(requests()) == set(SERVED) - WITHOUT_A_REQUEST
 
 
-@pytest.mark.parametrize("op", SERVED, ids=lambda op: op.name)
+@each_row("op", SERVED, ids=lambda op: op.name)
 def test_every_call_has_a_page(op: Op) -> None:
     page = ROOT / "docs" / "reference" / "calls" / f"{op.name.lower()}.md"
 
@@ -78,13 +75,6 @@ def test_every_page_is_of_a_call_that_is_served() -> None:
     pages = {path.stem.upper() for path in (ROOT / "docs" / "reference" / "calls").glob("*.md")} - {"INDEX", "README"}
 
     assert pages - {op.name for op in SERVED} <= {Op.CHUNK.name}
-
-
-@pytest.mark.parametrize("op", SERVED, ids=lambda op: op.name)
-def test_every_call_is_tested_by_name(op: Op) -> None:
-    named = re.compile(rf"\b(Op\.)?{op.name}\b")
-
-    assert [path for path in TESTS if named.search(path.read_text())]
 
 
 def test_numbers_are_bytes_and_used_once() -> None:

@@ -5,12 +5,11 @@ import re
 import time
 from typing import Any
 
-import pytest
-
 from agentos.services.event_log.records import PLAIN, SPECIAL
 from agentos.services.event_log.records import describe as draft_of
 from agentos.userland.cli.event_text import DESCRIPTIONS, describe_event, find_caller, find_named, format_event
 from tests.docs.test_events_page import example
+from tests.support.rows import each_row
 
 LONG = "worker-" + "9" * 100
 HOSTILE = "\x1b]52;c;cm0gLXJm\x07\nwith a second line\u202e and more of it " + "y" * 200
@@ -32,8 +31,8 @@ def test_each_type_has_a_description() -> None:
     assert set(DESCRIPTIONS) == types - {"CUSTOM", "STATE_CHANGED"}
 
 
-@pytest.mark.parametrize("kind", [*PLAIN, *SPECIAL])
-@pytest.mark.parametrize("text", [LONG, HOSTILE])
+@each_row("kind", [*PLAIN, *SPECIAL])
+@each_row("text", [LONG, HOSTILE])
 def test_no_text_of_an_agent_makes_a_line_longer_or_gets_to_the_terminal_as_it_is(kind: type[Any], text: str) -> None:
     line = format_event(as_sent(kind, text), 80, coloured=False)
 
@@ -47,8 +46,8 @@ def describe(kind: str, data: dict[str, Any]) -> str:
     return describe_event({"type": kind, "data": data}, None)
 
 
-@pytest.mark.parametrize("kind", ["CUSTOM", "TASK_STEP", "custom.x"])
-@pytest.mark.parametrize("data", [{"name": "kernel", "agent_id": 1}, ["a"], "text", None], ids=str)
+@each_row("kind", ["CUSTOM", "TASK_STEP", "custom.x"])
+@each_row("data", [{"name": "kernel", "agent_id": 1}, ["a"], "text", None], ids=str)
 def test_what_an_agent_emits_is_shown_by_the_agents_own_name(kind: str, data: object) -> None:
     event = {"type": kind, "data": data, "source_agent_id": 7, "severity": "info", "at": time.time()}
 

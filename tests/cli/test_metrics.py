@@ -9,6 +9,7 @@ from agentos.userland.cli.metrics import charts, describe_calls, draw_chart, for
 from agentos.userland.cli.resources import format_share
 from tests.cli.conftest import Agentos
 from tests.support.kernel import Kernel
+from tests.support.rows import each_row
 
 
 def test_without_a_name_it_shows_the_kernel_and_all_agents(kernel: Kernel, agentos: Agentos) -> None:
@@ -69,7 +70,7 @@ def test_mistakes_are_named(kernel: Kernel, agentos: Agentos) -> None:
     assert json.loads(agentos("metrics", "99999", "--json").stdout)["code"] == "not_found"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("at", "values", "chart"),
     [
         ([100.0], [3.0], "█"),

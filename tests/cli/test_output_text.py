@@ -11,14 +11,13 @@ import pytest
 from agentos.userland.cli.output_text import printable_output
 from tests.cli.conftest import Agentos
 from tests.support.kernel import Kernel, environment
+from tests.support.rows import each_row
 
 AGENTOS = (sys.executable, "-m", "agentos")
 HOSTILE = "\x1b]52;c;cm0gLXJm\x07\x1b]0;title\x1b\\\x1b[2J\x1b[8mhidden\x9b31m\x90q\r\x08\u202eabc"
 
 
-@pytest.mark.parametrize(
-    "sequence", ["\x1b[31m", "\x1b[m", "\x1b[0m", "\x1b[1;38;5;208;44m", "\x1b[38;2;1;22;255m", "\x1b[01;107m"]
-)
+@each_row("sequence", ["\x1b[31m", "\x1b[m", "\x1b[0m", "\x1b[1;38;5;208;44m", "\x1b[38;2;1;22;255m", "\x1b[01;107m"])
 def test_colours_pass_and_end_with_their_line(sequence: str) -> None:
     assert printable_output(f"a{sequence}b", coloured=True) == f"a{sequence}b\x1b[0m"
     assert "\x1b" not in printable_output(f"a{sequence}b", coloured=False)
@@ -32,9 +31,7 @@ def test_all_other_sequences_are_escaped(coloured: bool) -> None:
     assert shown.startswith(r"\x1b]52;c;cm0gLXJm\x07\x1b]0;title\x1b\\x1b[2J\x1b[8mhidden\x9b31m\x90q\r\x08\u202eabc")
 
 
-@pytest.mark.parametrize(
-    "sequence", ["\x1b[8m", "\x1b[5m", "\x1b[1;8m", "\x1b[?25l", "\x1b[3", "\x1b[38;5m", "\x1b[1000m"]
-)
+@each_row("sequence", ["\x1b[8m", "\x1b[5m", "\x1b[1;8m", "\x1b[?25l", "\x1b[3", "\x1b[38;5m", "\x1b[1000m"])
 def test_only_colours_and_styles_are_sgr_that_passes(sequence: str) -> None:
     assert printable_output(sequence, coloured=True).isprintable()
 

@@ -13,6 +13,7 @@ from agentos.userland.cli.common import Failed
 from agentos.userland.cli.permissions import request
 from tests.cli.conftest import Agentos
 from tests.support.kernel import Kernel, environment, until
+from tests.support.rows import each_row
 from tests.support.wire import PATIENCE
 
 SLEEP = ("--", "sleep", "1000")
@@ -191,7 +192,7 @@ def test_explain_shows_the_decision_the_rule_and_the_reason(agentos: Agentos) ->
     assert told["reason"].startswith("EXEC wc -l --json: allowed")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("call", "args", "fields"),
     [
         ("READ", ["/x"], {"path": "/x"}),
@@ -216,7 +217,7 @@ def test_a_few_words_are_a_request(call: str, args: list[str], fields: dict[str,
     assert request(call, args) == fields
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("call", "args", "told"),
     [
         ("THINKK", ["gemini"], "no call is named 'THINKK', did you mean THINK?"),

@@ -12,6 +12,7 @@ import pytest
 
 from agentos.userland.cli.notify import ServiceManager
 from tests.support.kernel import Kernel, running
+from tests.support.rows import each_row
 from tests.support.wire import PATIENCE
 
 TREE = '[[supervisor.children]]\nname = "worker"\ncommand = ["sleep", "1000"]\n'
@@ -104,7 +105,7 @@ def test_a_watchdog_is_for_the_process_that_is_named() -> None:
     assert ServiceManager.from_environment({"WATCHDOG_USEC": "3000000", "WATCHDOG_PID": other}).watchdog is None
 
 
-@pytest.mark.parametrize("microseconds", ["", "0", "-1", "soon", "1.5"])
+@each_row("microseconds", ["", "0", "-1", "soon", "1.5"])
 def test_a_watchdog_without_a_time_is_none(microseconds: str) -> None:
     assert ServiceManager.from_environment({"WATCHDOG_USEC": microseconds}).watchdog is None
 

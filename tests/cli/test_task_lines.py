@@ -8,6 +8,7 @@ from agentos.userland.task.running import is_step
 from agentos.userland.task.saved_files import Change
 from agentos_sdk.loop import TaskResult
 from agentos_sdk.loop.result import LoopError
+from tests.support.rows import each_row
 
 HUGE = 10**309  # no float
 THOUGHT = {"kind": "thought", "step": 1, "text": "hm", "tokens": 3, "cost": None}
@@ -17,7 +18,7 @@ def short(value: object) -> str:
     return str(value)[-60:]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "step",
     [
         {},
@@ -55,10 +56,8 @@ def test_control_characters_of_an_agent_are_escaped(step: dict[str, object]) -> 
     assert shown.isprintable(), shown
 
 
-@pytest.mark.parametrize(
-    "text", ["word " * 50, "漢字" * 80, "x" * 300, "request 7: EXEC ls by task-1\nand more"], ids=len
-)
-@pytest.mark.parametrize("kind", ["thought", "call", "result"])
+@each_row("text", ["word " * 50, "漢字" * 80, "x" * 300, "request 7: EXEC ls by task-1\nand more"], ids=len)
+@each_row("kind", ["thought", "call", "result"])
 def test_no_text_of_an_agent_gets_into_the_first_column(kind: str, text: str) -> None:
     fields: dict[str, dict[str, object]] = {
         "thought": {**THOUGHT, "text": text},

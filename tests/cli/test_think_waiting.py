@@ -11,6 +11,7 @@ from agentos.userland.cli import think_conversation
 from agentos.userland.cli.common import Failed
 from agentos.userland.cli.think_conversation import Conversation, directory, load_conversation, save_conversation
 from agentos.userland.cli.think_waiting import describe_waiting
+from tests.support.rows import each_row
 
 OK = {"name": "openai", "model": "gpt-5-mini", "state": "ok", "until": None, "reason": None}
 PAUSED = {**OK, "model": "slow", "state": "paused", "until": 1.0, "reason": "Slow down (429)"}
@@ -20,7 +21,7 @@ def waits(agent: str, position: int | None = None, state: str = "ready", model: 
     return {"agent": agent, "model": model, "position": position, "class": "normal", "state": state}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "model", "text"),
     [
         ({}, None, "waiting for the model"),

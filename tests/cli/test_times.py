@@ -6,9 +6,10 @@ from datetime import datetime, timedelta
 import pytest
 
 from agentos.userland.cli.times import parse_time
+from tests.support.rows import each_row
 
 
-@pytest.mark.parametrize(("text", "ago"), [("10m", 600), ("2h", 7200), ("1d", 86400), ("0s", 0), ("now", 0)])
+@each_row(("text", "ago"), [("10m", 600), ("2h", 7200), ("1d", 86400), ("0s", 0), ("now", 0)])
 def test_a_duration_ends_now(text: str, ago: float) -> None:
     before = time.time()
     assert before - ago <= parse_time(text) <= time.time() - ago
@@ -28,7 +29,7 @@ def test_dates_and_times_are_local() -> None:
     assert datetime.fromtimestamp(parse_time("8:05")).strftime("%H:%M:%S") == "08:05:00"
 
 
-@pytest.mark.parametrize("text", ["soon", "", "25:00", "2026-13-01", "-10m", "10 m", "9999999999-01-01"])
+@each_row("text", ["soon", "", "25:00", "2026-13-01", "-10m", "10 m", "9999999999-01-01"])
 def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected 10m, 1d, yesterday"):
         parse_time(text)

@@ -3,12 +3,12 @@
 import re
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentos.userland.cli.trace_lives import Life, Trace, find_lives
 from agentos.userland.cli.trace_table import BAR_WIDTH, Scale, draw_bar, format_offset, total_lines, waterfall
+from tests.support.rows import each_row
 
 DIGEST = "9a2d" * 16
 START = 1000.0
@@ -146,7 +146,7 @@ def test_counts_refusals_and_failures_are_told() -> None:
     assert list(total_lines(trace.in_order(), 80)) == ["4 calls, 2 refused, 1 failed"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("seconds", "text"),
     [(0, "0.000s"), (59.9994, "59.999s"), (65.06, "1m05.1s"), (3725, "1h02m05s"), (999 * 3600.0, "999h")],
 )

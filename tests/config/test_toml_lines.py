@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentos.config.toml_lines import Keys, find_lines
+from tests.support.rows import each_row
 
 TEXT = '''\
 # a comment
@@ -36,7 +37,7 @@ A = "1"
 '''
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("keys", "line"),
     [
         (("top",), 2),
@@ -59,7 +60,7 @@ A = "1"
         (("top", "x"), 2),
     ],
 )
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@each_row("end", ["\n", "\r\n"])
 def test_a_value_is_found_on_the_line_that_says_it(keys: Keys, line: int, end: str) -> None:
     assert find_lines(TEXT.replace("\n", end), [keys]) == {keys: line}
 

@@ -3,9 +3,8 @@
 import re
 from pathlib import Path
 
-import pytest
-
 from tests.docs.blocks import ROOT, pages
+from tests.support.rows import each_row
 
 LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
@@ -19,7 +18,7 @@ def anchors(page: Path) -> set[str]:
     return {heading.replace(" ", "-") for heading in kept}
 
 
-@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+@each_row("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_within_the_repository_leads_to_a_page_and_a_heading(page: Path) -> None:
     broken = []
     for found in LINK.finditer(CODE.sub("", page.read_text())):
@@ -33,7 +32,7 @@ def test_every_link_within_the_repository_leads_to_a_page_and_a_heading(page: Pa
     assert broken == []
 
 
-@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+@each_row("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_file_that_a_page_names_is_there(page: Path) -> None:
     named = set(PATHS.findall(page.read_text()))
 

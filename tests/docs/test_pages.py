@@ -8,6 +8,7 @@ from tests.docs.blocks import ROOT, blocks_of, pages
 from tests.docs.frameworks import give_framework
 from tests.docs.visit import CHECKS, Visit
 from tests.support.kernel import running
+from tests.support.rows import each_row
 from tests.system.jails import need_cgroups
 
 # The examples of these pages use the agents that the page on the right sets up.
@@ -28,7 +29,7 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("page", pages(), ids=name_of)
+@each_row("page", pages(), ids=name_of)
 def test_every_block_has_a_language_that_is_checked(page: Path) -> None:
     unknown = [f"{block.where}: {block.language}" for block in blocks_of(page) if block.language not in CHECKS]
 

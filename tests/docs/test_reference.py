@@ -38,6 +38,7 @@ from client_methods import METHODS
 from tests.docs.blocks import ROOT, blocks_of, pages
 from tests.docs.visit import Visit
 from tests.support.kernel import running
+from tests.support.rows import each_row
 
 REFERENCE = ROOT / "docs" / "reference"
 CALLS = REFERENCE / "calls"
@@ -99,7 +100,7 @@ def test_every_call_that_is_served_has_a_page_and_no_other_has_one(served: set[O
     assert written == {op.name.lower() for op in served | {Op.CHUNK}}
 
 
-@pytest.mark.parametrize("name", sorted(page.stem for page in CALLS.glob("[a-z]*.md")))
+@each_row("name", sorted(page.stem for page in CALLS.glob("[a-z]*.md")))
 def test_a_page_begins_with_the_name_and_number_of_its_call(name: str) -> None:
     op = Op[name.upper()]
 
@@ -116,7 +117,7 @@ def test_the_table_of_calls_has_every_number_and_name() -> None:
     assert listed == {f"0x{op.value:02X}": op.name for op in Op}
 
 
-@pytest.mark.parametrize("request_type", REQUESTS, ids=lambda cls: str(cls.op.name))
+@each_row("request_type", REQUESTS, ids=lambda cls: str(cls.op.name))
 def test_a_page_names_every_field_of_request_and_reply(request_type: type[Request[object]]) -> None:
     text = (CALLS / f"{request_type.op.name.lower()}.md").read_text()
     reply = getattr(request_type.reply, "__args__", [request_type.reply])[0]
@@ -125,7 +126,7 @@ def test_a_page_names_every_field_of_request_and_reply(request_type: type[Reques
     assert [name for name in unnamed if name != "success"] == []
 
 
-@pytest.mark.parametrize(("heading", "table"), TABLES.items(), ids=list(TABLES))
+@each_row(("heading", "table"), TABLES.items(), ids=list(TABLES))
 def test_every_key_of_the_configuration_is_described(heading: str, table: type) -> None:
     text = section((REFERENCE / "configuration.md").read_text(), heading)
     described = re.findall(r"^\| `(\w+)`", text, re.MULTILINE)
@@ -165,7 +166,7 @@ def test_the_help_of_state_dir_names_what_is_kept_there() -> None:
     ] == []
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@each_row("name", COMMANDS)
 def test_every_option_of_a_command_is_described(name: str) -> None:
     text = section((REFERENCE / "cli.md").read_text(), f"agentos {name}")
     command = cli.get_command(click.Context(cli), name)

@@ -1,5 +1,7 @@
 """The endpoint on loopback, with the real line and the offline provider behind it, for a client in the same loop."""
 
+from __future__ import annotations
+
 import contextlib
 import socket
 import tempfile
@@ -9,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import openai
 import trio
 from attrs import define, evolve, field
 
@@ -40,6 +41,7 @@ from agentos.services.state.state import State
 from agentos.syscalls.state import syscalls as state_syscalls
 from agentos.syscalls.think import syscalls as think_syscalls
 from agentos_sdk.values import LLMClass
+from tests.support.clients import openai
 from tests.support.rights import Grants, Notebook
 
 MODEL = "offline-1"

@@ -5,41 +5,63 @@ that other processes don't disturb; and that relative to one pass of the JSON pa
 divided, so that the machine's speed doesn't matter either.
 """
 
+from __future__ import annotations
+
 import base64
+import functools
 import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from attrs import frozen
 
 from agentos.access.think_request import digest_question, parse_think
 from agentos.gateways.anthropic.request import parse_request as parse_messages
 from agentos.gateways.openai import request, responses_request
 from agentos.llm.claims import measure_request
 from agentos.llm.providers.account import ProviderAccount
-from agentos.llm.providers.anthropic import Anthropic
 from agentos.llm.providers.base64_parts import Base64Parts
-from agentos.llm.providers.gemini import Gemini
-from agentos.llm.providers.openai import OpenAI
 from agentos.llm.providers.provider import Image, Message, Question
 from agentos.llm.settings import Timeouts
 
+if TYPE_CHECKING:
+    from agentos.llm.providers.anthropic import Anthropic
+    from agentos.llm.providers.gemini import Gemini
+    from agentos.llm.providers.openai import OpenAI
+
 IMAGE = bytes(range(256)) * (12 * 4096 - 16)
-ENCODED = base64.b64encode(IMAGE)
-URL = b"data:image/png;base64," + ENCODED
-CHAT = b'{"messages":[{"role":"user","content":[{"type":"text","text":"\\u00e9"},%s]}]}' % (
-    b'{"type":"image_url","image_url":{"url":"%s"}}' % URL
-)
-RESPONSES = b'{"input":[{"role":"user","content":[{"type":"input_image","image_url":"%s"}]}]}' % URL
-MESSAGES = b'{"messages":[{"role":"user","content":[{"type":"image","source":%s}]}]}' % (
-    b'{"type":"base64","media_type":"image/png","data":"%s"}' % ENCODED
-)
-THINK = b'{"prompt":"what?","images":[{"mime_type":"image/png","data":"%s"}]}' % ENCODED
-SCHEMA = b'{"prompt":"what?","response_schema":{"type":"object","description":"%s"}}' % ENCODED
 QUESTION = Question("a-model", [Message("user", "what?", [Image(IMAGE, "image/png")])])
 ACCOUNT = ProviderAccount("vendor", "a-long-enough-key", "KEY")
+
+
+@frozen
+class Bodies:
+    """The image, as base64, in the requests of each call; and a schema as large."""
+
+    chat: bytes
+    responses: bytes
+    messages: bytes
+    think: bytes
+    schema: bytes
+
+
+@functools.cache
+def bodies() -> Bodies:
+    encoded = base64.b64encode(IMAGE)
+    url = b"data:image/png;base64," + encoded
+    return Bodies(
+        chat=b'{"messages":[{"role":"user","content":[{"type":"text","text":"\\u00e9"},%s]}]}'
+        % (b'{"type":"image_url","image_url":{"url":"%s"}}' % url),
+        responses=b'{"input":[{"role":"user","content":[{"type":"input_image","image_url":"%s"}]}]}' % url,
+        messages=b'{"messages":[{"role":"user","content":[{"type":"image","source":%s}]}]}'
+        % (b'{"type":"base64","media_type":"image/png","data":"%s"}' % encoded),
+        think=b'{"prompt":"what?","images":[{"mime_type":"image/png","data":"%s"}]}' % encoded,
+        schema=b'{"prompt":"what?","response_schema":{"type":"object","description":"%s"}}' % encoded,
+    )
 
 
 def read_response(body: bytes) -> None:
@@ -51,18 +73,37 @@ def compose(provider: OpenAI | Gemini | Anthropic) -> None:
     parts.splice(provider._transport._compose_request(partial(provider._compose, QUESTION, parts)))
 
 
-STEPS: dict[str, Callable[[], object]] = {
-    "chat completion": partial(request.parse_request, CHAT, "m"),
-    "response": partial(read_response, RESPONSES),
-    "message": partial(parse_messages, MESSAGES, "m", "openai"),
-    "THINK": partial(parse_think, THINK, "m"),
-    "THINK with a large schema": partial(parse_think, SCHEMA, "m"),
-    "measure a large schema": partial(measure_request, parse_think(SCHEMA, "m").question),
-    "digest": partial(digest_question, QUESTION),
-    "measure": partial(measure_request, QUESTION),
-    "openai": partial(compose, OpenAI(ACCOUNT, None, Timeouts())),
-    "gemini": partial(compose, Gemini(ACCOUNT, None, Timeouts())),
-    "anthropic": partial(compose, Anthropic(ACCOUNT, None, Timeouts())),
+def openai() -> OpenAI:
+    from agentos.llm.providers.openai import OpenAI
+
+    return OpenAI(ACCOUNT, None, Timeouts())
+
+
+def gemini() -> Gemini:
+    from agentos.llm.providers.gemini import Gemini
+
+    return Gemini(ACCOUNT, None, Timeouts())
+
+
+def anthropic() -> Anthropic:
+    from agentos.llm.providers.anthropic import Anthropic
+
+    return Anthropic(ACCOUNT, None, Timeouts())
+
+
+# Each makes its step, which is then measured: neither the bodies nor the vendors' SDKs are needed to collect tests.
+STEPS: dict[str, Callable[[], Callable[[], object]]] = {
+    "chat completion": lambda: partial(request.parse_request, bodies().chat, "m"),
+    "response": lambda: partial(read_response, bodies().responses),
+    "message": lambda: partial(parse_messages, bodies().messages, "m", "openai"),
+    "THINK": lambda: partial(parse_think, bodies().think, "m"),
+    "THINK with a large schema": lambda: partial(parse_think, bodies().schema, "m"),
+    "measure a large schema": lambda: partial(measure_request, parse_think(bodies().schema, "m").question),
+    "digest": lambda: partial(digest_question, QUESTION),
+    "measure": lambda: partial(measure_request, QUESTION),
+    "openai": lambda: partial(compose, openai()),
+    "gemini": lambda: partial(compose, gemini()),
+    "anthropic": lambda: partial(compose, anthropic()),
 }
 
 
@@ -83,15 +124,16 @@ def longest_hold(step: Callable[[], object]) -> float:
 @pytest.mark.alone
 @pytest.mark.parametrize("name", STEPS)
 def test_no_step_holds_up_others_much_longer_than_one_pass_of_the_parser(name: str) -> None:
-    one_pass = partial(msgspec.json.decode, THINK)
+    step = STEPS[name]()
+    one_pass = partial(msgspec.json.decode, bodies().think)
 
     # In turn, as the machine's speed changes with what its neighbours do.
-    assert min(longest_hold(STEPS[name]) / longest_hold(one_pass) for _ in range(12)) < 3
+    assert min(longest_hold(step) / longest_hold(one_pass) for _ in range(12)) < 3
 
 
-@pytest.mark.parametrize("body", [THINK, SCHEMA], ids=["image", "schema"])
-def test_a_parsed_question_is_not_measured_again(body: bytes) -> None:
-    question = parse_think(body, "m").question
+@pytest.mark.parametrize("kind", ["think", "schema"])
+def test_a_parsed_question_is_not_measured_again(kind: str) -> None:
+    question = parse_think(getattr(bodies(), kind), "m").question
     times = []
     for _ in range(3):
         began = time.thread_time()
@@ -103,6 +145,6 @@ def test_a_parsed_question_is_not_measured_again(body: bytes) -> None:
 
 
 def test_an_image_is_whole_on_its_way_in() -> None:
-    [message] = request.parse_request(CHAT, "m").question.messages
+    [message] = request.parse_request(bodies().chat, "m").question.messages
 
     assert message.images == [Image(IMAGE, "image/png")]

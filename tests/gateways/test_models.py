@@ -1,10 +1,10 @@
 """The models that the clients of both vendors may name."""
 
+from __future__ import annotations
+
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import anthropic
-import openai
 import pytest
 
 from agentos.kernel.caller import Caller
@@ -12,6 +12,7 @@ from agentos.kernel.ports import Decision, Right
 from agentos.llm.providers.choose import NoProvider
 from agentos.llm.settings import Price, ProviderSettings
 from tests.gateways.served import MODEL, Served, served
+from tests.support.clients import anthropic, openai
 from tests.support.rights import Grants, Notebook
 
 # The SDKs': whoever reads a stream to its end leaves its generators to the collector.

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from tests.conftest import Connect
+from tests.support.kernel import Kernel
+from tests.support.rows import each_row
 from tests.support.wire import (
     BROADCAST,
     CANCEL,
@@ -27,55 +28,60 @@ from tests.support.wire import (
 JSON_CALLS = [SPAWN, KILL, LIST, WAIT, PAUSE, RESUME, TREE, LOGS, SEND, RECV, BROADCAST, REGISTER, CANCEL, HELLO]
 
 
-@pytest.mark.parametrize("op", JSON_CALLS)
-@pytest.mark.parametrize(
+@each_row("op", JSON_CALLS)
+@each_row(
     "body",
     [
         *(b"\xff", b"{\xff}", b'{"name": "\xc3"}', b"\x00", b"\xef\xbb\xbf{}"),
         *(b"{", b"}", b"{}{}", b"nonsense", b'{"a" 1}', b"{'a': 1}", b'{"a": 1,}'),
     ],
 )
-def test_what_is_no_json_is_a_bad_request(wire: Wire, op: int, body: bytes) -> None:
-    reply = wire.call(op, body)
+def test_what_is_no_json_is_a_bad_request(kernel: Kernel, op: int, body: bytes) -> None:
+    with kernel.connect() as wire:
+        reply = wire.call(op, body)
 
-    assert reply["code"] == "bad_request"
-    assert "JSON" in reply["error"]
-
-
-@pytest.mark.parametrize("op", JSON_CALLS)
-@pytest.mark.parametrize("body", [b"[]", b"[{}]", b"1", b"null", b"true", b'"text"', b"1.5"])
-def test_a_body_must_be_an_object(wire: Wire, op: int, body: bytes) -> None:
-    reply = wire.call(op, body)
-
-    assert reply["code"] == "bad_request"
-    assert reply["error"]
+        assert reply["code"] == "bad_request"
+        assert "JSON" in reply["error"]
 
 
-@pytest.mark.parametrize("op", JSON_CALLS)
-def test_unknown_fields_are_named(wire: Wire, op: int) -> None:
-    assert "flavour: unknown field" in wire.call(op, {"flavour": "sour"})["error"]
+@each_row("op", JSON_CALLS)
+@each_row("body", [b"[]", b"[{}]", b"1", b"null", b"true", b'"text"', b"1.5"])
+def test_a_body_must_be_an_object(kernel: Kernel, op: int, body: bytes) -> None:
+    with kernel.connect() as wire:
+        reply = wire.call(op, body)
+
+        assert reply["code"] == "bad_request"
+        assert reply["error"]
 
 
-@pytest.mark.parametrize("op", [LIST, TREE, RECV, HELLO])
-@pytest.mark.parametrize("body", [b"", b"{}", b" {\n} "])
-def test_an_empty_body_stands_for_an_empty_object(wire: Wire, op: int, body: bytes) -> None:
-    reply = wire.call(op, body)
-
-    assert isinstance(reply, list) or reply["success"]
+@each_row("op", JSON_CALLS)
+def test_unknown_fields_are_named(kernel: Kernel, op: int) -> None:
+    with kernel.connect() as wire:
+        assert "flavour: unknown field" in wire.call(op, {"flavour": "sour"})["error"]
 
 
-@pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity", b"1e999", b"-1e999", b"01", b"+1", b".5", b"1."])
-def test_a_number_that_json_has_no_word_for_is_refused(wire: Wire, number: bytes) -> None:
-    own = str(wire.ask(NOOP).id).encode()
+@each_row("op", [LIST, TREE, RECV, HELLO])
+@each_row("body", [b"", b"{}", b" {\n} "])
+def test_an_empty_body_stands_for_an_empty_object(kernel: Kernel, op: int, body: bytes) -> None:
+    with kernel.connect() as wire:
+        reply = wire.call(op, body)
 
-    for body in (
-        b'{"to": ' + own + b', "message": ' + number + b"}",
-        b'{"to": ' + own + b', "message": {"a": [' + number + b"]}}",
-        b'{"to": ' + number + b', "message": 1}',
-    ):
-        assert wire.call(SEND, body)["code"] == "bad_request"
-    assert wire.call(RECV, b'{"timeout": ' + number + b"}")["code"] == "bad_request"
-    assert wire.call(RECV)["count"] == 0
+        assert isinstance(reply, list) or reply["success"]
+
+
+@each_row("number", [b"NaN", b"Infinity", b"-Infinity", b"1e999", b"-1e999", b"01", b"+1", b".5", b"1."])
+def test_a_number_that_json_has_no_word_for_is_refused(kernel: Kernel, number: bytes) -> None:
+    with kernel.connect() as wire:
+        own = str(wire.ask(NOOP).id).encode()
+
+        for body in (
+            b'{"to": ' + own + b', "message": ' + number + b"}",
+            b'{"to": ' + own + b', "message": {"a": [' + number + b"]}}",
+            b'{"to": ' + number + b', "message": 1}',
+        ):
+            assert wire.call(SEND, body)["code"] == "bad_request"
+        assert wire.call(RECV, b'{"timeout": ' + number + b"}")["code"] == "bad_request"
+        assert wire.call(RECV)["count"] == 0
 
 
 @pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}"), (b'[{"]":', b"}]")])
@@ -103,7 +109,7 @@ def test_brackets_in_strings_are_no_levels(wire: Wire) -> None:
     assert wire.call(RECV)["messages"][0]["message"] == message
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("op", "body", "field"),
     [
         (SEND, {"message": 1}, "to"),
@@ -144,11 +150,12 @@ def test_brackets_in_strings_are_no_levels(wire: Wire) -> None:
         (SPAWN, {"name": "a", "command": ["true"], "restart": "always"}, "restart"),
     ],
 )
-def test_a_wrong_field_is_named(wire: Wire, op: int, body: object, field: str) -> None:
-    reply = wire.call(op, body)
+def test_a_wrong_field_is_named(kernel: Kernel, op: int, body: object, field: str) -> None:
+    with kernel.connect() as wire:
+        reply = wire.call(op, body)
 
-    assert reply["code"] == "bad_request"
-    assert reply["error"].startswith(f"{field}: ")
+        assert reply["code"] == "bad_request"
+        assert reply["error"].startswith(f"{field}: ")
 
 
 def test_the_usual_keys_of_a_call_are_there_when_it_failed_too(wire: Wire) -> None:
@@ -157,7 +164,7 @@ def test_the_usual_keys_of_a_call_are_there_when_it_failed_too(wire: Wire) -> No
     assert wire.call(RESUME, {"id": 10**9})["resumed"] is False
 
 
-@pytest.mark.parametrize(
+@each_row(
     "message",
     [
         b'"\xc3\xa9\xf0\x9f\x98\x80"',
@@ -171,12 +178,12 @@ def test_the_usual_keys_of_a_call_are_there_when_it_failed_too(wire: Wire) -> No
         b'"1e999 and NaN in a string are text"',
     ],
 )
-def test_a_message_comes_out_as_it_went_in(connect: Connect, message: bytes) -> None:
-    sender, receiver = connect(), connect()
-    own = receiver.ask(NOOP).id
-    body = b'{"message": %b, "to": %d}' % (message, own)
+def test_a_message_comes_out_as_it_went_in(kernel: Kernel, message: bytes) -> None:
+    with kernel.connect() as sender, kernel.connect() as receiver:
+        own = receiver.ask(NOOP).id
+        body = b'{"message": %b, "to": %d}' % (message, own)
 
-    reply = sender.call(SEND, body)
+        reply = sender.call(SEND, body)
 
-    assert reply["success"], reply
-    assert receiver.call(RECV)["messages"][0]["message"] == json.loads(message)
+        assert reply["success"], reply
+        assert receiver.call(RECV)["messages"][0]["message"] == json.loads(message)

@@ -2,10 +2,9 @@
 
 import re
 
-import pytest
-
 from agentos_sdk.opcodes import Op, op_name
 from tests.support.kernel import Kernel
+from tests.support.rows import each_row
 from tests.support.wire import CHUNK, NOOP, SERVED, Wire
 
 # The table of the document: the numbers that clients were written against.
@@ -34,21 +33,23 @@ def test_a_number_is_called_by_its_name_where_it_has_one() -> None:
     assert op_name(0x99) == "0x99"
 
 
-@pytest.mark.parametrize("op", sorted(set(range(256)) - SERVED), ids=op_name)
-def test_an_opcode_that_is_not_built_is_an_unknown_call(wire: Wire, op: int) -> None:
-    for body in (b"", b"{}", b"\xff not json"):
-        reply = wire.ask(op, body)
-        assert reply.op == op
-        assert reply.json["success"] is False
-        assert reply.json["code"] == "unknown_call"
-        assert op_name(op) in reply.json["error"]
+@each_row("op", sorted(set(range(256)) - SERVED), ids=op_name)
+def test_an_opcode_that_is_not_built_is_an_unknown_call(kernel: Kernel, op: int) -> None:
+    with kernel.connect() as wire:
+        for body in (b"", b"{}", b"\xff not json"):
+            reply = wire.ask(op, body)
+            assert reply.op == op
+            assert reply.json["success"] is False
+            assert reply.json["code"] == "unknown_call"
+            assert op_name(op) in reply.json["error"]
 
 
-@pytest.mark.parametrize("op", sorted(SERVED - {0xFF}), ids=op_name)
-def test_an_opcode_that_is_built_is_not(kernel: Kernel, wire: Wire, op: int) -> None:
+@each_row("op", sorted(SERVED - {0xFF}), ids=op_name)
+def test_an_opcode_that_is_built_is_not(kernel: Kernel, op: int) -> None:
     body = b'{"no such": "field"}'  # never what a call takes
 
-    reply = wire.ask(op, body)
+    with kernel.connect() as wire:
+        reply = wire.ask(op, body)
 
     assert reply.op == op
     assert reply.body == body if op == NOOP else reply.json["code"] == "bad_request"

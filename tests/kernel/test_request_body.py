@@ -16,6 +16,7 @@ from agentos_sdk.calls.messages import Send
 from agentos_sdk.calls.permissions import Explain
 from agentos_sdk.errors import BadRequest
 from agentos_sdk.nesting import MAX_DIGITS
+from tests.support.rows import each_row
 
 ANYTHING: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -81,14 +82,14 @@ def test_so_is_a_large_body_in_which_nothing_is_odd(verbatim: tuple[str, ...], m
     assert found == outcome(body, ()) or (found is BadRequest and ODD.search(body))
 
 
-@pytest.mark.parametrize("number", [b"1" + b"0" * 350 + b".0", b"9" * 230 + b"e99", b"1e400", b"-1E+308123"])
-@pytest.mark.parametrize("padding", [0, MAX_INLINE_BYTES])
+@each_row("number", [b"1" + b"0" * 350 + b".0", b"9" * 230 + b"e99", b"1e400", b"-1E+308123"])
+@each_row("padding", [0, MAX_INLINE_BYTES])
 def test_no_message_has_a_number_that_becomes_infinity_where_it_is_read(number: bytes, padding: int) -> None:
     with pytest.raises(BadRequest):
         read(Send, b'{"to":1,"message":[' + number + b"]}" + b" " * padding, ("message",))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "told"),
     [
         (b'{"to":1,"message":[1,]', "byte 21"),

@@ -9,11 +9,12 @@ from agentos.llm.claims import ENVELOPE_BYTES, MAX_TOKENS_PER_IMAGE, RequestSize
 from agentos.llm.providers.provider import Image, Message, Question, estimate_input_tokens
 from agentos_sdk.codec import Text
 from agentos_sdk.values import Tool, ToolCall, Usage
+from tests.support.rows import each_row
 
 COUNTS = st.integers(0, 10**9)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("claim", "charged", "bound"),
     [
         (Usage(5280, 20, 0), Usage(5280, 20, 0), None),

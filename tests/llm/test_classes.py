@@ -16,6 +16,7 @@ from tests.llm.scripted import Scripted
 from tests.llm.test_fair_queue import TREE, Drive, PassedOver, chain
 from tests.llm.test_line import crowd, running, work
 from tests.support.rounds import rounds
+from tests.support.rows import each_row
 
 CLASSES: list[LLMClass] = list(CLASS_WEIGHTS)
 
@@ -156,8 +157,8 @@ def test_a_class_is_that_of_the_nearest_account_that_has_one() -> None:
     assert find_class(place(("group", "batch"), ("a", "interactive"))) == "interactive"
 
 
-@pytest.mark.parametrize("own", CLASSES)
-@pytest.mark.parametrize("asked", CLASSES)
+@each_row("own", CLASSES)
+@each_row("asked", CLASSES)
 def test_a_class_above_ones_own_is_refused_by_the_name_of_the_field(own: LLMClass, asked: LLMClass) -> None:
     if CLASSES.index(asked) >= CLASSES.index(own):
         check_class(asked, "class", place(("a", own)))

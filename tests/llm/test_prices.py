@@ -7,6 +7,7 @@ import pytest
 from agentos.llm.prices import find_price, prices_of, read_published
 from agentos.llm.providers.choose import ANTHROPIC_MODEL, GEMINI_MODEL, OPENAI_MODEL
 from agentos.llm.settings import LLMSettings, Price
+from tests.support.rows import each_row
 
 OWN = Price(7.0, 9.0)
 
@@ -35,7 +36,7 @@ def test_published_prices_count_in_their_currency_and_where_a_vendor_is_asked(se
     assert prices_of(settings) == {"llama": OWN}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("model", "found"),
     [
         ("claude-haiku-4-5", True),

@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from agentos.llm.schema_example import MAX_CHARACTERS, UnsupportedSchema, smallest_value
+from tests.support.rows import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("schema", "value"),
     [
         ({}, {}),
@@ -39,7 +40,7 @@ def test_a_simple_schema_has_a_smallest_value(schema: dict[str, Any], value: obj
     assert smallest_value(schema, "text") == value
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("bounds", "whole", "value"),
     [
         ({"minimum": -5, "maximum": 5}, 0, 0),
@@ -68,7 +69,7 @@ def test_a_number_is_within_its_bounds(bounds: dict[str, Any], whole: int | None
 SELF: dict[str, Any] = {"properties": {"next": {"$ref": "#"}}, "required": ["next"]}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("schema", "why"),
     [
         ({"type": "string", "format": "date"}, "^format is not supported"),

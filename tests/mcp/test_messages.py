@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from agentos.mcp.errors import BadServer
 from agentos.mcp.messages import MAX_CONTENT_BYTES, MAX_TOOLS, TRUNCATED, UNREADABLE, Parsed, cut_result, parse_line
+from tests.support.rows import each_row
 
 
 def parse(message: object) -> Parsed:
@@ -35,7 +36,7 @@ def test_what_is_no_json_is_text_for_the_log() -> None:
     assert parse_line(b"\xff\xfe") == "\\u{fffd}\\u{fffd}" or isinstance(parse_line(b"\xff\xfe"), str)
 
 
-@pytest.mark.parametrize("message", [[1], 7, None, {"id": 1.5}, {"id": True}, {"id": [1]}])
+@each_row("message", [[1], 7, None, {"id": 1.5}, {"id": True}, {"id": [1]}])
 def test_json_that_is_no_message_is_refused(message: object) -> None:
     with pytest.raises(BadServer):
         parse_line(json.dumps(message).encode())

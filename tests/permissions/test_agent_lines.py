@@ -1,7 +1,5 @@
 """Lines as coding agents write them run where every command is granted: no default denial is about one of them."""
 
-import pytest
-
 from agentos.kernel.ports import Right
 from agentos.permissions.exec_request import ExecRequest
 from agentos.permissions.levels import LEVELS
@@ -9,6 +7,7 @@ from agentos.permissions.set_examples import decide_by_set
 from agentos.shell.reader import parse_text
 from agentos.shell.reading import Commands
 from tests.permissions.strategies import NAMES
+from tests.support.rows import each_row
 
 SIMPLE = r"""
 ls -la
@@ -260,14 +259,14 @@ def test_there_are_enough_lines() -> None:
     assert len(set(LINES)) >= 200
 
 
-@pytest.mark.parametrize("jailed", [True, False], ids=["in a jail", "on the host"])
-@pytest.mark.parametrize("line", LINES)
+@each_row("jailed", [True, False], ids=["in a jail", "on the host"])
+@each_row("line", LINES)
 def test_no_line_of_a_coding_agent_is_refused(line: str, jailed: bool) -> None:
     right = Right("exec", ExecRequest(parse_text(line), "/place", jailed))
 
     assert decide_by_set(LEVELS["unrestricted"], NAMES, right).reason == ""
 
 
-@pytest.mark.parametrize("line", SIMPLE)
+@each_row("line", SIMPLE)
 def test_a_line_of_simple_commands_can_be_granted_by_patterns(line: str) -> None:
     assert isinstance(parse_text(line), Commands)

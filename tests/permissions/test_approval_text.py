@@ -5,7 +5,6 @@ import re
 import tracemalloc
 import unicodedata
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -21,6 +20,7 @@ from agentos.permissions.approval_text import (
     describe_write,
     escape,
 )
+from tests.support.rows import each_row
 
 CONTROLS = "\x1b\x9b\n\r\t\x0b\x85\u2028\u2029\u202e\u2066\u2069\u200b\u200d\u200e\ufeff"
 NASTY = CONTROLS + "\u3164\u2800\u0338\u0301\u20dd\ufe0f\\{u} "
@@ -172,7 +172,7 @@ def test_binary_content_is_known_by_size_and_digest() -> None:
     assert f"new: 2 bytes, sha256 {hashlib.sha256(bytes([255, 1])).hexdigest()}, not text" in shown
 
 
-@pytest.mark.parametrize(
+@each_row(
     "command",
     [
         "python build.py",

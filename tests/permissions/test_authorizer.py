@@ -15,6 +15,7 @@ from agentos_sdk.errors import ApprovalRequired, NotFound, PermissionDenied, Quo
 from agentos_sdk.opcodes import Op
 from tests.permissions.strategies import ABOUT_AGENTS, NAMES, objects, sets
 from tests.support.rights import Notebook
+from tests.support.rows import each_row
 
 OPERATOR, GRANDPARENT, PARENT, CHILD, BELOW, STRANGER = 1, 2, 3, 4, 5, 9
 PARENTS = {GRANDPARENT: OPERATOR, PARENT: GRANDPARENT, CHILD: PARENT, BELOW: CHILD, STRANGER: OPERATOR}
@@ -143,7 +144,7 @@ def test_who_stands_above_may_set_anew_what_was_narrowed() -> None:
     assert len(authorizer.permissions_of(GRANDPARENT).sets()) == 1
 
 
-@pytest.mark.parametrize("action", ["set_perms", "kill", "inspect", "explain", "pause"])
+@each_row("action", ["set_perms", "kill", "inspect", "explain", "pause"])
 def test_an_ancestor_may_do_to_those_below_it_what_it_may_not_to_others(action: str) -> None:
     authorizer = family(LEVELS["sandboxed"], LEVELS["sandboxed"], LEVELS["sandboxed"])
     parent = caller(authorizer, PARENT)
@@ -252,7 +253,7 @@ def grants(authorizer: PermissionAuthorizer, number: int, what: str, *, approved
     return authorizer.grants_address(caller(authorizer, number), parse_destination(what), approved=approved)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("own", "what", "expected"),
     [
         (("allow", "domains", "10.0.0.5:8080"), "CONNECT 10.0.0.5:8080", True),
@@ -297,7 +298,7 @@ def test_the_operator_gives_and_grants_an_address_without_a_rule_of_its_own() ->
     assert not grants(authorizer, OPERATOR, "CONNECT 10.0.0.5:80")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("own", "what", "why"),
     [
         (("allow", "domains", "GET a.b/x/**"), "CONNECT a.b:443", "'GET a.b/x/\\*\\*' allows no tunnel"),
@@ -346,7 +347,7 @@ def test_a_child_gets_no_secret_that_its_parent_does_not_hold() -> None:
     assert held == [{"a", "b"}, {"b"}, {"b"}]
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@each_row("level", LEVELS)
 def test_no_level_has_a_secret_or_passes_one_on(level: str) -> None:
     authorizer = of_family(LEVELS[level], with_secrets("a", level=level))
 

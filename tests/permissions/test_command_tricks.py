@@ -1,13 +1,12 @@
 """An agent that may run ``echo`` and ``git status`` tries to run something else, or something else under that name."""
 
-import pytest
-
 from agentos.kernel.ports import Right
 from agentos.permissions.exec_request import ExecRequest
 from agentos.permissions.rule import PermissionSet, Rule
 from agentos.permissions.set_examples import decide_by_set
 from agentos.shell.reader import parse_text
 from tests.permissions.strategies import NAMES
+from tests.support.rows import each_row
 
 BUILTINS = ("echo", "printf", "test", "[", "export", "declare", "local", "read", ":")
 GRANTS = ("git status", "env *", "find *", *(f"{name} *" for name in BUILTINS))
@@ -30,12 +29,12 @@ UNDERSTOOD = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("line", UNDERSTOOD)
+@each_row("line", UNDERSTOOD)
 def test_a_line_of_granted_simple_commands_passes(line: str) -> None:
     assert passes(line)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "line",
     [
         "for i in a b; do echo $i; done", "FOO=1 git status", "x=1; echo $x", '[ -n "$x" ] && echo y',
@@ -50,7 +49,7 @@ def test_what_is_harmless_but_more_than_simple_commands_needs_a_grant_of_everyth
     assert passes(line, EVERYTHING)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "echo a; id", "echo a\nid", "echo a|id", "echo a&id", "echo a&&id", "echo a||id", "echo $(id)", "echo `id`",
@@ -68,7 +67,7 @@ def test_no_other_command_comes_along(text: str) -> None:
     assert not passes(text)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "echo $((x))", "echo $((a[x]))", "((x))", "let x", "for ((x; x; x)); do echo; done", "echo ${y:x}",
@@ -87,7 +86,7 @@ def test_no_value_is_evaluated_as_code(text: str) -> None:
     assert not passes(text)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "PATH=/tmp; git status", "PATH=/tmp git status", "PATH+=:. git status", "export PATH=/tmp",
@@ -115,7 +114,7 @@ def test_nothing_makes_another_program_of_a_name(text: str) -> None:
     assert not passes(text)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "$x", "'' $x", "e$x a", "ec{ho,x}", "*", "./echo a", "/tmp/git status", "../bin/echo", "~/echo", "git $x",
@@ -139,7 +138,7 @@ def test_nothing_runs_by_a_name_or_a_place_that_was_not_granted(text: str) -> No
     assert not passes(text)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "line",
     ["dash -c \"a$'b'\"", "zsh -c 'a'", "bash -O extglob -c 'a'", "bash -i -c 'a'", "bash --norc -euo pipefail -c 'a'"],
 )
@@ -148,7 +147,7 @@ def test_a_shell_needs_a_grant_of_everything(line: str) -> None:
     assert passes(line, EVERYTHING)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "line",
     [
         "a\0b", "a\rb", "a \x0c b", "a '\x01'", "a\u00a0b", "a\u3000b", "a \u2028 b", "a\x85b", "a \ud800",
@@ -167,7 +166,7 @@ def test_what_is_broken_or_could_be_read_in_two_ways_is_not_granted_by_patterns(
     assert not passes(line, ("allow", "commands", "a *"), ("allow", "commands", "b"))
 
 
-@pytest.mark.parametrize(
+@each_row(
     "line",
     [
         "x $(id)", "x `id`", 'x "$(id)"', 'x "a `id` b"', "x <(id)", "x > >(id)", "x=$(id)", "x=(a $(id))",

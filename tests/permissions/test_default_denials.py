@@ -8,6 +8,7 @@ from agentos.permissions.levels import LEVELS
 from agentos.permissions.set_examples import decide_by_set
 from agentos.shell.reader import MAX_LENGTH, parse_text
 from tests.permissions.strategies import NAMES
+from tests.support.rows import each_row
 
 
 def decided(line: str, *, jailed: bool = False) -> str:
@@ -21,11 +22,11 @@ def is_denied(line: str, *, jailed: bool = False) -> bool:
     return decided(line, jailed=jailed).endswith("(default denials)")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "command",
     ["rm -rf", "rm -fr", "rm -r -f", "rm -R", "rm --recursive --force", "rm --rec", "rm -f --recursive", "rm -vrI"],
 )
-@pytest.mark.parametrize(
+@each_row(
     "root",
     [
         "/", "//", "/.", "/*", "/etc", "/etc/", "/etc/*", "/usr", "/usr/lib", "/var/lib/", "/home",
@@ -40,7 +41,7 @@ def test_nobody_removes_a_root(command: str, root: str) -> None:
     assert is_denied(f"rm {root} -r") or root == "-- /"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "/bin/rm -r /", "\\rm -r /", "r''m -r /", '"rm" -r /', "busybox rm -r /", "env rm -r /", "xargs rm -r /",
@@ -67,7 +68,7 @@ def test_nobody_destroys_or_takes_over_the_machine(text: str) -> None:
     assert is_denied(text)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "rm -rf build", "rm -rf /workspace/x", "rm -rf /workspace", "rm -rf ./build dist/ node_modules",
@@ -90,7 +91,7 @@ def test_what_only_looks_like_it_passes(text: str) -> None:
     assert decided(text) == "allow"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "wrapper",
     [
         "env -C /", "env --chdir=/tmp", "nice --adj 5", "timeout --for 5", "xargs --max-a=1", "stdbuf --out=L",
@@ -107,9 +108,7 @@ def test_a_long_text_is_searched_at_once(piece: str) -> None:
     assert decided(piece * (MAX_LENGTH // len(piece)))
 
 
-@pytest.mark.parametrize(
-    "line", ["a " * 10_001, "a;" * 5001, "a " + "b" * MAX_LENGTH, "env " * 40 + "a", "eval " * 40 + "a"]
-)
+@each_row("line", ["a " * 10_001, "a;" * 5001, "a " + "b" * MAX_LENGTH, "env " * 40 + "a", "eval " * 40 + "a"])
 def test_a_text_that_is_too_long_to_be_looked_at_is_denied(line: str) -> None:
     assert is_denied(line)
 

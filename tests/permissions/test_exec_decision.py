@@ -1,13 +1,12 @@
 """Whether a command may run: by its parts, by where it reads and writes, and by what nobody may."""
 
-import pytest
-
 from agentos.kernel.ports import Decision, Right
 from agentos.permissions.exec_request import ExecRequest
 from agentos.permissions.rule import PermissionSet, Rule
 from agentos.permissions.set_examples import decide_by_set
 from agentos.shell.reader import parse_text, parse_words
 from tests.permissions.strategies import NAMES
+from tests.support.rows import each_row
 
 GRANTS = (
     *(("allow", "commands", text) for text in ("git *", "cat *", "sh *", "env *", "find *", "cd *", "echo *", "tee *")),
@@ -25,7 +24,7 @@ def judged(line: str | list[str], *more: tuple[str, str, str], variables: tuple[
     return decide_by_set(PermissionSet("here", written), NAMES, Right("exec", wanted))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "expected"),
     [
         ("git status", "allow"),
@@ -93,7 +92,7 @@ def test_an_opaque_text_is_denied_before_it_is_asked_and_asked_before_it_is_allo
     assert judged("((1))", allow, deny).rule == "deny commands * (here)"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "line",
     [
         "(curl x)", "if true; then curl x; fi", "a & curl x", "! curl x", "$(curl x)", "`curl x`", "sh -c 'a; curl x'",
@@ -107,7 +106,7 @@ def test_a_denial_beside_a_grant_of_everything_is_looked_for_where_commands_begi
     assert judged(line, everything, denial).rule == "deny commands curl x (here)"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "line",
     [
         "cat > f <<'E'\ncurl x\nE\n(a)",
@@ -138,7 +137,7 @@ def test_a_variable_that_changes_what_runs_only_a_grant_of_everything_covers() -
     assert judged("git status", ("allow", "commands", "*"), variables=("PATH",)).effect == "allow"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "line",
     [
         "sudo ls",

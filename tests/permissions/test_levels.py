@@ -1,13 +1,12 @@
 from itertools import pairwise
 
-import pytest
-
 from agentos.kernel.ports import Right
 from agentos.permissions.levels import LEVELS, NARROWEST_FIRST, default, is_wider
 from agentos.permissions.patterns.base import Names
 from agentos.permissions.rules import Rules
 from agentos.permissions.set_examples import decide_by_set, parse_example
 from agentos_sdk.opcodes import Op
+from tests.support.rows import each_row
 
 JAILED = Names("/home/ada", "/etc/agentos", "/workspace", "/agent")
 HOST = Names("/home/ada", "/etc/agentos")
@@ -77,7 +76,7 @@ TABLE = {
 }
 
 
-@pytest.mark.parametrize("text", TABLE)
+@each_row("text", TABLE)
 def test_what_each_level_may(text: str) -> None:
     found = [effect(level, text) for level in NARROWEST_FIRST]
 
@@ -89,7 +88,7 @@ def test_without_a_jail_there_is_no_workspace() -> None:
     assert effect("standard", "READ /etc/agentos/agentos.toml", HOST) == "allow"
 
 
-@pytest.mark.parametrize("op", list(Op))
+@each_row("op", list(Op))
 def test_each_level_may_make_every_call_of_the_one_before(op: Op) -> None:
     may = [Rules(LEVELS[level], JAILED).decide_call(op.name.lower()).effect == "allow" for level in NARROWEST_FIRST]
 

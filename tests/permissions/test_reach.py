@@ -1,7 +1,5 @@
 """Which hosts and ports a caller's rules could allow: what a jail's DNS answers, and where the kernel listens."""
 
-import pytest
-
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Effect
 from agentos.kernel.table import Table
@@ -10,6 +8,7 @@ from agentos.permissions.levels import LEVELS
 from agentos.permissions.patterns.base import Names
 from agentos.permissions.rule import PermissionSet, Rule
 from tests.support.rights import Notebook
+from tests.support.rows import each_row
 
 NAMES = Names("/home/op")
 
@@ -32,7 +31,7 @@ def holding(given: PermissionSet) -> tuple[PermissionAuthorizer, Caller]:
     return authorizer, Caller(1, "agent", "a", Table([]), authorizer, Notebook())
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("texts", "could"),
     [
         (["allow a.test"], True), (["allow a.test:5432"], True), (["allow GET a.test/x/**"], True),

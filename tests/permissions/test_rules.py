@@ -1,4 +1,3 @@
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -7,6 +6,7 @@ from agentos.permissions.rule import EFFECTS, KIND_OF_ACTION, PermissionSet, Rul
 from agentos.permissions.rules import AgentRelation, Rules, parse_pattern
 from agentos.permissions.set_examples import parse_example
 from tests.permissions.strategies import NAMES, objects, rules, sets
+from tests.support.rows import each_row
 
 
 def made(*lines: tuple[str, str, str]) -> Rules:
@@ -96,7 +96,7 @@ def test_what_is_asked_otherwise_is_asked_where_no_other_rule_speaks() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "expected"),
     [
         ("git status", "allow"),

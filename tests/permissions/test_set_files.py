@@ -17,6 +17,7 @@ from agentos_sdk.codec import path
 from agentos_sdk.values import Limits
 from tests.permissions.strategies import NAMES, objects
 from tests.permissions.tables import tables
+from tests.support.rows import each_row
 
 WHOLE: dict[str, Any] = {
     "level": "readonly",
@@ -108,7 +109,7 @@ def test_a_set_decides_the_same_after_it_was_shown_and_read(table: dict[str, Any
     assert Rules(read(describe_set(found)), NAMES).decide(right) == Rules(found, NAMES).decide(right)
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@each_row("level", LEVELS)
 def test_a_level_by_its_name_or_with_nothing_added_is_that_level(level: str) -> None:
     assert read(level) is read({"level": level}) is read(describe_set(LEVELS[level])) is LEVELS[level]
 
@@ -134,7 +135,7 @@ def test_whole_spells_out_what_the_level_says() -> None:
     assert describe_whole_set(LEVELS["minimal"])["allow"]["send"] == ["${parent}"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("data", "said"),
     [
         (7, "permissions: expected keys and values, got 7"),
@@ -204,7 +205,7 @@ def test_a_thousand_rules_are_enough() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("data", "said"),
     [
         (
@@ -291,7 +292,7 @@ def test_a_rule_without_effect_is_a_mistake_that_names_the_other(data: object, s
     assert found.startswith(f"permissions.{said}")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "data",
     [
         {"allow": {"read": ["/data/**"]}, "deny": {"read": ["/data/private/"]}},
@@ -317,7 +318,7 @@ def test_looking_for_rules_without_effect_comes_to_an_end(monkeypatch: pytest.Mo
     assert read({"allow": {"models": ["m", "m"]}}).rules
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("examples", "said"),
     [
         ({"allow": ["READ /etc/x"]}, "examples.allow[0]: 'READ /etc/x' is denied: READ /etc/x: no rule of"),
@@ -369,8 +370,8 @@ def test_whatever_is_given_is_a_set_or_a_mistake(data: object) -> None:
         assert error.describe_mistakes("permissions")
 
 
-@pytest.mark.parametrize("effect", ["allow", "ask"])
-@pytest.mark.parametrize("text", ["127.0.0.1", "GET 127.0.0.1:*/x/**", "[fd00::1]", "169.254.169.254"])
+@each_row("effect", ["allow", "ask"])
+@each_row("text", ["127.0.0.1", "GET 127.0.0.1:*/x/**", "[fd00::1]", "169.254.169.254"])
 def test_an_address_that_is_granted_only_with_its_port_has_to_have_one(effect: str, text: str) -> None:
     with pytest.raises(BadSet, match=r"granted only with its port, as in '[0-9\[].*:443'"):
         read_set({effect: {"domains": [text]}}, "here", {}, NAMES)

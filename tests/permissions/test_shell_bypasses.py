@@ -15,6 +15,7 @@ from agentos.shell.reader import parse_text, parse_words
 from tests.permissions.strategies import NAMES
 from tests.shell.texts import PIECES
 from tests.support.rounds import rounds
+from tests.support.rows import each_row
 
 COMMANDS = (
     "echo", "git", "a", "b", "printf", "read", "getopts", "declare", "export", "mapfile", "test", "find", "xargs",
@@ -36,7 +37,7 @@ def decision(line: str | list[str]) -> Effect:
     return decide_by_set(GRANTED, NAMES, Right("exec", wanted)).effect
 
 
-@pytest.mark.parametrize(
+@each_row(
     "line",
     [
         "echo hi >&2", "echo hi 2>&1", "echo hi 1>&2 2>&-", "echo hi >&-", "echo hi &>f", "echo hi &>'f$(pwn)'",
@@ -47,7 +48,7 @@ def test_what_shows_all_that_it_runs_is_allowed(line: str) -> None:
     assert decision(line) == "allow"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "line",
     [
         "echo hi >& 2", "echo hi <&0", "echo hi <&-", "time echo", "time -p git status", "FOO=1 time echo",
@@ -65,7 +66,7 @@ def test_what_only_bash_can_read_needs_a_grant_of_everything(line: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     "line",
     [
         "echo hi >&'/workspace/f$(pwn)'", 'echo hi >&"/workspace/f\\$(pwn)"', "echo hi >&/workspace/f\\$\\(pwn\\)",
@@ -82,8 +83,8 @@ def test_a_redirect_whose_word_is_expanded_twice_is_denied(line: str) -> None:
     assert decision(line) == "deny"
 
 
-@pytest.mark.parametrize("name", ["OPTIND", "RANDOM", "SRANDOM", "SECONDS", "HISTCMD", "LINENO"])
-@pytest.mark.parametrize(
+@each_row("name", ["OPTIND", "RANDOM", "SRANDOM", "SECONDS", "HISTCMD", "LINENO"])
+@each_row(
     "line",
     [
         "{}='x[$(pwn)]'", "{}+='x[$(pwn)]'", "{}='x[$(pwn)]' echo", "declare {}='x[$(pwn)]'", "export {}='x[$(pwn)]'",
@@ -95,7 +96,7 @@ def test_no_integer_variable_of_bash_is_given_an_expression(line: str, name: str
     assert decision(line.format(name)) == "deny"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "line",
     [
         "case x in x) PATH=a;; esac; git status", "case x in x) PATH=a ;; esac; git", "case x in (x) PATH=a\nesac; git",
@@ -106,7 +107,7 @@ def test_no_construct_hides_where_programs_are_searched_for(line: str) -> None:
     assert decision(line) == "deny"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "line",
     [
         "env -u -S pwn", "env --unset -S pwn", "xargs --replace pwn", "xargs --eof pwn", "xargs --max-lines pwn",

@@ -12,6 +12,7 @@ from agentos.permissions.set_files import read_set
 from agentos.permissions.suggestion import COUNTED, Suggestion, Use, find_uses, suggest_rules
 from agentos.services.audit.chain import CHAIN_START, QueuedEntry, Row, chain_rows
 from agentos.shell.reader import parse_text
+from tests.support.rows import each_row
 
 NAMES = Names("/home/ada", "/etc/agentos", "/workspace", "/agent")
 
@@ -105,7 +106,7 @@ def test_a_rule_for_a_command_grants_exactly_its_words(words: list[str]) -> None
         assert "*" not in command
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("use", "why"),
     [
         (Use("EXEC", "for x in a b; do echo $x; done"), "it uses"),

@@ -13,6 +13,7 @@ from agentos.sandbox.policy import NETWORKS, PROFILES, BadPolicy, Directory, Ima
 from agentos.sandbox.root_files import NETWORK_FILES, SYSTEM_FILES, SYSTEM_PATHS
 from agentos.sandbox.steps import Step
 from agentos_sdk.values import HostIds
+from tests.support.rows import each_row
 
 MOUNTING = (s.MountRoot, s.MakeDirectory, s.WriteFile, s.Link, s.Bind, s.Protect, s.MountTmpfs, s.MountProc)
 OPENING = (s.OpenSource, s.DetachSource, s.DetachImage)
@@ -288,7 +289,7 @@ def test_without_root_nobody_else_can_be_chosen() -> None:
         plan_sandbox(Policy(), TRUE, Host(1001, 1001, "x86_64"), HostIds(70000, 70000))
 
 
-@pytest.mark.parametrize("prefix", ["/", "/root", "/home", "/etc", "/workspace"])
+@each_row("prefix", ["/", "/root", "/home", "/etc", "/workspace"])
 def test_an_interpreter_that_would_show_everything_is_refused(prefix: str) -> None:
     with pytest.raises(BadPolicy, match="contains more than an interpreter"):
         made(Policy(Interpreter("/bin/python", prefix, prefix)), Host(1001, 1001, "x86_64"))

@@ -12,6 +12,7 @@ from agentos_sdk import AgentOSClient, Kernel
 from agentos_sdk.opcodes import Op
 from client_methods import METHODS
 from tests.architecture.test_calls import requests
+from tests.support.rows import each_row
 
 WITHOUT_A_METHOD = {Op.HELLO, Op.CANCEL, Op.LLM_REPORT, Op.ASYNC_POLL}  # the connection's; the original's clients'
 OF_THE_CONNECTION = {
@@ -80,12 +81,12 @@ def test_both_clients_have_the_same_methods() -> None:
     assert set(methods(AgentOSClient)) - OF_THE_CONNECTION == set(methods(Kernel)) - OF_THE_CONNECTION
 
 
-@pytest.mark.parametrize("name", sorted(set(methods(AgentOSClient)) & set(methods(Kernel)) - OF_THE_CONNECTION))
+@each_row("name", sorted(set(methods(AgentOSClient)) & set(methods(Kernel)) - OF_THE_CONNECTION))
 def test_a_method_has_the_same_parameters_in_both_clients(name: str) -> None:
     assert signature(getattr(Kernel, name)) == signature(getattr(AgentOSClient, name))
 
 
-@pytest.mark.parametrize("name", ORIGINAL)
+@each_row("name", ORIGINAL)
 def test_arguments_for_the_original_mean_the_same_here(name: str) -> None:
     _, *found = inspect.signature(getattr(AgentOSClient, name)).parameters.values()
 
@@ -95,11 +96,3 @@ def test_arguments_for_the_original_mean_the_same_here(name: str) -> None:
         if each.name in ORIGINAL[name] and each.name not in WIDER:
             expected = ORIGINAL[name][each.name]
             assert each.default == (Parameter.empty if expected is ... else expected)
-
-
-@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
-def test_a_docstring_begins_with_one_line_that_is_a_sentence(method: Any) -> None:
-    first, *rest = (getattr(AgentOSClient, method.name).__doc__ or "").splitlines()
-
-    assert first.endswith(".")
-    assert not rest or rest[0] == ""

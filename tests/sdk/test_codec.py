@@ -26,6 +26,7 @@ from agentos_sdk.codec import (
     is_deeper,
     parse,
 )
+from tests.support.rows import each_row
 
 
 @frozen
@@ -92,7 +93,7 @@ def test_a_value_is_made_of_what_json_says() -> None:
     assert job == Job("w", limits=Limits(Size(256 << 20)), shutdown=Seconds(0.2), weight=2.0, args=("-v",))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("said", "sentence"),
     [
         ({"name": 5}, "name: expected a string, got 5"),
@@ -254,7 +255,7 @@ def test_what_json_cannot_say_is_not_encoded() -> None:
         encode({"a": math.inf})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "sentence"),
     [
         (b"", "not JSON: expecting value at byte 0"),

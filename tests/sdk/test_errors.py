@@ -6,6 +6,7 @@ import pytest
 
 from agentos_sdk import errors
 from agentos_sdk.errors import BY_CODE, AgentOSError, CallError, ConnectionFailed, Internal, NotFound, from_reply
+from tests.support.rows import each_row
 
 CODES = re.findall(
     r"\w+",
@@ -26,7 +27,7 @@ def test_no_class_was_forgotten() -> None:
     assert classes - {CallError} == set(BY_CODE.values())
 
 
-@pytest.mark.parametrize("code", CODES)
+@each_row("code", CODES)
 def test_a_failed_reply_becomes_its_class(code: str) -> None:
     error = from_reply({"success": False, "error": "a sentence", "code": code, "stderr": ["last words"]})
 

@@ -14,6 +14,7 @@ from agentos_sdk.opcodes import Op
 from tests.conftest import OwnKernel
 from tests.sdk.impostors import Answer, listening
 from tests.support.kernel import Kernel
+from tests.support.rows import each_row
 from tests.support.wire import PATIENCE, frame
 
 STREAMS: list[Callable[[AgentOSClient], Iterator[object]]] = [
@@ -176,8 +177,8 @@ REFUSALS = {
 }
 
 
-@pytest.mark.parametrize("begin", [lambda client: iter(client.list_agents()), *STREAMS])
-@pytest.mark.parametrize("answer", REFUSALS.values(), ids=REFUSALS)
+@each_row("begin", [lambda client: iter(client.list_agents()), *STREAMS])
+@each_row("answer", REFUSALS.values(), ids=REFUSALS)
 def test_nothing_but_hello_is_said_to_who_does_not_let_a_guest_in(
     answer: bytes, begin: Callable[[AgentOSClient], Iterator[object]]
 ) -> None:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentos_sdk import quantities
+from tests.support.rows import each_row
 
 DURATIONS = {"200ms": 0.2, "5s": 5, "1.5m": 90, "2h": 7200, "1d": 86400, "0s": 0, 0: 0, 0.25: 0.25}
 NO_DURATIONS: list[object] = ["", "5", "s", "-5s", "5 s", "5S", "1e3s", "\u0663s", "5s\n", "inf", "9" * 16 + "s", -1]
@@ -18,22 +19,22 @@ NO_SHARES: list[object] = ["0%", 0, -1, "50", "%", "-5%", "50 %"]
 NOTHING_AT_ALL: list[object] = [True, None, math.nan, math.inf, 10**400, [], {}]
 
 
-@pytest.mark.parametrize(("said", "meant"), DURATIONS.items())
+@each_row(("said", "meant"), DURATIONS.items())
 def test_a_duration_is_read_as_seconds(said: object, meant: float) -> None:
     assert quantities.seconds(said) == meant
 
 
-@pytest.mark.parametrize(("said", "meant"), [*SIZES.items(), *MORE_SIZES.items()])
+@each_row(("said", "meant"), [*SIZES.items(), *MORE_SIZES.items()])
 def test_a_size_is_read_as_bytes(said: object, meant: int) -> None:
     assert quantities.size(said) == meant
 
 
-@pytest.mark.parametrize(("said", "meant"), SHARES.items())
+@each_row(("said", "meant"), SHARES.items())
 def test_a_share_of_a_cpu_is_read_from_percent_or_microseconds(said: object, meant: float) -> None:
     assert quantities.cpu_share(said) == meant
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("read", "said"),
     [(quantities.seconds, said) for said in NO_DURATIONS + NOTHING_AT_ALL]
     + [(quantities.size, said) for said in NO_SIZES + NOTHING_AT_ALL]

@@ -14,6 +14,7 @@ from agentos_sdk.codec import Invalid, Text, decode, encode, parse
 from agentos_sdk.opcodes import Op
 from agentos_sdk.question import encode_image, question
 from agentos_sdk.values import ToolCall, Usage
+from tests.support.rows import each_row
 
 USER = {"role": "user", "content": "hello"}
 PNG = b"\x89PNG\r\n\x1a\n rest"
@@ -23,7 +24,7 @@ def read(**fields: Any) -> Think:
     return decode(Think, fields)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "mistake"),
     [
         ({}, "prompt: expected one, or messages that aren't all the system's"),
@@ -60,7 +61,7 @@ def test_a_mistake_names_its_field(fields: dict[str, Any], mistake: str) -> None
     assert str(caught.value) == mistake
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("image", "mistake"),
     [
         ({}, "data: required field missing"),
@@ -88,7 +89,7 @@ def test_a_mistake_in_an_image_names_the_image(image: dict[str, str], mistake: s
     assert str(second.value) == f"images[1].{mistake}"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("message", "mistake"),
     [
         ({"role": "bot", "content": "x"}, ".role: expected system, user, assistant or tool, got 'bot'"),
@@ -207,7 +208,7 @@ def test_a_request_survives_the_wire(asked: Think) -> None:
     assert decode(Think, parse(encode(asked))) == asked
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, SIZE - 1, SIZE, SIZE * 3 // 4, SIZE * 2 + 1])
+@each_row("size", [1, 2, 3, SIZE - 1, SIZE, SIZE * 3 // 4, SIZE * 2 + 1])
 def test_an_image_of_any_size_comes_out_as_it_went_in(size: int) -> None:
     file = bytes(number % 251 for number in range(size))
 
@@ -216,7 +217,7 @@ def test_an_image_of_any_size_comes_out_as_it_went_in(size: int) -> None:
     assert image.decoded == file
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("start", "kind"),
     [
         (PNG, "image/png"),

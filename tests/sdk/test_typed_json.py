@@ -17,6 +17,7 @@ from agentos_sdk.codec import Invalid, decode, encode, parse, read
 from agentos_sdk.quantities import CpuShare, Seconds, Size
 from agentos_sdk.strict import Text, wire_name
 from agentos_sdk.typed_json import decoder, has_plain_fields
+from tests.support.rows import each_row
 
 REQUESTS: Sequence[type] = [
     value
@@ -160,7 +161,7 @@ def test_json_is_what_the_standard_library_reads(body: bytes) -> None:
     assert found == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("cls", "body"),
     [
         (host.Read, {"path": "notes.md", "offset": 5, "limit": None, "encoding": "base64"}),
@@ -200,7 +201,7 @@ def test_common_replies_are_written_by_msgspec(cls: type) -> None:
     assert has_plain_fields(cls)
 
 
-@pytest.mark.parametrize("cls", [agents.AgentInfo, connection.Hello, messages.Message, think.Thought, agents.TreeReply])
+@each_row("cls", [agents.AgentInfo, connection.Hello, messages.Message, think.Thought, agents.TreeReply])
 def test_others_are_not(cls: type) -> None:
     assert not has_plain_fields(cls)
 

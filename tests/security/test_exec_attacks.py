@@ -15,6 +15,7 @@ from agentos_sdk import AgentOSClient, connect
 from agentos_sdk.errors import Busy
 from agentos_sdk.opcodes import Op
 from tests.support.kernel import Kernel, running, until
+from tests.support.rows import each_row
 from tests.system.agents import up
 from tests.system.jails import crippled
 from tests.system.test_exec import guests
@@ -65,15 +66,14 @@ UNJUDGED = {
 }
 
 
-@pytest.mark.parametrize("name", UNJUDGED)
-@pytest.mark.parametrize("command", ["ls /dev/null", ["bash", "-c", "ls /dev/null"]], ids=["line", "argv"])
-def test_a_variable_that_bash_reads_as_code_is_not_taken(
-    client: AgentOSClient, name: str, command: str | list[str]
-) -> None:
-    reply = client.exec(command, env={name: UNJUDGED[name]})
+@each_row("name", UNJUDGED)
+@each_row("command", ["ls /dev/null", ["bash", "-c", "ls /dev/null"]], ids=["line", "argv"])
+def test_a_variable_that_bash_reads_as_code_is_not_taken(kernel: Kernel, name: str, command: str | list[str]) -> None:
+    with kernel.client() as client:
+        reply = client.exec(command, env={name: UNJUDGED[name]})
 
-    assert (reply["success"], reply.get("code")) == (False, "bad_request")
-    assert f"env.{name}" in reply["error"]
+        assert (reply["success"], reply.get("code")) == (False, "bad_request")
+        assert f"env.{name}" in reply["error"]
 
 
 @pytest.mark.parametrize("isolation", ["none", "standard"])

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.security.ssrf_corpus import ASK, BAD, CORPUS, DENIED
+from tests.support.rows import each_row
 
 NAMESPACES = ["unshare", "--user", "--map-root-user", "--net"]
 
@@ -28,7 +29,7 @@ def outcomes() -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("at", range(len(CORPUS)), ids=[f"{number} {url!a}" for number, (url, _) in enumerate(CORPUS)])
+@each_row("at", range(len(CORPUS)), ids=[f"{number} {url!a}" for number, (url, _) in enumerate(CORPUS)])
 def test_a_url_reaches_what_was_judged_or_nothing(outcomes: dict[str, Any], at: int) -> None:
     assert outcomes["found"][at] == CORPUS[at][1]
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from agentos.shell.reader import MAX_LENGTH, parse_text, parse_words
 from agentos.shell.reading import Command, Commands, Opaque, Redirect
+from tests.support.rows import each_row
 
 from .texts import PIECES
 
@@ -28,7 +29,7 @@ def opaque(text: str) -> Opaque:
     return reading
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "found"),
     [
         ("git status", [["git", "status"]]),
@@ -69,7 +70,7 @@ def test_a_text_of_simple_commands_is_read(text: str, found: list[list[str]]) ->
     assert words(understood(text).commands) == found
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("word", "value"),
     [
         ("'a b'", "a b"), ('"a b"', "a b"), ("a\\ b", "a b"), ("r''m", "rm"), ('"r"m', "rm"), ("\\rm", "rm"),
@@ -84,7 +85,7 @@ def test_quotes_are_removed_as_bash_removes_them(word: str, value: str) -> None:
     assert words(understood(f"x {word}").commands) == [["x", value]]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("word", "several"),
     [
         ("$x", True), ("${x}", True), ('"$x"', False), ("a$x", True), ('"a ${x} b"', False), ("*", True),
@@ -99,7 +100,7 @@ def test_an_argument_that_only_bash_will_know_has_no_text(word: str, several: bo
     assert (command.words[1].text, command.words[1].source, command.words[1].several) == (None, word, several)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "found"),
     [
         ("a > f", [("f", True)]), ("a >> f", [("f", True)]), ("a >| f", [("f", True)]), ("a &> f", [("f", True)]),
@@ -113,7 +114,7 @@ def test_redirections_say_which_file_and_whether_it_is_written(text: str, found:
     assert [(redirect.target.text, redirect.writes) for redirect in understood(text).redirects] == found
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "construct"),
     [
         *((f"{word} a", f"the reserved word `{word}`") for word in (
@@ -168,7 +169,7 @@ def test_everything_else_is_opaque_and_the_construct_is_named(text: str, constru
     assert construct in opaque(text).construct
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "x $(id)", "x `id`", 'x "$(id)"', 'x "a `id` b"', "x <(id)", "x > >(id)", "x=$(id)", "x=(a $(id))",
@@ -196,7 +197,7 @@ def test_a_command_is_found_wherever_it_hides(text: str) -> None:
     assert any(command.words[0].text == "id" for command in parse_text(text).commands)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "for i in id; do a; done", "case id in id) a;; b|id) c;; esac", "x=(id)",

@@ -1,11 +1,10 @@
 """Which variables no command is given, and which make another command of it."""
 
-import pytest
-
 from agentos.shell.variables import names_not_plain, names_read_by_bash
+from tests.support.rows import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name",
     [
         *("BASH_ENV", "ENV", "SHELLOPTS", "BASHOPTS", "PS4", "CDPATH", "GLOBIGNORE", "EXECIGNORE", "IFS"),
@@ -16,12 +15,12 @@ def test_what_bash_reads_as_code_or_as_other_rules_is_not_given(name: str) -> No
     assert names_read_by_bash([name, "MINE"]) == [name]
 
 
-@pytest.mark.parametrize("name", ["ENVIRONMENT", "MY_ENV", "BASH", "PS1", "LANG", "HOME", "PATH"])
+@each_row("name", ["ENVIRONMENT", "MY_ENV", "BASH", "PS1", "LANG", "HOME", "PATH"])
 def test_what_bash_doesnt_read_so_is_given(name: str) -> None:
     assert names_read_by_bash([name]) == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name",
     ["PATH", "LD_PRELOAD", "PYTHONPATH", "GIT_SSH_COMMAND", "PAGER", "HOME", "a b", "x%%", "MINE", "OPTIND", "PS4"],
 )

@@ -11,6 +11,7 @@ from tests.speed.place import Place
 from tests.speed.processes import ROOT
 from tests.speed.results import WORSE, Figure, Result, Row, as_markdown, read_figures
 from tests.speed.tools import Tools
+from tests.support.rows import each_row
 
 LATENCY = Row("latency", " ms", most=5)
 RATE = Row("rate", "/s", more=True)
@@ -114,7 +115,7 @@ def test_a_ratio_is_that_of_each_round() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("row", "now", "change"),
     [
         (LATENCY, Figure(12.0, 11.1, 13.0), f"{WORSE}, +20%"),

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from supervisors import Backoff, Exit, IntensityExceeded, SpecError
 from supervisors.backoff import delay, failures_after, fastest, reachable
+from tests.support.rows import each_row
 
 STEADY = Backoff(jitter=0)
 CRASH = Exit("crash")
@@ -56,7 +57,7 @@ def test_the_two_ways_to_tell_a_delay_agree(first: float, least: float, factor: 
     assert [delay(backoff, failures, random.Random(1)) for failures in range(1, 13)] == pytest.approx(listed)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("failures", "ending", "uptime", "expected"),
     [
         (0, CRASH, 1, 1),
@@ -105,7 +106,7 @@ def test_the_fastest_restarts_are_those_with_the_shortest_jitter() -> None:
     assert reachable(backoff, 3.4, 9) == 2
 
 
-@pytest.mark.parametrize(
+@each_row(
     "wrong",
     [
         {"first": -1},

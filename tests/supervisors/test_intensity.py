@@ -1,10 +1,10 @@
 import math
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisors.intensity import Intensity
+from tests.support.rows import each_row
 
 
 def after(restarts: int, period: float, times: list[float]) -> list[bool]:
@@ -17,7 +17,7 @@ def after(restarts: int, period: float, times: list[float]) -> list[bool]:
     return answers
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("restarts", "period", "times", "expected"),
     [
         (0, 5, [0], [True]),

@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 
 from supervisors import Backoff, ChildSpec, SpecError, SupervisorSpec, Task, Template
+from tests.support.rows import each_row
 
 
 async def nothing() -> None: ...
@@ -12,7 +13,7 @@ def child(name: str = "a", **terms: Any) -> ChildSpec:
     return ChildSpec(name, Task(nothing), **terms)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("flags", "code"),
     [
         ({"strategy": "two_for_one"}, "invalid_strategy"),
@@ -34,7 +35,7 @@ def test_a_supervisor_that_cannot_be_is_refused_by_otps_name(flags: dict[str, An
     assert refused.value.code == code
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("terms", "code"),
     [
         ({"restart": "never"}, "invalid_restart_type"),
@@ -65,7 +66,7 @@ def test_an_intensity_out_of_reach_of_the_backoff_is_refused_with_the_way_out() 
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("intensity", "period", "terms"),
     [
         (5, 24, {"backoff": Backoff(first=2, min=2, max=8, jitter=0)}),

@@ -4,6 +4,7 @@ import pytest
 
 from supervisors.exits import Exit, Reason
 from supervisors.strategy import AutoShutdown, Restart, Strategy, affected, comes_back, shuts_down
+from tests.support.rows import each_row
 
 
 @pytest.mark.parametrize(
@@ -20,7 +21,7 @@ def test_the_kind_of_child_and_the_reason_decide_who_comes_back(restart: Restart
     assert {reason for reason in reasons if comes_back(restart, Exit(reason))} == back_after
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("strategy", "ended", "expected"),
     [
         ("one_for_one", "b", ["b"]),
@@ -35,7 +36,7 @@ def test_the_strategy_decides_who_else_is_restarted(strategy: Strategy, ended: s
     assert list(affected(strategy, ["a", "b", "c"], ended)) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("policy", "significant", "others", "expected"),
     [
         ("never", True, False, False),

@@ -7,12 +7,13 @@ import pytest
 
 from tests.supervisors.otp_replay import load, main, replay
 from tests.supervisors.otp_world import Json
+from tests.support.rows import each_row
 
 TRACES = Path(__file__).with_name("traces.json")
 SCENARIOS = load(str(TRACES))
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=[scenario["name"] for scenario in SCENARIOS])
+@each_row("scenario", SCENARIOS, ids=[scenario["name"] for scenario in SCENARIOS])
 def test_the_library_does_what_otp_did(scenario: Json) -> None:
     assert replay(scenario) is None
 

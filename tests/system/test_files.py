@@ -15,6 +15,7 @@ from agentos_sdk import AgentOSClient, connect
 from agentos_sdk.errors import BadRequest, NotFound
 from agentos_sdk.opcodes import Op
 from tests.support.kernel import Kernel, until
+from tests.support.rows import each_row
 from tests.support.wire import NOOP
 from tests.system.agents import ask, relay, up
 
@@ -115,7 +116,7 @@ def test_relative_paths_are_those_of_the_client_or_of_the_configuration(
     assert client.request(Op.READ, {"path": "files/by-wire"})["content"] == "y"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "code", "text"),
     [
         ({}, "bad_request", "path: required field missing"),
@@ -136,15 +137,16 @@ def test_relative_paths_are_those_of_the_client_or_of_the_configuration(
         ({"path": "/dev/zero"}, "bad_request", "this is a device"),
     ],
 )
-def test_what_cant_be_read_is_refused(client: AgentOSClient, fields: dict[str, object], code: str, text: str) -> None:
-    reply = client.request(Op.READ, fields)
+def test_what_cant_be_read_is_refused(kernel: Kernel, fields: dict[str, object], code: str, text: str) -> None:
+    with kernel.client() as client:
+        reply = client.request(Op.READ, fields)
 
-    assert reply["content"] == ""
-    assert reply["code"] == code, reply
-    assert text in reply["error"]
+        assert reply["content"] == ""
+        assert reply["code"] == code, reply
+        assert text in reply["error"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "code", "text"),
     [
         ({"path": "/tmp/x"}, "bad_request", "content: required field missing"),
@@ -159,14 +161,13 @@ def test_what_cant_be_read_is_refused(client: AgentOSClient, fields: dict[str, o
         ({"path": "/etc/passwd/x", "content": ""}, "not_found", "no directory /etc/passwd"),
     ],
 )
-def test_what_cant_be_written_is_refused(
-    client: AgentOSClient, fields: dict[str, object], code: str, text: str
-) -> None:
-    for mode in ("write", "append"):
-        reply = client.request(Op.WRITE, {"mode": mode, **fields})
+def test_what_cant_be_written_is_refused(kernel: Kernel, fields: dict[str, object], code: str, text: str) -> None:
+    with kernel.client() as client:
+        for mode in ("write", "append"):
+            reply = client.request(Op.WRITE, {"mode": mode, **fields})
 
-        assert reply["code"] == code, reply
-        assert text in reply["error"]
+            assert reply["code"] == code, reply
+            assert text in reply["error"]
 
 
 def test_the_tilde_is_the_operators_home(client: AgentOSClient) -> None:

@@ -15,8 +15,6 @@ from tests.support.kernel import Kernel, running, until
 from tests.support.vendor import vendor
 from tests.support.wire import THINK
 
-pytest.importorskip("openai")
-
 FALLBACK_AFTER = 1.0  # seconds
 FIRST = ("down", "silent", "fine", "unsure")  # models of the first vendor
 

@@ -8,6 +8,7 @@ import pytest
 from agentos_sdk import AgentOSClient
 from agentos_sdk.opcodes import Op
 from tests.support.kernel import Kernel
+from tests.support.rows import each_row
 from tests.system.agents import SLEEPER, in_state, info, known, up, write
 from tests.system.jails import cgroups
 
@@ -145,9 +146,10 @@ def refused(client: AgentOSClient, **fields: object) -> tuple[str, str]:
     return reply["code"], reply["error"].partition(":")[0]
 
 
-@pytest.mark.parametrize("name", ["", "a b", "-a", ".a", "a/b", "ä", "a" * 65, "a\n", "a\0"])
-def test_a_malformed_name_is_refused(client: AgentOSClient, name: str) -> None:
-    assert refused(client, name=name, command=["true"]) == ("bad_request", "name")
+@each_row("name", ["", "a b", "-a", ".a", "a/b", "ä", "a" * 65, "a\n", "a\0"])
+def test_a_malformed_name_is_refused(kernel: Kernel, name: str) -> None:
+    with kernel.client() as client:
+        assert refused(client, name=name, command=["true"]) == ("bad_request", "name")
 
 
 def test_a_taken_name_is_refused_and_free_again_afterwards(client: AgentOSClient) -> None:
@@ -204,16 +206,17 @@ def test_without_a_jail_it_must_be_there_before_anything_is_tried(kernel: Kernel
     assert refused(client, command=["true"], cwd="/no/such", **bare) == ("not_found", "cwd")
 
 
-@pytest.mark.parametrize("text", ["a\0b", "a\ud800b"])
-@pytest.mark.parametrize("field", ["script", "command", "args", "env", "cwd", "code", "workspace", "python"])
-@pytest.mark.parametrize("sandboxed", [True, False])
-def test_what_no_program_can_be_given_is_refused(client: AgentOSClient, field: str, text: str, sandboxed: bool) -> None:
-    value = {"command": ["true", text], "args": [text], "env": {"A": text}}.get(field, text)
-    fields = {"command": ["true"]} if field != "script" else {}
+@each_row("text", ["a\0b", "a\ud800b"])
+@each_row("field", ["script", "command", "args", "env", "cwd", "code", "workspace", "python"])
+@each_row("sandboxed", [True, False])
+def test_what_no_program_can_be_given_is_refused(kernel: Kernel, field: str, text: str, sandboxed: bool) -> None:
+    with kernel.client() as client:
+        value = {"command": ["true", text], "args": [text], "env": {"A": text}}.get(field, text)
+        fields = {"command": ["true"]} if field != "script" else {}
 
-    code, where = refused(client, **{**fields, field: value}, sandboxed=sandboxed)
+        code, where = refused(client, **{**fields, field: value}, sandboxed=sandboxed)
 
-    assert (code, where.partition("[")[0].partition(".")[0]) == ("bad_request", field)
+        assert (code, where.partition("[")[0].partition(".")[0]) == ("bad_request", field)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -237,7 +240,7 @@ def test_a_variable_that_is_none_or_ours_is_refused(client: AgentOSClient, name:
     assert refused(client, command=["true"], env={name: "x"}) == ("bad_request", f"env.{name}")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("field", "value"),
     [
         ("restart", "sometimes"),
@@ -251,11 +254,12 @@ def test_a_variable_that_is_none_or_ours_is_refused(client: AgentOSClient, name:
         ("nonsense", 1),
     ],
 )
-def test_a_wrong_field_is_named(client: AgentOSClient, field: str, value: object) -> None:
-    code, where = refused(client, command=["sleep", "1000"], **{field: value})
+def test_a_wrong_field_is_named(kernel: Kernel, field: str, value: object) -> None:
+    with kernel.client() as client:
+        code, where = refused(client, command=["sleep", "1000"], **{field: value})
 
-    assert code == "bad_request"
-    assert where.split(".")[0] == field
+        assert code == "bad_request"
+        assert where.split(".")[0] == field
 
 
 def test_a_backoff_that_makes_intensity_unreachable_is_refused(client: AgentOSClient) -> None:

@@ -12,6 +12,7 @@ from agentos_sdk import AgentOSClient
 from agentos_sdk.opcodes import Op
 from tests.conftest import OwnKernel
 from tests.support.kernel import running, until
+from tests.support.rows import each_row
 from tests.support.wire import STOP
 from tests.system.agents import ask, in_state, info, known, relay, up, written
 from tests.system.test_containers import BAD, IN_ORDER, QUICK, SLEEPS, child, group, member, states
@@ -239,7 +240,7 @@ def test_an_agent_restarts_neither_itself_nor_what_is_above_it(own_kernel: OwnKe
         assert up(ask(client, me, "hello"))["name"] == "self"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "code"),
     [
         ({"name": "nobody"}, "not_found"),
@@ -253,7 +254,7 @@ def test_an_agent_restarts_neither_itself_nor_what_is_above_it(own_kernel: OwnKe
     ],
     ids=str,
 )
-@pytest.mark.parametrize("op", [Op.START, Op.STOP, Op.RESTART])
+@each_row("op", [Op.START, Op.STOP, Op.RESTART])
 def test_a_wrong_name_changes_nothing(stoppable: AgentOSClient, op: Op, fields: dict[str, Any], code: str) -> None:
     assert stoppable.request(op, fields)["code"] == code
     assert states(stoppable) == {"a": "running"}

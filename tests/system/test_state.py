@@ -3,12 +3,11 @@
 import contextlib
 import threading
 
-import pytest
-
 from agentos_sdk import AgentOSClient
 from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel
-from tests.support.wire import DELETE, FETCH, KEYS, SET_PERMS, STORE, Wire
+from tests.support.rows import each_row
+from tests.support.wire import DELETE, FETCH, KEYS, SET_PERMS, STORE
 from tests.system.agents import up
 from tests.system.state_calls import GRANTED, child_of, code, end, found, stores
 
@@ -162,7 +161,7 @@ def test_a_value_may_have_a_mebibyte_and_its_text_stays_as_it_was(kernel: Kernel
         up(wire.call(DELETE, {"key": "text"}))
 
 
-@pytest.mark.parametrize(
+@each_row(
     "fields",
     [
         {"key": ""},
@@ -175,8 +174,9 @@ def test_a_value_may_have_a_mebibyte_and_its_text_stays_as_it_was(kernel: Kernel
         {"key": "x", "if_version": -1},
     ],
 )
-def test_what_is_no_key_no_time_and_no_scope(wire: Wire, fields: dict[str, object]) -> None:
-    assert code(wire.call(STORE, {"value": 1, **fields})) == "bad_request"
+def test_what_is_no_key_no_time_and_no_scope(kernel: Kernel, fields: dict[str, object]) -> None:
+    with kernel.connect() as wire:
+        assert code(wire.call(STORE, {"value": 1, **fields})) == "bad_request"
 
 
 def test_nothing_acknowledged_is_lost_when_the_kernel_is_killed_under_load(own_kernel: OwnKernel) -> None:

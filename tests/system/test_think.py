@@ -15,6 +15,7 @@ from agentos_sdk import AgentOSClient
 from agentos_sdk.opcodes import Op
 from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, running, until
+from tests.support.rows import each_row
 from tests.system.agents import RELAY_INSIDE, TALKS, ask, info, lines, relay, up, written
 
 OFFLINE = """
@@ -89,7 +90,7 @@ def test_bare_text_is_a_prompt(offline: Kernel) -> None:
     assert reply["tokens"] == sum(reply["usage"].values()) > 0
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("body", "error"),
     [
         (b"", "prompt"),

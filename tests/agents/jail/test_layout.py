@@ -15,6 +15,7 @@ from agentos.agents.workspaces.workspace import Workspace
 from agentos.sandbox.policy import Directory, Interpreter
 from agentos_sdk.quantities import CpuShare, Size
 from agentos_sdk.values import Limits
+from tests.support.rows import each_row
 
 PYTHON = Interpreter("/opt/python/bin/python3", "/opt/python", "/opt/python")
 IN_MEMORY = Workspace("tmp", None, "tmpfs")
@@ -32,7 +33,7 @@ def code(tmp_path: Path) -> Path:
     return place
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("asked", "found"),
     [
         (None, "/workspace"),
@@ -48,7 +49,7 @@ def test_a_working_directory_is_one_inside(asked: str | None, found: str) -> Non
     assert layout.directory_inside(asked) == found
 
 
-@pytest.mark.parametrize("asked", ["/", "/etc", "..", "/workspace/..", "/workspaces", "/tmpfile", "/agent/../root"])
+@each_row("asked", ["/", "/etc", "..", "/workspace/..", "/workspaces", "/tmpfile", "/agent/../root"])
 def test_any_other_working_directory_is_refused_by_name(asked: str) -> None:
     with pytest.raises(LayoutError, match="cwd: expected a directory in /workspace, /agent, /tmp") as caught:
         layout.directory_inside(asked)
@@ -110,7 +111,7 @@ def test_code_is_a_directory(code: Path) -> None:
         layout.find_contents(AgentSpec("a", command=("true",), code=str(code / "main.py")))
 
 
-@pytest.mark.parametrize("program", ["true", "/bin/sh", "/usr/bin/env", "/workspace/run", "/agent/run"])
+@each_row("program", ["true", "/bin/sh", "/usr/bin/env", "/workspace/run", "/agent/run"])
 def test_a_program_that_a_jail_has_itself_is_not_shown(program: str) -> None:
     assert layout.find_contents(AgentSpec("a", command=(program,))) == AgentContents()
 
@@ -165,7 +166,7 @@ def test_outside_never_leads_out(tmp_path_factory: pytest.TempPathFactory, parts
     assert found is None or found == str(place) or found.startswith(f"{place}/")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("spec", "field"),
     [
         (AgentSpec("a", command=("true",), workspace="/no/such"), "workspace"),

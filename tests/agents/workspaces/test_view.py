@@ -9,6 +9,7 @@ import pytest
 from agentos.agents.workspaces.view import View
 from agentos.services.files.as_user import Identity
 from agentos_sdk.errors import BadRequest, PermissionDenied
+from tests.support.rows import each_row
 
 
 @contextmanager
@@ -32,7 +33,7 @@ JAIL = View(
 )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("path", "top", "name", "beneath"),
     [
         ("notes.md", "/workspace", "/workspace/notes.md", "notes.md"),

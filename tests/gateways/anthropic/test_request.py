@@ -15,6 +15,7 @@ from agentos.llm.providers.provider import Image, Message, Question
 from agentos_sdk.codec import Text
 from agentos_sdk.errors import BadRequest
 from agentos_sdk.values import Tool, ToolCall
+from tests.support.rows import each_row
 
 USER = {"role": "user", "content": "hello"}
 TOOL = {"name": "weather", "input_schema": {"type": "object"}}
@@ -87,7 +88,7 @@ def test_a_document_of_plain_text_is_read() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("choice", "offered", "level"),
     [
         (None, ["weather", "time"], "auto"),
@@ -112,7 +113,7 @@ def test_one_call_at_a_time_is_for_providers_that_can() -> None:
     assert refused("gemini", **fields).startswith("tool_choice.disable_parallel_tool_use: ")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "level"),
     [
         ({}, None),
@@ -154,7 +155,7 @@ def test_what_saves_tokens_or_names_an_account_is_let_pass() -> None:
     ) == Question("m", [Message("user", "hello")], max_tokens=100)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "beginning"),
     [
         ({"messages": []}, "messages: expected at least one message"),

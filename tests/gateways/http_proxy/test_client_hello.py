@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentos.gateways.http_proxy.client_hello import MAX_HELLO_BYTES, HelloReader, NoServerName
+from tests.support.rows import each_row
 
 from .hellos import extension, hello, real_hello, records, server_name
 
@@ -62,7 +63,7 @@ def test_an_encrypted_hello_beside_the_outer_name_is_no_reason_to_refuse() -> No
     assert read_at_once(records(hello(extension(0xFE0D, b"\0" * 200), server_name(NAME)))) == NAME.decode()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("sent", "why"),
     [
         (b"GET / HTTP/1.1\r\n", "isn't TLS"),

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from agentos.gateways.http_proxy import dns_stub
 from agentos.gateways.http_proxy.dns_stub import MAX_CONNECTIONS, DNSStub
 from agentos.gateways.http_proxy.name_table import NameTable
+from tests.support.rows import each_row
 
 A, AAAA, HTTPS, IN = 1, 28, 65, 1
 
@@ -74,7 +75,7 @@ def test_a_question_with_edns_is_answered() -> None:
     assert code_and_answers(make_stub().answer(query("example.com", extra=option, additional=1))) == (0, 1)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("message", "expected"),
     [
         (b"", None),

@@ -11,6 +11,7 @@ import trio.lowlevel
 from agentos.gateways.http_proxy import outgoing
 from agentos.gateways.http_proxy.client_hello import RETRY_RANDOM
 from tests.support.dns_server import Records
+from tests.support.rows import each_row
 
 from .hellos import counted, hello, real_hello, records, server_name
 from .streams import receive_all
@@ -139,7 +140,7 @@ async def test_a_request_is_written_anew_and_the_connection_kept_for_the_next() 
     assert here.served == [port, port]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "request_",
     [
         b"GET / HTTP/1.1\r\nHost: api.test\r\n\r\n",
@@ -184,7 +185,7 @@ async def test_no_request_is_smuggled_in_the_body_of_another() -> None:
     assert here.served == [port] * 3
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", "169.254.169.254", "10.0.0.1", "[::1]", "[::ffff:127.0.0.1]"])
+@each_row("address", ["127.0.0.1", "169.254.169.254", "10.0.0.1", "[::1]", "[::ffff:127.0.0.1]"])
 async def test_no_wildcard_grants_a_tunnel_to_an_address_inside(address: str) -> None:
     async with world(allow=["*:*"]) as here:
         reply = await here.tell(f"CONNECT {address}:22 HTTP/1.1\r\nHost: x\r\n\r\n".encode())
@@ -457,7 +458,7 @@ async def test_a_server_that_is_down_or_unknown_is_a_bad_gateway() -> None:
     assert unknown.startswith(b"HTTP/1.1 502 Bad Gateway by AgentOS: ")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "response",
     [
         b"", b"garbage\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello!",

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from agentos.gateways.http_proxy import incoming
 from agentos.gateways.http_proxy.incoming import Body, Incoming
 from agentos.gateways.http_proxy.request_head import MAX_HEAD_BYTES, MAX_HEADERS, BadHead, parse_head
+from tests.support.rows import each_row
 
 from .streams import connected
 
@@ -31,7 +32,7 @@ def test_chunks_and_the_end_of_a_connection_are_seen() -> None:
     assert not parse_head(GET.replace(b"1.1", b"1.0") + b"\r\n").keep_alive
 
 
-@pytest.mark.parametrize(
+@each_row(
     "head",
     [
         GET + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
@@ -164,7 +165,7 @@ async def test_a_body_ends_exactly_where_it_says() -> None:
     assert await read_body(b"GET", 0) == (b"", b"GET")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "sent",
     [
         b"5;x=1\r\nhello\r\n0\r\n\r\n", b"5 \r\nhello\r\n0\r\n\r\n", b"0x5\r\nhello\r\n0\r\n\r\n",

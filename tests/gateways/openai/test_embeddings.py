@@ -7,7 +7,6 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
-import openai
 import pytest
 
 from agentos.gateways.openai.embeddings import parse_request
@@ -19,7 +18,9 @@ from agentos.services.quotas import Quota
 from agentos_sdk.errors import BadRequest
 from tests.gateways.served import MODEL, Served, served
 from tests.llm.vendors.script import Raw, Refuses, Says
+from tests.support.clients import openai
 from tests.support.rights import Grants, Notebook
+from tests.support.rows import each_row
 
 from .test_upstream import behind
 
@@ -58,7 +59,7 @@ async def test_numbers_are_those_of_the_base64_and_dimensions_are_chosen() -> No
     assert len(told[0]) == 32
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "param"),
     [
         ({"input": []}, "input"),

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from openai.types.chat import ChatCompletionMessage
 
 from agentos.gateways.openai.request import parse_request
 from agentos.kernel.request_body import LARGE_TEXT_BYTES
@@ -15,6 +14,8 @@ from agentos.llm.providers.provider import Image, Message, Question
 from agentos_sdk.codec import Text
 from agentos_sdk.errors import BadRequest
 from agentos_sdk.values import Tool, ToolCall, Usage
+from tests.support.clients import chat
+from tests.support.rows import each_row
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
 HELLO: dict[str, Any] = {"role": "user", "content": "hello"}
@@ -128,7 +129,7 @@ def test_an_image_comes_as_its_bytes() -> None:
     assert question.messages == [Message("user", "what is this?", [Image(PNG, "image/png")])]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "url",
     [
         "https://example.com/cat.png",
@@ -160,7 +161,7 @@ def test_a_call_survives_the_way_there_and_back(arguments: dict[str, Any], signa
 
     call = ToolCall("call_1", "weather", arguments, signature)
     whole = Shape("id", 0).whole(Answer("", Usage(), "tool_calls", "m", [call]))
-    message = ChatCompletionMessage.model_validate(json.loads(whole)["choices"][0]["message"])
+    message = chat.ChatCompletionMessage.model_validate(json.loads(whole)["choices"][0]["message"])
 
     question = asked(HELLO, message.model_dump(), {"role": "tool", "tool_call_id": "call_1", "content": "rain"})
 
@@ -186,7 +187,7 @@ def test_a_certain_tool_has_to_be_called() -> None:
     assert (question.tool_choice, [tool.name for tool in question.tools]) == ("required", ["weather"])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("effort", "level"), [("none", None), ("minimal", "low"), ("low", "low"), ("high", "high"), ("xhigh", "high")]
 )
 def test_efforts_are_levels_of_thinking(effort: str, level: str | None) -> None:
@@ -207,7 +208,7 @@ def test_one_stop_word() -> None:
     assert asked(stop="END").stop == ["END"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("field", "value"),
     [
         ("model", 5),
@@ -254,7 +255,7 @@ def test_a_wrong_field_is_named(field: str, value: object) -> None:
     assert str(error).startswith(f"{field}: ")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("message", "place"),
     [
         ("hello", ""),
@@ -280,7 +281,7 @@ def test_a_wrong_message_is_named(message: Any, place: str) -> None:
     assert refused(message).details["param"] == f"messages[0]{place}"
 
 
-@pytest.mark.parametrize("arguments", ["{", "[]", "5", '{"a": NaN}', '{"a": "\\ud800"}', "[" * 100, 5])
+@each_row("arguments", ["{", "[]", "5", '{"a": NaN}', '{"a": "\\ud800"}', "[" * 100, 5])
 def test_arguments_are_the_json_of_an_object(arguments: object) -> None:
     call = {"id": "1", "type": "function", "function": {"name": "x", "arguments": arguments}}
 

@@ -1,9 +1,10 @@
 """What OpenAI's own types make of our answers."""
 
+from __future__ import annotations
+
 import json
 
 import pytest
-from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from agentos.gateways import error_status
 from agentos.gateways.api_key import InvalidKey
@@ -13,20 +14,22 @@ from agentos.llm.providers.provider import Answer
 from agentos_sdk import errors
 from agentos_sdk.errors import CallError
 from agentos_sdk.values import ToolCall, Usage
+from tests.support.clients import chat
+from tests.support.rows import each_row
 
 SHAPE = Shape("chatcmpl-1", 1_700_000_000)
 USAGE = Usage(input=11, output=5, thinking=7)
 CALLS = (ToolCall("call_0", "weather", {"place": "Paris"}, "s1gn"), ToolCall("call_1", "time", {}))
 
 
-def chunks(data: bytes) -> list[ChatCompletionChunk]:
+def chunks(data: bytes) -> list[chat.ChatCompletionChunk]:
     *events, done, rest = data.split(b"\n\n")
     assert (done, rest) == (b"data: [DONE]", b"")
-    return [ChatCompletionChunk.model_validate_json(event.removeprefix(b"data: ")) for event in events]
+    return [chat.ChatCompletionChunk.model_validate_json(event.removeprefix(b"data: ")) for event in events]
 
 
 def test_a_text() -> None:
-    said = ChatCompletion.model_validate_json(SHAPE.whole(Answer("Hi.", USAGE, "stop", "m-1")))
+    said = chat.ChatCompletion.model_validate_json(SHAPE.whole(Answer("Hi.", USAGE, "stop", "m-1")))
 
     assert (said.id, said.created, said.model, said.object) == ("chatcmpl-1", 1_700_000_000, "m-1", "chat.completion")
     (choice,) = said.choices
@@ -35,7 +38,7 @@ def test_a_text() -> None:
 
 
 def test_what_was_used_with_thoughts_among_what_was_generated() -> None:
-    usage = ChatCompletion.model_validate_json(SHAPE.whole(Answer("Hi.", USAGE, "stop", "m"))).usage
+    usage = chat.ChatCompletion.model_validate_json(SHAPE.whole(Answer("Hi.", USAGE, "stop", "m"))).usage
 
     assert usage is not None
     assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (11, 12, 23)
@@ -44,7 +47,7 @@ def test_what_was_used_with_thoughts_among_what_was_generated() -> None:
 
 
 def test_calls_of_tools() -> None:
-    said = ChatCompletion.model_validate_json(SHAPE.whole(Answer("", USAGE, "tool_calls", "m", CALLS)))
+    said = chat.ChatCompletion.model_validate_json(SHAPE.whole(Answer("", USAGE, "tool_calls", "m", CALLS)))
 
     message = said.choices[0].message
     assert message.content is None
@@ -60,7 +63,7 @@ def test_calls_of_tools() -> None:
 
 
 def test_an_empty_answer_is_a_text() -> None:
-    said = ChatCompletion.model_validate_json(SHAPE.whole(Answer("", USAGE, "length", "m")))
+    said = chat.ChatCompletion.model_validate_json(SHAPE.whole(Answer("", USAGE, "length", "m")))
 
     assert (said.choices[0].message.content, said.choices[0].finish_reason) == ("", "length")
 
@@ -104,7 +107,7 @@ STATUSES = {
 }
 
 
-@pytest.mark.parametrize(("status", "error"), STATUSES.items())
+@each_row(("status", "error"), STATUSES.items())
 def test_errors_have_statuses(status: int, error: CallError) -> None:
     assert error_status.status(error) == status
     told = response.refusal(error)["error"]
@@ -113,7 +116,7 @@ def test_errors_have_statuses(status: int, error: CallError) -> None:
     assert told["message"] == "x"
 
 
-@pytest.mark.parametrize("cls", errors.BY_CODE.values())
+@each_row("cls", errors.BY_CODE.values())
 def test_every_error_can_be_told(cls: type[CallError]) -> None:
     error = cls("x")
 

@@ -1,13 +1,13 @@
 """OpenAI's own client at ``/v1/responses``, as programs use it."""
 
+from __future__ import annotations
+
 import base64
 import json
 from typing import Any, cast
 
-import openai
 import pytest
 from msgspec import Raw
-from openai.types.responses import Response
 
 from agentos.kernel.call import Call
 from agentos.llm.providers.offline_rules import CallTemplate, Rule
@@ -19,6 +19,7 @@ from agentos_sdk.errors import Unavailable
 from agentos_sdk.opcodes import Op
 from agentos_sdk.values import Tool, ToolCall
 from tests.gateways.served import MODEL, Served, served
+from tests.support.clients import openai, responses
 from tests.support.rights import Grants, Notebook
 
 # The SDK's: whoever reads a stream to its end leaves its generators to the collector.
@@ -46,9 +47,9 @@ MESSAGE_EVENTS = [
 ]
 
 
-async def create(here: Served, input: Any = "hello", **more: Any) -> Response:
+async def create(here: Served, input: Any = "hello", **more: Any) -> responses.Response:
     async with here.client() as client:
-        response: Response = await client.responses.create(**{"model": MODEL, "input": input, **more})
+        response: responses.Response = await client.responses.create(**{"model": MODEL, "input": input, **more})
         return response
 
 

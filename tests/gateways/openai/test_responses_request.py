@@ -12,6 +12,7 @@ from agentos.gateways.openai.responses_request import ResponsesRequest, parse_bo
 from agentos.llm.providers.provider import Message
 from agentos_sdk.errors import BadRequest
 from agentos_sdk.values import ToolCall
+from tests.support.rows import each_row
 
 FUNCTIONS: Any = [{"type": "function", "name": name, "parameters": {"type": "object"}} for name in ("look", "leap")]
 
@@ -20,7 +21,7 @@ def asked(input: object = "hello", *, earlier: Any = (), provider: str = "openai
     return parse_request(parse_body(json.dumps({"input": input, **fields}).encode()), earlier, "default", provider)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "param"),
     [
         ({"background": True}, "background"),
@@ -117,7 +118,7 @@ def test_instructions_come_before_system_messages_and_a_model_needs_a_user() -> 
     assert (alone.system, alone.messages) == ("one", [Message("user", "do it")])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("choice", "offered", "how"),
     [
         (None, ["look", "leap"], "auto"),

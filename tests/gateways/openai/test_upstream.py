@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from types import ModuleType
 from typing import Any
 
-import openai
 import pytest
 import trio
 
@@ -16,6 +15,7 @@ from tests.gateways.served import Served, served
 from tests.llm.vendors import gemini_wire, openai_wire
 from tests.llm.vendors.script import Raw, Refuses, Says, Text
 from tests.llm.vendors.server import Vendor, serve
+from tests.support.clients import openai
 
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(httpx2|openai|httpcore):ResourceWarning")
 
@@ -146,27 +146,27 @@ async def test_logprobs_come_back() -> None:
 @pytest.mark.parametrize(
     ("refusal", "error", "code"),
     [
-        (Refuses(404, "no such model"), openai.NotFoundError, "model_not_found"),
-        (Refuses(422, "unprocessable"), openai.UnprocessableEntityError, "invalid_request"),
-        (Refuses(429, "slow down", after=3000), openai.RateLimitError, "rate_limit_exceeded"),
-        (Refuses(429, "no money", reason="insufficient_quota"), openai.RateLimitError, "insufficient_quota"),
-        (Refuses(401, "wrong key"), openai.AuthenticationError, "invalid_api_key"),
-        (Refuses(403, "not yours"), openai.PermissionDeniedError, "permission_denied"),
-        (Refuses(400, "no"), openai.BadRequestError, "bad_request"),
-        (Refuses(500, "broken"), openai.InternalServerError, "unavailable"),
+        (Refuses(404, "no such model"), "NotFoundError", "model_not_found"),
+        (Refuses(422, "unprocessable"), "UnprocessableEntityError", "invalid_request"),
+        (Refuses(429, "slow down", after=3000), "RateLimitError", "rate_limit_exceeded"),
+        (Refuses(429, "no money", reason="insufficient_quota"), "RateLimitError", "insufficient_quota"),
+        (Refuses(401, "wrong key"), "AuthenticationError", "invalid_api_key"),
+        (Refuses(403, "not yours"), "PermissionDeniedError", "permission_denied"),
+        (Refuses(400, "no"), "BadRequestError", "bad_request"),
+        (Refuses(500, "broken"), "InternalServerError", "unavailable"),
     ],
     ids=lambda value: str(getattr(value, "status", "")),
 )
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_refusal_of_the_provider_is_the_error_that_clients_expect(
-    refusal: Refuses, error: type[openai.APIStatusError], code: str, stream: bool
+    refusal: Refuses, error: str, code: str, stream: bool
 ) -> None:
     async with behind("openai") as (here, vendor):
         vendor.will(refusal)
-        with pytest.raises(error) as caught:
+        with pytest.raises(getattr(openai, error)) as caught:
             await ask(here, stream=stream)
 
-    assert type(caught.value) is error
+    assert type(caught.value).__name__ == error
     assert caught.value.code == code
     assert len(vendor.exchanges) == 1
     if refusal.after is not None:

@@ -4,9 +4,9 @@ import base64
 import json
 
 import httpx2
-import pytest
 
 from agentos.llm.providers.base64_parts import SLICE, Base64Parts
+from tests.support.rows import each_row
 
 
 async def sent(request: httpx2.Request) -> bytes:
@@ -14,7 +14,7 @@ async def sent(request: httpx2.Request) -> bytes:
     return b"".join([chunk async for chunk in request.stream])
 
 
-@pytest.mark.parametrize("size", [0, 1, SLICE - 1, SLICE, 3 * SLICE + 2])
+@each_row("size", [0, 1, SLICE - 1, SLICE, 3 * SLICE + 2])
 async def test_each_image_is_in_the_place_of_its_token(size: int) -> None:
     images = [bytes(range(256)) * 3, b"\xff" * size]
     parts = Base64Parts()

@@ -10,13 +10,14 @@ from agentos.llm.api_keys import Variable, Variables
 from agentos.llm.providers.choose import NoProvider, ProviderChoice, choose_provider, connect
 from agentos.llm.providers.provider import Denied, Failing, Message, Question
 from agentos.llm.settings import LLMSettings, OfflineSettings, ProviderName
+from tests.support.rows import each_row
 
 
 def variables(values: Mapping[str, str]) -> Variables:
     return Variables({name: Variable(value) for name, value in values.items()})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("settings", "values", "choice"),
     [
         (
@@ -85,7 +86,7 @@ def test_openai_has_a_model_of_its_own_but_other_servers_have_to_be_asked_for_on
     assert "model" in other.why
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("settings", "values", "says"),
     [
         (

@@ -31,6 +31,7 @@ from agentos.llm.providers.provider import (
 from agentos.llm.settings import OfflineSettings
 from agentos_sdk.codec import Text
 from agentos_sdk.values import Tool, ToolCall, Usage
+from tests.support.rows import each_row
 
 
 def question(text: str = "hello", **more: Any) -> Question:
@@ -74,7 +75,7 @@ async def test_the_first_rule_that_fits_answers_with_what_its_groups_found() -> 
     assert await said(rules, question("How is the weather in Bern?")) == "It rains in Bern."
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("rule", "fits"),
     [
         (Rule(system="pirate", reply="arr"), True),
@@ -108,7 +109,7 @@ async def test_a_rule_calls_a_tool_with_numbers_where_its_schema_wants_them() ->
     assert (answer.text, answer.finish_reason) == ("", "tool_calls")
 
 
-@pytest.mark.parametrize("text", ["nan", "inf", "1e999", "9" * 5000, "1_000", "2.5", "ten"])
+@each_row("text", ["nan", "inf", "1e999", "9" * 5000, "1_000", "2.5", "ten"])
 async def test_what_is_no_plain_whole_number_stays_a_text(text: str) -> None:
     rule = Rule(match=r"add (\S+)", tool_calls=[CallTemplate("add", {"a": r"\1"})])
 

@@ -8,13 +8,14 @@ from agentos.permissions.patterns.base import BadPattern
 from agentos.permissions.patterns.commands import parse_command_pattern
 from agentos.shell import reader
 from agentos.shell.reading import Command, Word
+from tests.support.rows import each_row
 
 
 def means(pattern: str, command: str, *, deny: bool = False) -> bool:
     return parse_command_pattern(pattern).matches(reader.parse_text(command).commands[0], deny=deny)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("pattern", "command"),
     [
         ("git status", "git status"), ("git status", "'git' \"status\""), ("git status", "A=1 git status > f"),
@@ -31,7 +32,7 @@ def test_a_grant_means_what_it_says(pattern: str, command: str) -> None:
     assert means(pattern, command, deny=True), "and so does a denial"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("pattern", "command"),
     [
         ("git status", "git status -s"), ("git status", "git"), ("git status", "git diff"), ("git", "git status"),
@@ -46,7 +47,7 @@ def test_a_grant_means_no_more(pattern: str, command: str) -> None:
     assert not means(pattern, command)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("pattern", "command"),
     [
         ("git push *", "/usr/bin/git push"), ("git push *", "./git push x"), ("git push *", "git $x"),
@@ -59,7 +60,7 @@ def test_a_denial_means_whatever_may_come_to_it(pattern: str, command: str) -> N
     assert means(pattern, command, deny=True)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("pattern", "command"),
     [
         ("git push *", "git add $x"), ("git push", 'git push "$x"'),
@@ -71,7 +72,7 @@ def test_a_denial_means_nothing_that_can_not(pattern: str, command: str) -> None
     assert not means(pattern, command, deny=True)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "why"),
     [
         ("", "empty"), ("  ", "empty"), ("git 'status", "quote"), ("ls; rm", "';'"), ("ls | grep x", "'|'"),
@@ -84,7 +85,7 @@ def test_a_pattern_that_can_never_match_is_an_error(text: str, why: str) -> None
         parse_command_pattern(text)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("wide", "narrow"),
     [
         ("*", "git *"), ("*", "*"), ("git *", "git status"), ("git *", "git status *"), ("git *", "git *"),
@@ -97,7 +98,7 @@ def test_a_pattern_covers_a_narrower_one(wide: str, narrow: str) -> None:
     assert parse_command_pattern(wide).covers(parse_command_pattern(narrow), deny=True)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("one", "other"),
     [
         ("git *", "*"), ("git status", "git *"), ("git status *", "git *"), ("git status", "git diff"),

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from agentos.permissions.patterns.base import BadPattern
 from agentos.permissions.patterns.domains import DomainPattern, parse_domain_pattern
 from agentos.services.http.destination import Destination, parse_destination
+from tests.support.rows import each_row
 
 PUBLIC = "192.0.2.1"  # stands for any address that needs no rule of its own
 
@@ -13,7 +14,7 @@ def matches(text: str, what: str, *, deny: bool = False) -> bool:
     return parse_domain_pattern(text).matches(parse_destination(what), deny=deny)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "host", "expected"),
     [
         ("example.com", "example.com", True),
@@ -41,7 +42,7 @@ def test_a_pattern_means_a_host_or_all_its_subdomains(text: str, host: str, expe
     assert matches(text, host) == matches(text, host, deny=True) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "what", "expected"),
     [
         # ports
@@ -104,7 +105,7 @@ def test_a_grant_matches_exactly_what_is_sent(text: str, what: str, expected: bo
     assert matches(text, what) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "what", "expected"),
     [
         ("a.b", "https://a.b:8443/", True),
@@ -138,9 +139,7 @@ def test_a_denial_matches_all_that_it_could_mean(text: str, what: str, expected:
     assert matches(text, what, deny=True) == expected
 
 
-@pytest.mark.parametrize(
-    "host", ["127.0.0.1", "10.0.0.1", "169.254.169.254", "[::1]", "[::ffff:192.0.2.1]", "[fd00::1]"]
-)
+@each_row("host", ["127.0.0.1", "10.0.0.1", "169.254.169.254", "[::1]", "[::ffff:192.0.2.1]", "[fd00::1]"])
 def test_an_address_that_is_not_public_is_granted_by_address_and_port_alone(host: str) -> None:
     for text in ("*", "*:*", f"{host}:*", host, f"{host}:81"):
         assert not matches(text, f"http://{host}/"), text
@@ -148,7 +147,7 @@ def test_an_address_that_is_not_public_is_granted_by_address_and_port_alone(host
     assert matches(f"GET {host}:80/x/**", f"http://{host}/x/y")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "hint"),
     [
         ("", "write '\\*'"),
@@ -205,7 +204,7 @@ def test_a_pattern_that_can_match_no_host_is_refused_with_what_to_write_instead(
         parse_domain_pattern(text)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("outer", "inner", "covers"),
     [
         ("*", "example.com", True),

@@ -7,13 +7,14 @@ from hypothesis import strategies as st
 from agentos.permissions.patterns.base import BadPattern
 from agentos.permissions.patterns.names import MAX_NAME_LENGTH, match_any, parse_name_pattern
 from tests.support.rounds import rounds
+from tests.support.rows import each_row
 
 
 def matches(text: str, name: str) -> bool:
     return parse_name_pattern(text).matches(name, deny=False)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "name", "expected"),
     [
         ("THINK", "THINK", True),
@@ -53,7 +54,7 @@ def test_a_pattern_means_the_whole_name(text: str, name: str, expected: bool) ->
     assert parse_name_pattern(text).matches(name, deny=True) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "hint"),
     [
         ("", "write '\\*'"),
@@ -108,7 +109,7 @@ def test_a_pattern_that_covers_another_matches_whatever_that_does(outer: str, in
         assert [name for name in names if matches(inner, name) and not matches(outer, name)] == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("outer", "inner", "covers"),
     [
         ("*", "gemini-*", True),

@@ -12,6 +12,7 @@ from agentos.permissions.patterns.paths import (
     match_any,
     parse_path_pattern,
 )
+from tests.support.rows import each_row
 
 JAILED = Names(home="/home/ada", workspace="/workspace", code="/agent", config="/etc/agentos")
 HOST = Names(home="/home/ada", config="/etc/agentos")
@@ -29,7 +30,7 @@ def denies(text: str, path: str) -> bool:
     return read(text).matches(path, deny=True)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "path", "granted", "denied"),
     [
         # an absolute path is that one; only a denial reaches beneath
@@ -146,7 +147,7 @@ def test_a_pattern_grants_what_it_names_and_denies_what_is_beneath_as_well(
     assert (grants(text, path), denies(text, path)) == (granted, denied)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "hint"),
     [
         ("", "write '/**'"),
@@ -237,7 +238,7 @@ def test_a_home_that_is_the_root_is_no_obstacle() -> None:
 ODD = ["\n", "a\nb", "\r", "\u2028", "ü", "\U0001f600", "\udcff\udcfe", "a b", "\x7f", "\x01"]
 
 
-@pytest.mark.parametrize("odd", ODD)
+@each_row("odd", ODD)
 def test_any_character_but_a_slash_is_part_of_a_name(odd: str) -> None:
     assert denies("/**", f"/{odd}")
     assert denies(".env", f"/{odd}/.env")
@@ -250,7 +251,7 @@ def test_any_character_but_a_slash_is_part_of_a_name(odd: str) -> None:
     assert match_any([read(".env")], deny=True)(f"/{odd}/.env")
 
 
-@pytest.mark.parametrize("text", ["/data/x", "/data/*x", ".env", "*.txt", "/d/**/x"])
+@each_row("text", ["/data/x", "/data/*x", ".env", "*.txt", "/d/**/x"])
 def test_a_newline_at_the_end_makes_another_file(text: str) -> None:
     path = {"/data/x": "/data/x", "/data/*x": "/data/ax", ".env": "/a/.env", "*.txt": "/a/b.txt", "/d/**/x": "/d/a/x"}
 
@@ -316,7 +317,7 @@ def test_a_name_with_all_its_characters_escaped_matches_itself_alone(name: str) 
     assert not pattern.matches(f"/d/x{name}", deny=False)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("outer", "inner", "deny", "covers"),
     [
         ("/data/**", "/data/x", False, True),

@@ -3,6 +3,7 @@ import pytest
 from agentos.permissions.patterns.base import Names
 from agentos.permissions.patterns.paths import match_any, parse_path_pattern
 from agentos.permissions.patterns.secret_paths import GROUPS, SECRETS
+from tests.support.rows import each_row
 
 NAMES = Names(home="/root", workspace="/workspace", code="/agent", config="/etc/agentos")
 PLACES = ("/workspace", "/workspace/a/b", "/home/ada", "/home/bob/work", "/root", "/srv/data", "")
@@ -130,8 +131,8 @@ def group_of(path: str) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("group", ANYWHERE)
+@each_row("place", PLACES)
+@each_row("group", ANYWHERE)
 def test_secrets_are_denied_wherever_they_lie(group: str, place: str) -> None:
     for name in split(ANYWHERE[group]):
         assert group in group_of(f"{place}/{name}"), name
@@ -139,7 +140,7 @@ def test_secrets_are_denied_wherever_they_lie(group: str, place: str) -> None:
         assert denied(f"{place}/{name}/beneath"), name
 
 
-@pytest.mark.parametrize("group", THERE)
+@each_row("group", THERE)
 def test_the_systems_secrets_are_denied_where_they_lie(group: str) -> None:
     for path in split(THERE[group]):
         assert group in group_of(path), path
@@ -155,7 +156,7 @@ def test_what_everybody_reads_is_not_denied() -> None:
     assert [path for path in split(FREE_THERE) if denied(path)] == []
 
 
-@pytest.mark.parametrize("group", GROUPS)
+@each_row("group", GROUPS)
 def test_the_tables_above_have_an_example_of_every_default_denial(group: str) -> None:
     anywhere, there = split(ANYWHERE.get(group, "")), split(THERE.get(group, ""))
     paths = [f"{place}/{name}" for place in PLACES for name in anywhere] + there

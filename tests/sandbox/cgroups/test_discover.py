@@ -19,6 +19,7 @@ from agentos.sandbox.cgroups.discover import (
     parse_mounts,
 )
 from agentos.sandbox.cgroups.values import CONTROLLERS
+from tests.support.rows import each_row
 
 FILES = frozenset({"cgroup.procs", "cgroup.subtree_control"})
 ROOT, USER = 0, 1000
@@ -233,7 +234,7 @@ def test_every_line_of_our_memberships_is_read(own: list[tuple[frozenset[str], s
 OWN = "agentos-0123abcd-4026531836-100-5000"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "left_behind"),
     [
         (OWN, False),

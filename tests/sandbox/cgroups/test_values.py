@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from agentos.sandbox.cgroups import values
 from agentos.sandbox.cgroups.values import CgroupError, EnforcedLimits, Evidence, Limits
 from agentos_sdk import quantities
+from tests.support.rows import each_row
 
 shares = st.floats(values.MIN_CPU, 10_000, allow_nan=False)
 
@@ -32,7 +33,7 @@ def test_a_short_size_reads_back_as_the_same_size(size: int) -> None:
     assert quantities.size(values.format_size(size)) == size
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("evidence", "said"),
     [
         (Evidence(), ()),
@@ -57,7 +58,7 @@ def test_throttling_is_a_share_of_the_time_it_was_ready_to_run() -> None:
     assert values.throttled_share(throttled=0, used=5) == 0
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("found", "asked"),
     [
         (EnforcedLimits(), Limits(memory=4096)),
@@ -84,13 +85,13 @@ def test_limits_can_be_cut_to_what_there_is(there: frozenset[str]) -> None:
     assert limits.restrict_to(there).controllers == there
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "self", "kernel", "tasks", "memory.max", "a b", "ä", "x" * 129])
+@each_row("name", ["", ".", "..", "a/b", "self", "kernel", "tasks", "memory.max", "a b", "ä", "x" * 129])
 def test_names_that_leave_the_group_or_clash_with_its_files_are_refused(name: str) -> None:
     with pytest.raises(CgroupError):
         values.validate_name(name)
 
 
-@pytest.mark.parametrize("wrong", [{"memory": 0}, {"pids": 0}, {"cpu": 0.0001}, {"weight": 0}, {"weight": 10_001}])
+@each_row("wrong", [{"memory": 0}, {"pids": 0}, {"cpu": 0.0001}, {"weight": 0}, {"weight": 10_001}])
 def test_limits_that_no_kernel_takes_are_not_made(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError):
         Limits(**wrong)  # type: ignore[arg-type]

@@ -26,6 +26,7 @@ from agentos.sandbox.filters.bpf import (
     run,
     validate,
 )
+from tests.support.rows import each_row
 
 LOAD, ADD, RETURN_A = bpf.LD | bpf.IMM, bpf.ALU | bpf.ADD | bpf.K, bpf.RET | bpf.A
 
@@ -133,7 +134,7 @@ def test_labels_become_distances() -> None:
     assert [run(program, SyscallData(number, 0)).value for number in (5, 6)] == [1, 2]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("source", "reason"),
     [
         ([Jump("nowhere"), return_value(0)], "'nowhere' is jumped to and never set"),
@@ -153,8 +154,8 @@ def test_a_source_that_makes_no_program_is_refused(source: list[bpf.Source], rea
             assemble(source)
 
 
-@pytest.mark.parametrize("between", [254, 255, 256, 257, 1000])
-@pytest.mark.parametrize("sides", ["yes", "no", "both"])
+@each_row("between", [254, 255, 256, 257, 1000])
+@each_row("sides", ["yes", "no", "both"])
 def test_a_condition_reaches_labels_that_are_too_far_for_it(between: int, sides: str) -> None:
     yes = "yes" if sides in ("yes", "both") else None
     no = "no" if sides in ("no", "both") else None
@@ -257,13 +258,13 @@ ACCEPTED = {
 }
 
 
-@pytest.mark.parametrize("program", REFUSED.values(), ids=REFUSED)
+@each_row("program", REFUSED.values(), ids=REFUSED)
 def test_what_the_kernel_would_refuse_is_refused(program: list[Instruction]) -> None:
     with pytest.raises(InvalidProgram):
         validate(program)
 
 
-@pytest.mark.parametrize("program", ACCEPTED.values(), ids=ACCEPTED)
+@each_row("program", ACCEPTED.values(), ids=ACCEPTED)
 def test_what_the_kernel_would_take_is_taken(program: list[Instruction]) -> None:
     validate(program)
 

@@ -32,6 +32,7 @@ from agentos.sandbox.filters.landlock import (
     probe_abi,
     rights_known_to,
 )
+from tests.support.rows import each_row
 
 EVERYTHING = HandledRights(ALL_FILES, PortRights(3), Scope(3))
 ABIS = range(1, 12)
@@ -44,7 +45,7 @@ files = st.builds(FileRights, st.integers(0, ALL_FILES))
 walls = st.builds(HandledRights, files, st.builds(PortRights, st.integers(0, 3)), st.builds(Scope, st.integers(0, 3)))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("abi", "known"),
     [
         (0, (0, 0, 0)),
@@ -92,7 +93,7 @@ def test_a_rule_only_allows_what_is_handled(
     assert directory or packed & (FileRights.READ_DIR | FileRights.REFER | landlock.MAKE | landlock.REMOVE) == 0
 
 
-@pytest.mark.parametrize(("abi", "size"), [(1, 8), (3, 8), (4, 16), (5, 16), (6, 24), (9, 24)])
+@each_row(("abi", "size"), [(1, 8), (3, 8), (4, 16), (5, 16), (6, 24), (9, 24)])
 def test_the_structure_is_as_long_as_the_abi_knows_it(abi: int, size: int) -> None:
     packed = build_ruleset(abi, EVERYTHING).pack()
 

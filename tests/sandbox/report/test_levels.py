@@ -15,6 +15,7 @@ from agentos.sandbox.report.levels import (
 )
 from agentos.sandbox.report.walls import LAYERS
 from agentos_sdk.values import Layer
+from tests.support.rows import each_row
 
 YES, NO, UNASKED = Finding(True), Finding(False, "why", "knob"), Finding(False, "nobody needs it", asked=False)
 
@@ -54,7 +55,7 @@ def test_what_nobody_tried_is_missing() -> None:
     assert (lack.layer, lack.reason) == ("seccomp", "not tried")
 
 
-@pytest.mark.parametrize(("limit", "layer"), LIMIT_LAYERS.items())
+@each_row(("limit", "layer"), LIMIT_LAYERS.items())
 def test_a_limit_that_was_named_must_hold_unless_it_is_waived(limit: str, layer: str) -> None:
     without = all_but(layer)
     walls = [layer] if layer in WALL_LAYERS else []  # a waiver is for a limit, not for the wall that also keeps it

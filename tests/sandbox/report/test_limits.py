@@ -19,6 +19,7 @@ from agentos.sandbox.watch.disk import Image, Tmpfs, read_tmpfs
 from agentos.sandbox.watch.tree_usage import Usage
 from agentos_sdk.values import Layer
 from tests.sandbox.jail import kill, line, python
+from tests.support.rows import each_row
 
 ASKED = Limits(memory=256 * MIB, max_pids=64, cpu_quota=50_000, cpu_weight=100, disk=16 * MIB, inodes=100)
 IN_FORCE = EnforcedLimits(memory=256 * MIB, swap=0, pids=65, cpu=0.5, weight=100)
@@ -125,7 +126,7 @@ def test_inodes_that_mkfs_has_rounded_up_are_told() -> None:
     assert (tmpfs.active, tmpfs.reason) == (False, "inodes: the kernel enforces 16640, not 16384")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("status", "evidence", "sentence"),
     [
         (EXITED, Evidence(), None),

@@ -4,16 +4,15 @@ import errno
 import os
 import sys
 
-import pytest
-
 from agentos.sandbox.report import remedies
 from agentos.sandbox.report.remedies import Surroundings, find_remedy
+from tests.support.rows import each_row
 
 UBUNTU = {"kernel.apparmor_restrict_unprivileged_userns": "1", "user.max_user_namespaces": "31000"}
 DEBIAN_10 = {"kernel.unprivileged_userns_clone": "0"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("step", "error", "around", "said"),
     [
         ("TakeIdentity", errno.EPERM, Surroundings(1000, UBUNTU), "AppArmor profile that `agentos doctor` prints"),
@@ -39,7 +38,7 @@ def test_a_refusal_names_the_knob(step: str, error: int, around: Surroundings, s
     assert said in find_remedy(step, os.strerror(error), error, around)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("step", "error", "around"),
     [
         ("TakeIdentity", errno.EPERM, Surroundings(0, {**UBUNTU, **DEBIAN_10})),  # neither is in root's way

@@ -10,6 +10,7 @@ from agentos_sdk.loop.budget import Budget, Spent
 from agentos_sdk.loop.call_tools import EXEC
 from agentos_sdk.loop.effects import Work
 from agentos_sdk.loop.tools import Context, Tool
+from tests.support.rows import each_row
 
 HUGE = 10**400  # no float
 
@@ -28,7 +29,7 @@ def request(tool: Tool, budget: Budget, **arguments: Any) -> dict[str, Any]:
     return dict(next(tool.act(context, arguments, "0001/00")).fields)  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("wanted", "timeout"),
     [(0, 120), (-1, 120), (-0.0, 120), (0.5, 0.5), (600, 600), (7200, 3600), (HUGE, 3600)],
     ids=short,

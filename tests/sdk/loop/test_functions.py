@@ -23,6 +23,7 @@ from agentos_sdk.loop.steps import Steps
 from agentos_sdk.loop.tools import Context, ToolError
 from agentos_sdk.loop.trio_driver import run_work
 from agentos_sdk.testing import FakeKernel
+from tests.support.rows import each_row
 
 CONTEXT = Context("t", "agent", 0, None, None, Records("t").replace, Spent(Budget(), time.time()))
 
@@ -51,7 +52,7 @@ def test_the_schema_is_the_signature() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("arguments", "wrong"),
     [
         ({"kind": "tea", "cups": 2, "names": ["Ada"]}, []),
@@ -222,8 +223,8 @@ def test_without_an_answer_a_call_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     assert not ask_user("exec")
 
 
-@pytest.mark.parametrize("line", ["tokens", "money", "time"])
-@pytest.mark.parametrize("amount", [float("nan"), float("inf")])
+@each_row("line", ["tokens", "money", "time"])
+@each_row("amount", [float("nan"), float("inf")])
 def test_a_budget_that_never_ends_is_refused(line: str, amount: float) -> None:
     with pytest.raises(ValueError, match=f"budget.{line}: expected"):
         Budget.of({line: amount})

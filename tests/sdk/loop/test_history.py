@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from agentos_sdk.loop.budget import Budget, Spent
 from agentos_sdk.loop.history import History, estimate_tokens
+from tests.support.rows import each_row
 
 TASK = {"role": "user", "content": "the task " * 50}
 
@@ -73,7 +74,7 @@ def test_the_providers_count_is_used_where_there_is_one() -> None:
     assert talk.estimate() == 5010 + estimate_tokens(talk.messages[-1:])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("given", "why"),
     [
         ({"tokes": 1}, "budget: expected iterations, tokens, money, time, got 'tokes'"),

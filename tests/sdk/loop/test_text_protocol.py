@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentos_sdk.loop.text_protocol import is_only_json, parse_calls
+from tests.support.rows import each_row
 
 LS = {"name": "exec", "arguments": {"command": "ls"}}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         '{"action": "exec", "args": {"command": "ls"}}',
@@ -75,7 +76,7 @@ def test_a_value_that_no_json_can_have_is_a_mistake(value: str) -> None:
     assert mistake is not None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "only"),
     [
         ('{"action": "done"}', True),

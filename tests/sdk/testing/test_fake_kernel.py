@@ -13,6 +13,7 @@ from agentos_sdk.errors import BadRequest, CallError, PermissionDenied, QuotaExc
 from agentos_sdk.opcodes import Op
 from agentos_sdk.testing import FakeKernel
 from agentos_sdk.testing.replies import encode_reply, request_types
+from tests.support.rows import each_row
 from tests.support.wire import HELLO, NOOP, SEND, Wire, header
 
 ECHO = """
@@ -173,7 +174,7 @@ def test_messages_reach_one_of_many_receivers_each(fake: FakeKernel) -> None:
     assert sorted(got, key=str) == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("op", request_types(), ids=lambda op: op.name)
+@each_row("op", request_types(), ids=lambda op: op.name)
 def test_the_empty_reply_of_every_call_is_one(op: Op) -> None:
     assert encode_reply(op, [] if op == Op.LIST else {})
 

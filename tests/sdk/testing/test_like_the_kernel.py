@@ -9,6 +9,7 @@ from agentos_sdk.opcodes import Op
 from agentos_sdk.testing import FakeKernel
 from agentos_sdk.testing.replies import request_types
 from tests.support.kernel import running
+from tests.support.rows import each_row
 from tests.support.wire import Reply, Wire
 
 Asked = Sequence[tuple[int, object]]
@@ -68,8 +69,8 @@ def sockets(kernels: None) -> Iterator[Sockets]:
         yield Sockets(str(kernel.runtime / f"{agent}.sock"), fake.socket)
 
 
-@pytest.mark.parametrize("version", [1, 2])
-@pytest.mark.parametrize("name", CONVERSATIONS)
+@each_row("version", [1, 2])
+@each_row("name", CONVERSATIONS)
 def test_both_answer_alike(name: str, version: int, sockets: Sockets) -> None:
     asked = CONVERSATIONS[name]
     real, fake = answers(sockets.real, asked, version), answers(sockets.fake, asked, version)

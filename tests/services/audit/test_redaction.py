@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from agentos.services.audit.redaction import redact
 from tests.support.rounds import rounds
+from tests.support.rows import each_row
 
 SECRET = "hunter2-Tr0ub4dor"
 BEGINNINGS = [
@@ -17,7 +18,7 @@ BEGINNINGS = [
 ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         f"psql --password {SECRET} -h db",
@@ -113,7 +114,7 @@ def test_a_value_of_several_pieces_is_taken_out_whole(text: str) -> None:
     assert SECRET not in redact(text)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "key",
     [
         "sk-proj-4f9aB2c8dE1f7A6b5C3d",
@@ -141,7 +142,7 @@ def test_a_private_key_is_taken_out_whole_and_also_when_its_end_is_missing() -> 
     assert redact(block[:50]) == "[redacted]"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "shown"),
     [
         ("curl 'https://x?token=abc&n=1' -o file", "curl 'https://x?token=[redacted]&n=1' -o file"),
@@ -162,7 +163,7 @@ def test_something_long_after_such_a_word_is_taken_out() -> None:
     assert redact("the token is 0123456789abcdef0123456789abcdef") == "the token is [redacted]"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "/workspace/notes.md",

@@ -20,6 +20,7 @@ from agentos.services.files.resolve import Part, ResolvedPath, resolve_file, res
 from agentos.threads import run_in_thread
 from agentos_sdk.errors import BadRequest, CallError, NotFound, PermissionDenied, QuotaExceeded
 from tests.support.mounts import mounted
+from tests.support.rows import each_row
 
 from .places import found, hosts, in_thread, own
 
@@ -86,8 +87,8 @@ def test_a_part_is_read(place: Path, offset: int, limit: int | None, part: Part)
     assert read(place, "file", offset, limit) == part
 
 
-@pytest.mark.parametrize("file_system", ["place", "small"])
-@pytest.mark.parametrize(("offset", "limit"), [(0, None), (3, 4), (3, 7), (0, 0), (10, None), (1 << 62, 5)])
+@each_row("file_system", ["place", "small"])
+@each_row(("offset", "limit"), [(0, None), (3, 4), (3, 7), (0, 0), (10, None), (1 << 62, 5)])
 def test_a_small_part_is_read_at_once(
     request: pytest.FixtureRequest, file_system: str, offset: int, limit: int | None
 ) -> None:
@@ -201,7 +202,7 @@ def test_what_is_no_file_any_more_is_not_read(place: Path) -> None:
         os.unlink(place / "file")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "path", ["/proc/self/environ", "/proc/1/environ", "/proc/self/mem", "/proc/version", "/sys/kernel/uevent_seqnum"]
 )
 def test_files_that_are_made_up_are_neither_read_nor_written(path: str) -> None:

@@ -7,13 +7,14 @@ from hypothesis import strategies as st
 
 from agentos.services.http.addresses import address_text
 from agentos.services.http.destination import Destination, parse_destination, parse_tunnel, parse_url
+from tests.support.rows import each_row
 
 
 def host_of(url: str) -> str:
     return parse_url(url, "GET")[0].host
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("url", "host"),
     [
         ("http://example.com", "example.com"),
@@ -45,7 +46,7 @@ def test_a_host_has_one_spelling(url: str, host: str) -> None:
     assert host_of(url) == host
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("url", "why"),
     [
         ("", "begins with http"),
@@ -155,7 +156,7 @@ def test_a_url_that_is_refused_is_not_told_in_the_error() -> None:
     assert "s3cret" not in str(refused.value)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("url", "path", "target"),
     [
         ("https://example.com", "/", "/"),
@@ -172,13 +173,13 @@ def test_path_and_query_are_sent_as_they_were_written(url: str, path: str, targe
     assert (destination.path, sent) == (path, target)
 
 
-@pytest.mark.parametrize("method", ["", "get", "CONNECT", "GET ", "GET\r\nX: y", "G\u00cbT", "A" * 33])
+@each_row("method", ["", "get", "CONNECT", "GET ", "GET\r\nX: y", "G\u00cbT", "A" * 33])
 def test_a_method_is_a_word_in_upper_case(method: str) -> None:
     with pytest.raises(ValueError, match="method"):
         parse_url("https://example.com", method)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "destination", "shown"),
     [
         ("example.com", Destination("GET", "example.com", 443, "/"), "GET https://example.com/"),
@@ -195,9 +196,7 @@ def test_a_destination_is_shown_as_a_person_writes_it(text: str, destination: De
     assert str(destination) == shown
 
 
-@pytest.mark.parametrize(
-    "authority", ["example.com", "example.com:", "example.com:0", "a@b:1", "https://a.b:1", "a.b:1/"]
-)
+@each_row("authority", ["example.com", "example.com:", "example.com:0", "a@b:1", "https://a.b:1", "a.b:1/"])
 def test_a_tunnel_is_to_a_host_and_a_port(authority: str) -> None:
     with pytest.raises(ValueError):
         parse_tunnel(authority)

@@ -20,6 +20,7 @@ from agentos.services.http.egress import Egress
 from agentos.services.http.settings import HttpSettings
 from agentos_sdk.errors import PermissionDenied, Timeout, Unavailable
 from tests.support.dns_server import DnsServer, serve_dns
+from tests.support.rows import each_row
 
 OWNER = 7
 
@@ -188,7 +189,7 @@ async def test_the_hosts_resolver_is_asked_without_a_server() -> None:
         assert await greeting(await Egress().connect(OWNER, "localhost", port, judge)) == "127.0.0.1"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("own", "host", "refused"),
     [
         ("127.0.0.1", "127.0.0.1", True),

@@ -23,6 +23,7 @@ from agentos.services.http.secrets import (
     UnreadableSecret,
     read_value,
 )
+from tests.support.rows import each_row
 
 VALUES = st.lists(st.text("abc-", min_size=1, max_size=6), min_size=1, max_size=4)
 TOKEN = "ghp_0123456789abcdef"
@@ -110,7 +111,7 @@ def test_texts_are_redacted_whole() -> None:
     assert not redactor.finds("https://x/")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("url", "sent"),
     [
         ("https://api.github.com/repos/x", True),
@@ -198,7 +199,7 @@ def test_a_value_is_read_from_the_environment_or_a_file(tmp_path: Path) -> None:
     assert read_value(secret(source=f"file:{file}"), {}) == TOKEN
 
 
-@pytest.mark.parametrize(
+@each_row(
     "value",
     [None, "", "short", "x" * (MIN_LENGTH - 1), "x" * (MAX_LENGTH + 1), f"{TOKEN}\nX-Evil: 1", f"{TOKEN}é"],
 )

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentos.services.logs.pattern import MAX_PATTERN_CHARS, Pattern, PatternError
+from tests.support.rows import each_row
 
 LARGE_SET = "".join(map(chr, range(0x4E00, 0x4E00 + 480)))
 ATOMS = st.sampled_from(
@@ -39,7 +40,7 @@ def test_a_pattern_finds_what_it_finds_in_re(pattern: str, text: str, ignore_cas
     assert found.matches(text) == bool(re.search(pattern, text))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("pattern", "text"),
     [("Error", "an Error"), (r"exit status \d+$", "exit status 12"), ("(?i)ERROR", "error"), ("a{x", "a{x"), ("", "")],
 )
@@ -48,7 +49,7 @@ def test_common_patterns_match(pattern: str, text: str) -> None:
     assert not Pattern(pattern + "nowhere").matches(text)
 
 
-@pytest.mark.parametrize("pattern", ["(a+)+$", "(a|a)*c", "(x+x+)+y", "(.*)(.*)(.*)(.*)(.*)c", "(a|b)*a(a|b){20}c"])
+@each_row("pattern", ["(a+)+$", "(a|a)*c", "(x+x+)+y", "(.*)(.*)(.*)(.*)(.*)c", "(a|b)*a(a|b){20}c"])
 def test_no_pattern_takes_long(pattern: str) -> None:
     began = time.process_time()
     for text in ("a" * 8192, "x" * 8192, "ab" * 4096):
@@ -67,7 +68,7 @@ def test_no_pattern_takes_much_memory(pattern: str) -> None:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize(
+@each_row(
     "pattern",
     [
         *("(", ")", "a**", "*", "[", "[z-a]", "a{3,1}", r"(a)\1", "(?=a)", "(?<!a)", r"\b", r"\x1", "\\", "a{9999}"),

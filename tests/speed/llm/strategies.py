@@ -4,6 +4,8 @@ All but ours run in the load's own process, with OpenAI's package; ours is a ker
 the same package, and each agent has a connection of its own to it.
 """
 
+from __future__ import annotations
+
 import json
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -14,11 +16,11 @@ from typing import Protocol
 
 import trio
 from attrs import define, field, frozen
-from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from agentos_sdk.client import Kernel, connect
 from agentos_sdk.errors import from_reply
 from agentos_sdk.opcodes import Op
+from tests.support.clients import openai
 
 from .loads import Agent, Request
 
@@ -42,7 +44,7 @@ class Target:
 Strategy = Callable[[Target], AbstractAsyncContextManager[Ask]]
 
 
-async def complete(client: AsyncOpenAI, request: Request) -> None:
+async def complete(client: openai.AsyncOpenAI, request: Request) -> None:
     """Ask and read the answer to its end."""
     stream = await client.chat.completions.create(
         model=MODEL,
@@ -55,13 +57,13 @@ async def complete(client: AsyncOpenAI, request: Request) -> None:
             pass
 
 
-def client(target: Target, retries: int = 0) -> AsyncOpenAI:
-    plain = DefaultAsyncHttpxClient(verify=False)  # there is no TLS here, and authorities take 30 ms to be read
-    return AsyncOpenAI(base_url=f"{target.url}/v1", api_key="none", max_retries=retries, http_client=plain)
+def client(target: Target, retries: int = 0) -> openai.AsyncOpenAI:
+    plain = openai.DefaultAsyncHttpxClient(verify=False)  # there is no TLS here, and authorities take 30 ms to be read
+    return openai.AsyncOpenAI(base_url=f"{target.url}/v1", api_key="none", max_retries=retries, http_client=plain)
 
 
 @asynccontextmanager
-async def clients(target: Target, retries: int = 0) -> AsyncIterator[Mapping[str, AsyncOpenAI]]:
+async def clients(target: Target, retries: int = 0) -> AsyncIterator[Mapping[str, openai.AsyncOpenAI]]:
     """One for each agent: as programs of their own they would not share connections."""
     each = {agent.name: client(target, retries) for agent in target.agents}
     try:
@@ -154,19 +156,19 @@ async def in_line(rule: Callable[[], Rule], target: Target) -> AsyncIterator[Ask
         if mine.error is not None:
             raise mine.error
 
-    async def work(openai: AsyncOpenAI) -> None:
+    async def work(one: openai.AsyncOpenAI) -> None:
         while True:
             await much.acquire()
             chosen = waiting.take()
             try:
-                await complete(openai, chosen.request)
+                await complete(one, chosen.request)
             except Exception as error:
                 chosen.error = error
             chosen.done.set()
 
-    async with client(target) as openai, trio.open_nursery() as nursery:
+    async with client(target) as one, trio.open_nursery() as nursery:
         for _ in range(target.slots):
-            nursery.start_soon(work, openai)
+            nursery.start_soon(work, one)
         yield ask
         nursery.cancel_scope.cancel()
 

@@ -3,10 +3,10 @@
 import itertools
 from collections.abc import AsyncIterator
 
-import openai
 import pytest
 import trio
-from openai import AsyncOpenAI
+
+from tests.support.clients import openai
 
 from .figures import Log
 from .play import log, simulator
@@ -24,7 +24,7 @@ NEVER = 3600.0  # seconds
 
 async def ask(url: str, id: str, output: int = 30) -> tuple[str, int, int]:
     """The text, and the tokens that the provider counted."""
-    async with AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
         stream = await client.chat.completions.create(
             model=MODEL,
             messages=[{"role": "user", "content": Asked(id, 60, output).text()}],
@@ -57,7 +57,7 @@ async def test_an_answer_is_as_long_as_was_asked_and_is_counted(at_once: str) ->
 
 
 async def test_a_question_that_does_not_say_what_it_is_is_refused(at_once: str) -> None:
-    async with AsyncOpenAI(base_url=f"{at_once}/v1", api_key="none", max_retries=0) as client:
+    async with openai.AsyncOpenAI(base_url=f"{at_once}/v1", api_key="none", max_retries=0) as client:
         with pytest.raises(openai.BadRequestError):
             await client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "?"}])
 

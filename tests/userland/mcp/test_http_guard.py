@@ -9,6 +9,7 @@ import trio
 
 from agentos.userland.mcp import clients, http
 from agentos.userland.mcp.http import HTTPError, HTTPOptions
+from tests.support.rows import each_row
 from tests.userland.mcp.http_serving import CLIENTS_GENERATORS, connected, make_client, serving_http
 
 pytestmark = CLIENTS_GENERATORS
@@ -187,7 +188,7 @@ async def test_without_a_kernel_a_client_is_told_so(url: str, tmp_path: Path) ->
             await client.list_tools()
 
 
-@pytest.mark.parametrize("text", ["8766", ":8766", "localhost", "localhost:", "localhost:x", "localhost:70000"])
+@each_row("text", ["8766", ":8766", "localhost", "localhost:", "localhost:x", "localhost:70000"])
 def test_an_address_has_a_host_and_a_port(text: str) -> None:
     with pytest.raises(HTTPError, match="expected HOST:PORT"):
         http.parse_address(text)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from agentos.userland.mcp.json_edit import NotJSON, get_member, set_member
 from tests.support.rounds import rounds
+from tests.support.rows import each_row
 
 SERVER = {"command": "agentos", "args": ["mcp"]}
 
@@ -85,7 +86,7 @@ def test_a_comment_stays_with_the_member_that_it_is_behind() -> None:
     assert after == '{\n  "servers": {\n    "a": 1, // one\n    "b": 2\n  }\n}\n'
 
 
-@pytest.mark.parametrize("before", ["", "\n", "{}", "{}\n", "{ }", '{"servers": {}}', '{\n  "servers": {\n  }\n}\n'])
+@each_row("before", ["", "\n", "{}", "{}\n", "{ }", '{"servers": {}}', '{\n  "servers": {\n  }\n}\n'])
 def test_an_empty_file_gets_the_table(before: str) -> None:
     assert json.loads(set_member(before, "servers", "agentos", SERVER)) == {"servers": {"agentos": SERVER}}
 
@@ -105,7 +106,7 @@ def test_a_member_with_comments_is_read() -> None:
     assert get_member(text, "servers", "b") is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "why"),
     [
         ("[]", "expected a JSON object"),

@@ -1,0 +1,32 @@
+"""The vendors' Python clients, imported where a test first uses one: the import takes seconds of CPU.
+
+Collecting the tests imports every test module in every worker; few of these run a test of a client.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+
+class LazyModule:
+    """A module that is imported when one of its public names is first used; pytest asks for names that begin with _."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(importlib.import_module(self._name), name)
+
+
+if TYPE_CHECKING:
+    import anthropic
+    import openai
+    from openai.types import chat, responses
+else:
+    anthropic = LazyModule("anthropic")
+    openai = LazyModule("openai")
+    chat = LazyModule("openai.types.chat")
+    responses = LazyModule("openai.types.responses")
+
+__all__ = ["anthropic", "chat", "openai", "responses"]

@@ -340,7 +340,7 @@ def running(
 
 @contextlib.contextmanager
 def shared(toml: str | None = None, env: Mapping[str, str] | None = None) -> Iterator[Kernel]:
-    """A kernel for the tests of a module. At its end their agents are killed, and nothing of them may be left."""
+    """A kernel for the tests of a module. At its end their agents are killed and what they asked is denied; nothing may be left."""
     with running(toml, env) as kernel:
         declared = kernel.agents()
         files = kernel.open_files + LATER_FILES
@@ -349,6 +349,8 @@ def shared(toml: str | None = None, env: Mapping[str, str] | None = None) -> Ite
             with kernel.client() as client:
                 for name in kernel.agents() - declared:
                     client.kill(name=name, grace=0)
+                for entry in client.approvals()["pending"]:
+                    client.decide(entry["id"], False)
             until(lambda: kernel.agents() <= declared, "no agent is left", show=kernel.agents)
             until(lambda: not kernel.connections, "no connection is left", show=lambda: kernel.connections)
             until(lambda: not kernel.pending(), "no call is pending", show=kernel.pending)

@@ -198,6 +198,15 @@ def kernel(kernels: None) -> Iterator[Kernel]:
         yield started
 
 
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """A real browser, of Playwright."""
+    from tests.web.chromium import browser
+
+    with browser() as started:
+        yield started
+
+
 @pytest.fixture
 def browser(kernel: Kernel) -> Browser:
     return browser_of(kernel)

@@ -1,35 +1,21 @@
 """Modules of the dashboard's page, called in a real browser."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.support.kernel import Kernel
-from tests.web.chromium import FLAGS, LOAD, find_chromium
-from tests.web.conftest import DASHBOARD, link_of
-
-pytestmark = pytest.mark.slow
+from tests.web.chromium import LOAD
+from tests.web.conftest import link_of
 
 
 @pytest.fixture(scope="module")
-def page(kernels: None) -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    chromium = find_chromium()
-    kernel = Kernel(DASHBOARD)
-    try:
-        kernel.wait_ready()
-        with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=chromium, args=list(FLAGS))
-            page = browser.new_page()
-            page.add_init_script(LOAD)
-            page.goto(link_of(kernel))
-            yield page
-            browser.close()
-        kernel.stop()
-    finally:
-        kernel.clean_up()
+def page(chromium: Any, kernel: Kernel) -> Iterator[Any]:
+    page = chromium.new_page()
+    page.add_init_script(LOAD)
+    page.goto(link_of(kernel))
+    yield page
+    page.close()
 
 
 def test_a_value_in_a_template_becomes_text_and_never_an_element(page: Any) -> None:

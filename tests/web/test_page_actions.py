@@ -9,7 +9,7 @@ import pytest
 
 from agentos.userland.cli.kernel import quote_ended
 from tests.support.kernel import Kernel, shared, until
-from tests.web.chromium import Open, browser, find_chromium, log_in, pages
+from tests.web.chromium import Open, find_chromium, log_in, pages
 
 REVIEWER = Path(__file__).parents[2] / "demos" / "dashboard" / "reviewer.py"
 CONFIGURATION = f"""[dashboard]
@@ -45,19 +45,11 @@ script = "{REVIEWER.with_name("coder.py")}"
 permissions = "worker"
 """
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def kernel(kernels: None) -> Iterator[Kernel]:
     find_chromium()
     with shared(CONFIGURATION) as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    with browser() as started:
         yield started
 
 

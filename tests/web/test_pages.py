@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.kernel import Kernel, shared, until
-from tests.web.chromium import Open, browser, find_chromium, log_in, pages
+from tests.web.chromium import Open, find_chromium, log_in, pages
 from tests.web.conftest import free_port
 
 PAGES = ("overview", "agents", "tree", "trace", "model", "approvals", "events", "audit", "system")
@@ -42,8 +42,6 @@ command = ["sleep", "1000"]
 WIDTH_IN_NEXT_FRAME = """() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(
   () => done(document.documentElement.scrollWidth))))"""
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def port() -> int:
@@ -58,10 +56,9 @@ def kernel(kernels: None, port: int) -> Iterator[Kernel]:
 
 
 @pytest.fixture(scope="module")
-def context(kernel: Kernel) -> Iterator[Any]:
+def context(chromium: Any, kernel: Kernel) -> Any:
     """A browser that has logged in."""
-    with browser() as started:
-        yield log_in(started, kernel)
+    return log_in(chromium, kernel)
 
 
 @pytest.fixture

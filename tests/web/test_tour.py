@@ -11,13 +11,11 @@ from typing import Any
 import pytest
 
 from tests.support.kernel import Kernel, until
-from tests.web.chromium import browser, find_chromium, log_in, pages
+from tests.web.chromium import find_chromium, log_in, pages
 
 DEMO = Path(__file__).parents[2] / "demos" / "dashboard"
 MAX_BYTES = 120 << 10  # of a picture
 SETTLED_MS = 100_000
-
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -36,10 +34,9 @@ def kernel(kernels: None) -> Iterator[Kernel]:
 
 
 @pytest.fixture(scope="module")
-def contexts(kernel: Kernel) -> Iterator[dict[str, Any]]:
+def contexts(chromium: Any, kernel: Kernel) -> dict[str, Any]:
     """A browser that has logged in, for each theme."""
-    with browser() as started:
-        yield {theme: log_in(started, kernel, color_scheme=theme) for theme in ("dark", "light")}
+    return {theme: log_in(chromium, kernel, color_scheme=theme) for theme in ("dark", "light")}
 
 
 @pytest.fixture(scope="module")

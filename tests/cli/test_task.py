@@ -543,7 +543,7 @@ def test_a_second_ctrl_c_ends_the_agent(kernel: Kernel, directory: Path) -> None
     while "it stops after this step" not in process.stdout.readline():
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    shown, _ = process.communicate(timeout=30)
+    shown, _ = process.communicate(timeout=PATIENCE)
 
     assert process.returncode == 130, shown
     with kernel.client() as client:

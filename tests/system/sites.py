@@ -20,6 +20,7 @@ from attrs import frozen
 
 from tests.support.dns_server import DnsServer, serve_dns
 from tests.support.http_server import make_authority, make_server_context
+from tests.support.wire import PATIENCE
 
 
 class Files(http.server.SimpleHTTPRequestHandler):
@@ -134,7 +135,7 @@ def running_dns(*names: str) -> Iterator[DnsServer]:
 
     thread = threading.Thread(target=trio.run, args=(serve,))
     thread.start()
-    assert ready.wait(30)
+    assert ready.wait(PATIENCE)
     yield server
     trio.from_thread.run_sync(scope.cancel, trio_token=tokens[0])
     thread.join()

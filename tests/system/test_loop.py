@@ -17,6 +17,7 @@ from agentos_sdk.loop.asking import PAUSES
 from agentos_sdk.loop.result import LoopError
 from tests.support.kernel import Kernel, running, until
 from tests.support.mcp_servers import PLAIN, allow_tools
+from tests.support.wire import PATIENCE
 from tests.system.agents import info, lines, up, write
 from tests.system.loop_agents import PNG, done, ended, kernel_with, rule
 
@@ -535,7 +536,7 @@ def test_a_task_goes_on_after_the_kernel_was_killed() -> None:
             thread.start()
             until((place / "n").exists, "the command runs")
             kernel.kill()
-            thread.join(30)
+            thread.join(PATIENCE)
         assert isinstance(failed[0], ConnectionError)
         kernel.start_again()
         with kernel.client() as client:

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.conftest import StartKernel
 from tests.support.kernel import environment, until
-from tests.support.wire import NOOP, READ, THINK
+from tests.support.wire import NOOP, PATIENCE, READ, THINK
 from tests.system.agents import as_agent, in_state, info, up
 from tests.system.test_containers import child
 from tests.system.test_http import allow
@@ -40,7 +40,7 @@ def serve(port: int, host: str = "127.0.0.1", more: str = "") -> str:
 
 def get(port: int, path: str = "/metrics", **headers: str) -> str:
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers=headers)
-    with urllib.request.urlopen(request, timeout=30) as response:
+    with urllib.request.urlopen(request, timeout=PATIENCE) as response:
         text: str = response.read().decode()
     return text
 

@@ -25,7 +25,7 @@ def test_an_agent_that_stays_alive_counts_as_started_after_200_ms(kernel: Kernel
 
     reply = up(client.spawn("quiet", write(kernel, "quiet.py", SLEEPER)))
 
-    assert 0.19 < time.monotonic() - began < 20
+    assert time.monotonic() - began > 0.19
     assert reply["status"] == info(client, "quiet")["state"] == "running"
     assert reply["restart_policy"] == "never"
     os.kill(reply["pid"], 0)

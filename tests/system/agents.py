@@ -4,6 +4,7 @@ import time
 from textwrap import dedent
 from typing import Any
 
+from agentos.agents.output import MAX_BYTES, MAX_LINE_CHARS, MAX_LINES
 from agentos.services.audit.pace import INTENTS_PER_SECOND, MAX_BURST
 from agentos_sdk import AgentOSClient
 from tests.support.kernel import Kernel, until
@@ -98,6 +99,12 @@ def lines(client: AgentOSClient, name: str, stream: str | None = None) -> list[s
     return [
         line["text"] for line in found if line["stream"] == stream or (stream is None and line["stream"] != "kernel")
     ]
+
+
+def has_full_log(client: AgentOSClient, name: str) -> bool:
+    """Whether an agent's log holds as much as is kept of it."""
+    found = up(client.logs(name, tail=MAX_LINES))["lines"]
+    return len(found) == MAX_LINES or sum(len(line["text"]) for line in found) > MAX_BYTES - MAX_LINE_CHARS
 
 
 def written(client: AgentOSClient, name: str, line: str) -> None:

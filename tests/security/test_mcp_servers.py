@@ -1,5 +1,6 @@
 """What a hostile MCP server can't do: harm the kernel, another agent, or another server. Its own calls fail."""
 
+import contextlib
 import os
 import threading
 from collections.abc import Iterator
@@ -7,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from agentos_sdk import AgentOSClient
+from agentos_sdk.errors import AgentOSError
 from tests.support.kernel import Kernel, running, until
 from tests.support.mcp_servers import PLAIN, allow_tools, text_of, using
 from tests.support.wire import APPROVALS, DECIDE, PATIENCE
@@ -185,17 +187,19 @@ def test_no_pattern_of_a_server_is_matched_in_the_kernel(kernel: Kernel, operato
 def test_others_are_answered_while_a_server_floods(
     kernel: Kernel, operator: AgentOSClient, bystander: AgentOSClient
 ) -> None:
+    def flood() -> None:
+        with contextlib.suppress(AgentOSError):  # its agent is ended before
+            agent.tool_call("plain.flood", timeout=3600)
+
     with using(kernel, operator, "victim", "plain.*") as agent:
         text_of(agent.tool_call("plain.echo", {"text": "x"}))
-        flood = threading.Thread(target=agent.tool_call, args=("plain.flood",))
-        flood.start()
-        answered = 0
-        while flood.is_alive():
-            assert text_of(bystander.tool_call("other.echo", {"text": "x"})) == "x"
-            answered += 1
-        flood.join()
+        flooded = threading.Thread(target=flood)
+        flooded.start()
+        for number in range(20):
+            assert text_of(bystander.tool_call("other.echo", {"text": str(number)})) == str(number)
 
-    assert answered >= 3
+        assert flooded.is_alive()
+    flooded.join()
 
 
 def test_a_server_in_its_jail_has_no_network_and_not_the_agents_files(kernel: Kernel, operator: AgentOSClient) -> None:

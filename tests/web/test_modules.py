@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.kernel import Kernel
+from tests.support.wire import PATIENCE
 from tests.web.chromium import FLAGS, LOAD, find_chromium
 from tests.web.conftest import DASHBOARD, link_of
 
@@ -23,6 +24,7 @@ def page() -> Iterator[Any]:
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=chromium, args=list(FLAGS))
             page = browser.new_page()
+            page.set_default_timeout(PATIENCE * 1000)
             page.add_init_script(LOAD)
             page.goto(link_of(kernel))
             yield page

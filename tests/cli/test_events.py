@@ -31,7 +31,7 @@ def line(process: "subprocess.Popen[str]") -> str:
 
 
 def test_events_of_an_agent_are_lines(kernel: Kernel, agentos: Agentos) -> None:
-    number = kernel.spawn("short", ["sh", "-c", "sleep 0.4; exit 3"])
+    number = kernel.spawn("short", ["sh", "-c", "sleep 1; exit 3"])
     with kernel.client() as client:
         client.wait("short")
 
@@ -64,7 +64,7 @@ def test_the_last_hundred_are_shown_and_with_a_time_all_from_then_on(kernel: Ker
 
 
 def test_states_that_are_not_shown_do_not_count(kernel: Kernel, agentos: Agentos) -> None:
-    kernel.spawn("counted", ["sleep", "0.4"])
+    kernel.spawn("counted", ["sleep", "1"])
     with kernel.client() as client:
         client.wait("counted")
 
@@ -74,7 +74,7 @@ def test_states_that_are_not_shown_do_not_count(kernel: Kernel, agentos: Agentos
 
 
 def test_an_agent_that_never_was_is_an_error_and_one_that_ended_is_not(kernel: Kernel, agentos: Agentos) -> None:
-    number = kernel.spawn("gone", ["sleep", "0.4"])
+    number = kernel.spawn("gone", ["sleep", "1"])
     with kernel.client() as client:
         client.wait("gone")
 

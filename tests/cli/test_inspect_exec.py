@@ -199,15 +199,15 @@ def test_exec_that_is_interrupted_takes_the_command_with_it(agentos: Agentos, ke
     command = [sys.executable, "-m", "agentos", "exec", "--socket", kernel.socket, "a", "--", "sleep", "7410"]
     mark = ["sleep", "7410"]
     with subprocess.Popen(command, cwd=kernel.place, stdin=subprocess.DEVNULL) as process:
-        until(lambda: running(mark), "the command runs")
+        until(lambda: is_running(mark), "the command runs")
 
         process.send_signal(signal.SIGINT)
 
         assert process.wait(PATIENCE) == 130
-    until(lambda: not running(mark), "the command has ended")
+    until(lambda: not is_running(mark), "the command has ended")
 
 
-def running(argv: list[str]) -> bool:
+def is_running(argv: list[str]) -> bool:
     """Whether a process of this machine has exactly this command line."""
     wanted = "".join(f"{word}\0" for word in argv).encode()
     for name in filter(str.isdigit, os.listdir("/proc")):

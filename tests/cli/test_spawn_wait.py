@@ -1,10 +1,12 @@
 """``agentos spawn --wait``: to be an agent's terminal."""
 
+import contextlib
 import os
 import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -87,12 +89,22 @@ def test_escape_sequences_do_not_get_through_logs_or_run_either(agentos: Agentos
     assert "\x1b" not in kernel.said
 
 
-@pytest.mark.parametrize("deaf", [False, pytest.param(True, marks=pytest.mark.alone)])
-def test_ctrl_c_stops_the_agent_and_a_second_one_hurries(kernel: Kernel, agentos: Agentos, deaf: bool) -> None:
-    trap = "trap '' TERM;" if deaf else ""
-    command = ["sh", "-c", f"{trap} echo on; while :; do sleep 0.05; done"]
+PATIENT = """
+import sys
+from agentos.userland.cli.spawn import spawn_and_wait
+from agentos_sdk import AgentOSClient
+with AgentOSClient(sys.argv[1]) as client:
+    fields = {"name": "job", "command": sys.argv[2:], "shutdown": 3600, "ready": None, "restart": None}
+    sys.exit(spawn_and_wait(client, fields))
+"""
+"""``agentos spawn --wait`` of an agent that has an hour between SIGTERM and SIGKILL, for which there is no option."""
+
+
+@contextlib.contextmanager
+def waiting(kernel: Kernel, *command: str) -> Iterator["subprocess.Popen[str]"]:
+    """A command that waits for the job that it has spawned."""
     with subprocess.Popen(
-        [*AGENTOS, "spawn", "job", "--wait", "--socket", kernel.socket, "--", *command],
+        [sys.executable, *command],
         env=environment(kernel.place),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -100,16 +112,34 @@ def test_ctrl_c_stops_the_agent_and_a_second_one_hurries(kernel: Kernel, agentos
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "on\n"
+        yield process
+
+
+@pytest.mark.usefixtures("agentos")
+def test_ctrl_c_stops_the_agent(kernel: Kernel) -> None:
+    script = "echo on; while :; do sleep 0.05; done"
+    options = ("spawn", "job", "--wait", "--socket", kernel.socket, "--")
+    with waiting(kernel, "-m", "agentos", *options, "sh", "-c", script) as process, kernel.client() as client:
         process.send_signal(signal.SIGINT)
-        with AgentOSClient(kernel.socket) as client:
-            if deaf:
-                until(lambda: job(client)["state"] == "stopping", "it is being stopped")
-                process.send_signal(signal.SIGINT)
 
-            _, errors = process.communicate(timeout=4 if deaf else PATIENCE)  # without hurry it would take 5 s
+        _, errors = process.communicate(timeout=PATIENCE)
 
-            assert (process.returncode, errors) == (130, "")
-            assert job(client)["state"] == "exited"
+        assert (process.returncode, errors) == (130, "")
+        assert job(client)["state"] == "exited"
+
+
+@pytest.mark.usefixtures("agentos")
+def test_a_second_ctrl_c_hurries(kernel: Kernel) -> None:
+    script = "trap '' TERM; echo on; while :; do sleep 0.05; done"
+    with waiting(kernel, "-c", PATIENT, kernel.socket, "sh", "-c", script) as process, kernel.client() as client:
+        process.send_signal(signal.SIGINT)
+        until(lambda: job(client)["state"] == "stopping", "it is being stopped")
+        process.send_signal(signal.SIGINT)
+
+        _, errors = process.communicate(timeout=PATIENCE)
+
+        assert (process.returncode, errors) == (130, "")
+        assert job(client)["state"] == "exited"
 
 
 def job(client: AgentOSClient) -> dict[str, object]:

@@ -17,6 +17,7 @@ import pytest
 from agentos.userland.cli.approvals_desk import SETTLE_SECONDS
 from agentos.userland.task import records
 from agentos.userland.task.running import RunningTask
+from agentos_sdk.errors import AgentOSError
 from agentos_sdk.loop import AgenticLoop, TaskResult
 from agentos_sdk.loop.blocking_driver import BlockingDriver
 from agentos_sdk.loop.driving import next_task_name
@@ -378,7 +379,18 @@ def test_saved_files_of_a_running_task_are_kept(
 def test_a_task_is_ended_although_its_agent_is_not_spawned_yet(
     kernel: Kernel, end: Callable[[RunningTask], None], text: str, status: str
 ) -> None:
-    may_begin = threading.Event()
+    may_begin, refused = threading.Event(), threading.Event()
+
+    class Task(RunningTask):
+        def _repeat(self, request: Callable[[], None]) -> None:
+            def noted() -> None:
+                try:
+                    request()
+                except AgentOSError:
+                    refused.set()
+                    raise
+
+            super()._repeat(noted)
 
     def work(loop: AgenticLoop) -> TaskResult:
         assert may_begin.wait(PATIENCE)
@@ -386,10 +398,10 @@ def test_a_task_is_ended_although_its_agent_is_not_spawned_yet(
 
     with kernel.client() as client:
         name = BlockingDriver(client).run(next_task_name())
-    task = RunningTask(kernel.socket, name, {}, work)
+    task = Task(kernel.socket, name, {}, work)
     task.start()
     end(task)
-    time.sleep(0.1)  # the first request has failed
+    assert refused.wait(PATIENCE), "there is no such agent yet"
     may_begin.set()
     until(lambda: task.is_over, "the task is over")
 
@@ -543,7 +555,7 @@ def test_a_second_ctrl_c_ends_the_agent(kernel: Kernel, directory: Path) -> None
     while "it stops after this step" not in process.stdout.readline():
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    shown, _ = process.communicate(timeout=30)
+    shown, _ = process.communicate(timeout=PATIENCE)
 
     assert process.returncode == 130, shown
     with kernel.client() as client:

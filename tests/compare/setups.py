@@ -27,7 +27,7 @@ KEY = "sk-of-the-operator-and-nobody-else"
 CUSTOMERS = "".join(f"{number},customer {number},customer-{number}@example.com\n" for number in range(1000))
 MEMORY = 2 << 30  # bytes, of the played machine
 INTERVAL = 0.4  # seconds between two questions to the useful agent
-STOP_TIMEOUT = 20.0  # seconds
+STOP_TIMEOUT = 60.0  # seconds
 
 
 @frozen

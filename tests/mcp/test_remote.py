@@ -22,6 +22,7 @@ from agentos.services.http.secrets import Secrets, SecretSettings
 from agentos_sdk.errors import CallError, PermissionDenied
 from tests.support.http_server import Asked, HttpServer, response
 from tests.support.mcp_http import mcp_http_server
+from tests.support.wire import PATIENCE
 
 TOKEN = "t0ken-0123456789"
 Mode = Literal["auto", "legacy"]
@@ -77,7 +78,7 @@ def permit_for(port: int, *secrets: SecretSettings) -> Permit:
 async def connected(url: str, permit: Permit, mode: Mode = "auto") -> AsyncIterator[McpClient]:
     client = Client(Egress())
     try:
-        with trio.fail_after(30):
+        with trio.fail_after(PATIENCE):
             transport = RemoteTransport(url, client, 7, permit)
             async with McpClient(transport.connect(), mode=mode) as session:
                 yield session
@@ -295,7 +296,7 @@ async def test_a_session_that_the_server_has_ended_is_over() -> None:
         listeners = await nursery.start(partial(trio.serve_tcp, partial(server.serve, None), 0, host="127.0.0.1"))
         server.port = listeners[0].socket.getsockname()[1]
         transport = RemoteTransport(server.url("/mcp"), client, 7, permit_for(server.port))
-        with trio.fail_after(30):
+        with trio.fail_after(PATIENCE):
             async with McpClient(transport.connect(), mode="legacy") as session:
                 with pytest.raises(MCPError):
                     await session.list_tools()

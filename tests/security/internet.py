@@ -26,6 +26,7 @@ from agentos_sdk.errors import CallError, PermissionDenied
 from tests.security.ssrf_corpus import ASK, BAD, CORPUS, DENIED, HOST, INSIDE, RECORDS, ROUTER, RULES
 from tests.support.dns_server import DnsServer, serve_dns
 from tests.support.rights import Notebook
+from tests.support.wire import PATIENCE
 
 PORTS = (80, 443, 5432, 8080)
 NAMES = Names("/home/ada", None, None, None)
@@ -132,7 +133,7 @@ async def fetch_all(egress: Egress) -> list[str]:
         nursery.start_soon(trio.serve_listeners, greet, await listen_everywhere())  # the host's own services
         found = []
         for url, _ in CORPUS:
-            with trio.fail_after(30):
+            with trio.fail_after(PATIENCE):
                 found.append(await fetch(url, egress, caller, authorizer))
         nursery.cancel_scope.cancel()
     return found

@@ -22,6 +22,7 @@ from tests.conftest import OwnKernel
 from tests.services.audit.audited import found, sound
 from tests.support.kernel import Kernel, running, until
 from tests.support.mounts import small_disk
+from tests.support.wire import PATIENCE
 from tests.system.agents import ask, relay, up
 
 EVERYTHING = {"level": "unrestricted"}
@@ -259,7 +260,7 @@ def answered_until_killed(kernel: Kernel, life: int, count: int) -> list[str]:
         with contextlib.suppress(ConnectionFailed), kernel.client() as client:
             for number in itertools.count():
                 name = f"agent-{life}-{number}-"
-                up(client.exec(["true", name], timeout=20))
+                up(client.exec(["true", name], timeout=PATIENCE))
                 answered.append(name)
 
     actor = threading.Thread(target=act)

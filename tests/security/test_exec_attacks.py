@@ -16,6 +16,7 @@ from agentos_sdk.errors import Busy
 from agentos_sdk.opcodes import Op
 from tests.support.kernel import Kernel, running, until
 from tests.support.rows import each_row
+from tests.support.wire import PATIENCE
 from tests.system.agents import up
 from tests.system.jails import crippled
 from tests.system.test_exec import guests
@@ -116,7 +117,7 @@ DAEMONS = {
 def test_a_daemon_does_not_survive(client: AgentOSClient, daemon: str, end: str) -> None:
     number = "7601"
     wait = "sleep 0.1" if end == "its own end" else f"sleep {number}"
-    timeout = 20 if end == "its own end" else 0.4
+    timeout = PATIENCE if end == "its own end" else 0.4
 
     reply = up(client.exec(f"{DAEMONS[daemon].format(number)}\n{wait}", timeout=timeout))
 
@@ -229,8 +230,8 @@ def test_a_flood_of_output_takes_no_memory(client: AgentOSClient, kernel: Kernel
 def test_input_that_nobody_reads_and_output_that_is_written_first_hold_nobody_up(client: AgentOSClient) -> None:
     given = "x" * 200_000
 
-    assert up(client.exec("true", stdin=given, timeout=10))["exit_code"] == 0
-    both = up(client.exec("head -c 2M /dev/zero; cat >&2", stdin=given, timeout=20))
+    assert up(client.exec("true", stdin=given, timeout=PATIENCE))["exit_code"] == 0
+    both = up(client.exec("head -c 2M /dev/zero; cat >&2", stdin=given, timeout=PATIENCE))
     assert (both["exit_code"], both["truncated"], both["stderr"]) == (0, True, given)
 
 

@@ -1,7 +1,6 @@
 """An agent ends at the worst moment, or doesn't want to; or ends again and again."""
 
 import os
-import time
 
 import pytest
 
@@ -47,13 +46,11 @@ DEAF = {
 
 @pytest.mark.parametrize("how", DEAF)
 def test_whoever_will_not_end_is_ended(kernel: Kernel, client: AgentOSClient, how: str) -> None:
-    begin(kernel, client, "deaf", f"{DEAF[how]}\nsay([])", shutdown=60)
+    begin(kernel, client, "deaf", f"{DEAF[how]}\nsay([])", shutdown=3600)
     told(client, "deaf")
-    began = time.monotonic()
 
     assert client.kill("deaf", grace=0.3)
 
-    assert time.monotonic() - began < 30
     assert info(client, "deaf")["state"] == "exited"
     assert kernel.family == []
 

@@ -9,34 +9,29 @@ import pytest
 from agentos.agents.output import BYTES_PER_SECOND, LINE_COST_BYTES
 from agentos_sdk import AgentOSClient
 from tests.security.hostile import begin, told
-from tests.support.kernel import Kernel, environment
+from tests.support.kernel import Kernel, environment, until
 from tests.support.wire import PATIENCE
-from tests.system.agents import lines, write
+from tests.system.agents import has_full_log, lines, write
 
 # A title, a cleared screen, colours, an 8-bit CSI, text from right to left, a bell, a line that overwrites itself.
 EVIL = "\x1b]0;owned\x07\x1b[2J\x1b[31mred\x9b31m \u202egnp.exe \x08\x08\rroot"
 OBEYED = set("\x1b\x07\x08\r\x9b\u202e\x00")
 
 
-@pytest.mark.alone
 def test_ten_gib_of_output_fill_nothing_and_slow_nobody(kernel: Kernel, client: AgentOSClient) -> None:
     begin(kernel, client, "flood", "part = b'x' * 60 + b'\\n'\nfor _ in range(10 << 14): os.write(1, part * 1050)")
-    before, slowest = kernel.rss, 0.0
+    before = kernel.rss
 
-    deadline = time.monotonic() + 3
-    while time.monotonic() < deadline:
-        began = time.monotonic()
-        client.echo("anybody there?")
-        slowest = max(slowest, time.monotonic() - began)
+    until(lambda: has_full_log(client, "flood"), "more has come than is kept")
+    for number in range(100):
+        assert client.echo(str(number)) == str(number)
     kept = client.logs("flood", tail=2000)["lines"]
 
-    assert slowest < 1
     assert kernel.rss - before < 32 << 20
     assert sum(len(line["text"]) for line in kept) <= 1 << 20
     assert client.kill("flood", grace=0)
 
 
-@pytest.mark.alone
 def test_a_dozen_floods_take_no_more_of_the_kernels_time_than_one(kernel: Kernel, client: AgentOSClient) -> None:
     width, names = 60, [f"flood-{number}" for number in range(12)]
     alone = BYTES_PER_SECOND / (width + 1 + LINE_COST_BYTES)  # lines per second, of which each has its number in it
@@ -44,8 +39,7 @@ def test_a_dozen_floods_take_no_more_of_the_kernels_time_than_one(kernel: Kernel
     began = time.monotonic()
     for name in names:
         begin(kernel, client, name, f"for n in range(1 << 40): os.write(1, b'%0{width}d\\n' % n)")
-    while time.monotonic() < began + 6:
-        client.echo("anybody there?")
+    until(lambda: all(has_full_log(client, name) for name in names), "each has written more than is kept")
     read = sum(int(lines(client, name, "stdout")[-1]) for name in names)
 
     assert read < 2 * alone * (time.monotonic() - began)

@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from tests.support.kernel import Kernel
+from tests.support.wire import PATIENCE
 from tests.userland.mcp.http_serving import make_client, serving_http
 from tests.userland.mcp.test_http_guard import ACCEPT, INITIALIZE
 
@@ -44,7 +45,7 @@ async def clients(kernel: Kernel) -> AsyncIterator[tuple[RawClient, RawClient]]:
         url, found = await stack.enter_async_context(serving_http(kernel.socket, kernel.state_dir)), list[RawClient]()
         for name in ("hostile", "other"):
             headers = {**ACCEPT, "authorization": f"Bearer {make_client(kernel.state_dir, name, level='unrestricted')}"}
-            sender = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=30))
+            sender = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=PATIENCE))
             found.append(RawClient(url, sender))
             await found[-1].begin()
         yield found[0], found[1]
@@ -92,7 +93,7 @@ async def test_events_that_a_client_never_takes_hold_up_nothing(
     gone = RawClient(hostile.url, hostile.sender)
     await gone.begin()
     assert (await gone.sender.delete(gone.url, headers=gone.session)).status_code == 200
-    with trio.fail_after(30):
+    with trio.fail_after(PATIENCE):
         for number in range(3):
             kernel.spawn(f"agent{number}")
             for client in (hostile, other):

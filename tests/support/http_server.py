@@ -11,6 +11,8 @@ from subprocess import run
 import trio
 from attrs import define, field
 
+from tests.support.wire import PATIENCE
+
 NEW_KEY = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
 
 Answer = bytes | Callable[[trio.abc.Stream, "Asked"], Awaitable[None]]
@@ -106,13 +108,13 @@ def http_server(answers: Mapping[str, Answer] = {}, context: ssl.SSLContext | No
 
     thread = threading.Thread(target=trio.run, args=(serve,), daemon=True)
     thread.start()
-    assert ready.wait(30), "the server is up"
+    assert ready.wait(PATIENCE), "the server is up"
     token, scope = box[0]
     try:
         yield server
     finally:
         trio.from_thread.run_sync(scope.cancel, trio_token=token)  # type: ignore[arg-type]
-        thread.join(30)
+        thread.join(PATIENCE)
 
 
 def make_authority(directory: Path) -> Path:

@@ -340,7 +340,10 @@ def running(
 
 @contextlib.contextmanager
 def shared(toml: str | None = None, env: Mapping[str, str] | None = None) -> Iterator[Kernel]:
-    """A kernel for the tests of a module. At its end their agents are killed and what they asked is denied; nothing may be left."""
+    """A kernel for the tests of a module. At its end their agents are killed, and what they asked is denied.
+
+    Then no agent, connection, pending call or descriptor may be left.
+    """
     with running(toml, env) as kernel:
         declared = kernel.agents()
         files = kernel.open_files + LATER_FILES

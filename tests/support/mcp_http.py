@@ -13,6 +13,8 @@ from hypercorn.config import Config
 from hypercorn.trio import serve
 from mcp.server.mcpserver import MCPServer
 
+from tests.support.wire import PATIENCE
+
 
 @define(eq=False)
 class McpHttpServer:
@@ -64,11 +66,11 @@ def mcp_http_server(server: MCPServer, token: str | None = None) -> Iterator[Mcp
 
     thread = threading.Thread(target=trio.run, args=(run,), daemon=True)
     thread.start()
-    assert ready.wait(30), "the server is up"
+    assert ready.wait(PATIENCE), "the server is up"
     try:
         yield found
     finally:
         loop, over = box[0]
         loop.run_sync_soon(over.set)
-        thread.join(30)
+        thread.join(PATIENCE)
         listener.detach()

@@ -9,6 +9,7 @@ import trio
 
 from tests.llm.vendors import openai_wire
 from tests.llm.vendors.server import Vendor, serve
+from tests.support.wire import PATIENCE
 
 
 @contextlib.contextmanager
@@ -24,10 +25,10 @@ def vendor(wire: ModuleType = openai_wire) -> Iterator[Vendor]:
 
     thread = threading.Thread(target=trio.run, args=(run,), daemon=True)
     thread.start()
-    assert ready.wait(30), "the server for the vendor is up"
+    assert ready.wait(PATIENCE), "the server for the vendor is up"
     met, token, scope = box[0]
     try:
         yield met
     finally:
         trio.from_thread.run_sync(scope.cancel, trio_token=token)
-        thread.join(30)
+        thread.join(PATIENCE)

@@ -4,6 +4,7 @@ import time
 from textwrap import dedent
 from typing import Any
 
+from agentos.agents.output import MAX_BYTES, MAX_LINE_CHARS, MAX_LINES
 from agentos.services.audit.pace import INTENTS_PER_SECOND, MAX_BURST
 from agentos_sdk import AgentOSClient
 from tests.support.kernel import Kernel, until
@@ -100,22 +101,24 @@ def lines(client: AgentOSClient, name: str, stream: str | None = None) -> list[s
     ]
 
 
+def has_full_log(client: AgentOSClient, name: str) -> bool:
+    """Whether an agent's log holds as much as is kept of it."""
+    found = up(client.logs(name, tail=MAX_LINES))["lines"]
+    return len(found) == MAX_LINES or sum(len(line["text"]) for line in found) > MAX_BYTES - MAX_LINE_CHARS
+
+
 def written(client: AgentOSClient, name: str, line: str) -> None:
     """Wait until an agent has written that line."""
     until(lambda: line in lines(client, name), f"{name} writes {line!r}")
 
 
 def use_up_burst(wire: Wire, path: str) -> None:
-    """Write to a file, on a connection of version 2, until the caller's next intents wait for their turn.
-
-    Many writes at once being slow isn't enough: on a loaded machine they are before the burst is used up.
-    """
-    count, took = 0, 0.0
-    while count < MAX_BURST or took < 0.9 * 50 / INTENTS_PER_SECOND:
-        began = time.monotonic()
+    """Write to a file, on a connection of version 2, until the caller, a new one, has at most 25 intents left."""
+    count, left, began = 0, float(MAX_BURST), time.monotonic()
+    while left > 25:
         wire.write(b"".join(frame(WRITE, {"path": path, "content": ""}, number) for number in range(1, 51)))
         count += len(wire.replies(50))
-        took = time.monotonic() - began
+        left = MAX_BURST + INTENTS_PER_SECOND * (time.monotonic() - began) - count
 
 
 def as_agent(kernel: Kernel, number: int) -> AgentOSClient:

@@ -20,6 +20,7 @@ from attrs import frozen
 
 from tests.support.dns_server import DnsServer, serve_dns
 from tests.support.http_server import make_authority, make_server_context
+from tests.support.wire import PATIENCE
 
 
 class Files(http.server.SimpleHTTPRequestHandler):
@@ -121,8 +122,8 @@ def served(handler: object) -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def running_dns(*names: str) -> Iterator[DnsServer]:
-    server, ready, scope = DnsServer({name: ["127.0.0.1"] for name in names}), threading.Event(), trio.CancelScope()
+def running_dns(*names: str, address: str = "127.0.0.1") -> Iterator[DnsServer]:
+    server, ready, scope = DnsServer({name: [address] for name in names}), threading.Event(), trio.CancelScope()
     tokens: list[trio.lowlevel.TrioToken] = []
 
     async def serve() -> None:
@@ -134,7 +135,7 @@ def running_dns(*names: str) -> Iterator[DnsServer]:
 
     thread = threading.Thread(target=trio.run, args=(serve,))
     thread.start()
-    assert ready.wait(30)
+    assert ready.wait(PATIENCE)
     yield server
     trio.from_thread.run_sync(scope.cancel, trio_token=tokens[0])
     thread.join()

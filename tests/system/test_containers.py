@@ -2,7 +2,7 @@
 
 import os
 import signal
-import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +13,16 @@ from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, listens, until
 from tests.system.agents import in_state, info, known, up
 
-LOOPERS = 30
-SETTLED = 0.2  # seconds that a program has to live to count as started, where it says nothing itself
-
 SLEEPS = '["sleep", "1000"]'
 BAD = '["sh", "-c", "echo why >&2; exit 5"]'
 IN_ORDER = 'strategy = "rest_for_one"'
-QUICK = 'max_restarts = 1\nrestart_window = "5s"\nbackoff = { max = 0.2 }'
+OFTEN = "max_restarts = 1000\nrestart_window = 1\nbackoff = { min = 0, max = 0 }"
+QUICK = 'max_restarts = 1\nrestart_window = "60s"\nbackoff = { max = 0.2 }'
 
 LATE = """
 import time
+import pytest
+
 from agentos_sdk import AgentOSClient
 
 me = AgentOSClient()
@@ -32,9 +32,23 @@ me.hello()
 time.sleep(1000)
 """
 
+ONCE = """
+import os, time
+import pytest
+
+from agentos_sdk import AgentOSClient
+
+me = AgentOSClient()
+if os.environ["AGENTOS_LIFE"].endswith(".1"):
+    me.hello()
+time.sleep(1000)
+"""
+
 COUNT = 12
 TOGETHER = f"""
 import time
+import pytest
+
 from agentos_sdk import AgentOSClient
 
 me = AgentOSClient()
@@ -70,23 +84,32 @@ def shape(node: dict[str, Any]) -> Any:
     return {below["name"]: shape(below) for below in node["children"]}
 
 
-@pytest.mark.alone
-def test_a_healthy_child_comes_back_at_once_beside_crash_loopers(own_kernel: OwnKernel) -> None:
-    often = "max_restarts = 1000\nrestart_window = 1\nbackoff = { min = 0, max = 0 }"
-    looping = (child(f"loop{number}", '["sh", "-c", "sleep 0.5; exit 1"]', often) for number in range(LOOPERS))
-    kernel = own_kernel(child("healthy", SLEEPS, often) + "".join(looping))
-    with kernel.client() as client:
-        until(lambda: all(agent["restarts"] > 1 for agent in client.list_agents()[1:]), "all of them crash")
-        took = []
-        for lives in (1, 2, 3):
-            began = time.monotonic()
-            os.kill(known(client, "healthy"), signal.SIGKILL)
-            until(lambda n=lives: info(client, "healthy")["restarts"] == n, "it is back")  # type: ignore[misc]
-            in_state(client, "healthy", "running")
-            took.append(time.monotonic() - began)
+def test_a_healthy_child_comes_back_beside_others_that_take_long_to_start(
+    own_kernel: OwnKernel, tmp_path: Path
+) -> None:
+    """Its supervisor doesn't wait for their starts, of which each fails after 30 s."""
+    (tmp_path / "once.py").write_text(ONCE)
+    lines = (f'script = "{tmp_path}/once.py"', 'ready = "hello"', OFTEN)
+    names = [f"slow{number}" for number in range(COUNT)]
+    kernel = own_kernel(child("healthy", SLEEPS, OFTEN) + "".join(child(name, None, *lines) for name in names))
 
-    # A supervisor that starts one after the other needs this for one round, however fast the machine.
-    assert min(took) < LOOPERS * SETTLED / 2
+    def starts() -> Sequence[int]:
+        """The processes of all others, or none if one of them doesn't start just now."""
+        found = [info(client, name) for name in names]
+        return [agent["pid"] for agent in found] if all(agent["state"] == "starting" for agent in found) else []
+
+    def comes_back() -> bool:
+        """Whether the healthy one does within one start of all the others."""
+        before, lives = starts(), info(client, "healthy")["restarts"]
+        os.kill(known(client, "healthy"), signal.SIGKILL)
+        until(lambda: info(client, "healthy")["restarts"] > lives, "it is back")
+        in_state(client, "healthy", "running")
+        return before != [] and before == starts()
+
+    with kernel.client() as client:
+        for name in names:
+            os.kill(known(client, name), signal.SIGKILL)
+        until(comes_back, "it comes back in the time of their starts")
 
 
 def test_agents_start_at_the_same_time(own_kernel: OwnKernel, tmp_path: Path) -> None:
@@ -121,7 +144,7 @@ def test_an_agent_that_cannot_start_leaves_the_others_untouched(own_kernel: OwnK
         }
         assert client.wait("bad", timeout=60)["exit_code"] == 5
         assert not client.kill("bad")
-        assert client.logs("bad")["lines"][-1]["text"].startswith("given up: 2 restarts in 5 s were needed; the last ")
+        assert client.logs("bad")["lines"][-1]["text"].startswith("given up: 2 restarts in 60 s were needed; the last ")
     kernel.wait_line("root/bad: given up: ")
     kernel.wait_line("root/team/worse: given up: ")
 
@@ -176,10 +199,10 @@ def test_a_group_whose_member_cannot_start_is_given_up_alone(own_kernel: OwnKern
         until(lambda: client.tree()["tree"]["children"][1].get("state") == "stopped", "the group was given up")
 
         assert states(client) == {"good": "exited", "bad": "failed", "beside": "running"}
-        assert client.logs("bad")["lines"][-1]["text"].startswith("given up: 2 restarts in 5 s were needed; the last ")
+        assert client.logs("bad")["lines"][-1]["text"].startswith("given up: 2 restarts in 60 s were needed; the last ")
         assert client.wait("good", timeout=60)["reason"] == "stopped: killed by SIGTERM"
         assert info(client, "beside")["restarts"] == 0
-    kernel.wait_line("root/team: given up: 2 restarts in 5 s were needed; the last time: bad: exit status 5")
+    kernel.wait_line("root/team: given up: 2 restarts in 60 s were needed; the last time: bad: exit status 5")
 
 
 def test_a_temporary_group_whose_member_cannot_start_does_not_end_silently(own_kernel: OwnKernel) -> None:
@@ -270,12 +293,11 @@ def test_a_stop_during_the_start_ends_the_kernel_at_once() -> None:
         with kernel.client() as client:
             for name in ("a0", "a4", "b"):
                 known(client, name)
-        began = time.monotonic()
         kernel.process.send_signal(signal.SIGTERM)
 
         assert kernel.wait_end() == 0
 
-        assert time.monotonic() - began < 25  # HELLO may take 30 s
+        assert "HELLO" not in kernel.said  # for which it would wait 30 s
         assert "ready, listening" not in kernel.said
         assert "Traceback" not in kernel.said
     finally:

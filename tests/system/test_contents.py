@@ -61,7 +61,8 @@ def test_questions_by_call_and_by_endpoint_are_kept_with_what_the_audit_log_says
     ]
     assert {each["agent_id"] for each in found["questions"]} == {number}
     assert third["usage"] == reply["usage"]
-    assert (third["queued_ms"], third["latency_ms"]) == pytest.approx((reply["queued_ms"], reply["latency_ms"]), abs=50)
+    assert 0 < reply["latency_ms"] <= third["latency_ms"]  # which is measured around it
+    assert third["queued_ms"] < third["latency_ms"]
     assert second["first_token_ms"] <= second["latency_ms"]
     for entry, each in zip(entries, found["questions"], strict=True):
         assert f"question sha256:{each['digest']}" in entry["about"]

@@ -190,14 +190,14 @@ PATIENT = """
 [[supervisor.children]]
 name = "outer"
 script = "deaf.py"
-shutdown = "60s"
+shutdown = "1h"
 [[supervisor.children]]
 name = "group"
 type = "supervisor"
 [[supervisor.children.children]]
 name = "inner"
 script = "deaf.py"
-shutdown = "60s"
+shutdown = "1h"
 """
 
 
@@ -221,7 +221,6 @@ def test_the_first_signal_drains_in_order_and_the_second_hurries(own_kernel: Own
     patient.process.send_signal(number)
 
     assert patient.wait_end() == 0
-    assert time.monotonic() - began < 30  # not the minute that each of them may take
     assert [name for name in ("inner", "outer", "mine") if f"{name}: stopped: killed by SIGKILL" in patient.said] == [
         *("inner", "outer", "mine")
     ]

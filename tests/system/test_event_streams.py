@@ -1,7 +1,5 @@
 """Streams of SUBSCRIBE and connections that end: what they leave behind, and slow readers."""
 
-import time
-
 from agentos_sdk import AgentOSClient
 from tests.conftest import Connect, OwnKernel
 from tests.support.kernel import Kernel, until
@@ -9,7 +7,6 @@ from tests.support.wire import (
     CANCEL,
     EMIT,
     NOOP,
-    PATIENCE,
     POLL_EVENTS,
     SUBSCRIBE,
     Wire,
@@ -72,10 +69,8 @@ def test_a_reader_that_stops_loses_the_oldest_and_harms_no_other(own_kernel: Own
             if not number % 100:
                 wire.replies(100 if number else 1)
         wire.replies(99)
-        begin = time.monotonic()
         emit(wire, "custom.last")
         assert reading.receive().json["events"][0]["type"] == "custom.last"
-        assert time.monotonic() - begin < PATIENCE / 2
 
         got, missed = 0, 0
         while got + missed < 12_001:

@@ -28,7 +28,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "events.md"
 TYPES = set(re.findall(r"^\| `([A-Z_]+)`", PAGE.read_text(), re.MULTILINE))
 SLEEPS = '["sleep", "1000"]'
 EATS = "import time; kept = bytearray(82 << 20); time.sleep(1000)"
-SOON_FAILS = ["sh", "-c", "sleep 0.5; exit 3"]
+SOON_FAILS = ["sh", "-c", "sleep 1; exit 3"]
 BACKOFF = "backoff = { first = 0.1 }"
 UNHEALTHY = 'health = { command = ["sh", "-c", "test ! -e sick"], interval = "1s", failures = 1 }'
 LLM = """

@@ -14,6 +14,7 @@ from agentos_sdk.errors import CallError, Unavailable
 from agentos_sdk.opcodes import Op
 from tests.conftest import Connect, OwnKernel
 from tests.support.kernel import Kernel, until
+from tests.support.wire import PATIENCE
 from tests.system.agents import RELAY_INSIDE, TALKS, ask, in_state, info, known, relay, up
 from tests.system.test_death import children_of
 
@@ -201,7 +202,7 @@ def test_who_holds_its_output_open_elsewhere_keeps_nobody_waiting(kernel: Kernel
     until(lambda: up(client.exec("test -S s", name="hoarder"))["exit_code"] == 0, "it listens")
 
     give = "import socket; s = socket.socket(socket.AF_UNIX); s.connect('s'); socket.send_fds(s, [b'x'], [1])"
-    reply = up(client.exec(["python3", "-c", give], name="hoarder", timeout=20))
+    reply = up(client.exec(["python3", "-c", give], name="hoarder", timeout=PATIENCE))
 
     assert (reply["exit_code"], reply["timed_out"]) == (0, False)
 
@@ -211,12 +212,11 @@ def test_a_withdrawn_command_ends(kernel: Kernel, client: AgentOSClient) -> None
 
     async def withdraw() -> None:
         async with connect(kernel.socket) as operator:
-            with trio.move_on_after(5) as scope:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(partial(operator.exec, "sleep 7403", name="a"))
-                    while not guests("sleep 7403"):
-                        await trio.sleep(0.01)
-                    scope.cancel()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(partial(operator.exec, "sleep 7403", name="a"))
+                while not guests("sleep 7403"):
+                    await trio.sleep(0.01)
+                nursery.cancel_scope.cancel()
             assert (await operator.exec("echo still here", name="a")).stdout == "still here\n"
 
     trio.run(withdraw)
@@ -313,33 +313,32 @@ def test_a_kernel_that_stops_ends_the_commands(own_kernel: OwnKernel) -> None:
 # -- Bounds ------------------------------------------------------------------------------------------------------------
 
 
+FLOODS = """
+(yes | head -c 2M; touch out; exec yes) &
+(head -c 2M /dev/zero; touch err; exec cat /dev/zero) >&2 &
+until [ -e go ]; do sleep 0.01; done
+"""
+"""The files are there when more has been written than is kept and fits into a pipe."""
+
+
 def test_a_flood_is_cut_and_keeps_nobody_waiting(kernel: Kernel, client: AgentOSClient) -> None:
     sleeper(client, "a")
-    used: list[float] = []  # CPU seconds before each answer
 
     async def run() -> None:
         async def flood() -> None:
             async with connect(kernel.socket) as one:
-                done = await one.exec("yes & head -c 10G /dev/zero >&2", name="a", timeout=3)
-            assert done.timed_out
+                done = await one.exec(FLOODS, name="a", timeout=0)
             assert done.truncated
             assert done.stdout == "y\n" * (1 << 19)
             assert done.stderr == "\0" * (1 << 20)
-            nursery.cancel_scope.cancel()
 
-        async with trio.open_nursery() as nursery:
+        async with connect(kernel.socket) as other, trio.open_nursery() as nursery:
             nursery.start_soon(flood)
-            async with connect(kernel.socket) as other:
-                while True:
-                    before = kernel.cpu_seconds
-                    await other.list_agents()
-                    used.append(kernel.cpu_seconds - before)
-                    await trio.sleep(0.01)
+            while (await other.exec("test -e out && test -e err", name="a")).exit_code != 0:
+                await other.list_agents()
+            await other.exec("touch go", name="a")
 
     trio.run(run)
-
-    assert len(used) > 20
-    assert sorted(used)[len(used) // 2] < 0.1
 
 
 def test_eight_at_once_and_the_ninth_is_told(kernel: Kernel, client: AgentOSClient) -> None:
@@ -379,14 +378,14 @@ def test_it_is_within_the_agents_limits(client: AgentOSClient) -> None:
 
     assert limits["stdout"].split()[:2] == ["64", "1024"]
     assert limits["stdout"].split()[2] == str(128 + signal.SIGXFSZ)
-    forks = up(client.exec("for i in $(seq 40); do sleep 2 & done; wait", name="a", timeout=20))
+    forks = up(client.exec("for i in $(seq 40); do sleep 2 & done; wait", name="a", timeout=PATIENCE))
     assert "fork" in forks["stderr"]
 
 
 def test_a_command_that_takes_too_much_memory_doesnt_get_it(client: AgentOSClient) -> None:
     sleeper(client, "a", limits={"memory": "64M"}, restart="permanent")
 
-    reply = client.exec(["python3", "-c", "x = b'x' * (512 << 20); print('got it')"], name="a", timeout=20)
+    reply = client.exec(["python3", "-c", "x = b'x' * (512 << 20); print('got it')"], name="a", timeout=PATIENCE)
 
     assert "got it" not in reply.get("stdout", "")  # where a control group kills for that, the agent may go too
 

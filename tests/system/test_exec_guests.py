@@ -9,7 +9,7 @@ import pytest
 
 from agentos_sdk.opcodes import Op
 from tests.support.kernel import Kernel, until
-from tests.support.wire import Wire
+from tests.support.wire import PATIENCE, Wire
 from tests.system.jails import cgroups, group_of
 from tests.system.test_death import children_of
 from tests.system.test_exec import guests
@@ -64,7 +64,7 @@ def test_no_file_of_the_hosts_is_shown_to_it(guest: Wire, kernel: Kernel) -> Non
 
 def test_it_has_the_limits_of_an_agent(guest: Wire, kernel: Kernel) -> None:
     limits = str(run(guest, "ulimit -n; ulimit -f; ulimit -c")["stdout"]).split()
-    forks = run(guest, "for i in $(seq 80); do sleep 5 & done; wait", timeout=20)
+    forks = run(guest, "for i in $(seq 80); do sleep 5 & done; wait", timeout=PATIENCE)
 
     assert limits[:2] == ["1024", "262144"]
     assert "fork" in str(forks["stderr"])
@@ -102,8 +102,8 @@ def test_each_of_them_is_somebody_else_on_the_host(guest: Wire, kernel: Kernel) 
         pytest.skip("without root all that the kernel starts is of one user")
     with kernel.connect() as other:
         assert other.call(Op.HELLO, {"as": "another", "level": "sandboxed"})["success"]
-        guest.send(Op.EXEC, {"command": "sleep 7703", "timeout": 20})
-        other.send(Op.EXEC, {"command": "sleep 7703", "timeout": 20})
+        guest.send(Op.EXEC, {"command": "sleep 7703", "timeout": PATIENCE})
+        other.send(Op.EXEC, {"command": "sleep 7703", "timeout": PATIENCE})
         until(lambda: len(guests("sleep\x007703")) == 2, "both run")
 
         uids = {Path(f"/proc/{pid}").stat().st_uid for pid in guests("sleep\x007703")}

@@ -186,7 +186,7 @@ def test_they_are_within_its_limits(kernel: Kernel, client: AgentOSClient) -> No
     need_cgroups(kernel)
     sleeper(client, "bare", isolation="none", limits={"max_pids": 12, "open_files": 64})
 
-    reply = up(client.exec("ulimit -n; for i in $(seq 40); do sleep 2 & done; wait", name="bare", timeout=20))
+    reply = up(client.exec("ulimit -n; for i in $(seq 40); do sleep 2 & done; wait", name="bare", timeout=PATIENCE))
 
     assert reply["stdout"] == "64\n"
     assert "fork" in reply["stderr"]

@@ -5,7 +5,6 @@ import json
 import os
 import stat
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -198,7 +197,7 @@ def test_a_text_of_many_short_lines_can_be_written(client: AgentOSClient, direct
 def test_all_others_are_answered_while_large_files_come_and_go(
     kernel: Kernel, client: AgentOSClient, directory: Path
 ) -> None:
-    """How long one waits is for `make bench` to tell; here that nobody waits for all of it to be over."""
+    """None waits for all of it to be over: some thousand answers are usual."""
     text = "0123456789abcdeä" * (15 * MIB // 17)
     path = str(directory / "large")
     over = threading.Event()
@@ -212,15 +211,12 @@ def test_all_others_are_answered_while_large_files_come_and_go(
 
     worker = threading.Thread(target=busy)
     worker.start()
-    answered, longest = 0, 0.0
+    answered = 0
     with kernel.connect() as wire:
         while not over.is_set():
-            begin = time.monotonic()
             assert wire.ask(NOOP, b"x").body == b"x"
-            longest = max(longest, time.monotonic() - begin)
             answered += 1
     worker.join()
-    print(f"{answered} answers, the longest took {longest * 1000:.0f} ms")
 
     assert answered > 100
 

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import random
 import shutil
 import threading
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from agentos_sdk import AgentOSClient
 from tests.support.http_server import make_server_context
 from tests.support.kernel import Kernel, shared
 from tests.system.agents import up
-from tests.system.sites import Files, Server, Sites
+from tests.system.sites import Files, Server, Sites, running_dns
 from tests.system.test_filtered_programs import IGNORE_PROXY, TRUST
 
 PORT = 443
@@ -22,37 +23,42 @@ resolver = "{dns}"
 [permissions.web]
 level = "sandboxed"
 [permissions.web.allow]
-domains = ["files.test", "127.0.0.1:443"]
+domains = ["files.test", "{host}:443"]
 """
-CURL = "curl -sS --max-time 30"
+CURL = "curl -sS --max-time 60"
 
 
 @pytest.fixture(scope="module")
-def secure(sites: Sites) -> Iterator[None]:
-    """A server for files.test and evil.test, as of a provider that serves both.
+def secure(sites: Sites) -> Iterator[str]:
+    """A server for files.test and evil.test, as of a provider that serves both; its address, of loopback.
 
-    It wants another group for the key exchange than clients guess, so each handshake has two ClientHellos.
+    That is a random one, as the port can't be: other tests may serve it at theirs. The server wants another group for
+    the key exchange than clients guess, so each handshake has two ClientHellos.
     """
     if shutil.which("curl", path="/usr/bin:/bin") is None:
         pytest.skip("curl isn't installed in /usr/bin: port 443 NOT tested with a filtered network")
+    host = f"127.{random.randrange(1, 255)}.{random.randrange(256)}.{random.randrange(1, 255)}"
     try:
-        server = Server(("127.0.0.1", PORT), functools.partial(Files, directory=str(sites.ca.parent / "www")))
+        server = Server((host, PORT), functools.partial(Files, directory=str(sites.ca.parent / "www")))
     except OSError as error:
-        pytest.skip(f"127.0.0.1:{PORT} can't be listened on as uid {os.geteuid()}: {error.strerror}: NOT tested")
+        pytest.skip(f"{host}:{PORT} can't be listened on as uid {os.geteuid()}: {error.strerror}: NOT tested")
     context = make_server_context(sites.ca.parent, "DNS:files.test", "DNS:evil.test")
     context.set_ecdh_curve("secp384r1")
     server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     with server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
-        yield
+        yield host
         server.shutdown()
         thread.join()
 
 
 @pytest.fixture(scope="module")
-def kernel(kernels: None, sites: Sites, secure: None) -> Iterator[Kernel]:
-    with shared(TOML.format(dns=sites.dns)) as started:
+def kernel(kernels: None, secure: str) -> Iterator[Kernel]:
+    with (
+        running_dns("files.test", "evil.test", address=secure) as dns,
+        shared(TOML.format(dns="{}:{}".format(*dns.address), host=secure)) as started,
+    ):
         yield started
 
 

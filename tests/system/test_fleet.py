@@ -1,6 +1,5 @@
 """A fleet of eight declared agents: five misbehave, each in its own way, and the other three don't notice."""
 
-import time
 from pathlib import Path
 
 import pytest
@@ -53,7 +52,6 @@ def count_up(client: AgentOSClient, name: str, number: int) -> int:
     return int(letter["message"])
 
 
-@pytest.mark.alone
 @pytest.mark.slow
 def test_three_sound_agents_do_not_notice_five_that_misbehave(own_kernel: OwnKernel, tmp_path: Path) -> None:
     scripts = {"serves": SERVES, "crashes": CRASHES, "hangs": HANGS, "leaks": LEAKS, "floods": FLOODS}
@@ -73,12 +71,9 @@ def test_three_sound_agents_do_not_notice_five_that_misbehave(own_kernel: OwnKer
     )
     with kernel.client() as client:
         pids = {name: in_state(client, name, "running")["pid"] for name in SOUND}
-        took = []
         for number in range(ROUNDS):
             for name in SOUND:
-                began = time.monotonic()
                 assert count_up(client, name, number) == number + 1
-                took.append(time.monotonic() - began)
 
         in_state(client, "absent", "failed")
         in_state(client, "leaker", "failed")
@@ -91,5 +86,4 @@ def test_three_sound_agents_do_not_notice_five_that_misbehave(own_kernel: OwnKer
 
         assert {name: info(client, name)["pid"] for name in SOUND} == pids
         assert {info(client, name)["restarts"] for name in SOUND} == {0}
-        assert max(took) < 30, "none of them waited for one of the others"
     assert kernel.process.poll() is None

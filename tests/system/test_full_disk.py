@@ -13,6 +13,7 @@ import pytest
 from agentos_sdk import AgentOSClient
 from tests.support.kernel import environment, until
 from tests.support.mounts import small_disk
+from tests.support.wire import PATIENCE
 from tests.system.agents import up
 
 
@@ -38,7 +39,7 @@ def kernel_on(small: Path, tmp_path: Path) -> Iterator[tuple[AgentOSClient, Path
         with AgentOSClient(socket) as client:
             yield client, said
         process.terminate()
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE) == 0
     finally:
         process.kill()
         process.wait()
@@ -51,7 +52,7 @@ def test_the_operator_kills_an_agent_and_stops_the_kernel_on_a_disk_without_any_
     with kernel_on(small, tmp_path) as (client, said):
         up(client.spawn("greedy", command=["sleep", "1000"], isolation="none"))
         fill(small)
-        while client.exec(["true"], timeout=30).get("code") != "unavailable":
+        while client.exec(["true"], timeout=PATIENCE).get("code") != "unavailable":
             pass
 
         assert client.kill("greedy", grace=0)

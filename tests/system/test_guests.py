@@ -16,6 +16,7 @@ from tests.support.wire import (
     KILL,
     LIST,
     NOOP,
+    PATIENCE,
     READ,
     RECV,
     REGISTER,
@@ -220,7 +221,7 @@ def test_guests_get_messages_by_their_names(kernel: Kernel, wire: Wire) -> None:
     with kernel.connect() as operator:
         assert operator.call(SEND, {"to_name": "mailbox", "message": "hello"})["success"]
 
-    assert wire.call(RECV, {"timeout": 5})["messages"][0]["message"] == "hello"
+    assert wire.call(RECV, {"timeout": PATIENCE})["messages"][0]["message"] == "hello"
     wire.send(EXIT)
     assert wire.receive().body == b"goodbye"
 

@@ -48,7 +48,7 @@ for place in ("/workspace", "/tmp", "/dev/shm"):
             file.write(bytes(1 << 20))
 time.sleep(1000)
 """
-SPINS = "import time\nbegin = time.time()\nwhile time.time() - begin < 1.5: pass\n"
+SPINS = "import time\nwhile time.process_time() < 0.2: pass\n"
 MANY = """
 import os, time
 time.sleep(1)
@@ -106,16 +106,15 @@ def test_refused_forks_are_told_with_the_limit(kernel: Kernel, client: AgentOSCl
     assert "fork refused: 20 processes" in end["reason"]
 
 
-@pytest.mark.alone
 def test_a_throttled_agent_is_told_how_much_of_its_time(kernel: Kernel, client: AgentOSClient) -> None:
     need_cgroups(kernel)
-    up(client.spawn("spins", write(kernel, "spins.py", SPINS), limits={"cpu_quota": "20%"}))
+    up(client.spawn("spins", write(kernel, "spins.py", SPINS), limits={"cpu_quota": "10%"}))
 
     reason = client.wait("spins", timeout=60)["reason"]
 
     found = re.search(r"throttled (\d+) % of the time", reason)
     assert found is not None, reason
-    assert 40 <= int(found[1]) <= 95
+    assert 40 <= int(found[1]) <= 95  # beside ten busy programs on its core it would still be 40
 
 
 def test_what_nobody_limited_is_not_blamed_on_limits(kernel: Kernel, client: AgentOSClient) -> None:

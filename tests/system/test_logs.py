@@ -9,6 +9,7 @@ from agentos_sdk import AgentOSClient
 from agentos_sdk.errors import NotFound, from_reply
 from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, until
+from tests.support.wire import PATIENCE
 from tests.system.agents import ask, relay, up
 
 COUNTER = """
@@ -161,7 +162,7 @@ def test_an_agent_of_the_file_sees_its_own_earlier_runs(own_kernel: OwnKernel) -
 
 def test_following_goes_on_over_a_restart_of_the_agent_and_ends_with_it(kernel: Kernel, client: AgentOSClient) -> None:
     flag = kernel.place / "twice"
-    script = f"echo life; sleep 0.5; test -e {flag} && exit 0; touch {flag}; exit 1"
+    script = f"echo life; sleep 1; test -e {flag} && exit 0; touch {flag}; exit 1"
     client.spawn(
         "phoenix", command=["sh", "-c", script], sandboxed=False, restart="transient", backoff={"first": 0.3, "max": 1}
     )
@@ -174,15 +175,18 @@ def test_following_goes_on_over_a_restart_of_the_agent_and_ends_with_it(kernel: 
 
 def test_following_all_shows_agents_that_come_later_and_ends_at_until(kernel: Kernel, client: AgentOSClient) -> None:
     say(client, "earlier", "echo marked earlier")
-    with kernel.client() as other, other.follow_logs(since=0, grep="^marked", until=time.time() + 5) as pages:
+    with kernel.client() as other, other.follow_logs(since=0, grep="^marked", until=time.time() + PATIENCE) as pages:
         found = list(next(pages)["lines"])
         say(client, "later", "echo marked later")
-        found += [line for page in pages for line in page["lines"]]
+        found += next(pages)["lines"]
+    with kernel.client() as other, other.follow_logs(since=0, grep="^marked", until=time.time() + 0.5) as pages:
+        again = [line for page in pages for line in page["lines"]]
 
-    assert [(line["name"], line["text"]) for line in found][-2:] == [
+    assert [(line["name"], line["text"]) for line in found] == [
         ("earlier", "marked earlier"),
         ("later", "marked later"),
     ]
+    assert again == found
 
 
 def test_following_gives_each_line_once_while_they_are_written_to_disk(client: AgentOSClient) -> None:

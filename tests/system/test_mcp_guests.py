@@ -7,7 +7,7 @@ import pytest
 
 from agentos_sdk import AgentOSClient
 from tests.support.kernel import Kernel, until
-from tests.support.wire import EXPLAIN, HELLO, REGISTER, SPAWN, WRITE, Wire
+from tests.support.wire import EXPLAIN, HELLO, PATIENCE, REGISTER, SPAWN, WRITE, Wire
 from tests.system.agents import up
 
 
@@ -106,7 +106,7 @@ def test_audit_and_event_say_by_which_program_a_person_has_decided(kernel: Kerne
         up(operator.decide(number, False, via="mcp:via (elicitation)"))
 
     assert "via: expected 1 to 100 printable ASCII characters" in bad["error"]
-    [event] = operator.poll_events(timeout=5)["events"]
+    [event] = operator.poll_events(timeout=PATIENCE)["events"]
     assert event["data"]["by"] == "mcp:via (elicitation)"
     said = [one["about"] for one in operator.get_audit_log(limit=20)["entries"] if one["call"] == "APPROVAL_DECIDED"]
     assert f"approval {number} refused (once) by mcp:via (elicitation), uid " in said[-1]

@@ -77,9 +77,11 @@ DESCENDANT = """
 import json, os, sys, time
 from agentos_sdk import AgentOSClient
 for _ in range(int(sys.argv[1])):
+    parent = os.getpid()
     if os.fork():
-        time.sleep(0.05)  # its child is an orphan then
-        os._exit(0) if os.getpid() != 2 else time.sleep(1000)  # 2: the program itself
+        os._exit(0) if parent != 2 else time.sleep(1000)  # 2: the program itself
+    while os.getppid() == parent != 2:  # until it is an orphan
+        time.sleep(0.01)
     os.setsid()
 with AgentOSClient() as me:
     print(me.hello()["agent_id"], me.request(0x11, {"name": "victim"}).get("code"), flush=True)

@@ -10,6 +10,7 @@ from agentos_sdk import AgentOSClient, connect
 from agentos_sdk.errors import PermissionDenied
 from agentos_sdk.opcodes import Op
 from tests.support.kernel import Kernel
+from tests.support.wire import PATIENCE
 from tests.system.agents import RELAY_INSIDE, TALKS, as_agent, ask, relay, up
 
 SLEEP = ["sleep", "1000"]
@@ -260,7 +261,7 @@ async def test_the_trio_client_has_the_same_calls(kernel: Kernel) -> None:
         assert (await operator.set_permissions(level="readonly", agent_id=born.id)).agent_id == born.id
         told = await operator.explain("typed", "EXEC", {"command": "ls"})
         assert (told.decision, told.rule) == ("deny", "no rule (level readonly)")
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE):
             await operator.kill("typed", grace=0)
     async with connect(kernel.socket, level="sandboxed") as guest:
         with pytest.raises(PermissionDenied):

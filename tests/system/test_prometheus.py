@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.conftest import OwnKernel
 from tests.support.kernel import environment, until
-from tests.support.wire import NOOP, READ, THINK
+from tests.support.wire import NOOP, PATIENCE, READ, THINK
 from tests.system.agents import as_agent, in_state, info, up
 from tests.system.test_containers import child
 from tests.system.test_http import allow
@@ -40,7 +40,7 @@ def serve(port: int, host: str = "127.0.0.1", more: str = "") -> str:
 
 def get(port: int, path: str = "/metrics", **headers: str) -> str:
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers=headers)
-    with urllib.request.urlopen(request, timeout=30) as response:
+    with urllib.request.urlopen(request, timeout=PATIENCE) as response:
         text: str = response.read().decode()
     return text
 
@@ -102,7 +102,7 @@ def scrape_later(port: int, key: tuple[str, ...], value: float) -> dict[tuple[st
 
 
 def test_an_agent_that_was_given_up_is_counted_as_failed(own_kernel: OwnKernel, port: int) -> None:
-    broken = child("broken", '["sh", "-c", "sleep 0.3; exit 3"]', "max_restarts = 0")
+    broken = child("broken", '["sh", "-c", "sleep 1; exit 3"]', "max_restarts = 0")
     kernel = own_kernel(serve(port) + broken)
     with kernel.client() as client:
         in_state(client, "broken", "failed")

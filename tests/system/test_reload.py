@@ -287,7 +287,7 @@ def test_a_watched_memory_limit_changes_as_it_runs(monkeypatch: pytest.MonkeyPat
 
 
 def test_restart_limits_change_as_it_runs(own_kernel: OwnKernel) -> None:
-    crash = '["sh", "-c", "sleep 0.3; exit 1"]'
+    crash = '["sh", "-c", "sleep 1; exit 1"]'
     kernel = own_kernel(child("a", crash, 'max_restarts = "unlimited"', "backoff = { first = 1, max = 1 }"))
     with kernel.client() as client:
         until(lambda: info(client, "a")["restarts"] >= 1, "it was restarted")

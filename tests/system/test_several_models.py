@@ -1,7 +1,6 @@
 """Kernels with several providers: real vendors on loopback that fail, are silent or slow, and refuse keys."""
 
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -83,16 +82,11 @@ def write_key(path: Path, key: str) -> None:
 
 @pytest.mark.parametrize("alias", ["best", "hanging", "vanished"])
 def test_an_outage_of_the_first_model_costs_little(house: House, alias: str) -> None:
-    began = time.monotonic()
     reply = house.ask(alias)
-    seconds = time.monotonic() - began
 
     assert (reply["content"], reply["requested_model"]) == ("from the second", alias)
     [passed] = reply["fallbacks"]
     assert passed["reason"]
-    assert (
-        seconds < 30
-    )  # what a silent provider may take without an alias is 120 s; the bound itself is tested with a mock clock
 
 
 def test_a_bad_request_goes_to_no_other_model(house: House) -> None:

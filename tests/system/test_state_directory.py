@@ -14,6 +14,7 @@ from agentos.services.audit.query import Query, iterate_all
 from agentos.services.audit.verify import verify_log
 from tests.conftest import OwnKernel
 from tests.support.kernel import environment
+from tests.support.wire import PATIENCE
 from tests.system.agents import up
 
 ROOT = os.geteuid() == 0
@@ -37,7 +38,7 @@ def refusal(place: Path, socket: str = "socket", env: dict[str, str] | None = No
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE,
         check=False,
     )
     assert done.returncode == 1

@@ -19,11 +19,11 @@ provider = "offline"
 
 {EXAMPLE}
 env = {{ PLAIN = "plain text", TOKEN = "env:MCP_TOKEN" }}
-timeout = "30s"
+timeout = "60s"
 
 {PLAIN}
 sampling = true
-timeout = "20s"
+timeout = "60s"
 
 {PLAIN.replace(".plain]", ".common]")}
 share = "all"

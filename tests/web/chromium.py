@@ -12,6 +12,7 @@ import pytest
 
 from agentos.userland.web.links import Level
 from tests.support.kernel import Kernel
+from tests.support.wire import PATIENCE
 from tests.web.conftest import link_of
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def browser() -> Iterator[Any]:
 def log_in(browser: Any, kernel: Kernel, level: Level = "unrestricted", **options: object) -> Any:
     """A browser context with a session of its own."""
     context = browser.new_context(viewport={"width": 1280, "height": 800}, reduced_motion="reduce", **options)
+    context.set_default_timeout(PATIENCE * 1000)
     page = context.new_page()
     page.goto(link_of(kernel, level))
     page.close()

@@ -1,10 +1,12 @@
 """Modules of the dashboard's page, called in a real browser."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.support.kernel import Kernel
+from tests.support.wire import PATIENCE
 from tests.web.chromium import LOAD
 from tests.web.conftest import link_of
 
@@ -12,6 +14,7 @@ from tests.web.conftest import link_of
 @pytest.fixture(scope="module")
 def page(chromium: Any, kernel: Kernel) -> Iterator[Any]:
     page = chromium.new_page()
+    page.set_default_timeout(PATIENCE * 1000)
     page.add_init_script(LOAD)
     page.goto(link_of(kernel))
     yield page

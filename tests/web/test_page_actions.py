@@ -189,7 +189,7 @@ def test_the_host_is_examined_and_the_audit_log_verified_in_child_processes(open
     page.get_by_role("button", name="verify all of it").click()
     page.get_by_text(re.compile("^sound: ")).wait_for()
     page.get_by_role("button", name="examine this host").click()
-    page.get_by_text("facts about the host").wait_for(timeout=60_000)
+    page.get_by_text("facts about the host").wait_for()
     page.get_by_text("facts about the host").click()
     page.locator("dd", has_text="Linux").wait_for()
     with kernel.client() as client:
@@ -237,7 +237,7 @@ def test_a_question_to_a_person_is_no_failure_in_a_trace(open_page: Open) -> Non
 
 
 def test_restarts_are_counted_below_the_charts(open_page: Open) -> None:
-    open_page("agents?agent=unstable").get_by_text(re.compile("[0-9]+ restarts? in this time")).wait_for(timeout=60_000)
+    open_page("agents?agent=unstable").get_by_text(re.compile("[0-9]+ restarts? in this time")).wait_for()
 
 
 def test_a_viewer_is_told_why_it_may_not(chromium: Any, kernel: Kernel) -> None:

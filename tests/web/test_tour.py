@@ -55,22 +55,22 @@ def place(kernel: Kernel, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def is_lively(page: Any) -> None:
     """Wait until the demo has all that it shows: failed, backing off and asking agents, and a line for the model."""
     for text in ("column orders.total is missing", "connection refused by shop.example", "git push origin main"):
-        page.locator(".attention", has_text=text).wait_for(timeout=60_000)
+        page.locator(".attention", has_text=text).wait_for()
     page.locator("os-chart canvas").first.wait_for()
 
 
 def shows_use(page: Any) -> None:
     """CPU use is known from the second reading on."""
-    page.locator("td.number, .use", has_text=re.compile(r"^0\.\d\d")).first.wait_for(timeout=60_000)
+    page.locator("td.number, .use", has_text=re.compile(r"^0\.\d\d")).first.wait_for()
 
 
 def shows_chart(page: Any) -> None:
     shows_use(page)
-    page.locator("os-chart canvas").first.wait_for(timeout=60_000)
+    page.locator("os-chart canvas").first.wait_for()
 
 
 def shows_bars(page: Any) -> None:
-    page.locator("i.waiting + i.model").first.wait_for(timeout=60_000)
+    page.locator("i.waiting + i.model").first.wait_for()
 
 
 def shows_line(page: Any) -> None:

@@ -73,7 +73,7 @@ async def run(executor, language, code):
 
 
 async def execute():
-    async with AgentOSCodeExecutor(timeout=20) as executor:
+    async with AgentOSCodeExecutor(timeout=60) as executor:
         found = {
             "python": await run(executor, "python", "print(6 * 7)"),
             "bash": await run(executor, "bash", "echo one; exit 3"),
@@ -99,7 +99,7 @@ async def cancel_code(executor):
         pass
     token.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while "sleep" in (await run(executor, "sh", "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -o '[s]leep 876.'"))[1]:
         if time.monotonic() > deadline:
             return "still runs"

@@ -98,7 +98,7 @@ def use_mcp():
 def send_to_itself():
     tools = {each.name: each for each in AgentOSToolkit().get_tools()}
     sent = tools["send_message"].invoke({"to": "uses-langchain", "message": "hi"})
-    return [sent, tools["receive_messages"].invoke({"timeout": 10})]
+    return [sent, tools["receive_messages"].invoke({"timeout": 60})]
 
 
 def spawn_subagent():
@@ -118,7 +118,7 @@ async def cancelled():
         pass
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while "7654" in await execute.ainvoke(
         {"command": "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -o '[s]leep 7654'; true"}
     ):

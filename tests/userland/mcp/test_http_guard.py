@@ -10,6 +10,7 @@ import trio
 from agentos.userland.mcp import clients, http
 from agentos.userland.mcp.http import HTTPError, HTTPOptions
 from tests.support.rows import each_row
+from tests.support.wire import PATIENCE
 from tests.userland.mcp.http_serving import CLIENTS_GENERATORS, connected, make_client, serving_http
 
 pytestmark = CLIENTS_GENERATORS
@@ -30,7 +31,7 @@ async def url(tmp_path: Path) -> AsyncIterator[str]:
 
 
 async def post(url: str, **headers: str) -> httpx2.Response:
-    async with httpx2.AsyncClient(timeout=30) as sender:
+    async with httpx2.AsyncClient(timeout=PATIENCE) as sender:
         return await sender.post(url, json=INITIALIZE, headers={**ACCEPT, **headers})
 
 
@@ -162,7 +163,7 @@ async def test_one_clients_open_requests_are_limited_and_leave_room_for_others(
         head = f"POST /mcp HTTP/1.1\r\nhost: localhost\r\nauthorization: {bearer(greedy)}\r\ncontent-length: 9\r\n\r\n"
         streams = list[trio.SocketStream]()
 
-        with trio.fail_after(30):
+        with trio.fail_after(PATIENCE):
             while (refused := await post(url, authorization=bearer(greedy), **known)).status_code == 404:
                 streams.append(await trio.open_tcp_stream("127.0.0.1", port))
                 await streams[-1].send_all(head.encode())  # which is refused itself if it comes in beside another

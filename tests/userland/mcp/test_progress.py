@@ -26,7 +26,7 @@ async def test_output_at_the_end_of_a_call_is_reported() -> None:
     assert client.reports == [(1, "the end")]
 
 
-async def test_text_that_comes_during_a_report_is_reported_after_it() -> None:
+async def test_text_that_comes_during_a_report_is_reported_after_it(autojump_clock: trio.testing.MockClock) -> None:
     client = Client()
 
     async with reporting(client.report) as progress:

@@ -1,6 +1,7 @@
 """Kernels and connections for everybody: real ones, stopped and looked after at the end."""
 
 import contextlib
+import gc
 import os
 from collections.abc import Callable, Iterator
 
@@ -16,6 +17,7 @@ for name in ("COLUMNS", "LINES"):
 # Where that is set, workers compile all tests, and each of a thousand kernels its modules: twice the CPU of its start.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 rounds.register_profiles()
+gc.disable()  # until the tests are collected: nearly all that test modules make stays, and a third of the CPU is saved
 
 SLOW_TIMEOUT = 1300  # seconds; a guest on an emulated CPU has 1,200
 
@@ -31,6 +33,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT))
     paths = {item.path for item in slow}
     items.sort(key=lambda item: item.path not in paths)
+
+
+def pytest_collection_finish() -> None:
+    """No later collection goes through what the test modules made."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,7 @@
 """``agentos mcp``, the server: as a process that a client starts over stdin and stdout, and over HTTP."""
 
+from __future__ import annotations
+
 import json
 import os
 import re
@@ -13,13 +15,13 @@ from pathlib import Path
 import pytest
 import trio
 from click.testing import CliRunner
-from mcp import Client, StdioServerParameters
 
 from agentos.userland.cli.main import cli
 from agentos.userland.mcp import clients
 from agentos.userland.mcp.clients import ClientEntry
 from tests.cli.conftest import Agentos
 from tests.cli.terminal import Terminal
+from tests.support.clients import mcp
 from tests.support.kernel import Kernel, descendants, environment, until
 from tests.support.wire import PATIENCE
 from tests.userland.mcp.http_serving import CLIENTS_GENERATORS, connected, make_client
@@ -42,12 +44,14 @@ def words(kernel: Kernel, *more: str) -> list[str]:
 
 
 @asynccontextmanager
-async def stdio_client(command: Sequence[str], mode: str = "auto", errors: Path | None = None) -> AsyncIterator[Client]:
+async def stdio_client(
+    command: Sequence[str], mode: str = "auto", errors: Path | None = None
+) -> AsyncIterator[mcp.Client]:
     """An MCP client that starts this command, with an environment of a few variables, as clients do."""
     script = " ".join(["exec", '"$@"', *(["2>", str(errors)] if errors else [])])
-    place = StdioServerParameters(command="sh", args=["-c", script, "sh", *command], cwd="/")
+    place = mcp.StdioServerParameters(command="sh", args=["-c", script, "sh", *command], cwd="/")
     with trio.fail_after(PATIENCE):
-        async with Client(place, mode=mode) as client:
+        async with mcp.Client(place, mode=mode) as client:
             yield client
 
 
@@ -131,7 +135,7 @@ def test_stdout_has_messages_of_mcp_alone(kernel: Kernel) -> None:
 
 
 @contextmanager
-def start(command: Sequence[str], **env: str) -> Iterator["subprocess.Popen[str]"]:
+def start(command: Sequence[str], **env: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
         command,
         env={**environment(Path("/nonexistent")), **env},

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp.server.mcpserver import MCPServer
 
 from agentos_sdk import AgentOSClient
 from tests.cli.conftest import Agentos
 from tests.cli.terminal import Terminal
+from tests.support.clients import mcpserver
 from tests.support.kernel import Kernel, shared, until
 from tests.support.mcp_http import mcp_http_server
 from tests.support.package_registry import package_registry
@@ -178,7 +178,7 @@ def call_fails(kernel: Kernel, tool: str) -> str | None:
 
 
 def test_a_server_at_a_url_gets_a_rule_for_its_host(agentos: Agentos, kernel: Kernel, file: Path) -> None:
-    server = MCPServer("remote")
+    server = mcpserver.MCPServer("remote")
 
     @server.tool()
     def add(text: str) -> str:

@@ -8,11 +8,7 @@ from typing import Any, Literal
 
 import pytest
 import trio
-from mcp import Client as McpClient
-from mcp.server.mcpserver import Context, MCPServer
-from mcp.shared.exceptions import MCPError
 
-from agentos.mcp.remote import MAX_MESSAGE_BYTES, NO_OAUTH, RemoteTransport
 from agentos.permissions.patterns.domains import parse_domain_pattern
 from agentos.services.http.client import Client
 from agentos.services.http.destination import Destination, parse_url
@@ -20,6 +16,7 @@ from agentos.services.http.egress import Egress
 from agentos.services.http.request import Hop, Permit
 from agentos.services.http.secrets import Secrets, SecretSettings
 from agentos_sdk.errors import CallError, PermissionDenied
+from tests.support.clients import mcp, mcpserver
 from tests.support.http_server import Asked, HttpServer, response
 from tests.support.mcp_http import mcp_http_server
 from tests.support.wire import PATIENCE
@@ -28,8 +25,10 @@ TOKEN = "t0ken-0123456789"
 Mode = Literal["auto", "legacy"]
 
 
-def make_server() -> MCPServer:
-    server = MCPServer("notes")
+def make_server() -> "mcpserver.MCPServer":
+    from mcp.server.mcpserver import Context  # the SDK looks up what the annotation of a tool means
+
+    server = mcpserver.MCPServer("notes")
 
     @server.tool()
     async def add(text: str) -> str:
@@ -75,12 +74,14 @@ def permit_for(port: int, *secrets: SecretSettings) -> Permit:
 
 
 @asynccontextmanager
-async def connected(url: str, permit: Permit, mode: Mode = "auto") -> AsyncIterator[McpClient]:
+async def connected(url: str, permit: Permit, mode: Mode = "auto") -> AsyncIterator["mcp.Client"]:
+    from agentos.mcp.remote import RemoteTransport
+
     client = Client(Egress())
     try:
         with trio.fail_after(PATIENCE):
             transport = RemoteTransport(url, client, 7, permit)
-            async with McpClient(transport.connect(), mode=mode) as session:
+            async with mcp.Client(transport.connect(), mode=mode) as session:
                 yield session
     finally:
         client.forget(7)
@@ -122,6 +123,8 @@ async def test_the_kernel_adds_the_secret_and_the_sdk_never_has_it() -> None:
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_a_server_that_wants_authorization_is_answered_by_the_way_to_give_a_token(mode: Mode) -> None:
+    from agentos.mcp.remote import NO_OAUTH
+
     with mcp_http_server(make_server(), TOKEN) as server:
         error = await fail_to_connect(server.url, permit_for(server.port), mode)
 
@@ -142,7 +145,7 @@ async def fail_to_connect(url: str, permit: Permit, mode: Mode = "auto") -> str:
     try:
         async with connected(url, permit, mode):
             pass
-    except (MCPError, ExceptionGroup) as errors:
+    except (mcp.MCPError, ExceptionGroup) as errors:
         [error] = list_errors(errors)
         return str(error)
     raise AssertionError("it is connected")
@@ -189,7 +192,7 @@ async def talk(stream: trio.abc.Stream, asked: Asked, on_call: Callable[[Any, tr
 @asynccontextmanager
 async def hostile(
     on_call: Callable[[Any, trio.abc.Stream], Any], *secrets: SecretSettings
-) -> AsyncIterator[tuple[HttpServer, McpClient]]:
+) -> AsyncIterator[tuple[HttpServer, "mcp.Client"]]:
     server = HttpServer({"/mcp": partial(talk, on_call=on_call)})
     async with trio.open_nursery() as nursery:
         listeners = await nursery.start(partial(trio.serve_tcp, partial(server.serve, None), 0, host="127.0.0.1"))
@@ -203,6 +206,8 @@ EVENTS = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: clo
 
 
 async def send_large_body(reply: Any, stream: trio.abc.Stream) -> None:
+    from agentos.mcp.remote import MAX_MESSAGE_BYTES
+
     await stream.send_all(response(b" " * (MAX_MESSAGE_BYTES + 1), 200, Content_Type="application/json"))
 
 
@@ -246,7 +251,7 @@ async def redirect(reply: Any, stream: trio.abc.Stream) -> None:
 )
 async def test_what_a_hostile_server_answers_fails_that_call_alone(on_call: Any, text: str) -> None:
     async with hostile(on_call) as (_, session):
-        with pytest.raises(MCPError) as raised:
+        with pytest.raises(mcp.MCPError) as raised:
             await session.call_tool("any", {})
         assert (await session.list_tools()).tools == []
 
@@ -281,6 +286,8 @@ async def test_requests_of_a_server_beyond_the_limit_are_dropped() -> None:
 
 
 async def test_a_session_that_the_server_has_ended_is_over() -> None:
+    from agentos.mcp.remote import RemoteTransport
+
     async def answer(stream: trio.abc.Stream, asked: Asked) -> None:
         message, kind = json.loads(asked.body or b"{}"), "application/json"
         if message.get("method") == "tools/list":
@@ -297,8 +304,8 @@ async def test_a_session_that_the_server_has_ended_is_over() -> None:
         server.port = listeners[0].socket.getsockname()[1]
         transport = RemoteTransport(server.url("/mcp"), client, 7, permit_for(server.port))
         with trio.fail_after(PATIENCE):
-            async with McpClient(transport.connect(), mode="legacy") as session:
-                with pytest.raises(MCPError):
+            async with mcp.Client(transport.connect(), mode="legacy") as session:
+                with pytest.raises(mcp.MCPError):
                     await session.list_tools()
                 await transport.over.wait()
         nursery.cancel_scope.cancel()

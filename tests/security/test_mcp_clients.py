@@ -1,13 +1,15 @@
 """What a hostile MCP client can't do: disturb the MCP server's other clients, or fill its log."""
 
+from __future__ import annotations
+
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
 
-import httpx2
 import pytest
 import trio
 
+from tests.support.clients import httpx2
 from tests.support.kernel import Kernel
 from tests.support.wire import PATIENCE
 from tests.userland.mcp.http_serving import make_client, serving_http

@@ -1,4 +1,4 @@
-"""The vendors' Python clients, imported where a test first uses one: the import takes seconds of CPU.
+"""Python clients of vendors and of MCP, imported where a test first uses one: the import takes seconds of CPU.
 
 Collecting the tests imports every test module in every worker; few of these run a test of a client.
 """
@@ -21,12 +21,18 @@ class LazyModule:
 
 if TYPE_CHECKING:
     import anthropic
+    import httpx2
+    import mcp
     import openai
+    from mcp.server import mcpserver
     from openai.types import chat, responses
 else:
     anthropic = LazyModule("anthropic")
+    httpx2 = LazyModule("httpx2")
+    mcp = LazyModule("mcp")
+    mcpserver = LazyModule("mcp.server.mcpserver")
     openai = LazyModule("openai")
     chat = LazyModule("openai.types.chat")
     responses = LazyModule("openai.types.responses")
 
-__all__ = ["anthropic", "chat", "openai", "responses"]
+__all__ = ["anthropic", "chat", "httpx2", "mcp", "mcpserver", "openai", "responses"]

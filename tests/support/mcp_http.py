@@ -1,5 +1,7 @@
 """A real MCP server over streamable HTTP on loopback, by the official SDK, in a thread of the test's process."""
 
+from __future__ import annotations
+
 import contextlib
 import socket
 import threading
@@ -11,8 +13,8 @@ import trio
 from attrs import define, field
 from hypercorn.config import Config
 from hypercorn.trio import serve
-from mcp.server.mcpserver import MCPServer
 
+from tests.support.clients import mcpserver
 from tests.support.wire import PATIENCE
 
 
@@ -46,7 +48,7 @@ class McpHttpServer:
 
 
 @contextlib.contextmanager
-def mcp_http_server(server: MCPServer, token: str | None = None) -> Iterator[McpHttpServer]:
+def mcp_http_server(server: mcpserver.MCPServer, token: str | None = None) -> Iterator[McpHttpServer]:
     """Serve it until the block is left; ``token``: requests without it are answered 401."""
     listener = socket.create_server(("127.0.0.1", 0))
     found, box = McpHttpServer(listener.getsockname()[1], token), list[tuple[Any, trio.Event]]()

@@ -63,7 +63,10 @@ class Failures:
 
     def _describe(self, error: BaseException) -> str:
         if not isinstance(error, AssertionError | pytest.fail.Exception):
-            return "".join(traceback.format_exception(error)).rstrip()
+            begin = error.__traceback__
+            while begin is not None and begin.tb_frame.f_code.co_filename == __file__:
+                begin = begin.tb_next
+            return "".join(traceback.format_exception(error.with_traceback(begin))).rstrip()
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == self._file]
         place = f"{self._file}:{lines[-1]}: " if lines else ""  # no place for the table of a table
         return f"{place}{str(error) or type(error).__name__}"

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 import pytest
-from mcp.server.mcpserver import MCPServer
 
 from agentos_sdk import AgentOSClient
+from tests.support.clients import mcpserver
 from tests.support.kernel import Kernel, shared
 from tests.support.mcp_http import McpHttpServer, mcp_http_server
 from tests.support.mcp_servers import allow_tools, text_of, using
@@ -46,7 +46,7 @@ permissions = {{ level = "minimal", allow = {{ domains = ["127.0.0.1:1"] }} }}
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[McpHttpServer]:
-    made = MCPServer("notes")
+    made = mcpserver.MCPServer("notes")
 
     @made.tool()
     def add(text: str) -> str:

@@ -1,12 +1,12 @@
 """Calls about which a person is asked, and the answers that a client sends back."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 
-from mcp import Client
-from mcp.types import ElicitResult, InputRequiredResult
-
 from agentos_sdk.client import Kernel as Operator
+from tests.support.clients import mcp
 from tests.userland.mcp.serving import Cell, TestEntry
 
 ALLOWED = {"action": "accept", "content": {"allow": True}}
@@ -25,16 +25,16 @@ def append(place: Path) -> dict[str, Any]:
     return {"path": str(place / "file"), "content": "x", "mode": "append"}
 
 
-async def ask(client: Client, place: Path, **answer: Any) -> InputRequiredResult:
+async def ask(client: mcp.Client, place: Path, **answer: Any) -> mcp.types.InputRequiredResult:
     """The first round trip of a call about which a person is asked."""
     found = await client.session.call_tool("agentos_write", append(place), **answer, allow_input_required=True)
-    assert isinstance(found, InputRequiredResult)
+    assert isinstance(found, mcp.types.InputRequiredResult)
     return found
 
 
-def answered(first: InputRequiredResult) -> dict[str, Any]:
+def answered(first: mcp.types.InputRequiredResult) -> dict[str, Any]:
     """What the second round trip has besides the arguments."""
-    responses = {key: ElicitResult.model_validate(ALLOWED) for key in first.input_requests or {}}
+    responses = {key: mcp.types.ElicitResult.model_validate(ALLOWED) for key in first.input_requests or {}}
     return {"input_responses": responses, "request_state": first.request_state}
 
 

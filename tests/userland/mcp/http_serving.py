@@ -1,5 +1,7 @@
 """The MCP server over HTTP, in the test's own event loop, on a real socket."""
 
+from __future__ import annotations
+
 import gc
 import warnings
 from collections.abc import AsyncIterator
@@ -7,14 +9,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-import httpx2
 import pytest
 import trio
-from mcp import Client
-from mcp.client.streamable_http import streamable_http_client
 
-from agentos.userland.mcp import clients, http
+from agentos.userland.mcp import clients
 from agentos.userland.mcp.clients import ClientEntry
+from tests.support.clients import httpx2, mcp
 from tests.support.kernel import Kernel
 
 # The SDK's client leaves what it has read of a stream to the garbage collector.
@@ -26,6 +26,8 @@ async def serving_http(
     socket_path: str, state_dir: Path, approval_timeout: float = 0, names: tuple[str, ...] = ()
 ) -> AsyncIterator[str]:
     """The URL of a server, which ends with the block."""
+    from agentos.userland.mcp import http
+
     options = http.HTTPOptions("127.0.0.1", 0, names)
     async with trio.open_nursery() as nursery:
         with http.open_listener(options) as listener:
@@ -69,6 +71,8 @@ class Http:
 
     @asynccontextmanager
     async def serve(self, kernel: Kernel, entry: Any, approval_timeout: float = 0) -> AsyncIterator[Any]:
+        from mcp.client.streamable_http import streamable_http_client
+
         rights = {"level": entry.level} if entry.permissions is None else {"permissions": entry.permissions}
         token = make_client(kernel.state_dir, entry.name, **rights)
         async with (
@@ -79,10 +83,12 @@ class Http:
 
 
 @asynccontextmanager
-async def connected(url: str, token: str, mode: str = "auto", **options: Any) -> AsyncIterator[Client]:
+async def connected(url: str, token: str, mode: str = "auto", **options: Any) -> AsyncIterator[mcp.Client]:
     """An MCP client with this token."""
+    from mcp.client.streamable_http import streamable_http_client
+
     async with (
         with_token(token) as sender,
-        Client(streamable_http_client(url, http_client=sender), mode=mode, **options) as client,
+        mcp.Client(streamable_http_client(url, http_client=sender), mode=mode, **options) as client,
     ):
         yield client

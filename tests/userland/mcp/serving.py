@@ -1,5 +1,7 @@
 """Transports between an MCP client of the tests and a server of ours, and the eras of the protocol."""
 
+from __future__ import annotations
+
 import json
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -9,12 +11,10 @@ from typing import Any, Literal, Protocol
 
 import trio
 from attrs import asdict, frozen
-from mcp import Client, StdioServerParameters
-from mcp.types import CallToolResult, ElicitRequestParams, ElicitResult
 
-from agentos.userland.mcp.server import build_server
 from agentos.userland.mcp.session import open_session
 from agentos_sdk import connect
+from tests.support.clients import mcp
 from tests.support.kernel import Kernel
 from tests.support.wire import PATIENCE
 from tests.userland.mcp.http_serving import Http
@@ -57,6 +57,8 @@ class Memory:
 
     @asynccontextmanager
     async def serve(self, kernel: Kernel, entry: TestEntry, approval_timeout: float = 0) -> AsyncIterator[Any]:
+        from agentos.userland.mcp.server import build_server
+
         async with open_session(entry, kernel.socket, approval_timeout=approval_timeout) as session:
             yield build_server(lambda: session, STATE_KEY)
 
@@ -69,7 +71,7 @@ class Stdio:
     @asynccontextmanager
     async def serve(self, kernel: Kernel, entry: TestEntry, approval_timeout: float = 0) -> AsyncIterator[Any]:
         settings = json.dumps({"entry": asdict(entry), "socket": kernel.socket, "approval_timeout": approval_timeout})
-        yield StdioServerParameters(
+        yield mcp.StdioServerParameters(
             command=sys.executable,
             args=["-m", "tests.userland.mcp.serving", settings],
             cwd=Path(__file__).parents[3],
@@ -84,13 +86,11 @@ class Person:
 
     def __init__(self, action: str = "accept", allow: bool = True) -> None:
         self.questions: list[str] = []
-        self._result = ElicitResult.model_validate(
-            {"action": action, "content": {"allow": allow} if action == "accept" else None}
-        )
+        self._answer = {"action": action, "content": {"allow": allow} if action == "accept" else None}
 
-    async def __call__(self, context: object, params: ElicitRequestParams) -> ElicitResult:
+    async def __call__(self, context: object, params: mcp.types.ElicitRequestParams) -> mcp.types.ElicitResult:
         self.questions.append(params.message)
-        return self._result
+        return mcp.types.ElicitResult.model_validate(self._answer)
 
 
 @frozen
@@ -106,12 +106,12 @@ class Cell:
         return self.mode != "legacy"
 
     @asynccontextmanager
-    async def connect(self, entry: TestEntry, approval_timeout: float = 0, **options: Any) -> AsyncIterator[Client]:
+    async def connect(self, entry: TestEntry, approval_timeout: float = 0, **options: Any) -> AsyncIterator[mcp.Client]:
         """A client with a server of its own."""
         with trio.fail_after(PATIENCE):
             async with (
                 self.transport.serve(self.kernel, entry, approval_timeout) as place,
-                Client(place, mode=self.mode, **options) as client,
+                mcp.Client(place, mode=self.mode, **options) as client,
             ):
                 assert client.protocol_version == ERAS[self.mode]
                 yield client
@@ -126,7 +126,7 @@ async def eventually(condition: Callable[[], object]) -> None:
         await trio.sleep(0.01)
 
 
-def error_of(result: CallToolResult) -> str:
+def error_of(result: mcp.types.CallToolResult) -> str:
     """The text of a failed tool."""
     assert result.is_error, result
     [content] = result.content
@@ -134,7 +134,7 @@ def error_of(result: CallToolResult) -> str:
     return text
 
 
-def value_of(result: CallToolResult) -> dict[str, Any]:
+def value_of(result: mcp.types.CallToolResult) -> dict[str, Any]:
     """The structured result of a tool that succeeded."""
     assert not result.is_error, result
     found: dict[str, Any] | None = result.structured_content
@@ -143,6 +143,8 @@ def value_of(result: CallToolResult) -> dict[str, Any]:
 
 
 async def serve_stdio(settings: Mapping[str, Any]) -> None:
+    from agentos.userland.mcp.server import build_server
+
     entry = TestEntry(**settings["entry"])
     async with open_session(entry, settings["socket"], approval_timeout=settings["approval_timeout"]) as session:
         await build_server(lambda: session, STATE_KEY).run_stdio_async()

@@ -1,15 +1,15 @@
 """Which answers decide about a call, and that none decides about two."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 from attrs import evolve
-from mcp import Client
-from mcp.shared.exceptions import MCPError
-from mcp.types import InputRequiredResult
 
+from tests.support.clients import mcp
 from tests.userland.mcp.asking import answered, append, ask, asking
 from tests.userland.mcp.serving import Cell, Person, error_of, value_of
 
@@ -90,7 +90,7 @@ async def test_two_requests_with_the_same_answer_act_once(modern: Cell, place: P
     assert (place / "file").read_text() == "x"
 
 
-async def call_twice(client: Client, arguments: dict[str, Any], answer: dict[str, Any]) -> None:
+async def call_twice(client: mcp.Client, arguments: dict[str, Any], answer: dict[str, Any]) -> None:
     """A call that may be asked about anew, or fail because another one was first."""
     await client.session.call_tool("agentos_write", arguments, **answer, allow_input_required=True)
 
@@ -98,14 +98,14 @@ async def call_twice(client: Client, arguments: dict[str, Any], answer: dict[str
 async def test_a_state_of_another_client_or_call_is_refused(modern: Cell, place: Path) -> None:
     async with modern.connect(asking(modern), elicitation_callback=Person()) as client:
         first = await ask(client, place)
-        with pytest.raises(MCPError, match="Invalid or expired requestState"):
+        with pytest.raises(mcp.MCPError, match="Invalid or expired requestState"):
             await client.call_tool("agentos_write", {**append(place), "content": "y"}, **answered(first))
     async with modern.connect(asking(modern, "other"), elicitation_callback=Person()) as client:
-        with pytest.raises(MCPError, match="Invalid or expired requestState"):
+        with pytest.raises(mcp.MCPError, match="Invalid or expired requestState"):
             await client.call_tool("agentos_write", append(place), **answered(first))
 
     assert not (place / "file").exists()
 
 
-def questions_of(result: InputRequiredResult) -> list[str]:
+def questions_of(result: mcp.types.InputRequiredResult) -> list[str]:
     return [request.params.message for request in (result.input_requests or {}).values()]  # type: ignore[union-attr]

@@ -1,13 +1,13 @@
 """The table of docs/reference/mcp-server.md: what works over each transport, in each era of the protocol."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import pytest
 import trio
-from mcp import Client
-from mcp.shared.exceptions import MCPError
-from mcp.types import ElicitResult, Implementation
 
+from tests.support.clients import mcp
 from tests.support.kernel import descendants
 from tests.userland.mcp.asking import answered, append, ask, asking, last_decision
 from tests.userland.mcp.http_serving import CLIENTS_GENERATORS
@@ -121,7 +121,7 @@ async def _restart_between_two_round_trips(cell: Cell, place: Path) -> None:
 async def _restart_while_the_connection_waits(cell: Cell, place: Path) -> None:
     person, asked = Person(), trio.Event()
 
-    async def wait_for_ever(context: object, params: object) -> ElicitResult:
+    async def wait_for_ever(context: object, params: object) -> mcp.types.ElicitResult:
         asked.set()
         await trio.sleep_forever()
         raise AssertionError("it ends with its client")
@@ -169,12 +169,12 @@ async def test_a_client_hears_of_agents_that_come_and_go(cell: Cell) -> None:
     assert log.contents[0].text == ""  # type: ignore[union-attr]
 
 
-async def spawn(client: Client) -> None:
+async def spawn(client: mcp.Client) -> None:
     value_of(await client.call_tool("agentos_spawn", {"name": "changing", "command": SLEEP}))
 
 
 async def test_a_client_is_the_guest_of_its_entry_whatever_it_calls_itself(cell: Cell) -> None:
-    info = Implementation(name="mcp:somebody", version="1")
+    info = mcp.types.Implementation(name="mcp:somebody", version="1")
 
     async with cell.connect(TestEntry("known"), client_info=info) as client, cell.operator() as operator:
         value_of(await client.call_tool("agentos_exec", {"command": "true"}))
@@ -189,7 +189,7 @@ async def test_an_error_has_the_kernels_code_and_sentence(cell: Cell) -> None:
         denied = error_of(await client.call_tool("agentos_read", {"path": "/etc/hostname"}))
         missing = error_of(await client.call_tool("agentos_kill", {"name": "nobody"}))
         wrong = error_of(await client.call_tool("agentos_read", {"path": "/x", "offset": -1}))
-        with pytest.raises(MCPError, match="not_found: "):
+        with pytest.raises(mcp.MCPError, match="not_found: "):
             await client.read_resource("agentos://agents/nobody/logs")
 
     assert "permission_denied: READ /etc/hostname: no rule of level standard allows it" in denied

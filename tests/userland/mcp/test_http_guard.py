@@ -1,14 +1,15 @@
 """Which HTTP requests reach MCP: Host, Origin and token of each are judged first. No kernel is needed for it."""
 
+from __future__ import annotations
+
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import httpx2
 import pytest
 import trio
 
-from agentos.userland.mcp import clients, http
-from agentos.userland.mcp.http import HTTPError, HTTPOptions
+from agentos.userland.mcp import clients
+from tests.support.clients import httpx2
 from tests.support.rows import each_row
 from tests.support.wire import PATIENCE
 from tests.userland.mcp.http_serving import CLIENTS_GENERATORS, connected, make_client, serving_http
@@ -156,6 +157,8 @@ async def test_garbage_ends_its_own_connection_alone(url: str, tmp_path: Path) -
 async def test_one_clients_open_requests_are_limited_and_leave_room_for_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from agentos.userland.mcp import http
+
     monkeypatch.setattr(http, "MAX_OPEN_REQUESTS", 2)
     greedy, other = make_client(tmp_path, "greedy"), make_client(tmp_path, "other")
     async with serving_http(str(tmp_path / "no-kernel"), tmp_path) as url:
@@ -191,24 +194,32 @@ async def test_without_a_kernel_a_client_is_told_so(url: str, tmp_path: Path) ->
 
 @each_row("text", ["8766", ":8766", "localhost", "localhost:", "localhost:x", "localhost:70000"])
 def test_an_address_has_a_host_and_a_port(text: str) -> None:
-    with pytest.raises(HTTPError, match="expected HOST:PORT"):
+    from agentos.userland.mcp import http
+
+    with pytest.raises(http.HTTPError, match="expected HOST:PORT"):
         http.parse_address(text)
 
 
 def test_ipv6_is_written_in_brackets() -> None:
+    from agentos.userland.mcp import http
+
     assert http.parse_address("[::1]:80") == ("::1", 80)
 
 
 def test_another_address_than_the_loopbacks_has_to_be_allowed() -> None:
-    with pytest.raises(HTTPError, match="no TLS: tokens could be read on the network"):
-        http.open_listener(HTTPOptions("0.0.0.0", 0))
+    from agentos.userland.mcp import http
 
-    http.open_listener(HTTPOptions("0.0.0.0", 0, insecure=True)).close()
+    with pytest.raises(http.HTTPError, match="no TLS: tokens could be read on the network"):
+        http.open_listener(http.HTTPOptions("0.0.0.0", 0))
+
+    http.open_listener(http.HTTPOptions("0.0.0.0", 0, insecure=True)).close()
 
 
 def test_a_taken_port_is_said() -> None:
+    from agentos.userland.mcp import http
+
     with (
-        http.open_listener(HTTPOptions("127.0.0.1", 0)) as listener,
-        pytest.raises(HTTPError, match="can't listen on 127"),
+        http.open_listener(http.HTTPOptions("127.0.0.1", 0)) as listener,
+        pytest.raises(http.HTTPError, match="can't listen on 127"),
     ):
-        http.open_listener(HTTPOptions("127.0.0.1", listener.getsockname()[1]))
+        http.open_listener(http.HTTPOptions("127.0.0.1", listener.getsockname()[1]))

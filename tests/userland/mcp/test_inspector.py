@@ -11,7 +11,6 @@ import pytest
 
 from agentos.userland.mcp import clients
 from agentos.userland.mcp.clients import ClientEntry
-from agentos.userland.mcp.tools import TOOLS
 from tests.support.http_server import HttpServer, http_server, response
 from tests.support.kernel import Kernel, running
 from tests.support.npm import need_packages
@@ -62,6 +61,8 @@ def inspect(inspector: Path, command: list[str], *words: str) -> Any:
 
 
 def test_it_lists_every_tool_with_a_schema_and_hints(inspector: Path, command: list[str]) -> None:
+    from agentos.userland.mcp.tools import TOOLS
+
     listed = inspect(inspector, command, "--method", "tools/list")["tools"]
 
     assert [tool["name"] for tool in listed] == [tool.name for tool in TOOLS]
@@ -79,6 +80,8 @@ def test_a_tool_is_called_from_its_command_line(inspector: Path, command: list[s
 
 
 def test_every_tool_works_in_it(inspector: Path, command: list[str], site: HttpServer, tmp_path: Path) -> None:
+    from agentos.userland.mcp.tools import TOOLS
+
     file = str(tmp_path / "notes.txt")
     calls: list[tuple[str, dict[str, str], str]] = [
         ("agentos_write", {"path": file, "content": "hello"}, '"bytes_written":5'),

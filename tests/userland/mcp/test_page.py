@@ -1,12 +1,16 @@
 """The page of the MCP server has each tool with its arguments, results and annotations, and each cell of the eras."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from inspect import Parameter, signature
+from typing import TYPE_CHECKING
 
-from agentos.userland.mcp.resources import LOG
-from agentos.userland.mcp.tools import TOOLS, Tool
 from tests.docs.blocks import ROOT
 from tests.userland.mcp import test_eras
+
+if TYPE_CHECKING:
+    from agentos.userland.mcp.tools import Tool
 
 PAGE = (ROOT / "docs" / "reference" / "mcp-server.md").read_text()
 CELLS = {
@@ -59,10 +63,14 @@ def describe(parameter: Parameter) -> str:
 
 
 def test_the_page_has_each_tool() -> None:
+    from agentos.userland.mcp.tools import TOOLS
+
     assert rows("tool") == [row_of(tool) for tool in TOOLS]
 
 
 def test_the_page_has_each_resource() -> None:
+    from agentos.userland.mcp.resources import LOG
+
     assert [row[0] for row in rows("resource")] == ["`agentos://agents`", "`agentos://tree`", f"`{LOG}`"]
 
 

@@ -4,8 +4,6 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from agentos.userland.mcp.performing import MIN_INTERVAL, reporting
-
 
 class Client:
     def __init__(self) -> None:
@@ -17,6 +15,8 @@ class Client:
 
 
 async def test_output_at_the_end_of_a_call_is_reported() -> None:
+    from agentos.userland.mcp.performing import reporting
+
     client = Client()
 
     async with reporting(client.report) as progress:
@@ -27,6 +27,8 @@ async def test_output_at_the_end_of_a_call_is_reported() -> None:
 
 
 async def test_text_that_comes_during_a_report_is_reported_after_it(autojump_clock: trio.testing.MockClock) -> None:
+    from agentos.userland.mcp.performing import MIN_INTERVAL, reporting
+
     client = Client()
 
     async with reporting(client.report) as progress:
@@ -39,12 +41,16 @@ async def test_text_that_comes_during_a_report_is_reported_after_it(autojump_clo
 
 
 async def test_a_failed_call_raises_its_error_alone() -> None:
+    from agentos.userland.mcp.performing import reporting
+
     with pytest.raises(ValueError, match="wrong"):
         async with reporting(Client().report):
             raise ValueError("wrong")
 
 
 async def test_a_silent_call_is_reported_every_five_seconds(autojump_clock: trio.testing.MockClock) -> None:
+    from agentos.userland.mcp.performing import reporting
+
     client = Client()
 
     async with reporting(client.report):

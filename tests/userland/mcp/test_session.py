@@ -1,29 +1,32 @@
 """A session: its connections, and the end of what the operator has revoked."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import pytest
 import trio
-from mcp import Client
-from mcp.shared.exceptions import MCPError
-from mcp.shared.subscriptions import ResourcesListChanged
 
-from agentos.userland.mcp.server import build_server
 from agentos.userland.mcp.session import Revoked, open_session
 from agentos.userland.mcp.state_key import load_state_key
 from agentos_sdk.errors import BadRequest, ConnectionFailed, Unavailable
 from tests.conftest import OwnKernel
+from tests.support.clients import mcp
 from tests.support.kernel import Kernel
 from tests.support.wire import PATIENCE
 from tests.userland.mcp.serving import TestEntry, error_of, value_of
 
 
 async def test_a_session_goes_on_with_the_next_kernel(own_kernel: OwnKernel) -> None:
+    from mcp.shared.subscriptions import ResourcesListChanged
+
+    from agentos.userland.mcp.server import build_server
+
     kernel = own_kernel()
     with trio.fail_after(PATIENCE):
         async with open_session(TestEntry("lasting"), kernel.socket) as session:
             server = build_server(lambda: session)
-            async with Client(server) as client, client.listen(resources_list_changed=True) as events:
+            async with mcp.Client(server) as client, client.listen(resources_list_changed=True) as events:
                 value_of(await client.call_tool("agentos_list_agents", {}))
                 await trio.to_thread.run_sync(kernel.stop)
                 lost = await client.call_tool("agentos_list_agents", {})
@@ -36,21 +39,23 @@ async def test_a_session_goes_on_with_the_next_kernel(own_kernel: OwnKernel) -> 
 
 
 async def test_a_revoked_client_is_told_and_its_calls_end(kernel: Kernel) -> None:
+    from agentos.userland.mcp.server import build_server
+
     current = True
     failed: list[str] = []
 
-    async def sleep(client: Client) -> None:
+    async def sleep(client: mcp.Client) -> None:
         failed.append(error_of(await client.call_tool("agentos_exec", {"command": "sleep 1000", "timeout": 0})))
 
     with trio.fail_after(PATIENCE):
         async with open_session(TestEntry("revoked"), kernel.socket, lambda: current) as session:
-            async with Client(build_server(lambda: session)) as client, trio.open_nursery() as nursery:
+            async with mcp.Client(build_server(lambda: session)) as client, trio.open_nursery() as nursery:
                 value_of(await client.call_tool("agentos_list_agents", {}))
                 nursery.start_soon(sleep, client)
                 await trio.testing.wait_all_tasks_blocked(0.05)
                 current = False
                 refused = await client.call_tool("agentos_list_agents", {})
-                with pytest.raises(MCPError, match="revoked: "):
+                with pytest.raises(mcp.MCPError, match="revoked: "):
                     await client.list_resources(cache_mode="bypass")
             with pytest.raises(Revoked):
                 await session.guest()

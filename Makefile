@@ -7,22 +7,30 @@ READY := $(VENV)/ready
 ASYNC_RULES := ASYNC101,ASYNC102,ASYNC103,ASYNC104,ASYNC105,ASYNC106,ASYNC111,ASYNC112,ASYNC118,ASYNC120,ASYNC300
 RUN_READY := $(VENV)/run-ready
 TSC := $(VENV)/node/node_modules/.bin/tsc
-# Three workers, as a test waits for a third of its time, get whole files; tests that measure time, or need both cores,
-# run after them. Both stages always run.
+# Three workers, as a test waits for a third of its time; each gets whole files. SEED=7 shuffles them, and their tests.
+WORKERS := -n 3 --dist loadfile --no-loadscope-reorder
+SHUFFLED := $(if $(SEED),--random-order-seed=$(SEED))
+# What a test needs is told by its marks, which its fixtures set: tests/support/costs.py.
+QUICK := not (kernel or guest or browser or framework or page or slow or alone)
+OWN := page or framework
+# All stages run, each prints a summary, and the status is 0 only where all passed. $(1): more options of pytest.
 define PYTEST
-@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not alone" $(1); status=$$?; \
-  $(BIN)/python -m pytest -m alone $(1) && exit $$status
+@$(BIN)/python -m pytest $(WORKERS) $(SHUFFLED) -m "not (alone or $(OWN))" $(1); first=$$?; \
+  $(BIN)/python -m pytest $(WORKERS) $(SHUFFLED) -m "($(OWN)) and not alone" $(1); second=$$?; \
+  $(BIN)/python -m pytest $(SHUFFLED) -m alone $(1) && [ $$first$$second = 00 ]
 endef
 
-.PHONY: help demo dashboard tour test night proof security check check-pages format generate bench stages cover docs roads clients frameworks test-frameworks compare clean
+.PHONY: help demo dashboard tour quick test night proof-kills proof-loop security check check-pages format generate bench stages cover docs roads clients frameworks test-frameworks compare clean
 
 help:
 	@echo "make demo      set up, then show isolation and supervision, offline"
 	@echo "make dashboard set up, then start a lively tree with its dashboard"
 	@echo "make tour      take the pictures of the dashboard in docs/tutorials/dashboard anew"
-	@echo "make test      set up, then run all tests on two cores"
+	@echo "make quick     set up, then run the tests that need no kernel, guest, browser or framework of their own"
+	@echo "make test      set up, then run all tests on two cores; SEED=7: in another order"
 	@echo "make night     all tests, at random and with more rounds"
-	@echo "make proof     kill the kernel fifty times under load, and the loop at each record: nothing is lost or done twice"
+	@echo "make proof-kills  kill the kernel fifty times under load: nothing that was acknowledged is lost"
+	@echo "make proof-loop   kill the loop at each of its records: nothing is done twice"
 	@echo "make security  set up, then run the attacks alone, and programs behind the filtered network"
 	@echo "make check     ruff, mypy, import-linter, flake8-async, TypeScript over the dashboard"
 	@echo "make generate  write the SDK's methods anew, from agentos_sdk/calls and sdk/client_methods.py"
@@ -63,14 +71,23 @@ dashboard: $(RUN_READY)
 tour: $(READY)
 	AGENTOS_MUST_SANDBOX=1 AGENTOS_TOUR=docs/tutorials/dashboard $(BIN)/python -m pytest tests/web/test_tour.py
 
+quick: $(READY)
+	$(BIN)/python -m pytest $(WORKERS) $(SHUFFLED) -m "$(QUICK)"
+
 test: $(READY)
 	$(call PYTEST,)
 
 night: $(READY)
 	$(call PYTEST,--hypothesis-profile=night --timeout=4000)
 
-proof: $(READY)
-	$(BIN)/python -m pytest --hypothesis-profile=night --timeout=4000 --capture=no tests/system/test_kill_9.py tests/system/test_loop_crashes.py
+# Long proofs: hundreds of rounds before a change of what they prove lands; make test runs five of each.
+PROOF := $(BIN)/python -m pytest --hypothesis-profile=night --timeout=4000 --capture=no
+
+proof-kills: $(READY)
+	$(PROOF) tests/system/test_kill_9.py
+
+proof-loop: $(READY)
+	$(PROOF) tests/system/test_loop_crashes.py
 
 security: $(READY)
 	$(call PYTEST,tests/security tests/sandbox/test_filtered_*.py tests/system/test_filtered_*.py)

@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    costs.may_start_kernels = item.get_closest_marker("kernel") is not None
+    costs.may_start_kernels = "kernels" in getattr(item, "fixturenames", ())
     return (yield)
 
 
@@ -49,6 +49,16 @@ def long() -> None:
 @pytest.fixture(scope="session")
 def both_cores() -> None:
     """For a test that needs the whole machine: it runs in one process, after the others."""
+
+
+@pytest.fixture(scope="session")
+def framework() -> None:
+    """For a test that runs programs of others, from an environment of their own."""
+
+
+@pytest.fixture(scope="session")
+def executed_page() -> None:
+    """For a test that does what a page of the documentation shows."""
 
 
 @pytest.fixture(scope="session")

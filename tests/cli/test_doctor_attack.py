@@ -39,7 +39,7 @@ def for_programs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path
     return done, home
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("long")
 def test_nothing_comes_through_that_must_not(for_programs: tuple[Result, Path]) -> None:
     done, _ = for_programs
     report = json.loads(done.stdout)

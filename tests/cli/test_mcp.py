@@ -27,7 +27,7 @@ from tests.support.wire import PATIENCE
 from tests.userland.mcp.http_serving import CLIENTS_GENERATORS, connected, make_client
 from tests.userland.mcp.serving import error_of, eventually, value_of
 
-pytestmark = [CLIENTS_GENERATORS, pytest.mark.slow]
+pytestmark = [CLIENTS_GENERATORS, pytest.mark.usefixtures("long")]
 MCP = [sys.executable, "-m", "agentos", "mcp"]
 
 

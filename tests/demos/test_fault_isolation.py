@@ -56,7 +56,7 @@ def test_the_hogs_are_held_and_the_healthy_agent_goes_on_with_its_heartbeat_meas
 
 
 @pytest.mark.parametrize("user", [False, True], ids=["root", "user"])
-@pytest.mark.slow
+@pytest.mark.usefixtures("long")
 def test_under_version_2_the_kernel_is_in_a_group_of_its_own_and_so_can_limit(user: bool) -> None:
     need_guest()
     env = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

@@ -6,7 +6,7 @@ import pytest
 
 from tests.demos.conftest import Run
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.usefixtures("long")
 
 
 def test_each_fault_is_shown_plainly_and_as_an_agent(run: Run) -> None:

@@ -24,7 +24,7 @@ def tables(shown: str) -> list[list[list[str]]]:
     return [table for table in found if table]
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("long")
 def test_the_kernel_answers_everybody_and_is_fairer_than_the_other_ways(run: Run) -> None:
     shown = run("llm_contention")
 

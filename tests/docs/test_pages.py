@@ -37,8 +37,7 @@ def test_every_block_has_a_language_that_is_checked(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", [page for page in pages() if any(blocks_of(page))], ids=name_of)
-@pytest.mark.slow
-@pytest.mark.usefixtures("kernels")
+@pytest.mark.usefixtures("executed_page", "kernels")
 def test_a_page_does_what_it_shows(page: Path) -> None:
     below = STANDS_ON.get(name_of(page.parent))
     if name_of(page) in COUNTED:

@@ -84,7 +84,7 @@ def lacking() -> str | None:
     return None
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("long")
 def test_the_system_service_is_up_with_all_limits_and_stops_in_order(tmp_path: Path) -> None:
     if why := lacking():
         if os.geteuid() == 0 and SYSTEMD.exists() and "AGENTOS_MUST_SANDBOX" in os.environ:

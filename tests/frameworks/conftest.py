@@ -11,7 +11,7 @@ from tests.support.mcp_servers import PLAIN, allow_tools
 
 
 @pytest.fixture(scope="module")
-def kernel(kernels: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+def kernel(framework: None, kernels: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
     if not PYTHON.exists():
         pytest.skip(f"there is no {PYTHON}, run `make test-frameworks`: the adapters of frameworks are NOT tested")
     rules = tmp_path_factory.mktemp("offline") / "rules.toml"

@@ -22,7 +22,7 @@ rules = "{rules}"
 """
 
 
-@pytest.mark.usefixtures("kernels")
+@pytest.mark.usefixtures("framework", "kernels")
 def test_the_recipe_calls_its_tool_and_answers(tmp_path: Path) -> None:
     if not PYTHON.exists():
         pytest.skip(f"there is no {PYTHON}, run `make test-frameworks`: the recipe for LlamaIndex is NOT tested")

@@ -236,7 +236,7 @@ def size_of(directory: Path) -> int:
 # -- Lose it -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("long")
 @pytest.mark.usefixtures("kernels")
 def test_a_kernel_that_is_killed_at_any_moment_has_written_down_whatever_it_answered() -> None:
     chance = random.Random(4)

@@ -91,7 +91,7 @@ say([next((kind for kind in kinds if kind in text), text[:60]) for text in texts
 """
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("long")
 def test_no_race_between_a_file_and_a_link_is_won_against_the_kernel(kernel: Kernel, client: AgentOSClient) -> None:
     outside = kernel.place / "outside"
     outside.mkdir()

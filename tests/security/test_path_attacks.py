@@ -473,7 +473,7 @@ for other in (b"link", b"up"):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("long")
 def test_no_race_in_its_workspace_leads_an_agent_out(kernel: Kernel, client: AgentOSClient, agent: int) -> None:
     passwd = Path("/etc/passwd").read_bytes()
     assert ask(client, agent, "run", code=SWAPPER) == "done"

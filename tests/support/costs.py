@@ -1,13 +1,12 @@
 """What a test costs, told by the fixtures that it uses: marks by which the targets of the Makefile choose.
 
-No test is marked by hand. One that starts a kernel uses ``kernel`` (its module's, shared), ``own_kernel`` or
-``kernels``; the start of a kernel fails in a test that uses none of them.
+No test is marked by hand. One that starts a kernel uses ``own_kernel`` or ``kernels``, one that is content with its
+module's uses ``kernel``; the start of a kernel fails in a test that uses none of them.
 """
 
 import pytest
 
 MARKS = {
-    "kernel": {"kernel", "own_kernel", "kernels"},
     "guest": {"guest", "guests", "attacked"},
     "browser": {"chromium"},
     "framework": {"framework"},
@@ -29,6 +28,8 @@ def mark(items: list[pytest.Item], with_timeout: bool) -> None:
         for name, fixtures in MARKS.items():
             if used & fixtures:
                 item.add_marker(name)
+        if "own_kernel" in used or ("kernels" in used and "kernel" not in used):
+            item.add_marker("kernel")
         if with_timeout and is_slow(item):
             item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT))
 

@@ -160,12 +160,12 @@ class Server:
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         while True:
-            ready, _, _ = select.select([self.channel, woken], [], [])
+            ready, _, _ = select.select([self.channel.fileno(), woken], [], [])
             if woken in ready:
                 with contextlib.suppress(BlockingIOError):
                     os.read(woken, 4096)
                 self._reap()
-            if self.channel in ready:
+            if self.channel.fileno() in ready:
                 request, fds, _, _ = socket.recv_fds(self.channel, MAX_REQUEST, 2)
                 if not request:
                     self._end()

@@ -72,7 +72,7 @@ def test_many_requests_at_once_are_few_commands_and_none_is_lost(notified: Kerne
         wire.close()
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("long")
 def test_a_command_that_hangs_delays_nothing_and_is_killed_with_what_it_started(notified: Kernel) -> None:
     set_command(notified, "sleep 1000 & echo $! > child; echo $$ > pid; cat > input; sleep 1000")
     asker = Asker(notified, "asker", {"write": ["${workspace}/**"]})

@@ -202,7 +202,7 @@ shutdown = "1h"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.slow
+@pytest.mark.usefixtures("long")
 def test_the_first_signal_drains_in_order_and_the_second_hurries(own_kernel: OwnKernel, number: int) -> None:
     kernel = own_kernel()
     kernel.stop()

@@ -52,7 +52,7 @@ def count_up(client: AgentOSClient, name: str, number: int) -> int:
     return int(letter["message"])
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("long")
 def test_three_sound_agents_do_not_notice_five_that_misbehave(own_kernel: OwnKernel, tmp_path: Path) -> None:
     scripts = {"serves": SERVES, "crashes": CRASHES, "hangs": HANGS, "leaks": LEAKS, "floods": FLOODS}
     for name, text in scripts.items():

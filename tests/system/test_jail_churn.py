@@ -55,7 +55,7 @@ def nested(group: str) -> list[str]:
     return [name for name in os.listdir(group) if os.path.isdir(os.path.join(group, name))]
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("long")
 def test_hundreds_of_jails_leave_nothing(own_kernel: OwnKernel) -> None:
     kernel = own_kernel("[kernel]\nspawn_rate = 10000\n")
     script = write(kernel, "arrives.py", ARRIVES)

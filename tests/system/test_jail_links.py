@@ -81,7 +81,7 @@ def test_a_link_is_followed_when_it_is_spawned(kernel: Kernel, client: AgentOSCl
     until(lambda: lines(client, "linked", "stdout") == ["/agent/real.py"], "it says where it is")
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("long")
 def test_a_directory_that_becomes_a_link_while_it_is_looked_at_is_no_bug(kernel: Kernel, client: AgentOSClient) -> None:
     real, link = kernel.place / "real", kernel.place / "link"
     (real / "code").mkdir(parents=True)

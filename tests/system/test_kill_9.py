@@ -172,7 +172,7 @@ def read_intents(wire: Wire, books: Books) -> None:
         books.audited = entries[-1]["id"]
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("long")
 def test_nothing_acknowledged_is_lost_when_the_kernel_is_killed_again_and_again(own_kernel: OwnKernel) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")

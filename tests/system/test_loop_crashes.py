@@ -102,7 +102,7 @@ def kernel(kernels: None, server: HttpServer) -> Iterator[Kernel]:
         yield started
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("long")
 @pytest.mark.parametrize("killed", ["agent", "kernel"])
 def test_no_tool_call_is_made_twice(killed: str, kernel: Kernel, server: HttpServer) -> None:
     names = {f"{tool}-{when}-{record}".replace("_", "-"): (tool, when, record) for tool, (when, record) in cases()}

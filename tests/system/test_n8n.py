@@ -16,8 +16,6 @@ from tests.support.wire import PATIENCE
 from tests.system.agents import info, lines, up
 from tests.userland.mcp.http_serving import make_client, serving_http
 
-pytestmark = pytest.mark.slow
-
 PROGRAMS = Path(__file__).parent / "n8n"
 PACKAGES = ("@langchain/core@1", "@langchain/openai@1", "@modelcontextprotocol/client@2")
 RULES = r"""
@@ -37,7 +35,7 @@ reply = 'one two three'
 
 
 @pytest.fixture(scope="module")
-def packages() -> Path:
+def packages(framework: None) -> Path:
     """A directory with n8n's packages and our two programs."""
     place = need_packages("n8n", *PACKAGES)
     for program in PROGRAMS.glob("*.mjs"):

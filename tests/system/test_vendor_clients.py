@@ -117,7 +117,7 @@ print(json.dumps([whole, streamed, bound.invoke(messages).content]), flush=True)
 
 
 @pytest.fixture(scope="module")
-def kernel(kernels: None) -> Iterator[Kernel]:
+def kernel(framework: None, kernels: None) -> Iterator[Kernel]:
     with answering(RULES, "openai_endpoint = true") as started:
         yield started
 

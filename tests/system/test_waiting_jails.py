@@ -16,7 +16,7 @@ from tests.system.agents import up, write
 from tests.system.jails import cgroups, need_cgroups
 
 # Any mount on the host makes a waiting jail stale, and other tests mount.
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.usefixtures("both_cores")
 
 WAITS = "import time\ntime.sleep(1000)\n"
 

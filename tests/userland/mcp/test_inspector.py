@@ -16,14 +16,12 @@ from tests.support.kernel import Kernel, running
 from tests.support.npm import need_packages
 from tests.support.wire import PATIENCE
 
-pytestmark = pytest.mark.slow
-
 PACKAGE = "@modelcontextprotocol/inspector-cli@0.15.0"  # the newest for Debian's Node 20
 CLI = "node_modules/@modelcontextprotocol/inspector-cli/build/index.js"
 
 
 @pytest.fixture(scope="module")
-def inspector() -> Path:
+def inspector(framework: None) -> Path:
     """The directory with the Inspector's command line, installed once into the virtual environment."""
     return need_packages("inspector", PACKAGE)
 

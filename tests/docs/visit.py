@@ -12,12 +12,14 @@ import tempfile
 import time
 import tomllib
 import urllib.request
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import click
 import pytest
 import yaml  # type: ignore[import-untyped]
+from attrs import evolve
 
 from agentos.config.load import ConfigError, load
 from agentos.llm.providers.offline_rules import read_rules
@@ -25,7 +27,9 @@ from agentos.userland.cli.main import cli
 from tests.docs.blocks import ROOT, Block
 from tests.docs.compare import LACKS, missing, same
 from tests.docs.terminal import PATIENCE, Kernel, Shell
+from tests.support.ports import free_port
 
+ADDRESS = re.compile(r"\b(?:127\.0\.0\.1|localhost):(\d{4,5})\b")
 BIN = str(Path(sys.executable).parent)
 LOOKS = re.compile(r"agentos (ps|tree|logs|events|audit|approvals|permissions suggest)\b(?!.* (-f|--follow))")
 WRONG = "wrong.toml"
@@ -63,6 +67,7 @@ class Visit:
         self.shell.run(MAKE)
         self.kernel: Kernel | None = None
         self.metrics: set[str] = set()  # names of those that were scraped last
+        self._ports: defaultdict[str, int] = defaultdict(free_port)  # by the ports that the page names
 
     def close(self) -> None:
         self.shell.close()
@@ -74,7 +79,10 @@ class Visit:
 
     def do(self, block: Block) -> None:
         """Do what a block says; fails where the page doesn't hold."""
-        CHECKS[block.language](self, block)
+        text = block.text
+        for named in {found[1] for found in ADDRESS.finditer(block.page.read_text())}:
+            text = re.sub(rf"\b{named}\b", str(self._ports[named]), text)
+        CHECKS[block.language](self, evolve(block, text=text))
 
     # -- One for each language -------------------------------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 import contextlib
 import http.client
 import json
-import random
 import socket
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -164,14 +163,6 @@ class Tab:
     def state_of(self, name: str) -> str | None:
         rows = self.shown.get("agents", {}).values()
         return next((str(row["state"]) for row in rows if row["name"] == name), None)
-
-
-def free_port() -> int:
-    """A port for a kernel that is started again and has to listen where it did; no connection is given such a one."""
-    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    while True:
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", random.randrange(1024, first))) as sock:
-            return int(sock.getsockname()[1])
 
 
 def link_of(kernel: Kernel, level: Level = "unrestricted") -> str:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tests.support.kernel import Kernel, shared, until
+from tests.support.ports import free_port
 from tests.web.chromium import Open, find_chromium, log_in, pages
-from tests.web.conftest import free_port
 
 PAGES = ("overview", "agents", "tree", "trace", "model", "approvals", "events", "audit", "system")
 HOSTILE = "<img src=x onerror=alert(1)>"

@@ -12,8 +12,9 @@ import pytest
 
 from agentos_sdk import AgentOSClient
 from tests.support.kernel import Kernel, until
+from tests.support.ports import free_port
 from tests.support.wire import EMIT
-from tests.web.conftest import DASHBOARD, Browser, browser_of, free_port, link_of
+from tests.web.conftest import DASHBOARD, Browser, browser_of, link_of
 
 
 def test_a_link_logs_in_one_browser_once(kernel: Kernel) -> None:

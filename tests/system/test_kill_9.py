@@ -1,6 +1,6 @@
 """kill -9 of the kernel at a random moment under load, again and again: nothing that it has acknowledged is lost.
 
-State, audit, budgets and approvals at once. ``make proof`` kills fifty times, at random.
+State, audit, budgets and approvals at once. ``make proof-kills`` kills fifty times, at random.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from tests.support.rounds import rounds
 from tests.support.wire import DELETE, FETCH, GET_AUDIT_LOG, HELLO, STORE, THINK, WRITE, Wire
 from tests.system.agents import info, up
 
-KILLS = 5  # ten times as many by `make proof`
+KILLS = 5  # ten times as many by `make proof-kills`
 CONFIG = """
 [llm]
 provider = "offline"

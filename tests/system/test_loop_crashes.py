@@ -1,7 +1,7 @@
 """kill -9 of an agent, or of the kernel, at each of the two records of each tool: nothing is done twice.
 
 Each agent works on a task of one tool, and has one point at which it is killed, just before or after one of its
-records is stored. Then it is started again and goes on. ``make proof`` takes all tools and points.
+records is stored. Then it is started again and goes on. ``make proof-loop`` takes all tools and points.
 """
 
 import os

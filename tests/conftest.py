@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.support import rounds
+from tests.support import mounts, rounds
 from tests.support.kernel import Kernel, running
 from tests.support.wire import Wire
 
@@ -15,6 +15,7 @@ for name in ("COLUMNS", "LINES"):
     os.environ.pop(name, None)
 # Where that is set, workers compile all tests, and each of a thousand kernels its modules: twice the CPU of its start.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+mounts.enter_namespace()
 rounds.register_profiles()
 
 SLOW_TIMEOUT = 1300  # seconds; a guest on an emulated CPU has 1,200

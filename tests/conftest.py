@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.support import costs, progress, rounds
+from tests.support import costs, mounts, progress, rounds
 from tests.support.kernel import Kernel, running, shared
 from tests.support.wire import Wire
 
@@ -16,6 +16,7 @@ for name in ("COLUMNS", "LINES"):
     os.environ.pop(name, None)
 # Where that is set, workers compile all tests, and each of a thousand kernels its modules: twice the CPU of its start.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+mounts.enter_namespace()
 rounds.register_profiles()
 gc.disable()  # until the tests are collected: nearly all that test modules make stays, and a third of the CPU is saved
 

@@ -18,6 +18,7 @@ from outcome import Error, Outcome, Value, acapture, capture
 
 from agentos.database import MAX_QUEUED_UNITS, Database, DatabaseError, open_database
 from tests.support.rounds import rounds
+from tests.support.wire import PATIENCE
 
 SCHEMAS = {"numbers": ["CREATE TABLE numbers (number INTEGER PRIMARY KEY)"]}
 
@@ -35,7 +36,7 @@ class Gate:
 
     def work(self, connection: sqlite3.Connection) -> int:
         self.begun.set()
-        assert self.opened.wait(30)
+        assert self.opened.wait(PATIENCE)
         return insert(0, connection)
 
     async def reached(self) -> None:

@@ -15,6 +15,7 @@ import trio.testing
 
 from agentos.database import DatabaseError, open_database
 from tests.support.mounts import small_disk
+from tests.support.wire import PATIENCE
 
 SCHEMAS = {"pairs": ["CREATE TABLE pairs (id INTEGER PRIMARY KEY, left INTEGER, right INTEGER, ballast BLOB)"]}
 
@@ -129,7 +130,7 @@ async def test_who_wants_more_room_than_there_is_leaves_those_in_the_same_group_
 
         def hold(_: sqlite3.Connection) -> None:
             begun.set()
-            assert opened.wait(30)
+            assert opened.wait(PATIENCE)
 
         async def ask_too_much() -> None:
             with pytest.raises(DatabaseError, match="free some room"):

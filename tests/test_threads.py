@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from agentos.threads import Limiter, check_cancelled, run_in_thread
+from tests.support.wire import PATIENCE
 
 
 class Body:
@@ -86,7 +87,7 @@ async def test_as_many_run_at_once_as_the_limiter_admits_and_a_cancelled_one_giv
 
     def wait() -> None:
         inside.release()
-        assert go.wait(30)
+        assert go.wait(PATIENCE)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(limiter.run, wait)

@@ -67,7 +67,7 @@ def contained(
 
 
 @asynccontextmanager
-async def running(*children: ChildSpec, **more: Any) -> AsyncIterator[Supervisor]:
+async def open_supervisor(*children: ChildSpec, **more: Any) -> AsyncIterator[Supervisor]:
     """A supervisor with these children; on return it has been stopped."""
     async with trio.open_nursery() as nursery:
         supervisor: Supervisor = await nursery.start(Supervisor(SupervisorSpec(children, **more)).run)
@@ -83,7 +83,7 @@ async def test_starts_overlap(autojump_clock: object) -> None:
     programs = [Program() for _ in range(100)]
     began = trio.current_time()
 
-    async with running(*(contained(f"a{number}", program) for number, program in enumerate(programs))):
+    async with open_supervisor(*(contained(f"a{number}", program) for number, program in enumerate(programs))):
         await trio.sleep(2 * START)
 
         assert [program.up for program in programs] == [[pytest.approx(began + START)]] * 100
@@ -93,7 +93,7 @@ async def test_a_healthy_child_comes_back_at_once_beside_crash_loopers(autojump_
     loopers, healthy = [Program(failing=10**6) for _ in range(30)], Program()
     specs = [contained(f"loop{number}", looper, intensity=1000) for number, looper in enumerate(loopers)]
 
-    async with running(contained("healthy", healthy), *specs):
+    async with open_supervisor(contained("healthy", healthy), *specs):
         await trio.sleep(2)
         began = trio.current_time()
         await healthy.crash()
@@ -105,7 +105,7 @@ async def test_a_healthy_child_comes_back_at_once_beside_crash_loopers(autojump_
 async def test_one_that_cannot_start_is_given_up_and_the_others_do_not_notice(autojump_clock: object) -> None:
     bad, good = Program(failing=10**6), Program()
 
-    async with running(contained("bad", bad, intensity=2), contained("good", good), intensity=0) as above:
+    async with open_supervisor(contained("bad", bad, intensity=2), contained("good", good), intensity=0) as above:
         await trio.sleep(10)
 
         assert len(bad.begun) == 3
@@ -117,7 +117,7 @@ async def test_the_first_failed_start_is_a_crash_and_waits_for_its_backoff(autoj
     program, told = Program(failing=2), list[Report]()
     backoff = Backoff(first=1, min=3, jitter=0)
 
-    async with running(contained("a", program, intensity=5, backoff=backoff, told=told)):
+    async with open_supervisor(contained("a", program, intensity=5, backoff=backoff, told=told)):
         await trio.sleep(10)
 
         gaps = [later - sooner - START for sooner, later in zip(program.begun, program.begun[1:], strict=False)]
@@ -130,7 +130,7 @@ async def test_the_first_failed_start_is_a_crash_and_waits_for_its_backoff(autoj
 async def test_one_that_was_given_up_can_be_started_again(autojump_clock: object) -> None:
     program = Program(failing=2)
 
-    async with running(contained("a", program, intensity=1)) as above:
+    async with open_supervisor(contained("a", program, intensity=1)) as above:
         await trio.sleep(5)
         assert states(above) == {"a": "stopped"}
 
@@ -146,7 +146,7 @@ async def test_one_that_was_given_up_can_be_started_again(autojump_clock: object
 async def test_one_that_was_terminated_can_be_started_again(autojump_clock: object) -> None:
     program = Program()
 
-    async with running(contained("a", program)) as above:
+    async with open_supervisor(contained("a", program)) as above:
         await trio.sleep(1)
         await above.terminate_child("a")
         assert (states(above), program.stopped) == ({"a": "stopped"}, 1)
@@ -175,7 +175,7 @@ async def test_an_escalation_is_counted_by_the_supervisor_above(autojump_clock: 
 async def test_a_child_that_is_done_leaves_its_spec_behind(autojump_clock: object, restart: str) -> None:
     program = Program()
 
-    async with running(contained("job", program, restart=restart)) as above:
+    async with open_supervisor(contained("job", program, restart=restart)) as above:
         await trio.sleep(1)
         program.done.set()
         await trio.sleep(1)
@@ -191,7 +191,7 @@ async def test_a_child_that_declines_is_done(autojump_clock: object) -> None:
                 raise Ignore
 
     told = list[Report]()
-    async with running(contained("brief", Brief(), restart="transient", told=told)) as above:
+    async with open_supervisor(contained("brief", Brief(), restart="transient", told=told)) as above:
         await trio.sleep(1)
 
         assert states(above) == {"brief": "stopped"}
@@ -226,7 +226,7 @@ async def test_a_stop_breaks_a_start_off(autojump_clock: object) -> None:
             await trio.sleep_forever()
 
     began = trio.current_time()
-    async with running(contained("slow", Slow())):
+    async with open_supervisor(contained("slow", Slow())):
         await trio.sleep(1)
 
     assert trio.current_time() - began == pytest.approx(1)
@@ -246,7 +246,7 @@ async def test_containers_stop_in_reverse_order_each_when_the_one_before_has_sto
             ends.append((self.name, trio.current_time()))
             raise Ended("shutdown")
 
-    async with running(*(contained(name, Slow(name)) for name in "abc")):
+    async with open_supervisor(*(contained(name, Slow(name)) for name in "abc")):
         await trio.sleep(1)
         began = trio.current_time()
 
@@ -273,7 +273,7 @@ async def test_a_group_starts_its_members_in_order_while_others_start_beside_it(
     a, b, beside = Program(), Program(), Program()
     began = trio.current_time()
 
-    async with running(group("g", [ChildSpec("a", a), ChildSpec("b", b)]), contained("beside", beside)):
+    async with open_supervisor(group("g", [ChildSpec("a", a), ChildSpec("b", b)]), contained("beside", beside)):
         await trio.sleep(1)
 
         assert [each.up[0] - began for each in (a, b, beside)] == pytest.approx([START, 2 * START, START])
@@ -282,7 +282,7 @@ async def test_a_group_starts_its_members_in_order_while_others_start_beside_it(
 async def test_a_group_whose_member_cannot_start_is_given_up_alone(autojump_clock: object) -> None:
     a, bad, beside = Program(), Program(failing=10**6), Program()
 
-    async with running(
+    async with open_supervisor(
         group("g", [ChildSpec("a", a), ChildSpec("bad", bad)], intensity=2), contained("beside", beside), intensity=0
     ) as above:
         await trio.sleep(10)
@@ -294,7 +294,7 @@ async def test_a_group_whose_member_cannot_start_is_given_up_alone(autojump_cloc
 async def test_a_group_that_is_stopped_during_its_start_stops_what_is_up(autojump_clock: object) -> None:
     a, b = Program(), Program()
 
-    async with running(group("g", [ChildSpec("a", a), ChildSpec("b", b)])):
+    async with open_supervisor(group("g", [ChildSpec("a", a), ChildSpec("b", b)])):
         await trio.sleep(1.5 * START)
 
     assert (a.stopped, b.begun != [], b.up) == (1, True, [])
@@ -304,7 +304,7 @@ async def test_a_group_restart_above_starts_all_below_anew(autojump_clock: objec
     crashing, failed, healthy = Program(), Program(failing=2), Program()
     inner = group("inner", [contained("failed", failed), contained("healthy", healthy)], strategy="one_for_one")
 
-    async with running(ChildSpec("first", crashing), inner, strategy="rest_for_one") as above:
+    async with open_supervisor(ChildSpec("first", crashing), inner, strategy="rest_for_one") as above:
         await trio.sleep(5)
         assert (len(failed.begun), failed.up) == (2, [])
 

@@ -1,9 +1,10 @@
 """Trace system calls through a running kernel: which functions, files and rooms one call passes (``make roads``).
 
 A kernel runs with a profile hook in all its threads. Two NOOP calls with a marker as their body enclose each call, so
-the trace begins and ends inside the kernel. Each call is made several times, and only functions that it passes each
-time count, because other tasks of the kernel work meanwhile. A room is a folder of the project. Functions that a
-library generates (attrs, cattrs) and the libraries themselves aren't counted.
+the trace begins and ends inside the kernel. Other tasks of the kernel work meanwhile, so each call is made several
+times, after different ones, and only functions that it passes each time count. A room is a folder of the project.
+Functions that a library generates (attrs, cattrs) and the libraries themselves aren't counted, nor is the poller: which
+of its functions run depends on how long the steps of other tasks take.
 """
 
 import contextlib
@@ -17,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import attrs
 
@@ -24,8 +26,10 @@ import agentos
 from tests.support.wire import EXEC, NOOP, PATIENCE, READ, SPAWN, THINK, WRITE, Wire
 
 ROOT = Path(agentos.__file__).parents[1]
-SETTLED = 0.3  # seconds
-TURNS = 5  # in which each call is made once; the first one imports, and isn't counted
+POLLER = "agentos/kernel/poller.py"
+# What NOOP passes, which asks whether the kernel is idle.
+IDLE = ("agentos/kernel/", "agentos/syscalls/__init__.py", "sdk/agentos_sdk/frames.py")
+TURNS = 11  # in which each call is made once; the first one imports, and isn't counted
 BEGIN, END = b"road begins", b"road ends"
 TOML = """
 [llm]
@@ -37,6 +41,8 @@ command = ["sleep", "1000"]
 permissions = "standard"
 required = true
 """
+
+Trace = Sequence[tuple[str, str]]  # functions that were called, as (file, qualified name)
 
 
 def calls(turn: int) -> dict[str, tuple[int, object]]:
@@ -54,12 +60,19 @@ def calls(turn: int) -> dict[str, tuple[int, object]]:
 class Road:
     """What a call passes through: ``functions`` in the order of their first call, as (file, qualified name)."""
 
-    functions: Sequence[tuple[str, str]]
+    functions: Trace
 
     @classmethod
-    def of(cls, turns: Sequence[Sequence[tuple[str, str]]]) -> "Road":
-        """The functions that were called in each of these turns, in the order of the first."""
-        return cls([function for function in dict.fromkeys(turns[0]) if all(function in turn for turn in turns)])
+    def of(cls, turns: Sequence[Trace]) -> "Road":
+        """The functions that were called in each of these turns, in the order that changes the room least often.
+
+        Threads and tasks that work for the call at once are interleaved differently each time.
+        """
+        common = set[tuple[str, str]](turns[0]).intersection(*turns[1:])
+        return min(
+            (cls([function for function in dict.fromkeys(turn) if function in common]) for turn in turns),
+            key=lambda road: (road.changes, road.returns),
+        )
 
     @property
     def rooms(self) -> Sequence[str]:
@@ -82,7 +95,7 @@ class Road:
 
 
 class Tracer:
-    """Profile hook of a kernel's threads; writes one line of JSON to ``path`` for each traced call."""
+    """Profile hook of a kernel's threads; writes what the last traced call passed to ``path``, as JSON."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -95,6 +108,8 @@ class Tracer:
             return
         code = frame.f_code
         if not code.co_filename.startswith(f"{ROOT}/") or "site-packages" in code.co_filename:
+            return
+        if code.co_filename == f"{ROOT}/{POLLER}":
             return
         if code.co_name.startswith("<"):  # a comprehension or a lambda
             return
@@ -109,8 +124,7 @@ class Tracer:
             self.calls, self.frames, self.recording = [], {}, True
         elif body == END:
             self.recording = False
-            with self.path.open("a") as file:
-                file.write(json.dumps(self.calls) + "\n")
+            self.path.write_text(json.dumps(self.calls))
         elif self.recording:
             self.calls.append(("agentos/syscalls/__init__.py", "echo"))
 
@@ -149,29 +163,46 @@ def traced_kernel(place: Path) -> Iterator[Path]:
 
 def trace_calls() -> dict[str, Road]:
     """The roads of a jailed agent's calls."""
+    names = list(calls(0))
+    found: dict[str, list[Trace]] = {name: [] for name in names}
     with tempfile.TemporaryDirectory(prefix="aos-", dir="/tmp") as name, traced_kernel(Path(name)) as path:
         directory = json.loads((Path(name) / "state" / "run.json").read_text())["directory"]
         with Wire(f"{directory}/1.sock") as wire:
             make_call(wire, WRITE, {"path": "notes.md", "content": "notes"})
             for turn in range(TURNS):
-                for op, body in calls(turn).values():
-                    time.sleep(SETTLED)  # otherwise the audit log still writes the call before
-                    wire.ask(NOOP, BEGIN)
-                    make_call(wire, op, body)
-                    wire.ask(NOOP, END)
-        return read_roads(path)
+                step = 1 + turn % (len(names) - 1)  # prime to their number: each call comes after each other one
+                for at in range(len(names)):
+                    call = names[(turn + at * step) % len(names)]
+                    wait_idle(wire, path)
+                    found[call].append(trace(wire, path, *calls(turn)[call]))
+    return {name: Road.of(traces[1:]) for name, traces in found.items()}
+
+
+def wait_idle(wire: Wire, path: Path) -> None:
+    """Return when the kernel does nothing but answer: the call before is logged, and what it began is done."""
+
+    def busy() -> Trace:
+        return [one for one in trace(wire, path) if not one[0].startswith(IDLE)]
+
+    deadline = time.monotonic() + PATIENCE
+    while seen := busy():
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"the kernel wasn't idle for {PATIENCE:g} s; at last it passed {seen}")
+
+
+def trace(wire: Wire, path: Path, *call: Any) -> Trace:
+    """The functions that are called until the kernel has answered ``call``, an opcode and a body."""
+    wire.ask(NOOP, BEGIN)
+    if call:
+        make_call(wire, *call)
+    wire.ask(NOOP, END)
+    return [(file, name) for file, name in json.loads(path.read_text())]
 
 
 def make_call(wire: Wire, op: int, body: object) -> None:
     reply = wire.ask(op, body)
     if op != NOOP and not reply.json["success"]:
         raise RuntimeError(f"the traced call failed: {reply}")
-
-
-def read_roads(path: Path) -> dict[str, Road]:
-    names = list(calls(0))
-    traces = [[(file, name) for file, name in json.loads(line)] for line in path.read_text().splitlines()]
-    return {name: Road.of(traces[len(names) + at :: len(names)]) for at, name in enumerate(names)}
 
 
 def print_table() -> None:

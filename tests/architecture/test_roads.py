@@ -1,31 +1,32 @@
 """How far a system call travels (``make roads``): bounds above today's figures, so that a detour is noticed."""
 
-import pytest
+from math import ceil
 
 from tests.architecture.roads import Road, trace_calls
 
+# Functions, files and changes of room, as ``make roads`` prints them. They may only fall. READ and THINK pass one
+# function for calls in the background and one for calls that ask a person. Five of READ's start its thread and bring
+# back the result. Of THINK's, fourteen keep the question and its answer, twenty resolve the name of its model and
+# choose the model, the provider and its key, seven look for a kept answer, a price, the model's context and the day
+# that the use counts for, and five find its class and what that weighs.
+FIGURES = {
+    "NOOP": (9, 5, 5),
+    "READ": (114, 29, 33),
+    "THINK": (263, 54, 66),
+    "EXEC": (255, 59, 62),
+    "SPAWN": (466, 102, 140),
+}
+MARGIN = 1.05  # EXEC and SPAWN meet a few functions more while the kernel still clears up after their forerunners
 
-@pytest.fixture(scope="module")
-def roads() -> dict[str, Road]:
-    return trace_calls()
 
+def test_a_call_passes_few_functions_files_and_rooms() -> None:
+    roads = trace_calls()
 
-# READ and THINK pass one function for calls in the background and one for calls that ask a person, and a function or
-# two of the poller more where the machine is busy. Five of READ's start its thread and bring back the result. Of
-# THINK's, fourteen keep the question and its answer, twenty resolve the name of its model and choose the model, the
-# provider and its key, seven look for a kept answer, a price, the model's context and the day that the use counts for,
-# and five find its class and what that weighs.
-@pytest.mark.parametrize(
-    ("call", "functions", "files", "changes"), [("NOOP", 15, 7, 7), ("READ", 124, 31, 38), ("THINK", 272, 55, 68)]
-)
-def test_a_call_passes_few_functions_files_and_rooms(
-    roads: dict[str, Road], call: str, functions: int, files: int, changes: int
-) -> None:
-    road = roads[call]
-
-    assert len(road.functions) <= functions, road.functions
-    assert road.files <= files
-    assert road.changes <= changes, road.rooms
+    passed = {call: (len(road.functions), road.files, road.changes) for call, road in roads.items()}
+    bounds = {call: tuple(ceil(figure * MARGIN) for figure in figures) for call, figures in FIGURES.items()}
+    assert passed.keys() == bounds.keys()
+    longer = [call for call in bounds if any(map(int.__gt__, passed[call], bounds[call]))]
+    assert not longer, (passed, [roads[call].functions for call in longer])
 
 
 def test_what_a_call_does_not_pass_each_time_is_not_counted() -> None:
@@ -35,3 +36,11 @@ def test_what_a_call_does_not_pass_each_time_is_not_counted() -> None:
 
     assert road.functions == [table, handler]
     assert (road.rooms, road.files, road.changes) == (["kernel", "."], 2, 1)
+
+
+def test_the_order_of_a_road_is_the_one_that_changes_the_room_least_often() -> None:
+    one, other, another = ("a/x.py", "f"), ("b/y.py", "g"), ("a/x.py", "h")
+
+    road = Road.of([[one, other, another], [one, another, other]])
+
+    assert road.functions == [one, another, other]

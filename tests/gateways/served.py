@@ -43,6 +43,7 @@ from agentos.syscalls.think import syscalls as think_syscalls
 from agentos_sdk.values import LLMClass
 from tests.support.clients import openai
 from tests.support.rights import Grants, Notebook
+from tests.support.wire import PATIENCE
 
 MODEL = "offline-1"
 MIB = 1 << 20
@@ -79,7 +80,7 @@ class Served:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.common.serve, listener, other)
                 url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
-                async with openai.AsyncOpenAI(base_url=url, api_key="any", timeout=30) as client:
+                async with openai.AsyncOpenAI(base_url=url, api_key="any", timeout=PATIENCE) as client:
                     yield client
                 nursery.cancel_scope.cancel()
 
@@ -181,9 +182,9 @@ async def served(
 
 
 async def until(holds: Callable[[], object], what: str) -> None:
-    """Return when it holds; fails when it doesn't within half a minute."""
-    with trio.move_on_after(30):
+    """Return when it holds; fails when it doesn't."""
+    with trio.move_on_after(PATIENCE):
         while not holds():
             await trio.sleep(0.005)
         return
-    raise AssertionError(f"not within 30 s: {what}")
+    raise AssertionError(f"not within {PATIENCE:g} s: {what}")

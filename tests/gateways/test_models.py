@@ -14,6 +14,7 @@ from agentos.llm.settings import Price, ProviderSettings
 from tests.gateways.served import MODEL, Served, served
 from tests.support.clients import anthropic, openai
 from tests.support.rights import Grants, Notebook
+from tests.support.wire import PATIENCE
 
 # The SDKs': whoever reads a stream to its end leaves its generators to the collector.
 pytestmark = pytest.mark.filterwarnings(
@@ -29,7 +30,9 @@ USER: Any = [{"role": "user", "content": "hello"}]
 
 
 def claude(here: Served) -> anthropic.AsyncAnthropic:
-    return anthropic.AsyncAnthropic(base_url=here.url.removesuffix("/v1"), api_key="any", timeout=30, max_retries=0)
+    return anthropic.AsyncAnthropic(
+        base_url=here.url.removesuffix("/v1"), api_key="any", timeout=PATIENCE, max_retries=0
+    )
 
 
 async def complete(here: Served, model: str) -> str:

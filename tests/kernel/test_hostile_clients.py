@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -35,10 +34,10 @@ PROMPT = 1.0  # CPU seconds: says that nobody is kept waiting; how quick it is, 
 pytestmark = pytest.mark.usefixtures("unharmed")
 
 
-def slowest_answer(kernel: Kernel, wire: Wire, seconds: float) -> float:
-    """The most CPU time that the kernel used before it answered a NOOP, asked again and again for that long."""
-    slowest, end = 0.0, time.monotonic() + seconds
-    while time.monotonic() < end:
+def slowest_answer(kernel: Kernel, wire: Wire, times: int) -> float:
+    """The most CPU time that the kernel used before it answered a NOOP, asked so many times."""
+    slowest = 0.0
+    for _ in range(times):
         begin = kernel.cpu_seconds
         wire.ask(NOOP, b"x" * 64)
         slowest = max(slowest, kernel.cpu_seconds - begin)
@@ -92,7 +91,7 @@ def test_one_that_floods_with_noops_and_never_reads(kernel: Kernel, connect: Con
 
     fill(flood, frame(NOOP, body) * 50)
 
-    assert slowest_answer(kernel, other, 0.5) < PROMPT
+    assert slowest_answer(kernel, other, 500) < PROMPT
     assert kernel.rss - before < SLACK
 
 
@@ -119,7 +118,7 @@ def test_one_that_asks_for_long_lists_in_one_write_and_never_reads(own_kernel: O
 
         flood.write(b"".join(frame(LIST, b"", n) for n in range(1, 3001)))
 
-        assert slowest_answer(kernel, other, 1) < PROMPT
+        assert slowest_answer(kernel, other, 1000) < PROMPT
         assert kernel.peak_rss - before < SLACK
 
 
@@ -134,7 +133,7 @@ def test_one_that_asks_for_long_logs_in_one_write_and_never_reads(own_kernel: Ow
 
         flood.write(b"".join(frame(LOGS, {"id": agent, "tail": 2000}, n) for n in range(1, 1001)))
 
-        assert slowest_answer(kernel, other, 1) < PROMPT
+        assert slowest_answer(kernel, other, 1000) < PROMPT
         assert kernel.peak_rss - before < 96 * MIB
 
 
@@ -256,7 +255,7 @@ def test_one_that_sends_the_largest_messages_again_and_again(kernel: Kernel, con
 
     for _ in range(20):
         hostile.write(body)
-        slowest = max(slowest, slowest_answer(kernel, other, 0.02))
+        slowest = max(slowest, slowest_answer(kernel, other, 20))
         hostile.receive()
         other.send(RECV, {"max": 1})
         other.receive()
@@ -291,7 +290,7 @@ def test_one_that_broadcasts_without_end(kernel: Kernel, connect: Connect) -> No
 
     hostile.write(frame(BROADCAST, {"message": 1}) * 1900)
 
-    assert slowest_answer(kernel, other, 1) < PROMPT
+    assert slowest_answer(kernel, other, 1000) < PROMPT
     for wire in [*crowd, hostile]:
         wire.close()
     assert kernel.answers()

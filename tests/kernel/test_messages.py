@@ -122,14 +122,12 @@ def test_recv_takes_the_oldest_and_10_unless_told_otherwise(connect: Connect) ->
 def test_a_waiting_recv_is_answered_by_the_message_that_comes(connect: Connect) -> None:
     sender, receiver = connect(), connect()
     own = own_id(receiver)
-    receiver.send(RECV, {"timeout": "60s"})
+    receiver.send(RECV, {"timeout": "1d"})
     assert receiver.is_silent()
-    begin = time.monotonic()
 
     sender.call(SEND, {"to": own, "message": "here"})
 
     assert receiver.receive().json["messages"][0]["message"] == "here"
-    assert time.monotonic() - begin < 30, "long before it gave up"
 
 
 @pytest.mark.parametrize("op", [SEND, BROADCAST])

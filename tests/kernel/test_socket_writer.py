@@ -9,6 +9,7 @@ import trio
 from agentos.kernel.call import Gone
 from agentos.kernel.socket_writer import LARGE_REPLY_BYTES, SocketWriter
 from agentos_sdk.frames import MAX_PAYLOAD, Frames
+from tests.support.wire import PATIENCE
 
 Pair = tuple[socket.socket, socket.socket]
 
@@ -40,7 +41,7 @@ async def test_what_the_socket_does_not_take_is_queued_and_flushed_in_order(pair
     assert writer.sent < ends[0]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(writer.flush)
-        with trio.fail_after(30):
+        with trio.fail_after(PATIENCE):
             assert await read(theirs, 3) == replies
 
     assert writer.is_empty
@@ -57,7 +58,7 @@ async def test_several_tasks_may_flush_a_shared_writer(pair: Pair) -> None:
         for reply in replies:
             writer.reply(*reply)
             nursery.start_soon(writer.flush)
-        with trio.fail_after(30):
+        with trio.fail_after(PATIENCE):
             assert await read(theirs, 4) == replies
 
 

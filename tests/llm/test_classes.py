@@ -14,7 +14,7 @@ from agentos_sdk.errors import PermissionDenied
 from agentos_sdk.values import LLMClass
 from tests.llm.scripted import Scripted
 from tests.llm.test_fair_queue import TREE, Drive, PassedOver, chain
-from tests.llm.test_line import crowd, running, work
+from tests.llm.test_line import crowd, open_line, work
 from tests.support.rounds import rounds
 from tests.support.rows import each_row
 
@@ -97,7 +97,7 @@ def test_the_wait_of_a_batch_agent_is_bounded_under_a_flood(
 
 
 async def test_a_class_is_a_share_of_the_model(autojump_clock: MockClock) -> None:
-    async with running(Scripted([work(1.0)])) as line, crowd(line) as all_of_them:
+    async with open_line(Scripted([work(1.0)])) as line, crowd(line) as all_of_them:
         for _ in range(63):
             for class_ in CLASSES:
                 await all_of_them.ask(place((class_, class_)))
@@ -107,7 +107,7 @@ async def test_a_class_is_a_share_of_the_model(autojump_clock: MockClock) -> Non
 
 
 async def test_weight_and_class_are_multiplied(autojump_clock: MockClock) -> None:
-    async with running(Scripted([work(1.0)])) as line, crowd(line) as all_of_them:
+    async with open_line(Scripted([work(1.0)])) as line, crowd(line) as all_of_them:
         for _ in range(20):
             await all_of_them.ask(place(("heavy", "batch"), weight=4.0))
             await all_of_them.ask(place(("plain", None)))
@@ -116,7 +116,7 @@ async def test_weight_and_class_are_multiplied(autojump_clock: MockClock) -> Non
 
 
 async def test_an_agent_that_asks_only_batch_questions_gets_what_a_batch_agent_gets(autojump_clock: MockClock) -> None:
-    async with running(Scripted([work(1.0)])) as line, crowd(line) as all_of_them:
+    async with open_line(Scripted([work(1.0)])) as line, crowd(line) as all_of_them:
         for _ in range(30):
             await all_of_them.ask(place(("plain", None)))
             await all_of_them.ask(place(("humble", None)), class_="batch")
@@ -125,7 +125,7 @@ async def test_an_agent_that_asks_only_batch_questions_gets_what_a_batch_agent_g
 
 
 async def test_the_question_that_waits_says_its_class(autojump_clock: MockClock) -> None:
-    async with running(Scripted([work(1.0)])) as line, crowd(line) as all_of_them:
+    async with open_line(Scripted([work(1.0)])) as line, crowd(line) as all_of_them:
         await all_of_them.ask(place(("first", None)))
         await all_of_them.ask(place(("quick", "interactive")))
         await all_of_them.ask(place(("quick", "interactive")), class_="batch")
@@ -142,7 +142,7 @@ async def test_the_question_that_waits_says_its_class(autojump_clock: MockClock)
 
 async def test_a_spawned_agent_is_weighed_beside_its_parents_own_questions(autojump_clock: MockClock) -> None:
     parent = ("parent", "batch")
-    async with running(Scripted([work(1.0)])) as line, crowd(line) as all_of_them:
+    async with open_line(Scripted([work(1.0)])) as line, crowd(line) as all_of_them:
         for _ in range(10):
             await all_of_them.ask(place(parent))  # type: ignore[arg-type]
             await all_of_them.ask(place(parent, ("child", None)))  # type: ignore[arg-type]

@@ -33,7 +33,7 @@ from agentos_sdk.codec import Text
 from agentos_sdk.errors import BadRequest, CallError, QuotaExceeded, Unavailable
 from agentos_sdk.values import Tool, ToolCall, Usage
 from tests.llm.scripted import Scripted, Step, question
-from tests.llm.test_line import queue_path, running, work
+from tests.llm.test_line import open_line, queue_path, work
 
 KEY = "sk-" + "0123456789abcdef" * 2
 ASKER = Asker(7, "writer", "agent 7", "9a2d")
@@ -129,7 +129,7 @@ async def test_pages_are_bounded_in_both_directions_and_never_empty() -> None:
 
 
 async def test_waiting_first_token_and_total_are_measured(autojump_clock: MockClock) -> None:
-    async with running(Scripted([[1.0, "so", 2.0, "it is"]])) as line, trio.open_nursery() as nursery:
+    async with open_line(Scripted([[1.0, "so", 2.0, "it is"]])) as line, trio.open_nursery() as nursery:
         for number in (1, 2):
             asker = replace(ASKER, agent_id=number)
             nursery.start_soon(line.think, queue_path(f"agent {number}"), question("why?"), None, asker)
@@ -149,7 +149,7 @@ async def test_refused_failed_cancelled_and_late_questions_are_kept_with_their_e
             await line.think(queue_path("a"), question("late?"), None, ASKER)
 
     script: Sequence[Sequence[Step]] = [[Failing("the network")], work(1000.0)]
-    async with running(Scripted(script), LLMSettings(retry=Retry(attempts=1))) as line:
+    async with open_line(Scripted(script), LLMSettings(retry=Retry(attempts=1))) as line:
         with pytest.raises(Unavailable):
             await line.think(queue_path("a"), question("fails?"), None, ASKER)
         with pytest.raises(BadRequest):

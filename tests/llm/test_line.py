@@ -47,7 +47,7 @@ def unwritten() -> Budgets:
 
 
 @asynccontextmanager
-async def running(
+async def open_line(
     provider: Scripted, settings: LLMSettings = SETTINGS, accounts: Budgets | None = None
 ) -> AsyncIterator[Line]:
     async def connect() -> Provider:
@@ -90,7 +90,7 @@ async def crowd(line: Line) -> AsyncIterator[Crowd]:
 
 
 async def test_an_answer_says_how_long_it_waited_and_how_long_it_took(autojump_clock: MockClock) -> None:
-    async with running(Scripted([work(3.0)])) as line, trio.open_nursery() as nursery:
+    async with open_line(Scripted([work(3.0)])) as line, trio.open_nursery() as nursery:
         nursery.start_soon(line.think, queue_path("a"), question())
         await wait_all_tasks_blocked()
 
@@ -102,7 +102,7 @@ async def test_an_answer_says_how_long_it_waited_and_how_long_it_took(autojump_c
 async def test_one_question_is_in_flight_at_a_time(autojump_clock: MockClock) -> None:
     provider = Scripted([work(1.0)])
 
-    async with running(provider) as line, crowd(line) as all_of_them:
+    async with open_line(provider) as line, crowd(line) as all_of_them:
         for name in "abc":
             await all_of_them.ask(queue_path(name))
 
@@ -112,7 +112,7 @@ async def test_one_question_is_in_flight_at_a_time(autojump_clock: MockClock) ->
 async def test_concurrency_lets_more_of_them_be_in_flight(autojump_clock: MockClock) -> None:
     provider = Scripted([work(1.0)])
 
-    async with running(provider, LLMSettings(concurrency=2)) as line, crowd(line) as all_of_them:
+    async with open_line(provider, LLMSettings(concurrency=2)) as line, crowd(line) as all_of_them:
         for name in "abc":
             await all_of_them.ask(queue_path(name))
 
@@ -120,7 +120,7 @@ async def test_concurrency_lets_more_of_them_be_in_flight(autojump_clock: MockCl
 
 
 async def test_who_comes_once_does_not_wait_behind_a_flood(autojump_clock: MockClock) -> None:
-    async with running(Scripted([work(1.0)])) as line:
+    async with open_line(Scripted([work(1.0)])) as line:
         async with crowd(line) as all_of_them:
             for _ in range(20):
                 await all_of_them.ask(queue_path("flood"))
@@ -130,7 +130,7 @@ async def test_who_comes_once_does_not_wait_behind_a_flood(autojump_clock: MockC
 
 
 async def test_who_spawns_many_has_no_more_of_the_model_than_before(autojump_clock: MockClock) -> None:
-    async with running(Scripted([work(1.0)])) as line:
+    async with open_line(Scripted([work(1.0)])) as line:
         async with crowd(line) as all_of_them:
             for number in range(8):
                 await all_of_them.ask(queue_path("many", f"many/{number}"))
@@ -141,7 +141,7 @@ async def test_who_spawns_many_has_no_more_of_the_model_than_before(autojump_clo
 
 
 async def test_a_weight_is_a_share(autojump_clock: MockClock) -> None:
-    async with running(Scripted([work(1.0)])) as line:
+    async with open_line(Scripted([work(1.0)])) as line:
         async with crowd(line) as all_of_them:
             for _ in range(12):
                 await all_of_them.ask(queue_path("heavy", weight=3.0))
@@ -153,7 +153,7 @@ async def test_a_weight_is_a_share(autojump_clock: MockClock) -> None:
 async def test_who_is_cancelled_while_it_waits_leaves_the_line_at_once(autojump_clock: MockClock) -> None:
     provider = Scripted([work(1.0)])
 
-    async with running(provider) as line, crowd(line) as all_of_them:
+    async with open_line(provider) as line, crowd(line) as all_of_them:
         await all_of_them.ask(queue_path("first"), "one")
         with trio.move_on_after(0.5):
             await line.think(queue_path("b"), question("never"))
@@ -166,7 +166,7 @@ async def test_who_is_cancelled_while_it_waits_leaves_the_line_at_once(autojump_
 async def test_who_is_cancelled_in_flight_is_aborted_at_once_and_the_next_one_goes(autojump_clock: MockClock) -> None:
     provider = Scripted([[math.inf], ["yes"]])
 
-    async with running(provider) as line:
+    async with open_line(provider) as line:
         began = trio.current_time()
         with trio.move_on_after(0.5):
             await line.think(queue_path("a"), question())
@@ -177,7 +177,7 @@ async def test_who_is_cancelled_in_flight_is_aborted_at_once_and_the_next_one_go
 
 
 async def test_places_say_who_waits_and_who_is_next(autojump_clock: MockClock) -> None:
-    async with running(Scripted([work(1.0)])) as line, crowd(line) as all_of_them:
+    async with open_line(Scripted([work(1.0)])) as line, crowd(line) as all_of_them:
         for name in ("a", "b", "c", "b"):
             await all_of_them.ask(queue_path(name))
 
@@ -190,7 +190,7 @@ async def test_places_say_who_waits_and_who_is_next(autojump_clock: MockClock) -
 
 
 async def test_a_full_line_refuses_and_keeps_what_it_has(autojump_clock: MockClock) -> None:
-    async with running(Scripted([work(1.0)]), LLMSettings(per_agent=2)) as line:
+    async with open_line(Scripted([work(1.0)]), LLMSettings(per_agent=2)) as line:
         async with crowd(line) as all_of_them:
             for _ in range(3):
                 await all_of_them.ask(queue_path("a"))
@@ -201,7 +201,7 @@ async def test_a_full_line_refuses_and_keeps_what_it_has(autojump_clock: MockClo
 
 
 async def test_one_that_fails_fails_alone(autojump_clock: MockClock) -> None:
-    async with running(Scripted([[Rejected("400")], [ZeroDivisionError()], ["yes"]])) as line:
+    async with open_line(Scripted([[Rejected("400")], [ZeroDivisionError()], ["yes"]])) as line:
         with pytest.raises(BadRequest):
             await line.think(queue_path("a"), question())
         with pytest.raises(Internal):
@@ -213,7 +213,7 @@ async def test_one_that_fails_fails_alone(autojump_clock: MockClock) -> None:
 async def test_who_is_always_turned_away_is_not_always_next(autojump_clock: MockClock) -> None:
     provider = Scripted([[0.5, Rejected("400")]])
 
-    async with running(provider) as line, trio.open_nursery() as nursery:
+    async with open_line(provider) as line, trio.open_nursery() as nursery:
 
         async def insist(name: str) -> None:
             for _ in range(10):
@@ -229,7 +229,7 @@ async def test_who_is_always_turned_away_is_not_always_next(autojump_clock: Mock
 async def test_while_a_question_waits_to_be_asked_again_others_are_asked(autojump_clock: MockClock) -> None:
     provider = Scripted([[1.0, Failing("500")], work(1.0)])
 
-    async with running(provider, LLMSettings(retry=Retry(first=5.0, jitter=0.0))) as line:
+    async with open_line(provider, LLMSettings(retry=Retry(first=5.0, jitter=0.0))) as line:
         async with crowd(line) as all_of_them:
             await all_of_them.ask(queue_path("unlucky"), "one")
             await all_of_them.ask(queue_path("other"), "two")
@@ -240,7 +240,7 @@ async def test_while_a_question_waits_to_be_asked_again_others_are_asked(autojum
 
 
 async def test_who_leaves_in_the_pause_between_two_attempts_takes_no_place_along(autojump_clock: MockClock) -> None:
-    async with running(Scripted([[Failing("500")], ["yes"]]), LLMSettings(retry=Retry(first=5.0))) as line:
+    async with open_line(Scripted([[Failing("500")], ["yes"]]), LLMSettings(retry=Retry(first=5.0))) as line:
         with trio.move_on_after(1.0):
             await line.think(queue_path("a"), question())
 
@@ -251,7 +251,7 @@ async def test_who_leaves_in_the_pause_between_two_attempts_takes_no_place_along
 async def test_who_holds_the_model_in_silence_and_leaves_pays_for_the_time(autojump_clock: MockClock) -> None:
     provider = Scripted([[10.0, "yes"]])
 
-    async with running(provider) as line, trio.open_nursery() as nursery:
+    async with open_line(provider) as line, trio.open_nursery() as nursery:
 
         async def waste() -> None:
             while True:
@@ -271,7 +271,7 @@ async def test_who_holds_the_model_in_silence_and_leaves_pays_for_the_time(autoj
 async def test_pieces_of_an_answer_are_heard_as_they_come(autojump_clock: MockClock) -> None:
     heard: list[tuple[str, float]] = []
 
-    async with running(Scripted([["one ", 1.0, "two ", 1.0, "three"]])) as line:
+    async with open_line(Scripted([["one ", 1.0, "two ", 1.0, "three"]])) as line:
         began = trio.current_time()
         thought = await line.think(
             queue_path("a"), question(), lambda text: heard.append((text, trio.current_time() - began))
@@ -284,7 +284,7 @@ async def test_pieces_of_an_answer_are_heard_as_they_come(autojump_clock: MockCl
 async def test_who_has_nothing_left_is_refused_before_it_waits(tmp_path: Path) -> None:
     poor: QueuePath = (Account("poor", Share(budget=make_quotas(3600, calls=1))),)
 
-    async with with_budgets(tmp_path) as accounts, running(Scripted([["yes"]]), accounts=accounts) as line:
+    async with with_budgets(tmp_path) as accounts, open_line(Scripted([["yes"]]), accounts=accounts) as line:
         await line.think(poor, question())
         with pytest.raises(QuotaExceeded, match="poor"):
             await line.think(poor, question())
@@ -296,7 +296,7 @@ async def test_an_answer_is_cut_to_what_the_budget_leaves(tmp_path: Path) -> Non
     poor: QueuePath = (Account("poor", Share(budget=make_quotas(3600, tokens=50))),)
     provider = Scripted([["yes"]])
 
-    async with with_budgets(tmp_path) as accounts, running(provider, accounts=accounts) as line:
+    async with with_budgets(tmp_path) as accounts, open_line(provider, accounts=accounts) as line:
         await line.think(poor, question(max_tokens=1000))
 
     assert provider.most == [50 - 5]  # less what the question itself was guessed to have
@@ -306,7 +306,7 @@ async def test_an_aborted_question_costs_what_it_used(tmp_path: Path) -> None:
     poor: QueuePath = (Account("poor", Share(budget=make_quotas(3600, tokens=1000))),)
     provider = Scripted([["12345678", Delta(usage=Usage(70, 30)), math.inf]])
 
-    async with with_budgets(tmp_path) as accounts, running(provider, accounts=accounts) as line:
+    async with with_budgets(tmp_path) as accounts, open_line(provider, accounts=accounts) as line:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(line.think, poor, question())
             while not provider.asked:
@@ -324,7 +324,7 @@ async def test_a_question_that_no_model_has_seen_costs_nothing(tmp_path: Path) -
     provider = Scripted([[Failing("connection refused")]])
     settings = LLMSettings(retry=Retry(attempts=1))
 
-    async with with_budgets(tmp_path) as accounts, running(provider, settings, accounts) as line:
+    async with with_budgets(tmp_path) as accounts, open_line(provider, settings, accounts) as line:
         with pytest.raises(Exception, match="connection refused"):
             await line.think(poor, question())
 
@@ -340,7 +340,7 @@ async def with_budgets(directory: Path) -> AsyncIterator[Budgets]:
 async def test_the_provider_s_connections_are_closed_at_the_end(autojump_clock: MockClock) -> None:
     provider = Scripted()
 
-    async with running(provider) as line:
+    async with open_line(provider) as line:
         await line.think(queue_path("a"), question())
 
     assert provider.closed
@@ -348,7 +348,7 @@ async def test_the_provider_s_connections_are_closed_at_the_end(autojump_clock: 
 
 async def test_those_who_always_have_something_to_ask_get_the_same(autojump_clock: MockClock) -> None:
     """Eight agents with questions of different lengths, for five simulated minutes."""
-    async with running(Scripted([work(0.1)], usage=lambda text: Usage(10, 10))) as line:
+    async with open_line(Scripted([work(0.1)], usage=lambda text: Usage(10, 10))) as line:
 
         async def insist(number: int) -> None:
             while True:
@@ -370,7 +370,7 @@ async def test_who_lacks_only_what_others_have_reserved_waits_until_they_settle(
     poor: QueuePath = (Account("poor", Share(budget=make_quotas(3600, tokens=104))),)
     provider = Scripted([[0.1, "yes"]])
 
-    async with with_budgets(tmp_path) as accounts, running(provider, LLMSettings(concurrency=2), accounts) as line:
+    async with with_budgets(tmp_path) as accounts, open_line(provider, LLMSettings(concurrency=2), accounts) as line:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(line.think, poor, question())
             nursery.start_soon(line.think, poor, question())
@@ -383,7 +383,7 @@ async def test_who_lacks_only_what_others_have_reserved_waits_until_they_settle(
 async def test_a_model_s_name_is_no_way_into_a_url(model: str, autojump_clock: MockClock) -> None:
     provider = Scripted()
 
-    async with running(provider) as line:
+    async with open_line(provider) as line:
         with pytest.raises(BadRequest, match="model: expected a name"):
             await line.think(queue_path("a"), replace(question(), model=model))
 
@@ -393,7 +393,7 @@ async def test_a_model_s_name_is_no_way_into_a_url(model: str, autojump_clock: M
 async def test_what_waits_for_the_model_has_an_end_in_bytes(autojump_clock: MockClock) -> None:
     book = "x" * (MAX_FAMILY_BYTES // 2)
 
-    async with running(Scripted([work(1.0)])) as line, crowd(line) as all_of_them:
+    async with open_line(Scripted([work(1.0)])) as line, crowd(line) as all_of_them:
         for _ in range(2):
             await all_of_them.ask(queue_path("kernel", "writer", "writer/child"), book[: MAX_FAMILY_BYTES // 2 - 1000])
         with pytest.raises(Busy, match="already queued"):
@@ -406,7 +406,7 @@ async def test_questions_that_come_back_from_a_pause_wait_for_their_turn(autojum
     provider = Scripted([[1.0, Failing("500")]])
     settings = LLMSettings(retry=Retry(attempts=2, first=30.0, jitter=0.0))
 
-    async with running(provider, settings) as line, trio.open_nursery() as nursery:
+    async with open_line(provider, settings) as line, trio.open_nursery() as nursery:
 
         async def insist() -> None:
             with contextlib.suppress(Unavailable):
@@ -427,7 +427,7 @@ async def test_who_waits_to_be_asked_again_keeps_no_reservation_from_others(tmp_
     provider = Scripted([[Failing("500")], ["yes"]])
     settings = LLMSettings(retry=Retry(first=0.2, jitter=0.0))
 
-    async with with_budgets(tmp_path) as accounts, running(provider, settings, accounts) as line:
+    async with with_budgets(tmp_path) as accounts, open_line(provider, settings, accounts) as line:
         with trio.fail_after(10):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(line.think, poor, question("one"))
@@ -439,7 +439,7 @@ async def test_who_waits_to_be_asked_again_keeps_no_reservation_from_others(tmp_
 async def test_a_question_that_is_over_is_gone_from_memory(autojump_clock: MockClock) -> None:
     gc.disable()
     try:
-        async with running(Scripted([work(1.0)])) as line, crowd(line) as all_of_them:
+        async with open_line(Scripted([work(1.0)])) as line, crowd(line) as all_of_them:
             seen = []
             for name in ("answered", "aborted", "withdrawn"):
                 asked = question(name)
@@ -464,7 +464,7 @@ async def answers_beside(attack: bool) -> Counter[str]:
     provider = Scripted([work(0.5)], models={"limited": LIMITED})
     answered: Counter[str] = Counter()
 
-    async with running(provider) as line, trio.open_nursery() as nursery:
+    async with open_line(provider) as line, trio.open_nursery() as nursery:
 
         async def insist(name: str, model: str) -> None:
             while True:
@@ -492,7 +492,7 @@ async def test_the_429_of_one_model_leaves_the_answers_of_others_as_they_were(au
 async def test_a_question_for_a_paused_model_waits_in_no_place_of_the_providers(autojump_clock: MockClock) -> None:
     provider = Scripted([work(1.0)], models={"limited": [RateLimited("429", 9.0)]})
 
-    async with running(provider) as line, crowd(line) as all_of_them:
+    async with open_line(provider) as line, crowd(line) as all_of_them:
         for number in range(3):
             await all_of_them.ask(queue_path("a"), str(number), "limited")
         await all_of_them.ask(queue_path("b"))
@@ -512,7 +512,7 @@ async def test_a_question_for_a_paused_model_waits_in_no_place_of_the_providers(
 async def test_when_a_pause_ends_its_questions_are_asked_in_their_order(autojump_clock: MockClock) -> None:
     provider = Scripted([[RateLimited("429", 9.0)], ["yes"]])
 
-    async with running(provider, LLMSettings(retry=Retry(jitter=0.0))) as line, crowd(line) as all_of_them:
+    async with open_line(provider, LLMSettings(retry=Retry(jitter=0.0))) as line, crowd(line) as all_of_them:
         for number in range(3):
             await all_of_them.ask(queue_path("a"), str(number))
 
@@ -524,7 +524,7 @@ async def test_when_a_pause_ends_its_questions_are_asked_in_their_order(autojump
 async def test_the_deadline_of_a_question_runs_while_its_model_is_paused(autojump_clock: MockClock) -> None:
     provider = Scripted([[RateLimited("429", 9.0)]])
 
-    async with running(provider, LLMSettings(retry=Retry(jitter=0.0))) as line, trio.open_nursery() as nursery:
+    async with open_line(provider, LLMSettings(retry=Retry(jitter=0.0))) as line, trio.open_nursery() as nursery:
         nursery.start_soon(line.think, queue_path("a"), question())
         await wait_all_tasks_blocked()
         with trio.move_on_after(9.5) as patience:  # longer than this pause, not than the next one
@@ -538,7 +538,7 @@ async def test_the_deadline_of_a_question_runs_while_its_model_is_paused(autojum
 async def test_who_leaves_while_its_model_is_paused_leaves_nothing_behind(autojump_clock: MockClock) -> None:
     provider = Scripted([["yes"]], models={"limited": [RateLimited("429", 9.0)]})
 
-    async with running(provider) as line:
+    async with open_line(provider) as line:
         async with crowd(line) as all_of_them:
             for name in "aab":
                 await all_of_them.ask(queue_path(name), model="limited")
@@ -551,7 +551,7 @@ async def test_who_leaves_while_its_model_is_paused_leaves_nothing_behind(autoju
 async def test_a_pause_that_is_too_long_ends_the_questions_that_wait_at_once(autojump_clock: MockClock) -> None:
     provider = Scripted([[1.0, RateLimited("429", 3600.0)]])
 
-    async with running(provider) as line, trio.open_nursery() as nursery:
+    async with open_line(provider) as line, trio.open_nursery() as nursery:
         began, ended = trio.current_time(), list[float]()
 
         async def ask(name: str) -> None:
@@ -571,7 +571,7 @@ async def test_every_refused_attempt_costs_its_asker_its_turn(autojump_clock: Mo
     """An agent that invents a model for each question meets no pause; it is asked no more often than another."""
     provider = Scripted([[0.01, RateLimited("429", 3600.0)]], models={"scripted": [0.01, "yes"]})
 
-    async with running(provider) as line, trio.open_nursery() as nursery:
+    async with open_line(provider) as line, trio.open_nursery() as nursery:
 
         async def insist(name: str, models: Iterator[str]) -> None:
             for model in models:
@@ -596,7 +596,7 @@ async def test_what_a_provider_refused_is_charged_to_no_budget_and_reserves_noth
 
     async with (
         with_budgets(tmp_path) as accounts,
-        running(provider, accounts=accounts) as line,
+        open_line(provider, accounts=accounts) as line,
         trio.open_nursery() as nursery,
     ):
         nursery.start_soon(line.think, (shared, Account("a")), replace(question(), model="limited"))
@@ -613,7 +613,7 @@ async def test_while_one_question_tries_whether_a_model_is_back_others_take_no_p
     provider = Scripted([[Failing("500")], [5.0, "back"]], models={"other": ["yes"]})
     settings = LLMSettings(concurrency=2, retry=Retry(attempts=1, breaker=1, cooldown=10.0))
 
-    async with running(provider, settings) as line, crowd(line) as all_of_them:
+    async with open_line(provider, settings) as line, crowd(line) as all_of_them:
         with pytest.raises(Unavailable):
             await line.think(queue_path("a"), question())
         await trio.sleep(10)
@@ -631,7 +631,7 @@ async def test_a_claim_of_hardly_any_tokens_is_not_believed(tmp_path: Path) -> N
     poor: QueuePath = (Account("poor", Share(budget=make_quotas(3600, tokens=10_000))),)
     provider = Scripted([["yes"]], usage=lambda text: Usage(1, 1))
 
-    async with with_budgets(tmp_path) as accounts, running(provider, accounts=accounts) as line:
+    async with with_budgets(tmp_path) as accounts, open_line(provider, accounts=accounts) as line:
         thought = await line.think(poor, question("x" * 16_000))
 
         [standing] = line.budget_states(poor)
@@ -648,7 +648,7 @@ async def test_a_claim_of_a_billion_tokens_uses_no_budget_up(tmp_path: Path, whe
         provider = Scripted([[Delta("yes", usage=claim), Failing("broke off")], ["yes"]])
     settings = LLMSettings(retry=Retry(attempts=1))
 
-    async with with_budgets(tmp_path) as accounts, running(provider, settings, accounts) as line:
+    async with with_budgets(tmp_path) as accounts, open_line(provider, settings, accounts) as line:
         with contextlib.suppress(Unavailable):
             await line.think(poor, question("x" * 100, max_tokens=50))
 

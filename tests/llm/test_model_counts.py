@@ -3,11 +3,11 @@ from trio.testing import MockClock
 from agentos.llm.model_counts import MAX_MODELS, MAX_NAMES, ModelCounts, ModelUse
 from agentos_sdk.values import Usage
 from tests.llm.scripted import Scripted, question
-from tests.llm.test_line import crowd, queue_path, running, work
+from tests.llm.test_line import crowd, open_line, queue_path, work
 
 
 async def test_calls_are_counted_with_their_tokens_and_times(autojump_clock: MockClock) -> None:
-    async with running(Scripted([work(3.0)])) as line:
+    async with open_line(Scripted([work(3.0)])) as line:
         async with crowd(line) as all_of_them:
             for name in ("a", "b"):
                 await all_of_them.ask(queue_path("kernel", name))

@@ -15,7 +15,7 @@ from agentos_sdk.codec import Text
 from agentos_sdk.errors import CallError
 from agentos_sdk.values import Tool, ToolCall, Usage
 from tests.llm.scripted import Scripted, question
-from tests.llm.test_line import queue_path, running
+from tests.llm.test_line import open_line, queue_path
 
 HOUR = LLMSettings(cache=3600.0)
 
@@ -26,7 +26,7 @@ def answered(text: str = "yes", finish_reason: FinishReason = "stop") -> ThinkRe
 
 async def test_an_equal_question_is_answered_without_the_model_and_costs_nothing(autojump_clock: MockClock) -> None:
     asked, pieces = Scripted(), list[str]()
-    async with running(asked, HOUR) as line:
+    async with open_line(asked, HOUR) as line:
         first = await line.think(queue_path("writer"), question("2 + 2?"))
         second = await line.think(queue_path("writer"), question("2 + 2?"), pieces.append)
 
@@ -41,7 +41,7 @@ async def test_an_equal_question_is_answered_without_the_model_and_costs_nothing
 async def test_another_agent_asks_the_model_itself_unless_answers_are_shared(autojump_clock: MockClock) -> None:
     for shared, sent in ((False, 2), (True, 1)):
         asked = Scripted()
-        async with running(asked, replace(HOUR, cache_shared=shared)) as line:
+        async with open_line(asked, replace(HOUR, cache_shared=shared)) as line:
             for name in ("writer", "reader"):
                 await line.think(queue_path(name), question("2 + 2?"))
         assert len(asked.asked) == sent
@@ -49,7 +49,7 @@ async def test_another_agent_asks_the_model_itself_unless_answers_are_shared(aut
 
 async def test_nothing_is_kept_unless_it_is_configured(autojump_clock: MockClock) -> None:
     asked = Scripted()
-    async with running(asked, LLMSettings()) as line:
+    async with open_line(asked, LLMSettings()) as line:
         for _ in range(2):
             assert not (await line.think(queue_path("writer"), question("2 + 2?"))).cached
     assert len(asked.asked) == 2
@@ -57,7 +57,7 @@ async def test_nothing_is_kept_unless_it_is_configured(autojump_clock: MockClock
 
 async def test_a_failure_is_not_kept(autojump_clock: MockClock) -> None:
     asked = Scripted([[Rejected("too long")], ["yes"]])
-    async with running(asked, HOUR) as line:
+    async with open_line(asked, HOUR) as line:
         with pytest.raises(CallError):
             await line.think(queue_path("writer"), question("2 + 2?"))
         assert not (await line.think(queue_path("writer"), question("2 + 2?"))).cached
@@ -133,7 +133,7 @@ async def test_an_answer_of_more_than_a_mebibyte_is_not_kept(of: str) -> None:
 async def test_numbers_of_any_size_can_be_asked_and_answered(autojump_clock: MockClock) -> None:
     call = ToolCall("1", "add", {"number": 10**30})
     asked = Scripted()
-    async with running(asked, HOUR) as line:
+    async with open_line(asked, HOUR) as line:
         for _ in range(2):
             with_call = replace(question(), messages=[Message("assistant", calls=[call]), Message("user", "and?")])
             assert not (await line.think(queue_path("writer"), with_call)).cached

@@ -66,7 +66,7 @@ def path(name: str, budget: Sequence[object] = ()) -> QueuePath:
 
 
 @asynccontextmanager
-async def running(
+async def open_line(
     providers: Mapping[str, Sequence[Provider]],
     settings: LLMSettings = TWO,
     accounts: Budgets | None = None,
@@ -132,7 +132,7 @@ async def test_an_outage_of_the_first_model_costs_little_time(
 ) -> None:
     providers = {"p": [Scripted([outage])], "q": [Scripted([["yes"]])]}
 
-    async with running(providers, BOUNDED) as line:
+    async with open_line(providers, BOUNDED) as line:
         thought, seconds = await time_of(line)
 
     assert (thought.answer.text, thought.model, thought.requested_model) == ("yes", "b", "fast")
@@ -148,7 +148,7 @@ async def test_many_questions_that_meet_an_outage_wait_no_longer(
     providers = {"p": [Scripted([outage])], "q": [Scripted([["yes"]])]}
     took: list[float] = []
 
-    async with running(providers, replace(BOUNDED, concurrency=concurrency)) as line, trio.open_nursery() as nursery:
+    async with open_line(providers, replace(BOUNDED, concurrency=concurrency)) as line, trio.open_nursery() as nursery:
 
         async def one(number: int) -> None:
             await trio.sleep(number * 0.3)
@@ -169,7 +169,7 @@ async def test_a_question_that_names_a_model_is_sent_to_no_other(
 ) -> None:
     other = Scripted([["yes"]])
 
-    async with running({"p": [Scripted([outage])], "q": [other]}) as line:
+    async with open_line({"p": [Scripted([outage])], "q": [other]}) as line:
         with pytest.raises(Unavailable):
             await ask(line, "a")
         named = await ask(line, "b")
@@ -181,7 +181,7 @@ async def test_a_question_that_names_a_model_is_sent_to_no_other(
 async def test_a_slow_answer_is_no_outage(autojump_clock: MockClock) -> None:
     slow: Sequence[Step] = [ACCEPTED, 30.0, Delta("slow"), 20.0, Delta("ly")]
 
-    async with running({"p": [Scripted([slow])], "q": [Scripted()]}) as line:
+    async with open_line({"p": [Scripted([slow])], "q": [Scripted()]}) as line:
         thought, seconds = await time_of(line)
 
     assert (thought.answer.text, thought.fallbacks, seconds) == ("slowly", [], 50.0)
@@ -193,7 +193,7 @@ async def test_a_large_question_has_time_to_be_sent(seconds: float, model: str, 
     image = Image(bytes(10 << 20), "image/png")
     large = replace(question(), model="fast", messages=[Message("user", "look", images=[image])])
 
-    async with running({"p": [Scripted([upload])], "q": [Scripted([["yes"]])]}) as line:
+    async with open_line({"p": [Scripted([upload])], "q": [Scripted([["yes"]])]}) as line:
         thought = await line.think(path("x"), large)
 
     assert thought.model == model
@@ -202,7 +202,7 @@ async def test_a_large_question_has_time_to_be_sent(seconds: float, model: str, 
 async def test_a_model_without_a_limit_of_its_own_has_the_first_token_time_of_all(autojump_clock: MockClock) -> None:
     accepts: Sequence[Step] = [ACCEPTED, math.inf]
 
-    async with running({"p": [Scripted([accepts])], "q": [Scripted([["yes"]])]}) as line:
+    async with open_line({"p": [Scripted([accepts])], "q": [Scripted([["yes"]])]}) as line:
         thought, seconds = await time_of(line)
 
     assert (thought.model, seconds) == ("b", TWO.timeouts.first_token)
@@ -214,7 +214,7 @@ async def test_without_idle_of_its_own_a_model_that_stops_in_its_answer_has_that
     stops: Sequence[Step] = [ACCEPTED, 1.0, Delta("half"), math.inf]
     settings = replace(TWO, limits={"a": ModelLimits(first_token=2.5)})
 
-    async with running({"p": [Scripted([stops])], "q": [Scripted([["yes"]])]}, settings) as line:
+    async with open_line({"p": [Scripted([stops])], "q": [Scripted([["yes"]])]}, settings) as line:
         thought, seconds = await time_of(line)
 
     assert (thought.model, seconds) == ("b", 1.0 + TWO.timeouts.idle)
@@ -223,7 +223,7 @@ async def test_without_idle_of_its_own_a_model_that_stops_in_its_answer_has_that
 async def test_a_short_pause_is_waited_for(autojump_clock: MockClock) -> None:
     first = Scripted([[RateLimited("429", 1.0)], ["yes"]])
 
-    async with running({"p": [first], "q": [Scripted()]}) as line:
+    async with open_line({"p": [first], "q": [Scripted()]}) as line:
         thought, seconds = await time_of(line)
 
     assert (thought.model, thought.fallbacks, seconds) == ("a", [], 1.0)
@@ -232,7 +232,7 @@ async def test_a_short_pause_is_waited_for(autojump_clock: MockClock) -> None:
 async def test_a_pause_beyond_the_callers_deadline_is_not_waited_for(autojump_clock: MockClock) -> None:
     first = Scripted([[RateLimited("429", 1.9)], ["late"]])
 
-    async with running({"p": [first], "q": [Scripted([["yes"]])]}) as line:
+    async with open_line({"p": [first], "q": [Scripted([["yes"]])]}) as line:
         with trio.fail_after(0.5):
             thought = await ask(line)
 
@@ -247,7 +247,7 @@ async def test_a_bad_request_is_no_reason_for_another_model(
 ) -> None:
     other = Scripted()
 
-    async with running({"p": [Scripted([script])], "q": [other]}) as line:
+    async with open_line({"p": [Scripted([script])], "q": [other]}) as line:
         with pytest.raises(error):
             await ask(line)
 
@@ -257,7 +257,7 @@ async def test_a_bad_request_is_no_reason_for_another_model(
 async def test_a_model_that_its_provider_does_not_have_is_passed_over(autojump_clock: MockClock) -> None:
     retired = Scripted([[Rejected("a is retired", status=404)]])
 
-    async with running({"p": [retired], "q": [Scripted([["yes"]])]}) as line:
+    async with open_line({"p": [retired], "q": [Scripted([["yes"]])]}) as line:
         thought = await ask(line)
         with pytest.raises(BadRequest, match="a is retired") as rejected:
             await ask(line, "a")
@@ -270,7 +270,7 @@ async def test_a_model_that_its_provider_does_not_have_is_passed_over(autojump_c
 async def test_if_no_provider_has_a_model_of_an_alias_it_is_a_bad_request(autojump_clock: MockClock) -> None:
     gone = [[Rejected("unknown model", status=404)]]
 
-    async with running({"p": [Scripted(gone)], "q": [Scripted(gone)]}) as line:
+    async with open_line({"p": [Scripted(gone)], "q": [Scripted(gone)]}) as line:
         with pytest.raises(BadRequest, match=r"no model of fast answers: a: .*unknown model.*; b: .*unknown model"):
             await ask(line)
 
@@ -278,7 +278,7 @@ async def test_if_no_provider_has_a_model_of_an_alias_it_is_a_bad_request(autoju
 async def test_after_the_first_streamed_piece_there_is_no_other_model(autojump_clock: MockClock) -> None:
     other, heard = Scripted(), list[str]()
 
-    async with running({"p": [Scripted([[Delta("half"), Failing("broke off")]])], "q": [other]}) as line:
+    async with open_line({"p": [Scripted([[Delta("half"), Failing("broke off")]])], "q": [other]}) as line:
         with pytest.raises(Unavailable, match="broke off"):
             await ask(line, on_text=heard.append)
 
@@ -288,7 +288,7 @@ async def test_after_the_first_streamed_piece_there_is_no_other_model(autojump_c
 async def test_three_failures_take_a_model_out_and_one_question_probes_it(autojump_clock: MockClock) -> None:
     first = Scripted([[Failing("503")]] * 4 + [["back"]])
 
-    async with running({"p": [first], "q": [Scripted([["yes"]])]}) as line:
+    async with open_line({"p": [first], "q": [Scripted([["yes"]])]}) as line:
         for _ in range(5):
             assert (await ask(line)).model == "b"
         assert len(first.asked) == 3
@@ -303,7 +303,7 @@ async def test_three_failures_take_a_model_out_and_one_question_probes_it(autoju
 async def test_failures_of_one_agents_questions_take_no_model_from_others(autojump_clock: MockClock) -> None:
     first = Scripted([[Failing("500")]] * 5 + [["yes"]])
 
-    async with running({"p": [first], "q": [Scripted([["yes"]])]}) as line:
+    async with open_line({"p": [first], "q": [Scripted([["yes"]])]}) as line:
         for _ in range(5):
             await ask(line, name="hostile")
         failed = len(first.asked)
@@ -317,7 +317,7 @@ async def test_failures_of_one_agents_questions_take_no_model_from_others(autoju
 async def test_if_all_models_fail_the_reasons_are_told(autojump_clock: MockClock) -> None:
     providers = {"p": [Scripted([[Failing("503 of a")]])], "q": [Scripted([[Failing("503 of b")]])]}
 
-    async with running(providers) as line:
+    async with open_line(providers) as line:
         with pytest.raises(Unavailable, match=r"no model of fast answers: a: .*503 of a.*; b: .*503 of b"):
             await ask(line)
 
@@ -325,7 +325,7 @@ async def test_if_all_models_fail_the_reasons_are_told(autojump_clock: MockClock
 async def test_a_model_that_is_paused_is_waited_for_if_the_others_fail(autojump_clock: MockClock) -> None:
     first = Scripted([[RateLimited("429", 20.0)], ["late"]])
 
-    async with running({"p": [first], "q": [Scripted([[Failing("503")]])]}) as line:
+    async with open_line({"p": [first], "q": [Scripted([[Failing("503")]])]}) as line:
         thought = await ask(line)
 
     assert (thought.model, [each.model for each in thought.fallbacks]) == ("a", ["b"])
@@ -338,7 +338,7 @@ async def test_every_attempt_is_charged(tmp_path: Path) -> None:
 
     async with open_database(tmp_path / "db", {"quotas": budgets.TABLES}) as database:
         accounts = await Budgets.load(prices, database, 100, 0.0)
-        async with running({"p": [Scripted([broken])], "q": [Scripted([["yes"]])]}, TWO, accounts) as line:
+        async with open_line({"p": [Scripted([broken])], "q": [Scripted([["yes"]])]}, TWO, accounts) as line:
             line.on_use = lambda name, calls, tokens, cost: spent.append((tokens, cost))
             thought = await line.think(path("x", make_quotas(60.0, tokens=1000)), replace(question(), model="fast"))
             [state] = line.budget_states(path("x", make_quotas(60.0, tokens=1000)))
@@ -354,7 +354,7 @@ async def test_budgets_judge_each_model_of_an_alias(tmp_path: Path) -> None:
 
     async with open_database(tmp_path / "db", {"quotas": budgets.TABLES}) as database:
         accounts = await Budgets.load(prices, database, 100, 0.0)
-        async with running({"p": [Scripted()], "q": [Scripted([["yes"]])]}, TWO, accounts) as line:
+        async with open_line({"p": [Scripted()], "q": [Scripted([["yes"]])]}, TWO, accounts) as line:
             thought = await line.think(path("x", money), replace(question(), model="fast"))
             with pytest.raises(QuotaExceeded):
                 await line.think(path("y", make_quotas(60.0, tokens=0)), replace(question(), model="fast"))
@@ -371,7 +371,7 @@ async def test_budgets_judge_the_next_model_when_its_turn_comes(tmp_path: Path) 
     async with open_database(tmp_path / "db", {"quotas": budgets.TABLES}) as database:
         accounts = await Budgets.load(prices, database, 100, 0.0)
         providers = {"p": [Scripted([[0.1, "x" * 40]])], "q": [Scripted([["yes"]])]}
-        async with running(providers, TWO, accounts) as line, trio.open_nursery() as nursery:
+        async with open_line(providers, TWO, accounts) as line, trio.open_nursery() as nursery:
 
             async def put() -> None:
                 thoughts.append(await line.think(path("x", money), replace(question(), model="fast")))
@@ -391,7 +391,7 @@ async def test_if_budgets_refuse_the_last_model_that_is_the_answer(tmp_path: Pat
     async with open_database(tmp_path / "db", {"quotas": budgets.TABLES}) as database:
         accounts = await Budgets.load({}, database, 100, 0.0)
         providers = {"p": [Scripted([[0.1, Delta("12345678"), Failing("503")]])], "q": [Scripted([["yes"]])]}
-        async with running(providers, TWO, accounts) as line:
+        async with open_line(providers, TWO, accounts) as line:
             with pytest.raises(QuotaExceeded) as refused:
                 await line.think(path("x", tokens), replace(question(), model="fast"))
 
@@ -402,7 +402,7 @@ async def test_a_model_that_can_not_do_what_is_asked_is_passed_over(autojump_clo
     settings = replace(TWO, limits={"a": ModelLimits(lacks=("images",))})
     image = replace(question(), model="fast", messages=[Message("user", "look", images=[Image(b"1", "image/png")])])
 
-    async with running({"p": [Scripted()], "q": [Scripted([["yes"]])]}, settings) as line:
+    async with open_line({"p": [Scripted()], "q": [Scripted([["yes"]])]}, settings) as line:
         seen = await line.think(path("x"), image)
         with pytest.raises(BadRequest, match="a takes no images"):
             await line.think(path("x"), replace(image, model="a"))
@@ -417,7 +417,7 @@ class Choosy(Scripted):
 
 
 async def test_what_a_provider_does_not_support_goes_to_the_next_one(autojump_clock: MockClock) -> None:
-    async with running({"p": [Choosy()], "q": [Scripted([["yes"]])]}) as line:
+    async with open_line({"p": [Choosy()], "q": [Scripted([["yes"]])]}) as line:
         assert (await ask(line)).fallbacks == [Fallback("a", "model: a calls no tools")]
 
 
@@ -426,7 +426,7 @@ async def test_a_parameter_that_a_provider_would_leave_out_goes_to_the_next_one(
     asked = Scripted([["yes"]])
     kinds: Mapping[str, ProviderName] = {"p": "gemini", "q": "openai"}
 
-    async with running({"p": [Scripted()], "q": [asked]}, kinds=kinds) as line:
+    async with open_line({"p": [Scripted()], "q": [asked]}, kinds=kinds) as line:
         thought = await line.think(path("x"), biased)
         with pytest.raises(BadRequest, match=r"logit_bias: the provider of a \(gemini\) can't do this"):
             await line.think(path("x"), replace(biased, model="a"))
@@ -443,7 +443,7 @@ class Embeds(Scripted):
 async def test_vectors_of_one_alias_are_of_one_model(autojump_clock: MockClock) -> None:
     first, other = Embeds([[Failing("503")], ["1234"], [RateLimited("429", 5.0)], ["1234"], HANGS]), Embeds()
 
-    async with running({"p": [first], "q": [other]}) as line:
+    async with open_line({"p": [first], "q": [other]}) as line:
         for seconds in (1.0, 5.0):  # a retry, and a pause
             began = trio.current_time()
             thought = await line.think(path("x"), replace(question(), model="fast", embed=True))
@@ -455,7 +455,7 @@ async def test_vectors_of_one_alias_are_of_one_model(autojump_clock: MockClock) 
 
 
 async def test_embeddings_go_to_a_provider_that_has_them(autojump_clock: MockClock) -> None:
-    async with running({"p": [Scripted()], "q": [Embeds([["1234"]])]}) as line:
+    async with open_line({"p": [Scripted()], "q": [Embeds([["1234"]])]}) as line:
         thought = await line.think(path("x"), replace(question(), model="fast", embed=True))
 
     assert (thought.model, len(thought.answer.vectors)) == ("b", 1)
@@ -464,7 +464,7 @@ async def test_embeddings_go_to_a_provider_that_has_them(autojump_clock: MockClo
 async def test_models_that_rules_do_not_allow_are_passed_over(autojump_clock: MockClock) -> None:
     route = Route("fast", ["b"], [Fallback("a", "denied by a rule")])
 
-    async with running({"p": [Scripted()], "q": [Scripted([["yes"]])]}) as line:
+    async with open_line({"p": [Scripted()], "q": [Scripted([["yes"]])]}) as line:
         thought = await ask(line, route=route)
 
     assert (thought.model, thought.fallbacks) == ("b", [Fallback("a", "denied by a rule")])
@@ -473,7 +473,7 @@ async def test_models_that_rules_do_not_allow_are_passed_over(autojump_clock: Mo
 async def test_names_stand_for_aliases_listed_models_patterns_and_models_in_this_order() -> None:
     providers = {**TWO.providers, "r": ProviderSettings("openai", models=("gpt-5", "gpt-*"))}
 
-    async with running(
+    async with open_line(
         {"p": [Scripted()], "q": [Scripted()], "r": [Scripted()]}, replace(TWO, providers=providers)
     ) as line:
         assert line.resolve("fast").models == ("a", "b")
@@ -490,7 +490,7 @@ async def test_names_stand_for_aliases_listed_models_patterns_and_models_in_this
 async def test_keys_are_used_in_turn_and_each_has_its_own_pause(autojump_clock: MockClock) -> None:
     one, two = Scripted([["1"], ["1"], [RateLimited("429", 50.0)], ["1"]]), Scripted([["2"]])
 
-    async with running({"p": [one, two], "q": [Scripted()]}) as line:
+    async with open_line({"p": [one, two], "q": [Scripted()]}) as line:
         texts = [(await time_of(line, "a")) for _ in range(7)]
         await trio.sleep(60)
         texts.append(await time_of(line, "a"))
@@ -500,7 +500,7 @@ async def test_keys_are_used_in_turn_and_each_has_its_own_pause(autojump_clock: 
 
 
 async def test_a_key_that_is_refused_is_left_to_the_others(autojump_clock: MockClock) -> None:
-    async with running({"p": [Scripted([[Denied("401")]]), Scripted([["2"]])], "q": [Scripted()]}) as line:
+    async with open_line({"p": [Scripted([[Denied("401")]]), Scripted([["2"]])], "q": [Scripted()]}) as line:
         assert [(await ask(line, "a")).answer.text for _ in range(4)] == ["2"] * 4
 
 
@@ -508,7 +508,7 @@ async def test_requests_per_minute_are_respected_beforehand(autojump_clock: Mock
     provider = Scripted()
 
     settings = replace(TWO, limits={"a": ModelLimits(rpm=3)})
-    async with running({"p": [provider], "q": [Scripted()]}, settings) as line, trio.open_nursery() as nursery:
+    async with open_line({"p": [provider], "q": [Scripted()]}, settings) as line, trio.open_nursery() as nursery:
         for number in range(9):
             nursery.start_soon(ask, line, "a", f"agent {number}")
 
@@ -520,7 +520,7 @@ async def test_tokens_per_minute_are_respected_beforehand(autojump_clock: MockCl
     provider = Scripted([["x" * 40]])  # 50 tokens, as it counts them
 
     settings = replace(TWO, limits={"a": ModelLimits(tpm=120)})
-    async with running({"p": [provider], "q": [Scripted()]}, settings) as line, trio.open_nursery() as nursery:
+    async with open_line({"p": [provider], "q": [Scripted()]}, settings) as line, trio.open_nursery() as nursery:
         for number in range(6):
             nursery.start_soon(ask, line, "a", f"agent {number}")
 
@@ -531,7 +531,7 @@ async def test_tokens_per_minute_are_respected_beforehand(autojump_clock: MockCl
 async def test_a_large_question_that_is_withdrawn_or_refused_keeps_no_other_waiting(autojump_clock: MockClock) -> None:
     settings = replace(TWO, limits={"a": ModelLimits(tpm=120)})
     large = replace(question("x" * 440), model="a")
-    async with running({"p": [Scripted()], "q": [Scripted()]}, settings) as line:
+    async with open_line({"p": [Scripted()], "q": [Scripted()]}, settings) as line:
         await ask(line, "a", "other")
         with trio.move_on_after(1.0), pytest.raises(Unavailable, match="after the call's deadline"):
             await line.think(path("large"), large)
@@ -556,7 +556,7 @@ async def test_a_withdrawn_question_is_charged_for_the_room_that_was_kept_for_it
     provider = Scripted([["yes"], [1.0, "yes"]], usage=UNCOUNTED)
     settings = replace(TWO, concurrency=1, limits={"a": ModelLimits(tpm=200)})
 
-    async with running({"p": [provider], "q": [Scripted()]}, settings) as line, trio.open_nursery() as nursery:
+    async with open_line({"p": [provider], "q": [Scripted()]}, settings) as line, trio.open_nursery() as nursery:
 
         async def put(name: str, text: str) -> None:
             await line.think(path(name), replace(question(text), model="a"))
@@ -583,7 +583,7 @@ async def test_an_agent_that_withdraws_large_questions_keeps_others_waiting_half
     large = replace(question("x" * 780), model="a")
     answered: list[float] = []
 
-    async with running({"p": [Scripted(usage=UNCOUNTED)], "q": [Scripted()]}, settings) as line:
+    async with open_line({"p": [Scripted(usage=UNCOUNTED)], "q": [Scripted()]}, settings) as line:
 
         async def withdraw_again_and_again() -> None:
             while True:
@@ -611,7 +611,7 @@ async def test_a_question_that_room_was_kept_for_is_charged_once_when_it_is_sent
     provider = Scripted([["yes"], ["yes"], [1.0, "yes"]], usage=UNCOUNTED)
     settings = replace(TWO, concurrency=1, limits={"a": ModelLimits(tpm=400)})
 
-    async with running({"p": [provider], "q": [Scripted()]}, settings) as line, trio.open_nursery() as nursery:
+    async with open_line({"p": [provider], "q": [Scripted()]}, settings) as line, trio.open_nursery() as nursery:
 
         async def put(name: str, text: str) -> None:
             await line.think(path(name), replace(question(text), model="a"))
@@ -634,7 +634,9 @@ def assert_rate(sent: Sequence[tuple[float, int]], most: int) -> None:
 
 
 async def test_an_alias_goes_on_while_a_model_has_had_its_requests_of_the_minute(autojump_clock: MockClock) -> None:
-    async with running({"p": [Scripted()], "q": [Scripted()]}, replace(TWO, limits={"a": ModelLimits(rpm=2)})) as line:
+    async with open_line(
+        {"p": [Scripted()], "q": [Scripted()]}, replace(TWO, limits={"a": ModelLimits(rpm=2)})
+    ) as line:
         asked = [await time_of(line) for _ in range(4)]
 
     assert [thought.model for thought, _ in asked] == ["a", "a", "b", "b"]
@@ -648,7 +650,10 @@ async def test_each_provider_has_places_of_its_own(autojump_clock: MockClock) ->
     }
     p, q = Scripted([[1.0, "yes"]]), Scripted([[1.0, "yes"]])
 
-    async with running({"p": [p], "q": [q]}, replace(TWO, providers=providers)) as line, trio.open_nursery() as nursery:
+    async with (
+        open_line({"p": [p], "q": [q]}, replace(TWO, providers=providers)) as line,
+        trio.open_nursery() as nursery,
+    ):
         for number in range(3):
             nursery.start_soon(ask, line, "a", f"agent {number}")
             nursery.start_soon(ask, line, "b", f"agent {number}")
@@ -674,7 +679,7 @@ async def test_fairness_holds_across_models(concurrency: int, autojump_clock: Mo
     p, q = Busy([[1.0, "yes"]]), Busy([[0.5, "yes, at length"]])
     models = {"first": ("a", "b"), "second": ("fast", "b"), "third": ("b", "fast")}
 
-    async with running({"p": [p], "q": [q]}, replace(TWO, concurrency=concurrency)) as line:
+    async with open_line({"p": [p], "q": [q]}, replace(TWO, concurrency=concurrency)) as line:
 
         async def flood(name: str, model: str) -> None:
             while True:
@@ -695,7 +700,7 @@ async def test_fairness_holds_across_models(concurrency: int, autojump_clock: Mo
 async def test_classes_hold_across_models(concurrency: int, autojump_clock: MockClock) -> None:
     p, q = Busy([[1.0, "yes"]]), Busy([[0.5, "yes, at length"]])
 
-    async with running({"p": [p], "q": [q]}, replace(TWO, concurrency=concurrency)) as line:
+    async with open_line({"p": [p], "q": [q]}, replace(TWO, concurrency=concurrency)) as line:
 
         async def flood(class_: LLMClass, model: str) -> None:
             place = (Account("kernel"), Account(class_, Share(class_=class_)))
@@ -721,7 +726,7 @@ async def test_budgets_hold_across_models(concurrency: int, tmp_path: Path) -> N
     async with open_database(tmp_path / "db", {"quotas": budgets.TABLES}) as database:
         accounts = await Budgets.load({}, database, 20, 0.0)
         settings = replace(TWO, concurrency=concurrency, fallback_after=0.05)
-        async with running({"p": [liar], "q": [Scripted([[0.001, "yes"]], counted)]}, settings, accounts) as line:
+        async with open_line({"p": [liar], "q": [Scripted([[0.001, "yes"]], counted)]}, settings, accounts) as line:
             async with trio.open_nursery() as nursery:
 
                 async def spend() -> None:
@@ -741,7 +746,7 @@ async def test_budgets_hold_across_models(concurrency: int, tmp_path: Path) -> N
 
 
 async def test_a_cancelled_question_leaves_nothing_at_any_provider(autojump_clock: MockClock) -> None:
-    async with running({"p": [Scripted([HANGS])], "q": [Scripted([HANGS])]}) as line:
+    async with open_line({"p": [Scripted([HANGS])], "q": [Scripted([HANGS])]}) as line:
         for seconds in (1.0, 3.0):
             with trio.move_on_after(seconds):
                 await ask(line)

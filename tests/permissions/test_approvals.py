@@ -29,6 +29,7 @@ from agentos_sdk.errors import (
     Unavailable,
 )
 from tests.support.rights import Grants, Notebook
+from tests.support.wire import PATIENCE
 
 from .approval_desk import (
     ANN,
@@ -306,7 +307,7 @@ async def test_what_ended_lives_asked_makes_room_for_the_present_one(desk: Desk)
 async def test_slow_files_of_one_caller_delay_no_question_and_no_thread_of_another(desk: Desk) -> None:
     """A caller has 256 calls in flight, and the kernel has 40 threads for all."""
     go, prepared_right = threading.Event(), (Right("read", "/data/x"),)
-    slow = Prepared(prepared_right, print, shown=lambda: str(go.wait(30)))
+    slow = Prepared(prepared_right, print, shown=lambda: str(go.wait(PATIENCE)))
     slow_caller, other = caller(21, "slow"), caller(22, "other")
     slow_caller.approvals = other.approvals = desk.queue
 

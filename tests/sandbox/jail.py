@@ -5,9 +5,9 @@ import itertools
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import trio
 from attrs import frozen
@@ -23,7 +23,9 @@ from agentos.sandbox.spawner import Spawner
 from agentos.sandbox.status import Status
 from agentos.sandbox.steps import Step
 from agentos_sdk.values import HostIds
-from tests.support.mounts import host_mounts
+from tests.support.wire import PATIENCE
+
+T = TypeVar("T")
 
 PYTHON = Interpreter(sys.executable, sys.prefix, sys.base_prefix)
 SDK = str(Path(agentos_sdk.__file__).parent)
@@ -117,9 +119,15 @@ def maps_files(spawner: Spawner, directory: Path) -> bool:
 
 async def zygote_closes(spawner: Spawner, files: int) -> None:
     """Return when the zygote has no more than so many open: it closes what it sent when we may already have it."""
-    with trio.fail_after(60):
-        while len(os.listdir(f"/proc/{spawner.zygote}/fd")) > files:
+    await becomes(lambda: max(files, len(os.listdir(f"/proc/{spawner.zygote}/fd"))), files)
+
+
+async def becomes(look: Callable[[], T], wanted: T) -> None:
+    """Return when ``look()`` gives ``wanted``; fails with what it gave at last."""
+    with trio.move_on_after(PATIENCE):
+        while (seen := look()) != wanted:
             await trio.sleep(0.01)
+    assert seen == wanted, f"not within {PATIENCE:g} s: it became {seen!r}, not {wanted!r}"
 
 
 @frozen
@@ -140,7 +148,7 @@ class Belongings:
         zombie = None
         with contextlib.suppress(ChildProcessError):  # there is no child
             zombie = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        return cls(len(os.listdir("/proc/self/fd")), host_mounts(), zombie is not None)
+        return cls(len(os.listdir("/proc/self/fd")), Path("/proc/self/mountinfo").read_text(), zombie is not None)
 
 
 async def gone(pidfds: Sequence[int]) -> None:

@@ -37,6 +37,7 @@ from tests.sandbox.jail import (
     SDK,
     Belongings,
     a_plan,
+    becomes,
     child_of,
     ended,
     kill,
@@ -46,9 +47,7 @@ from tests.sandbox.jail import (
     start_spawner,
     zygote_closes,
 )
-
-# Any mount on the host makes a waiting jail stale, and other tests mount.
-pytestmark = pytest.mark.alone
+from tests.support.wire import PATIENCE
 
 FOREVER = "import time; print('here', flush=True); time.sleep(600)"
 OPENING = s.DetachSource | s.OpenSource
@@ -64,9 +63,7 @@ async def belongings(spawner: Spawner) -> Belongings:
     """With the mount table, which is opened for the first jail, and without jails of earlier tests."""
     await build(spawner)
     await spawner.builder._kill_all(spawner.builder._waiting.take_all())
-    with trio.fail_after(60):
-        while children() != {spawner.zygote}:
-            await trio.sleep(0.01)
+    await becomes(children, {spawner.zygote})
     await trio.testing.wait_all_tasks_blocked()
     return Belongings.now()
 
@@ -242,8 +239,8 @@ async def test_a_command_enters_a_jail_by_a_process_that_was_cloned_ahead(spawne
 
     entered = await spawner.enter(agent, plan)
 
-    assert await line(entered) == "1000\n"
-    assert pid not in children()  # it has made the command's processes, and ended
+    assert (await line(entered)).startswith("1000\n")
+    await becomes(lambda: pid in children(), False)  # it has made the command's processes, and ended
     await kill(entered)
     await kill(agent)
 
@@ -268,19 +265,19 @@ async def test_two_that_are_built_at_a_time_both_wait(spawner: Spawner) -> None:
 
     assert len(spawner.builder._waiting.jails) == ahead.MAX_WAITING
     await spawner.builder._kill_all(spawner.builder._waiting.take_all())
-    with trio.fail_after(60):
-        while Belongings.now() != before:
-            await trio.sleep(0.01)
+    await becomes(Belongings.now, before)
     assert await spawner.reap_orphans()
 
 
 async def test_one_that_was_begun_before_the_mounts_changed_does_not_wait(spawner: Spawner) -> None:
     before = await belongings(spawner)
+    os.kill(spawner.zygote, signal.SIGSTOP)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(spawner.builder.build, python(FOREVER))
         await trio.testing.wait_all_tasks_blocked()
         assert spawner.builder._waiting.take_stale() == []
+        os.kill(spawner.zygote, signal.SIGCONT)
 
     assert spawner.builder._waiting.jails == []
     assert Belongings.now() == before
@@ -288,15 +285,12 @@ async def test_one_that_was_begun_before_the_mounts_changed_does_not_wait(spawne
 
 async def test_linux_kills_it_first_when_memory_runs_out(spawner: Spawner) -> None:
     init = await build(spawner)
-    program = 0
 
-    with trio.fail_after(60):
-        while not program or Path(f"/proc/{program}/oom_score_adj").read_text() != "1000\n":
-            await trio.sleep(0.01)
-            program = child_of(init)
+    await becomes(lambda: Path(f"/proc/{child_of(init) or 'self'}/oom_score_adj").read_text(), "1000\n")
+    program = child_of(init)
     os.kill(program, signal.SIGKILL)
 
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE):
         await wait_for_end(init)
     assert (await run(spawner, a_plan("/bin/echo", "new"))).out == "new\n"
 
@@ -418,8 +412,7 @@ async def test_one_that_was_killed_meanwhile_is_waited_for_and_another_is_taken(
     await wait_for_end(pid)
 
     assert (await run(spawner, a_plan("/bin/echo", "other"))).out == "other\n"
-    await trio.testing.wait_all_tasks_blocked()
-    assert Belongings.now() == before
+    await becomes(Belongings.now, before)
 
 
 async def test_one_that_is_killed_when_it_has_been_taken_is_replaced(spawner: Spawner) -> None:
@@ -435,8 +428,7 @@ async def test_one_that_is_killed_when_it_has_been_taken_is_replaced(spawner: Sp
     async with trio.open_nursery() as nursery:
         nursery.start_soon(kill_it)
         assert (await run(spawner, a_plan("/bin/echo", "another"))).out == "another\n"
-    await trio.testing.wait_all_tasks_blocked()
-    assert Belongings.now() == before
+    await becomes(Belongings.now, before)
 
 
 async def test_one_that_was_killed_meanwhile_hides_no_stranger(spawner: Spawner) -> None:
@@ -463,7 +455,7 @@ async def test_a_plan_that_cant_be_begun_ahead_is_reported_by_its_spawn_alone(sp
 
     with pytest.raises(StepFailed, match="/absent: No such file or directory"):
         await spawner.spawn(plan)
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE):
         while Belongings.now() != before:
             await trio.sleep(0.01)
             await spawner.reap_orphans()

@@ -236,7 +236,7 @@ before = state()
 try:
     cli(["doctor"])
 except SystemExit as end:
-    deadline = time.monotonic() + 30  # a thread closes the descriptors of jails
+    deadline = time.monotonic() + 60  # a thread closes the descriptors of jails
     while state() != before and time.monotonic() < deadline:
         time.sleep(0.05)
     print(end.code, state() == before)

@@ -16,9 +16,6 @@ from agentos.sandbox.sample import MAX_RANGES, MemoryRange, read_written, take_s
 from agentos.sandbox.spawner import Spawner
 from tests.sandbox.jail import PYTHON, SDK, child_of, kill, line, python, run
 
-# Any mount on the host makes a waiting jail stale, and other tests mount.
-pytestmark = pytest.mark.alone
-
 FOREVER = "import time; print('here', flush=True); time.sleep(600)"
 PAGE = os.sysconf("SC_PAGE_SIZE")
 

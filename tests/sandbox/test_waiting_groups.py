@@ -21,9 +21,6 @@ from agentos.sandbox.report import probe
 from agentos.sandbox.spawner import Spawner
 from tests.sandbox.jail import Belongings, kill, line, python
 
-# Any mount on the host makes a waiting jail stale, and other tests mount.
-pytestmark = pytest.mark.alone
-
 FOREVER = "import time; print('here', flush=True); time.sleep(600)"
 PLAN = python(FOREVER)
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.support.wire import HEADER_SIZE
+from tests.support.wire import HEADER_SIZE, PATIENCE
 
 Answer = Callable[[socket.socket], None]
 
@@ -50,7 +50,7 @@ def listening(answer: Answer) -> Iterator[str]:
             done.set()
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as last:
                 last.connect(path)
-            thread.join(10)
+            thread.join(PATIENCE)
 
 
 def saying(data: bytes) -> Answer:

@@ -13,6 +13,7 @@ from agentos_sdk.errors import NotFound
 from agentos_sdk.opcodes import Op
 from agentos_sdk.project import project_id
 from tests.support.kernel import Kernel
+from tests.support.wire import PATIENCE
 
 
 @pytest.fixture
@@ -97,9 +98,9 @@ def test_relative_paths_are_those_of_this_process(
 
 
 def test_logs_are_the_last_lines(client: AgentOSClient, agent: str) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while len(lines := client.logs(agent)["lines"]) < 2:
-        assert time.monotonic() < deadline
+        assert time.monotonic() < deadline, lines
 
     assert {(line["stream"], line["text"]) for line in lines} == {("stdout", "one"), ("stderr", "two")}
     assert len(client.logs(agent, tail=1)["lines"]) == 1
@@ -138,7 +139,7 @@ def test_recv_waits_as_long_as_it_is_told_to(client: AgentOSClient) -> None:
 
     assert client.recv_messages(timeout=0.3)["count"] == 0
 
-    assert 0.25 < time.monotonic() - begin < 30
+    assert time.monotonic() - begin > 0.25
 
 
 def test_recv_may_wait_longer_than_the_clients_own_timeout(kernel: Kernel) -> None:

@@ -3,7 +3,6 @@
 import os
 import socket
 import threading
-import time
 
 import pytest
 
@@ -118,9 +117,7 @@ def test_where_a_reply_is_no_json(body: bytes) -> None:
 
 def test_where_nobody_answers_in_time() -> None:
     with listening(silent) as path:
-        begin = time.monotonic()
         assert "0.2 s" in trouble(path, timeout=0.2)
-        assert time.monotonic() - begin < 30
 
 
 def test_following_logs_where_it_hangs_up() -> None:

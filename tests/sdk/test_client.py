@@ -28,10 +28,11 @@ def server(kernels: None) -> Iterator[Kernel]:
 
 async def until(ask: Callable[[], Awaitable[T]], holds: Callable[[T], bool]) -> T:
     """What ``ask`` answers as soon as ``holds`` is true of it."""
-    with trio.fail_after(PATIENCE):
+    with trio.move_on_after(PATIENCE):
         while not holds(answer := await ask()):
             await trio.sleep(0.01)
-    return answer
+        return answer
+    raise AssertionError(f"not within {PATIENCE:g} s; the last answer was {answer!r}")
 
 
 async def test_the_kernel_says_who_we_are_and_gives_typed_replies(server: Kernel) -> None:

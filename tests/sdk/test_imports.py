@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import agentos_sdk
+from tests.support.wire import PATIENCE
 
 SDK = str(Path(agentos_sdk.__file__).parents[1])
 FIRST = [
@@ -27,7 +28,7 @@ def loaded_by(statement: str) -> set[str]:
         "print(sorted(set(sys.modules) - before))"
     )
     # -I and -S: neither the environment nor site-packages can lend it what it lacks.
-    run = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, timeout=30)
+    run = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, timeout=PATIENCE)
     assert run.returncode == 0, run.stderr
     return set(ast.literal_eval(run.stdout))
 
@@ -54,7 +55,7 @@ def test_the_package_itself_loads_nothing_until_it_is_used() -> None:
 def test_the_trio_client_names_its_extra_where_trio_is_not_installed() -> None:
     program = f"import sys; sys.path.append({SDK!r}); from agentos_sdk import connect"
 
-    run = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, timeout=30)
+    run = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, timeout=PATIENCE)
 
     last = run.stderr.splitlines()[-1]
     assert last.startswith("ModuleNotFoundError: connect needs ")
@@ -64,7 +65,7 @@ def test_the_trio_client_names_its_extra_where_trio_is_not_installed() -> None:
 def test_the_fake_kernel_names_its_extra_where_attrs_is_not_installed() -> None:
     program = f"import sys; sys.path.append({SDK!r}); from agentos_sdk.testing import FakeKernel"
 
-    run = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, timeout=30)
+    run = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, timeout=PATIENCE)
 
     last = run.stderr.splitlines()[-1]
     assert last.startswith("ModuleNotFoundError: FakeKernel needs ")

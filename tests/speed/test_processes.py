@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.wire import PATIENCE
+
 MEASUREMENT = """
 import sys
 from pathlib import Path
@@ -29,7 +31,7 @@ def test_a_server_ends_if_the_measurement_is_killed(tmp_path: Path, number: sign
         assert process.stdout is not None
         server = os.pidfd_open(int(process.stdout.readline()))
         process.send_signal(number)
-        process.wait(30)
+        process.wait(PATIENCE)
 
     ended, _, _ = select.select([server], [], [], 60)
     assert ended

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.speed.tools import FLAGS, NoCompilerError, Tools, compile_tools
+from tests.support.wire import PATIENCE
 
 HEADER = struct.Struct("<IIBQ")  # magic, id, opcode, length
 MAGIC = 0x41474E54
@@ -42,7 +43,7 @@ def floor(tools: Tools, tmp_path: Path) -> Iterator[Path]:
 def run(tools: Tools, path: Path, *argv: str) -> subprocess.CompletedProcess[str]:
     *options, mode = argv
     return subprocess.run(
-        [tools.load, *options, path, *mode.split()], capture_output=True, text=True, timeout=30, check=False
+        [tools.load, *options, path, *mode.split()], capture_output=True, text=True, timeout=PATIENCE, check=False
     )
 
 
@@ -85,7 +86,7 @@ class FalseKernel:
 
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
-        self._thread.join(10)
+        self._thread.join(PATIENCE)
         self._listener.close()
 
     def _serve(self) -> None:

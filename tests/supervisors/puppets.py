@@ -120,7 +120,7 @@ class Owner:
         return [report for report in self.reports if isinstance(report, kind)]
 
 
-async def running(nursery: trio.Nursery, spec: SupervisorSpec) -> Owner:
+async def start_owner(nursery: trio.Nursery, spec: SupervisorSpec) -> Owner:
     """An owner whose supervisor is up."""
     owner = Owner(spec)
     await nursery.start(owner.run)

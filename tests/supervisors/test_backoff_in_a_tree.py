@@ -23,7 +23,7 @@ from supervisors import (
     render,
 )
 from supervisors.reports import ChildEnded, ChildStarted, RestartScheduled
-from tests.supervisors.puppets import Owner, Puppet, puppets, running, settle, specs
+from tests.supervisors.puppets import Owner, Puppet, puppets, settle, specs, start_owner
 
 STEADY = Backoff(first=1, min=2, factor=2, max=8, jitter=0, max_failures=99)
 
@@ -42,7 +42,7 @@ async def restart_takes(child: Puppet) -> float:
 
 async def test_each_failure_waits_longer_up_to_the_maximum(autojump_clock: object, nursery: trio.Nursery) -> None:
     _, (a,) = puppets("a")
-    owner = await running(nursery, SupervisorSpec(specs([a], backoff=STEADY), intensity=99))
+    owner = await start_owner(nursery, SupervisorSpec(specs([a], backoff=STEADY), intensity=99))
 
     waits = [await restart_takes(a) for _ in range(5)]
 
@@ -53,7 +53,7 @@ async def test_each_failure_waits_longer_up_to_the_maximum(autojump_clock: objec
 
 async def test_without_a_backoff_nothing_ever_waits(autojump_clock: object, nursery: trio.Nursery) -> None:
     _, (a,) = puppets("a")
-    owner = await running(nursery, SupervisorSpec(specs([a]), intensity=9))
+    owner = await start_owner(nursery, SupervisorSpec(specs([a]), intensity=9))
     begin = trio.current_time()
 
     for _ in range(5):
@@ -67,7 +67,7 @@ async def test_without_a_backoff_nothing_ever_waits(autojump_clock: object, nurs
 
 async def test_the_supervisor_serves_while_a_child_waits(autojump_clock: object, nursery: trio.Nursery) -> None:
     log, (a, b) = puppets("ab")
-    owner = await running(nursery, SupervisorSpec(specs([a], backoff=STEADY), intensity=99))
+    owner = await start_owner(nursery, SupervisorSpec(specs([a], backoff=STEADY), intensity=99))
     await a.crashes()
 
     assert [info.child for info in await owner.supervisor.which_children()] == ["restarting"]
@@ -86,7 +86,7 @@ async def test_terminating_a_child_that_waits_cancels_its_restart(
     autojump_clock: object, nursery: trio.Nursery
 ) -> None:
     _, (a,) = puppets("a")
-    owner = await running(nursery, SupervisorSpec(specs([a], backoff=STEADY), intensity=99))
+    owner = await start_owner(nursery, SupervisorSpec(specs([a], backoff=STEADY), intensity=99))
     await a.crashes()
 
     await owner.supervisor.terminate_child("a")
@@ -100,7 +100,7 @@ async def test_terminating_a_child_that_waits_cancels_its_restart(
 
 async def test_stopping_does_not_wait_for_what_waits(autojump_clock: object, nursery: trio.Nursery) -> None:
     _, (a,) = puppets("a")
-    owner = await running(nursery, SupervisorSpec(specs([a], backoff=STEADY), intensity=99))
+    owner = await start_owner(nursery, SupervisorSpec(specs([a], backoff=STEADY), intensity=99))
     await a.crashes()
     asked = trio.current_time()
 
@@ -116,7 +116,7 @@ async def test_a_group_stops_at_once_and_waits_once(
 ) -> None:
     log, children = puppets("abc")
     spec = SupervisorSpec(specs(children, backoff=STEADY), strategy=strategy, intensity=99)  # type: ignore[arg-type]
-    owner = await running(nursery, spec)
+    owner = await start_owner(nursery, spec)
     begin = trio.current_time()
 
     await children[1].crashes()
@@ -135,7 +135,7 @@ async def test_an_earlier_siblings_crash_does_not_cut_a_delay_short(
     log, (a, b) = puppets("ab")
     slow = Backoff(first=10, min=10, max=10, jitter=0, max_failures=99)
     spec = SupervisorSpec([*specs([a]), *specs([b], backoff=slow)], strategy="rest_for_one", intensity=99)
-    owner = await running(nursery, spec)
+    owner = await start_owner(nursery, spec)
     await b.crashes()
     await trio.sleep(4)
 
@@ -150,7 +150,7 @@ async def test_an_earlier_siblings_crash_does_not_cut_a_delay_short(
 
 async def test_the_budget_comes_before_the_delay(autojump_clock: object, nursery: trio.Nursery) -> None:
     _, (a,) = puppets("a")
-    owner = await running(nursery, SupervisorSpec(specs([a], backoff=STEADY), intensity=1, period=60))
+    owner = await start_owner(nursery, SupervisorSpec(specs([a], backoff=STEADY), intensity=1, period=60))
     await restart_takes(a)
     crashed = trio.current_time()
 
@@ -163,7 +163,7 @@ async def test_the_budget_comes_before_the_delay(autojump_clock: object, nursery
 
 async def test_a_healthy_life_starts_over_with_the_first_delay(autojump_clock: object, nursery: trio.Nursery) -> None:
     _, (a,) = puppets("a")
-    owner = await running(nursery, SupervisorSpec(specs([a], backoff=STEADY), intensity=99))
+    owner = await start_owner(nursery, SupervisorSpec(specs([a], backoff=STEADY), intensity=99))
     for _ in range(3):
         await restart_takes(a)
 
@@ -175,7 +175,7 @@ async def test_a_healthy_life_starts_over_with_the_first_delay(autojump_clock: o
 
 async def test_a_clean_exit_does_not_make_the_delay_longer(autojump_clock: object, nursery: trio.Nursery) -> None:
     _, (a,) = puppets("a")
-    owner = await running(nursery, SupervisorSpec(specs([a], backoff=STEADY), intensity=99))
+    owner = await start_owner(nursery, SupervisorSpec(specs([a], backoff=STEADY), intensity=99))
     await restart_takes(a)
     await restart_takes(a)
 
@@ -191,7 +191,7 @@ async def test_a_supervisor_that_gave_up_has_failed_for_its_parents_backoff(
 ) -> None:
     _, (a,) = puppets("a")
     inner = ChildSpec("m", SupervisorSpec(specs([a]), intensity=0), backoff=STEADY)
-    owner = await running(nursery, SupervisorSpec([inner], intensity=99))
+    owner = await start_owner(nursery, SupervisorSpec([inner], intensity=99))
 
     for _ in range(3):
         await restart_takes(a)
@@ -202,7 +202,7 @@ async def test_a_supervisor_that_gave_up_has_failed_for_its_parents_backoff(
 
 async def test_a_failed_restart_is_one_more_failure(autojump_clock: object, nursery: trio.Nursery) -> None:
     log, (a,) = puppets("a")
-    owner = await running(nursery, SupervisorSpec(specs([a], backoff=STEADY), intensity=99))
+    owner = await start_owner(nursery, SupervisorSpec(specs([a], backoff=STEADY), intensity=99))
     a.plan = ["fail", "fail"]
 
     await restart_takes(a)
@@ -217,7 +217,7 @@ async def test_after_so_many_failures_in_a_row_the_supervisor_gives_up(
 ) -> None:
     _, (a,) = puppets("a")
     thrice = Backoff(first=1, min=1, max=1, jitter=0, max_failures=3)
-    owner = await running(nursery, SupervisorSpec(specs([a], backoff=thrice), intensity=99))
+    owner = await start_owner(nursery, SupervisorSpec(specs([a], backoff=thrice), intensity=99))
 
     await restart_takes(a)
     await restart_takes(a)
@@ -232,7 +232,7 @@ async def test_a_child_added_later_is_held_to_a_reachable_intensity_too(
     autojump_clock: object, nursery: trio.Nursery
 ) -> None:
     _, (a,) = puppets("a")
-    owner = await running(nursery, SupervisorSpec(intensity=5, period=10))
+    owner = await start_owner(nursery, SupervisorSpec(intensity=5, period=10))
 
     with pytest.raises(SpecError, match="never exceeded"):
         await owner.supervisor.start_child(*specs([a], backoff=Backoff(first=9, min=9, max=9)))
@@ -243,7 +243,7 @@ async def test_a_child_added_later_is_held_to_a_reachable_intensity_too(
 async def test_dynamic_children_wait_each_for_itself(autojump_clock: object, nursery: trio.Nursery) -> None:
     template = Template(lambda puppet: puppet, backoff=STEADY)
     spec = SupervisorSpec(strategy="simple_one_for_one", template=template, intensity=99)
-    owner = await running(nursery, spec)
+    owner = await start_owner(nursery, spec)
     log, (a, b) = puppets("ab")
     await owner.supervisor.start_child(a)
     await owner.supervisor.start_child(b)
@@ -278,7 +278,7 @@ async def test_the_seed_decides_the_jitter(autojump_clock: object, nursery: trio
 
 async def test_reports_come_in_the_order_things_happen(autojump_clock: object, nursery: trio.Nursery) -> None:
     _, (a,) = puppets("a")
-    owner = await running(nursery, SupervisorSpec(specs([a], backoff=STEADY), intensity=99))
+    owner = await start_owner(nursery, SupervisorSpec(specs([a], backoff=STEADY), intensity=99))
     await a.crashes()
     await trio.sleep(2)
 
@@ -300,7 +300,7 @@ async def test_reports_come_in_the_order_things_happen(autojump_clock: object, n
 async def test_without_a_limit_a_child_is_restarted_for_ever(autojump_clock: object, nursery: trio.Nursery) -> None:
     _, (a,) = puppets("a")
     steady = Backoff(first=1, min=1, max=2, jitter=0)
-    owner = await running(nursery, SupervisorSpec(specs([a], backoff=steady), intensity=math.inf, period=10**6))
+    owner = await start_owner(nursery, SupervisorSpec(specs([a], backoff=steady), intensity=math.inf, period=10**6))
 
     for _ in range(200):
         await restart_takes(a)
@@ -314,7 +314,7 @@ async def test_without_a_limit_a_child_is_restarted_for_ever(autojump_clock: obj
 async def test_without_a_limit_max_failures_still_gives_up(autojump_clock: object, nursery: trio.Nursery) -> None:
     _, (a,) = puppets("a")
     steady = Backoff(first=1, min=1, max=2, jitter=0, max_failures=3)
-    owner = await running(nursery, SupervisorSpec(specs([a], backoff=steady), intensity=math.inf))
+    owner = await start_owner(nursery, SupervisorSpec(specs([a], backoff=steady), intensity=math.inf))
 
     for _ in range(2):
         await restart_takes(a)

@@ -11,12 +11,12 @@ from supervisors import (
     Task,
     Template,
 )
-from tests.supervisors.puppets import Puppet, code_of, puppets, running, settle, specs
+from tests.supervisors.puppets import Puppet, code_of, puppets, settle, specs, start_owner
 
 
 async def test_the_calls_answer_as_in_otp(autojump_clock: object, nursery: trio.Nursery) -> None:
     _, (a, b) = puppets("ab")
-    owner = await running(nursery, SupervisorSpec(specs([a])))
+    owner = await start_owner(nursery, SupervisorSpec(specs([a])))
     calls = owner.supervisor
 
     assert await calls.start_child(*specs([b])) == "b#1"
@@ -38,7 +38,7 @@ async def test_the_calls_answer_as_in_otp(autojump_clock: object, nursery: trio.
 async def test_a_start_that_fails_keeps_no_spec_and_tells_why(autojump_clock: object, nursery: trio.Nursery) -> None:
     _, (a,) = puppets("a")
     a.plan = ["fail"]
-    owner = await running(nursery, SupervisorSpec())
+    owner = await start_owner(nursery, SupervisorSpec())
 
     with pytest.raises(StartFailed) as failed:
         await owner.supervisor.start_child(*specs([a]))
@@ -53,7 +53,7 @@ async def test_a_child_that_ends_without_a_handshake_has_not_started(
 ) -> None:
     async def forgetful(*, task_status: trio.TaskStatus[None]) -> None: ...
 
-    owner = await running(nursery, SupervisorSpec())
+    owner = await start_owner(nursery, SupervisorSpec())
 
     assert await code_of(owner.supervisor.start_child(ChildSpec("a", Task(forgetful)))) == "start_failed"
     owner.supervisor.stop()
@@ -62,7 +62,7 @@ async def test_a_child_that_ends_without_a_handshake_has_not_started(
 async def test_a_declined_start_is_no_failure(autojump_clock: object, nursery: trio.Nursery) -> None:
     _, (a, b) = puppets("ab")
     a.plan, b.plan = ["ignore"], ["ignore"]
-    owner = await running(nursery, SupervisorSpec())
+    owner = await start_owner(nursery, SupervisorSpec())
 
     assert await owner.supervisor.start_child(*specs([a])) is None
     assert await owner.supervisor.start_child(*specs([b], restart="temporary")) is None
@@ -75,7 +75,7 @@ async def test_a_significant_child_is_refused_where_that_means_nothing(
     autojump_clock: object, nursery: trio.Nursery
 ) -> None:
     _, (a,) = puppets("a")
-    owner = await running(nursery, SupervisorSpec())
+    owner = await start_owner(nursery, SupervisorSpec())
 
     code = await code_of(owner.supervisor.start_child(*specs([a], restart="transient", significant=True)))
 
@@ -85,7 +85,7 @@ async def test_a_significant_child_is_refused_where_that_means_nothing(
 
 async def test_dynamic_children_are_addressed_by_handle(autojump_clock: object, nursery: trio.Nursery) -> None:
     spec = SupervisorSpec(strategy="simple_one_for_one", template=Template(lambda puppet: puppet))
-    owner, other = await running(nursery, spec), await running(nursery, spec)
+    owner, other = await start_owner(nursery, spec), await start_owner(nursery, spec)
     log, (a, b) = puppets("ab")
     for child in (a, b):
         assert await owner.supervisor.start_child(child) == f"{child.name}#1"
@@ -108,7 +108,7 @@ async def test_dynamic_children_are_addressed_by_handle(autojump_clock: object, 
 
 async def test_an_error_in_the_template_is_a_failed_start(autojump_clock: object, nursery: trio.Nursery) -> None:
     spec = SupervisorSpec(strategy="simple_one_for_one", template=Template(lambda puppet: puppet))
-    owner = await running(nursery, spec)
+    owner = await start_owner(nursery, spec)
 
     assert await code_of(owner.supervisor.start_child("one", "too many")) == "start_failed"
 
@@ -119,7 +119,7 @@ async def test_an_error_in_the_template_is_a_failed_start(autojump_clock: object
 async def test_terminate_may_bring_its_own_patience(autojump_clock: object, nursery: trio.Nursery) -> None:
     log, (a,) = puppets("a")
     a.stubborn = True
-    owner = await running(nursery, SupervisorSpec(specs([a], shutdown="infinity")))
+    owner = await start_owner(nursery, SupervisorSpec(specs([a], shutdown="infinity")))
     asked = trio.current_time()
 
     await owner.supervisor.terminate_child("a", shutdown=2)
@@ -135,7 +135,7 @@ async def test_a_caller_that_does_not_wait_for_a_hanging_start_breaks_it_off(
 ) -> None:
     _, (a, b) = puppets("ab")
     a.plan = ["hang"]
-    owner = await running(nursery, SupervisorSpec())
+    owner = await start_owner(nursery, SupervisorSpec())
 
     with trio.move_on_after(1):
         await owner.supervisor.start_child(*specs([a]))
@@ -150,7 +150,7 @@ async def test_a_caller_that_leaves_before_its_turn_withdraws_its_call(
 ) -> None:
     _, (a, b) = puppets("ab")
     a.plan = ["hang"]
-    owner = await running(nursery, SupervisorSpec())
+    owner = await start_owner(nursery, SupervisorSpec())
 
     async def impatient(child: Puppet, patience: float) -> None:
         with trio.move_on_after(patience):
@@ -171,7 +171,7 @@ async def test_a_terminate_takes_effect_though_its_caller_has_left(
 ) -> None:
     log, (a,) = puppets("a")
     a.stubborn = True
-    owner = await running(nursery, SupervisorSpec(specs([a], shutdown=5.0)))
+    owner = await start_owner(nursery, SupervisorSpec(specs([a], shutdown=5.0)))
 
     with trio.move_on_after(1):
         await owner.supervisor.terminate_child("a")
@@ -183,7 +183,7 @@ async def test_a_terminate_takes_effect_though_its_caller_has_left(
 
 
 async def test_what_is_not_a_child_spec_is_refused_at_once(autojump_clock: object, nursery: trio.Nursery) -> None:
-    owner = await running(nursery, SupervisorSpec())
+    owner = await start_owner(nursery, SupervisorSpec())
 
     with pytest.raises(TypeError, match="one ChildSpec"):
         await owner.supervisor.start_child("a")

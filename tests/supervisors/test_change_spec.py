@@ -4,7 +4,7 @@ import pytest
 import trio
 
 from supervisors import Backoff, ChildSpec, SpecError, Supervisor, SupervisorSpec, Template
-from tests.supervisors.puppets import Owner, Puppet, code_of, puppets, running, specs
+from tests.supervisors.puppets import Owner, Puppet, code_of, puppets, specs, start_owner
 
 
 async def order(owner: Owner) -> list[tuple[str, str]]:
@@ -15,7 +15,7 @@ async def test_children_in_both_specs_go_on_and_the_others_are_stopped_or_wait(
     autojump_clock: object, nursery: trio.Nursery
 ) -> None:
     log, (a, b, c, d) = puppets("abcd")
-    owner = await running(nursery, SupervisorSpec(specs([a, b, c])))
+    owner = await start_owner(nursery, SupervisorSpec(specs([a, b, c])))
     log.clear()
 
     await owner.supervisor.change_spec(SupervisorSpec(specs([d, c, a])))
@@ -31,7 +31,7 @@ async def test_the_new_order_holds_for_the_next_restart_of_the_group(
     autojump_clock: object, nursery: trio.Nursery
 ) -> None:
     log, (a, b) = puppets("ab")
-    owner = await running(nursery, SupervisorSpec(specs([a, b]), strategy="one_for_one"))
+    owner = await start_owner(nursery, SupervisorSpec(specs([a, b]), strategy="one_for_one"))
     await owner.supervisor.change_spec(SupervisorSpec(specs([b, a]), strategy="one_for_all"))
     log.clear()
 
@@ -43,7 +43,7 @@ async def test_the_new_order_holds_for_the_next_restart_of_the_group(
 
 async def test_the_new_terms_hold_from_the_next_end_on(autojump_clock: object, nursery: trio.Nursery) -> None:
     _, (a,) = puppets("a")
-    owner = await running(nursery, SupervisorSpec(specs([a])))
+    owner = await start_owner(nursery, SupervisorSpec(specs([a])))
     await owner.supervisor.change_spec(SupervisorSpec(specs([a], restart="temporary")))
 
     await a.crashes()
@@ -56,7 +56,7 @@ async def test_restarts_before_the_change_count_against_the_new_intensity(
     autojump_clock: object, nursery: trio.Nursery
 ) -> None:
     _, (a,) = puppets("a")
-    owner = await running(nursery, SupervisorSpec(specs([a]), intensity=5))
+    owner = await start_owner(nursery, SupervisorSpec(specs([a]), intensity=5))
     await a.crashes()
     await a.crashes()
     await owner.supervisor.change_spec(SupervisorSpec(specs([a]), intensity=2))
@@ -69,7 +69,7 @@ async def test_restarts_before_the_change_count_against_the_new_intensity(
 async def test_a_start_that_differs_is_for_the_next_life(autojump_clock: object, nursery: trio.Nursery) -> None:
     log, (a,) = puppets("a")
     other = Puppet("other", log)
-    owner = await running(nursery, SupervisorSpec(specs([a])))
+    owner = await start_owner(nursery, SupervisorSpec(specs([a])))
     await owner.supervisor.change_spec(SupervisorSpec([ChildSpec("a", other)]))
     assert log == ["+a"]
 
@@ -82,7 +82,7 @@ async def test_a_start_that_differs_is_for_the_next_life(autojump_clock: object,
 async def test_a_temporary_child_that_has_ended_stays_forgotten(autojump_clock: object, nursery: trio.Nursery) -> None:
     _, (a, b) = puppets("ab")
     spec = SupervisorSpec([*specs([a], restart="temporary"), *specs([b])])
-    owner = await running(nursery, spec)
+    owner = await start_owner(nursery, spec)
     await a.crashes()
 
     await owner.supervisor.change_spec(spec)
@@ -94,7 +94,7 @@ async def test_a_temporary_child_that_has_ended_stays_forgotten(autojump_clock: 
 async def test_a_restart_that_is_due_is_cancelled_with_its_child(autojump_clock: object, nursery: trio.Nursery) -> None:
     log, (a, b) = puppets("ab")
     slow = Backoff(first=10, min=10, max=10)
-    owner = await running(nursery, SupervisorSpec(specs([a, b], backoff=slow), intensity=5, period=1000))
+    owner = await start_owner(nursery, SupervisorSpec(specs([a, b], backoff=slow), intensity=5, period=1000))
     await a.crashes()
     assert await order(owner) == [("a", "restarting"), ("b", "running")]
 
@@ -107,7 +107,7 @@ async def test_a_restart_that_is_due_is_cancelled_with_its_child(autojump_clock:
 
 async def test_dynamic_children_have_no_spec_to_change(autojump_clock: object, nursery: trio.Nursery) -> None:
     simple = SupervisorSpec(strategy="simple_one_for_one", template=Template(lambda puppet: puppet))
-    owner = await running(nursery, SupervisorSpec())
+    owner = await start_owner(nursery, SupervisorSpec())
 
     with pytest.raises(SpecError, match="simple_one_for_one"):
         await owner.supervisor.change_spec(simple)

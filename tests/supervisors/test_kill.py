@@ -9,7 +9,7 @@ from supervisors import (
     Supervisor,
     SupervisorSpec,
 )
-from tests.supervisors.puppets import code_of, puppets, running, settle, specs
+from tests.supervisors.puppets import code_of, puppets, settle, specs, start_owner
 
 
 async def test_a_cancelled_supervisor_takes_its_workers_along_and_its_supervisors_stop_theirs_in_order(
@@ -17,7 +17,7 @@ async def test_a_cancelled_supervisor_takes_its_workers_along_and_its_supervisor
 ) -> None:
     log, (a, b, c, d) = puppets("abcd")
     inner = ChildSpec("m", SupervisorSpec(specs([b, c])))
-    owner = await running(nursery, SupervisorSpec([*specs([a]), inner, *specs([d])]))
+    owner = await start_owner(nursery, SupervisorSpec([*specs([a]), inner, *specs([d])]))
 
     owner.scope.cancel()
     ending = await owner.supervisor.wait()
@@ -45,7 +45,7 @@ async def test_a_kill_during_the_initial_start_leaves_nobody_behind(
 async def test_a_kill_interrupts_an_endless_stop(autojump_clock: object, nursery: trio.Nursery) -> None:
     log, (a, b) = puppets("ab")
     b.stubborn = True
-    owner = await running(nursery, SupervisorSpec(specs([a, b], shutdown="infinity")))
+    owner = await start_owner(nursery, SupervisorSpec(specs([a, b], shutdown="infinity")))
     owner.supervisor.stop()
     await settle()
 
@@ -60,7 +60,7 @@ async def test_a_call_under_way_when_the_supervisor_is_killed_answers_noproc(
 ) -> None:
     _, (a,) = puppets("a")
     a.plan = ["hang"]
-    owner = await running(nursery, SupervisorSpec())
+    owner = await start_owner(nursery, SupervisorSpec())
     codes: list[str] = []
 
     async def ask(call: Callable[[], Awaitable[object]]) -> None:

@@ -9,7 +9,7 @@ import trio
 
 from supervisors import ChildSpec, Exit, Process, StartFailed, SupervisorError, SupervisorSpec
 from supervisors.reports import ChildEnded, ChildStarted, ChildTerminated
-from tests.supervisors.puppets import Owner, running
+from tests.supervisors.puppets import Owner, start_owner
 
 PATIENCE = 60  # seconds before a test is given up; they take well under one
 
@@ -59,7 +59,7 @@ async def test_how_a_process_ends_is_told(nursery: trio.Nursery, script: str, ex
 
 
 async def test_a_program_that_is_not_there_is_a_failed_start(nursery: trio.Nursery) -> None:
-    owner = await running(nursery, SupervisorSpec())
+    owner = await start_owner(nursery, SupervisorSpec())
 
     with pytest.raises(SupervisorError) as failed:
         await owner.supervisor.start_child(ChildSpec("p", Process(["/no/such/program"])))
@@ -79,7 +79,7 @@ async def test_a_process_that_cannot_be_waited_for_is_not_kept(
         raise OSError("too many open files")
 
     monkeypatch.setattr(os, "pidfd_open", out_of_descriptors)
-    owner = await running(nursery, SupervisorSpec())
+    owner = await start_owner(nursery, SupervisorSpec())
 
     with pytest.raises(StartFailed, match="too many open files"):
         await owner.supervisor.start_child(ChildSpec("p", Process(["sleep", "1000"])))
@@ -89,7 +89,7 @@ async def test_a_process_that_cannot_be_waited_for_is_not_kept(
 
 
 async def test_stopping_a_process_is_a_sigterm_and_the_process_is_reaped(nursery: trio.Nursery) -> None:
-    owner = await running(nursery, SupervisorSpec([ChildSpec("p", Process(["sleep", "1000"]))]))
+    owner = await start_owner(nursery, SupervisorSpec([ChildSpec("p", Process(["sleep", "1000"]))]))
     pid = owner.supervisor.children()[0].child
     assert isinstance(pid, int)
     assert not gone(pid)
@@ -116,7 +116,7 @@ if grandchild:
         ready.write(str(grandchild))
 time.sleep(1000)
 """
-    owner = await running(nursery, SupervisorSpec([ChildSpec("p", python(script), shutdown=0.3)]))
+    owner = await start_owner(nursery, SupervisorSpec([ChildSpec("p", python(script), shutdown=0.3)]))
     with trio.fail_after(PATIENCE):
         grandchild = int(await trio.Path(fifo).read_text())
         leader = owner.supervisor.children()[0].child
@@ -147,7 +147,7 @@ with open({str(fifo)!r}, "w") as ready:
 with open({str(fifo)!r}) as go:
     go.read()
 """
-    owner = await running(nursery, SupervisorSpec([ChildSpec("p", python(script), restart="temporary")]))
+    owner = await start_owner(nursery, SupervisorSpec([ChildSpec("p", python(script), restart="temporary")]))
     with trio.fail_after(PATIENCE):
         pidfd = os.pidfd_open(int(await trio.Path(fifo).read_text()))
         await trio.Path(fifo).write_text("")
@@ -158,7 +158,7 @@ with open({str(fifo)!r}) as go:
 
 async def test_a_cancelled_supervisor_leaves_no_process_behind(nursery: trio.Nursery) -> None:
     children = [ChildSpec(f"p{number}", Process(["sleep", "1000"])) for number in range(3)]
-    owner = await running(nursery, SupervisorSpec(children))
+    owner = await start_owner(nursery, SupervisorSpec(children))
     pids = [info.child for info in owner.supervisor.children()]
 
     owner.scope.cancel()

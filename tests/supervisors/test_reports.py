@@ -14,13 +14,13 @@ from supervisors.reports import (
     SupervisorEnded,
     SupervisorGaveUp,
 )
-from tests.supervisors.puppets import Owner, puppets, running, specs
+from tests.supervisors.puppets import Owner, puppets, specs, start_owner
 
 
 async def test_reports_name_the_way_from_the_root(autojump_clock: object, nursery: trio.Nursery) -> None:
     _, (a,) = puppets("a")
     inner = ChildSpec("m", SupervisorSpec([ChildSpec("n", SupervisorSpec(specs([a])))]))
-    owner = await running(nursery, SupervisorSpec([inner]))
+    owner = await start_owner(nursery, SupervisorSpec([inner]))
 
     assert [(report.path, report.id) for report in owner.told(ChildStarted)] == [
         (("root", "m", "n"), "a"),
@@ -34,7 +34,7 @@ async def test_who_ended_by_itself_and_who_was_stopped_are_told_apart(
     autojump_clock: object, nursery: trio.Nursery
 ) -> None:
     _, (a, b) = puppets("ab")
-    owner = await running(nursery, SupervisorSpec(specs([a, b]), strategy="one_for_all"))
+    owner = await start_owner(nursery, SupervisorSpec(specs([a, b]), strategy="one_for_all"))
     await trio.sleep(3)
 
     await a.crashes()
@@ -47,7 +47,7 @@ async def test_who_ended_by_itself_and_who_was_stopped_are_told_apart(
 
 async def test_failed_and_declined_starts_are_reported(autojump_clock: object, nursery: trio.Nursery) -> None:
     _, (a, b) = puppets("ab")
-    owner = await running(nursery, SupervisorSpec(specs([a, b]), intensity=9))
+    owner = await start_owner(nursery, SupervisorSpec(specs([a, b]), intensity=9))
     a.plan, b.plan = ["fail"], ["ignore"]
 
     await a.crashes()
@@ -60,7 +60,7 @@ async def test_failed_and_declined_starts_are_reported(autojump_clock: object, n
 
 async def test_giving_up_is_reported_before_the_end(autojump_clock: object, nursery: trio.Nursery) -> None:
     _, (a,) = puppets("a")
-    owner = await running(nursery, SupervisorSpec(specs([a]), intensity=0))
+    owner = await start_owner(nursery, SupervisorSpec(specs([a]), intensity=0))
 
     await a.crashes()
 

@@ -22,14 +22,14 @@ from supervisors import (
     Template,
 )
 from supervisors.reports import ChildEnded, ChildStarted
-from tests.supervisors.puppets import code_of, puppets, running, settle, specs
+from tests.supervisors.puppets import code_of, puppets, settle, specs, start_owner
 
 # -- Start and stop ----------------------------------------------------------------------------------------------------
 
 
 async def test_children_start_in_order_and_stop_in_reverse(autojump_clock: object, nursery: trio.Nursery) -> None:
     log, children = puppets("abc")
-    owner = await running(nursery, SupervisorSpec(specs(children)))
+    owner = await start_owner(nursery, SupervisorSpec(specs(children)))
 
     owner.supervisor.stop()
     ending = await owner.supervisor.wait()
@@ -49,7 +49,7 @@ async def test_the_next_child_starts_only_after_the_handshake(autojump_clock: ob
 
     begin = trio.current_time()
     spec = SupervisorSpec([ChildSpec("a", Task(slow, "a")), ChildSpec("b", Task(slow, "b"))])
-    owner = await running(nursery, spec)
+    owner = await start_owner(nursery, spec)
 
     assert [(name, time - begin) for name, time in seen] == [("a", 0), ("b", 3)]
     assert [info.child for info in await owner.supervisor.which_children()] == ["B", "A"]
@@ -77,7 +77,7 @@ async def test_a_child_that_does_not_come_up_undoes_the_start_and_names_the_way_
 async def test_a_stubborn_child_is_killed_after_its_seconds(autojump_clock: object, nursery: trio.Nursery) -> None:
     log, (a,) = puppets("a")
     a.stubborn = True
-    owner = await running(nursery, SupervisorSpec(specs([a], shutdown=7.0)))
+    owner = await start_owner(nursery, SupervisorSpec(specs([a], shutdown=7.0)))
     asked = trio.current_time()
 
     owner.supervisor.stop()
@@ -89,7 +89,7 @@ async def test_a_stubborn_child_is_killed_after_its_seconds(autojump_clock: obje
 
 async def test_brutal_kill_does_not_ask(autojump_clock: object, nursery: trio.Nursery) -> None:
     log, (a,) = puppets("a")
-    owner = await running(nursery, SupervisorSpec(specs([a], shutdown="brutal_kill")))
+    owner = await start_owner(nursery, SupervisorSpec(specs([a], shutdown="brutal_kill")))
 
     owner.supervisor.stop()
     await owner.supervisor.wait()
@@ -99,7 +99,7 @@ async def test_brutal_kill_does_not_ask(autojump_clock: object, nursery: trio.Nu
 
 async def test_dynamic_children_stop_together_in_the_time_of_one(autojump_clock: object, nursery: trio.Nursery) -> None:
     template = Template(lambda puppet: puppet, shutdown=5.0)
-    owner = await running(nursery, SupervisorSpec(strategy="simple_one_for_one", template=template))
+    owner = await start_owner(nursery, SupervisorSpec(strategy="simple_one_for_one", template=template))
     log, children = puppets("abc")
     for child in children:
         child.stubborn = True
@@ -127,7 +127,7 @@ async def test_setting_the_event_given_to_run_is_an_orderly_stop(autojump_clock:
 
 async def test_stopping_breaks_off_a_start_that_hangs(autojump_clock: object, nursery: trio.Nursery) -> None:
     log, (a, b) = puppets("ab")
-    owner = await running(nursery, SupervisorSpec(specs([a])))
+    owner = await start_owner(nursery, SupervisorSpec(specs([a])))
     b.plan = ["hang"]
     outcome: list[str] = []
 
@@ -179,7 +179,7 @@ async def test_a_stop_between_two_of_the_first_starts_starts_no_further_one(
 async def test_stopping_ends_a_subtree_that_was_still_starting(autojump_clock: object, nursery: trio.Nursery) -> None:
     log, (a, b, c) = puppets("abc")
     c.plan = ["hang"]
-    owner = await running(nursery, SupervisorSpec(specs([a])))
+    owner = await start_owner(nursery, SupervisorSpec(specs([a])))
     codes: list[str] = []
 
     async def add() -> None:
@@ -202,7 +202,7 @@ async def test_a_supervisor_may_run_inside_a_child(autojump_clock: object, nurse
             inner = Supervisor(SupervisorSpec(specs([a]), intensity=0), id="inner", within=("root", "x"))
             task_status.started(await own.start(inner.run))
 
-    owner = await running(nursery, SupervisorSpec([ChildSpec("x", Task(life), restart="transient")]))
+    owner = await start_owner(nursery, SupervisorSpec([ChildSpec("x", Task(life), restart="transient")]))
     await a.crashes()
 
     assert [info.state for info in owner.supervisor.children()] == ["stopped"]
@@ -212,7 +212,7 @@ async def test_a_supervisor_may_run_inside_a_child(autojump_clock: object, nurse
 
 
 async def test_a_supervisor_runs_once(autojump_clock: object, nursery: trio.Nursery) -> None:
-    owner = await running(nursery, SupervisorSpec())
+    owner = await start_owner(nursery, SupervisorSpec())
     owner.supervisor.stop()
     await owner.supervisor.wait()
 
@@ -225,7 +225,7 @@ async def test_a_supervisor_runs_once(autojump_clock: object, nursery: trio.Nurs
 
 async def test_giving_up_tells_which_child_and_how_many_restarts(autojump_clock: object, nursery: trio.Nursery) -> None:
     log, (a, b) = puppets("ab")
-    owner = await running(nursery, SupervisorSpec(specs([a, b]), intensity=2, period=60))
+    owner = await start_owner(nursery, SupervisorSpec(specs([a, b]), intensity=2, period=60))
 
     for _ in range(3):
         await a.crashes()
@@ -255,7 +255,7 @@ async def test_giving_up_reaches_the_owner_out_of_its_nursery(autojump_clock: ob
 async def test_giving_up_escalates_and_keeps_the_first_cause(autojump_clock: object, nursery: trio.Nursery) -> None:
     log, (a, b) = puppets("ab")
     inner = ChildSpec("m", SupervisorSpec(specs([a]), intensity=0))
-    owner = await running(nursery, SupervisorSpec([inner, *specs([b])], strategy="one_for_all", intensity=1))
+    owner = await start_owner(nursery, SupervisorSpec([inner, *specs([b])], strategy="one_for_all", intensity=1))
 
     await a.crashes()
     assert log == ["+a", "+b", "-a crash", "-b shutdown", "+a", "+b"]
@@ -270,7 +270,7 @@ async def test_an_auto_shutdown_is_a_wished_for_end_that_names_the_child(
 ) -> None:
     log, (a, b) = puppets("ab")
     children = [*specs([a], restart="transient", significant=True), *specs([b])]
-    owner = await running(nursery, SupervisorSpec(children, auto_shutdown="any_significant"))
+    owner = await start_owner(nursery, SupervisorSpec(children, auto_shutdown="any_significant"))
 
     await a.ends(Exit("normal"))
 
@@ -284,7 +284,7 @@ async def test_a_transient_supervisor_that_gave_up_is_not_restarted(
 ) -> None:
     _, (a,) = puppets("a")
     inner = ChildSpec("m", SupervisorSpec(specs([a]), intensity=0), restart="transient")
-    owner = await running(nursery, SupervisorSpec([inner]))
+    owner = await start_owner(nursery, SupervisorSpec([inner]))
 
     await a.crashes()
 
@@ -314,7 +314,7 @@ async def test_a_plain_function_crashes_with_its_exception_and_ends_normally_by_
         ChildSpec(name, Task(function), restart="temporary")
         for name, function in {"fail": fail, "succeed": succeed, "shut_down": shut_down}.items()
     ]
-    owner = await running(nursery, SupervisorSpec(children))
+    owner = await start_owner(nursery, SupervisorSpec(children))
     await trio.sleep(2)
 
     endings = {report.id: str(report.exit) for report in owner.told(ChildEnded)}
@@ -331,7 +331,7 @@ async def test_a_plain_function_is_cancelled_when_asked_to_stop(autojump_clock: 
         finally:
             cleaned.append("up")
 
-    owner = await running(nursery, SupervisorSpec([ChildSpec("a", Task(work))]))
+    owner = await start_owner(nursery, SupervisorSpec([ChildSpec("a", Task(work))]))
     await owner.supervisor.terminate_child("a")
 
     assert cleaned == ["up"]
@@ -358,7 +358,7 @@ async def test_an_interrupt_in_a_child_goes_through_the_whole_tree(autojump_cloc
 async def test_a_tree_of_hundreds_starts_and_stops(autojump_clock: object, nursery: trio.Nursery) -> None:
     children = [ChildSpec(f"c{number}", Task(trio.sleep, math.inf)) for number in range(300)]
     before = trio.lowlevel.current_statistics().tasks_living
-    owner = await running(nursery, SupervisorSpec(children, strategy="one_for_all"))
+    owner = await start_owner(nursery, SupervisorSpec(children, strategy="one_for_all"))
 
     assert trio.lowlevel.current_statistics().tasks_living - before <= 2 * 300 + 2
     assert (await owner.supervisor.count_children()).active == 300

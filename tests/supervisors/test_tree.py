@@ -1,7 +1,7 @@
 import trio
 
 from supervisors import Backoff, Branch, ChildSpec, Leaf, SupervisorSpec, inspect, render
-from tests.supervisors.puppets import puppets, running, specs
+from tests.supervisors.puppets import puppets, specs, start_owner
 
 SLOW = Backoff(first=9, min=9, max=9, jitter=0, max_failures=9)
 
@@ -12,7 +12,7 @@ async def test_a_running_tree_is_drawn_in_start_order(autojump_clock: object, nu
         [*specs([b], restart="transient", backoff=SLOW), *specs([c])], strategy="rest_for_one", intensity=3, period=60
     )
     spec = SupervisorSpec([*specs([a]), ChildSpec("m", inner), *specs([d])])
-    owner = await running(nursery, spec)
+    owner = await start_owner(nursery, spec)
     await trio.sleep(4)
     await b.crashes()
     await owner.supervisor.terminate_child("d")
@@ -30,7 +30,7 @@ async def test_a_running_tree_is_drawn_in_start_order(autojump_clock: object, nu
 
 async def test_a_tree_is_a_value(autojump_clock: object, nursery: trio.Nursery) -> None:
     _, (a,) = puppets("a")
-    owner = await running(nursery, SupervisorSpec(specs([a])))
+    owner = await start_owner(nursery, SupervisorSpec(specs([a])))
 
     tree = inspect(owner.supervisor)
 
@@ -46,7 +46,7 @@ async def test_a_tree_can_be_looked_at_while_its_supervisor_is_busy(
 ) -> None:
     _, (a, b) = puppets("ab")
     b.plan = ["hang"]
-    owner = await running(nursery, SupervisorSpec(specs([a])))
+    owner = await start_owner(nursery, SupervisorSpec(specs([a])))
     with trio.move_on_after(1):
         async with trio.open_nursery() as caller:
             caller.start_soon(owner.supervisor.start_child, *specs([b]))

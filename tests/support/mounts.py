@@ -1,4 +1,4 @@
-"""Mounts on this host: those that tests make, and all others."""
+"""Mounts that tests make, in a mount namespace of the test run."""
 
 import contextlib
 import subprocess
@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = "mounted-by-a-test"
+from agentos.sandbox.inside import libc
+from agentos.sandbox.inside.mounts import MS_PRIVATE, MS_REC
+from agentos.sandbox.plan import NEWNS
 
 
 @contextlib.contextmanager
 def mounted(kind: str, options: str, place: Path) -> Iterator[Path]:
     """A file system at ``place``, without any device; CalledProcessError where none can be mounted."""
-    mount = ["mount", "-t", kind, "-o", options, SOURCE, str(place)]
+    mount = ["mount", "-t", kind, "-o", options, "mounted-by-a-test", str(place)]
     subprocess.run(mount, capture_output=True, text=True, check=True)
     try:
         yield place
@@ -32,7 +34,12 @@ def small_disk(place: Path, size: str) -> Iterator[Path]:
         yield place
 
 
-def host_mounts() -> str:
-    """This process's mount table without what tests have mounted, which others do in parallel."""
-    rows = Path("/proc/self/mountinfo").read_text().splitlines()
-    return "\n".join(row for row in rows if f" {SOURCE} " not in row)
+def enter_namespace() -> None:
+    """Give this process, which has one thread that opens files, and its children a mount table of their own.
+
+    What the host or other tests mount isn't seen here: it would end jails that wait for a program. Without the right
+    to, nothing changes; such a test run can't mount anything either.
+    """
+    with contextlib.suppress(PermissionError):
+        libc.unshare(NEWNS)
+        libc.mount("none", "/", None, MS_REC | MS_PRIVATE)

@@ -12,6 +12,7 @@ from agentos.gateways.http_proxy import outgoing
 from agentos.gateways.http_proxy.client_hello import RETRY_RANDOM
 from tests.support.dns_server import Records
 from tests.support.rows import each_row
+from tests.support.wire import PATIENCE
 
 from .hellos import counted, hello, real_hello, records, server_name
 from .streams import receive_all
@@ -412,6 +413,7 @@ async def test_a_client_that_gives_up_while_its_request_is_connected_holds_its_p
     body: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outgoing, "HALF_CLOSED_SECONDS", 0.1)
+    monkeypatch.setattr(outgoing, "CONNECT_SECONDS", 10 * PATIENCE)
     async with world() as here:
         here.dns.silent.add("api.test")
         here.grant(allow=["api.test"])
@@ -419,7 +421,7 @@ async def test_a_client_that_gives_up_while_its_request_is_connected_holds_its_p
             await stream.send_all(b"POST http://api.test/ HTTP/1.1\r\nHost: api.test\r\n" + (body or b"\r\n"))
             while not here.dns.asked:
                 await trio.sleep(0.01)
-        with trio.fail_after(outgoing.CONNECT_SECONDS / 2):
+        with trio.fail_after(PATIENCE):
             while not here.outcomes():
                 await trio.sleep(0.01)
 

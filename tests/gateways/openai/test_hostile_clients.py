@@ -22,6 +22,7 @@ from agentos.llm.providers.offline_rules import Rule
 from agentos.llm.settings import OfflineSettings
 from tests.gateways.served import MIB, MODEL, Served, served, until
 from tests.support.rounds import rounds
+from tests.support.wire import PATIENCE
 
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 EVERY_STREAM = pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES])
@@ -56,7 +57,7 @@ def head(method: str, path: str, **headers: str) -> bytes:
 async def all_of(stream: trio.SocketStream) -> bytes:
     """What comes until the other side hangs up."""
     found = b""
-    with trio.fail_after(30):
+    with trio.fail_after(PATIENCE):
         try:
             while data := await stream.receive_some():
                 found += data
@@ -67,7 +68,7 @@ async def all_of(stream: trio.SocketStream) -> bytes:
 
 async def until_it_says(stream: trio.SocketStream, word: bytes) -> bytes:
     found = b""
-    with trio.fail_after(30):
+    with trio.fail_after(PATIENCE):
         while word not in found:
             data = await stream.receive_some()
             assert data, found
@@ -265,7 +266,7 @@ async def test_bodies_are_counted_and_who_comes_with_too_many_waits() -> None:
         assert not answered.is_set()
 
         await second.aclose()
-        with trio.fail_after(30):
+        with trio.fail_after(PATIENCE):
             await answered.wait()
         for client in (first, third):
             await client.aclose()

@@ -21,6 +21,7 @@ from agentos.sandbox.cgroups import files, v1
 from agentos.sandbox.cgroups.discover import Group, discover_here, open_root, remove_stale_cgroups
 from agentos.sandbox.cgroups.values import CgroupError, Limits
 from tests.support.kernel import until
+from tests.support.wire import PATIENCE
 
 MIB = 1 << 20
 HOG = "kept = []\nwhile True: kept.append(b'x' * (1 << 20))"
@@ -46,7 +47,8 @@ while True:
     except BlockingIOError:
         pass
 """
-BUSY = "import time\nend = time.monotonic() + 1.5\nwhile time.monotonic() < end: pass"
+SHARE = 0.05  # of a CPU: less than a busy host leaves to each of its processes
+BUSY = "import time\nend = time.process_time() + 0.1\nwhile time.process_time() < end: pass"
 ECHO = "import sys\nfor line in sys.stdin: print(line, end='', flush=True)"
 WAITS = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('ready', flush=True)\nsignal.pause()"
 
@@ -182,17 +184,15 @@ def test_a_fork_bomb_is_stopped_at_the_limit(root: Group, start: Start) -> None:
         assert group.evidence().describe() == ("fork refused: 12 processes",)
 
 
-@pytest.mark.alone
 def test_a_busy_program_gets_no_more_than_its_share(root: Group, start: Start) -> None:
-    with nested(root, "busy", Limits(cpu=0.2)) as group:
+    with nested(root, "busy", Limits(cpu=SHARE)) as group:
         began = time.monotonic()
-        start(group, BUSY).wait(60)
+        start(group, BUSY).wait(PATIENCE)
 
-        took = time.monotonic() - began  # an emulated CPU needs long for Python's start alone
-        used, throttled = group.usage().cpu_seconds, group.evidence().throttled
+        took, used = time.monotonic() - began, group.usage().cpu_seconds
         assert used is not None
-        assert 0.05 < used / took < 0.35
-        assert 0.5 < throttled < 0.95
+        assert 0.1 <= used < 2 * SHARE * took
+        assert 0 < group.evidence().throttled < 1
         assert group.evidence().describe()[0].startswith("throttled ")
 
 
@@ -303,14 +303,13 @@ def test_a_childs_forks_are_bounded_by_its_parents(root: Group, start: Start) ->
 
 
 def test_a_childs_cpu_share_is_bounded_by_its_parents(root: Group, start: Start) -> None:
-    with nested(root, "parent", Limits(cpu=0.2)) as parent, nested(parent, "child", Limits(cpu=0.9)) as child:
+    with nested(root, "parent", Limits(cpu=SHARE)) as parent, nested(parent, "child", Limits(cpu=0.9)) as child:
         began = time.monotonic()
-        start(child, BUSY).wait(60)
+        start(child, BUSY).wait(PATIENCE)
 
-        took = time.monotonic() - began
-        used = child.usage().cpu_seconds
+        took, used = time.monotonic() - began, child.usage().cpu_seconds
         assert used is not None
-        assert used / took < 0.35
+        assert 0.1 <= used < 2 * SHARE * took
 
 
 def test_killing_a_parent_kills_its_children_groups(root: Group, start: Start) -> None:

@@ -32,6 +32,7 @@ from agentos.sandbox.watch.disk import (
 )
 from agentos.sandbox.watch.tree_usage import TreeWalk, Usage, measure_tree
 from tests.sandbox.jail import PYTHON, kill, line, outer, python
+from tests.support.wire import PATIENCE
 
 NO_LIMIT = 1 << 60
 DEEP = 5_000  # levels: more than descriptors, and the path to the last is longer than a path may be
@@ -289,7 +290,7 @@ async def test_what_is_removed_or_cancelled_leaves_no_descriptor(place: int) -> 
                 scope.cancel()
     watcher.remove(1)
 
-    with trio.fail_after(30):
+    with trio.fail_after(PATIENCE):
         while descriptors() > before:  # an abandoned walk closes what is its own when it is through
             await trio.sleep(0.01)
 

@@ -109,7 +109,7 @@ class Watched:
 
 
 @contextlib.asynccontextmanager
-async def running(spawner: Spawner, *codes: str, memory: int = LIMIT) -> AsyncIterator[Sequence[Watched]]:
+async def watched_sandboxes(spawner: Spawner, *codes: str, memory: int = LIMIT) -> AsyncIterator[Sequence[Watched]]:
     """A sandbox for each program; all gone at the end."""
     started: list[Watched] = []
     try:
@@ -124,7 +124,7 @@ async def running(spawner: Spawner, *codes: str, memory: int = LIMIT) -> AsyncIt
 
 @pytest.mark.parametrize("hog", HOGS)
 async def test_a_memory_hog_is_killed(spawner: Spawner, hog: str) -> None:
-    async with running(spawner, HOGS[hog]) as [one], a_watcher() as watcher:
+    async with watched_sandboxes(spawner, HOGS[hog]) as [one], a_watcher() as watcher:
         watcher.add(1, one.sandbox.pid, LIMIT, one.end, tmpfs=one.sandbox.tmpfs.values())
         with trio.fail_after(60):
             status = await one.sandbox.wait()
@@ -145,7 +145,7 @@ async def test_memory_that_nobody_would_find_is_refused(spawner: Spawner, call: 
 
 async def test_a_program_that_hides_what_it_has_open_may_go_on(spawner: Spawner) -> None:
     hides = "ctypes.CDLL(None).prctl(4, 0, 0, 0, 0); print('hidden', flush=True); signal.pause()"
-    async with running(spawner, hides, MANY) as [modest, hog], a_watcher() as watcher:
+    async with watched_sandboxes(spawner, hides, MANY) as [modest, hog], a_watcher() as watcher:
         with trio.fail_after(60):
             assert await line(modest.sandbox) == "hidden\n"
             watcher.add(1, modest.sandbox.pid, LIMIT, modest.end)
@@ -157,7 +157,7 @@ async def test_a_program_that_hides_what_it_has_open_may_go_on(spawner: Spawner)
 
 async def test_who_hides_what_it_has_open_is_killed_for_what_it_holds(spawner: Spawner) -> None:
     hides = "ctypes.CDLL(None).prctl(4, 0, 0, 0, 0); kept = take(150 * MIB); signal.pause()"
-    async with running(spawner, hides) as [one], a_watcher() as watcher:
+    async with watched_sandboxes(spawner, hides) as [one], a_watcher() as watcher:
         watcher.add(1, one.sandbox.pid, LIMIT, one.end)
         with trio.fail_after(60):
             status = await one.sandbox.wait()
@@ -175,7 +175,7 @@ def touch():
 for _ in range(5): fork(touch)
 signal.pause()
 """
-    async with running(spawner, shares, MANY) as [modest, hog], a_watcher() as watcher:
+    async with watched_sandboxes(spawner, shares, MANY) as [modest, hog], a_watcher() as watcher:
         with trio.fail_after(60):
             said = ""
             while said.count("touched") < 5:
@@ -200,7 +200,7 @@ def look():
 for _ in range(2): fork(look)
 signal.pause()
 """
-    async with running(spawner, maps, MANY) as [modest, hog], a_watcher() as watcher:
+    async with watched_sandboxes(spawner, maps, MANY) as [modest, hog], a_watcher() as watcher:
         with trio.fail_after(60):
             said = ""
             while said.count("looked") < 2:
@@ -217,7 +217,7 @@ async def test_of_fifty_lives_no_file_stays_open(spawner: Spawner) -> None:
     async with a_watcher() as watcher:
         before = Belongings.now()
         for life in range(50):
-            async with running(spawner, "signal.pause()") as [one]:
+            async with watched_sandboxes(spawner, "signal.pause()") as [one]:
                 assert sorted(one.sandbox.tmpfs) == ["/dev/shm", "/tmp", "/workspace"]
                 watcher.add(life % 7, one.sandbox.pid, LIMIT, one.end, tmpfs=one.sandbox.tmpfs.values())
         assert Belongings.now().descriptors > before.descriptors, "the test's premise"
@@ -237,7 +237,7 @@ libc.clone(ctypes.cast(libc.pause, ctypes.c_void_p), ctypes.c_void_p(top), 0x100
 print('cloned', flush=True)
 signal.pause()
 """
-    async with running(spawner, like_vfork, MANY) as [modest, hog], a_watcher() as watcher:
+    async with watched_sandboxes(spawner, like_vfork, MANY) as [modest, hog], a_watcher() as watcher:
         with trio.fail_after(60):
             assert await line(modest.sandbox) == "cloned\n"
             assert sum(one.rss for one in _members(modest.sandbox)) > LIMIT, "the test's premise"
@@ -250,7 +250,7 @@ signal.pause()
 
 async def test_a_group_is_bounded_together_with_the_groups_in_it(spawner: Spawner) -> None:
     half = "kept = take(60 * MIB); print('taken', flush=True); signal.pause()"
-    async with running(spawner, half, half) as [parent, child], a_watcher() as watcher:
+    async with watched_sandboxes(spawner, half, half) as [parent, child], a_watcher() as watcher:
         with trio.fail_after(60):
             await line(parent.sandbox)
             await line(child.sandbox)
@@ -263,7 +263,7 @@ async def test_a_group_is_bounded_together_with_the_groups_in_it(spawner: Spawne
 
 async def test_a_further_program_of_an_agents_counts_for_it(spawner: Spawner) -> None:
     half = "kept = take(60 * MIB); print('taken', flush=True); signal.pause()"
-    async with running(spawner, half, half) as [agent, beside], a_watcher() as watcher:
+    async with watched_sandboxes(spawner, half, half) as [agent, beside], a_watcher() as watcher:
         with trio.fail_after(60):
             await line(agent.sandbox)
             await line(beside.sandbox)
@@ -275,7 +275,7 @@ async def test_a_further_program_of_an_agents_counts_for_it(spawner: Spawner) ->
 
 
 async def test_who_is_removed_is_watched_no_longer(spawner: Spawner) -> None:
-    async with running(spawner, MANY, MANY) as [free, hog], a_watcher() as watcher:
+    async with watched_sandboxes(spawner, MANY, MANY) as [free, hog], a_watcher() as watcher:
         watcher.add(1, free.sandbox.pid, LIMIT, free.end)
         watcher.add(2, hog.sandbox.pid, LIMIT, hog.end)
         watcher.remove(1)
@@ -297,7 +297,7 @@ os.wait()
 print('waited', flush=True)
 signal.pause()
 """
-    async with running(spawner, orphan) as [one]:
+    async with watched_sandboxes(spawner, orphan) as [one]:
         with trio.fail_after(60):
             said = ""
             while said.count("\n") < 2:

@@ -14,7 +14,7 @@ from agentos_sdk.opcodes import Op
 from agentos_sdk.testing import FakeKernel
 from agentos_sdk.testing.replies import encode_reply, request_types
 from tests.support.rows import each_row
-from tests.support.wire import HELLO, NOOP, SEND, Wire, header
+from tests.support.wire import HELLO, NOOP, PATIENCE, SEND, Wire, header
 
 ECHO = """
 from agentos import AgentOSClient
@@ -49,9 +49,9 @@ def test_a_started_program_is_waited_for_by_its_calls_and_ends_with_the_kernel(t
 
     with FakeKernel() as fake:
         program = fake.start(script)
-        fake.wait_for("recv", timeout=30)
+        fake.wait_for("recv", timeout=PATIENCE)
         fake.deliver("late")
-        sent = fake.wait_for("send", to=2, timeout=30)
+        sent = fake.wait_for("send", to=2, timeout=PATIENCE)
         assert program.poll() is None
 
     assert sent.fields["message"] == "test said late"
@@ -75,7 +75,7 @@ def test_of_several_replies_the_first_that_fits_is_given_as_often_as_it_says(fak
 async def test_the_trio_client_makes_calls_at_once_and_withdraws_them(fake: FakeKernel) -> None:
     fake.reply("http", PermissionDenied("no rule allows it", rule="http"))
 
-    with trio.fail_after(30):
+    with trio.fail_after(PATIENCE):
         async with connect(fake.socket) as kernel:
             assert (kernel.agent_id, kernel.name) == (1, "agent")
             with trio.move_on_after(0.05) as patience:
@@ -161,7 +161,7 @@ def test_messages_reach_one_of_many_receivers_each(fake: FakeKernel) -> None:
 
     def receive() -> None:
         with AgentOSClient(fake.socket) as client:
-            got.extend(letter["message"] for letter in client.recv_messages(1, timeout=30)["messages"])
+            got.extend(letter["message"] for letter in client.recv_messages(1, timeout=PATIENCE)["messages"])
 
     receivers = [threading.Thread(target=receive) for _ in range(5)]
     for receiver in receivers:

@@ -18,6 +18,7 @@ from agentos.services.audit.query import Query
 from agentos.services.audit.verify import verify_log
 from agentos.services.events import Event, SyscallBlocked
 from agentos_sdk.errors import Unavailable
+from tests.support.wire import PATIENCE
 
 from .audited import DENIED, READ, WRITE, entry, found, sound, told, written
 
@@ -238,7 +239,7 @@ async def test_a_place_where_no_log_can_be_is_named(tmp_path: Path) -> None:
 async def test_who_announces_acts_in_a_loop_waits_and_nobody_waits_behind_it(tmp_path: Path) -> None:
     async with open_audit(tmp_path / "audit", "1.0") as audit:
         audit._pacer = IntentPacer(burst=3, rate=1e-9)
-        with trio.move_on_after(20) as patience:
+        with trio.move_on_after(PATIENCE) as patience:
             async with trio.open_nursery() as nursery:
                 for number in range(2000):  # more than may be about to be written at once
                     nursery.start_soon(audit.intend, entry(f"loop {number}"))

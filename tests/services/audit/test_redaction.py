@@ -253,4 +253,4 @@ def test_no_text_makes_it_slow(piece: str) -> None:
 
     assert len(redact(text)) > 0
 
-    assert time.thread_time() - began < rounds(10), "seconds; in time that grew with the square it would take minutes"
+    assert time.thread_time() - began < rounds(60), "seconds; in time that grew with the square it would take more"

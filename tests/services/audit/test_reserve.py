@@ -18,6 +18,7 @@ from agentos.services.audit.reserve import HEAD_RESERVE_BYTES, REFILL_STEP_BYTES
 from agentos_sdk.errors import Unavailable
 from tests.support.mounts import small_disk
 from tests.support.rounds import rounds
+from tests.support.wire import PATIENCE
 
 from .audited import DENIED, READ, SMALL, entry, found, sound, told, written
 
@@ -91,7 +92,7 @@ async def accepted(audit: Audit) -> None:
                 return
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("long")
 async def test_who_fills_the_disk_can_not_keep_the_operator_from_killing_it(
     small: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -269,7 +270,7 @@ async def test_what_fills_the_disk_can_be_killed_by_the_operator_and_by_its_pare
         await trio.to_thread.run_sync(fill, small)
         await refused(audit)
         await refused(audit, kind="operator")
-        with trio.fail_after(30):
+        with trio.fail_after(PATIENCE):
             announced = [await audit.intend(kill) for kill in (KILL, parents, parents)]
             for kill in (KILL, parents, parents):
                 audit.note(replace(kill, phase="outcome", outcome="ok"))

@@ -70,7 +70,7 @@ trio.run(main, sys.argv[2])
 """
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("long")
 def test_a_kill_at_any_moment_loses_no_intent_and_leaves_a_log_that_verifies(tmp_path: Path) -> None:
     directory = tmp_path / "audit"
     env = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

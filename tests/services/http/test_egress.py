@@ -21,6 +21,7 @@ from agentos.services.http.settings import HttpSettings
 from agentos_sdk.errors import PermissionDenied, Timeout, Unavailable
 from tests.support.dns_server import DnsServer, serve_dns
 from tests.support.rows import each_row
+from tests.support.wire import PATIENCE
 
 OWNER = 7
 
@@ -175,7 +176,7 @@ async def test_an_owner_has_four_lookups_at_once_and_another_owner_its_own(monke
         stream = await egress.connect(OWNER + 1, "other.test", port, Judge({"127.0.0.2"}))
 
         assert await greeting(stream) == "127.0.0.2"
-        with trio.fail_after(30):
+        with trio.fail_after(PATIENCE):
             while len(set(dns.asked) - {"other.test"}) < resolver.MAX_LOOKUPS:
                 await trio.sleep(0.01)
         await trio.testing.wait_all_tasks_blocked()

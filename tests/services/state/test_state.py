@@ -21,6 +21,7 @@ from agentos.services.state.rows import TABLES
 from agentos.services.state.spaces import GLOBAL, end_of_prefix, list_accounts
 from agentos.services.state.state import State
 from agentos_sdk.errors import Conflict, QuotaExceeded
+from tests.support.wire import PATIENCE
 
 LIMITS = StateLimits(3, 100)
 
@@ -188,7 +189,7 @@ async def test_a_sweep_that_waited_in_the_queue_keeps_the_sessions_that_began_me
     async with opened(tmp_path) as kept, trio.open_nursery() as nursery:
         ended = kept.session(1, "a")
         await store(kept, "gone", space=ended)
-        kept.database.begin(lambda connection: go_on.wait(10), lambda outcome: None)
+        kept.database.begin(lambda connection: go_on.wait(PATIENCE), lambda outcome: None)
         for _ in range(4):
             kept.begin_store(Change(GLOBAL, "x", b"1", "", None, None), lambda outcome: None)
         kept.end_session(1)

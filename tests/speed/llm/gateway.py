@@ -1,6 +1,7 @@
 """Two providers behind one kernel: fairness over models and classes, budgets, and what an outage costs."""
 
 import json
+import math
 import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -112,13 +113,14 @@ async def with_agents(
         await play(agents)
 
 
-async def contend(agents: Sequence[Agent], models: Sequence[str], seconds: float) -> None:
-    """All agents always have questions waiting, for each model, until a budget is used up."""
-    numbers = count()
+async def contend(agents: Sequence[Agent], models: Sequence[str], seconds: float, answers: float = math.inf) -> None:
+    """All agents always have questions waiting, for each model, until so many are answered or a budget is used up."""
+    numbers, answered = count(), count(1)
 
     async def go_on(agent: Agent, model: str) -> None:
         while (reply := await agent.ask(agent.question(next(numbers)), model))["success"]:
-            pass
+            if next(answered) >= answers:
+                nursery.cancel_scope.cancel()
         if reply["code"] != "quota_exceeded":
             raise MeasurementError(str(reply["error"]))
 
@@ -130,9 +132,16 @@ async def contend(agents: Sequence[Agent], models: Sequence[str], seconds: float
                         nursery.start_soon(go_on, agent, model)
 
 
-def share(stage: Stage, slots: int, models: Sequence[str], classes: Sequence[LLMClass], seconds: float) -> Row:
+def share(
+    stage: Stage,
+    slots: int,
+    models: Sequence[str],
+    classes: Sequence[LLMClass],
+    seconds: float,
+    answers: float = math.inf,
+) -> Row:
     """Jain's index over what agents got from all models, each relative to the weight of its class."""
-    served = serve(stage, slots, models, classes, seconds)
+    served = serve(stage, slots, models, classes, seconds, answers=answers)
     got = {f"agent-{number}": 0.0 for number in range(AGENTS)}
     for each in served:
         name = each.id.partition("/")[0]
@@ -142,7 +151,7 @@ def share(stage: Stage, slots: int, models: Sequence[str], classes: Sequence[LLM
     return Row(case, slots, "Jain's index", jain_index(got.values()))
 
 
-def spend(stage: Stage, slots: int, seconds: float = 60.0) -> Row:
+def spend(stage: Stage, slots: int, seconds: float = 300.0) -> Row:
     """How much more than a budget all models together have served; agents of all classes ask until they are refused."""
     more = f'budget = [{{ tokens = {BUDGET}, per = "1d" }}]'
     served = serve(stage, slots, MODELS, CLASSES, seconds, more)
@@ -151,12 +160,18 @@ def spend(stage: Stage, slots: int, seconds: float = 60.0) -> Row:
 
 
 def serve(
-    stage: Stage, slots: int, models: Sequence[str], classes: Sequence[LLMClass], seconds: float, more: str = ""
+    stage: Stage,
+    slots: int,
+    models: Sequence[str],
+    classes: Sequence[LLMClass],
+    seconds: float,
+    more: str = "",
+    answers: float = math.inf,
 ) -> Sequence[Served]:
     with ExitStack() as providers:
         urls = {model: providers.enter_context(simulator(fast(slots))) for model in MODELS}
         with kernel(stage, slots, urls, more) as path:
-            run(with_agents, path, classes, lambda agents: contend(agents, models, seconds))
+            run(with_agents, path, classes, lambda agents: contend(agents, models, seconds, answers))
             return [each for url in urls.values() for each in log(url).served]
 
 

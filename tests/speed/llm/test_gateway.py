@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from .gateway import BUDGET, CLASSES, FIRST_TOKEN, MODELS, Row, outage, share, spend
+from tests.support.wire import PATIENCE
+
+from .gateway import BUDGET, CLASSES, FALLBACK_AFTER, MODELS, Row, outage, share, spend
 from .play import Stage
 from .report import gateway_table
 from .simulator import Outage
@@ -18,10 +20,9 @@ def stage(tmp_path: Path) -> Stage:
     return Stage(tmp_path, RUN)
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("slots", [1, 4])
 def test_agents_of_three_classes_get_their_shares_of_two_models(stage: Stage, slots: int) -> None:
-    assert share(stage, slots, MODELS, CLASSES, 3.0).value >= 0.98  # in 3 s a batch agent gets few answers
+    assert share(stage, slots, MODELS, CLASSES, PATIENCE, answers=200).value >= 0.98  # few are a batch agent's
 
 
 @pytest.mark.parametrize("slots", [1, 4])
@@ -29,10 +30,11 @@ def test_two_models_together_serve_no_more_than_a_budget(stage: Stage, slots: in
     assert 0.9 * BUDGET <= spend(stage, slots).value <= BUDGET
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("kind", ["accepts, then sends nothing", "begins, then sends nothing"])
-def test_a_model_that_accepts_questions_and_then_is_silent_costs_little(stage: Stage, kind: Outage) -> None:
-    assert outage(stage, 1, kind, 6).value <= FIRST_TOKEN + 1.0
+def test_questions_to_a_model_that_accepts_them_and_then_is_silent_go_to_the_next(stage: Stage, kind: Outage) -> None:
+    longest = outage(stage, 1, kind, 6).value  # each answer must be the other model's
+
+    assert FALLBACK_AFTER <= longest < PATIENCE
 
 
 def test_each_case_has_a_row_and_each_concurrency_a_column() -> None:

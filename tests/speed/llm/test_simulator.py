@@ -7,6 +7,7 @@ import pytest
 import trio
 
 from tests.support.clients import openai
+from tests.support.wire import PATIENCE
 
 from .figures import Log
 from .play import log, simulator
@@ -63,7 +64,7 @@ async def test_a_question_that_does_not_say_what_it_is_is_refused(at_once: str) 
 
 
 async def begun(url: str, n: int) -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE):
         while len((await served(url)).served) < n:
             await trio.sleep(0.01)
 

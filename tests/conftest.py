@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.support import rounds
+from tests.support.guest import guest  # noqa: F401 - a fixture
 from tests.support.kernel import Kernel, running
 from tests.support.wire import Wire
 

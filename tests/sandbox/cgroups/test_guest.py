@@ -6,9 +6,7 @@ import sys
 
 import pytest
 
-from tests.support.guest import need_guest
-from tests.tools import cgroup2_vm
-from tests.tools.cgroup2_vm import Ended, Job
+from tests.support.guest import RunInGuest
 
 REAL = "tests/sandbox/cgroups/test_real.py"
 WAITING = ("tests/sandbox/test_waiting_groups.py", "tests/system/test_waiting_jails.py")
@@ -21,20 +19,9 @@ if made.root: made.root.remove()
 """
 
 
-@pytest.fixture(scope="module", autouse=True)
-def guest_kernel() -> None:
-    """A host without the guest kernel skips loudly; where nothing may be skipped, it fails."""
-    need_guest()
-
-
-def guest(*argv: str, user: bool = False, delegate: bool = True, hide: tuple[str, ...] = ()) -> Ended:
-    env = {"AGENTOS_MUST_SANDBOX": "1", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    return cgroup2_vm.run(Job(list(argv), user=user, delegate=delegate, hide=list(hide), env=env))
-
-
 @pytest.mark.parametrize("user", [False, True], ids=["root", "user"])
 @pytest.mark.slow
-def test_every_limit_holds_under_version_2(user: bool) -> None:
+def test_every_limit_holds_under_version_2(guest: RunInGuest, user: bool) -> None:
     ended = guest(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", REAL, user=user)
 
     assert ended.code == 0, ended.out + ended.err
@@ -43,7 +30,7 @@ def test_every_limit_holds_under_version_2(user: bool) -> None:
 
 @pytest.mark.parametrize("user", [False, True], ids=["root", "user"])
 @pytest.mark.slow
-def test_jails_wait_under_version_2(user: bool) -> None:
+def test_jails_wait_under_version_2(guest: RunInGuest, user: bool) -> None:
     ended = guest(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *WAITING, user=user)
 
     assert ended.code == 0, ended.out + ended.err
@@ -51,13 +38,13 @@ def test_jails_wait_under_version_2(user: bool) -> None:
 
 
 @pytest.mark.parametrize("user", [False, True], ids=["root", "user"])
-def test_a_delegated_scope_gives_all_controllers_to_us_and_our_children(user: bool) -> None:
+def test_a_delegated_scope_gives_all_controllers_to_us_and_our_children(guest: RunInGuest, user: bool) -> None:
     ended = guest("sh", "-c", 'sleep 60 & exec "$@"', "sh", sys.executable, "-c", TELL, user=user)
 
     assert ended.out == "2 ['cpu', 'memory', 'pids']\n", ended.err
 
 
-def test_a_scope_shared_with_strangers_is_left_alone_and_says_with_whom() -> None:
+def test_a_scope_shared_with_strangers_is_left_alone_and_says_with_whom(guest: RunInGuest) -> None:
     ended = guest("sh", "-c", '"$@"; cat /proc/self/cgroup', "sh", sys.executable, "-c", TELL)
 
     assert ended.out.startswith("None []\n"), ended.out + ended.err
@@ -65,7 +52,7 @@ def test_a_scope_shared_with_strangers_is_left_alone_and_says_with_whom() -> Non
     assert ended.out.endswith("0::/guest.slice/command.scope\n")
 
 
-def test_a_user_to_whom_nothing_is_delegated_is_told_how_to_get_it() -> None:
+def test_a_user_to_whom_nothing_is_delegated_is_told_how_to_get_it(guest: RunInGuest) -> None:
     ended = guest(sys.executable, "-c", TELL, user=True, delegate=False)
 
     assert ended.out.startswith("None []\n"), ended.out + ended.err
@@ -73,14 +60,14 @@ def test_a_user_to_whom_nothing_is_delegated_is_told_how_to_get_it() -> None:
     assert ended.out.count("systemd-run --user --scope -p Delegate=yes") == 3
 
 
-def test_hidden_control_groups_are_not_promised() -> None:
+def test_hidden_control_groups_are_not_promised(guest: RunInGuest) -> None:
     ended = guest(sys.executable, "-c", TELL, hide=("/sys/fs/cgroup",))
 
     assert ended.out.startswith("None []\n"), ended.out + ended.err
     assert ended.out.count("isn't visible in any cgroup2 mount") == 3
 
 
-def test_what_the_guest_writes_is_forgotten(tmp_path: object) -> None:
+def test_what_the_guest_writes_is_forgotten(guest: RunInGuest, tmp_path: object) -> None:
     ended = guest("sh", "-c", f'echo gone > "{tmp_path}/file" && cat "{tmp_path}/file"; exit 7')
 
     assert (ended.code, ended.out) == (7, "gone\n"), ended.err

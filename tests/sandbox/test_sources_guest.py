@@ -1,13 +1,9 @@
 """Sources and workspaces on a kernel of another age, whose files can't be mapped and which has no loop devices."""
 
-import re
 import sys
-
-import pytest
 
 from tests.support.guest import RunInGuest
 
-TESTS = ("tests/sandbox/test_sources.py", "tests/sandbox/test_workspaces.py", "tests/sandbox/test_ahead.py")
 OPEN_TO_ALL = """
 import os, tempfile
 from pathlib import Path
@@ -40,18 +36,6 @@ with tempfile.TemporaryDirectory(prefix="aos-", dir="/tmp") as place:
     trio.run(main, spawner, Path(place))
 spawner.close()
 """
-
-
-@pytest.mark.parametrize("user", [False, True], ids=["root", "user"])
-@pytest.mark.slow
-def test_nothing_that_holds_here_fails_there(guest: RunInGuest, user: bool) -> None:
-    # One that swaps takes two CPUs, and two hundred of anything take minutes.
-    options = ("-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-k", "not swapped and not two_hundred")
-
-    ended = guest(sys.executable, "-m", "pytest", *options, *TESTS, user=user)
-
-    assert ended.code == 0, ended.out + ended.err
-    assert re.search(r"^\d+ passed", ended.out, re.MULTILINE), ended.out
 
 
 def test_with_root_what_cannot_be_had_there_is_told(guest: RunInGuest) -> None:

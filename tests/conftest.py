@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.support import costs, mounts, progress, rounds
+from tests.support.guest import guest  # noqa: F401 - a fixture
 from tests.support.kernel import Kernel, running, shared
 from tests.support.wire import Wire
 

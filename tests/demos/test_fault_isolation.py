@@ -1,7 +1,6 @@
 """The fault isolation demo: who misbehaves is dealt with, and its table says only what was so."""
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -10,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.demos.conftest import ROOT, Interrupted, Run, left_nothing
-from tests.support.guest import need_guest
-from tests.tools import cgroup2_vm
+from tests.support.guest import RunInGuest
 
 
 @pytest.fixture(scope="module")
@@ -56,13 +54,8 @@ def test_the_hogs_are_held_and_the_healthy_agent_goes_on_with_its_heartbeat_meas
 
 
 @pytest.mark.parametrize("user", [False, True], ids=["root", "user"])
-@pytest.mark.usefixtures("long")
-def test_under_version_2_the_kernel_is_in_a_group_of_its_own_and_so_can_limit(user: bool) -> None:
-    need_guest()
-    env = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    demo = cgroup2_vm.Job([sys.executable, "-m", "demos.fault_isolation"], user=user, env=env)
-
-    ended = cgroup2_vm.run(demo)
+def test_under_version_2_the_kernel_is_in_a_group_of_its_own_and_so_can_limit(guest: RunInGuest, user: bool) -> None:
+    ended = guest(sys.executable, "-m", "demos.fault_isolation", user=user)
 
     assert ended.code == 0, ended.out + ended.err
     table = rows(ended.out)

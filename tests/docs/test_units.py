@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.blocks import ROOT, Block, blocks_of, pages
-from tests.support.guest import need_guest
-from tests.tools import cgroup2_vm
-from tests.tools.cgroup2_vm import Job
+from tests.support.guest import RunInGuest
 
 UNITS = [block for page in pages() for block in blocks_of(page) if block.language == "ini"]
 SYSTEMD = Path("/lib/systemd/systemd")
@@ -84,13 +82,11 @@ def lacking() -> str | None:
     return None
 
 
-@pytest.mark.usefixtures("long")
-def test_the_system_service_is_up_with_all_limits_and_stops_in_order(tmp_path: Path) -> None:
+def test_the_system_service_is_up_with_all_limits_and_stops_in_order(guest: RunInGuest, tmp_path: Path) -> None:
     if why := lacking():
         if os.geteuid() == 0 and SYSTEMD.exists() and "AGENTOS_MUST_SANDBOX" in os.environ:
             pytest.fail(why)
         pytest.skip(why)
-    need_guest()
     [unit] = [unit for unit in UNITS if "User=agentos" in unit.text]
     units = tmp_path / "units"
     units.mkdir()
@@ -103,7 +99,7 @@ def test_the_system_service_is_up_with_all_limits_and_stops_in_order(tmp_path: P
     python = os.path.realpath(sys.executable)
     prepare = PREPARE.format(ours=OURS, python=python, root=ROOT / "agentos", tree=tree, boot=boot, units=units)
 
-    ended = cgroup2_vm.run(Job(["sh", "-c", prepare], env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}))
+    ended = guest("sh", "-c", prepare, env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
 
     assert ended.code == 0, ended.out + ended.err
     running, status, group, inspected, dead, result = filter(None, ended.out.splitlines())

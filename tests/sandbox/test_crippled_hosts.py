@@ -11,9 +11,8 @@ import pytest
 
 from agentos.sandbox.report.levels import WALL_LAYERS
 from agentos.sandbox.report.walls import LAYERS
-from tests.support.guest import need_guest
+from tests.support.guest import RunInGuest
 from tests.tools import cgroup2_vm, crippled
-from tests.tools.cgroup2_vm import Job
 
 ROOT = os.geteuid() == 0
 PATHS = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
@@ -252,13 +251,8 @@ print(describe_shortfall(group, "pids"))
 """
 
 
-@pytest.fixture(scope="module")
-def guest_kernel() -> None:
-    need_guest()
-
-
-def in_guest(*argv: str, **job: Any) -> list[str]:
-    ended = cgroup2_vm.run(Job(list(argv), env=PATHS, **job))
+def in_guest(guest: RunInGuest, *argv: str, **job: Any) -> list[str]:
+    ended = guest(*argv, **job)
     assert ended.code in (0, 1), ended.out + ended.err
     return ended.out.splitlines()
 
@@ -272,10 +266,9 @@ def landlock() -> str:
     return "Landlock ABI 6" if cgroup2_vm.engine() == "qemu" else "no Landlock"
 
 
-@pytest.mark.usefixtures("guest_kernel")
 @pytest.mark.parametrize("user", [False, True], ids=["root", "user"])
-def test_in_a_delegated_scope_all_limits_hold_and_the_scope_is_left_as_it_was(user: bool) -> None:
-    lines = in_guest(sys.executable, "-c", BEFORE_AND_AFTER, user=user)
+def test_in_a_delegated_scope_all_limits_hold_and_the_scope_is_left_as_it_was(guest: RunInGuest, user: bool) -> None:
+    lines = in_guest(guest, sys.executable, "-c", BEFORE_AND_AFTER, user=user)
 
     who = "agents run as uid 1000" if user else "a uid for each agent"
     assert lines[0] == f"standard: all walls; limits by cgroup v2; {landlock()}; {who}"
@@ -290,16 +283,14 @@ def test_in_a_delegated_scope_all_limits_hold_and_the_scope_is_left_as_it_was(us
     assert lines[-1] == "0 True"
 
 
-@pytest.mark.usefixtures("guest_kernel")
-def test_a_limit_that_does_not_hold_is_noticed() -> None:
-    lines = in_guest(sys.executable, "-c", NOT_LIMITED)
+def test_a_limit_that_does_not_hold_is_noticed(guest: RunInGuest) -> None:
+    lines = in_guest(guest, sys.executable, "-c", NOT_LIMITED)
 
     assert lines == ["a program forked although its cgroup was at its limit"]
 
 
-@pytest.mark.usefixtures("guest_kernel")
-def test_a_scope_shared_with_a_shell_is_left_alone_and_the_way_out_is_said() -> None:
-    lines = in_guest("sh", "-c", '"$@"; cat /proc/self/cgroup', "sh", *DOCTOR)
+def test_a_scope_shared_with_a_shell_is_left_alone_and_the_way_out_is_said(guest: RunInGuest) -> None:
+    lines = in_guest(guest, "sh", "-c", '"$@"; cat /proc/self/cgroup', "sh", *DOCTOR)
 
     assert lines[0].startswith("standard: all walls; limits by rlimits, cpu not limited;")
     assert "is shared with other processes" in row(lines, "cpu")
@@ -307,10 +298,8 @@ def test_a_scope_shared_with_a_shell_is_left_alone_and_the_way_out_is_said() -> 
     assert lines[-1] == "0::/guest.slice/command.scope"
 
 
-@pytest.mark.usefixtures("guest_kernel")
-@pytest.mark.slow
-def test_a_user_without_a_scope_is_told_how_to_get_one() -> None:
-    lines = in_guest(*DOCTOR, user=True, delegate=False)
+def test_a_user_without_a_scope_is_told_how_to_get_one(guest: RunInGuest) -> None:
+    lines = in_guest(guest, *DOCTOR, user=True, delegate=False)
 
     limits = "limits by rlimits, cpu not limited"
     assert lines[0] == f"standard: all walls; {limits}; {landlock()}; agents run as uid 1000"
@@ -318,11 +307,10 @@ def test_a_user_without_a_scope_is_told_how_to_get_one() -> None:
     assert "systemd-run --user --scope -p Delegate=yes" in " ".join(" ".join(lines).split())
 
 
-@pytest.mark.usefixtures("guest_kernel")
-def test_the_machine_wide_sysctl_and_hidden_groups_are_both_told() -> None:
+def test_the_machine_wide_sysctl_and_hidden_groups_are_both_told(guest: RunInGuest) -> None:
     close = 'echo 0 > /proc/sys/user/max_user_namespaces; exec "$@"'
 
-    lines = in_guest("sh", "-c", close, "sh", *DOCTOR, hide=["/sys/fs/cgroup"])
+    lines = in_guest(guest, "sh", "-c", close, "sh", *DOCTOR, hide=["/sys/fs/cgroup"], alone=True)
 
     assert lines[0] == "none: user_ns, pid_ns, mount_ns and 10 more not available: no agent can start in a sandbox"
     assert row(lines, "user_ns") == "user_ns no Clone: clone3: No space left on device"

@@ -1,16 +1,9 @@
 """Sources and workspaces on a kernel of another age, whose files can't be mapped and which has no loop devices."""
 
-import os
-import re
 import sys
 
-import pytest
+from tests.support.guest import RunInGuest
 
-from tests.support.guest import need_guest
-from tests.tools import cgroup2_vm
-from tests.tools.cgroup2_vm import Ended, Job
-
-TESTS = ("tests/sandbox/test_sources.py", "tests/sandbox/test_workspaces.py", "tests/sandbox/test_ahead.py")
 OPEN_TO_ALL = """
 import os, tempfile
 from pathlib import Path
@@ -45,31 +38,8 @@ spawner.close()
 """
 
 
-@pytest.fixture(scope="module", autouse=True)
-def guest_kernel() -> None:
-    """A host without the guest kernel skips loudly; where nothing may be skipped, it fails."""
-    need_guest()
-
-
-def guest(*argv: str, user: bool = False) -> Ended:
-    env = {"AGENTOS_MUST_SANDBOX": "1", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    return cgroup2_vm.run(Job([sys.executable, *argv], user=user, env=env))
-
-
-@pytest.mark.parametrize("user", [False, True], ids=["root", "user"])
-@pytest.mark.slow
-def test_nothing_that_holds_here_fails_there(user: bool) -> None:
-    # One that swaps takes two CPUs, and two hundred of anything take minutes.
-    options = ("-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-k", "not swapped and not two_hundred")
-
-    ended = guest("-m", "pytest", *options, *TESTS, user=user)
-
-    assert ended.code == 0, ended.out + ended.err
-    assert re.search(r"^\d+ passed", ended.out, re.MULTILINE), ended.out
-
-
-def test_with_root_what_cannot_be_had_there_is_told() -> None:
-    ended = guest("-c", OPEN_TO_ALL)
+def test_with_root_what_cannot_be_had_there_is_told(guest: RunInGuest) -> None:
+    ended = guest(sys.executable, "-c", OPEN_TO_ALL)
 
     kept, refused, done, left = ended.out.splitlines()
     assert kept.startswith("directory | "), ended.err

@@ -1,19 +1,13 @@
 """An agent crashes where core_pattern is a pipe: what it had in memory goes to nobody."""
 
 import json
-import os
 import sys
 
-from tests.support.guest import need_guest
-from tests.tools import cgroup2_vm
+from tests.support.guest import RunInGuest
 
 
-def test_a_crash_is_told_to_no_program_outside() -> None:
-    need_guest()
-    env = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    job = cgroup2_vm.Job([sys.executable, "-m", "tests.security.piped_core"], env=env)
-
-    ended = cgroup2_vm.run(job)
+def test_a_crash_is_told_to_no_program_outside(guest: RunInGuest) -> None:
+    ended = guest(sys.executable, "-m", "tests.security.piped_core", alone=True)
 
     assert ended.code == 0, ended.out + ended.err
     told = json.loads(ended.out)

@@ -1,10 +1,15 @@
-"""Whether tests can have a guest kernel on this host."""
+"""The guest kernel of a test process: the fixture ``guest`` boots it once, for all tests that run something in it."""
 
 import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 
 from tests.tools import cgroup2_vm
+from tests.tools.cgroup2_vm import Ended, Guest, Job
+
+ENV = {"AGENTOS_MUST_SANDBOX": "1", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
 def need_guest() -> None:
@@ -13,3 +18,35 @@ def need_guest() -> None:
         if "AGENTOS_MUST_SANDBOX" in os.environ and not cgroup2_vm.is_excused():
             pytest.fail(why)
         pytest.skip(why)
+
+
+class RunInGuest:
+    """``guest("sh", "-c", "id", user=True)``: run a command there to its end, with our ``PYTHONPATH``.
+
+    Commands share a kernel, but neither files nor processes nor control groups. One that changes a setting of the
+    kernel as a whole (a sysctl, say) is run ``alone``, in a kernel that is booted for it.
+    """
+
+    def __init__(self, shared: Guest) -> None:
+        self._shared = shared
+
+    def __call__(
+        self,
+        *argv: str,
+        user: bool = False,
+        delegate: bool = True,
+        hide: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        alone: bool = False,
+        timeout: float = 300,
+    ) -> Ended:
+        job = Job(list(argv), user=user, delegate=delegate, hide=list(hide), env={**ENV, **(env or {})})
+        return cgroup2_vm.run(job, timeout) if alone else self._shared.run(job, timeout)
+
+
+@pytest.fixture(scope="session")
+def guest() -> Iterator[RunInGuest]:
+    """A host without the guest kernel skips loudly; where nothing may be skipped, it fails."""
+    need_guest()
+    with Guest() as shared:
+        yield RunInGuest(shared)

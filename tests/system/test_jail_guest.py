@@ -6,11 +6,9 @@ import sys
 
 import pytest
 
-from tests.support.guest import need_guest
+from tests.support.guest import RunInGuest
 from tests.support.kernel import running
 from tests.system.jails import group_of, said
-from tests.tools import cgroup2_vm
-from tests.tools.cgroup2_vm import Job
 
 RUNNER = """
 import os, sys
@@ -63,16 +61,13 @@ def test_here_version_2_is_used_and_the_kernel_sits_in_a_leaf() -> None:
 
 
 @pytest.mark.parametrize("user", [False, True], ids=["root", "user"])
-@pytest.mark.slow
-def test_what_holds_here_holds_under_version_2(user: bool) -> None:
+def test_what_holds_here_holds_under_version_2(guest: RunInGuest, user: bool) -> None:
     if "CGROUP2_SCOPE" in os.environ:
         pytest.skip("this is the guest")
-    need_guest()
-    env = {"AGENTOS_MUST_SANDBOX": "1", "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     tests = [f"tests/system/{name}" for name in CHOSEN]
     options = ("-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest")
 
-    ended = cgroup2_vm.run(Job([sys.executable, "-c", RUNNER, *options, *tests], user=user, env=env))
+    ended = guest(sys.executable, "-c", RUNNER, *options, *tests, user=user)
 
     assert ended.code == 0, ended.out + ended.err
     assert re.search(rf"^{len(CHOSEN)} passed", ended.out, re.MULTILINE), ended.out  # and none skipped

@@ -1,4 +1,4 @@
-"""A real Linux kernel with control groups of version 2, booted for one command: ``python cgroup2_vm.py -- COMMAND``.
+"""A real Linux kernel with control groups of version 2: ``python -m tests.tools.cgroup2_vm -- COMMAND`` boots one.
 
 The kernel is user-mode Linux (Debian: ``apt-get install user-mode-linux``), an ordinary program that needs neither
 root nor KVM. It can't run programs on a CPU with AMX, whose registers are more than it can restore ("ptrace set fp regs
@@ -8,31 +8,28 @@ forgotten at the end. The command sits in a control group of its own, delegated 
 and pids, as after ``systemd-run --scope -p Delegate=yes``; its path is in ``$CGROUP2_SCOPE``. It runs as root or, with
 ``--user``, as an ordinary user to whom that group belongs.
 
-One file for both sides: on the host it starts the kernel, in the guest it is the first process.
+:class:`Guest` boots once for many commands, which find nothing of each other; ``cgroup2_init.py`` is the guest's side.
 """
 
 import argparse
 import contextlib
-import ctypes
 import json
 import os
-import select
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import termios
 import time
-import traceback
-import tty
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Self
+
+from tests.tools import cgroup2_init
 
 KERNEL = "linux.uml"
-MODULES = Path("/usr/lib/uml/modules")
+MODULES = cgroup2_init.UML_MODULES
 ENGINE = "CGROUP2_VM_ENGINE"
 CPUINFO = Path("/proc/cpuinfo")
 QEMU = "qemu-system-x86_64"
@@ -40,23 +37,8 @@ VIRTIOFSD = (Path("/usr/lib/qemu/virtiofsd"), Path("/usr/libexec/virtiofsd"))
 BUILT_IN = ("CONFIG_VIRTIO_FS=y", "CONFIG_VIRTIO_PCI=y", "CONFIG_VIRTIO_CONSOLE=y")  # there is no initramfs
 NO_REGISTERS = "ptrace set fp regs failed"  # what user-mode Linux says on a CPU with AMX
 MEMORY = "1024M"
-JOB = "CGROUP2_VM_JOB"  # the variable that names our directory on the host to the guest's first process
-CGROUPS = "/sys/fs/cgroup"
-USER = 1000  # uid and gid
-POWER_OFF = 0x4321FEDC
-MOVE, NOSUID, NODEV, NOEXEC = 8192, 2, 4, 8
-FINIT_MODULE, COMPRESSED = 313, 4  # x86_64; a flag of it
-
-GUEST_FILE_SYSTEMS = (
-    ("proc", "/proc", NOSUID | NODEV | NOEXEC, ""),
-    ("sysfs", "/sys", NOSUID | NODEV | NOEXEC, ""),
-    ("cgroup2", CGROUPS, NOSUID | NODEV | NOEXEC, "nsdelegate,memory_recursiveprot"),
-    ("devtmpfs", "/dev", NOSUID, ""),
-    ("devpts", "/dev/pts", NOSUID | NOEXEC, "ptmxmode=0666,mode=620,gid=5"),
-    ("tmpfs", "/dev/shm", NOSUID | NODEV, "mode=1777"),
-    ("tmpfs", "/run", NOSUID | NODEV, "mode=755"),
-    ("tmpfs", "/var/lib/agentos-host-ids", NOSUID | NODEV, "mode=700"),  # the host's may be root's, and we not
-)
+USER = cgroup2_init.USER
+GUARD = 'read -r _; rm -rf "$0"; kill -KILL 0'  # the end of its input is that of the process which boots guests
 
 
 @dataclass(frozen=True)
@@ -108,7 +90,7 @@ def lacking() -> str | None:
         return why and f"{cause}QEMU can't be used: {why}"
     if shutil.which(KERNEL) is None:
         return f"no {KERNEL} on the PATH (Debian: apt-get install user-mode-linux)"
-    if not any(MODULES.rglob("overlay.ko")):
+    if cgroup2_init.find_overlay(MODULES) is None:
         return f"no overlay.ko below {MODULES}"
     return None
 
@@ -128,7 +110,7 @@ def _cloud_kernel() -> Path | None:
     for config in sorted(Path("/boot").glob("config-*"), reverse=True):
         image = config.with_name(config.name.replace("config", "vmlinuz", 1))
         lines = config.read_text(errors="replace").splitlines()
-        if image.exists() and set(BUILT_IN) <= set(lines) and _overlay(_modules(image)) is not None:
+        if image.exists() and set(BUILT_IN) <= set(lines) and cgroup2_init.find_overlay(_modules(image)) is not None:
             return image
     return None
 
@@ -137,49 +119,125 @@ def _modules(image: Path) -> Path:
     return Path("/lib/modules", image.name.removeprefix("vmlinuz-"))
 
 
-def _overlay(modules: Path) -> Path | None:
-    return next(modules.rglob("overlay.ko*"), None)
+class Guest:
+    """A guest kernel that runs jobs, one after another: booted for the first, and anew after one that did not end.
+
+    ``alone`` is for one job that changes what belongs to the kernel as a whole: the first process shares its root. The
+    kernel is killed by :meth:`close`, and when this process ends, in whatever way.
+    """
+
+    def __init__(self, alone: bool = False) -> None:
+        self._alone = alone
+        self._kernel: _Kernel | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run(self, job: Job, timeout: float = 300) -> Ended:
+        """Run the command to its end. :class:`NoGuest` when that takes longer than ``timeout`` seconds.
+
+        An emulated CPU has four times as long, and the tests in its guest are told to be patient.
+        """
+        if engine() == "qemu":
+            timeout, job = 4 * timeout, replace(job, env={"AGENTOS_TEST_PATIENCE": "240", **job.env})
+        deadline = time.monotonic() + timeout
+        is_new = self._kernel is None
+        if self._kernel is None:
+            self._kernel = _boot(self._alone)
+        try:
+            if is_new:
+                _hear(self._kernel.channel, deadline)
+            return _run_there(self._kernel, job, deadline)
+        except (OSError, NoGuest) as error:
+            why = no_guest(str(error), (self._kernel.work / "log").read_text(errors="replace"))
+            self.close()
+            raise NoGuest(why) from error
+        except BaseException:
+            self.close()  # it may still be at that job
+            raise
+
+    def close(self) -> None:
+        """Kill the kernel, if there is one."""
+        if self._kernel is not None:
+            kernel, self._kernel = self._kernel, None
+            kernel.running.close()
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    running: contextlib.ExitStack
+    channel: socket.socket
+    work: Path
+
+
+def _boot(alone: bool) -> _Kernel:
+    """Start a kernel, in a process group that is killed as soon as our end of its guard's pipe is closed."""
+    with contextlib.ExitStack() as stack:
+        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="aos-vm-", dir="/tmp")))
+        (work / "mnt").mkdir()
+        (work / cgroup2_init.BOOT).write_text(json.dumps({"engine": engine(), "alone": alone}))
+        init = work / "init"
+        init.write_text(f"#!{os.path.realpath(sys.executable)} -IS\n" + Path(cgroup2_init.__file__).read_text())
+        init.chmod(0o755)
+        ours, theirs = socket.socketpair()
+        stack.enter_context(ours)
+        read, write = os.pipe()
+        stack.callback(os.close, write)
+        with theirs, open(read, "rb") as leash, (work / "log").open("wb") as log:
+            kernel = subprocess.Popen(
+                (_qemu_command if engine() == "qemu" else _uml_command)(work, theirs.fileno()),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[theirs.fileno()],
+                process_group=0,  # as the leader linux.uml can't leave it
+                env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "TMPDIR": str(work)},
+            )
+            stack.callback(kernel.wait)
+            stack.callback(os.killpg, kernel.pid, signal.SIGKILL)
+            guard = subprocess.Popen(["sh", "-c", GUARD, str(work)], stdin=leash, process_group=kernel.pid)
+        running = contextlib.ExitStack()
+        running.callback(guard.wait)
+        running.push(stack.pop_all())
+        return _Kernel(running, ours, work)
+
+
+def _hear(channel: socket.socket, deadline: float) -> tuple[int, bytes]:
+    """The next frame."""
+
+    def receive(length: int) -> bytes:
+        channel.settimeout(max(0.01, deadline - time.monotonic()))
+        return channel.recv(length)
+
+    if (frame := cgroup2_init.read_frame(receive)) is None:
+        raise NoGuest("the guest ended before its command")
+    return frame
+
+
+def _run_there(kernel: _Kernel, job: Job, deadline: float) -> Ended:
+    """Have a job run, whose file has a name that the guest has not looked up before; gather what comes of it."""
+    file, name = tempfile.mkstemp(prefix="job-", dir=kernel.work)
+    with open(file, "w") as place:
+        json.dump(vars(job), place)
+    kernel.channel.sendall(cgroup2_init.pack(cgroup2_init.WORD, json.dumps(name).encode()))
+    written = {cgroup2_init.OUT: bytearray(), cgroup2_init.ERR: bytearray()}
+    while (frame := _hear(kernel.channel, deadline))[0] != cgroup2_init.WORD:
+        kind, body = frame
+        written[kind] += body
+    word = json.loads(frame[1])
+    if "trouble" in word:
+        raise NoGuest(word["trouble"])
+    code: int = word["code"]
+    return Ended(code if code >= 0 else 128 - code, *(text.decode("utf-8", "replace") for text in written.values()))
 
 
 def run(job: Job, timeout: float = 300) -> Ended:
-    """Boot, run the command, power off. :class:`NoGuest` when that takes longer than ``timeout`` seconds.
-
-    An emulated CPU has four times as long, and the tests in its guest are told to be patient.
-    """
-    if engine() == "qemu":
-        timeout, job = 4 * timeout, replace(job, env={"AGENTOS_TEST_PATIENCE": "240", **job.env})
-    with tempfile.TemporaryDirectory(prefix="aos-vm-", dir="/tmp") as directory, contextlib.ExitStack() as stack:
-        work = Path(directory)
-        (work / "mnt").mkdir()
-        (work / "job.json").write_text(json.dumps({**vars(job), "engine": engine()}))
-        init = work / "init"
-        init.write_text(f"#!{os.path.realpath(sys.executable)} -IS\n" + Path(__file__).read_text())
-        init.chmod(0o755)
-        pairs = [[stack.enter_context(end) for end in socket.socketpair()] for _ in range(3)]
-        log = stack.enter_context((work / "log").open("wb"))
-        command = _qemu_command if engine() == "qemu" else _uml_command
-        kernel = subprocess.Popen(
-            ["timeout", "--signal=KILL", f"{timeout + 20:g}", *command(work, [end.fileno() for _, end in pairs])],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            pass_fds=[theirs.fileno() for _, theirs in pairs],
-            start_new_session=True,
-            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "TMPDIR": str(work)},
-        )
-        try:
-            for _, theirs in pairs:
-                theirs.close()
-            out, err, status = _outputs([ours for ours, _ in pairs], time.monotonic() + timeout)
-            kernel.wait(timeout=60)
-            code = int(status)
-        except (TimeoutError, subprocess.TimeoutExpired, ValueError) as error:
-            raise NoGuest(no_guest(str(error), (work / "log").read_text(errors="replace"))) from error
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(kernel.pid, signal.SIGKILL)
-            kernel.wait()
-        return Ended(code if code >= 0 else 128 - code, out, err)
+    """Boot, run the command, power off: for a job that changes what belongs to the kernel as a whole."""
+    with Guest(alone=True) as guest:
+        return guest.run(job, timeout)
 
 
 def no_guest(error: str, log: str) -> str:
@@ -188,206 +246,42 @@ def no_guest(error: str, log: str) -> str:
     return f"{error}{advice}: {log[-2000:]}"
 
 
-def _uml_command(work: Path, consoles: list[int]) -> list[str]:
+def _uml_command(work: Path, channel: int) -> list[str]:
     """The kernel's command line; on one CPU, since its two host processes take turns at every system call."""
+    cpus = sorted(os.sched_getaffinity(0))
     return [
-        *("taskset", "-c", str(min(os.sched_getaffinity(0)))),
+        *("taskset", "-c", str(cpus[os.getpid() % len(cpus)])),  # not the same for all workers
         *(KERNEL, f"mem={MEMORY}", "umid=guest", f"uml_dir={work}"),
-        *("root=none", "rootfstype=hostfs", "rootflags=/", "ro", f"init={work}/init", f"{JOB}={work}"),
-        *("con=null", "ssl=null", "con0=null,fd:2"),
-        *(f"con{number}=null,fd:{fd}" for number, fd in enumerate(consoles, start=1)),
+        *("root=none", "rootfstype=hostfs", "rootflags=/", "ro", f"init={work}/init", f"{cgroup2_init.WORK}={work}"),
+        *("con=null", "ssl=null", "con0=null,fd:2", f"con1=fd:{channel}"),
         *("panic=-1", "noreboot", "quiet", "cgroup_no_v1=all"),
         # Self-tests and benchmarks of drivers that nobody uses here take a second.
         *("cryptomgr.notests=1", "initcall_blacklist=raid6_select_algo,calibrate_xor_blocks,init_btrfs_fs"),
     ]
 
 
-def _qemu_command(work: Path, channels: list[int]) -> list[str]:
+def _qemu_command(work: Path, channel: int) -> list[str]:
     """QEMU's command line, behind that of the program which shares the host's tree with the guest.
 
-    It emulates the CPU: KVM within virtual machines fails now and then. Each channel is a serial port of the guest's;
-    it has one CPU, as with the other kernel.
+    It emulates the CPU: KVM within virtual machines fails now and then. The channel is a serial port of the
+    guest's; it has one CPU, as with the other kernel.
     """
     image = _cloud_kernel()
     assert image is not None, "lacking() was asked"
     shares = next(path for path in VIRTIOFSD if path.exists())
-    ports = [
-        argument
-        for number, fd in enumerate(channels, start=1)
-        for argument in (
-            *("-chardev", f"socket,id=port{number},fd={fd}"),
-            *("-device", f"virtserialport,nr={number},chardev=port{number}"),
-        )
-    ]
     append = ("console=ttyS0 quiet panic=-1 cgroup_no_v1=all rootfstype=virtiofs root=tree ro", f"init={work}/init")
     qemu = [
         *(QEMU, "-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio", "-cpu", "max", "-smp", "1"),
         *("-accel", "tcg", "-m", MEMORY, "-machine", "q35,memory-backend=memory"),
         *("-object", f"memory-backend-memfd,id=memory,size={MEMORY},share=on"),
         *("-chardev", f"socket,id=tree,path={work}/tree.sock"),
-        *("-device", "vhost-user-fs-pci,chardev=tree,tag=tree", "-device", "virtio-serial-pci", *ports),
-        *("-kernel", str(image), "-append", " ".join((*append, f"{JOB}={work}"))),
+        *("-device", "vhost-user-fs-pci,chardev=tree,tag=tree", "-device", "virtio-serial-pci"),
+        *("-chardev", f"socket,id=channel,fd={channel}", "-device", "virtserialport,nr=1,chardev=channel"),
+        *("-kernel", str(image), "-append", " ".join((*append, f"{cgroup2_init.WORK}={work}"))),
     ]
     share = '"$0" --socket-path="$1" -o source=/ -o sandbox=chroot -o cache=always &'  # ends with QEMU
     wait = 'until [ -S "$1" ]; do kill -0 $! && sleep 0.01 || exit; done; shift; exec "$@"'
     return ["sh", "-c", f"{share} {wait}", str(shares), f"{work}/tree.sock", *qemu]
-
-
-def _outputs(ends: list[socket.socket], deadline: float) -> list[str]:
-    got = {end: bytearray() for end in ends}
-    open_ends = list(ends)
-    while open_ends:
-        ready = select.select(open_ends, [], [], max(0.0, deadline - time.monotonic()))[0]
-        if not ready:
-            raise TimeoutError("the guest did not end in time")
-        for end in ready:
-            with contextlib.suppress(ConnectionResetError):
-                if data := end.recv(65536):
-                    got[end] += data
-                    continue
-            open_ends.remove(end)
-    return [got[end].decode("utf-8", "replace") for end in ends]
-
-
-# From here on: the guest's first process.
-
-
-def _mount(libc: Any, source: str, target: str, kind: str | None, flags: int = 0, data: str = "") -> None:
-    if libc.mount(source.encode(), target.encode(), kind.encode() if kind else None, flags, data.encode()):
-        raise OSError(ctypes.get_errno(), f"mount {kind} at {target}: {os.strerror(ctypes.get_errno())}")
-
-
-def _put(path: str, text: str) -> None:
-    Path(path).write_text(text)
-
-
-def _make_root(libc: Any, work: str, engine: str) -> None:
-    """The host's tree with all writes in memory as our root, and a kernel's own file systems in it."""
-    found = _overlay(MODULES if engine == "uml" else Path("/lib/modules", os.uname().release))
-    assert found is not None, "the host's side has found it"
-    module = os.open(found, os.O_RDONLY)
-    libc.syscall(FINIT_MODULE, module, b"", 0 if found.suffix == ".ko" else COMPRESSED)
-    top = f"{work}/mnt"
-    _mount(libc, "tmpfs", top, "tmpfs")
-    for name in ("upper", "work", "root"):
-        os.mkdir(f"{top}/{name}")
-    root = f"{top}/root"
-    _mount(libc, "overlay", root, "overlay", 0, f"lowerdir=/,upperdir={top}/upper,workdir={top}/work")
-    for kind, where, flags, options in GUEST_FILE_SYSTEMS:
-        os.makedirs(root + where, exist_ok=True)
-        _mount(libc, kind, root + where, kind, flags, options)
-    os.chdir(root)
-    _mount(libc, ".", "/", None, MOVE)
-    os.chroot(".")
-    os.chdir("/")
-    _put("/proc/sys/kernel/modprobe", "\n")  # nothing to load on demand: 200 kinds of socket cost 40 s to look for
-    for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
-        if not os.path.lexists(f"/dev/{name}"):
-            os.symlink(f"/proc/self/fd{target}", f"/dev/{name}")
-
-
-def _make_scope(job: dict[str, Any]) -> str:
-    """A control group for the command, in one that isn't its own, as a session has it."""
-    controllers = "+cpu +memory +pids"
-    for above in (CGROUPS, f"{CGROUPS}/guest.slice"):
-        os.makedirs(above, exist_ok=True)
-        _put(f"{above}/cgroup.subtree_control", controllers)
-    scope = f"{CGROUPS}/guest.slice/command.scope"
-    os.mkdir(scope)
-    if job["user"] and job["delegate"]:
-        for name in ("", "/cgroup.procs", "/cgroup.subtree_control", "/cgroup.threads"):
-            os.chown(scope + name, USER, USER)
-    return scope
-
-
-def _start(job: dict[str, Any], scope: str, join: int, outputs: list[int]) -> int:
-    """Fork and exec the command in its group, whose processes are ``join``; returns its pid."""
-    home = "/root"
-    if job["user"]:
-        os.chmod("/root", 0o711)  # in the guest only: a Python below /root must be reachable
-        home = tempfile.mkdtemp(prefix="home-", dir="/tmp")
-        os.chown(home, USER, USER)
-    env = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": home, "LANG": "C.UTF-8", "CGROUP2_SCOPE": scope} | job["env"]
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        os.setsid()
-        os.write(join, b"0")
-        for number, fd in enumerate((os.open("/dev/null", os.O_RDONLY), *outputs)):
-            os.dup2(fd, number)
-        os.closerange(3, 256)
-        if job["user"]:
-            os.setgroups([])
-            os.setresgid(USER, USER, USER)
-            os.setresuid(USER, USER, USER)
-        os.chdir(job["cwd"])
-        os.execvpe(job["argv"][0], job["argv"], env)
-    except OSError as error:
-        os.write(2, f"{job['argv'][0]}: {error}\n".encode())
-    os._exit(127)
-
-
-def _open_channel(number: int, engine: str) -> int:
-    """A console or, with QEMU, a serial port, which goes by this number on the host's side."""
-    if engine == "uml":
-        console = os.open(f"/dev/tty{number}", os.O_RDWR | os.O_NOCTTY)
-        tty.setraw(console)
-        return console
-    while not (ports := list(Path("/dev").glob(f"vport*p{number}"))):  # they appear a little after the boot
-        time.sleep(0.01)
-    return os.open(ports[0], os.O_RDWR)
-
-
-def _run_command(libc: Any, job: dict[str, Any]) -> None:
-    """Start it on pipes, since it shall not see a terminal; copy what it writes until it ends; note how it ended."""
-    pipes: dict[int, int] = {}
-    outputs = []
-    *streams, last_word = (_open_channel(number, job["engine"]) for number in (1, 2, 3))
-    for console in streams:
-        read, write = os.pipe()
-        pipes[read] = console
-        outputs.append(write)
-    scope = _make_scope(job)
-    join = os.open(f"{scope}/cgroup.procs", os.O_WRONLY)
-    for path in job["hide"]:
-        _mount(libc, "tmpfs", path, "tmpfs", 0, "size=4k,mode=755")
-    command = _start(job, scope, join, outputs)
-    for write in outputs:
-        os.close(write)
-    consoles, ended = tuple(pipes.values()), os.pidfd_open(command)
-    while (ready := select.select([*pipes, ended], [], [])[0]) != [ended]:  # the rest of its output comes first
-        for read in pipes.keys() & ready:
-            data = os.read(read, 65536)
-            if not data:
-                del pipes[read]
-            while data:
-                data = data[os.write(pipes[read], data) :]
-    os.write(last_word, str(os.waitstatus_to_exitcode(os.waitpid(command, 0)[1])).encode())
-    for console in (*consoles, last_word):
-        if os.isatty(console):
-            termios.tcdrain(console)
-
-
-def _guest(work: str) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    try:
-        job = json.loads(Path(work, "job.json").read_text())
-        _make_root(libc, work, job["engine"])
-        runner = os.fork()
-        if runner == 0:
-            _run_command(libc, job)
-            os._exit(0)
-        while os.wait()[0] != runner:  # orphans become ours
-            pass
-        os.sync()
-    except BaseException:
-        traceback.print_exc()  # to the kernel's log
-        raise
-    finally:
-        if os.getpid() == 1:
-            libc.reboot(POWER_OFF)
-        os._exit(1)
 
 
 def main() -> int:
@@ -413,6 +307,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    if os.getpid() == 1 and JOB in os.environ:
-        _guest(os.environ[JOB])
     sys.exit(main())

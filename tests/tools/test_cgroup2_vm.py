@@ -1,11 +1,16 @@
 """Which kernel a host's guests get, and what is said where there is none."""
 
 import os
+import select
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.guest import need_guest
+from tests.support.guest import RunInGuest, need_guest
+from tests.support.kernel import until
 from tests.tools import cgroup2_vm
 
 SAPPHIRE_RAPIDS = "processor\t: 0\nflags\t\t: fpu sse2 avx512_fp16 amx_bf16 amx_tile amx_int8 arch_capabilities\n"
@@ -68,7 +73,6 @@ def test_a_guest_that_dies_of_its_cpus_registers_says_what_to_set() -> None:
 
 
 @pytest.mark.parametrize("engine", ["uml", "qemu"])
-@pytest.mark.slow
 def test_a_guest_runs_a_command_with_control_groups_of_version_2(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(cgroup2_vm.ENGINE, engine)
     if cgroup2_vm.has_amx(cgroup2_vm.CPUINFO.read_text()) and engine == "uml":
@@ -83,3 +87,79 @@ def test_a_guest_runs_a_command_with_control_groups_of_version_2(engine: str, mo
     assert (ended.code, ended.out) == (3, f"cpu memory pids\n{cgroup2_vm.USER}\n")
     assert ended.err.startswith("no\n")
     assert not os.path.exists("/usr/written")
+
+
+LEAVES_MUCH = """
+echo ours > "$1/file"; touch /tmp/left /dev/shm/left /run/left; hostname left
+mkdir "$CGROUP2_SCOPE/left"
+sleep 1000 & echo $! > "$CGROUP2_SCOPE/left/cgroup.procs"
+setsid sleep 1000 &
+cat /proc/sys/kernel/random/boot_id
+"""
+FINDS = """
+cat /proc/sys/kernel/random/boot_id
+cat "$1/file"; ls -d /tmp/left /dev/shm/left /run/left; hostname
+ls "$CGROUP2_SCOPE" | grep left; cat /proc/[0-9]*/comm | grep sleep
+"""
+
+
+def test_commands_share_a_kernel_and_find_nothing_of_each_other(guest: RunInGuest, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("the host's\n")
+    before = guest("hostname").out
+
+    left = guest("sh", "-c", LEAVES_MUCH, "sh", str(tmp_path))
+    (tmp_path / "file").write_text("the host's, written meanwhile\n")
+    found = guest("sh", "-c", FINDS, "sh", str(tmp_path))
+
+    assert len(left.out) == 37, left.err
+    assert found.out == f"{left.out}the host's, written meanwhile\n{before}"
+    assert found.err.count("No such file") == 3
+    assert guest("cat", "/proc/sys/kernel/random/boot_id", user=True).out == left.out
+    assert guest("cat", "/proc/sys/kernel/random/boot_id", alone=True).out != left.out
+
+
+def test_output_of_any_length_arrives_whole_and_apart(guest: RunInGuest) -> None:
+    ended = guest("sh", "-c", "head -c 3000000 /dev/zero; echo $LONG >&2", env={"LONG": "x" * 100_000})
+
+    assert ended.out == "\0" * 3_000_000
+    assert ended.err == "x" * 100_000 + "\n"
+
+
+@pytest.mark.usefixtures("guest")
+def test_a_command_that_does_not_end_is_told_and_the_next_has_another_kernel() -> None:
+    with cgroup2_vm.Guest() as own:
+        booted = own.run(cgroup2_vm.Job(["cat", "/proc/sys/kernel/random/boot_id"])).out
+        with pytest.raises(cgroup2_vm.NoGuest, match="timed out"):
+            own.run(cgroup2_vm.Job(["sleep", "1000"]), timeout=0.5)
+
+        assert own.run(cgroup2_vm.Job(["cat", "/proc/sys/kernel/random/boot_id"])).out not in ("", booted)
+
+
+BOOTS = """
+from tests.tools.cgroup2_vm import Guest, Job
+guest = Guest()
+guest.run(Job(["true"]))
+print("up", flush=True)
+guest.run(Job(["sleep", "1000"]))
+"""
+
+
+@pytest.mark.usefixtures("guest")
+def test_a_guest_ends_with_the_process_that_booted_it() -> None:
+    with subprocess.Popen([sys.executable, "-c", BOOTS], stdout=subprocess.PIPE, text=True) as booter:
+        assert booter.stdout is not None
+        assert booter.stdout.readline() == "up\n"
+        children = Path(f"/proc/{booter.pid}/task/{booter.pid}/children").read_text().split()
+        watched = [os.pidfd_open(int(child)) for child in children]
+        [work] = {one for one in Path("/tmp").glob("aos-vm-*") if any(str(one) in command(child) for child in children)}
+        booter.send_signal(signal.SIGKILL)
+
+    assert len(watched) == 2, "the kernel and its guard"
+    until(lambda: len(select.select(watched, [], [], 0)[0]) == len(watched), "the kernel and its guard ended")
+    for one in watched:
+        os.close(one)
+    assert not work.exists()
+
+
+def command(pid: str) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text()

@@ -1,6 +1,6 @@
 """Groups of this host's kernel, whichever version it has: hogs and bombs in them, seen from outside.
 
-The same file runs in a guest with version 2, as root and as an ordinary user: see ``test_cgroups_guest``.
+The same file runs in a guest with version 2, as root and as an ordinary user: see ``test_guest.py``.
 """
 
 import contextlib

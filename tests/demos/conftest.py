@@ -29,7 +29,7 @@ def place() -> Iterator[Path]:
 
 
 @pytest.fixture
-def environment(place: Path) -> dict[str, str]:
+def environment(kernels: None, place: Path) -> dict[str, str]:
     """Everything temporary and every home is in ``place``, which marks the processes too."""
     kept = {name: value for name, value in os.environ.items() if name.startswith(("PATH", "LANG", "LC_", "COVERAGE"))}
     return kept | {"HOME": str(place), "TMPDIR": str(place), "PYTHONUNBUFFERED": "1"}

@@ -72,6 +72,7 @@ def test_a_guest_that_dies_of_its_cpus_registers_says_what_to_set() -> None:
     assert "CGROUP2_VM_ENGINE" not in cgroup2_vm.no_guest("the guest did not end", "Kernel panic")
 
 
+@pytest.mark.usefixtures("long")
 @pytest.mark.parametrize("engine", ["uml", "qemu"])
 def test_a_guest_runs_a_command_with_control_groups_of_version_2(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(cgroup2_vm.ENGINE, engine)

@@ -326,12 +326,9 @@ async def test_freezing_a_sandbox_stops_what_has_entered_it(spawner: Spawner) ->
 
     agent.freeze()
 
-    with trio.fail_after(60):
-        while _state(program_of(entered)) != "T":
-            await trio.sleep(0.01)
-        agent.thaw()
-        while _state(program_of(entered)) == "T":
-            await trio.sleep(0.01)
+    await jail.becomes(lambda: _state(program_of(entered)), "T")
+    agent.thaw()
+    await jail.becomes(lambda: _state(program_of(entered)) == "T", False)
     await kill(agent)
     await kill(entered)
 

@@ -21,6 +21,7 @@ from agentos.sandbox.status import Status
 from agentos.sandbox.steps import Step
 from tests.sandbox import jail
 from tests.sandbox.jail import Belongings, kill, line, run, start_spawner
+from tests.support.wire import PATIENCE
 
 PATH = {"PATH": "/usr/bin:/bin"}
 AWAY = "(env -i setsid sleep 1000 & echo $!; wait) & exec >/dev/null 2>&1;"
@@ -98,10 +99,9 @@ async def test_where_the_keeper_does_nothing_we_do_its_work(spawner: Spawner, mo
     more = '(setsid env K=$PPID python3 -c "$0" &)'
     sandbox = await spawner.spawn(kept("bash", "-c", f"{more}; {more}; {AWAY} sleep 1000", harass))
     away = int(await line(sandbox))
-    with trio.fail_after(60):
-        while state(sandbox.pid) != "T":
-            await trio.sleep(0.01)
+    await jail.becomes(lambda: state(sandbox.pid), "T")
 
+    with trio.fail_after(PATIENCE):
         await kill(sandbox)
 
     assert not lives(away)
@@ -133,12 +133,9 @@ async def test_a_frozen_one_stands_still_with_all_of_them(spawner: Spawner) -> N
         return set(map(state, (*list_descendants(sandbox.pid), away)))
 
     sandbox.freeze()
-    with trio.fail_after(60):
-        while states() != {"T"}:
-            await trio.sleep(0.01)
-        sandbox.thaw()
-        while "T" in states():
-            await trio.sleep(0.01)
+    await jail.becomes(states, {"T"})
+    sandbox.thaw()
+    await jail.becomes(lambda: "T" in states(), False)
     await kill(sandbox)
 
 

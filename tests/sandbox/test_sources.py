@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
 
 from agentos.sandbox import steps as s
 from agentos.sandbox.errors import StepFailed
@@ -25,7 +24,7 @@ from agentos.sandbox.spawner import Spawner
 from agentos.sandbox.steps import Step
 from agentos_sdk.values import HostIds
 from tests.sandbox import jail
-from tests.sandbox.jail import Belongings, a_plan, run
+from tests.sandbox.jail import Belongings, a_plan, becomes, run
 from tests.support.mounts import mounted
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="without root all files are of one user")
@@ -76,9 +75,7 @@ def give_away(*paths: Path) -> None:
 
 async def zygote_has_its_own_alone(spawner: Spawner) -> None:
     """Its three streams and its socket. It answers before it closes what came with the request."""
-    with trio.fail_after(60):
-        while len(os.listdir(f"/proc/{spawner.zygote}/fd")) != 4:
-            await trio.sleep(0.001)
+    await becomes(lambda: len(os.listdir(f"/proc/{spawner.zygote}/fd")), 4)
 
 
 @pytest.mark.usefixtures("mapped")

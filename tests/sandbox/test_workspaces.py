@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-import trio
 from msgspec.structs import replace
 
 from agentos.agents.workspaces.protected_files import IN_GIT, STUBS, find_lost
@@ -28,7 +27,7 @@ from agentos.sandbox.spawner import Spawner
 from agentos.sandbox.steps import Step
 from agentos_sdk.values import HostIds
 from tests.sandbox import jail
-from tests.sandbox.jail import Belongings, Ended
+from tests.sandbox.jail import Belongings, Ended, becomes
 
 ROOT = os.geteuid() == 0
 WHO = HostIds(1610699999, 1610699999) if ROOT else None
@@ -98,9 +97,7 @@ def attached() -> list[str]:
 
 
 async def all_detached() -> None:
-    with trio.fail_after(60):
-        while attached():
-            await trio.sleep(0.01)
+    await becomes(lambda: len(attached()), 0)
 
 
 async def test_what_is_kept_is_there_in_the_next_life(spawner: Spawner, workspaces: Workspaces) -> None:

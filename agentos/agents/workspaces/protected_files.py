@@ -19,6 +19,7 @@ import logging
 import os
 import re
 import stat
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -73,6 +74,10 @@ class Unprotectable(Exception):
     """A name can't be protected; the text says which and why."""
 
 
+class Locked(Unprotectable):
+    """Another process has locked the directory: for a moment another kernel, or any program that may open it."""
+
+
 def find_lost(pid: int, names: Iterable[str]) -> frozenset[str]:
     """The names protected for the program with this pid that the host has replaced since."""
     with open(f"/proc/{pid}/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
@@ -85,10 +90,15 @@ def _as_in_mountinfo(path: str) -> str:
 
 
 class Stubs:
-    """The stubs in all directories in use, recorded in a file."""
+    """The stubs in all directories in use, recorded in a file.
+
+    Methods block, but not for locks: any program that can open a directory can hold one. Calls for different
+    directories may run at once, in threads.
+    """
 
     def __init__(self, record: Path) -> None:
         self._record = record
+        self._changing = threading.Lock()  # the record; not held while a workspace's files are accessed
         self._made: dict[str, list[str]] = {}
         self._locks: dict[str, list[int]] = {}  # shared locks: several kernels may use one directory
 
@@ -101,21 +111,28 @@ class Stubs:
         for directory in list(self._made):
             with contextlib.suppress(OSError):
                 self._remove(directory, _open(directory))
-        self._save()
 
     def acquire(self, directory: str, more: Iterable[str] = ()) -> tuple[str, ...]:
-        """All protected names in a directory, with ``more`` files, each of which exists until :meth:`release`."""
+        """All protected names in a directory, with ``more`` files, each of which exists until :meth:`release`.
+
+        Raises :class:`Locked` at once if another process holds a lock on the directory.
+        """
         top = _open(directory)
         try:
-            fcntl.flock(top, fcntl.LOCK_SH)
+            fcntl.flock(top, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(top)
+            raise Locked(
+                f"another process holds a lock on the directory {directory}: end it, `lslocks` shows who has locks"
+            ) from None
+        try:
             chosen = _choose_names(top, set(self._made.get(directory, ())))
             wanted = {**dict.fromkeys(more, ""), **chosen}
             absent = {name: text for name, text in wanted.items() if not _exists(top, name)}
             for name in wanted.keys() - absent.keys():
                 _check_link(top, name)
             if absent:
-                self._made[directory] = sorted({*self._made.get(directory, ()), *absent})
-                self._save()
+                self._note(directory, sorted({*self._made.get(directory, ()), *absent}))
                 self._hide(directory, self._made[directory])
             for name, text in absent.items():
                 _make(top, name, text)
@@ -136,17 +153,17 @@ class Stubs:
             return
         del self._locks[directory]
         self._remove(directory, top)
-        self._save()
 
     def _remove(self, directory: str, top: int) -> None:
         """Remove the stubs, unless another kernel holds them too. Closes ``top``."""
         try:
             fcntl.flock(top, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            made = self._made.pop(directory, [])
+            made = self._made.get(directory, [])
             for name in made:
                 _remove(top, name, {**STUBS, **IN_GIT}.get(name, ""))
             if made:
                 self._hide(directory, [])
+                self._note(directory, [])
         except BlockingIOError:
             pass
         finally:
@@ -160,8 +177,14 @@ class Stubs:
             what = "hide the stubs in %s from git" if names else "take the stubs in %s out of git's exclude file"
             log.warning(f"can't {what}: %s", directory, error)
 
-    def _save(self) -> None:
-        replace_file(self._record, json.dumps(self._made))
+    def _note(self, directory: str, names: list[str]) -> None:
+        """Record which stubs are in a directory, before they are made and after they are removed."""
+        with self._changing:
+            if names:
+                self._made[directory] = names
+            else:
+                self._made.pop(directory, None)
+            replace_file(self._record, json.dumps(self._made))
 
 
 def _is_shown_by_git(name: str) -> bool:

@@ -179,6 +179,8 @@ _ARGUMENTS: Mapping[str, Rule] = {
     **_rules_for("fchmodat fchmodat2 mknodat", _no_set_id(mode=2)),
     "open": _no_set_id(mode=2, flags=1),
     "openat": _no_set_id(mode=3, flags=2),
+    # Opening a file on which an agent has a lease waits for it, up to 45 s: the kernel's opens, and yours.
+    "fcntl": (Refusal(errno.EPERM, (OneOf(1, (1024, 1040)),)),),  # F_SETLEASE F_SETDELEG
     # ENOMEM is what a host without free huge pages answers: programs fall back to ordinary ones.
     "mmap": (_NO_HUGE_MAPPING,),
     "memfd_create": (_NO_HUGE_MEMFD,),
@@ -187,7 +189,7 @@ _ARGUMENTS: Mapping[str, Rule] = {
 
 _ALLOWED_BY_STRICT = _rules_for(
     """
-    read write readv writev pread64 pwrite64 preadv pwritev preadv2 pwritev2 close close_range lseek dup dup2 dup3 fcntl
+    read write readv writev pread64 pwrite64 preadv pwritev preadv2 pwritev2 close close_range lseek dup dup2 dup3
     pipe pipe2 poll ppoll select pselect6 epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait epoll_pwait2
     eventfd eventfd2 signalfd signalfd4 timerfd_create timerfd_settime timerfd_gettime inotify_init inotify_init1
     inotify_add_watch inotify_rm_watch splice tee vmsplice sendfile copy_file_range sync_file_range fadvise64 readahead

@@ -71,6 +71,7 @@ def expected(profile: str, architecture: str, number: int, args: tuple[int, ...]
             name == "seccomp" and low[1] & 8,
             name == "ioctl" and low[1] in (0x5412, 0x541C, 0x5423),
             name == "personality" and low[0] not in (0, 0xFFFFFFFF),
+            name == "fcntl" and low[1] in (1024, 1040),
             name == "kill" and low[0] == 1 and low[1] & 0x60,
             name == "pidfd_send_signal" and low[1] & 0x60,
             name in MODE_AT and low[MODE_AT[name]] & 0o6000,
@@ -177,12 +178,12 @@ def test_where_linux_itself_refuses_executable_memory_files_strict_refuses_those
 
 INTERESTING = st.sampled_from(
     [0, 1, 2, 8, 10, 16, 17, 38, 40, 132, 255, 0o4755, 0o2755, 0o100, 0o20200000, 0x80, 0x200, 0x5412, 0x541C, 0x40000]
-    + [1 << bit for bit in range(64)]
+    + [1040, *(1 << bit for bit in range(64))]
 )
 ARGUMENT = INTERESTING | st.builds(lambda low: HIGH | low, INTERESTING) | st.integers(0, 2**64 - 1)
 CALLS = (
     *("clone", "unshare", "socket", "socketpair", "ioctl", "personality", "seccomp", "open", "openat", "memfd_create"),
-    *("mmap", "shmget"),
+    *("mmap", "shmget", "fcntl"),
     *MODE_AT,
 )
 

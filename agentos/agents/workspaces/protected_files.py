@@ -8,6 +8,9 @@ which could show names that don't exist, needs a directory of its own beside the
 that the host makes below it. In a repository the stubs are hidden from git (:mod:`git_exclude`). Stubs of a kernel
 that was killed stay until its next start, which finds them in a record that is written beforehand.
 
+Names that a program obeys as soon as they are there get no stub (:mod:`obeyed_names`), and what git's configuration
+leads to is found when the workspace is opened (:mod:`git_names`).
+
 Not protected: these names in subdirectories, and a name that the host itself removes or replaces while an agent uses
 the directory (an editor that saves by renaming does), from that moment on. :func:`find_lost` detects this.
 """
@@ -28,6 +31,8 @@ from agentos.sandbox.inside import libc
 from agentos.sandbox.root_files import WORKSPACE
 
 from . import git_exclude
+from .git_names import GitNames
+from .obeyed_names import OBEYED, list_held
 
 log = logging.getLogger("agentos.kernel")
 
@@ -66,6 +71,7 @@ STUBS: Mapping[str, str | None] = {
 IN_GIT: Mapping[str, str | None] = {  # in an existing repository, where commits stay possible
     ".git/hooks": DIRECTORY,
     ".git/config": "",
+    ".git/config.worktree": "",  # obeyed where extensions.worktreeConfig is set, which `git sparse-checkout` does
     ".git/commondir": ".\n",  # where git looks for hooks and configuration; an empty file is an error
 }
 
@@ -112,9 +118,10 @@ class Stubs:
             with contextlib.suppress(OSError):
                 self._remove(directory, _open(directory))
 
-    def acquire(self, directory: str, more: Iterable[str] = ()) -> tuple[str, ...]:
+    def acquire(self, directory: str, more: Iterable[str] = (), git: GitNames = GitNames()) -> tuple[str, ...]:  # noqa: B008 - frozen
         """All protected names in a directory, with ``more`` files, each of which exists until :meth:`release`.
 
+        ``git`` are those that git's configuration leads to; of ``OBEYED`` it is those that exist.
         Raises :class:`Locked` at once if another process holds a lock on the directory.
         """
         top = _open(directory)
@@ -127,7 +134,9 @@ class Stubs:
             ) from None
         try:
             chosen = _choose_names(top, set(self._made.get(directory, ())))
-            wanted = {**dict.fromkeys(more, ""), **chosen}
+            present = {name for path in OBEYED for name in _list_present(directory, path)}
+            wanted = {**dict.fromkeys(more, ""), **git.stubs, **chosen}
+            held = sorted((present | git.existing) - wanted.keys())
             absent = {name: text for name, text in wanted.items() if not _exists(top, name)}
             for name in wanted.keys() - absent.keys():
                 _check_link(top, name)
@@ -143,7 +152,7 @@ class Stubs:
                 self._remove(directory, top)
             raise
         self._locks.setdefault(directory, []).append(top)
-        return tuple(wanted)
+        return (*wanted, *held)
 
     def release(self, directory: str) -> None:
         """Release one :meth:`acquire`; the last release removes the stubs."""
@@ -160,7 +169,7 @@ class Stubs:
             fcntl.flock(top, fcntl.LOCK_EX | fcntl.LOCK_NB)
             made = self._made.get(directory, [])
             for name in made:
-                _remove(top, name, {**STUBS, **IN_GIT}.get(name, ""))
+                _remove(top, name)
             if made:
                 self._hide(directory, [])
                 self._note(directory, [])
@@ -188,7 +197,7 @@ class Stubs:
 
 
 def _is_shown_by_git(name: str) -> bool:
-    return name not in IN_GIT and STUBS.get(name, "") is not None
+    return not name.startswith(".git/") and STUBS.get(name, "") is not None
 
 
 def _open(directory: str) -> int:
@@ -208,6 +217,11 @@ def _choose_names(top: int, ours: Iterable[str]) -> dict[str, str | None]:
     if ".git" in ours or not _is_directory(top, ".git"):
         return dict(STUBS)
     return {**{name: text for name, text in STUBS.items() if name != ".git"}, **IN_GIT}
+
+
+def _list_present(directory: str, name: str) -> list[str]:
+    path = os.path.join(directory, name)
+    return list_held(directory, path) if os.path.lexists(path) else []
 
 
 def _check_link(top: int, name: str) -> None:
@@ -269,10 +283,11 @@ def _make(top: int, name: str, text: str | None) -> None:
             os.close(fd)
 
 
-def _remove(top: int, name: str, text: str | None) -> None:
+def _remove(top: int, name: str) -> None:
     """Remove a stub if it is unchanged."""
+    text = IN_GIT[".git/commondir"] or "" if name.endswith("/commondir") else ""
     with contextlib.suppress(OSError), _parent(top, name) as (parent, last):
-        if text is None:
+        if stat.S_ISDIR(os.stat(last, dir_fd=parent, follow_symlinks=False).st_mode):
             os.rmdir(last, dir_fd=parent)  # fails if it isn't empty
             return
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

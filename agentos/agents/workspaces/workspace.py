@@ -23,7 +23,9 @@ from agentos.sandbox.images import ImageInUse, ImageSize, ImageUnavailable
 from agentos.sandbox.policy import MIB, Directory, Image, Limits
 from agentos_sdk.values import HostIds
 
+from . import obeyed_names
 from .config_file import ConfigFile, Unprotected
+from .git_names import NotHeld, find_git_names
 from .nested_repositories import Repositories, find_repositories
 from .protected_files import Locked, Stubs, Unprotectable
 
@@ -48,6 +50,7 @@ class Workspace(Struct, frozen=True):
     reason: str = ""  # why it isn't an image
     new: bool = False  # no agent has used it before
     repositories: Repositories = Repositories()  # in a host directory, at the beginning
+    obeyed: frozenset[str] = frozenset()  # names that programs obey there, at the beginning
 
     @property
     def watched(self) -> str | None:
@@ -107,7 +110,8 @@ class Workspaces:
                 after = await trio.to_thread.run_sync(find_repositories, workspace.watched)
             except EXHAUSTED:
                 after = Repositories(whole=False)
-        return after.sentences(workspace.repositories)
+            present = await trio.to_thread.run_sync(obeyed_names.find_present, workspace.watched)
+        return [*after.sentences(workspace.repositories), *obeyed_names.sentences(present - workspace.obeyed)]
 
     async def forget(self, workspace: Workspace) -> None:
         """Remove a new image in which no program ever started, so that it can be made again with other limits."""
@@ -151,7 +155,7 @@ class Workspaces:
         async with self._use(path):
             while True:
                 try:
-                    config, protected, before = await trio.to_thread.run_sync(self._protect, path)
+                    config, found = await trio.to_thread.run_sync(self._protect, path)
                     break
                 except Locked:
                     if trio.current_time() > deadline:
@@ -161,15 +165,21 @@ class Workspaces:
             with trio.CancelScope(shield=True):  # what is protected has to get to the caller, who releases it
                 async with self._config_lock:
                     await trio.to_thread.run_sync(self.config_file.hold, path)
-        reason = "a directory of the host's has no size of its own"
-        return Workspace("host", Directory(path, protected), _WATCHED_MECHANISM, reason, repositories=before)
+        return found
 
-    def _protect(self, path: str) -> tuple[Sequence[str], tuple[str, ...], Repositories]:
-        """The names that lead to the configuration file, all protected names, and the repositories there. Blocks."""
+    def _protect(self, path: str) -> tuple[Sequence[str], Workspace]:
+        """The names that lead to the configuration file, and the workspace with all protected names. Blocks."""
         self._check(path)
         config = self.config_file.find_protected(path)
-        before = find_repositories(path)
-        return config, (*self._stubs.acquire(path, config), *_ours_in(path)), before
+        before, obeyed = find_repositories(path), obeyed_names.find_present(path)
+        try:
+            git = find_git_names(path)
+        except NotHeld as error:
+            raise BadWorkspace(f"workspace {path}: {error}") from None
+        protected = (*self._stubs.acquire(path, config, git), *_ours_in(path))
+        reason = "a directory of the host's has no size of its own"
+        mount = Directory(path, tuple(dict.fromkeys(protected)))
+        return config, Workspace("host", mount, _WATCHED_MECHANISM, reason, repositories=before, obeyed=obeyed)
 
     def _check(self, path: str) -> None:
         """Refuse directories through which an agent could take over the host or the kernel."""

@@ -207,7 +207,8 @@ class Kernel(Calls):
         return pending.reply
 
     def _reply(self, request: type[Request[Reply]], body: bytes) -> Reply:
-        return self._decode(request.reply, body)
+        reply: Reply = self._decode(request.reply, body)
+        return reply
 
     def _decode(self, kind: type[T], body: bytes) -> T:
         """A reply or a CHUNK as a value of this type.

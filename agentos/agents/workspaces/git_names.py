@@ -74,7 +74,8 @@ class _Search:
         self.waiting: list[_Source] = []
         self.seen: set[str] = set()
         found = find_repository(self.directory)
-        self.top, self.common = found if found is not None else (self.directory, None)
+        self.top = found[0] if found is not None else self.directory
+        self.common = found[1] if found is not None else None
 
     def look(self) -> None:
         homes = _homes(self.directory)

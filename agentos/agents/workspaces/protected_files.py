@@ -95,6 +95,18 @@ def _as_in_mountinfo(path: str) -> str:
     return re.sub(r"[ \t\n\\]", lambda found: f"\\{ord(found[0]):03o}", path)
 
 
+def find_reader(path: str) -> str | None:
+    """What obeys a file, or the directory that it is in, by its name, in whatever directory it is; None if nothing."""
+    parts = path.split("/")
+    for begin in range(len(parts)):
+        for end in range(begin + 1, len(parts) + 1):
+            if (name := "/".join(parts[begin:end])) in OBEYED:
+                return OBEYED[name]
+            if name in STUBS and name != "refs":
+                return "a program outside of the jail"
+    return None
+
+
 class Stubs:
     """The stubs in all directories in use, recorded in a file.
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentos.agents.workspaces.git_names import NotHeld, find_git_names
+from agentos.agents.workspaces.git_names import GitNames, NotHeld, find_git_names
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_what_names_no_program_is_left_to_the_agent(project: Path, key: str, val
     write(project / "tools" / "it")
     git(project, "config", key, value)
 
-    assert find_git_names(str(project)) == (frozenset(), {})
+    assert find_git_names(str(project)) == GitNames()
 
 
 def test_a_directory_of_hooks_is_found_and_held_free_where_it_is_absent(project: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_directory_of_hooks_is_found_and_held_free_where_it_is_absent(project:
     write(project / "scripts" / "check")
     (project / ".githooks").mkdir()
     (project / ".githooks" / "pre-commit").symlink_to("../scripts/check")
-    assert find_git_names(str(project)) == ({".githooks", "scripts/check"}, {})
+    assert find_git_names(str(project)) == GitNames(frozenset({".githooks", "scripts/check"}))
 
     (project / ".githooks").rename(project / "real")
     (project / ".githooks").symlink_to("real")
@@ -111,7 +111,7 @@ def test_includes_are_followed_whatever_their_condition(project: Path, tmp_path:
     write(tmp_path / "home" / "more", f"[include]\n\tpath = {project}/.gitsettings\n")
     write(project / ".gitsettings", "[core]\n\tpager = tools/it\n[include]\n\tpath = .gitmore\n\tpath = .gitsettings\n")
 
-    assert find_git_names(str(project)) == ({".gitsettings", "tools/it"}, {".gitmore": ""})
+    assert find_git_names(str(project)) == GitNames(frozenset({".gitsettings", "tools/it"}), {".gitmore": ""})
 
 
 def test_what_is_of_linked_worktrees_and_submodules_is_found(project: Path, tmp_path: Path) -> None:

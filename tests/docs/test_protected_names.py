@@ -2,8 +2,7 @@
 
 import re
 
-from agentos.agents.workspaces.obeyed_names import OBEYED
-from agentos.agents.workspaces.protected_files import IN_GIT, STUBS
+from agentos.protected_names import IN_GIT, OBEYED, STUBS
 from tests.docs.blocks import ROOT
 
 

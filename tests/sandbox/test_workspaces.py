@@ -16,8 +16,9 @@ import pytest
 import trio
 from msgspec.structs import replace
 
-from agentos.agents.workspaces.protected_files import IN_GIT, STUBS, find_lost
+from agentos.agents.workspaces.protected_files import find_lost
 from agentos.agents.workspaces.workspace import BadWorkspace, Workspace, Workspaces
+from agentos.protected_names import IN_GIT, STUBS
 from agentos.sandbox import steps as s
 from agentos.sandbox.errors import StepFailed
 from agentos.sandbox.images import ImageInUse, ImageSize, ImageUnavailable, ensure_image

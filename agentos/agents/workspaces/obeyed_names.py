@@ -5,44 +5,11 @@ has ended, for the operator to look at before the program runs there. docs/refer
 """
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
+
+from agentos.protected_names import OBEYED
 
 from .config_file import list_entries
-
-OBEYED: Mapping[str, str] = {  # the name, and what obeys it when it runs in the directory or opens it
-    ".npmrc": "npm",
-    ".yarnrc": "yarn",
-    ".yarnrc.yml": "yarn",
-    ".pnpmfile.cjs": "pnpm",
-    ".cargo/config": "cargo",
-    ".cargo/config.toml": "cargo",
-    "rust-toolchain": "cargo",
-    "rust-toolchain.toml": "cargo",
-    ".bundle/config": "bundler",
-    ".bazelrc": "bazel",
-    "mise.toml": "mise",
-    ".mise.toml": "mise",
-    ".mise": "mise",
-    ".tool-versions": "asdf and mise",
-    "lefthook.yml": "lefthook",
-    ".lefthook.yml": "lefthook",
-    ".devcontainer.json": "development containers",
-    ".exrc": "vim",
-    ".nvim.lua": "nvim",
-    ".nvimrc": "nvim",
-    ".dir-locals.el": "emacs",
-    ".zed": "Zed",
-    ".gdbinit": "gdb",
-    ".lldbinit": "lldb",
-    ".windsurf": "Windsurf",
-    ".continue": "Continue",
-    ".opencode": "opencode",
-    "opencode.json": "opencode",
-    "opencode.jsonc": "opencode",
-    ".qwen": "Qwen Code",
-    ".aider.conf.yml": "aider",
-    ".git/objects/info/alternates": "git",
-}
 
 
 def list_held(directory: str, path: str) -> list[str]:

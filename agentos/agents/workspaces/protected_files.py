@@ -23,57 +23,19 @@ import os
 import re
 import stat
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from agentos.private_files import read_file, replace_file
+from agentos.protected_names import IN_GIT, OBEYED, STUBS
 from agentos.sandbox.inside import libc
 from agentos.sandbox.root_files import WORKSPACE
 
 from . import git_exclude
 from .git_names import GitNames
-from .obeyed_names import OBEYED, list_held
+from .obeyed_names import list_held
 
 log = logging.getLogger("agentos.kernel")
-
-DIRECTORY = None
-STUBS: Mapping[str, str | None] = {
-    # git: hooks are programs, and the configuration names programs; without .git an agent could create both with it
-    ".git": DIRECTORY,
-    "refs": "",  # as a directory beside HEAD and objects it makes this a repository with a configuration that git obeys
-    ".gitmodules": "",
-    ".gitconfig": "",
-    ".husky": DIRECTORY,
-    ".pre-commit-config.yaml": "",
-    # shells, if the workspace is a home directory or direnv is in use
-    ".envrc": "",
-    ".profile": "",
-    ".bashrc": "",
-    ".bash_profile": "",
-    ".zshrc": "",
-    ".zshenv": "",
-    ".zprofile": "",
-    # editors: tasks that run when a folder is opened
-    ".vscode": DIRECTORY,
-    ".idea": DIRECTORY,
-    ".devcontainer": DIRECTORY,
-    # other AI agents: their servers, hooks and permissions
-    ".mcp.json": "",
-    ".claude": DIRECTORY,
-    ".codex": DIRECTORY,
-    ".cursor": DIRECTORY,
-    ".gemini": DIRECTORY,
-    # pytest imports it regardless of its arguments
-    "conftest.py": "",
-    # our own: who writes it has a program started without a jail by the next `agentos run` or reload
-    "agentos.toml": "",
-}
-IN_GIT: Mapping[str, str | None] = {  # in an existing repository, where commits stay possible
-    ".git/hooks": DIRECTORY,
-    ".git/config": "",
-    ".git/config.worktree": "",  # obeyed where extensions.worktreeConfig is set, which `git sparse-checkout` does
-    ".git/commondir": ".\n",  # where git looks for hooks and configuration; an empty file is an error
-}
 
 
 class Unprotectable(Exception):
@@ -93,18 +55,6 @@ def find_lost(pid: int, names: Iterable[str]) -> frozenset[str]:
 
 def _as_in_mountinfo(path: str) -> str:
     return re.sub(r"[ \t\n\\]", lambda found: f"\\{ord(found[0]):03o}", path)
-
-
-def find_reader(path: str) -> str | None:
-    """What obeys a file, or the directory that it is in, by its name, in whatever directory it is; None if nothing."""
-    parts = path.split("/")
-    for begin in range(len(parts)):
-        for end in range(begin + 1, len(parts) + 1):
-            if (name := "/".join(parts[begin:end])) in OBEYED:
-                return OBEYED[name]
-            if name in STUBS and name != "refs":
-                return "a program outside of the jail"
-    return None
 
 
 class Stubs:

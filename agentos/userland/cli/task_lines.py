@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from agentos.protected_names import find_reader
 from agentos.userland.task.saved_files import Change
 from agentos_sdk.loop import TaskResult
 
@@ -107,8 +108,6 @@ def change_lines(changes: Sequence[Change], name: str) -> Iterator[str]:
 
     First come those that a program obeys by their names, as soon as it runs there.
     """
-    from agentos.agents.workspaces.protected_files import find_reader
-
     inner = [change for change in changes if change.path.startswith(GIT)]
     files = [change for change in changes if change not in inner and change.path != GIT.rstrip("/")]
     if not changes:

@@ -18,8 +18,9 @@ import trio
 import trio.testing
 
 import agentos
-from agentos.agents.workspaces.protected_files import STUBS, Stubs
+from agentos.agents.workspaces.protected_files import Stubs
 from agentos.agents.workspaces.workspace import BadWorkspace, Workspaces
+from agentos.protected_names import STUBS
 from agentos.sandbox.policy import MIB, Directory, Limits
 
 LIMITS = Limits(disk=8 * MIB)

@@ -462,8 +462,14 @@ async def test_a_name_that_programs_obey_is_held_where_it_is_and_told_of_where_i
 
     names = ".npmrc .cargo/config.toml shared.toml"
     ended = await live(spawner, workspace, "echo x > mise.toml; mkdir .zed;" + ATTACK.format(names=names))
+    assert isinstance(workspace.mount, Directory)
+    sandbox = await spawner.spawn(steps(workspace, "echo here; sleep 600"))
+    await jail.line(sandbox)
+    assert find_lost(sandbox.program, workspace.mount.protected) == set()
+    await jail.kill(sandbox)
     told = await workspaces.release(workspace)
 
+    assert {*names.split()} <= {*workspace.mount.protected}
     assert ended.out == ""
     assert [(project / name).read_text() for name in (".npmrc", ".cargo/config.toml")] == ["mine\n"] * 2
     assert told == [

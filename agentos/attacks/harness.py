@@ -48,7 +48,7 @@ SEPARATE_CHECKS: Mapping[str, Mapping[str, int]] = {  # each in an agent of its 
         f"dos.{name}": {"memory": 64 * MIB, "file_size": 64 * MIB}
         for name in (
             *("memory_bomb", "memory_of_many", "memory_in_files", "memory_in_hidden_files", "memory_in_flight"),
-            "memory_in_segments",
+            *("memory_in_segments", "memory_in_mappings", "memory_in_pipes", "memory_in_page_tables"),
         )
     },
 }

@@ -8,7 +8,7 @@ from agentos.agents.spec import AgentSpec
 from agentos.agents.tree_changes import list_places
 from agentos.agents.tree_reload import list_agents
 from agentos.agents.workspaces.config_file import list_entries
-from agentos.agents.workspaces.protected_files import STUBS
+from agentos.protected_names import STUBS
 
 from .load import Config
 

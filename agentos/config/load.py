@@ -9,6 +9,7 @@ from attrs import field, frozen
 
 from agentos.agents.spec import GroupSpec
 from agentos.config.schema import KernelSettings
+from agentos.foreign_files import read_regular
 from agentos.llm.settings import LLMSettings
 from agentos.mcp.settings import ServerSettings
 from agentos.permissions.approvals import ApprovalSettings
@@ -96,8 +97,7 @@ def load(path: str | Path) -> Config:
 
 def _read_text(name: str) -> str:
     try:
-        with open(name, "rb") as file:
-            read = file.read(MAX_BYTES + 1)
+        read = read_regular(name, MAX_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         why = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise ConfigError([ConfigMistake(name, f"can't be read: {why[0].lower() + why[1:]}")]) from None

@@ -9,7 +9,6 @@ import ast
 import logging
 import os
 from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
 
 import trio
 from attrs import define
@@ -19,6 +18,7 @@ from agentos.agents.registry import Agent
 from agentos.agents.spec import AgentSpec, BadField
 from agentos.agents.tree_changes import list_places
 from agentos.agents.tree_reload import list_agents
+from agentos.foreign_files import read_regular
 from agentos.sandbox.root_files import CODE
 from agentos.threads import run_in_thread
 from agentos_sdk.errors import CallError
@@ -125,7 +125,7 @@ def find_syntax_error(path: str) -> str | None:
     if not path.endswith(".py"):
         return None
     try:
-        text = Path(path).read_bytes()
+        text = read_regular(path, MAX_SCRIPT + 1)
         if len(text) <= MAX_SCRIPT:
             ast.parse(text, path)
     except SyntaxError as error:

@@ -28,6 +28,7 @@ from .host import Host
 from .policy import MIB, BadPolicy, Image, Limits, Policy, Program
 from .root_files import (
     CODE,
+    DEVICES,
     GID,
     SDK,
     SOCKET,
@@ -231,11 +232,13 @@ def _landlock_step(policy: Policy, host: Host, binds: tuple[s.Bind, ...]) -> Ite
     executable: tuple[str, ...] = ("/",)
     if policy.profile == "strict":  # no path is both writable and executable
         executable = tuple([bind.target for bind in binds if not (bind.device or bind.writable)])
-    yield _build_landlock_step(host.landlock_abi, executable)
+    # A shared mapping of /dev/zero is memory that no watcher finds; it needs a descriptor that is open for writing.
+    devices = ("/dev",) if host.memory_cgroup else tuple([f"/dev/{name}" for name in DEVICES if name != "zero"])
+    yield _build_landlock_step(host.landlock_abi, executable, devices)
 
 
 @functools.lru_cache(maxsize=64)  # of one host nearly all are equal
-def _build_landlock_step(abi: int, executable: tuple[str, ...]) -> s.Landlock:
+def _build_landlock_step(abi: int, executable: tuple[str, ...], devices: tuple[str, ...]) -> s.Landlock:
     scope = landlock.Scope.ABSTRACT_UNIX_SOCKET | landlock.Scope.SIGNAL
     asked = landlock.HandledRights(landlock.ALL_FILES & ~landlock.FileRights.RESOLVE_UNIX, scope=scope)
     rules = landlock.build_ruleset(
@@ -245,7 +248,7 @@ def _build_landlock_step(abi: int, executable: tuple[str, ...]) -> s.Landlock:
             PathRule("/", landlock.READ),
             *(PathRule(path, landlock.EXECUTE) for path in executable),
             *(PathRule(path, landlock.WRITE) for path in ("/tmp", WORKSPACE, "/dev/shm")),
-            PathRule("/dev", landlock.FileRights.WRITE_FILE | landlock.FileRights.TRUNCATE),
+            *(PathRule(path, landlock.FileRights.WRITE_FILE | landlock.FileRights.TRUNCATE) for path in devices),
         ],
     )
     return s.Landlock(

@@ -66,6 +66,8 @@ def bind_steps(policy: Policy, host: Host) -> Iterator[s.Bind]:
             bound.append(path)
             yield s.Bind(path, path)
     for name in DEVICES:
+        if name == "zero" and not host.memory_cgroup and host.landlock_abi == 0:
+            continue  # mapped shared it is memory that no watcher finds; only Landlock can make it read-only
         yield s.Bind(f"/dev/{name}", f"/dev/{name}", device=True)
     if policy.sdk is not None:
         yield s.Bind(policy.sdk, f"{SDK}/agentos_sdk")

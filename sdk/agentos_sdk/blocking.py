@@ -134,7 +134,7 @@ class AgentOSClient(Calls):
         given = {name: value for name, value in fields.items() if value is not None or name == null}
         reply = self.call(op, encode(given), wait)
         try:
-            return parse(reply)
+            return parse_reply(reply)
         except ValueError:
             self.disconnect()
             raise ConnectionFailed(f"what answers at {self.socket_path} is no AgentOS kernel") from None
@@ -237,13 +237,23 @@ def connection_error(path: str, error: OSError) -> ConnectionFailed:
 
 
 def check_owner(sock: Any, path: str) -> None:
-    """Check the listener's uid: in a world-writable directory another user may have created the socket."""
-    directory = os.stat(os.path.dirname(path) or ".")
-    if not directory.st_mode & stat.S_IWOTH:
-        return
+    """Check the listener's uid, before anything is sent: it has to be this user or root.
+
+    Another uid's socket has to be named, by ``AGENTOS_SOCKET`` or by the caller, and not by a configuration file; and
+    it must not be in a world-writable directory, where any user may have created it. (In a jail the kernel's uid is
+    another one.)
+    """
     _, uid, _ = struct.unpack("3i", sock.getsockopt(SOL_SOCKET, SO_PEERCRED, 12))
-    if uid not in (0, os.geteuid()):
-        raise ConnectionFailed(f"{path} is a socket of uid {uid}, not yours: choose another with --socket")
+    if uid in (0, os.geteuid()):
+        return
+    shared = os.stat(os.path.dirname(path) or ".").st_mode & stat.S_IWOTH
+    if path == os.environ.get("AGENTOS_SOCKET") and not shared:
+        return
+    from .project import is_project_socket, trusted_uids
+
+    if uid not in trusted_uids() and (shared or is_project_socket(path)):
+        advice = "choose another with --socket, or name it in AGENTOS_SOCKET if you trust that user"
+        raise ConnectionFailed(f"{path} is a socket of uid {uid}, not yours: {advice}")
 
 
 def exchange(sock: socket, op: int, body: bytes) -> tuple[int, int, bytes]:
@@ -290,9 +300,22 @@ def parse(body: bytes) -> Any:
     return loads(body)
 
 
+def parse_reply(body: bytes) -> Any:
+    """The object or array of a reply; raises ``ValueError`` if it is anything else."""
+    try:
+        found = parse(body)
+    except RecursionError:
+        raise ValueError("JSON that is nested too deeply") from None
+    if not isinstance(found, dict | list):
+        raise ValueError("a reply that is no object")
+    return found
+
+
 def check_reply(body: bytes) -> Reply:
-    """A reply as a dict; a failed reply is raised as its exception."""
-    reply: Reply = parse(body)
+    """A reply as a dict; a failed reply is raised as its exception. Raises ``ValueError`` if it is none."""
+    reply: Reply = parse_reply(body)
+    if not isinstance(reply, dict):
+        raise ValueError("a reply that is no object")
     if not reply.get("success"):
         raise from_reply(reply)
     return reply
@@ -309,7 +332,10 @@ def ends_connection(reply: bytes) -> bool:
     """Whether this reply ends the connection: the kernel couldn't read what it was sent."""
     if not reply.startswith(b'{"success":false,') or len(reply) > 4096:
         return False
-    return parse(reply).get("code") in ("bad_frame", "too_large")
+    try:
+        return parse_reply(reply).get("code") in ("bad_frame", "too_large")
+    except ValueError:
+        return False  # the caller says that it is no reply
 
 
 def error_text(body: bytes) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .blocking import check_reply, encode, open_connection, parse, receive
+from .blocking import check_reply, encode, open_connection, parse_reply, receive
 from .errors import ConnectionFailed
 from .frames import frame
 from .opcodes import Op
@@ -37,7 +37,7 @@ def stream_call(
             on_hello = None  # it refers to the stream: one that is dropped would stay open until a garbage collection
         sock.sendall(frame(1, op, encode(given)))
         while (got := receive(sock))[1] == Op.CHUNK:
-            yield got[1], parse(got[2])
+            yield got[1], parse_reply(got[2])
         yield got[1], check_reply(got[2])
     except (OSError, ValueError) as error:
         raise ConnectionFailed(f"the connection to the kernel at {path} broke: {error}") from None

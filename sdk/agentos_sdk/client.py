@@ -23,6 +23,7 @@ from .trio_state import TrioState
 
 Reply = TypeVar("Reply")
 S = TypeVar("S", bound=Stream[Any])
+T = TypeVar("T")
 
 READ_SIZE = 64 << 10
 MAX_QUEUED_BYTES = 1 << 20  # bytes of requests waiting to be sent; a call beyond that waits first
@@ -206,11 +207,22 @@ class Kernel(Calls):
         return pending.reply
 
     def _reply(self, request: type[Request[Reply]], body: bytes) -> Reply:
-        data = codec.parse(body, codec.REPLY_DEPTH)
-        if isinstance(data, dict) and data.get("success") is False:
-            raise from_reply(data)
-        reply: Reply = codec.decode(request.reply, data)
+        reply: Reply = self._decode(request.reply, body)
         return reply
+
+    def _decode(self, kind: type[T], body: bytes) -> T:
+        """A reply or a CHUNK as a value of this type.
+
+        Raises the kernel's ``CallError``, or :class:`ConnectionFailed` if it is no such value.
+        """
+        try:
+            data = codec.parse(body, codec.REPLY_DEPTH)
+            if not (isinstance(data, dict) and data.get("success") is False):
+                return codec.decode(kind, data)
+        except ValueError as error:
+            why = f"the kernel at {self.path} answered what this program can't read; is it of another version? {error}"
+            raise ConnectionFailed(why) from None
+        raise from_reply(data)
 
     async def _begin(
         self, op: int, body: bytes, chunks: deque[bytes] | None = None, max_unread: int | None = None

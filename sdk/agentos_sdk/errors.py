@@ -20,7 +20,7 @@ class CallError(AgentOSError):
 
     code = "internal"
 
-    def __init__(self, message: str, **details: object) -> None:
+    def __init__(self, message: str, /, **details: object) -> None:
         super().__init__(message)
         self.details = details  # further fields of the reply, e.g. the last lines of a program that didn't start
 

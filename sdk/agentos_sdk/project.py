@@ -87,7 +87,7 @@ def find_project() -> Project:
     It is the nearest ``agentos.toml`` in this directory or a parent; if its kernel doesn't run, the only kernel that
     runs with another file of the same directory. Without one it is the only kernel that runs with a file of this
     directory, else the only kernel of this user. A kernel that was started here without a file comes first. Raises
-    :class:`ConnectionFailed` if the runtime directory belongs to another user.
+    :class:`ConnectionFailed` if the runtime directory or this directory's file belongs to another user.
     """
     here = os.path.join(_current_directory(), CONFIG)
     running = list_kernels()
@@ -175,13 +175,42 @@ def _current_directory() -> str:
         return "/"
 
 
+def trusted_uids() -> frozenset[int]:
+    """Whose files and sockets are obeyed unnamed: root's, this user's and, under sudo, those of who called it."""
+    caller = os.environ.get("SUDO_UID", "")
+    return frozenset({0, os.geteuid(), *([int(caller)] if os.geteuid() == 0 and caller.isdecimal() else [])})
+
+
+def is_project_socket(path: str) -> bool:
+    """Whether this is the socket that a command without ``--socket`` would use here."""
+    try:
+        return os.path.abspath(path) == os.path.abspath(find_project().socket)
+    except ConnectionFailed:
+        return False
+
+
+def is_own_config(file: str) -> bool:
+    """Whether this is a file that isn't empty; raises :class:`ConnectionFailed` if it belongs to another user.
+
+    For a file that isn't named: it says which programs run, and where commands connect to. A symlink counts as its
+    owner's, too.
+    """
+    if not is_config(file):
+        return False
+    for status in (os.lstat(file), _stat(file)):
+        if status is not None and status.st_uid not in trusted_uids():
+            where = os.path.join(_current_directory(), file)
+            raise ConnectionFailed(
+                f"{where} belongs to uid {status.st_uid}, so it isn't obeyed unless it is named: "
+                f"give the file to the command, or choose a socket with --socket"
+            )
+    return True
+
+
 def is_config(file: str) -> bool:
     """Whether this is a file that isn't empty."""
-    return (status := _stat(file)) is not None and _is_config(status)
-
-
-def _is_config(status: os.stat_result) -> bool:
-    return stat.S_ISREG(status.st_mode) and status.st_size > 0
+    status = _stat(file)
+    return status is not None and stat.S_ISREG(status.st_mode) and status.st_size > 0
 
 
 def _stat(file: str) -> os.stat_result | None:
@@ -192,13 +221,19 @@ def _stat(file: str) -> os.stat_result | None:
 
 
 def _find_config() -> str | None:
-    """The nearest configuration file. In a parent directory it must be this user's or root's, as git requires it."""
+    """The nearest configuration file. It must be this user's or root's, as git requires it.
+
+    Another user's is passed over in a parent directory, and raises :class:`ConnectionFailed` in this one.
+    """
     here = directory = _current_directory()
     while True:
         file = os.path.join(directory, CONFIG)
-        status = _stat(file)
-        if status and _is_config(status) and (directory == here or status.st_uid in (0, os.geteuid())):
-            return file
+        try:
+            if is_own_config(file):
+                return file
+        except ConnectionFailed:
+            if directory == here:
+                raise
         if directory == os.path.dirname(directory):
             return None
         directory = os.path.dirname(directory)

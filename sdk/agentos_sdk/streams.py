@@ -146,7 +146,7 @@ class Events(Stream[Any]):
         return self._unread.popleft()
 
     def _piece(self, chunk: bytes) -> events.EventFrame:
-        return codec.decode(events.EventFrame, codec.parse(chunk, codec.REPLY_DEPTH))
+        return self._kernel._decode(events.EventFrame, chunk)
 
     def _last(self, reply: bytes) -> events.EventFrame:
         self._kernel._reply(events.Subscribe, reply)
@@ -163,7 +163,7 @@ class Thoughts(Stream[str]):
         return codec.encode(await question_in_thread(self._fields))
 
     def _piece(self, chunk: bytes) -> str:
-        return codec.decode(think.Delta, codec.parse(chunk, codec.REPLY_DEPTH)).delta
+        return self._kernel._decode(think.Delta, chunk).delta
 
     def _last(self, reply: bytes) -> str:
         self.thought = self._kernel._reply(think.Think, reply)
@@ -177,7 +177,7 @@ class Outputs(Stream[host.Output]):
     executed: host.Executed | None = None
 
     def _piece(self, chunk: bytes) -> host.Output:
-        return codec.decode(host.Output, codec.parse(chunk, codec.REPLY_DEPTH))
+        return self._kernel._decode(host.Output, chunk)
 
     def _last(self, reply: bytes) -> host.Output:
         self.executed = self._kernel._reply(host.Exec, reply)
@@ -191,7 +191,7 @@ class Parts(Stream[http.HTTPPart]):
     response: http.HTTPResponse | None = None
 
     def _piece(self, chunk: bytes) -> http.HTTPPart:
-        return codec.decode(http.HTTPPart, codec.parse(chunk, codec.REPLY_DEPTH))
+        return self._kernel._decode(http.HTTPPart, chunk)
 
     def _last(self, reply: bytes) -> http.HTTPPart:
         self.response = self._kernel._reply(http.HTTP, reply)

@@ -104,6 +104,22 @@ def test_files_of_git_itself_are_counted() -> None:
     assert shown[1:] == ["  A a\\nb", "  and 2 files in .git"]
 
 
+def test_files_that_a_program_obeys_are_marked_and_come_first() -> None:
+    names = [f"file{number}" for number in range(30)]
+    obeyed = [Change("added", "web/.npmrc"), Change("changed", "mise.toml"), Change("added", ".zed/tasks.json")]
+    others = [Change("added", "sub/conftest.py"), Change("removed", ".tool-versions"), Change("added", "my.npmrc")]
+
+    shown = list(change_lines([*(Change("added", name) for name in names), *obeyed, *others], "task-1"))
+
+    assert shown[1:5] == [
+        "  A web/.npmrc  (look at it: npm obeys it)",
+        "  M mise.toml  (look at it: mise obeys it)",
+        "  A .zed/tasks.json  (look at it: Zed obeys it)",
+        "  A sub/conftest.py  (look at it: a program outside of the jail obeys it)",
+    ]
+    assert not [line for line in shown[5:] if "obeys" in line]
+
+
 def test_commands_are_found_whatever_else_is_recorded() -> None:
     lines: list[dict[str, object]] = [
         {"call": "exec", "arguments": {"command": "ls\x1b"}},

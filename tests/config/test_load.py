@@ -242,9 +242,13 @@ def test_a_number_of_any_size_is_only_a_mistake(home: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "why"),
-    [("nowhere.toml", "no such file or directory"), (".", "is a directory"), ("a\0b", "embedded null byte")],
+    [
+        *(("nowhere.toml", "no such file or directory"), (".", "is a directory"), ("a\0b", "embedded null byte")),
+        ("pipe", "not a regular file"),
+    ],
 )
 def test_a_file_that_cannot_be_read_is_one_sentence(home: Path, name: str, why: str) -> None:
+    os.mkfifo(home / "pipe")
     with pytest.raises(ConfigError) as caught:
         load(name)
 

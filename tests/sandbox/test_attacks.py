@@ -65,6 +65,17 @@ def secret() -> Iterator[Path]:
         yield path
 
 
+@pytest.mark.parametrize("kind", ["F_RDLCK", "F_WRLCK"])
+@pytest.mark.parametrize("command", [1024, 1040])  # F_SETLEASE, and F_SETDELEG of later kernels
+async def test_no_file_can_be_made_to_wait_for_by_a_lease(spawner: Spawner, kind: str, command: int) -> None:
+    code = f"""
+import fcntl
+fd = os.open('/workspace/own', os.O_CREAT | os.O_RDONLY)
+print(attempt(fcntl.fcntl, fd, {command}, fcntl.{kind}), attempt(fcntl.fcntl, fd, fcntl.F_GETLEASE))
+"""
+    assert await attack(spawner, code) == ["EPERM 2"]
+
+
 async def test_the_hosts_shadow_file_is_not_there(spawner: Spawner) -> None:
     assert await attack(spawner, "print(attempt(open, '/etc/shadow'), os.path.exists('/etc/sudoers'))") == [
         "ENOENT False"

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from agentos.agents.workspaces.protected_files import IN_GIT, STUBS, find_lost
+from agentos.agents.workspaces.protected_files import find_lost
 from agentos.agents.workspaces.workspace import BadWorkspace, Workspace, Workspaces
+from agentos.protected_names import IN_GIT, STUBS
 from agentos.sandbox import steps as s
 from agentos.sandbox.errors import StepFailed
 from agentos.sandbox.images import ImageInUse, ImageSize, ImageUnavailable, ensure_image
@@ -404,6 +405,74 @@ mkdir -p fake/hooks; { echo fake > .git/commondir; } 2>/dev/null && echo led awa
         path: text for path, text in before.items() if path.name != "HEAD"
     }
     assert not (project / ".git" / "commondir").exists()
+
+
+@pytest.mark.usefixtures("mapped")
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+async def test_what_a_repositorys_configuration_leads_to_stays_and_git_runs_nothing_of_the_agents(
+    spawner: Spawner, workspaces: Workspaces, project: Path
+) -> None:
+    git(project, "init", "-q")
+    for key, value in {
+        "extensions.worktreeConfig": "true",
+        "core.hooksPath": ".githooks",
+        "filter.own.clean": "tools/clean",
+        "include.path": "../.gitsettings",
+    }.items():
+        git(project, "config", key, value)
+    (project / "tools").mkdir()
+    (project / "tools" / "clean").write_text("#!/bin/sh\ncat\n")
+    if ROOT:
+        subprocess.run(["chown", "-R", "4321:4321", project], check=True)
+    workspace = await workspaces.prepare("a", str(project), LIMITS, WHO)
+    names = ".git/config.worktree .githooks .gitsettings tools/clean"
+    setting = "[core]\\n\\tfsmonitor = touch /workspace/ran; false\\n"
+    code = f"""
+for place in .git/config.worktree .gitsettings; do
+  {{ printf '{setting}' >> $place; }} 2>/dev/null && echo set $place
+done
+mv tools elsewhere 2>/dev/null && echo moved tools
+"""
+
+    ended = await live(spawner, workspace, code + ATTACK.format(names=names))
+    await workspaces.release(workspace)
+
+    assert (ended.out, ended.err) == ("", "")
+    assert (project / "tools" / "clean").read_text() == "#!/bin/sh\ncat\n"
+    assert not [name for name in (".git/config.worktree", ".githooks", ".gitsettings") if (project / name).exists()]
+    git(project, "status")
+    assert not (project / "ran").exists()
+
+
+@pytest.mark.usefixtures("mapped")
+async def test_a_name_that_programs_obey_is_held_where_it_is_and_told_of_where_it_is_new(
+    spawner: Spawner, workspaces: Workspaces, project: Path
+) -> None:
+    (project / ".cargo").mkdir()
+    (project / "shared.toml").write_text("mine\n")
+    (project / ".cargo" / "config.toml").symlink_to("../shared.toml")
+    (project / ".npmrc").write_text("mine\n")
+    if ROOT:
+        subprocess.run(["chown", "-hR", "4321:4321", project], check=True)
+    workspace = await workspaces.prepare("a", str(project), LIMITS, WHO)
+    assert not (project / "mise.toml").exists()
+
+    names = ".npmrc .cargo/config.toml shared.toml"
+    ended = await live(spawner, workspace, "echo x > mise.toml; mkdir .zed;" + ATTACK.format(names=names))
+    assert isinstance(workspace.mount, Directory)
+    sandbox = await spawner.spawn(steps(workspace, "echo here; sleep 600"))
+    await jail.line(sandbox)
+    assert find_lost(sandbox.program, workspace.mount.protected) == set()
+    await jail.kill(sandbox)
+    told = await workspaces.release(workspace)
+
+    assert {*names.split()} <= {*workspace.mount.protected}
+    assert ended.out == ""
+    assert [(project / name).read_text() for name in (".npmrc", ".cargo/config.toml")] == ["mine\n"] * 2
+    assert told == [
+        "its workspace has a new .zed: Zed obeys it, so look at it before that runs there",
+        "its workspace has a new mise.toml: mise obeys it, so look at it before that runs there",
+    ]
 
 
 @pytest.mark.usefixtures("mapped")

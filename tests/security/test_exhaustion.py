@@ -51,6 +51,18 @@ def test_memory_cannot_be_hoarded_in_segments_that_nobody_has_attached(attacked:
     attacked.stopped("dos.memory_in_segments")
 
 
+def test_memory_cannot_be_hoarded_in_mappings_that_no_page_table_has(attacked: Attacked) -> None:
+    attacked.stopped("dos.memory_in_mappings")
+
+
+def test_memory_cannot_be_hoarded_in_pipes(attacked: Attacked) -> None:
+    attacked.stopped("dos.memory_in_pipes")
+
+
+def test_memory_cannot_be_hoarded_in_page_tables(attacked: Attacked) -> None:
+    attacked.stopped("dos.memory_in_page_tables")
+
+
 def test_no_file_looks_larger_than_it_may_be(attacked: Attacked) -> None:
     attacked.stopped("dos.sparse_file")
 

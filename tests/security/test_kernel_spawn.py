@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agentos.agents.workspaces.protected_files import STUBS
+from agentos.protected_names import STUBS
 from agentos_sdk import AgentOSClient
 from tests.security.hostile import attack, begin, told
 from tests.support.kernel import Kernel, until

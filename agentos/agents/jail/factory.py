@@ -101,7 +101,7 @@ class Jails:
                 jail = await self._start(parts)
                 undo.push_async_callback(self._close, parts, jail)
                 self._living[lineage(agent)] = jail
-                self._watch(parts, jail)
+                await self._watch(parts, jail)
             except tuple(errors.START_ERRORS) as error:
                 raise await explain_low_limit(parts, error) or errors.explain(error, agent.spec) from None
             yield jail
@@ -271,7 +271,7 @@ class Jails:
             if jail is not None and jail.group is not None:
                 yield jail.group
 
-    def _watch(self, parts: JailParts, jail: Jail) -> None:
+    async def _watch(self, parts: JailParts, jail: Jail) -> None:
         agent, sandbox = parts.agent, jail.sandbox
         if not agent.spec.jailed:
             return
@@ -279,7 +279,8 @@ class Jails:
             parent = agent.parent.id if agent.parent is not None else None
             self.memory.add(agent.id, sandbox.pid, jail.limits.memory, jail.exceeded, parent, sandbox.tmpfs.values())
         if parts.workspace is not None and parts.workspace.watched is not None:
-            directory = os.open(parts.workspace.watched, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+            directory = await trio.to_thread.run_sync(os.open, parts.workspace.watched, flags)
             try:
                 self.disk.add(agent.id, directory, jail.limits.disk, jail.limits.inodes, jail.exceeded, sandbox.pid)
             finally:

@@ -4,12 +4,16 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from agentos.foreign_files import read_regular
 from agentos.sandbox import interpreter_prefixes
 from agentos.sandbox.interpreter_prefixes import is_within
 from agentos.sandbox.policy import Interpreter
 from agentos.sandbox.root_files import SYSTEM_PATHS
 
 _INSTEAD = "install it in a directory of its own (pyenv, uv and conda do), or name the system's"
+
+
+MAX_CONFIG = 64 << 10  # bytes of pyvenv.cfg that are read
 
 
 class NoInterpreter(ValueError):
@@ -24,9 +28,8 @@ def interpreter(executable: str) -> Interpreter:
     """
     if not os.path.isabs(executable):
         raise NoInterpreter(f"{executable}: expected an absolute path")
-    with open(executable, "rb") as file:
-        if file.read(2) == b"#!":
-            raise NoInterpreter(f"{executable} is a script that starts an interpreter: name the interpreter itself")
+    if read_regular(executable, 2) == b"#!":
+        raise NoInterpreter(f"{executable} is a script that starts an interpreter: name the interpreter itself")
     environment = Path(executable).parent.parent
     home = _home(environment / "pyvenv.cfg")
     real = os.path.realpath(executable if home is None else _in(home, os.path.basename(executable)))
@@ -47,7 +50,7 @@ def interpreter(executable: str) -> Interpreter:
 
 def _home(config: Path) -> str | None:
     try:
-        lines = config.read_text(encoding="utf-8").splitlines()
+        lines = read_regular(config, MAX_CONFIG).decode().splitlines()
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:

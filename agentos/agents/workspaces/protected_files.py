@@ -8,6 +8,9 @@ which could show names that don't exist, needs a directory of its own beside the
 that the host makes below it. In a repository the stubs are hidden from git (:mod:`git_exclude`). Stubs of a kernel
 that was killed stay until its next start, which finds them in a record that is written beforehand.
 
+Names that a program obeys as soon as they are there get no stub (:mod:`obeyed_names`), and what git's configuration
+leads to is found when the workspace is opened (:mod:`git_names`).
+
 Not protected: these names in subdirectories, and a name that the host itself removes or replaces while an agent uses
 the directory (an editor that saves by renaming does), from that moment on. :func:`find_lost` detects this.
 """
@@ -19,58 +22,28 @@ import logging
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from agentos.private_files import read_file, replace_file
+from agentos.protected_names import IN_GIT, OBEYED, STUBS
 from agentos.sandbox.inside import libc
 from agentos.sandbox.root_files import WORKSPACE
 
 from . import git_exclude
+from .git_names import GitNames
+from .obeyed_names import list_held
 
 log = logging.getLogger("agentos.kernel")
-
-DIRECTORY = None
-STUBS: Mapping[str, str | None] = {
-    # git: hooks are programs, and the configuration names programs; without .git an agent could create both with it
-    ".git": DIRECTORY,
-    "refs": "",  # as a directory beside HEAD and objects it makes this a repository with a configuration that git obeys
-    ".gitmodules": "",
-    ".gitconfig": "",
-    ".husky": DIRECTORY,
-    ".pre-commit-config.yaml": "",
-    # shells, if the workspace is a home directory or direnv is in use
-    ".envrc": "",
-    ".profile": "",
-    ".bashrc": "",
-    ".bash_profile": "",
-    ".zshrc": "",
-    ".zshenv": "",
-    ".zprofile": "",
-    # editors: tasks that run when a folder is opened
-    ".vscode": DIRECTORY,
-    ".idea": DIRECTORY,
-    ".devcontainer": DIRECTORY,
-    # other AI agents: their servers, hooks and permissions
-    ".mcp.json": "",
-    ".claude": DIRECTORY,
-    ".codex": DIRECTORY,
-    ".cursor": DIRECTORY,
-    ".gemini": DIRECTORY,
-    # pytest imports it regardless of its arguments
-    "conftest.py": "",
-    # our own: who writes it has a program started without a jail by the next `agentos run` or reload
-    "agentos.toml": "",
-}
-IN_GIT: Mapping[str, str | None] = {  # in an existing repository, where commits stay possible
-    ".git/hooks": DIRECTORY,
-    ".git/config": "",
-    ".git/commondir": ".\n",  # where git looks for hooks and configuration; an empty file is an error
-}
 
 
 class Unprotectable(Exception):
     """A name can't be protected; the text says which and why."""
+
+
+class Locked(Unprotectable):
+    """Another process has locked the directory: for a moment another kernel, or any program that may open it."""
 
 
 def find_lost(pid: int, names: Iterable[str]) -> frozenset[str]:
@@ -85,10 +58,15 @@ def _as_in_mountinfo(path: str) -> str:
 
 
 class Stubs:
-    """The stubs in all directories in use, recorded in a file."""
+    """The stubs in all directories in use, recorded in a file.
+
+    Methods block, but not for locks: any program that can open a directory can hold one. Calls for different
+    directories may run at once, in threads.
+    """
 
     def __init__(self, record: Path) -> None:
         self._record = record
+        self._changing = threading.Lock()  # the record; not held while a workspace's files are accessed
         self._made: dict[str, list[str]] = {}
         self._locks: dict[str, list[int]] = {}  # shared locks: several kernels may use one directory
 
@@ -101,21 +79,31 @@ class Stubs:
         for directory in list(self._made):
             with contextlib.suppress(OSError):
                 self._remove(directory, _open(directory))
-        self._save()
 
-    def acquire(self, directory: str, more: Iterable[str] = ()) -> tuple[str, ...]:
-        """All protected names in a directory, with ``more`` files, each of which exists until :meth:`release`."""
+    def acquire(self, directory: str, more: Iterable[str] = (), git: GitNames = GitNames()) -> tuple[str, ...]:  # noqa: B008 - frozen
+        """All protected names in a directory, with ``more`` files, each of which exists until :meth:`release`.
+
+        ``git`` are those that git's configuration leads to; of ``OBEYED`` it is those that exist.
+        Raises :class:`Locked` at once if another process holds a lock on the directory.
+        """
         top = _open(directory)
         try:
-            fcntl.flock(top, fcntl.LOCK_SH)
+            fcntl.flock(top, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(top)
+            raise Locked(
+                f"another process holds a lock on the directory {directory}: end it, `lslocks` shows who has locks"
+            ) from None
+        try:
             chosen = _choose_names(top, set(self._made.get(directory, ())))
-            wanted = {**dict.fromkeys(more, ""), **chosen}
+            present = {name for path in OBEYED for name in _list_present(directory, path)}
+            wanted = {**dict.fromkeys(more, ""), **git.stubs, **chosen}
+            held = sorted((present | git.existing) - wanted.keys())
             absent = {name: text for name, text in wanted.items() if not _exists(top, name)}
             for name in wanted.keys() - absent.keys():
                 _check_link(top, name)
             if absent:
-                self._made[directory] = sorted({*self._made.get(directory, ()), *absent})
-                self._save()
+                self._note(directory, sorted({*self._made.get(directory, ()), *absent}))
                 self._hide(directory, self._made[directory])
             for name, text in absent.items():
                 _make(top, name, text)
@@ -126,7 +114,7 @@ class Stubs:
                 self._remove(directory, top)
             raise
         self._locks.setdefault(directory, []).append(top)
-        return tuple(wanted)
+        return (*wanted, *held)
 
     def release(self, directory: str) -> None:
         """Release one :meth:`acquire`; the last release removes the stubs."""
@@ -136,17 +124,17 @@ class Stubs:
             return
         del self._locks[directory]
         self._remove(directory, top)
-        self._save()
 
     def _remove(self, directory: str, top: int) -> None:
         """Remove the stubs, unless another kernel holds them too. Closes ``top``."""
         try:
             fcntl.flock(top, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            made = self._made.pop(directory, [])
+            made = self._made.get(directory, [])
             for name in made:
-                _remove(top, name, {**STUBS, **IN_GIT}.get(name, ""))
+                _remove(top, name)
             if made:
                 self._hide(directory, [])
+                self._note(directory, [])
         except BlockingIOError:
             pass
         finally:
@@ -160,12 +148,18 @@ class Stubs:
             what = "hide the stubs in %s from git" if names else "take the stubs in %s out of git's exclude file"
             log.warning(f"can't {what}: %s", directory, error)
 
-    def _save(self) -> None:
-        replace_file(self._record, json.dumps(self._made))
+    def _note(self, directory: str, names: list[str]) -> None:
+        """Record which stubs are in a directory, before they are made and after they are removed."""
+        with self._changing:
+            if names:
+                self._made[directory] = names
+            else:
+                self._made.pop(directory, None)
+            replace_file(self._record, json.dumps(self._made))
 
 
 def _is_shown_by_git(name: str) -> bool:
-    return name not in IN_GIT and STUBS.get(name, "") is not None
+    return not name.startswith(".git/") and STUBS.get(name, "") is not None
 
 
 def _open(directory: str) -> int:
@@ -185,6 +179,11 @@ def _choose_names(top: int, ours: Iterable[str]) -> dict[str, str | None]:
     if ".git" in ours or not _is_directory(top, ".git"):
         return dict(STUBS)
     return {**{name: text for name, text in STUBS.items() if name != ".git"}, **IN_GIT}
+
+
+def _list_present(directory: str, name: str) -> list[str]:
+    path = os.path.join(directory, name)
+    return list_held(directory, path) if os.path.lexists(path) else []
 
 
 def _check_link(top: int, name: str) -> None:
@@ -246,10 +245,11 @@ def _make(top: int, name: str, text: str | None) -> None:
             os.close(fd)
 
 
-def _remove(top: int, name: str, text: str | None) -> None:
+def _remove(top: int, name: str) -> None:
     """Remove a stub if it is unchanged."""
+    text = IN_GIT[".git/commondir"] or "" if name.endswith("/commondir") else ""
     with contextlib.suppress(OSError), _parent(top, name) as (parent, last):
-        if text is None:
+        if stat.S_ISDIR(os.stat(last, dir_fd=parent, follow_symlinks=False).st_mode):
             os.rmdir(last, dir_fd=parent)  # fails if it isn't empty
             return
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

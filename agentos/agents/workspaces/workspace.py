@@ -8,6 +8,7 @@ from collections.abc import Set as AbstractSet
 from functools import partial
 from pathlib import Path
 from typing import Literal
+from weakref import WeakValueDictionary
 
 import trio
 from msgspec import Struct
@@ -22,11 +23,15 @@ from agentos.sandbox.images import ImageInUse, ImageSize, ImageUnavailable
 from agentos.sandbox.policy import MIB, Directory, Image, Limits
 from agentos_sdk.values import HostIds
 
+from . import obeyed_names
 from .config_file import ConfigFile, Unprotected
+from .git_names import NotHeld, find_git_names
 from .nested_repositories import Repositories, find_repositories
-from .protected_files import Stubs, Unprotectable
+from .protected_files import Locked, Stubs, Unprotectable
 
 _RELEASE_TIMEOUT = 10  # seconds for Linux to release the image of an ended agent
+_LOCK_TIMEOUT = 2.0  # seconds for another kernel to remove its stubs from a directory, which takes milliseconds
+_LOCK_INTERVAL = 0.05  # seconds between two attempts to lock it
 _WATCHED_MECHANISM = "watched, may overshoot"
 _SYSTEM = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/sbin", "/sys", "/usr")
 _WHOLE = ("/", "/home", "/media", "/mnt", "/opt", "/root", "/run", "/srv", "/tmp", "/var", "/var/lib", "/var/tmp")
@@ -45,6 +50,7 @@ class Workspace(Struct, frozen=True):
     reason: str = ""  # why it isn't an image
     new: bool = False  # no agent has used it before
     repositories: Repositories = Repositories()  # in a host directory, at the beginning
+    obeyed: frozenset[str] = frozenset()  # names that programs obey there, at the beginning
 
     @property
     def watched(self) -> str | None:
@@ -65,12 +71,12 @@ class Workspaces:
         self._kept, self._is_root = state / "workspaces", is_root
         self._off_limits = [os.path.realpath(path) for path in (state, *off_limits)]
         self._stubs = Stubs(state / "stubs.json")
-        self._lock = trio.Lock()
+        self._in_use: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()  # by path
+        self._config_lock = trio.Lock()
 
     async def sweep(self) -> None:
         """Remove the stubs that a killed kernel left in host directories; called at the start."""
-        async with self._lock:
-            await trio.to_thread.run_sync(self._stubs.sweep)
+        await trio.to_thread.run_sync(self._stubs.sweep)
 
     def list_kept(self) -> AbstractSet[str]:
         """The names with stored files."""
@@ -86,25 +92,26 @@ class Workspaces:
             return Workspace("tmp", None, f"tmpfs of {_sized(limits.disk)}, {limits.inodes} inodes")
         if wanted == "keep":
             return await self._keep(name, limits, outer)
-        async with self._lock:
-            try:
-                return await trio.to_thread.run_sync(self._hosts, wanted)
-            except (OSError, Unprotectable, Unprotected) as error:
-                raise BadWorkspace(f"workspace {wanted}: {error}") from None
+        try:
+            return await self._hosts(wanted)
+        except (OSError, Unprotectable, Unprotected) as error:
+            raise BadWorkspace(f"workspace {wanted}: {error}") from None
 
     async def release(self, workspace: Workspace) -> list[str]:
         """Release a workspace after the agent's end; returns messages for the user. Not interrupted by cancellation."""
         if workspace.kind != "host" or workspace.watched is None:
             return []
         with trio.CancelScope(shield=True):
-            async with self._lock:
+            async with self._use(workspace.watched):
                 await trio.to_thread.run_sync(self._stubs.release, workspace.watched)
+            async with self._config_lock:
                 await trio.to_thread.run_sync(self.config_file.release, workspace.watched)
             try:
                 after = await trio.to_thread.run_sync(find_repositories, workspace.watched)
             except EXHAUSTED:
                 after = Repositories(whole=False)
-        return after.sentences(workspace.repositories)
+            present = await trio.to_thread.run_sync(obeyed_names.find_present, workspace.watched)
+        return [*after.sentences(workspace.repositories), *obeyed_names.sentences(present - workspace.obeyed)]
 
     async def forget(self, workspace: Workspace) -> None:
         """Remove a new image in which no program ever started, so that it can be made again with other limits."""
@@ -139,15 +146,40 @@ class Workspaces:
         _own_directory(directory, outer)
         return Workspace("directory", Directory(str(directory)), _WATCHED_MECHANISM, reason)
 
-    def _hosts(self, path: str) -> Workspace:
+    def _use(self, path: str) -> trio.Lock:
+        """The lock of one directory: what a program can delay in it delays nothing elsewhere."""
+        return self._in_use.setdefault(path, trio.Lock())
+
+    async def _hosts(self, path: str) -> Workspace:
+        deadline = trio.current_time() + _LOCK_TIMEOUT
+        async with self._use(path):
+            while True:
+                try:
+                    config, found = await trio.to_thread.run_sync(self._protect, path)
+                    break
+                except Locked:
+                    if trio.current_time() > deadline:
+                        raise
+                await trio.sleep(_LOCK_INTERVAL)
+        if config:
+            with trio.CancelScope(shield=True):  # what is protected has to get to the caller, who releases it
+                async with self._config_lock:
+                    await trio.to_thread.run_sync(self.config_file.hold, path)
+        return found
+
+    def _protect(self, path: str) -> tuple[Sequence[str], Workspace]:
+        """The names that lead to the configuration file, and the workspace with all protected names. Blocks."""
         self._check(path)
         config = self.config_file.find_protected(path)
-        before = find_repositories(path)
-        protected = (*self._stubs.acquire(path, config), *_ours_in(path))
-        if config:
-            self.config_file.hold(path)
+        before, obeyed = find_repositories(path), obeyed_names.find_present(path)
+        try:
+            git = find_git_names(path)
+        except NotHeld as error:
+            raise BadWorkspace(f"workspace {path}: {error}") from None
+        protected = (*self._stubs.acquire(path, config, git), *_ours_in(path))
         reason = "a directory of the host's has no size of its own"
-        return Workspace("host", Directory(path, protected), _WATCHED_MECHANISM, reason, repositories=before)
+        mount = Directory(path, tuple(dict.fromkeys(protected)))
+        return config, Workspace("host", mount, _WATCHED_MECHANISM, reason, repositories=before, obeyed=obeyed)
 
     def _check(self, path: str) -> None:
         """Refuse directories through which an agent could take over the host or the kernel."""

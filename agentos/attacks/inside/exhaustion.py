@@ -175,6 +175,75 @@ def memory_in_segments(targets: Targets) -> Result:
     return escaped(f"{8 * made} MiB of segments") if 8 * made * MIB > limit else blocked(f"{8 * made} MiB: {why}")
 
 
+def _hold_pages_without(mapping: mmap.mmap) -> None:
+    """Write each page, and take all out of this process' page tables: a shared mapping's pages stay."""
+    for page in range(0, len(mapping), mmap.PAGESIZE):
+        mapping[page] = 1
+    mapping.madvise(mmap.MADV_DONTNEED)
+
+
+def memory_in_mappings(targets: Targets) -> Result:
+    """Shared mappings of nothing and of /dev/zero: their pages stay when no page table has them."""
+    kept: list[mmap.mmap] = []
+
+    def share_nothing(_: int) -> None:
+        kept.append(mmap.mmap(-1, 8 * MIB))
+        _hold_pages_without(kept[-1])
+
+    def share_zero(_: int) -> None:
+        fd = os.open("/dev/zero", os.O_RDWR)
+        try:
+            kept.append(mmap.mmap(fd, 8 * MIB))
+        finally:
+            os.close(fd)
+        _hold_pages_without(kept[-1])
+
+    most = 2 * targets["limits"]["memory"] // (8 * MIB)
+    found = {"anonymous": _repeat(most, share_nothing), "/dev/zero": _repeat(most, share_zero)}
+    time.sleep(6)  # long enough for the watcher's next round
+    made = sum(number for number, _ in found.values()) * 8
+    said = f"{made} MiB, {', '.join(f'{name}: {why}' for name, (_, why) in found.items())}"
+    return escaped(said) if made * MIB > targets["limits"]["memory"] else blocked(said)
+
+
+def memory_in_pipes(targets: Targets) -> Result:
+    """Pages that a pipe alone has: of each huge page one byte is given to it, and the mapping is removed."""
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return not_applicable("this Python knows no huge pages")
+    kept: list[int] = []
+
+    def more(_: int) -> None:
+        read, write = os.pipe()
+        kept.extend((read, write))
+        with mmap.mmap(-1, 18 * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as mine:
+            mine.madvise(mmap.MADV_HUGEPAGE)
+            mine[:] = bytes([1]) * len(mine)
+            start = ctypes.addressof(found := ctypes.c_char.from_buffer(mine))
+            del found
+            for page in range(-(-start // (2 * MIB)), (start + len(mine)) // (2 * MIB)):
+                call("vmsplice", write, struct.pack("=QQ", page * 2 * MIB, 1), 1, 0)
+
+    made, why = _repeat(
+        min(targets["limits"]["open_files"] // 2 - 8, 2 * targets["limits"]["memory"] // (16 * MIB)), more
+    )
+    time.sleep(6)  # long enough for the watcher's next round
+    held = 16 * made
+    return escaped(f"up to {held} MiB") if held * MIB > targets["limits"]["memory"] else blocked(f"{held} MiB: {why}")
+
+
+def memory_in_page_tables(targets: Targets) -> Result:
+    """Address space that is only read is no memory of its own, but each 2 MiB of it take a page of page tables."""
+    size = 2 * targets["limits"]["memory"] // mmap.PAGESIZE * 2 * MIB
+    try:
+        wide = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ)
+    except (OSError, OverflowError) as error:
+        return blocked(str(error))
+    for place in range(0, size, 2 * MIB):
+        wide[place]
+    time.sleep(6)  # long enough for the watcher's next round
+    return escaped(f"page tables of {size >> 30} GiB")
+
+
 def _writable_directories() -> Iterator[str]:
     for place in dict.fromkeys((*DIRECTORIES, os.getcwd())):
         if os.path.isdir(place) and os.access(place, os.W_OK):
@@ -334,6 +403,19 @@ FURTHER = (
         "dos.memory_in_flight", memory_in_flight, "the same, open nowhere: sent and not received", "memory.max; seccomp"
     ),
     Check("dos.memory_in_segments", memory_in_segments, "twice the memory in detached segments", "memory.max; seccomp"),
+    Check(
+        "dos.memory_in_mappings",
+        memory_in_mappings,
+        "shared mappings whose pages are in no page table",
+        "memory.max; seccomp; Landlock",
+    ),
+    Check("dos.memory_in_pipes", memory_in_pipes, "huge pages that only pipes have", "memory.max; seccomp"),
+    Check(
+        "dos.memory_in_page_tables",
+        memory_in_page_tables,
+        "twice the memory in page tables",
+        "memory.max; the watcher",
+    ),
     Check("dos.sparse_file", sparse_file, "a file of a TiB with nothing in it", "RLIMIT_FSIZE"),
     Check(
         "dos.inotify_instances", inotify_instances, "all of the user's inotify instances", "user.max_inotify_instances"

@@ -27,6 +27,7 @@ _X86_64 = """
     migrate_pages=256 adjtimex=159 settimeofday=164 clock_settime=227 vhangup=153 uselib=134
     lookup_dcookie=212 sched_setattr=314 ioprio_set=251 rt_sigqueueinfo=129 execveat=322 inotify_init1=294
     mq_open=240 timer_create=222 mount=165 umount2=166 clock_adjtime=305 getpid=39 mknodat=259 capset=126
+    vmsplice=278
 """
 _AARCH64 = """
     ptrace=117 process_vm_readv=270 process_vm_writev=271 name_to_handle_at=264 open_by_handle_at=265
@@ -36,7 +37,7 @@ _AARCH64 = """
     fanotify_init=262 kcmp=272 move_pages=239 migrate_pages=238 adjtimex=171 settimeofday=170
     clock_settime=112 vhangup=58 lookup_dcookie=18 sched_setattr=274 ioprio_set=30 rt_sigqueueinfo=138
     execveat=281 inotify_init1=26 mq_open=180 timer_create=107 mount=40 umount2=39 clock_adjtime=266
-    getpid=172 mknodat=33 capset=91
+    getpid=172 mknodat=33 capset=91 vmsplice=75
 """
 
 

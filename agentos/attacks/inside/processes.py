@@ -237,7 +237,7 @@ def lock_memory(_: Targets) -> Result:
     """Locked memory can't be swapped out, at the expense of the whole host."""
     import mmap
 
-    room = mmap.mmap(-1, 8 << 20)
+    room = mmap.mmap(-1, 8 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     address = ctypes.addressof(ctypes.c_char.from_buffer(room))
     from .frame import libc
 

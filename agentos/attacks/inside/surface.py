@@ -88,7 +88,8 @@ def int80_32bit_calls(_: Targets) -> Result:
     """getpid by its 32-bit number, as machine code: mov eax, 20; int 0x80; ret."""
     if platform.machine() != "x86_64":
         return not_applicable("only x86_64 has them")
-    code = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+    flags, prot = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC
+    code = mmap.mmap(-1, 4096, flags=flags, prot=prot)
     code.write(b"\xb8\x14\x00\x00\x00\xcd\x80\xc3")
     address = ctypes.addressof(ctypes.c_char.from_buffer(code))
     got = ctypes.CFUNCTYPE(ctypes.c_int)(address)()

@@ -32,6 +32,7 @@ from .values import (
 )
 
 MEMORY_CHARGE_BATCH = 64 << 12  # bytes; the kernel charges a limit for up to 64 pages at a time
+SOCKET_SHARE = 4  # buffers of sockets are counted apart: they get a quarter of the memory limit on top of it
 NO_MEMORY_LIMIT = 1 << 62  # bytes: from this value on memory.limit_in_bytes means "no limit"
 
 
@@ -102,6 +103,9 @@ class Group(Struct, frozen=True):
 
     def _lift_memory_limit(self, memory: int | None) -> None:
         """Make room for a higher limit: that of memory with swap is never below that of memory alone."""
+        sockets = self._path("memory", "memory.kmem.tcp.limit_in_bytes")
+        if memory is None and _read_memory_limit(sockets) is not None:
+            files.write_value(sockets, -1)
         now = _read_memory_limit(self._path("memory", "memory.limit_in_bytes"))
         if memory is None or (now is not None and now < memory):
             for name in ("memory.memsw.limit_in_bytes", "memory.limit_in_bytes"):
@@ -221,6 +225,7 @@ class Group(Struct, frozen=True):
         return EnforcedLimits(
             memory=memory,
             swap=None if memory is None or both is None else both - memory,
+            sockets=_read_memory_limit(self._path("memory", "memory.kmem.tcp.limit_in_bytes")),
             pids=files.read_number(self._path("pids", "pids.max")),
             cpu=quota / period if quota and period and quota > 0 else None,
             weight=None if shares is None else weight_from_shares(shares),
@@ -294,6 +299,9 @@ class Group(Struct, frozen=True):
                 files.write_value(with_swap, limits.memory)
             else:
                 files.write_value(self._path("memory", "memory.swappiness"), 0)
+            sockets = self._path("memory", "memory.kmem.tcp.limit_in_bytes")  # UDP's buffers are in it, too
+            if os.path.exists(sockets):  # absent in a kernel without it, or with nokmem
+                files.write_value(sockets, limits.memory // SOCKET_SHARE)
         if limits.pids is not None:
             files.write_value(self._path("pids", "pids.max"), min(limits.pids, MAX_PIDS))
         if limits.cpu is not None:

@@ -80,7 +80,8 @@ class EnforcedLimits(Struct, frozen=True):
     """The limits that the kernel enforces on a cgroup, as read back.
 
     Memory is whole pages, a CPU share whole microseconds. ``swap`` is how many bytes may be swapped out beyond
-    ``memory``; ``None``: no limit but the host's swap.
+    ``memory``; ``None``: no limit but the host's swap. ``sockets`` are the bytes of buffers of sockets, where they are
+    counted apart: in version 2 they are part of ``memory``.
     """
 
     memory: int | None = None
@@ -88,6 +89,7 @@ class EnforcedLimits(Struct, frozen=True):
     pids: int | None = None
     cpu: float | None = None
     weight: int | None = None
+    sockets: int | None = None
 
     def describe_weaker(self, asked: Limits) -> str | None:
         """Describe the first limit that is weaker than asked; ``None`` if none is."""

@@ -9,13 +9,15 @@ table. A filter sees the registers, all 64 bits of each, but not the memory that
 an ``int``, only the low word counts. A call with arguments in memory is allowed or denied as a whole: clone3 and
 openat2 return ENOSYS, and programs fall back to clone and openat.
 
-If no cgroup counts a program's memory, both profiles also deny memory that no watcher can find: System V segments,
-queues and semaphores, which outlive their processes, and memfds, which may be in transit through a socket.
+Both deny huge pages, which no memory cgroup counts. If no cgroup counts a program's memory, they also deny memory that
+no watcher can find: System V segments, queues and semaphores, which outlive their processes; memfds, which may be in
+transit through a socket; shared anonymous mappings, whose pages stay when no process has them in its page tables; and
+vmsplice, which keeps pages in a pipe: one byte of each huge page is enough (docs/decisions/0086).
 
 ``strict`` denies executable memfds: with vm.memfd_noexec at 2 those that ask for it (MFD_EXEC), otherwise all that are
 not made with MFD_NOEXEC_SEAL.
 
-Numbers are found by binary search over ranges with the same verdict: some 170 instructions, of which a call takes 12 on
+Numbers are found by binary search over ranges with the same verdict: some 200 instructions, of which a call takes 12 on
 average and 17 at most (145 and 11 on aarch64). Linux 5.11 and later cache which numbers are always allowed and skip the
 filter for them.
 """
@@ -112,6 +114,9 @@ _TERMINAL_IOCTLS = (0x5412, 0x541C, 0x5423)  # TIOCSTI TIOCLINUX TIOCSETD: injec
 _SET_ID = 0o6000  # set-uid or set-gid files in a host directory would give the agent's uid or gid to other users
 _REAL_TIME = 0x60  # bits that are set in signal numbers from 32 on, and in none below
 _CREATE_FLAGS = 0o100 | 0o20000000  # O_CREAT __O_TMPFILE: without them the mode register is undefined
+_MAP_SHARED, _MAP_ANONYMOUS, _MAP_HUGETLB, _MFD_HUGETLB = 0x1, 0x20, 0x40000, 0x4
+_NO_HUGE_MAPPING = Refusal(errno.ENOMEM, (AnyBit(3, _MAP_HUGETLB),))
+_NO_HUGE_MEMFD = Refusal(errno.ENOMEM, (AnyBit(1, _MFD_HUGETLB),))
 
 
 def _no_set_id(mode: int, flags: int | None = None) -> tuple[Refusal, ...]:
@@ -174,11 +179,17 @@ _ARGUMENTS: Mapping[str, Rule] = {
     **_rules_for("fchmodat fchmodat2 mknodat", _no_set_id(mode=2)),
     "open": _no_set_id(mode=2, flags=1),
     "openat": _no_set_id(mode=3, flags=2),
+    # Opening a file on which an agent has a lease waits for it, up to 45 s: the kernel's opens, and yours.
+    "fcntl": (Refusal(errno.EPERM, (OneOf(1, (1024, 1040)),)),),  # F_SETLEASE F_SETDELEG
+    # ENOMEM is what a host without free huge pages answers: programs fall back to ordinary ones.
+    "mmap": (_NO_HUGE_MAPPING,),
+    "memfd_create": (_NO_HUGE_MEMFD,),
+    "shmget": (Refusal(errno.ENOMEM, (AnyBit(2, 0o4000),)),),  # SHM_HUGETLB
 }
 
 _ALLOWED_BY_STRICT = _rules_for(
     """
-    read write readv writev pread64 pwrite64 preadv pwritev preadv2 pwritev2 close close_range lseek dup dup2 dup3 fcntl
+    read write readv writev pread64 pwrite64 preadv pwritev preadv2 pwritev2 close close_range lseek dup dup2 dup3
     pipe pipe2 poll ppoll select pselect6 epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait epoll_pwait2
     eventfd eventfd2 signalfd signalfd4 timerfd_create timerfd_settime timerfd_gettime inotify_init inotify_init1
     inotify_add_watch inotify_rm_watch splice tee vmsplice sendfile copy_file_range sync_file_range fadvise64 readahead
@@ -187,7 +198,7 @@ _ALLOWED_BY_STRICT = _rules_for(
     chown fchown lchown fchownat utime utimes futimesat utimensat umask truncate ftruncate fallocate flock fsync
     fdatasync sync syncfs setxattr lsetxattr fsetxattr getxattr lgetxattr fgetxattr listxattr llistxattr flistxattr
     removexattr lremovexattr fremovexattr setxattrat getxattrat listxattrat removexattrat cachestat
-    mmap munmap mprotect mremap msync mincore madvise brk mlock mlock2 munlock mlockall munlockall membarrier mseal
+    munmap mprotect mremap msync mincore madvise brk mlock mlock2 munlock mlockall munlockall membarrier mseal
     pkey_mprotect pkey_alloc pkey_free get_mempolicy set_mempolicy mbind map_shadow_stack remap_file_pages
     fork vfork execve execveat exit exit_group wait4 waitid tkill tgkill pidfd_open
     rt_sigaction rt_sigprocmask rt_sigreturn rt_sigpending rt_sigsuspend rt_sigtimedwait rt_sigqueueinfo
@@ -203,7 +214,7 @@ _ALLOWED_BY_STRICT = _rules_for(
     timer_create timer_settime timer_gettime timer_getoverrun timer_delete
     connect accept accept4 bind listen shutdown getsockname getpeername setsockopt getsockopt sendto recvfrom sendmsg
     recvmsg sendmmsg recvmmsg
-    shmget shmat shmdt shmctl semget semop semtimedop semctl msgget msgsnd msgrcv msgctl
+    shmat shmdt shmctl semget semop semtimedop semctl msgget msgsnd msgrcv msgctl
     mq_open mq_unlink mq_timedsend mq_timedreceive mq_notify mq_getsetattr
     landlock_create_ruleset landlock_add_rule landlock_restrict_self
     """,
@@ -212,11 +223,16 @@ _ALLOWED_BY_STRICT = _rules_for(
 
 # Flags of memfd_create(2) since Linux 6.3; an older kernel returns EINVAL for both.
 _MFD_NOEXEC_SEAL, _MFD_EXEC = 0x8, 0x10
-_SEALED_MEMFD: Mapping[str, Rule] = {"memfd_create": (Refusal(errno.EACCES, (NoBit(1, _MFD_NOEXEC_SEAL),)),)}
+_SEALED_MEMFD: Mapping[str, Rule] = {
+    "memfd_create": (Refusal(errno.EACCES, (NoBit(1, _MFD_NOEXEC_SEAL),)), _NO_HUGE_MEMFD)
+}
 # For vm.memfd_noexec at 2. Linux 6.3 and 6.4 allow MFD_EXEC nevertheless.
-_NO_MFD_EXEC: Mapping[str, Rule] = {"memfd_create": (Refusal(errno.EACCES, (AnyBit(1, _MFD_EXEC),)),)}
+_NO_MFD_EXEC: Mapping[str, Rule] = {"memfd_create": (Refusal(errno.EACCES, (AnyBit(1, _MFD_EXEC),)), _NO_HUGE_MEMFD)}
 
-_UNCOUNTED_MEMORY = _rules_for("shmget msgget semget memfd_create", errno_verdict(errno.ENOSYS))
+_UNCOUNTED_MEMORY: Mapping[str, Rule] = {
+    **_rules_for("shmget msgget semget memfd_create vmsplice", errno_verdict(errno.ENOSYS)),
+    "mmap": (_NO_HUGE_MAPPING, Refusal(errno.EPERM, (AnyBit(3, _MAP_SHARED), AnyBit(3, _MAP_ANONYMOUS)))),
+}
 
 PROFILES: Mapping[str, Profile] = MappingProxyType(
     {

@@ -60,14 +60,17 @@ def _memory_layer(asked: Limits, observed: ObservedLimits) -> Layer:
         reason = weaker or (
             "" if enforced.swap == 0 else "swapped memory comes on top of it: swap can't be limited here"
         )
-        return Layer(
-            asked.memory, weaker is None, _cgroup_mechanism(observed, file), f"{file}={enforced.memory}{swap}", reason
-        )
+        sockets = "" if enforced.sockets is None else f" kmem.tcp.limit_in_bytes={enforced.sockets}"
+        if not reason and observed.version == 1 and enforced.sockets is None:
+            reason = "buffers of sockets come on top of it: they can't be limited here"
+        evidence = f"{file}={enforced.memory}{swap}{sockets}"
+        return Layer(asked.memory, weaker is None, _cgroup_mechanism(observed, file), evidence, reason)
     each = _hard_rlimit(observed, "Max data size")
     if observed.watched and each is not None and each <= asked.data:
         interval = f"{memory.MIN_INTERVAL:g} to {memory.IDLE_INTERVAL:g} s"
         evidence = f"Max data size={each} of each process; looked at every {interval}"
-        return Layer(asked.memory, True, "watcher + RLIMIT_DATA", evidence, "watched, may overshoot")
+        reason = f"watched, may overshoot; not counted: {memory.UNCOUNTED}"
+        return Layer(asked.memory, True, "watcher + RLIMIT_DATA", evidence, reason)
     return _missing_layer("memory", asked.memory, observed)
 
 

@@ -3,10 +3,10 @@
 One task watches all groups. A group is an agent with all programs that it runs; the groups of agents that it spawned
 are nested in it, as with cgroups. In addition, RLIMIT_DATA holds each process to twice the limit, so an agent exceeds
 its limit at most by what its processes allocate between two looks. The watcher counts what a cgroup would count: the
-memory of the processes and the contents of the agent's own tmpfs mounts. For watched agents the seccomp filter denies
-memory that would be in neither: memfds and System V segments.
+memory of the processes with their page tables, and the contents of the agent's own tmpfs mounts. For watched agents the
+seccomp filter denies memory that would be in neither: memfds, System V segments, shared anonymous mappings, vmsplice.
 
-Kernel memory (pipes, sockets, page tables) is not counted, and so not limited.
+Of Linux's own memory for an agent (:data:`UNCOUNTED`) only numbers of objects are limited.
 """
 
 import logging
@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 MIN_INTERVAL = (
     0.1  # seconds between two checks of the host's free memory; a drop by a quarter of a limit triggers a look
 )
+UNCOUNTED = "memory of Linux itself: buffers of sockets and pipes, mappings, file locks"  # for the isolation report
 CHECKS_PER_CALL = 10  # checks per call of the thread
 IDLE_INTERVAL = 2.0  # seconds between two looks while every group uses less than a quarter of its limit
 BUSY_INTERVAL = 0.5  # while every group has a quarter left; otherwise every pulse
@@ -139,7 +140,7 @@ class _MemoryScanner:
 
     def scan_if_due(self, groups: Mapping[int, Group]) -> dict[int, Exceeded]:
         """Look if a look is due; returns the outermost groups over their limits."""
-        free = _read_available_memory()
+        free, self.cache.swaps = _read_host_memory()
         now = time.monotonic()
         wait = IDLE_INTERVAL if self.max_share < 0.25 else BUSY_INTERVAL if self.max_share < 0.75 else MIN_INTERVAL
         dropping = self.free - free > min(group.limit for group in groups.values()) // 4
@@ -159,7 +160,7 @@ class _MemoryScanner:
         parents = {name: group.parent if group.parent in groups else None for name, group in groups.items()}
         stored = {name: group.tmpfs.used() for name, group in groups.items()}
         upper_bounds = subtree_sums(
-            {name: sum(one.rss for one in processes[name]) + stored[name] for name in groups}, parents
+            {name: sum(one.rss + one.beyond for one in processes[name]) + stored[name] for name in groups}, parents
         )  # cheap, and never less than the actual use
         self.max_share = max(amount / groups[name].limit for name, amount in upper_bounds.items())
         candidates = {name for name, amount in upper_bounds.items() if amount > groups[name].limit}
@@ -202,10 +203,14 @@ def _is_within_any(group: int, names: Collection[int], parents: Mapping[int, int
     return False
 
 
-def _read_available_memory() -> int:
-    """The host's available memory (MemAvailable), in bytes."""
-    text, name = process_list.read_small_file("/proc/meminfo"), b"MemAvailable:"
-    return int(text[text.index(name) + len(name) :].split(None, 1)[0]) << 10
+def _read_host_memory() -> tuple[int, bool]:
+    """The host's available memory (MemAvailable) in bytes, and whether any of its swap is in use."""
+    text = process_list.read_small_file("/proc/meminfo")
+
+    def kilobytes(name: bytes) -> int:
+        return int(text[text.index(name) + len(name) :].split(None, 1)[0])
+
+    return kilobytes(b"MemAvailable:") << 10, kilobytes(b"SwapFree:") < kilobytes(b"SwapTotal:")
 
 
 @define(eq=False)

@@ -22,6 +22,7 @@ _MAX_CACHED_SCANS = 100  # looks after which the cache is dropped and every proc
 _DELETED_SUFFIX = " (deleted)"
 _KCMP = NUMBERS.get(os.uname().machine, {}).get("kcmp")
 _KCMP_VM = 1
+_LARGE_SPACE = 1 << 30  # bytes of address space, of which page tables take at most a 512th: up to here they aren't read
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -36,6 +37,7 @@ class Process(NamedTuple):
     ended: bool  # the process or its first thread has ended
     size: int  # bytes of address space
     rss: int
+    beyond: int = 0  # bytes of page tables and of own memory that is swapped out, which no resident figure has
 
     def with_memory(self, size: int, rss: int) -> "Process":
         """Return the same process with newer memory figures."""
@@ -77,6 +79,16 @@ def read_process(pid: int) -> Process | None:
     return Process(pid, pid, parent, started, threads, fields[0] in (b"Z", b"X"), size, rss * PAGE_SIZE)
 
 
+def read_beyond(pid: int) -> tuple[int, int]:
+    """Bytes of page tables, and of anonymous memory that is swapped out, of a process; 0 if it has ended."""
+    found = {b"VmPTE": 0, b"VmSwap": 0}
+    for line in read_small_file(f"/proc/{pid}/status").splitlines():
+        name, _, value = line.partition(b":")
+        if name in found:
+            found[name] = int(value.split()[0]) << 10
+    return found[b"VmPTE"], found[b"VmSwap"]
+
+
 def _with_memory(process: Process) -> Process:
     """Return the process, with name and memory of a living thread if the first thread has ended."""
     if not process.ended or process.threads < 2:
@@ -99,8 +111,12 @@ def root_start_times(pid: int) -> dict[int, int]:
 
 @define
 class ProcessCache:
-    """Caches which processes belong to which root and which belong to none, so a look is cheap on a busy host."""
+    """Caches which processes belong to which root and which belong to none, so a look is cheap on a busy host.
 
+    ``swaps``: something is swapped out on this host, so it is read of each process.
+    """
+
+    swaps: bool = False
     _known: dict[int, Process] = Factory(dict)
     _roots_by_pid: dict[int, int] = Factory(dict)  # pid to root
     _unrelated: set[int] = Factory(set)
@@ -148,7 +164,13 @@ class ProcessCache:
                 self._roots_by_pid[pid] = end if end in roots else self._roots_by_pid[end]
             elif end in (0, 1) or end in self._unrelated:
                 self._unrelated.add(pid)
-        self._known |= {pid: _with_memory(process) for pid, process in seen.items() if pid in self._roots_by_pid}
+        self._known |= {
+            pid: self._with_beyond(_with_memory(process)) for pid, process in seen.items() if pid in self._roots_by_pid
+        }
+
+    def _with_beyond(self, process: Process) -> Process:
+        reads = self.swaps or process.size > _LARGE_SPACE
+        return process._replace(beyond=sum(read_beyond(process.name)) if reads else 0)
 
     def _refresh(self, process: Process, listed: bool) -> None:
         """Refresh the memory figures from statm, the cheapest file; it is empty if the first thread has ended."""
@@ -156,9 +178,9 @@ class ProcessCache:
         found = read_small_file(f"/proc/{there}/statm").split()
         if found and found[0] != b"0":
             size, rss = (int(pages) * PAGE_SIZE for pages in found[:2])
-            self._known[process.pid] = process.with_memory(size, rss)
+            self._known[process.pid] = self._with_beyond(process.with_memory(size, rss))
         elif listed and (now := read_process(process.pid)):
-            self._known[process.pid] = _with_memory(now)
+            self._known[process.pid] = self._with_beyond(_with_memory(now))
         else:
             del self._known[process.pid], self._roots_by_pid[process.pid]
 
@@ -210,17 +232,22 @@ def _compare_memory(one: Process, other: Process) -> int:
 
 
 def read_memory(process: Process) -> Memory:
-    """Return the memory of a process: PSS, which divides a page among the processes that map it; RSS if denied."""
+    """Return the memory of a process: PSS, which divides a page among the processes that map it; RSS if denied.
+
+    Page tables and swapped-out pages are added.
+    """
     try:
         with open(f"/proc/{process.name}/smaps_rollup", "rb") as file:
             lines = file.read().splitlines()[1:]
     except PermissionError:
-        return Memory(process.rss, exact=False)
+        return Memory(process.rss + process.beyond, exact=False)
     except OSError:  # the process has ended
         return Memory()
     kilobytes = {line.split(b":")[0]: int(line.split()[1]) for line in lines}
     shared = kilobytes.get(b"Pss_Shmem", 0)
-    return Memory((kilobytes.get(b"Pss", 0) - shared) << 10, shared << 10)
+    own = kilobytes.get(b"Pss", 0) - shared + kilobytes.get(b"SwapPss", 0)
+    tables, _ = read_beyond(process.name) if process.beyond else (0, 0)
+    return Memory((own << 10) + tables, shared << 10)
 
 
 def read_mapped(process: Process, devices: Collection[int]) -> int:

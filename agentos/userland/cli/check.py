@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from .common import plural, printable
+from .common import check_default, plural, printable
 from .main import CONFIG
 
 
@@ -17,6 +17,7 @@ def check(file: Path) -> None:
     host can't do. Starts no agent. The exit status is 0 where the file is right: on another host it may be all
     that is needed.
     """
+    check_default(file)
     from agentos.config.exposed_files import find_exposed_files
     from agentos.config.host_check import (
         find_packages,

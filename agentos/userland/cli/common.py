@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
-from agentos_sdk import AgentOSClient, AgentOSError, CallError, default_socket
+from agentos_sdk import AgentOSClient, AgentOSError, CallError, ConnectionFailed, default_socket
+from agentos_sdk.project import is_own_config
 from agentos_sdk.suggestions import suggest_name
 
 NO_AGENT = re.compile(r"no agent (?:or group )?is called '([^']+)'$")
@@ -51,6 +53,20 @@ class Failed(click.ClickException):
 def socket_path(given: str | None) -> str:
     """The socket's path: --socket, else AGENTOS_SOCKET, else that of the current directory's project."""
     return given or default_socket()
+
+
+def default_config(file: Path) -> bool:
+    """Whether the file that a command takes unnamed is there; fails if it belongs to another user."""
+    try:
+        return is_own_config(str(file))
+    except ConnectionFailed as error:
+        raise Failed(str(error)) from None
+
+
+def check_default(file: Path, parameter: str = "file") -> None:
+    """Fail if the command's file wasn't named and belongs to another user."""
+    if click.get_current_context().get_parameter_source(parameter) is ParameterSource.DEFAULT:
+        default_config(file)
 
 
 @contextmanager

@@ -61,6 +61,10 @@ COMMANDS = {
 CONFIG = Path("agentos.toml")
 
 
+LOCAL = frozenset({"run", "demo", "new", "init", "check", "doctor", "service", "completion"})  # read no reply
+UNREADABLE = (LookupError, TypeError, AttributeError, ValueError)  # what a reply of another form leads to
+
+
 class LazyGroup(click.Group):
     """A group of commands; a command's module is imported when the command is looked up."""
 
@@ -89,6 +93,14 @@ class LazyGroup(click.Group):
             reply = {"success": False, "code": "bad_request", "error": error.format_message()}
             click.echo(json.dumps(reply))
             ctx.exit(error.exit_code)
+        except Exception as error:
+            if ctx.invoked_subcommand in LOCAL or sys.flags.dev_mode or not is_unreadable(error):
+                raise
+            from .common import Failed
+
+            failed = Failed(describe_unreadable(error), {"code": "unavailable"})
+            failed.as_json = "--json" in itertools.takewhile(lambda word: word != "--", sys.argv)
+            raise failed from None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -98,6 +110,27 @@ class LazyGroup(click.Group):
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             ctx.fail(f"There is no command {args[0]!r}{suggest_name(args[0], COMMANDS)}")
         return super().resolve_command(ctx, args)
+
+
+def is_unreadable(error: BaseException) -> bool:
+    """Whether a reply of another form than the command expects leads to this error; a group if all of it does."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(is_unreadable, error.exceptions))
+    return isinstance(error, UNREADABLE)
+
+
+def describe_unreadable(error: BaseException) -> str:
+    """The error in one line, with the place in this program where it was found."""
+    import traceback
+
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "?"
+    return (
+        f"this command can't use what the kernel answered ({type(error).__name__}: {error}, at {where}): "
+        "is the kernel of another version? PYTHONDEVMODE=1 shows the traceback"
+    )
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from agentos_sdk.errors import ConnectionFailed
 from agentos_sdk.project import describe_missing_kernel, find_project, is_config, is_lock_held
 
 from .common import Failed, printable
@@ -120,7 +121,10 @@ def more_words(distribution: str | None, host: str | None, standalone: bool) -> 
             raise click.BadParameter(f"expected a name, got {value!r}", param_hint=option)
     if not standalone:
         return []
-    project = find_project()
+    try:
+        project = find_project()
+    except ConnectionFailed as error:
+        raise Failed(str(error)) from None
     return ["--standalone", *(["--config", project.file] if is_config(project.file) else [])]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from agentos_sdk.errors import ConnectionFailed
 from agentos_sdk.opcodes import Op
 from agentos_sdk.project import find_project, is_config
 from agentos_sdk.quantities import duration
@@ -19,6 +20,7 @@ from .common import (
     Failed,
     agent_fields,
     check_reply,
+    default_config,
     json_option,
     kernel,
     parse_object,
@@ -65,7 +67,7 @@ def show(name: str, file: Path | None, as_json: bool) -> None:
     from agentos.permissions.set_files import describe_whole_set
 
     known = dict(LEVELS)
-    has_config = file is not None or is_config(str(CONFIG))
+    has_config = file is not None or default_config(CONFIG)
     if name not in (*known, DENIALS) and has_config:
         known |= configured_sets(file or CONFIG)
     if name not in (*known, DENIALS):
@@ -123,6 +125,8 @@ def read_set_file(file: Path) -> dict[str, Any]:
         found = parse_object(str(file), text) if file.suffix == ".json" else tomllib.loads(text)
         names = Names(str(Path.home()), config=os.path.dirname(find_project().file))
         read_set(found, str(file), project_sets(), names)
+    except ConnectionFailed as error:
+        raise Failed(str(error)) from None
     except OSError as error:
         raise Failed(f"{file}: {error.strerror}") from None
     except BadSet as error:
@@ -134,7 +138,10 @@ def read_set_file(file: Path) -> dict[str, Any]:
 
 def project_sets() -> Mapping[str, Any]:
     """The permission sets of the project's configuration file, if there is one."""
-    project = find_project()
+    try:
+        project = find_project()
+    except ConnectionFailed as error:
+        raise Failed(str(error)) from None
     return configured_sets(Path(project.file)) if is_config(project.file) else {}
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from agentos_sdk import ConnectionFailed
-from agentos_sdk.project import default_project_socket, find_project, is_config, project_id
+from agentos_sdk.project import default_project_socket, find_project, project_id
 
-from .common import Failed
+from .common import Failed, default_config
 from .main import CONFIG
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def run(
     gc.freeze()  # no later collection goes through what was imported; to collect now takes 50 ms, for 1 MiB
     gc.enable()
     manager = ServiceManager.from_environment(os.environ)
-    if file is None and is_config(str(CONFIG)):
+    if file is None and default_config(CONFIG):
         file = CONFIG
     if watch and file is None:
         raise Failed("--watch needs a configuration file: name one, or make one with `agentos init`")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from .common import Failed
+from .common import Failed, check_default
 from .main import CONFIG
 from .run import load_configuration
 
@@ -82,6 +82,7 @@ def install(file: Path, own: bool, run_as: str | None, name: str, replace: bool,
     if not UNIT_NAME.fullmatch(name):
         raise Failed(f"--name: expected lower-case letters, digits, - and _, got {name!r}")
     check_user(run_as)
+    check_default(file)
     load_configuration(file, as_json=False)  # ends this command if FILE is wrong
     text = write_unit(find_agentos(), str(file.absolute()), own, run_as, name)
     if only_print:

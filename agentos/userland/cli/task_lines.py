@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from agentos.protected_names import find_reader
 from agentos.userland.task.saved_files import Change
 from agentos_sdk.loop import TaskResult
 
@@ -103,15 +104,21 @@ def result_lines(result: TaskResult, width: int) -> Iterator[str]:
 
 
 def change_lines(changes: Sequence[Change], name: str) -> Iterator[str]:
-    """The files that a task has changed, with what restores them. Those of git itself are only counted."""
+    """The files that a task has changed, with what restores them. Those of git itself are only counted.
+
+    First come those that a program obeys by their names, as soon as it runs there.
+    """
     inner = [change for change in changes if change.path.startswith(GIT)]
     files = [change for change in changes if change not in inner and change.path != GIT.rstrip("/")]
     if not changes:
         yield "no file was changed"
         return
     yield f"{plural(len(files), 'file')} changed (`agentos task undo {name}` restores all):"
-    for change in files[:MAX_LISTED]:
-        yield f"  {SIGNS[change.what]} {printable(change.path)}"
+    readers = {change: find_reader(change.path) for change in files if change.what != "removed"}
+    for change in sorted(files, key=lambda change: readers.get(change) is None)[:MAX_LISTED]:
+        reader = readers.get(change)
+        note = f"  (look at it: {reader} obeys it)" if reader is not None else ""
+        yield f"  {SIGNS[change.what]} {printable(change.path)}{note}"
     if len(files) > MAX_LISTED:
         yield f"  … and {len(files) - MAX_LISTED} more"
     if inner:

@@ -13,7 +13,7 @@ from contextlib import aclosing, asynccontextmanager, closing
 from functools import partial
 from typing import Any, TypeVar
 
-from agentos_sdk.blocking import AgentOSClient, check_owner, connection_error, encode, error_text, parse
+from agentos_sdk.blocking import AgentOSClient, check_owner, connection_error, encode, error_text, parse_reply
 from agentos_sdk.chunks import stream_call
 from agentos_sdk.errors import CallError, ConnectionFailed, from_reply
 from agentos_sdk.frames import HEADER, MAGIC, frame
@@ -73,7 +73,7 @@ class KernelConnection:
         """As :meth:`stream`; withdrawn if the generator is closed or the task cancelled."""
         async with self._frames(op, {**fields, "stream": True}) as frames:
             async for got, body in frames:
-                yield got != Op.CHUNK, (parse if got == Op.CHUNK else _check)(body)
+                yield got != Op.CHUNK, (parse_reply if got == Op.CHUNK else _check)(body)
 
     async def arun(self, work: Work[T]) -> T:
         """As :meth:`run`, on the event loop; functions of the work that may block have a thread."""
@@ -88,7 +88,7 @@ class KernelConnection:
         match effect:
             case Call():
                 async with self._frames(Op(effect.op), effect.fields) as frames:
-                    return parse((await anext(frames))[1])
+                    return parse_reply((await anext(frames))[1])
             case OpenStream():
                 streams.append(self.astream(Op(effect.op), effect.fields))
                 return streams[-1]
@@ -122,7 +122,7 @@ class KernelConnection:
             writer.write(frame(1, op, encode(_given(fields))))
             async with aclosing(_read_frames(reader, client.socket_path)) as frames:
                 yield frames
-        except OSError as error:
+        except (OSError, ValueError) as error:
             if isinstance(error, ConnectionFailed):
                 raise
             raise ConnectionFailed(f"the connection to the kernel at {client.socket_path} broke: {error}") from None
@@ -132,7 +132,7 @@ class KernelConnection:
 
 def _check(body: bytes) -> Reply:
     """A reply; a failed one is raised as its exception. KILL's says only whether the agent has been killed."""
-    reply: Reply = parse(body)
+    reply: Reply = parse_reply(body)
     if reply.get("success") is False:
         raise from_reply(reply)
     return reply

@@ -135,6 +135,16 @@ def test_an_environment_that_does_not_say_where_its_base_is_is_refused(base: Pat
         interpreter(str(python))
 
 
+@pytest.mark.parametrize("name", ["pyvenv.cfg", "bin/python"])
+def test_a_fifo_keeps_nothing_waiting(base: Path, tmp_path: Path, name: str) -> None:
+    python = environment(tmp_path / "venv", "/x", base / "bin" / "python3")
+    (tmp_path / "venv" / name).unlink()
+    os.mkfifo(tmp_path / "venv" / name)
+
+    with pytest.raises((NoInterpreter, OSError), match="not a regular file"):
+        interpreter(str(python))
+
+
 @pytest.mark.parametrize("content", [b"home = \xff\xfe\n", None])
 def test_an_environment_whose_file_cannot_be_read_is_refused(base: Path, tmp_path: Path, content: bytes | None) -> None:
     python = environment(tmp_path / "venv", "/x", base / "bin" / "python3")

@@ -3,6 +3,8 @@
 # A file in /tmp keeps nobody waiting here.
 # ruff: file-ignore[ASYNC240]
 
+import contextlib
+import fcntl
 import json
 import os
 import pwd
@@ -12,10 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trio
+import trio.testing
 
 import agentos
-from agentos.agents.workspaces.protected_files import STUBS, Stubs
+from agentos.agents.workspaces.protected_files import Stubs
 from agentos.agents.workspaces.workspace import BadWorkspace, Workspaces
+from agentos.protected_names import STUBS
 from agentos.sandbox.policy import MIB, Directory, Limits
 
 LIMITS = Limits(disk=8 * MIB)
@@ -127,6 +132,84 @@ async def test_one_where_stubs_cannot_be_made_is_refused_and_left_as_it_was(
 
     assert os.listdir(project) == [".git"]
     assert not [fd for fd in os.listdir("/proc/self/fd") if os.path.realpath(f"/proc/self/fd/{fd}") == str(project)]
+
+
+@contextlib.contextmanager
+def locked(directory: Path, kind: int = fcntl.LOCK_EX) -> Iterator[None]:
+    """Another process' lock, which an agent can hold on any directory that it can open."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(fd)
+
+
+async def test_a_directory_that_another_process_has_locked_is_refused_by_name(
+    workspaces: Workspaces, place: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    with locked(place / "project"), pytest.raises(BadWorkspace, match=f"a lock on the directory {place}/project"):
+        await workspaces.prepare("a", str(place / "project"), LIMITS, None)
+
+    assert os.listdir(place / "project") == []
+    found = await workspaces.prepare("a", str(place / "project"), LIMITS, None)
+    await workspaces.release(found)
+
+
+async def test_while_one_directory_is_waited_for_others_are_prepared_and_released(
+    workspaces: Workspaces, place: Path
+) -> None:
+    (place / "other").mkdir()
+    (place / "project" / "below").mkdir()
+    held = await workspaces.prepare("a", str(place / "project"), LIMITS, None)
+    with locked(place / "project" / "below"):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(workspaces.prepare, "b", str(place / "project" / "below"), LIMITS, None)
+            await trio.testing.wait_all_tasks_blocked()
+
+            other = await workspaces.prepare("c", str(place / "other"), LIMITS, None)
+            await workspaces.release(held)
+            await workspaces.release(other)
+
+            assert os.listdir(place / "project" / "below") == []
+            nursery.cancel_scope.cancel()
+
+    assert os.listdir(place / "project") == ["below"]
+
+
+async def test_a_lock_that_is_released_in_time_delays_the_start_alone(workspaces: Workspaces, place: Path) -> None:
+    with locked(place / "project", fcntl.LOCK_SH):  # as another kernel holds it, whose agents work there too
+        both = await workspaces.prepare("a", str(place / "project"), LIMITS, None)
+        await workspaces.release(both)
+    with contextlib.ExitStack() as lock:
+        lock.enter_context(locked(place / "project"))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(workspaces.prepare, "a", str(place / "project"), LIMITS, None)
+            await trio.testing.wait_all_tasks_blocked()
+            lock.close()
+
+    assert (place / "project" / ".envrc").exists()
+
+
+async def test_directories_that_are_prepared_at_once_are_all_recorded(workspaces: Workspaces, place: Path) -> None:
+    names = [str(place / f"one{number}") for number in range(12)]
+    for name in names:
+        Path(name).mkdir()
+    found = []
+
+    async def prepare(name: str) -> None:
+        found.append(await workspaces.prepare("a", name, LIMITS, None))
+
+    async with trio.open_nursery() as nursery:
+        for name in names:
+            nursery.start_soon(prepare, name)
+    assert sorted(json.loads((place / "state" / "stubs.json").read_text())) == sorted(names)
+
+    async with trio.open_nursery() as nursery:
+        for one in found:
+            nursery.start_soon(workspaces.release, one)
+    assert json.loads((place / "state" / "stubs.json").read_text()) == {}
+    assert [os.listdir(name) for name in names] == [[]] * len(names)
 
 
 async def test_no_stub_is_made_where_another_agent_leads_us_by_a_link(place: Path) -> None:

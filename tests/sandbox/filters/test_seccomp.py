@@ -60,6 +60,9 @@ def expected(profile: str, architecture: str, number: int, args: tuple[int, ...]
         return errno_verdict(errno.EPROTONOSUPPORT)
     if profile == "strict" and name == "memfd_create" and not low[1] & 8:
         return errno_verdict(errno.EACCES)
+    huge = {"mmap": low[3] & 0x40000, "memfd_create": low[1] & 4, "shmget": low[2] & 0o4000}
+    if huge.get(name):
+        return errno_verdict(errno.ENOMEM)
     refused = any(
         (
             name in EPERM,
@@ -68,6 +71,7 @@ def expected(profile: str, architecture: str, number: int, args: tuple[int, ...]
             name == "seccomp" and low[1] & 8,
             name == "ioctl" and low[1] in (0x5412, 0x541C, 0x5423),
             name == "personality" and low[0] not in (0, 0xFFFFFFFF),
+            name == "fcntl" and low[1] in (1024, 1040),
             name == "kill" and low[0] == 1 and low[1] & 0x60,
             name == "pidfd_send_signal" and low[1] & 0x60,
             name in MODE_AT and low[MODE_AT[name]] & 0o6000,
@@ -111,10 +115,49 @@ def test_where_nobody_counts_memory_just_what_would_hold_it_unseen_is_refused_be
         return bpf.run(counted, data).value != bpf.run(uncounted, data).value
 
     names = {name for name, number in NUMBERS[architecture].items() if differ(number)}
-    assert names == {"shmget", "msgget", "semget", "memfd_create"}
+    assert names == {"shmget", "msgget", "semget", "memfd_create", "vmsplice"}
     for name in names:
         data = SyscallData(NUMBERS[architecture][name], ARCHITECTURES[architecture], (-1, 1, 1))
         assert bpf.run(uncounted, data).value == errno_verdict(errno.ENOSYS)
+
+
+@both_profiles
+@both_architectures
+@pytest.mark.parametrize("kind", ["shared", "shared and validated", "private", "droppable", "of a file"])
+def test_a_shared_anonymous_mapping_is_refused_just_where_nobody_counts_memory(
+    profile: str, architecture: str, kind: str
+) -> None:
+    flags = {"shared": 0x21, "shared and validated": 0x23, "private": 0x22, "droppable": 0x28, "of a file": 0x01}[kind]
+    data = SyscallData(
+        NUMBERS[architecture]["mmap"], ARCHITECTURES[architecture], (0, 1 << 20, 3, flags | 0x4000, 2**64 - 1)
+    )
+
+    answers = [bpf.run(build_filter(profile, architecture, counted=counted), data).value for counted in (True, False)]
+
+    assert answers == [ALLOW, errno_verdict(errno.EPERM) if kind.startswith("shared") else ALLOW]
+
+
+@both_profiles
+@both_architectures
+@pytest.mark.parametrize("counted", [True, False])
+@pytest.mark.parametrize("noexec", [True, False])
+def test_huge_pages_which_no_group_counts_are_never_to_be_had(
+    profile: str, architecture: str, counted: bool, noexec: bool
+) -> None:
+    program = build_filter(profile, architecture, counted=counted, memfd_noexec=noexec)
+    calls = {"mmap": (0, 1, 3, 0x40022, 2**64 - 1, 0), "memfd_create": (0, 0xC), "shmget": (0, 1, 0o5600)}
+
+    answers = {
+        name: bpf.run(program, SyscallData(NUMBERS[architecture][name], ARCHITECTURES[architecture], args)).value
+        for name, args in calls.items()
+    }
+
+    other = errno.ENOMEM if counted else errno.ENOSYS
+    assert answers == {
+        "mmap": errno_verdict(errno.ENOMEM),
+        "memfd_create": errno_verdict(other),
+        "shmget": errno_verdict(other),
+    }
 
 
 @both_architectures
@@ -133,13 +176,15 @@ def test_where_linux_itself_refuses_executable_memory_files_strict_refuses_those
     }
 
 
-INTERESTING = st.sampled_from(
-    [0, 1, 2, 8, 10, 16, 17, 38, 40, 132, 255, 0o4755, 0o2755, 0o100, 0o20200000, 0x80, 0x200, 0x5412, 0x541C, 0x40000]
-    + [1 << bit for bit in range(64)]
+NUMBERS_OF_RULES = (
+    *(0, 1, 2, 8, 10, 16, 17, 38, 40, 132, 255, 0o4755, 0o2755, 0o100, 0o20200000, 0x80, 0x200, 0x5412, 0x541C),
+    *(0x40000, 1040),
 )
+INTERESTING = st.sampled_from([*NUMBERS_OF_RULES, *(1 << bit for bit in range(64))])
 ARGUMENT = INTERESTING | st.builds(lambda low: HIGH | low, INTERESTING) | st.integers(0, 2**64 - 1)
 CALLS = (
     *("clone", "unshare", "socket", "socketpair", "ioctl", "personality", "seccomp", "open", "openat", "memfd_create"),
+    *("mmap", "shmget", "fcntl"),
     *MODE_AT,
 )
 
@@ -204,7 +249,7 @@ def test_a_filter_is_small_and_quick(profile: str) -> None:
     for architecture, table in NUMBERS.items():
         program = build_filter(profile, architecture)
         steps = [bpf.run(program, SyscallData(number, ARCHITECTURES[architecture])).steps for number in table.values()]
-        assert len(program) < 200
+        assert len(program) < 220
         assert sum(steps) / len(steps) < 13
         assert max(steps) <= 17
 

@@ -4,20 +4,24 @@ import contextlib
 import errno
 import math
 import signal
+import sys
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from agentos.sandbox.policy import MIB, Limits
+from agentos.sandbox.plan import plan_sandbox
+from agentos.sandbox.policy import MIB, Limits, Policy, Program
+from agentos.sandbox.report import probe
 from agentos.sandbox.sandbox import Sandbox
 from agentos.sandbox.spawner import Spawner
 from agentos.sandbox.watch import processes
 from agentos.sandbox.watch.memory import Exceeded, MemoryWatcher, outermost, subtree_sums
 from agentos.sandbox.watch.processes import Process, ProcessCache
-from tests.sandbox.jail import Belongings, kill, line, python, run
+from tests.sandbox.jail import PYTHON, SDK, Belongings, kill, line, outer, python, run
 
 LIMIT = 100 * MIB
 PRELUDE = """
@@ -32,6 +36,14 @@ def take(size):
     for page in range(0, size, 4096):
         mine[page] = 1
     return mine
+def in_memory(place, size):
+    'A file without a name that processes may share, each page touched.'
+    fd = os.open(place, os.O_TMPFILE | os.O_RDWR)
+    os.ftruncate(fd, size)
+    shared = mmap.mmap(fd, size)
+    os.close(fd)
+    for page in range(0, size, 4096): shared[page] = 1
+    return shared
 MIB = 1 << 20
 """
 MANY = """
@@ -52,11 +64,23 @@ signal.pause()
     "with shared memory": """
 kept = []
 def share():
-    shared = mmap.mmap(-1, 50 * MIB)
-    for page in range(0, 50 * MIB, 4096): shared[page] = 1
-    kept.append(shared)
-for _ in range(3): fork(share)
+    kept.append(in_memory(place, 50 * MIB))
+for place in ('/workspace', '/tmp', '/dev/shm'): fork(share)
 signal.pause()
+""",
+    "with page tables": """
+wide = mmap.mmap(-1, 128 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ)
+for place in range(0, 128 << 30, 2 * MIB): wide[place]
+signal.pause()
+""",
+    "with page tables, whose first thread has ended": """
+def spread():
+    wide = mmap.mmap(-1, 128 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ)
+    for place in range(0, 128 << 30, 2 * MIB): wide[place]
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    signal.sigwait([signal.SIGTERM])
+threading.Thread(target=spread).start()
+ctypes.CDLL(None).syscall({'x86_64': 60, 'aarch64': 93}[os.uname().machine], 0)
 """,
     "with files in memory file systems of its own": """
 for place in ('/workspace', '/tmp', '/dev/shm'):
@@ -65,8 +89,7 @@ for place in ('/workspace', '/tmp', '/dev/shm'):
 signal.pause()
 """,
     "with a file of its own and as much shared memory": """
-shared = mmap.mmap(-1, 60 * MIB)
-for page in range(0, 60 * MIB, 4096): shared[page] = 1
+shared = in_memory('/tmp', 60 * MIB)
 with open('/dev/shm/much', 'wb') as file:
     for _ in range(60): file.write(bytes(MIB))
 signal.pause()
@@ -143,6 +166,40 @@ async def test_memory_that_nobody_would_find_is_refused(spawner: Spawner, call: 
     assert ended.out == f"-1 {errno.ENOSYS}\n"
 
 
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("mmap.mmap(-1, MIB)", "EPERM"),
+        ("mmap.mmap(os.open('/dev/zero', os.O_RDWR), MIB)", "EACCES"),
+        ("os.open('/proc/self/fd/%d' % os.open('/dev/zero', os.O_RDONLY), os.O_RDWR)", "EACCES"),
+        ("mmap.mmap(os.open('/dev/zero', os.O_RDONLY), MIB, flags=mmap.MAP_PRIVATE)[0]", "0"),
+        ("open('/dev/null', 'w').write('x')", "1"),
+        ("mmap.mmap(os.open('/dev/zero', os.O_RDONLY), MIB, prot=mmap.PROT_READ)[0]", "0"),
+        ("os.write(os.open('/dev/full', os.O_WRONLY), b'x')", "ENOSPC"),
+        ("in_memory('/dev/shm', MIB)[0]", "1"),
+    ],
+)
+async def test_pages_that_only_a_mapping_holds_are_refused_and_others_are_not(
+    spawner: Spawner, code: str, error: str
+) -> None:
+    tries = f"import errno\ntry: print({code})\nexcept OSError as error: print(errno.errorcode[error.errno])"
+
+    ended = await run(spawner, python(PRELUDE + tries))
+
+    assert ended.out == f"{error}\n"
+
+
+async def test_a_host_without_landlock_has_no_dev_zero_where_nobody_counts_memory(spawner: Spawner) -> None:
+    code = "print(os.path.exists('/dev/zero'), os.path.exists('/dev/null'))"
+    host = replace(probe.read_host(), landlock_abi=0, memory_cgroup=False)
+    policy = Policy(interpreter=PYTHON, sdk=SDK)
+    argv = (sys.executable, "-I", "-S", "-c", f"import os; {code}")
+
+    found = await run(spawner, plan_sandbox(policy, Program(argv), host, outer()))
+
+    assert found.out == "False True\n"
+
+
 async def test_a_program_that_hides_what_it_has_open_may_go_on(spawner: Spawner) -> None:
     hides = "ctypes.CDLL(None).prctl(4, 0, 0, 0, 0); print('hidden', flush=True); signal.pause()"
     async with watched_sandboxes(spawner, hides, MANY) as [modest, hog], a_watcher() as watcher:
@@ -168,7 +225,7 @@ async def test_who_hides_what_it_has_open_is_killed_for_what_it_holds(spawner: S
 
 async def test_memory_that_processes_share_counts_once(spawner: Spawner) -> None:
     shares = """
-shared = mmap.mmap(-1, 40 * MIB)
+shared = in_memory('/dev/shm', 40 * MIB)
 def touch():
     for page in range(0, 40 * MIB, 4096): shared[page] = 1
     print('touched', flush=True)
@@ -231,7 +288,7 @@ async def test_a_child_that_has_its_parents_memory_until_it_execs_counts_nothing
     like_vfork = """
 mine = take(60 * MIB)
 libc = ctypes.CDLL(None)
-stack = mmap.mmap(-1, MIB)
+stack = mmap.mmap(-1, MIB, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 top = ctypes.addressof(ctypes.c_char.from_buffer(stack)) + MIB - 64
 libc.clone(ctypes.cast(libc.pause, ctypes.c_void_p), ctypes.c_void_p(top), 0x100 | signal.SIGCHLD, None)
 print('cloned', flush=True)

@@ -1,0 +1,93 @@
+"""The names in a workspace that programs obey without being told to run the project; docs/reference/protected-names.md.
+
+``STUBS``, and ``IN_GIT`` in a repository, are kept taken where they are absent. ``OBEYED`` aren't: an empty file of
+such a name would change what programs do.
+"""
+
+from collections.abc import Mapping
+
+DIRECTORY = None
+STUBS: Mapping[str, str | None] = {
+    # git: hooks are programs, and the configuration names programs; without .git an agent could create both with it
+    ".git": DIRECTORY,
+    "refs": "",  # as a directory beside HEAD and objects it makes this a repository with a configuration that git obeys
+    ".gitmodules": "",
+    ".gitconfig": "",
+    ".husky": DIRECTORY,
+    ".pre-commit-config.yaml": "",
+    # shells, if the workspace is a home directory or direnv is in use
+    ".envrc": "",
+    ".profile": "",
+    ".bashrc": "",
+    ".bash_profile": "",
+    ".zshrc": "",
+    ".zshenv": "",
+    ".zprofile": "",
+    # editors: tasks that run when a folder is opened
+    ".vscode": DIRECTORY,
+    ".idea": DIRECTORY,
+    ".devcontainer": DIRECTORY,
+    # other AI agents: their servers, hooks and permissions
+    ".mcp.json": "",
+    ".claude": DIRECTORY,
+    ".codex": DIRECTORY,
+    ".cursor": DIRECTORY,
+    ".gemini": DIRECTORY,
+    # pytest imports it regardless of its arguments
+    "conftest.py": "",
+    # our own: who writes it has a program started without a jail by the next `agentos run` or reload
+    "agentos.toml": "",
+}
+IN_GIT: Mapping[str, str | None] = {  # in an existing repository, where commits stay possible
+    ".git/hooks": DIRECTORY,
+    ".git/config": "",
+    ".git/config.worktree": "",  # obeyed where extensions.worktreeConfig is set, which `git sparse-checkout` does
+    ".git/commondir": ".\n",  # where git looks for hooks and configuration; an empty file is an error
+}
+
+OBEYED: Mapping[str, str] = {  # the name, and what obeys it when it runs in the directory or opens it
+    ".npmrc": "npm",
+    ".yarnrc": "yarn",
+    ".yarnrc.yml": "yarn",
+    ".pnpmfile.cjs": "pnpm",
+    ".cargo/config": "cargo",
+    ".cargo/config.toml": "cargo",
+    "rust-toolchain": "cargo",
+    "rust-toolchain.toml": "cargo",
+    ".bundle/config": "bundler",
+    ".bazelrc": "bazel",
+    "mise.toml": "mise",
+    ".mise.toml": "mise",
+    ".mise": "mise",
+    ".tool-versions": "asdf and mise",
+    "lefthook.yml": "lefthook",
+    ".lefthook.yml": "lefthook",
+    ".devcontainer.json": "development containers",
+    ".exrc": "vim",
+    ".nvim.lua": "nvim",
+    ".nvimrc": "nvim",
+    ".dir-locals.el": "emacs",
+    ".zed": "Zed",
+    ".gdbinit": "gdb",
+    ".lldbinit": "lldb",
+    ".windsurf": "Windsurf",
+    ".continue": "Continue",
+    ".opencode": "opencode",
+    "opencode.json": "opencode",
+    "opencode.jsonc": "opencode",
+    ".qwen": "Qwen Code",
+    ".aider.conf.yml": "aider",
+    ".git/objects/info/alternates": "git",
+}
+
+
+def find_reader(path: str) -> str | None:
+    """What obeys a file, or the directory that it is in, by its name, in whatever directory it is; None if nothing."""
+    parts = path.split("/")
+    for begin in range(len(parts)):
+        for end in range(begin + 1, len(parts) + 1):
+            if (name := "/".join(parts[begin:end])) in OBEYED:
+                return OBEYED[name]
+            if name in STUBS and name != "refs":
+                return "a program outside of the jail"
+    return None

@@ -37,7 +37,7 @@ from .transport import Transport
 BASE_URL = "https://api.openai.com/v1"
 REFUSED_THOUGHTS = re.compile(  # in the refusal of a question with thoughts of an earlier answer
     "reasoning|thinking_blocks|extra_content|provider_specific|extra (inputs|fields)|additional propert"
-    "|un(known|recognized|expected|supported) (field|name|param|key|propert|argument)",
+    "|un(known|recognized|expected|supported)[^.]{0,20}(field|name|param|key|propert|argument)",
     re.IGNORECASE,
 )
 

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from .provider import Message
 
-NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
-ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+ID: Final = NAME
 UNKNOWN: Final = "unknown_tool"
 
 
@@ -44,8 +44,7 @@ def accepted_name(name: str) -> str:
     """The name of a tool in a past call, with ``_`` in place of what no name may have."""
     if NAME.fullmatch(name):
         return name
-    plain = re.sub("[^A-Za-z0-9_-]+", "_", name)[:63].strip("_") or UNKNOWN
-    return plain if NAME.fullmatch(plain) else f"_{plain}"
+    return re.sub("[^A-Za-z0-9_-]+", "_", name)[:64].strip("_") or UNKNOWN
 
 
 def _make_id(given: str, place: int, number: int) -> str:

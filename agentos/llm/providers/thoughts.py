@@ -77,11 +77,16 @@ class Thoughts:
         fields: dict[str, Any] = {name: "".join(pieces) for name, pieces in self._texts.items()} | self._lists
         if self._extra:
             fields["extra_content"] = self._extra
-        if not calls or not fields:
-            return calls
-        first, *others = calls
-        own = call_fields(first.signature)
-        return [evolve(first, signature=join_signature(fields, own)), *others]
+        return sign_calls(fields, calls)
+
+
+def sign_calls(message: Mapping[str, Any], calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
+    """The calls of a message, the first with those fields of it in its signature, unless it has Claude's or them."""
+    kept = {name: value for name, kind in MESSAGE_FIELDS.items() if isinstance(value := message.get(name), kind)}
+    if not calls or not kept or (calls[0].signature or "").startswith(("[", '{"message"')):
+        return calls
+    first, *others = calls
+    return [evolve(first, signature=join_signature(kept, call_fields(first.signature))), *others]
 
 
 def sign_call(fields: Mapping[str, Any]) -> str | None:
@@ -98,6 +103,11 @@ def sign_call(fields: Mapping[str, Any]) -> str | None:
 def join_signature(message: Mapping[str, Any], call: Mapping[str, Any]) -> str:
     parts = {name: join_surrogates_in(dict(each)) for name, each in (("message", message), ("call", call)) if each}
     return compact_json(parts)
+
+
+def has_fields(signature: str | None) -> bool:
+    """Whether a signature has fields of a message or a call, and isn't a vendor's own."""
+    return signature is not None and signature.startswith(('{"message":', '{"call":'))
 
 
 def message_fields(signature: str | None) -> Mapping[str, Any]:

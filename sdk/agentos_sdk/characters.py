@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
+
+ESCAPES = re.compile(
+    rb"(\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
+)  # of JSON: a backslash or a whole pair; else half of one
 
 
 def join_surrogates(text: str) -> str:
@@ -30,3 +35,10 @@ def join_surrogates_in(value: Any) -> Any:
 def ends_in_half(text: str) -> bool:
     """Whether the text ends with the first half of a pair: the second may follow."""
     return "\ud800" <= text[-1:] <= "\udbff"
+
+
+def replace_half_escapes(json: bytes) -> bytes:
+    """JSON with the escape of U+FFFD for each half of a surrogate pair that is alone (``\\ud83d``)."""
+    if b"\\ud" not in json and b"\\uD" not in json:
+        return json
+    return ESCAPES.sub(lambda found: found[1] or b"\\ufffd", json)

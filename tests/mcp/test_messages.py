@@ -11,8 +11,8 @@ from agentos.mcp.errors import BadServer
 from agentos.mcp.messages import MAX_CONTENT_BYTES, MAX_TOOLS, TRUNCATED, UNREADABLE, Parsed, cut_result, parse_line
 
 
-def parse(message: object) -> Parsed:
-    found = parse_line(json.dumps(message).encode())
+def parse(message: dict[str, Any]) -> Parsed:
+    found = parse_line(json.dumps({"jsonrpc": "2.0", **message}).encode())
     assert isinstance(found, Parsed)
     return found
 
@@ -35,10 +35,54 @@ def test_what_is_no_json_is_text_for_the_log() -> None:
     assert parse_line(b"\xff\xfe") == "\\u{fffd}\\u{fffd}" or isinstance(parse_line(b"\xff\xfe"), str)
 
 
-@pytest.mark.parametrize("message", [[1], 7, None, {"id": 1.5}, {"id": True}, {"id": [1]}])
-def test_json_that_is_no_message_is_refused(message: object) -> None:
-    with pytest.raises(BadServer):
-        parse_line(json.dumps(message).encode())
+RPC = {"jsonrpc": "2.0"}
+LINES: list[object] = [[1], 7, None, {"level": "info", "msg": "calling"}, {"id": 5, "result": "no version"}, RPC]
+LINES += [{**RPC, "id": wrong, "result": {}} for wrong in (1.5, True, [1], None)]
+LINES += [{**RPC, "id": 5}, {**RPC, "method": 7}, {**RPC, "id": 5, "version": "1"}]
+
+
+@pytest.mark.parametrize("message", LINES)
+def test_json_that_is_no_message_is_text_for_the_log(message: object) -> None:
+    assert isinstance(parse_line(json.dumps(message).encode()), str)
+
+
+@pytest.mark.parametrize(
+    "line", [b"[INFO] calling", b"{oops}", b"{'a': 1}", b"[" * 100, b'[1, {"a"', b"\xef\xbb\xbfready"]
+)
+def test_a_line_of_a_log_is_text_for_the_log(line: bytes) -> None:
+    assert isinstance(parse_line(line), str)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (b"half \\ud83d x", "half \ufffd x"),
+        (b"\\ude00", "\ufffd"),
+        (b"\\uD83D\\uDE00 \\\\ud83d", "\U0001f600 \\ud83d"),
+        (b"latin \xe9", "latin \ufffd"),
+    ],
+)
+def test_what_is_no_text_in_a_result_is_replaced(given: bytes, text: str) -> None:
+    found = parse_line(b'{"jsonrpc": "2.0", "id": 5, "result": {"content": [{"type": "text", "text": "%s"}]}}' % given)
+
+    assert isinstance(found, Parsed)
+    assert found.message["result"]["content"][0]["text"] == text
+
+
+@pytest.mark.parametrize(
+    "result", [b'{"content": [], "structuredContent": {"a": NaN}}', b'{"a": -Infinity', b'{"id": 9, oops']
+)
+@pytest.mark.parametrize("number", [b"5", b'"a-1"'])
+def test_a_reply_that_is_no_json_fails_its_request(result: bytes, number: bytes) -> None:
+    for line in (
+        b'{"jsonrpc": "2.0", "id": %s, "result": %s}' % (number, result),
+        b'{"result": %s}, "jsonrpc": "2.0", "id": %s}' % (result, number),
+    ):
+        found = parse_line(line)
+
+        assert isinstance(found, Parsed)
+        assert found.message["id"] == json.loads(number)
+        assert found.message["error"]["code"] == UNREADABLE
 
 
 def test_schemas_of_outputs_and_too_many_tools_are_dropped() -> None:
@@ -118,7 +162,8 @@ def test_secrets_are_redacted_however_json_escapes_them(escaped: str) -> None:
     secret = json.loads(f'"{escaped}"')
 
     found = parse_line(
-        b'{"id": 1, "result": {"content": [{"text": "it is %s!"}]}}' % escaped.encode(), [secret.encode()]
+        b'{"jsonrpc": "2.0", "id": 1, "result": {"content": [{"text": "it is %s!"}]}}' % escaped.encode(),
+        [secret.encode()],
     )
 
     assert secret == 'a/b&"c\\d-efgh'

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -53,6 +54,7 @@ class Gemini(Provider):
                 base_url=base_url,
                 httpx_client=self._transport.composing,
                 httpx_async_client=self._transport.http,  # else the SDK would make one and read certificates for it
+                async_client_args={"ssl": ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)},  # of WebSockets, which aren't used
             ),
         )
 

@@ -8,7 +8,6 @@ the connection are left to the garbage collector. So the response is read here, 
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
-from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Protocol
 
 import httpcore2
@@ -24,6 +23,7 @@ from agentos_sdk import codec
 
 from .account import ErrorOfStatus, ProviderAccount, retry_after_of
 from .base64_parts import Base64Parts
+from .http_client import make_client
 from .provider import Answer, Delta, OnDelta, ProviderError, Question, Rejected
 
 for _library in ("httpcore2", "httpx2", "openai", "google_genai", "anthropic"):
@@ -76,11 +76,7 @@ class Transport:
         self._captured = _CapturingTransport()
         self._limiter = trio.CapacityLimiter(1)
         self.composing = httpx2.Client(transport=self._captured, headers=NO_COMPRESSION)
-        self.http = httpx2.AsyncClient(
-            limits=httpx2.Limits(max_connections=None),  # the line sets the limit
-            cookies=CookieJar(DefaultCookiePolicy(netscape=False)),
-            follow_redirects=False,
-        )
+        self.http = make_client()
 
     async def send(
         self,

@@ -26,6 +26,7 @@ def check(file: Path) -> None:
         unreachable_files,
         unreadable_secrets,
         unstartable_agents,
+        unstartable_programs,
     )
     from agentos.config.load import ConfigError, load
 
@@ -38,6 +39,8 @@ def check(file: Path) -> None:
     click.echo(f"{file}: fine: {plural(agents, 'agent')} under {plural(supervisors, 'supervisor')}")
     for mistake in unreachable_files(config):
         click.echo(printable(mistake))
+    for problem in unstartable_programs(config):
+        click.echo(printable(f"on this host {problem}"))
     for problem in find_exposed_files(config):
         click.echo(printable(problem))
     missing = [package for package in find_packages(config).values() if package is not None]

@@ -20,6 +20,7 @@ from agentos.sandbox.report.doctor import try_layers
 from agentos.sandbox.report.levels import Finding
 from agentos.services.http.secrets import UnreadableSecret, read_source, read_value
 from agentos_sdk.errors import Unavailable
+from agentos_sdk.git_place import describe_missing_repository
 from agentos_sdk.values import Layer
 
 from .load import Config
@@ -62,6 +63,14 @@ def unstartable_programs(config: Config) -> Iterator[str]:
             file = layout.program_file(replace(spec, command=command)) if command else None
             if command and file is not None and (fault := _find_first_line_fault(spec, file)) is not None:
                 yield f"{spec.name} would not start: {key}: {command[0]}: {fault}"
+
+
+def unusable_repositories(config: Config) -> Iterator[str]:
+    """Workspaces in which git won't work, since their repository lies elsewhere. Blocks."""
+    for spec in _agents(config.root):
+        is_given = spec.jailed and os.path.isabs(spec.workspace) and os.path.isdir(spec.workspace)
+        if is_given and (why := describe_missing_repository(spec.workspace)) is not None:
+            yield f"{spec.name}: workspace: {why}"
 
 
 def _find_first_line_fault(spec: AgentSpec, file: str) -> str | None:

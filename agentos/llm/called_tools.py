@@ -93,7 +93,8 @@ class CalledTools:
     def finish(self) -> Iterator[ToolCall | PartialCall]:
         """All calls, each with an id of its own; one whose arguments are no JSON object as it has arrived."""
         ids = set[str]()
-        for call in (*self.whole, *self._partial):
+        calls: Sequence[ToolCall | PartialCall] = [*self.whole, *self._partial]
+        for call in calls:
             id_ = join_surrogates(call.id)
             if not id_ or id_ in ids:
                 id_ = new_id()

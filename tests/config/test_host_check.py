@@ -11,6 +11,7 @@ from agentos.config.host_check import (
     unreachable_files,
     unreadable_secrets,
     unstartable_programs,
+    unusable_repositories,
 )
 from tests.config.saying import agent, loaded
 
@@ -150,3 +151,15 @@ def test_a_program_whose_interpreter_is_there(place: Path, data: bytes) -> None:
 
     assert list(unstartable_programs(loaded(agent('command = ["./run.sh"]')))) == []
     assert list(unstartable_programs(loaded(agent('command = ["/bin/true"]')))) == []
+
+
+@pytest.mark.parametrize(
+    ("link", "told"), [("gitdir: ../main/.git/worktrees/lib\n", "a linked worktree"), ("gitdir: data.git", "")]
+)
+def test_a_workspace_whose_repository_lies_elsewhere(place: Path, link: str, told: str) -> None:
+    (place / "lib").mkdir(exist_ok=True)
+    (place / "lib/.git").write_text(link)
+
+    found = list(unusable_repositories(loaded(agent('script = "a.py"\nworkspace = "lib"'))))
+
+    assert [told in one for one in found] == ([True] if told else [])

@@ -225,11 +225,11 @@ async def test_thoughts_go_back_by_responses_and_messages_as_well() -> None:
         vendor.will(thinking, Says([Text("noon")]), thinking, Says([Text("noon")]))
         begun: list[Any] = [{"role": "user", "content": "when?"}]
         async with here.client() as client:
-            answer = await client.responses.create(
-                model="a-model", input=begun, tools=[{"type": "function", "parameters": {}, "strict": False, **tool}]
-            )
+            tools: list[Any] = [{"type": "function", "parameters": {}, "strict": False, **tool}]
+            answer = await client.responses.create(model="a-model", input=begun, tools=tools)
             output = {"type": "function_call_output", "call_id": "c1", "output": "noon"}
-            await client.responses.create(model="a-model", input=[*begun, *answer.output, output])
+            history: list[Any] = [*begun, *answer.output, output]
+            await client.responses.create(model="a-model", input=history)
         for _ in range(2):
             fields = {"model": "a-model", "max_tokens": 100, "messages": begun, "tools": [{**tool, "input_schema": {}}]}
             async with httpx2.AsyncClient() as client:

@@ -18,7 +18,9 @@ import json
 import logging
 import os
 import re
+import secrets
 import stat
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -57,8 +59,6 @@ STUBS: Mapping[str, str | None] = {
     ".codex": DIRECTORY,
     ".cursor": DIRECTORY,
     ".gemini": DIRECTORY,
-    # pytest imports it regardless of its arguments
-    "conftest.py": "",
     # our own: who writes it has a program started without a jail by the next `agentos run` or reload
     "agentos.toml": "",
 }
@@ -67,6 +67,12 @@ IN_GIT: Mapping[str, str | None] = {  # in an existing repository, where commits
     ".git/config": "",
     ".git/commondir": ".\n",  # where git looks for hooks and configuration; an empty file is an error
 }
+
+
+WATCHED = ("conftest.py",)  # pytest imports it regardless of its arguments, and an empty one changes what it finds
+"""Names that change what tools do by being there: protected where they exist, else no stub is made. One that appears
+while an agent uses the directory is taken out again by :meth:`Stubs.take_planted`, within a second."""
+MAX_KEPT = 1 << 20  # bytes of such a file that are kept
 
 
 class Unprotectable(Exception):
@@ -85,10 +91,12 @@ def _as_in_mountinfo(path: str) -> str:
 
 
 class Stubs:
-    """The stubs in all directories in use, recorded in a file."""
+    """The stubs in all directories in use, recorded in a file. ``removed`` gets what agents put in place of none."""
 
-    def __init__(self, record: Path) -> None:
+    def __init__(self, record: Path, removed: Path | None = None) -> None:
         self._record = record
+        self._removed = removed if removed is not None else record.with_name("removed")
+        self._absent: dict[str, tuple[str, ...]] = {}  # of WATCHED, in each directory in use
         self._made: dict[str, list[str]] = {}
         self._locks: dict[str, list[int]] = {}  # shared locks: several kernels may use one directory
 
@@ -109,7 +117,10 @@ class Stubs:
         try:
             fcntl.flock(top, fcntl.LOCK_SH)
             chosen = _choose_names(top, set(self._made.get(directory, ())))
-            wanted = {**dict.fromkeys(more, ""), **chosen}
+            if directory not in self._locks:
+                self._absent[directory] = tuple(name for name in WATCHED if not _exists(top, name))
+            there = dict.fromkeys(name for name in WATCHED if name not in self._absent[directory])
+            wanted = {**dict.fromkeys(more, ""), **chosen, **dict.fromkeys(there, "")}
             absent = {name: text for name, text in wanted.items() if not _exists(top, name)}
             for name in wanted.keys() - absent.keys():
                 _check_link(top, name)
@@ -135,8 +146,16 @@ class Stubs:
             os.close(top)
             return
         del self._locks[directory]
+        self._absent.pop(directory, None)
         self._remove(directory, top)
         self._save()
+
+    def take_planted(self, directory: str) -> Sequence[str]:
+        """Take files of :data:`WATCHED` that have appeared out of a directory in use; says of each where it is kept."""
+        if not (names := self._absent.get(directory)):
+            return ()
+        top = self._locks[directory][0]
+        return [f"{directory}/{name}: {_take(top, name, self._removed)}" for name in names if _acts(top, name)]
 
     def _remove(self, directory: str, top: int) -> None:
         """Remove the stubs, unless another kernel holds them too. Closes ``top``."""
@@ -244,6 +263,34 @@ def _make(top: int, name: str, text: str | None) -> None:
                 os.fchown(fd, owner.st_uid, owner.st_gid)
         finally:
             os.close(fd)
+
+
+def _acts(top: int, name: str) -> bool:
+    """Whether a name is a file, or a link, which may lead to one."""
+    try:
+        kind = os.stat(name, dir_fd=top, follow_symlinks=False).st_mode
+    except OSError:
+        return False
+    return stat.S_ISREG(kind) or stat.S_ISLNK(kind)
+
+
+def _take(top: int, name: str, removed: Path) -> str:
+    """Remove a file and keep its content; says where it is kept. An agent may change the file meanwhile."""
+    kept = "its content isn't kept"
+    with contextlib.suppress(OSError):
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=top)
+        with open(fd, "rb") as file:
+            data = file.read(MAX_KEPT + 1)
+        if len(data) <= MAX_KEPT:
+            removed.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path = removed / f"{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(4)}-{name}"
+            path.write_bytes(data)
+            kept = f"its content is in {os.path.realpath(path)}"
+    try:
+        os.unlink(name, dir_fd=top)
+    except OSError as error:
+        return f"an agent has made it, and it can't be removed: {error.strerror}"
+    return f"an agent has made it, which tools of the host would run: it was removed, and {kept}"
 
 
 def _remove(top: int, name: str, text: str | None) -> None:

@@ -97,6 +97,7 @@ class Workspaces:
         if workspace.kind != "host" or workspace.watched is None:
             return []
         with trio.CancelScope(shield=True):
+            planted = await self.take_planted(workspace)
             async with self._lock:
                 await trio.to_thread.run_sync(self._stubs.release, workspace.watched)
                 await trio.to_thread.run_sync(self.config_file.release, workspace.watched)
@@ -104,7 +105,14 @@ class Workspaces:
                 after = await trio.to_thread.run_sync(find_repositories, workspace.watched)
             except EXHAUSTED:
                 after = Repositories(whole=False)
-        return after.sentences(workspace.repositories)
+        return [*planted, *after.sentences(workspace.repositories)]
+
+    async def take_planted(self, workspace: Workspace) -> Sequence[str]:
+        """Take out files that host programs run by their name and that have appeared; returns messages for the user."""
+        if workspace.kind != "host" or workspace.watched is None:
+            return ()
+        async with self._lock:
+            return await trio.to_thread.run_sync(self._stubs.take_planted, workspace.watched)
 
     async def forget(self, workspace: Workspace) -> None:
         """Remove a new image in which no program ever started, so that it can be made again with other limits."""

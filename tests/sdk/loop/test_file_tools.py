@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agentos_sdk.loop import file_tools
+from agentos_sdk.loop import file_tools, search_program
 from agentos_sdk.loop.file_tools import READ_FILE, plan_edit, search_files
 from agentos_sdk.loop.tools import Plan, ToolError
 
@@ -149,3 +149,14 @@ def test_a_search_that_would_take_years_is_ended(tmp_path: Path, monkeypatch: py
 
     with pytest.raises(ToolError, match=r"pattern: the search was ended after 0\.5 s"):
         search_files(str(tmp_path), "(a+)+$")
+
+
+def test_an_empty_file_with_a_mount_on_it_is_a_stub_and_not_listed(tmp_path: Path) -> None:
+    for name, text in (("stub", ""), ("empty", ""), ("mounted", "x")):
+        (tmp_path / name).write_text(text)
+    mounts = {str(tmp_path / "stub"), str(tmp_path / "mounted"), "/"}
+
+    found = [name for name in ("stub", "empty", "mounted") if search_program._is_stub(str(tmp_path / name), mounts)]
+
+    assert found == ["stub"]
+    assert "/" in search_program._mount_points()

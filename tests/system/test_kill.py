@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import time
+from typing import Any
 
 import pytest
 
@@ -122,7 +123,7 @@ def test_so_does_a_paused_agent_that_is_stopped_by_itself(kernel: Kernel, client
 
 
 @pytest.mark.parametrize("isolation", ["standard", "none"])
-def test_a_stopped_process_hears_that_it_is_to_end(client: AgentOSClient, isolation: str) -> None:
+def test_a_stopped_process_hears_that_it_is_to_end(client: AgentOSClient, isolation: Any) -> None:
     program = "trap 'echo leaving; exit' TERM; echo on; kill -STOP $$; sleep 1000"
     up(client.spawn("stopped", command=["sh", "-c", program], isolation=isolation))
     written(client, "stopped", "on")

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from agentos import __version__
 from agentos.threads import run_in_thread
+from agentos_sdk.characters import join_surrogates_in
 from agentos_sdk.errors import BadRequest, CallError, Unavailable
 
 from .errors import quote_server
@@ -78,7 +79,7 @@ class Connected:
     async def call_tool(self, tool: str, arguments: Mapping[str, Any]) -> CallResult:
         """Call a tool and wait for its result. Raises ``CallError``. If this is cancelled the server is told."""
         try:
-            result = await self._client.call_tool(tool, dict(arguments))
+            result = await self._client.call_tool(tool, join_surrogates_in(dict(arguments)))
         except Exception as error:
             raise self._explain(error) from None
         return await run_in_thread(convert_result, result)

@@ -200,8 +200,13 @@ def _choose_names(top: int, ours: Iterable[str]) -> dict[str, str | None]:
 
 
 def _list_present(directory: str, name: str) -> list[str]:
+    """What to protect of a name that may be there. Raises if it is a symlink to what the agent could make."""
     path = os.path.join(directory, name)
-    return list_held(directory, path) if os.path.lexists(path) else []
+    held = list_held(directory, path) if os.path.lexists(path) else []
+    for each in held:
+        if not os.path.lexists(os.path.join(directory, each)):
+            raise Unprotectable(f"{path} is a symbolic link to {each}, which isn't there: remove one or make the other")
+    return held
 
 
 def _check_link(top: int, name: str) -> None:

@@ -161,15 +161,15 @@ class Workspaces:
 
     async def _hosts(self, path: str) -> Workspace:
         deadline = trio.current_time() + _LOCK_TIMEOUT
-        async with self._use(path):
-            while True:
-                try:
+        while True:
+            try:
+                async with self._use(path):
                     config, found = await trio.to_thread.run_sync(self._protect, path)
-                    break
-                except Locked:
-                    if trio.current_time() > deadline:
-                        raise
-                await trio.sleep(_LOCK_INTERVAL)
+                break
+            except Locked:
+                if trio.current_time() > deadline:
+                    raise
+            await trio.sleep(_LOCK_INTERVAL)  # without ours: files are taken out of the directory meanwhile
         if config:
             with trio.CancelScope(shield=True):  # what is protected has to get to the caller, who releases it
                 async with self._config_lock:

@@ -1,15 +1,32 @@
 """``python -m agentos`` and the console script ``agentos``."""
 
+import os
 import sys
 
 
 def main() -> None:
+    open_closed_streams()
     from agentos.userland.cli.main import cli
 
     try:
         cli(prog_name="agentos")
     except OSError as error:  # e.g. the disk that our output goes to is full
         sys.exit(f"agentos: {error}")
+
+
+def open_closed_streams() -> None:
+    """Open standard streams that are closed (``>&-``, some daemons) on /dev/null.
+
+    Python has None for them, and a file or socket that is opened later would get their number.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is not None:
+            continue
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free
+        setattr(sys, name, open(os.devnull, "w" if number else "r"))  # noqa: SIM115 - for as long as we run
 
 
 if __name__ == "__main__":

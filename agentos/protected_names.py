@@ -1,7 +1,8 @@
 """The names in a workspace that programs obey without being told to run the project; docs/reference/protected-names.md.
 
-``STUBS``, and ``IN_GIT`` in a repository, are kept taken where they are absent. ``OBEYED`` aren't: an empty file of
-such a name would change what programs do.
+``STUBS``, and ``IN_GIT`` in a repository, are kept taken where they are absent. ``WATCHED`` and ``OBEYED`` aren't: an
+empty file of such a name would change what programs do. They are read-only where they exist; of those that an agent
+makes, ``WATCHED`` are taken out within a second, and ``OBEYED`` are reported at its end.
 """
 
 from collections.abc import Mapping
@@ -14,12 +15,10 @@ STUBS: Mapping[str, str | None] = {
     ".gitmodules": "",
     ".gitconfig": "",
     ".husky": DIRECTORY,
-    ".pre-commit-config.yaml": "",
     # shells, if the workspace is a home directory or direnv is in use
     ".envrc": "",
     ".profile": "",
     ".bashrc": "",
-    ".bash_profile": "",
     ".zshrc": "",
     ".zshenv": "",
     ".zprofile": "",
@@ -28,13 +27,10 @@ STUBS: Mapping[str, str | None] = {
     ".idea": DIRECTORY,
     ".devcontainer": DIRECTORY,
     # other AI agents: their servers, hooks and permissions
-    ".mcp.json": "",
     ".claude": DIRECTORY,
     ".codex": DIRECTORY,
     ".cursor": DIRECTORY,
     ".gemini": DIRECTORY,
-    # pytest imports it regardless of its arguments
-    "conftest.py": "",
     # our own: who writes it has a program started without a jail by the next `agentos run` or reload
     "agentos.toml": "",
 }
@@ -45,6 +41,12 @@ IN_GIT: Mapping[str, str | None] = {  # in an existing repository, where commits
     ".git/commondir": ".\n",  # where git looks for hooks and configuration; an empty file is an error
 }
 
+WATCHED: Mapping[str, str] = {  # the name, and what obeys it
+    "conftest.py": "pytest",  # it imports it regardless of its arguments; an empty one changes what it finds
+    ".pre-commit-config.yaml": "pre-commit",  # an empty one fails where hooks allow that there is none
+    ".mcp.json": "Claude Code",  # an empty one is no JSON
+    ".bash_profile": "bash",  # it is read instead of .profile
+}
 OBEYED: Mapping[str, str] = {  # the name, and what obeys it when it runs in the directory or opens it
     ".npmrc": "npm",
     ".yarnrc": "yarn",
@@ -86,8 +88,9 @@ def find_reader(path: str) -> str | None:
     parts = path.split("/")
     for begin in range(len(parts)):
         for end in range(begin + 1, len(parts) + 1):
-            if (name := "/".join(parts[begin:end])) in OBEYED:
-                return OBEYED[name]
+            name = "/".join(parts[begin:end])
+            if reader := OBEYED.get(name) or WATCHED.get(name):
+                return reader
             if name in STUBS and name != "refs":
                 return "a program outside of the jail"
     return None

@@ -39,8 +39,9 @@ class Process:
     """Runs ``argv``. Its handshake means that exec worked; the value is the process id.
 
     ``env`` and ``cwd``: None inherits ours. ``stdin``, ``stdout``, ``stderr``: file descriptors or the other values
-    that ``subprocess`` takes. When asked to stop its whole process group gets SIGTERM. However it ends, the rest of the
-    group gets SIGKILL; a process that leaves the group (``setsid``) escapes that. Exit status 0 is ``normal``, death by
+    that ``subprocess`` takes. When asked to stop its whole process group gets SIGTERM and SIGCONT. However it ends, the
+    rest of the group gets SIGKILL; a process that leaves the group (``setsid``) escapes that. Exit status 0 is
+    ``normal``, death by
     the SIGTERM that was asked for ``shutdown``, everything else ``crash`` with a ``Died``.
     """
 
@@ -92,6 +93,7 @@ class Process:
 async def _terminate_when(stop: trio.Event, group: int) -> None:
     await stop.wait()
     _signal_group(group, signal.SIGTERM)
+    _signal_group(group, signal.SIGCONT)  # a stopped process receives it only then
     await trio.sleep_forever()
 
 

@@ -4,12 +4,14 @@ import json
 import re
 from hashlib import sha256
 
+from attrs import evolve
 from msgspec import Struct
 
 from agentos.kernel.request_body import read_text
 from agentos.llm.providers import provider as llm
 from agentos_sdk import codec
 from agentos_sdk.calls import think as calls
+from agentos_sdk.characters import join_surrogates_in
 from agentos_sdk.errors import BadRequest
 from agentos_sdk.values import LLMClass
 
@@ -52,6 +54,7 @@ def _decode(body: bytes) -> calls.Think:
 
 
 def build_question(asked: calls.Think, model: str) -> llm.Question:
+    """The question to a model. In its JSON, U+FFFD stands for each half of a surrogate pair: models make such calls."""
     return llm.Question(
         model=asked.model or model,
         messages=[build_message(message) for message in asked.turns],
@@ -59,10 +62,10 @@ def build_question(asked: calls.Think, model: str) -> llm.Question:
         temperature=asked.temperature,
         max_tokens=asked.max_tokens,
         thinking_level=asked.thinking_level,
-        tools=asked.tools,
+        tools=[evolve(tool, parameters=join_surrogates_in(tool.parameters)) for tool in asked.tools],
         tool_choice=asked.tool_choice,
         stop=asked.stop,
-        response_schema=asked.response_schema,
+        response_schema=join_surrogates_in(asked.response_schema),
     )
 
 
@@ -72,7 +75,7 @@ def build_message(message: calls.Message) -> llm.Message:
         message.role,
         message.text,
         [llm.Image(image.decoded, image.mime_type) for image in message.images],
-        message.tool_calls,
+        [evolve(call, arguments=join_surrogates_in(call.arguments)) for call in message.tool_calls],
         message.tool_call_id,
     )
 

@@ -219,8 +219,9 @@ class Life:
         if agent.shutdown_time == 0:
             return
         program.signal(signal.SIGTERM)
+        program.signal(signal.SIGCONT)  # a stopped process receives it only then
         if paused:
-            program.thaw()  # a frozen process can't receive SIGTERM
+            program.thaw()
         with trio.move_on_after(agent.shutdown_time) as agent.stop_scope:
             await program.wait()
         agent.stop_scope = None

@@ -8,7 +8,7 @@ from agentos.agents.spec import AgentSpec
 from agentos.agents.tree_changes import list_places
 from agentos.agents.tree_reload import list_agents
 from agentos.agents.workspaces.config_file import list_entries
-from agentos.protected_names import STUBS
+from agentos.protected_names import OBEYED, STUBS, WATCHED
 
 from .load import Config
 
@@ -82,4 +82,6 @@ def _list_files(directory: str, words: Sequence[str | None]) -> Iterator[str]:
 def _can_write(workspace: str, path: str) -> bool:
     """Whether an agent with this workspace can change what the path leads to."""
     inside = [entry for entry in list_entries(path) if entry.startswith(os.path.join(os.path.realpath(workspace), ""))]
-    return any(os.path.relpath(entry, os.path.realpath(workspace)) not in STUBS for entry in inside)
+    return any(
+        os.path.relpath(entry, os.path.realpath(workspace)) not in (*STUBS, *OBEYED, *WATCHED) for entry in inside
+    )

@@ -15,10 +15,12 @@ from agentos.llm.providers.keys import choose_providers, describe_missing
 from agentos.llm.settings import LLMSettings
 from agentos.mcp.sdk import MISSING, is_installed
 from agentos.mcp.servers import read_secrets
+from agentos.sandbox.inside import shebang
 from agentos.sandbox.report.doctor import try_layers
 from agentos.sandbox.report.levels import Finding
 from agentos.services.http.secrets import UnreadableSecret, read_source, read_value
 from agentos_sdk.errors import Unavailable
+from agentos_sdk.git_place import describe_missing_repository
 from agentos_sdk.values import Layer
 
 from .load import Config
@@ -52,6 +54,38 @@ def unreachable_files(config: Config) -> Iterator[str]:
         program = layout.program_file(replace(spec, command=health or None))
         if program is not None and not (layout.has_file(spec, health[0]) and os.access(program, os.X_OK)):
             yield f"{spec.name}: health.command: expected a program in its jail, and there is no {health[0]}"
+
+
+def unstartable_programs(config: Config) -> Iterator[str]:
+    """Programs of agents that can't be executed: their interpreter isn't there, or isn't named. Blocks."""
+    for spec in _agents(config.root):
+        for key, command in (("command", spec.command), ("health.command", spec.health and spec.health.command)):
+            file = layout.program_file(replace(spec, command=command)) if command else None
+            if command and file is not None and (fault := _find_first_line_fault(spec, file)) is not None:
+                yield f"{spec.name} would not start: {key}: {command[0]}: {fault}"
+
+
+def unusable_repositories(config: Config) -> Iterator[str]:
+    """Workspaces in which git won't work, since their repository lies elsewhere. Blocks."""
+    for spec in _agents(config.root):
+        is_given = spec.jailed and os.path.isabs(spec.workspace) and os.path.isdir(spec.workspace)
+        if is_given and (why := describe_missing_repository(spec.workspace)) is not None:
+            yield f"{spec.name}: workspace: {why}"
+
+
+def _find_first_line_fault(spec: AgentSpec, file: str) -> str | None:
+    first = shebang.read_first_line(file)
+    if first is None or (first.fault and not first.interpreter):
+        return first.fault if first is not None else None
+    where = "in its jail" if spec.jailed else "on this host"
+    if first.fault:
+        return f"its interpreter {first.interpreter} isn't there {where} ({first.fault})"
+    if not (layout.has_file(spec, first.interpreter) if spec.jailed else os.path.isfile(first.interpreter)):
+        return f"its interpreter {first.interpreter} isn't there {where}"
+    name = first.argument.split()[0] if os.path.basename(first.interpreter) == "env" and first.argument else None
+    if name and not name.startswith("-") and "=" not in name and shutil.which(name) is None:
+        return f"its interpreter {name} isn't there {where}"
+    return None
 
 
 def _path_remedy(word: str, file: str, code: str | None) -> str:

@@ -30,6 +30,7 @@ from .providers.provider import (
     Question,
     RateLimited,
     Rejected,
+    Unforeseen,
     ask,
 )
 from .retry import retry_delay
@@ -209,6 +210,7 @@ class ProviderClient:
                     or request.fallback_after is not None
                     or request.failures == self.retry.attempts
                     or availability.breaker.state is State.OPEN
+                    or isinstance(error, Unforeseen)
                     or (isinstance(error, MalformedCall) and request.failures >= MALFORMED_ATTEMPTS)
                 ):
                     raise
@@ -230,6 +232,10 @@ class ProviderClient:
                 try:
                     with time_failure(request):
                         answer = await self._receive(provider, request)
+                except Unforeseen as error:
+                    request.record_failure(error)
+                    attempt.succeeded()  # the provider is reachable
+                    raise
                 except Failing as error:
                     availability.record_failure(error)
                     request.record_failure(error)
@@ -302,8 +308,8 @@ def time_failure(request: ActiveRequest) -> Iterator[None]:
 def error_for_agent(error: ProviderError, request: ActiveRequest) -> CallError:
     """The ``CallError`` that the agent receives for a provider's error."""
     details: dict[str, object] = {} if error.status is None else {"upstream_status": error.status}
-    if isinstance(error, Denied):
-        details["retry"] = False  # until the operator has changed something
+    if isinstance(error, Denied | Unforeseen):
+        details["retry"] = False  # until the operator has changed something; the next answer would be the same
     if isinstance(error, MalformedCall):  # a later attempt is no better: the caller may tell the model
         details |= {"retry": False, "tokens": request.total_usage.total}
     if isinstance(error, Rejected):

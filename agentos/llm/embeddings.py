@@ -17,8 +17,8 @@ from msgspec import Raw, Struct
 
 from agentos_sdk.values import Usage
 
+from .malformed import MalformedResponse
 from .providers.provider import Answer, OnDelta, Question, counted_usage, estimate_input_tokens
-from .stream import MalformedResponse
 from .vectors import pack_vector, unpack_vector
 
 T = TypeVar("T")
@@ -35,6 +35,7 @@ class BodyReader:
 
     on_delta: OnDelta
     finish: None = None
+    ended: bool = False
     callback_error: None = None
     _pieces: list[bytes] = field(factory=list)
     _size: int = 0
@@ -45,6 +46,9 @@ class BodyReader:
             raise MalformedResponse(f"sent more than {MAX_BODY >> 20} MiB of embeddings")
         self._pieces.append(chunk)
         yield
+
+    def end(self) -> None:
+        """The body is complete."""
 
     @property
     def body(self) -> bytes:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from attrs import define, field
 
-from .providers.provider import Denied, Failing, ProviderError
+from .providers.provider import Denied, Failing, ProviderError, Unforeseen
 
 FAILURES = 3  # within …
 WINDOW = 30.0  # … so many seconds take a model out for …
@@ -70,12 +70,12 @@ class Outages:
             outage.begin(clock())
         try:
             yield
-        except (Failing, Denied):
-            self._fail(model, account, clock())
-            raise
-        except ProviderError:
-            for outage in met:
-                outage.succeed()
+        except ProviderError as error:
+            if isinstance(error, Failing | Denied) and not isinstance(error, Unforeseen):
+                self._fail(model, account, clock())
+            else:
+                for outage in met:
+                    outage.succeed()
             raise
         except BaseException:
             for outage in met:

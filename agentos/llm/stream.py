@@ -1,20 +1,25 @@
 """Parser for streamed LLM responses: splits server-sent events and assembles the answer from them.
 
-The sending server is not trusted: sizes, counts and nesting depth are limited.
+A complete answer is kept whatever its wrapping: events that are no JSON are passed over, a body that is one JSON value
+is read as its events, and an answer that says that it is over has ended. The sending server is not trusted: sizes,
+counts and nesting depth are limited.
 """
 
 import json
-import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from attrs import define, field
+from msgspec.structs import replace
 
 from agentos_sdk import codec
-from agentos_sdk.nesting import remove_strings
+from agentos_sdk.characters import ends_in_half, join_surrogates
 from agentos_sdk.values import ToolCall, Usage
 
-from .providers.account import ProviderAccount
+from .called_tools import GENERATED_ID_PREFIX, MAX_ARGUMENT_DEPTH, MAX_CALLS, CalledTools, new_id
+from .finish_reasons import FAILURES, FINISH_REASONS, MALFORMED_CALL, NOT_YET, plain_word
+from .malformed import MAX_CONTAINERS, MAX_EVENT, MalformedResponse, parse_json
+from .providers.account import ErrorOfStatus, ProviderAccount
 from .providers.provider import (
     Answer,
     Delta,
@@ -22,89 +27,103 @@ from .providers.provider import (
     FinishReason,
     MalformedCall,
     OnDelta,
+    ProviderError,
     Question,
     estimate_input_tokens,
     estimate_tokens,
 )
+from .vendor_errors import find_error, may_pass, message_of, plain_text, status_of
+
+__all__ = [
+    "GENERATED_ID_PREFIX",
+    "MAX_ARGUMENT_DEPTH",
+    "MAX_CALLS",
+    "MAX_CONTAINERS",
+    "MAX_EVENT",
+    "MAX_STREAM",
+    "AnswerBuilder",
+    "EventParser",
+    "MalformedResponse",
+    "compact_json",
+    "id_field",
+    "new_id",
+    "text_field",
+]
 
 MAX_STREAM = 64 << 20  # bytes of a stream; most of a long answer is the JSON envelopes around its text
-MAX_EVENT = 1 << 20  # bytes of one event, and characters of all tools' arguments: parsed without a pause
 MAX_LOGPROBS = 16 << 20  # characters of JSON
-MAX_CONTAINERS = 10_000  # arrays and objects in an event: a million of them would take a third of a second to parse
-MAX_CALLS = 1000
-MAX_ARGUMENT_DEPTH = (
-    codec.MAX_DEPTH - 5
-)  # nesting of a tool's arguments; a later request has to hold them when they are sent back
-GENERATED_ID_PREFIX = "call-of-agentos-"  # prefix of the tool call ids that we generate when the vendor sent none
-
-
-class MalformedResponse(Exception):
-    """The response is malformed or exceeds a limit. The message is appended to the vendor's name."""
-
-
-@define(eq=False)
-class PartialCall:
-    """A tool call of which arguments are still arriving, as pieces of JSON."""
-
-    id: str
-    name: str = ""
-    arguments: list[str] = field(factory=list)
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+FIELD_NAMES = (b"data", b"event", b"id", b"retry")  # of server-sent events
 
 
 @define(eq=False)
 class AnswerBuilder:
     """An answer, as far as it has arrived.
 
-    ``parse_event`` parses an event, and ``on_delta`` is called with the resulting delta. ``callback_error`` is the
-    exception that ``on_delta`` raised. ``logprobs`` are kept as JSON if they were requested, else ``None``.
+    ``parse_event`` parses an event, and ``on_delta`` is called with the resulting delta. ``error_of_status`` makes the
+    error of an event that is one. ``callback_error`` is the exception that ``on_delta`` raised. ``logprobs`` are kept
+    as JSON if they were requested, else ``None``. ``ended``: the stream has said that nothing follows.
     """
 
     account: ProviderAccount
     on_delta: OnDelta
     parse_event: Callable[["AnswerBuilder", Mapping[str, Any]], Delta]
+    error_of_status: ErrorOfStatus
     text: list[str] = field(factory=list)
     unseen: int = 0  # characters
-    calls: list[ToolCall] = field(factory=list)
+    calls: CalledTools = field(factory=CalledTools)
     usage: Usage | None = None
     finish: FinishReason | None = None
     model: str | None = None
     callback_error: Exception | None = None
     logprobs: list[str] | None = None
+    ended: bool = False
+    _unknown_finish: str | None = None  # the vendor's word, if no table has it
+    _remark: str = ""  # the first text that is neither an event nor JSON
+    _half: str = ""  # the first half of a surrogate pair, of which the second may follow
     _logprobs_size: int = 0  # characters
     _events: "EventParser" = field(factory=lambda: EventParser())
-    _partial_calls: list[PartialCall] = field(factory=list)
-    _partial_by_key: dict[tuple[int | None, str], PartialCall] = field(
-        factory=dict
-    )  # the latest with that index; "": any id
-    _arguments: int = 0  # characters
 
     def feed(self, chunk: bytes) -> Iterator[None]:
         """Parse a chunk of the stream; yields after every line."""
         for data in self._events.feed(chunk):
-            if data is not None and data != b"[DONE]":
-                self._apply_event(data)
+            if data is not None:
+                self._take(data, self._events.name)
             yield
 
-    def add_call(self, call: ToolCall) -> None:
-        """Add a complete tool call."""
-        self.calls.append(call)
-        self._count_calls()
+    def end(self) -> None:
+        """The stream is over: parse an event without a final blank line, and what was no event at all."""
+        for _ in self.feed(b"\n\n"):
+            pass
+        if not self.ended and (rest := self._events.stray.strip()):
+            self._take(rest, "")
+        if self._half:
+            half, self._half = self._half, ""
+            self._hear(Delta(join_surrogates(half)))
 
-    def add_call_piece(self, index: int | None, id_: str, name: str, arguments: str) -> None:
-        """Append a piece to the tool call it belongs to.
+    def end_stream(self) -> None:
+        """Nothing follows; what has arrived is the answer."""
+        self.ended = True
+        if self.finish is None and self.has_any:
+            self.finish = "stop"
 
-        Some servers don't number the calls and some give all of them the same number: then the id tells them apart.
-        """
-        partial = self._partial_by_key.get((index, id_))
-        if partial is None or (index is None and name):
-            partial = self._partial_by_key[index, ""] = self._partial_by_key[index, id_] = PartialCall(id_)
-            self._partial_calls.append(partial)
-            self._count_calls()
-        partial.name = partial.name or name
-        partial.arguments.append(arguments)
-        self._arguments += len(arguments)
-        if self._arguments > MAX_EVENT:
-            raise MalformedResponse(f"called tools with more than {MAX_EVENT >> 20} MiB of arguments")
+    def end_with(self, word: str) -> None:
+        """The answer has ended for this reason of the vendor's; raises :class:`Failing` if it was broken off."""
+        plain = plain_word(word)
+        if plain in NOT_YET:
+            return
+        if MALFORMED_CALL in word.lower():
+            raise MalformedCall(self.account.vendor, why=f" ({self.account.clean_message(word)})")
+        if plain in FAILURES:
+            raise Failing(f"{self.account.vendor} ended its answer with {plain}")
+        self._unknown_finish = None if plain in FINISH_REASONS else self.account.clean_message(word)
+        if self.finish != "content_filter":
+            self.finish = FINISH_REASONS.get(plain, "stop")
+
+    @property
+    def has_any(self) -> bool:
+        """Whether any part of an answer has arrived."""
+        return bool(self.text or self.calls)
 
     def add_logprobs(self, entries: object) -> None:
         """Keep logprobs as JSON: as Python values they would take ten times the memory."""
@@ -117,19 +136,68 @@ class AnswerBuilder:
     def answer(self, question: Question) -> Answer:
         """The complete answer; raises :class:`Failing` if the stream ended early."""
         if self.finish is None:
+            said = self.account.clean_message(self._remark)
+            if said and not self.has_any:
+                raise self.account.unforeseen(f"answered what is no answer of a model: {said}")
             raise Failing(f"{self.account.vendor} broke off its answer")
+        if self._unknown_finish is not None and not self.has_any:
+            raise self.account.unforeseen(f"ended its answer with {self._unknown_finish}")
         text = "".join(self.text)
-        calls = [*self.calls, *self._finish_calls()]
+        calls = tuple(self._finish_calls())
         finish: FinishReason = "tool_calls" if calls and self.finish == "stop" else self.finish
         usage = self.usage or Usage(estimate_input_tokens(question), estimate_tokens(len(text) + self.unseen))
         logprobs = None if self.logprobs is None else f"[{','.join(self.logprobs)}]".encode()
-        return Answer(text, usage, finish, self.model or question.model, tuple(calls), logprobs)
+        return Answer(text, usage, finish, join_surrogates(self.model or question.model), calls, logprobs)
 
-    def _apply_event(self, data: bytes) -> None:
-        event = _parse_json(data)
-        if not isinstance(event, dict):
-            raise MalformedResponse("sent an event that is no JSON object")
-        delta = self.parse_event(self, event)
+    def _take(self, data: bytes, name: str) -> None:
+        """Take the data of an event, or a body that is no event."""
+        if self.ended:
+            return
+        if data.strip() == b"[DONE]":
+            self.end_stream()
+            return
+        try:
+            value = parse_json(data)
+        except codec.Invalid as error:
+            self._take_text(data, name, error)
+            return
+        for event in value if isinstance(value, list) else [value]:
+            if isinstance(event, dict):
+                self._apply_event(event, name)
+            elif name == "error":
+                raise self._error_of({"message": event})
+            elif event is not value:
+                raise MalformedResponse("sent an array that is no answer")
+
+    def _take_text(self, data: bytes, name: str, error: codec.Invalid) -> None:
+        """Take what is no JSON: several values, each on a line of its own, or a text of the server's."""
+        lines = data.split(b"\n")
+        if len(lines) > 1 and all(line.strip()[:1] in b"{[" for line in lines):
+            for line in filter(bytes.strip, lines):
+                self._take(line, name)
+            return
+        text = plain_text(data.decode(errors="replace"))
+        if name == "error":
+            raise self._error_of({"message": text})
+        if data.lstrip().startswith((b"{", b"[")):
+            raise MalformedResponse(f"sent an event that can't be read, {error}: {text}")
+        self._remark = self._remark or text
+
+    def _apply_event(self, event: Mapping[str, Any], name: str) -> None:
+        error = find_error(event) or (event if name == "error" else None)
+        if error is not None:
+            if self.finish is not None:
+                return  # the answer is complete
+            raise self._error_of(error, event)
+        self.calls.batch += 1
+        delta = self.parse_event(self, event if "type" in event or not name else {"type": name, **event})
+        text = self._half + delta.text
+        if text != delta.text or not text.isascii():
+            self._half = text[-1] if ends_in_half(text) else ""
+            delta = replace(delta, text=join_surrogates(text.removesuffix(self._half)))
+        self._hear(delta)
+
+    def _hear(self, delta: Delta) -> None:
         if delta.text:
             self.text.append(delta.text)
         self.unseen += delta.unseen
@@ -140,28 +208,46 @@ class AnswerBuilder:
             self.callback_error = error
             raise
 
-    def _count_calls(self) -> None:
-        if len(self.calls) + len(self._partial_calls) > MAX_CALLS:
-            raise MalformedResponse(f"called more than {MAX_CALLS} tools at once")
+    def _error_of(self, error: object, event: Mapping[str, Any] | None = None) -> ProviderError:
+        """The error that a part of the stream says. One without a status is final unless its text says otherwise."""
+        status = status_of(error) or (status_of(event) if event is not None else None)
+        message = message_of(error)
+        if status is None and not may_pass(message):
+            return self.account.unforeseen(f"answers with an error: {self.account.clean_message(message)}")
+        whole = event if event is not None and "error" in event else {"error": error}
+        return self.error_of_status(status or 500, whole, None)
 
     def _finish_calls(self) -> Iterator[ToolCall]:
-        for partial in self._partial_calls:
-            arguments = _parse_arguments("".join(partial.arguments))
-            if arguments is not None:
-                yield ToolCall(partial.id or new_id(), partial.name, arguments)
+        for call in self.calls.finish():
+            if isinstance(call, ToolCall):
+                yield call
             elif self.finish != "length":  # with "length" the last call is cut off, and a retry would cut it off again
-                name = self.account.clean_message(partial.name) or "a tool"
+                name = self.account.clean_message(call.name) or "a tool"
                 raise MalformedCall(self.account.vendor, name)
 
 
 @define(eq=False)
 class EventParser:
-    """Parser of server-sent events; chunks may be split anywhere."""
+    """Parser of server-sent events; chunks may be split anywhere.
 
+    ``name`` is that of the event that was yielded last. ``stray`` are the lines that belong to no event, such as a body
+    that is JSON or a page.
+    """
+
+    name: str = ""
+    _stray: list[bytes] = field(factory=list)
     _line: list[bytes] = field(factory=list)  # pieces of a line that hasn't ended
     _data: list[bytes] = field(factory=list)
+    _arriving: str = ""  # name of the event that is arriving
     _size: int = 0  # of the event
+    _stray_size: int = 0
     _total_size: int = 0
+
+    @property
+    def stray(self) -> bytes:
+        if self._stray_size > MAX_EVENT:
+            raise MalformedResponse(f"sent more than {MAX_EVENT >> 20} MiB that is no event")
+        return b"\n".join(self._stray)
 
     def feed(self, chunk: bytes) -> Iterator[bytes | None]:
         """Yield once per line: the data of an event if the line ends one, else ``None``.
@@ -186,14 +272,27 @@ class EventParser:
             raise MalformedResponse(f"sent an event of more than {MAX_EVENT >> 20} MiB")
 
     def _end(self, line: bytes) -> bytes | None:
-        if line.startswith(b"data:"):
-            self._data.append(line[5:].removeprefix(b" "))
-        if line:
+        if line := line.removeprefix(BYTE_ORDER_MARK):
+            self._take_line(line)
             return None
         data = b"\n".join(self._data)
+        self.name, self._arriving = self._arriving, ""
         self._data.clear()
         self._size = 0
         return data or None
+
+    def _take_line(self, line: bytes) -> None:
+        name, colon, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if name == b"data":
+            if value.strip() or self._data:
+                self._data.append(value)
+        elif name == b"event":
+            self._arriving = value.strip().decode(errors="replace")
+        elif name and not (colon and name in FIELD_NAMES):
+            self._stray_size += len(line) + 1
+            if self._stray_size <= MAX_EVENT:
+                self._stray.append(line)
 
 
 def text_field(value: object, what: str) -> str:
@@ -205,40 +304,9 @@ def text_field(value: object, what: str) -> str:
     return value
 
 
-def _parse_json(data: bytes) -> object:
-    if _count_brackets(data) > MAX_CONTAINERS and _count_brackets(remove_strings(data)) > MAX_CONTAINERS:
-        raise MalformedResponse(f"sent more than {MAX_CONTAINERS} arrays and objects at once")
-    return codec.parse(data)
-
-
-def _count_brackets(data: bytes) -> int:
-    return data.count(b"[") + data.count(b"{")
-
-
-def _parse_arguments(text: str) -> Mapping[str, Any] | None:
-    """Parse the arguments of a tool call; ``None`` if they can't be used for a call."""
-    try:
-        arguments = _parse_json(text.encode() or b"{}")
-    except (ValueError, MalformedResponse):  # also for partial of a surrogate pair
-        return None
-    if not isinstance(arguments, dict) or (
-        text.count("[") + text.count("{") > MAX_ARGUMENT_DEPTH and _is_too_deep(arguments)
-    ):
-        return None
-    return arguments
-
-
-def _is_too_deep(value: Mapping[str, Any]) -> bool:
-    level: Sequence[Any] = [value]
-    for _ in range(MAX_ARGUMENT_DEPTH):
-        within = (inner for each in level for inner in (each.values() if isinstance(each, dict) else each))
-        level = [inner for inner in within if isinstance(inner, dict | list)]
-    return bool(level)
-
-
-def new_id() -> str:
-    """A generated id for a tool call to which the vendor gave none."""
-    return GENERATED_ID_PREFIX + secrets.token_hex(8)
+def id_field(value: object) -> str:
+    """The id of a call, also if it is a number; "" if absent."""
+    return str(value) if type(value) is int else text_field(value, "an id")
 
 
 def compact_json(value: Any) -> str:

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from agentos import __version__
 from agentos.threads import run_in_thread
+from agentos_sdk.characters import join_surrogates_in
 from agentos_sdk.errors import BadRequest, CallError, Unavailable
 
 from .errors import quote_server
@@ -19,6 +20,7 @@ from .messages import MAX_PAGE_BYTES, MAX_TOOLS, TRUNCATED
 from .requests import Requests
 from .result import CallResult
 from .tool import Tool, make_tool
+from .validation import REFUSED
 
 MAX_PAGES: Final = 20  # of tools/list
 MAX_LISTING_CHARS: Final = 1 << 20  # of all tools' definitions
@@ -29,12 +31,13 @@ INFO: Final = mcp_types.Implementation(name="agentos", version=__version__)
 
 class Connected:
     """A client whose handshake is done. ``server`` is the server's name, ``fresh`` whether no tool has changed since
-    they were listed.
+    they were listed. ``refused`` are tools that can't be used as they are described: the reason by the name.
     """
 
     def __init__(self, client: Client, server: str) -> None:
         self._client, self._server = client, server
         self.fresh = False
+        self.refused: Mapping[str, str] = {}
 
     async def list_tools(self) -> Sequence[Tool]:
         """All tools that the server offers now, of which it may have 256. Raises ``CallError``."""
@@ -47,6 +50,7 @@ class Connected:
 
     async def _list_tools(self) -> Sequence[Tool]:
         found: list[mcp_types.Tool] = []
+        refused = dict[str, str]()
         cursor: str | None = None
         for _ in range(MAX_PAGES):
             try:
@@ -57,6 +61,7 @@ class Connected:
                 size = f"more than {MAX_PAGE_BYTES >> 10} KiB of descriptions of tools in one page"
                 raise Unavailable(f"the MCP server {self._server} sends {size}")
             found += page.tools
+            refused |= (page.meta or {}).get(REFUSED, {})
             cursor = page.next_cursor
             if cursor is None or len(found) >= MAX_TOOLS:
                 break
@@ -68,12 +73,13 @@ class Connected:
             ) from None
         if sum(len(tool.definition) for tool in tools) > MAX_LISTING_CHARS:
             raise Unavailable(f"the MCP server {self._server} has more than 1 MiB of descriptions of its tools")
+        self.refused = {name: why for name, why in refused.items() if all(tool.name != name for tool in tools)}
         return tools
 
     async def call_tool(self, tool: str, arguments: Mapping[str, Any]) -> CallResult:
         """Call a tool and wait for its result. Raises ``CallError``. If this is cancelled the server is told."""
         try:
-            result = await self._client.call_tool(tool, dict(arguments))
+            result = await self._client.call_tool(tool, join_surrogates_in(dict(arguments)))
         except Exception as error:
             raise self._explain(error) from None
         return await run_in_thread(convert_result, result)

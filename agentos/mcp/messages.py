@@ -1,8 +1,12 @@
 """Messages of MCP servers: parses one line of JSON-RPC, bounds what is in it, and drops what no request waits for.
 
+Servers also print what is no message: banners, lines of a log, in JSON or not. That is text for the agent's log. A
+reply that can't be read fails the request that it answers.
+
 A server chooses each byte of it. What reaches the SDK is small: it checks messages in the event loop.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -10,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from agentos.kernel.request_body import parse_text, parse_values
+from agentos_sdk.characters import replace_half_escapes
 from agentos_sdk.codec import Invalid
 from agentos_sdk.nesting import is_nested_deeper
 
@@ -54,19 +59,21 @@ class Envelope(Struct):
 
 
 _ENVELOPE: Final = msgspec.json.Decoder(Envelope)
+_ID: Final = re.compile(rb'"id"\s*:\s*(-?[0-9]{1,18}|"[^"\\]{1,200}")\s*[,}]')
 
 
 def parse_line(line: bytes, secrets: Iterable[bytes] = ()) -> Parsed | str | None:
-    """One line as a message, cut to its limits; None for what is dropped, and text for what is no JSON.
+    """One line as a message, cut to its limits; None for what is dropped, and text for what is no message.
 
     ``secrets`` are redacted, also where JSON escapes characters of theirs. Raises :class:`BadServer`. Blocks for a
     long line.
     """
-    line = redact(line, secrets)
+    line = mend(redact(line, secrets))
     if not line.strip():
         return None
-    if is_nested_deeper(line, MAX_DEPTH):
-        raise BadServer(f"it sent JSON that is nested deeper than {MAX_DEPTH}")
+    if not line.lstrip().startswith(b"{") or b'"jsonrpc"' not in line:
+        return quote_line(line)
+    check_depth(line)
     try:
         message: Any = parse_text(line) if len(line) > MAX_CROWDED_BYTES else parse_values(line)
     except Invalid as error:
@@ -75,18 +82,17 @@ def parse_line(line: bytes, secrets: Iterable[bytes] = ()) -> Parsed | str | Non
         except msgspec.ValidationError:
             envelope = Envelope()
         except (msgspec.DecodeError, UnicodeDecodeError):
-            return quote_server(line[: 4 * MAX_QUOTED_CHARS].decode(errors="replace"))
+            number = find_id(line)
+            return Parsed(_fail_reply(number, str(error))) if number is not None else quote_line(line)
         if envelope.id is None or envelope.method is not msgspec.UNSET:
             raise BadServer(f"it sent a message that can't be read: {error}") from None
         return Parsed(_fail_reply(envelope.id, str(error)))
     if secrets and b"\\" in line:
         escaped = [msgspec.json.encode(secret.decode())[1:-1] for secret in secrets]  # as the encoder writes them
         message = parse_values(redact(msgspec.json.encode(message), escaped))
-    if not isinstance(message, dict):
-        raise BadServer("it sent JSON that is no message of JSON-RPC: expected an object")
+    if not isinstance(message, dict) or not is_message(message):
+        return quote_line(line)
     number = message.get("id")
-    if number is not None and (isinstance(number, bool) or not isinstance(number, str | int)):
-        raise BadServer("it sent a message whose id is neither text nor a whole number")
     if "method" in message:
         return _sort_out(message, number, len(line))
     result = message.get("result")
@@ -99,6 +105,53 @@ def parse_line(line: bytes, secrets: Iterable[bytes] = ()) -> Parsed | str | Non
     elif len(line) > MAX_REQUEST_BYTES:
         raise BadServer(f"it answered with more than {MAX_REQUEST_BYTES >> 10} KiB where no tool was called")
     return Parsed(message)
+
+
+def check_depth(line: bytes) -> None:
+    """Raise :class:`BadServer` for JSON that is nested too deeply to be parsed."""
+    if is_nested_deeper(line, MAX_DEPTH):
+        raise BadServer(f"it sent JSON that is nested deeper than {MAX_DEPTH}")
+
+
+def is_message(found: Mapping[str, Any]) -> bool:
+    """Whether an object is a message of JSON-RPC 2.0; a line of a log may have some of its fields."""
+    number = found.get("id")
+    if found.get("jsonrpc") != "2.0" or isinstance(number, bool) or not isinstance(number, str | int | None):
+        return False
+    return isinstance(found.get("method"), str) or (number is not None and ("result" in found or "error" in found))
+
+
+def fail_message(message: Mapping[str, Any], why: str) -> Mapping[str, Any] | None:
+    """An error in place of a reply that isn't one of the protocol's; None for another message."""
+    number = message.get("id")
+    return None if number is None or "method" in message else _fail_reply(number, why)
+
+
+def find_id(line: bytes) -> str | int | None:
+    """The id of a reply that isn't JSON, as far as it can be told: before the result, or at the end."""
+    if b'"method"' in line or (b'"result"' not in line and b'"error"' not in line):
+        return None
+    found = [*_ID.finditer(line)]
+    outer = [each for each in found if each.start() < min(filter(lambda at: at >= 0, _starts(line)))] or found[-1:]
+    number: str | int | None = msgspec.json.decode(outer[0][1]) if outer else None
+    return number
+
+
+def _starts(line: bytes) -> tuple[int, int]:
+    return line.find(b'"result"'), line.find(b'"error"')
+
+
+def mend(line: bytes) -> bytes:
+    """The line with U+FFFD for each byte and each half of a surrogate pair that is no text."""
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        line = line.decode(errors="replace").encode()
+    return replace_half_escapes(line)
+
+
+def quote_line(line: bytes) -> str:
+    return quote_server(line[: 4 * MAX_QUOTED_CHARS].decode(errors="replace"))
 
 
 def redact(data: bytes, secrets: Iterable[bytes]) -> bytes:

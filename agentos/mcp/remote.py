@@ -24,8 +24,9 @@ from agentos.threads import run_in_thread
 from agentos_sdk.errors import CallError, PermissionDenied
 
 from .errors import BadServer
-from .messages import Parsed, parse_line
+from .messages import Parsed, check_depth, parse_line, quote_line
 from .server_events import ServerEvents
+from .validation import validate
 
 MAX_MESSAGE_BYTES: Final = 1 << 20
 MAX_OPEN_REQUESTS: Final = 16  # of a server
@@ -210,6 +211,8 @@ class RemoteTransport:
         found = await self._parse(bytes(body)) if kind == JSON else None
         if not isinstance(found, mcp_types.JSONRPCResponse | mcp_types.JSONRPCError):
             self._check_session(response.status)
+            if isinstance(found, str):
+                raise BadServer(f"it answered with text that isn't JSON: {found}")
             raise BadServer(f"it answered {response.status} without an answer in JSON-RPC")
         return found.model_copy(update={"id": request.id})
 
@@ -220,17 +223,19 @@ class RemoteTransport:
             self.over.set()
 
     async def _next_message(self, events: ServerEvents) -> Message | None:
-        """The next message of a stream; None at its end."""
+        """The next message of a stream; None at its end. Events that are none keep the connection alive."""
         while (data := await events.receive()) is not None:
-            if (message := await self._parse(data)) is not None:
+            if (message := await self._parse(data)) is not None and not isinstance(message, str):
                 return message
         return None
 
-    async def _parse(self, data: bytes) -> Message | None:
-        """A message cut to its limits; None for one that is dropped."""
+    async def _parse(self, data: bytes) -> Message | str | None:
+        """A message cut to its limits; None for one that is dropped, text for what is none."""
         secrets = self.permit.redactor().values  # the client has redacted them, but not as JSON may escape them
         found = parse(data, secrets) if len(data) <= INLINE_BYTES else await run_in_thread(parse, data, secrets)
-        return found[1] if found is not None and self._admit(found[0]) else None
+        if not isinstance(found, tuple):
+            return found
+        return found[1] if self._admit(found[0]) else None
 
     def _admit(self, parsed: Parsed) -> bool:
         """Whether a message is passed on: requests beyond :data:`MAX_OPEN_REQUESTS` aren't, and get no answer."""
@@ -249,17 +254,16 @@ async def _pass_on(to_client: MemoryObjectSendStream[Incoming], item: Incoming) 
         await to_client.send(item)
 
 
-def parse(data: bytes, secrets: Sequence[bytes]) -> tuple[Parsed, Message] | None:
-    """One message cut to its limits; None for one that is dropped. Raises :class:`BadServer`. Blocks for a long one."""
+def parse(data: bytes, secrets: Sequence[bytes]) -> tuple[Parsed, Message] | str | None:
+    """One message cut to its limits; None for one that is dropped, text for what is none. Blocks for a long one.
+
+    Raises :class:`BadServer`.
+    """
+    check_depth(data)
     parsed = parse_line(data, secrets)
-    if isinstance(parsed, str):
-        raise BadServer(f"it answered with text that isn't JSON: {parsed}")
-    if parsed is None:
-        return None
-    try:
-        return parsed, mcp_types.jsonrpc_message_adapter.validate_python(parsed.message, by_name=False)
-    except ValueError:
-        raise BadServer("it sent JSON that is no message of JSON-RPC 2.0") from None
+    if not isinstance(parsed, Parsed):
+        return parsed
+    return validate(parsed) or quote_line(data)
 
 
 def encode(message: Message) -> bytes:

@@ -46,6 +46,7 @@ CHECK_SECONDS: Final = 10.0  # that a server has for an answer after a call of a
 RETRY_SECONDS: Final = 10.0  # from the end of an instance that was given up until the next one may begin
 GRACE: Final = 2.0  # seconds that a server has to end
 TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_./-]{1,128}")
+BAD_NAME: Final = "its name can't be used: a tool's name has 1 to 128 letters, digits, _, -, . and /"
 
 Key = tuple[str, int | str]  # the server, and whose instance it is
 SHARED: Final = ""
@@ -132,7 +133,7 @@ class Servers:
     async def list_tools(self, caller: Caller, server: str) -> Split:
         """The tools of a server as they are now. Raises ``CallError``."""
         session = self._find_instance(caller, server).session
-        return self._split(server, await session.list_tools())
+        return self._split(server, await session.list_tools(), session.refused)
 
     async def call_tool(
         self, call: Call, server: str, tool: str, arguments: Mapping[str, object], timeout: float | None
@@ -152,7 +153,7 @@ class Servers:
     async def _call_tool(
         self, session: Session, call: Call, server: str, tool: str, arguments: Mapping[str, object]
     ) -> CallResult:
-        split = self._split(server, await session.find_tools())
+        split = self._split(server, await session.find_tools(), session.refused)
         if tool in split.withheld:
             raise PermissionDenied(f"{server}.{tool} is withheld: {split.withheld[tool]}")
         names = [one.name for one in split.pinned]
@@ -180,8 +181,12 @@ class Servers:
         elif agent.jail is not None:
             agent.jail.exceeded(Unhealthy("it answers nothing"))
 
-    def _split(self, server: str, tools: Sequence[Tool]) -> Split:
-        return self.pinning.split(server, [tool for tool in tools if TOOL_NAME.fullmatch(tool.name)])
+    def _split(self, server: str, tools: Sequence[Tool], refused: Mapping[str, str]) -> Split:
+        """The tools of a server, those that can't be used among the withheld."""
+        unusable = {tool.name[:128]: BAD_NAME for tool in tools if not TOOL_NAME.fullmatch(tool.name)}
+        unusable |= {name[:128]: why for name, why in refused.items()}
+        split = self.pinning.split(server, [tool for tool in tools if TOOL_NAME.fullmatch(tool.name)])
+        return replace(split, withheld={**unusable, **split.withheld})
 
     # -- Instances -------------------------------------------------------------------------------------------------
 

@@ -44,6 +44,7 @@ class Session:
     secrets: Sequence[str] = ()
     problem: str | None = None  # why it is over for good
     calls: int = 0  # open ones
+    refused: Mapping[str, str] = field(factory=dict)  # tools that can't be used: the reason by the name
     checking: bool = False  # whether the server answers at all
     used_at: float = field(factory=trio.current_time)
     _connected: "Connected | None" = None
@@ -143,7 +144,7 @@ class Session:
         connected = await self._wait_until_connected()
         found = await connected.list_tools()
         if connected is self._connected:
-            self._tools = found
+            self._tools, self.refused = found, connected.refused
         return found
 
     async def _wait_until_connected(self) -> "Connected":

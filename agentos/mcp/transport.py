@@ -18,8 +18,9 @@ from mcp.shared.message import SessionMessage
 from agentos.threads import run_in_thread
 
 from .errors import BadServer
-from .messages import Parsed, parse_line
+from .messages import Parsed, parse_line, quote_line
 from .pace import Pace
+from .validation import validate
 
 MAX_LINE_BYTES: Final = 4 << 20
 MAX_OPEN_REQUESTS: Final = 16  # of a server
@@ -132,10 +133,7 @@ class LineTransport:
         parsed = parse_line(line, self.secrets)
         if not isinstance(parsed, Parsed):
             return parsed
-        try:
-            return parsed, mcp_types.jsonrpc_message_adapter.validate_python(parsed.message, by_name=False)
-        except ValueError:
-            raise BadServer("it sent JSON that is no message of JSON-RPC 2.0") from None
+        return validate(parsed) or quote_line(line)
 
     async def _refuse(self, number: str | int, why: str) -> None:
         error = mcp_types.ErrorData(code=REFUSED, message=why)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentos.userland.task import git
-from agentos.userland.task.repository import describe_changes
+from agentos.userland.task.repository import describe_changes, describe_git
 
 IDENTITY = ("-c", "user.name=agent", "-c", "user.email=agent@localhost", "-c", "commit.gpgSign=false")
 STATUS = ("status", "--porcelain")
@@ -156,3 +156,65 @@ def test_a_broken_repository_is_said(tmp_path: Path) -> None:
 
     told = str(describe_changes(str(tmp_path)))
     assert "it isn't known which files have changes that aren't committed: fatal: bad config line" in told
+
+
+def link_worktree(place: Path) -> Path:
+    commit(place / "main")
+    run_git(place / "main", "worktree", "add", "-q", "../feature", "-b", "feature")
+    return place / "feature"
+
+
+def make_submodule(place: Path) -> Path:
+    commit(place / "main")
+    commit(place / "lib")
+    run_git(place / "main", "-c", "protocol.file.allow=always", "submodule", "add", "-q", str(place / "lib"), "lib")
+    return place / "main" / "lib"
+
+
+def make_subdirectory(place: Path) -> Path:
+    commit(place / "main")
+    (place / "main/sub/deep").mkdir(parents=True)
+    return place / "main/sub/deep"
+
+
+def separate(place: Path) -> Path:
+    run_git(place, "init", "-q", "--separate-git-dir", str(place / "data.git"), str(place / "work"))
+    return place / "work"
+
+
+def link(place: Path) -> Path:
+    commit(place / "main")
+    (place / "work").mkdir()
+    (place / "work/.git").symlink_to("../main/.git")
+    return place / "work"
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (link_worktree, "a linked worktree of git"),
+        (make_submodule, "a submodule of git"),
+        (make_subdirectory, "in the git repository"),
+        (separate, "a repository whose data is in"),
+        (link, "a repository whose data is in"),
+    ],
+)
+def test_a_repository_that_lies_elsewhere_is_told(make: Callable[[Path], Path], kind: str, tmp_path: Path) -> None:
+    place = make(tmp_path)
+
+    said, for_model = describe_git(str(place))
+
+    assert kind in said
+    assert "git won't work there" in said
+    assert for_model
+
+
+def test_a_repository_that_is_in_the_directory_is_not_worth_a_word(tmp_path: Path) -> None:
+    commit(tmp_path / "main")
+    run_git(tmp_path, "init", "-q", "--separate-git-dir", str(tmp_path / "own/data.git"), str(tmp_path / "own"))
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd/.git").write_bytes(b"gitdir: \0\xff")
+
+    for name in ("main", "own", "plain", "odd"):
+        assert describe_git(str(tmp_path / name)) == ("", "")

@@ -115,7 +115,7 @@ def test_files_that_a_program_obeys_are_marked_and_come_first() -> None:
         "  A web/.npmrc  (look at it: npm obeys it)",
         "  M mise.toml  (look at it: mise obeys it)",
         "  A .zed/tasks.json  (look at it: Zed obeys it)",
-        "  A sub/conftest.py  (look at it: a program outside of the jail obeys it)",
+        "  A sub/conftest.py  (look at it: pytest obeys it)",
     ]
     assert not [line for line in shown[5:] if "obeys" in line]
 

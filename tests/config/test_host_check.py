@@ -10,6 +10,8 @@ from agentos.config.host_check import (
     missing_notify_program,
     unreachable_files,
     unreadable_secrets,
+    unstartable_programs,
+    unusable_repositories,
 )
 from tests.config.saying import agent, loaded
 
@@ -116,3 +118,48 @@ def test_a_token_that_a_kernel_here_could_not_read(home: Path) -> None:
     assert list(unreadable_secrets(config)) == [
         f"[metrics] token_from: {home}/none can't be read: No such file or directory"
     ]
+
+
+PROGRAMS = {
+    "CRLF": (b"#!/bin/sh\r\n", "its interpreter /bin/sh isn't there in its jail (its first line ends with CRLF"),
+    "CRLF behind env": (b"#!/usr/bin/env python3\r\n", "isn't there in its jail (its first line ends with CRLF"),
+    "missing": (b"#!/opt/none/bin/lua\n", "its interpreter /opt/none/bin/lua isn't there in its jail"),
+    "missing behind env": (b"#!/usr/bin/env no-such-language\n", "its interpreter no-such-language isn't there"),
+    "a byte order mark": (b"\xef\xbb\xbf#!/bin/sh\n", "byte order mark"),
+}
+
+
+@pytest.mark.parametrize(("data", "said"), PROGRAMS.values(), ids=PROGRAMS.keys())
+@pytest.mark.parametrize(
+    "lines", ['command = ["./run.sh"]', 'script = "a.py"\nhealth = { command = ["/agent/run.sh"] }']
+)
+def test_a_program_whose_interpreter_is_missing(place: Path, lines: str, data: bytes, said: str) -> None:
+    (place / "run.sh").write_bytes(data)
+    (place / "run.sh").chmod(0o755)
+    lines = lines if "health" not in lines else f'{lines}\ncode = "."'
+
+    [found] = unstartable_programs(loaded(agent(lines)))
+
+    assert said in found
+    assert "run.sh" in found
+
+
+@pytest.mark.parametrize("data", [b"#!/bin/sh\n", b"#!/usr/bin/env -S sh -e\n", b"#!/usr/bin/env sh\n"])
+def test_a_program_whose_interpreter_is_there(place: Path, data: bytes) -> None:
+    (place / "run.sh").write_bytes(data)
+    (place / "run.sh").chmod(0o755)
+
+    assert list(unstartable_programs(loaded(agent('command = ["./run.sh"]')))) == []
+    assert list(unstartable_programs(loaded(agent('command = ["/bin/true"]')))) == []
+
+
+@pytest.mark.parametrize(
+    ("link", "told"), [("gitdir: ../main/.git/worktrees/lib\n", "a linked worktree"), ("gitdir: data.git", "")]
+)
+def test_a_workspace_whose_repository_lies_elsewhere(place: Path, link: str, told: str) -> None:
+    (place / "lib").mkdir(exist_ok=True)
+    (place / "lib/.git").write_text(link)
+
+    found = list(unusable_repositories(loaded(agent('script = "a.py"\nworkspace = "lib"'))))
+
+    assert [told in one for one in found] == ([True] if told else [])

@@ -21,6 +21,7 @@ from agentos.llm.providers.provider import (
     Provider,
     RateLimited,
     Rejected,
+    Unforeseen,
 )
 from agentos.llm.settings import Retry, Timeouts
 from agentos.services.events import Event, ModelAvailable, ModelPaused
@@ -72,7 +73,11 @@ async def test_it_fails_when_the_last_attempt_has(autojump_clock: MockClock) -> 
 
 @pytest.mark.parametrize(
     ("error", "told"),
-    [(Rejected("no such model"), BadRequest), (Denied("GEMINI_API_KEY was refused"), Unavailable)],
+    [
+        (Rejected("no such model"), BadRequest),
+        (Denied("GEMINI_API_KEY was refused"), Unavailable),
+        (Unforeseen("answered a page: Sign in"), Unavailable),
+    ],
 )
 async def test_what_would_fail_again_is_asked_once(error: Exception, told: type[Exception]) -> None:
     provider, one = Scripted([[error]]), asked()

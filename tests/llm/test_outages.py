@@ -5,7 +5,7 @@ import contextlib
 import pytest
 
 from agentos.llm.outages import DURATION, FAILURES, MAX_KEPT, WINDOW, Outages
-from agentos.llm.providers.provider import Denied, Failing, Rejected
+from agentos.llm.providers.provider import Denied, Failing, Rejected, Unforeseen
 
 MODEL = "large"
 
@@ -44,10 +44,11 @@ def test_failures_further_apart_than_the_window_do_not() -> None:
     assert not outages.is_out(MODEL, "one", WINDOW + 0.1)
 
 
-def test_a_question_that_the_provider_rejects_is_no_failure() -> None:
+@pytest.mark.parametrize("error", [Rejected("no such field"), Unforeseen("answered a page")])
+def test_an_answer_that_comes_the_same_each_time_is_no_outage(error: Exception) -> None:
     outages = Outages()
     for now in range(2 * FAILURES):
-        attempt(outages, "one", now, Rejected("no such field"))
+        attempt(outages, "one", now, error)
 
     assert not outages.is_out(MODEL, "one", 2 * FAILURES)
 

@@ -12,8 +12,8 @@ from agentos.mcp.messages import MAX_CONTENT_BYTES, MAX_TOOLS, TRUNCATED, UNREAD
 from tests.support.rows import each_row
 
 
-def parse(message: object) -> Parsed:
-    found = parse_line(json.dumps(message).encode())
+def parse(message: dict[str, Any]) -> Parsed:
+    found = parse_line(json.dumps({"jsonrpc": "2.0", **message}).encode())
     assert isinstance(found, Parsed)
     return found
 
@@ -36,10 +36,50 @@ def test_what_is_no_json_is_text_for_the_log() -> None:
     assert parse_line(b"\xff\xfe") == "\\u{fffd}\\u{fffd}" or isinstance(parse_line(b"\xff\xfe"), str)
 
 
-@each_row("message", [[1], 7, None, {"id": 1.5}, {"id": True}, {"id": [1]}])
-def test_json_that_is_no_message_is_refused(message: object) -> None:
-    with pytest.raises(BadServer):
-        parse_line(json.dumps(message).encode())
+RPC = {"jsonrpc": "2.0"}
+LINES: list[object] = [[1], 7, None, {"level": "info", "msg": "calling"}, {"id": 5, "result": "no version"}, RPC]
+LINES += [{**RPC, "id": wrong, "result": {}} for wrong in (1.5, True, [1], None)]
+LINES += [{**RPC, "id": 5}, {**RPC, "method": 7}, {**RPC, "id": 5, "version": "1"}]
+
+
+@each_row("message", LINES)
+def test_json_that_is_no_message_is_text_for_the_log(message: object) -> None:
+    assert isinstance(parse_line(json.dumps(message).encode()), str)
+
+
+@each_row("line", [b"[INFO] calling", b"{oops}", b"{'a': 1}", b"[" * 100, b'[1, {"a"', b"\xef\xbb\xbfready"])
+def test_a_line_of_a_log_is_text_for_the_log(line: bytes) -> None:
+    assert isinstance(parse_line(line), str)
+
+
+@each_row(
+    ("given", "text"),
+    [
+        (b"half \\ud83d x", "half \ufffd x"),
+        (b"\\ude00", "\ufffd"),
+        (b"\\uD83D\\uDE00 \\\\ud83d", "\U0001f600 \\ud83d"),
+        (b"latin \xe9", "latin \ufffd"),
+    ],
+)
+def test_what_is_no_text_in_a_result_is_replaced(given: bytes, text: str) -> None:
+    found = parse_line(b'{"jsonrpc": "2.0", "id": 5, "result": {"content": [{"type": "text", "text": "%s"}]}}' % given)
+
+    assert isinstance(found, Parsed)
+    assert found.message["result"]["content"][0]["text"] == text
+
+
+@each_row("result", [b'{"content": [], "structuredContent": {"a": NaN}}', b'{"a": -Infinity', b'{"id": 9, oops'])
+@each_row("number", [b"5", b'"a-1"'])
+def test_a_reply_that_is_no_json_fails_its_request(result: bytes, number: bytes) -> None:
+    for line in (
+        b'{"jsonrpc": "2.0", "id": %s, "result": %s}' % (number, result),
+        b'{"result": %s}, "jsonrpc": "2.0", "id": %s}' % (result, number),
+    ):
+        found = parse_line(line)
+
+        assert isinstance(found, Parsed)
+        assert found.message["id"] == json.loads(number)
+        assert found.message["error"]["code"] == UNREADABLE
 
 
 def test_schemas_of_outputs_and_too_many_tools_are_dropped() -> None:
@@ -93,7 +133,7 @@ def test_a_large_reply_that_is_not_mostly_text_is_not_parsed_and_fails_its_reque
     }
 
 
-@pytest.mark.parametrize("message", [b'"method": "ping", "id": 1', b'"method": "x"', b'"id": null', b'"id": [1]'])
+@each_row("message", [b'"method": "ping", "id": 1', b'"method": "x"', b'"id": null', b'"id": [1]'])
 def test_any_other_large_message_that_is_not_mostly_text_ends_the_server(message: bytes) -> None:
     with pytest.raises(BadServer, match="it sent a message that can't be read: all in it that isn't plain text"):
         parse_line(b'{"jsonrpc": "2.0", ' + message + b', "params": [' + b"[]," * 400_000 + b"0]}")
@@ -114,12 +154,13 @@ def test_what_a_result_has_besides_its_content_is_limited() -> None:
     assert found.message["error"]["message"] == "the answer isn't read: it has more than 64 KiB besides its content"
 
 
-@pytest.mark.parametrize("escaped", [r"a/b&\"c\\d-efgh", r"a\/b\u0026\"c\\d-efgh", r"\u0061/b&\u0022c\u005cd-efgh"])
+@each_row("escaped", [r"a/b&\"c\\d-efgh", r"a\/b\u0026\"c\\d-efgh", r"\u0061/b&\u0022c\u005cd-efgh"])
 def test_secrets_are_redacted_however_json_escapes_them(escaped: str) -> None:
     secret = json.loads(f'"{escaped}"')
 
     found = parse_line(
-        b'{"id": 1, "result": {"content": [{"text": "it is %s!"}]}}' % escaped.encode(), [secret.encode()]
+        b'{"jsonrpc": "2.0", "id": 1, "result": {"content": [{"text": "it is %s!"}]}}' % escaped.encode(),
+        [secret.encode()],
     )
 
     assert secret == 'a/b&"c\\d-efgh'

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from agentos.agents.workspaces.protected_files import find_lost
 from agentos.agents.workspaces.workspace import BadWorkspace, Workspace, Workspaces
-from agentos.protected_names import IN_GIT, STUBS
+from agentos.protected_names import IN_GIT, STUBS, WATCHED
 from agentos.sandbox import steps as s
 from agentos.sandbox.errors import StepFailed
 from agentos.sandbox.images import ImageInUse, ImageSize, ImageUnavailable, ensure_image
@@ -473,6 +473,32 @@ async def test_a_name_that_programs_obey_is_held_where_it_is_and_told_of_where_i
         "its workspace has a new .zed: Zed obeys it, so look at it before that runs there",
         "its workspace has a new mise.toml: mise obeys it, so look at it before that runs there",
     ]
+
+
+@pytest.mark.usefixtures("mapped")
+async def test_a_name_that_would_change_programs_is_held_where_it_is_and_taken_out_where_it_is_new(
+    spawner: Spawner, workspaces: Workspaces, project: Path
+) -> None:
+    (project / "shared").write_text("mine\n")
+    (project / ".mcp.json").symlink_to("shared")
+    if ROOT:
+        subprocess.run(["chown", "-hR", "4321:4321", project], check=True)
+    workspace = await workspaces.prepare("a", str(project), LIMITS, WHO)
+    new = sorted(WATCHED.keys() - {".mcp.json"})
+    assert not WATCHED.keys() & {*os.listdir(project)} - {".mcp.json"}
+
+    plant = "".join(f"echo evil > {name};" for name in new)
+    ended = await live(spawner, workspace, plant + ATTACK.format(names=".mcp.json shared"))
+    told = sorted(await workspaces.take_planted(workspace))
+
+    assert ended.out == ""
+    assert (project / ".mcp.json").read_text() == "mine\n"
+    assert [line.partition(", ")[0] for line in told] == [f"{project}/{name}: an agent has made it" for name in new]
+    assert not {*new} & {*os.listdir(project)}
+    assert await workspaces.release(workspace) == []
+    (project / "shared").unlink()
+    with pytest.raises(BadWorkspace, match=r"\.mcp\.json is a symbolic link to shared, which isn't there"):
+        await workspaces.prepare("a", str(project), LIMITS, WHO)
 
 
 @pytest.mark.usefixtures("mapped")

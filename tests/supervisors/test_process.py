@@ -102,6 +102,21 @@ async def test_stopping_a_process_is_a_sigterm_and_the_process_is_reaped(nursery
     owner.supervisor.stop()
 
 
+async def test_a_stopped_process_is_continued_to_be_stopped(nursery: trio.Nursery, tmp_path: Path) -> None:
+    left = tmp_path / "left"
+    program = ["sh", "-c", f"trap 'touch {left}; exit' TERM; kill -STOP $$; sleep 1000"]
+    owner = await start_owner(nursery, SupervisorSpec([ChildSpec("p", Process(program), shutdown=PATIENCE)]))
+    pid = owner.supervisor.children()[0].child
+    with trio.fail_after(PATIENCE):
+        while (await trio.Path(f"/proc/{pid}/stat").read_text()).rpartition(")")[2].split()[0] != "T":
+            await trio.lowlevel.checkpoint()
+
+        await owner.supervisor.terminate_child("p")
+
+    assert await trio.Path(left).exists()
+    owner.supervisor.stop()
+
+
 async def test_a_process_that_ignores_sigterm_is_killed_after_its_seconds_with_its_whole_group(
     nursery: trio.Nursery, tmp_path: Path
 ) -> None:

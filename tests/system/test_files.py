@@ -16,7 +16,7 @@ from agentos_sdk.opcodes import Op
 from tests.support.kernel import Kernel, until
 from tests.support.rows import each_row
 from tests.support.wire import NOOP
-from tests.system.agents import ask, relay, up
+from tests.system.agents import ask, lines, relay, up
 
 MIB = 1 << 20
 MOST = 16 << 20  # max_payload
@@ -359,7 +359,7 @@ def test_protected_names_stay_as_they_are(kernel: Kernel, client: AgentOSClient)
     (place / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
     agent = relay(kernel, client, "committer", workspace=str(place))
 
-    for path in (".git/hooks/pre-commit", ".git/config", ".envrc", ".vscode/tasks.json", "conftest.py", "agentos.toml"):
+    for path in (".git/hooks/pre-commit", ".git/config", ".envrc", ".vscode/tasks.json", ".bashrc", "agentos.toml"):
         for mode in ("write", "append"):
             reply = ask(client, agent, "write_file", path=path, content="evil", mode=mode)
             assert reply["code"] == "permission_denied", (path, reply)
@@ -367,8 +367,38 @@ def test_protected_names_stay_as_they_are(kernel: Kernel, client: AgentOSClient)
 
     assert (place / ".git" / "config").read_text() == "[core]\n"
     assert os.listdir(place / ".git" / "hooks") == []
-    assert os.stat(place / "conftest.py").st_size == 0
-    assert up(client.exec("echo evil > conftest.py || echo refused", name="committer"))["stdout"] == "refused\n"
+    assert os.stat(place / ".bashrc").st_size == 0
+    assert up(client.exec("echo evil > .bashrc || echo refused", name="committer"))["stdout"] == "refused\n"
+
+
+def test_a_file_that_tools_run_by_its_name_is_taken_out_and_told(kernel: Kernel, client: AgentOSClient) -> None:
+    place = kernel.place / "tested"
+    place.mkdir()
+    relay(kernel, client, "planter", workspace=str(place))
+    assert not os.path.lexists(place / "conftest.py")
+
+    files = "echo evil > conftest.py; mkdir sub; echo fine > sub/conftest.py; echo fine > pytest.ini"
+    up(client.exec(files, name="planter"))
+    until(lambda: not os.path.lexists(place / "conftest.py"), "it is taken out")
+    until(lambda: any("an agent has made it" in line for line in lines(client, "planter", "kernel")), "it is told")
+    up(client.exec("ln -s sub/conftest.py conftest.py", name="planter"))
+    client.kill("planter")
+
+    assert sorted(each for each in os.listdir(place) if not each.startswith(".")) == ["pytest.ini", "sub"]
+    [kept, *_] = (kernel.state_dir / "removed").glob("*-conftest.py")
+    assert kept.read_text() == "evil\n"
+
+
+def test_a_file_that_was_there_is_protected(kernel: Kernel, client: AgentOSClient) -> None:
+    place = kernel.place / "owned"
+    place.mkdir()
+    (place / "conftest.py").write_text("mine")
+    relay(kernel, client, "neighbour", workspace=str(place))
+
+    said = up(client.exec("echo evil > conftest.py || rm conftest.py || echo refused", name="neighbour"))
+
+    assert said["stdout"] == "refused\n"
+    assert (place / "conftest.py").read_text() == "mine"
 
 
 def test_an_agent_that_is_paused_or_has_much_to_do_keeps_its_files(client: AgentOSClient, agent: int) -> None:

@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import time
+from typing import Any
 
 import pytest
 
@@ -119,6 +120,17 @@ def test_so_does_a_paused_agent_that_is_stopped_by_itself(kernel: Kernel, client
     client.kill("doubly", grace=20)
 
     assert lines(client, "doubly")[-1] == "leaving"
+
+
+@pytest.mark.parametrize("isolation", ["standard", "none"])
+def test_a_stopped_process_hears_that_it_is_to_end(client: AgentOSClient, isolation: Any) -> None:
+    program = "trap 'echo leaving; exit' TERM; echo on; kill -STOP $$; sleep 1000"
+    up(client.spawn("stopped", command=["sh", "-c", program], isolation=isolation))
+    written(client, "stopped", "on")
+
+    client.kill("stopped", grace=60)
+
+    assert lines(client, "stopped")[-1] == "leaving"
 
 
 def test_an_agent_that_waits_for_its_restart_does_not_come_back(client: AgentOSClient) -> None:

@@ -78,6 +78,7 @@ class Jails:
             nursery.start_soon(self.memory.serve)
             nursery.start_soon(self.disk.serve)
             nursery.start_soon(guards.kill_unprotected, self._living)
+            nursery.start_soon(guards.remove_planted, self._living, self.workspaces.take_planted)
             if self.outer_ids is not None:
                 nursery.start_soon(self.outer_ids.serve)
             nursery.start_soon(self._build_ahead)

@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import signal
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
@@ -16,6 +16,8 @@ from agentos.sandbox.cgroups.values import CgroupError
 from agentos.sandbox.errors import EXHAUSTED
 
 if TYPE_CHECKING:
+    from agentos.agents.workspaces.workspace import Workspace
+
     from .jail import Jail
 
 log = logging.getLogger(__name__)
@@ -43,6 +45,25 @@ async def kill_unprotected(living: Mapping[str, "Jail"]) -> NoReturn:
         for key, gone in (found or {}).items():
             if (jail := living.get(key)) is not None and jail.sandbox.program == names[key][0]:
                 jail.exceeded(gone)
+
+
+async def remove_planted(
+    living: Mapping[str, "Jail"], take: Callable[["Workspace"], Awaitable[Sequence[str]]]
+) -> NoReturn:
+    """Take files out of workspaces that host programs would run by their name, and tell."""
+    while True:
+        await trio.sleep(CHECK_INTERVAL)
+        for jail in [*living.values()]:
+            if (workspace := jail.parts.workspace) is None or workspace.kind != "host":
+                continue
+            try:
+                planted = await take(workspace)
+            except OSError as error:  # no descriptor, no room
+                log.warning("planted files could not be looked for: %s", error)
+                continue
+            for text in planted:
+                log.warning("%s", text)
+                jail.parts.agent.output.add("kernel", text)
 
 
 def find_writers(living: Collection["Jail"], leads_by: Callable[[str], Collection[str]]) -> list[str]:

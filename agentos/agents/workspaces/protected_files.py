@@ -8,8 +8,9 @@ which could show names that don't exist, needs a directory of its own beside the
 that the host makes below it. In a repository the stubs are hidden from git (:mod:`git_exclude`). Stubs of a kernel
 that was killed stay until its next start, which finds them in a record that is written beforehand.
 
-Names that a program obeys as soon as they are there get no stub (:mod:`obeyed_names`), and what git's configuration
-leads to is found when the workspace is opened (:mod:`git_names`).
+Names that a program obeys as soon as they are there get no stub (:mod:`obeyed_names`); those of ``WATCHED`` are taken
+out where they appear (:meth:`Stubs.take_planted`). What git's configuration leads to is found when the workspace is
+opened (:mod:`git_names`).
 
 Not protected: these names in subdirectories, and a name that the host itself removes or replaces while an agent uses
 the directory (an editor that saves by renaming does), from that moment on. :func:`find_lost` detects this.
@@ -21,13 +22,15 @@ import json
 import logging
 import os
 import re
+import secrets
 import stat
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from agentos.private_files import read_file, replace_file
-from agentos.protected_names import IN_GIT, OBEYED, STUBS
+from agentos.protected_names import IN_GIT, OBEYED, STUBS, WATCHED
 from agentos.sandbox.inside import libc
 from agentos.sandbox.root_files import WORKSPACE
 
@@ -36,6 +39,8 @@ from .git_names import GitNames
 from .obeyed_names import list_held
 
 log = logging.getLogger("agentos.kernel")
+
+MAX_KEPT = 1 << 20  # bytes of a file taken out that are kept
 
 
 class Unprotectable(Exception):
@@ -58,15 +63,17 @@ def _as_in_mountinfo(path: str) -> str:
 
 
 class Stubs:
-    """The stubs in all directories in use, recorded in a file.
+    """The stubs in all directories in use, recorded in a file. ``removed`` is for what :meth:`take_planted` takes out.
 
     Methods block, but not for locks: any program that can open a directory can hold one. Calls for different
     directories may run at once, in threads.
     """
 
-    def __init__(self, record: Path) -> None:
+    def __init__(self, record: Path, removed: Path | None = None) -> None:
         self._record = record
         self._changing = threading.Lock()  # the record; not held while a workspace's files are accessed
+        self._removed = removed if removed is not None else record.with_name("removed")
+        self._absent: dict[str, tuple[str, ...]] = {}  # of WATCHED, in each directory in use
         self._made: dict[str, list[str]] = {}
         self._locks: dict[str, list[int]] = {}  # shared locks: several kernels may use one directory
 
@@ -83,7 +90,7 @@ class Stubs:
     def acquire(self, directory: str, more: Iterable[str] = (), git: GitNames = GitNames()) -> tuple[str, ...]:  # noqa: B008 - frozen
         """All protected names in a directory, with ``more`` files, each of which exists until :meth:`release`.
 
-        ``git`` are those that git's configuration leads to; of ``OBEYED`` it is those that exist.
+        ``git`` are those that git's configuration leads to; of ``OBEYED`` and ``WATCHED`` it is those that exist.
         Raises :class:`Locked` at once if another process holds a lock on the directory.
         """
         top = _open(directory)
@@ -96,7 +103,8 @@ class Stubs:
             ) from None
         try:
             chosen = _choose_names(top, set(self._made.get(directory, ())))
-            present = {name for path in OBEYED for name in _list_present(directory, path)}
+            watched = [name for name in WATCHED if name not in self._absent.get(directory, ())]
+            present = {name for path in (*OBEYED, *watched) for name in _list_present(directory, path)}
             wanted = {**dict.fromkeys(more, ""), **git.stubs, **chosen}
             held = sorted((present | git.existing) - wanted.keys())
             absent = {name: text for name, text in wanted.items() if not _exists(top, name)}
@@ -113,6 +121,8 @@ class Stubs:
             else:
                 self._remove(directory, top)
             raise
+        if directory not in self._locks:
+            self._absent[directory] = tuple(name for name in WATCHED if name not in wanted and name not in held)
         self._locks.setdefault(directory, []).append(top)
         return (*wanted, *held)
 
@@ -123,7 +133,15 @@ class Stubs:
             os.close(top)
             return
         del self._locks[directory]
+        self._absent.pop(directory, None)
         self._remove(directory, top)
+
+    def take_planted(self, directory: str) -> Sequence[str]:
+        """Take files of ``WATCHED`` that have appeared out of a directory in use; says of each where it is kept."""
+        if not (names := self._absent.get(directory)):
+            return ()
+        top = self._locks[directory][0]
+        return [f"{directory}/{name}: {_take(top, name, self._removed)}" for name in names if _acts(top, name)]
 
     def _remove(self, directory: str, top: int) -> None:
         """Remove the stubs, unless another kernel holds them too. Closes ``top``."""
@@ -182,8 +200,13 @@ def _choose_names(top: int, ours: Iterable[str]) -> dict[str, str | None]:
 
 
 def _list_present(directory: str, name: str) -> list[str]:
+    """What to protect of a name that may be there. Raises if it is a symlink to what the agent could make."""
     path = os.path.join(directory, name)
-    return list_held(directory, path) if os.path.lexists(path) else []
+    held = list_held(directory, path) if os.path.lexists(path) else []
+    for each in held:
+        if not os.path.lexists(os.path.join(directory, each)):
+            raise Unprotectable(f"{path} is a symbolic link to {each}, which isn't there: remove one or make the other")
+    return held
 
 
 def _check_link(top: int, name: str) -> None:
@@ -243,6 +266,34 @@ def _make(top: int, name: str, text: str | None) -> None:
                 os.fchown(fd, owner.st_uid, owner.st_gid)
         finally:
             os.close(fd)
+
+
+def _acts(top: int, name: str) -> bool:
+    """Whether a name is a file, or a link, which may lead to one."""
+    try:
+        kind = os.stat(name, dir_fd=top, follow_symlinks=False).st_mode
+    except OSError:
+        return False
+    return stat.S_ISREG(kind) or stat.S_ISLNK(kind)
+
+
+def _take(top: int, name: str, removed: Path) -> str:
+    """Remove a file and keep its content; says where it is kept. An agent may change the file meanwhile."""
+    kept = "its content isn't kept"
+    with contextlib.suppress(OSError):
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=top)
+        with open(fd, "rb") as file:
+            data = file.read(MAX_KEPT + 1)
+        if len(data) <= MAX_KEPT:
+            removed.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path = removed / f"{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(4)}-{name}"
+            path.write_bytes(data)
+            kept = f"its content is in {os.path.realpath(path)}"
+    try:
+        os.unlink(name, dir_fd=top)
+    except OSError as error:
+        return f"an agent has made it, and it can't be removed: {error.strerror}"
+    return f"an agent has made it, which tools of the host would run: it was removed, and {kept}"
 
 
 def _remove(top: int, name: str) -> None:

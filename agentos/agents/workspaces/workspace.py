@@ -102,6 +102,7 @@ class Workspaces:
         if workspace.kind != "host" or workspace.watched is None:
             return []
         with trio.CancelScope(shield=True):
+            planted = await self.take_planted(workspace)
             async with self._use(workspace.watched):
                 await trio.to_thread.run_sync(self._stubs.release, workspace.watched)
             async with self._config_lock:
@@ -111,7 +112,15 @@ class Workspaces:
             except EXHAUSTED:
                 after = Repositories(whole=False)
             present = await trio.to_thread.run_sync(obeyed_names.find_present, workspace.watched)
-        return [*after.sentences(workspace.repositories), *obeyed_names.sentences(present - workspace.obeyed)]
+        new = obeyed_names.sentences(present - workspace.obeyed)
+        return [*planted, *after.sentences(workspace.repositories), *new]
+
+    async def take_planted(self, workspace: Workspace) -> Sequence[str]:
+        """Take out files that host programs run by their name and that have appeared; returns messages for the user."""
+        if workspace.kind != "host" or workspace.watched is None:
+            return ()
+        async with self._use(workspace.watched):
+            return await trio.to_thread.run_sync(self._stubs.take_planted, workspace.watched)
 
     async def forget(self, workspace: Workspace) -> None:
         """Remove a new image in which no program ever started, so that it can be made again with other limits."""

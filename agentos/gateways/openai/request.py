@@ -11,6 +11,7 @@ from attrs import frozen
 
 from agentos.gateways.request_fields import Fields, Mistake, check_stops, check_supported, decode_image, parse_object
 from agentos.llm.providers.provider import Image, Message, Question
+from agentos.llm.providers.thoughts import sign_call, sign_calls
 from agentos.llm.sampling import Sampling, Verbosity
 from agentos_sdk import codec
 from agentos_sdk.codec import Invalid
@@ -110,7 +111,7 @@ def _message(message: Fields, role: str) -> Message:
             return Message("user", text, images)
         case "assistant":
             text, _ = _content(message, images=False)
-            return Message("assistant", text, calls=[_call(call) for call in message.objects("tool_calls")])
+            return Message("assistant", text, calls=_calls(message))
         case "tool":
             text, _ = _content(message, images=False)
             return Message("tool", text, answers=message.required_text("tool_call_id"))
@@ -154,6 +155,12 @@ def parse_image(url: str, place: str) -> Image:
     return decode_image(data, head.removeprefix("data:").partition(";")[0], place)
 
 
+def _calls(message: Fields) -> Sequence[ToolCall]:
+    """The calls of an assistant's message, the first with the thoughts that the vendor may want back with them."""
+    calls = [_call(call) for call in message.objects("tool_calls")]
+    return calls and sign_calls(message.data, calls)
+
+
 def _call(call: Fields) -> ToolCall:
     function = call.object("function")
     if function is None:
@@ -170,6 +177,8 @@ def parse_call(call: Fields, function: Fields, id_name: str) -> ToolCall:
     extra = call.object("extra_content")
     google = extra.object("google") if extra is not None else None
     signature = google.text("thought_signature") if google is not None else None
+    if signature is None or not signature.startswith(("[", "{")):  # else it is as it was given out here
+        signature = sign_call(call.data)
     return ToolCall(call.required_text(id_name), function.required_text("name"), arguments, signature)
 
 

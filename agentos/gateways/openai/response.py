@@ -7,6 +7,7 @@ from attrs import frozen
 
 from agentos.gateways.error_status import error_text, status, upstream
 from agentos.llm.providers.provider import Answer
+from agentos.llm.providers.thoughts import call_fields, has_fields, message_fields
 from agentos_sdk import codec
 from agentos_sdk.errors import CallError
 from agentos_sdk.values import ToolCall, Usage
@@ -28,7 +29,7 @@ class Shape:
         message = {"role": "assistant", "content": answer.text or (None if calls else ""), "refusal": None}
         choice = {
             "index": 0,
-            "message": {**message, **({"tool_calls": calls} if calls else {})},
+            "message": {**message, **thoughts_of(answer), **({"tool_calls": calls} if calls else {})},
             "logprobs": None,
             "finish_reason": answer.finish_reason,
         }
@@ -49,7 +50,7 @@ class Shape:
         said = []
         if answer.calls:
             calls = [{"index": index, **_call(call)} for index, call in enumerate(answer.calls)]
-            said.append(self._chunk(answer.model, {"tool_calls": calls}))
+            said.append(self._chunk(answer.model, {**thoughts_of(answer), "tool_calls": calls}))
         said.append(_with_logprobs(self._chunk(answer.model, {}, answer.finish_reason), answer.logprobs))
         if self.include_usage:
             head = self._head("chat.completion.chunk", answer.model)
@@ -100,8 +101,21 @@ def function_of(call: ToolCall) -> dict[str, object]:
     return {"name": call.name, "arguments": codec.encode(call.arguments).decode()}
 
 
-def signature_of(call: ToolCall) -> dict[str, object]:
+def thoughts_of(answer: Answer) -> Mapping[str, Any]:
+    """The fields of a message with calls that its program has to send back unchanged, as the vendor named them."""
+    signature = answer.calls[0].signature if answer.calls else None
+    return message_fields(signature) if has_fields(signature) else {}
+
+
+def signature_of(call: ToolCall) -> Mapping[str, Any]:
     """The fields of a call that its program has to send back unchanged, if the model wants any."""
+    if has_fields(call.signature):
+        return call_fields(call.signature)
+    return whole_signature_of(call)
+
+
+def whole_signature_of(call: ToolCall) -> Mapping[str, Any]:
+    """As :func:`signature_of`, with the fields of the message in it."""
     return {"extra_content": {"google": {"thought_signature": call.signature}}} if call.signature else {}
 
 

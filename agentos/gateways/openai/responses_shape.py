@@ -10,7 +10,7 @@ from agentos_sdk import codec
 from agentos_sdk.errors import CallError
 from agentos_sdk.values import ToolCall, Usage
 
-from .response import function_of, refusal, signature_of
+from .response import function_of, refusal, whole_signature_of
 
 INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}  # reasons, by finish reason
 
@@ -132,7 +132,7 @@ class ResponseShape:
     def _call_item(self, index: int, call: ToolCall) -> dict[str, Any]:
         own = self.id.replace("resp_", f"fc_{index}_")
         head = {"type": "function_call", "id": own, "call_id": call.id, "status": "completed"}
-        return {**head, **function_of(call), **signature_of(call)}
+        return {**head, **function_of(call), **whole_signature_of(call)}
 
     def _place(self) -> dict[str, Any]:
         """Where the text is: in the only part of the first item."""

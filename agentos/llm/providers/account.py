@@ -9,12 +9,17 @@ from typing import TypeAlias
 import httpx2
 from attrs import field, frozen
 
-from .provider import Denied, Failing, ProviderError, RateLimited, Rejected
+from agentos.llm.vendor_errors import message_of
+
+from .provider import Denied, Failing, ProviderError, RateLimited, Rejected, Unforeseen
 
 MAX_MESSAGE = 500  # characters of a vendor's error message that are passed on
 
 ErrorOfStatus: TypeAlias = Callable[[int, object, float | None], ProviderError]
 """Makes the error from an HTTP status, the response's body and the seconds that its headers ask to wait."""
+
+PASSING = (408, 409, 425)  # statuses below 500 of what may pass by itself
+FINAL = (501, 505)  # statuses from 500 on of what the server never does
 
 KEY_PIECE = 8  # characters of a key that reveal too much of it
 
@@ -31,12 +36,17 @@ class ProviderAccount:
         """The error for an HTTP status and the response's message."""
         if status in (401, 402, 403):
             return self.access_denied(status)
-        text = f"{self.vendor}: {self.clean_message(message)} ({status})"
+        said = message if isinstance(message, str) and "<" not in message else message_of(message) or message
+        text = f"{self.vendor}: {self.clean_message(said)} ({status})"
         if status == 429:
             return RateLimited(text, after)
-        if status == 408 or status >= 500:
+        if status in PASSING or (status >= 500 and status not in FINAL):
             return Failing(text, after)
         return Rejected(text, status=status)
+
+    def unforeseen(self, what: str) -> Unforeseen:
+        """An error for what can't be understood; ``what`` is appended to the vendor's name."""
+        return Unforeseen(f"{self.vendor} {what}")
 
     def access_denied(self, status: int) -> Denied:
         """An error without the vendor's message: vendors often repeat the key, partly masked."""

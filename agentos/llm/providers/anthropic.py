@@ -9,17 +9,21 @@ from typing import Any
 import anthropic
 from attrs import define, evolve, field
 
+from agentos.llm.called_tools import arguments_text, index_of
+from agentos.llm.malformed import MalformedResponse
 from agentos.llm.settings import Timeouts
-from agentos.llm.stream import AnswerBuilder, MalformedResponse, compact_json, text_field
+from agentos.llm.stream import AnswerBuilder, compact_json, id_field, text_field
+from agentos.llm.vendor_errors import find_error, message_of
+from agentos_sdk.characters import join_surrogates
 from agentos_sdk.values import Tool, ToolCall, ToolChoice, Usage
 
 from .account import ProviderAccount
 from .base64_parts import Base64Parts
+from .past_calls import accepted_messages
 from .provider import (
     Answer,
     Delta,
     Denied,
-    FinishReason,
     Image,
     Message,
     OnDelta,
@@ -28,35 +32,16 @@ from .provider import (
     Question,
     counted_usage,
 )
+from .thoughts import MAX_THOUGHTS
 from .transport import Transport
 
 BASE_URL = "https://api.anthropic.com"
 MAX_TOKENS = 16_384  # what may be generated if the question doesn't say; the protocol requires a number
 MIN_THINKING = 1024  # the smallest budget of thoughts that is accepted
-MAX_THOUGHTS = 4 << 20  # characters of thoughts and their signatures, which are encoded without a pause
 THINKING_BUDGETS = {"low": 1024, "medium": 8192, "high": 24_576}  # tokens, for models without levels
 FIRST_THINKING, FIRST_ADAPTIVE = (3, 7), (4, 6)  # versions of Claude: with a budget of thoughts; with levels
 SAMPLING_VERSION = "2023-06-01"  # of the protocol, the last with temperature and top_p
 CHOICES: Mapping[ToolChoice, str] = {"auto": "auto", "none": "none", "required": "any"}
-FINISH_REASONS: Mapping[str, FinishReason] = {
-    "end_turn": "stop",
-    "stop_sequence": "stop",
-    "tool_use": "tool_calls",
-    "max_tokens": "length",
-    "model_context_window_exceeded": "length",
-    "refusal": "content_filter",
-}
-STATUS_OF_ERROR = {
-    "invalid_request_error": 400,
-    "authentication_error": 401,
-    "billing_error": 402,
-    "permission_error": 403,
-    "not_found_error": 404,
-    "request_too_large": 413,
-    "rate_limit_error": 429,
-    "timeout_error": 504,
-    "overloaded_error": 529,
-}
 THOUGHT_FIELDS = {"thinking": {"type", "thinking", "signature"}, "redacted_thinking": {"type", "data"}}
 
 
@@ -75,8 +60,8 @@ class Anthropic(Provider):
         self._messages = client.messages
 
     async def answer(self, question: Question, on_delta: OnDelta) -> Answer:
-        events = _Events(self._error_of)
-        builder = AnswerBuilder(self._account, on_delta, events.parse)
+        events = _Events()
+        builder = AnswerBuilder(self._account, on_delta, events.parse, self._error_of_body)
         parts = Base64Parts()
         await self._transport.send(partial(self._compose, question, parts), builder, self._error_of_body, parts)
         answer = builder.answer(question)
@@ -92,10 +77,7 @@ class Anthropic(Provider):
         self._messages.create(stream=True, **_request(question, parts)).close()
 
     def _error_of_body(self, status: int, body: object, after: float | None) -> ProviderError:
-        return self._error_of(status, body.get("error", body) if isinstance(body, dict) else body, after)
-
-    def _error_of(self, status: int, error: object, after: float | None = None) -> ProviderError:
-        message = (error.get("message") or error) if isinstance(error, dict) else error
+        message = message_of(find_error(body) or body) if isinstance(body, dict) else body
         if status == 400 and "credit balance is too low" in str(message):  # waiting or another question won't help
             text = f"{self._account.vendor}: the account of the key in {self._account.variable} is used up"
             return Denied(text, status=402)
@@ -110,39 +92,52 @@ class _Events:
     it made after them. They travel as JSON in the signature of the first call.
     """
 
-    error_of: Any
     thoughts: dict[int, dict[str, list[str]]] = field(factory=dict)  # the pieces of each field
     _thoughts_size: int = 0  # characters
+    _latest: int = -1  # index of the block that began last
 
     def join_thoughts(self) -> str:
         """The blocks in their order, as JSON."""
         ordered = [self.thoughts[index] for index in sorted(self.thoughts)]
-        return compact_json([{name: "".join(pieces) for name, pieces in block.items()} for block in ordered])
+        return compact_json(
+            [{name: join_surrogates("".join(pieces)) for name, pieces in block.items()} for block in ordered]
+        )
 
     def parse(self, builder: AnswerBuilder, event: Mapping[str, Any]) -> Delta:
         match event.get("type"):
-            case "error":
-                error = event.get("error")
-                kind = error.get("type") if isinstance(error, dict) else None
-                raise self.error_of(STATUS_OF_ERROR.get(kind, 500) if isinstance(kind, str) else 500, error)
             case "message_start":
-                message = event.get("message") or {}
-                builder.model = text_field(message.get("model"), "the name of a model") or builder.model
-                if counted := _usage(message.get("usage"), 0):
-                    builder.usage = Usage(counted.input)  # what is generated is counted at the end
+                return self._take_message(builder, event.get("message") or {})
+            case "message":  # a server that doesn't stream
+                return self._take_message(builder, event)
             case "content_block_start":
-                return self._start_block(builder, _index(event), event.get("content_block") or {})
+                index = _index(event, self._latest + 1)
+                return self._start_block(builder, index, event.get("content_block") or {})
             case "content_block_delta":
-                return self._continue_block(builder, _index(event), event.get("delta") or {})
+                return self._continue_block(builder, _index(event, self._latest), event.get("delta") or {})
             case "message_delta":
-                finish = text_field((event.get("delta") or {}).get("stop_reason"), "an end")
-                if finish and finish not in FINISH_REASONS:
-                    raise MalformedResponse(f"ended its answer with {finish}")
-                builder.finish = FINISH_REASONS.get(finish, builder.finish)
+                if finish := text_field((event.get("delta") or {}).get("stop_reason"), "an end"):
+                    builder.end_with(finish)
                 return Delta(usage=_usage(event.get("usage"), builder.usage.input if builder.usage else 0))
+            case "message_stop":
+                builder.end_stream()
         return Delta()
 
+    def _take_message(self, builder: AnswerBuilder, message: Mapping[str, Any]) -> Delta:
+        """Take the beginning of a message, or a whole one."""
+        builder.model = text_field(message.get("model"), "the name of a model") or builder.model
+        content = message.get("content") or ()
+        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        pieces = [self._start_block(builder, number, block) for number, block in enumerate(blocks)]
+        counted = _usage(message.get("usage"), 0)
+        if finish := text_field(message.get("stop_reason"), "an end"):
+            builder.end_with(finish)
+        elif counted:
+            builder.usage, counted = Usage(counted.input), None  # what is generated is counted at the end
+        text, unseen = "".join(piece.text for piece in pieces), sum(piece.unseen for piece in pieces)
+        return Delta(text, unseen, counted, begun=any(piece.begun for piece in pieces))
+
     def _start_block(self, builder: AnswerBuilder, index: int, block: Mapping[str, Any]) -> Delta:
+        self._latest = index
         match block.get("type"):
             case "text":
                 return Delta(text_field(block.get("text"), "a text"))
@@ -155,10 +150,10 @@ class _Events:
                 self._begin_thought(index, type="redacted_thinking", data=text_field(block.get("data"), "a thought"))
                 return Delta(begun=True)
             case "tool_use":
-                id_, name = text_field(block.get("id"), "an id"), text_field(block.get("name"), "the name of a tool")
+                id_, name = id_field(block.get("id")), text_field(block.get("name"), "the name of a tool")
                 given = block.get("input")
-                arguments = compact_json(given) if given else ""  # usually empty: the arguments come in pieces
-                builder.add_call_piece(index, id_, name, arguments)
+                arguments = arguments_text(given) if given else ""  # usually empty: the arguments come in pieces
+                builder.calls.add_piece(index, id_, name, arguments)
                 return Delta(unseen=len(name) + len(arguments))
         return Delta()
 
@@ -176,8 +171,8 @@ class _Events:
             case "text_delta":
                 return Delta(text_field(delta.get("text"), "a text"))
             case "input_json_delta":
-                arguments = text_field(delta.get("partial_json"), "arguments")
-                builder.add_call_piece(index, "", "", arguments)
+                arguments = arguments_text(delta.get("partial_json"))
+                builder.calls.add_piece(index, "", "", arguments)
                 return Delta(unseen=len(arguments))
             case "thinking_delta" | "signature_delta" as kind:
                 name = kind.removesuffix("_delta")
@@ -189,11 +184,9 @@ class _Events:
         return Delta()
 
 
-def _index(event: Mapping[str, Any]) -> int:
-    index = event.get("index")
-    if type(index) is not int:
-        raise MalformedResponse("sent a block without its number")
-    return index
+def _index(event: Mapping[str, Any], otherwise: int) -> int:
+    index = index_of(event.get("index"))
+    return otherwise if index is None else index
 
 
 def _usage(counted: object, known_input: int) -> Usage | None:
@@ -253,7 +246,7 @@ def _version(model: str) -> tuple[int, int]:
 def _turns(messages: Sequence[Message], parts: Base64Parts) -> Iterator[dict[str, Any]]:
     """Convert the conversation; the results of several tools go into one turn, as their calls came in one."""
     results: list[dict[str, Any]] = []
-    for message in messages:
+    for message in accepted_messages(messages):
         if message.role == "tool":
             content = _content(message.text, message.images, parts)
             results.append({"type": "tool_result", "tool_use_id": message.answers or "", "content": content})

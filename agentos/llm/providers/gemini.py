@@ -2,6 +2,7 @@
 
 import base64
 import json
+import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -9,17 +10,18 @@ from typing import Any
 from google import genai
 from google.genai import types
 
+from agentos.llm.called_tools import arguments_text, parse_arguments
 from agentos.llm.embeddings import read_gemini
 from agentos.llm.settings import Timeouts
-from agentos.llm.stream import GENERATED_ID_PREFIX, AnswerBuilder, MalformedResponse, compact_json, new_id, text_field
+from agentos.llm.stream import GENERATED_ID_PREFIX, AnswerBuilder, compact_json, id_field, new_id, text_field
 from agentos_sdk.values import ThinkingLevel, Tool, ToolCall, ToolChoice, Usage
 
 from .account import ProviderAccount, parse_seconds
 from .base64_parts import Base64Parts
+from .past_calls import accepted_messages
 from .provider import (
     Answer,
     Delta,
-    FinishReason,
     MalformedCall,
     Message,
     OnDelta,
@@ -37,15 +39,6 @@ CALLING_MODES: Mapping[ToolChoice, types.FunctionCallingConfigMode] = {
 }
 THINKING_BUDGETS: Mapping[ThinkingLevel, int] = {"low": 1024, "medium": 8192, "high": 24576}  # tokens, without levels
 MAX_PARSED_RESULT = 64 << 10  # characters of a tool's result that are parsed at most
-FILTERS = (
-    *("SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "ESCALATION", "MODEL_ARMOR"),
-    *("IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION"),
-)
-FINISH_REASONS: Mapping[str, FinishReason] = {
-    "STOP": "stop",
-    "MAX_TOKENS": "length",
-    **dict.fromkeys(FILTERS, "content_filter"),
-}
 
 
 class Gemini(Provider):
@@ -61,11 +54,12 @@ class Gemini(Provider):
                 base_url=base_url,
                 httpx_client=self._transport.composing,
                 httpx_async_client=self._transport.http,  # else the SDK would make one and read certificates for it
+                async_client_args={"ssl": ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)},  # of WebSockets, which aren't used
             ),
         )
 
     async def answer(self, question: Question, on_delta: OnDelta) -> Answer:
-        builder = AnswerBuilder(self._account, on_delta, self._parse_event)
+        builder = AnswerBuilder(self._account, on_delta, self._parse_event, self._error_of)
         parts = Base64Parts()
         await self._transport.send(partial(self._compose, question, parts), builder, self._error_of, parts)
         return builder.answer(question)
@@ -91,35 +85,28 @@ class Gemini(Provider):
         self._client.models.embed_content(model=question.model, contents=texts, config=config)
 
     def _parse_event(self, builder: AnswerBuilder, piece: Mapping[str, Any]) -> Delta:
-        if error := piece.get("error"):
-            code = error.get("code") if isinstance(error, dict) else None
-            raise self._error_of(code if isinstance(code, int) else 500, piece)
         builder.model = text_field(piece.get("modelVersion"), "the name of a model") or builder.model
         candidate = (piece.get("candidates") or [{}])[0]
         text, unseen = [], 0
         for part in (candidate.get("content") or {}).get("parts") or ():
             if call := part.get("functionCall"):
-                builder.add_call(self._read_call(call, part.get("thoughtSignature")))
+                builder.calls.add(self._read_call(call, part.get("thoughtSignature")))
                 unseen += len(compact_json(call))
             elif part.get("thought"):
                 unseen += len(text_field(part.get("text"), "a thought"))
             else:
                 text.append(text_field(part.get("text"), "a text"))
         if finish := text_field(candidate.get("finishReason"), "an end"):
-            if finish == "MALFORMED_FUNCTION_CALL":
-                raise MalformedCall(self._account.vendor, why=f" ({finish})")
-            if finish not in FINISH_REASONS:
-                raise MalformedResponse(f"ended its answer with {finish}")
-            builder.finish = FINISH_REASONS[finish]
+            builder.end_with(finish)
         elif (piece.get("promptFeedback") or {}).get("blockReason"):
             builder.finish = "content_filter"
         return Delta("".join(text), unseen, _usage(piece.get("usageMetadata")))
 
     def _read_call(self, call: Mapping[str, Any], signature: object) -> ToolCall:
-        arguments = call.get("args") or {}
-        if not isinstance(arguments, dict):
+        arguments = parse_arguments(arguments_text(call.get("args")))
+        if arguments is None:
             raise MalformedCall(self._account.vendor)
-        id_, name = text_field(call.get("id"), "an id"), text_field(call.get("name"), "the name of a tool")
+        id_, name = id_field(call.get("id")), text_field(call.get("name"), "the name of a tool")
         return ToolCall(id_ or new_id(), name, arguments, text_field(signature, "a signature") or None)
 
     def _error_of(self, status: int, body: object, after: float | None = None) -> ProviderError:
@@ -127,7 +114,7 @@ class Gemini(Provider):
             body = body[0]
         error = body.get("error") if isinstance(body, dict) else None
         if not isinstance(error, dict):
-            return self._account.error_of_status(status, body.get("message") if isinstance(body, dict) else body, after)
+            return self._account.error_of_status(status, error or body, after)
         details = [detail for detail in error.get("details") or () if isinstance(detail, dict)]
         if any(detail.get("reason") == "API_KEY_INVALID" for detail in details):
             return self._account.access_denied(status)  # although the status is 400
@@ -139,6 +126,7 @@ class Gemini(Provider):
 
 def _contents(messages: Sequence[Message], encoded: Base64Parts) -> list[types.Content]:
     """Convert the conversation; the results of several tools go into one turn, as their calls came in one."""
+    messages = [*accepted_messages(messages)]
     names = {call.id: call.name for message in messages for call in message.calls}
     turns: list[tuple[str, list[types.Part]]] = []
     before = None
@@ -168,8 +156,8 @@ def _parts(message: Message, names: Mapping[str, str], encoded: Base64Parts) -> 
 
 
 def _signature(given: str | None) -> bytes | None:
-    """A signature as bytes; one of Claude's, a JSON array, is left out."""
-    return base64.b64decode(given, validate=True) if given and not given.startswith("[") else None
+    """A signature as bytes; those of other vendors, which are JSON, are left out."""
+    return base64.b64decode(given, validate=True) if given and not given.startswith(("[", "{")) else None
 
 
 def _object(text: str) -> dict[str, Any]:

@@ -7,19 +7,22 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import openai
+from attrs import evolve
 
+from agentos.llm.called_tools import arguments_text, index_of
 from agentos.llm.embeddings import read_openai
 from agentos.llm.settings import Timeouts
-from agentos.llm.stream import AnswerBuilder, MalformedResponse, compact_json, text_field
+from agentos.llm.stream import AnswerBuilder, compact_json, id_field, text_field
+from agentos.llm.vendor_errors import find_error, status_of
 from agentos_sdk.values import Tool, ToolCall, Usage
 
 from .account import ProviderAccount
 from .base64_parts import Base64Parts
+from .past_calls import accepted_messages
 from .provider import (
     Answer,
     Delta,
     Denied,
-    FinishReason,
     Image,
     OnDelta,
     Provider,
@@ -28,18 +31,15 @@ from .provider import (
     Rejected,
     counted_usage,
 )
+from .thoughts import Thoughts, call_fields, message_fields, sign_call
 from .transport import Transport
 
 BASE_URL = "https://api.openai.com/v1"
-FINISH_REASONS: Mapping[str, FinishReason] = {
-    "stop": "stop",
-    "length": "length",
-    "tool_calls": "tool_calls",
-    "function_call": "tool_calls",
-    "content_filter": "content_filter",
-}
-STATUS = re.compile("[1-5][0-9][0-9]")
-CODES = {"rate_limit_exceeded": 429, "invalid_api_key": 401}  # errors within a stream may have a name, not a status
+REFUSED_THOUGHTS = re.compile(  # in the refusal of a question with thoughts of an earlier answer
+    "reasoning|thinking_blocks|extra_content|provider_specific|extra (inputs|fields)|additional propert"
+    "|un(known|recognized|expected|supported)[^.]{0,20}(field|name|param|key|propert|argument)",
+    re.IGNORECASE,
+)
 
 
 class OpenAI(Provider):
@@ -48,6 +48,7 @@ class OpenAI(Provider):
     def __init__(self, account: ProviderAccount, base_url: str | None, timeouts: Timeouts) -> None:
         self._account = account
         self._is_openai = urlsplit(base_url or BASE_URL).hostname == "api.openai.com"
+        self._takes_thoughts = not self._is_openai  # whether its thoughts go back with their tool calls
         self._may_count_tokens = True  # whether it may be asked to count tokens, which some servers refuse
         self._transport = Transport(account, timeouts)
         client = openai.OpenAI(
@@ -63,10 +64,18 @@ class OpenAI(Provider):
         try:
             return await self._answer(question, on_delta)
         except Rejected as error:
-            if not (self._may_count_tokens and "stream_options" in str(error)):
+            if self._may_count_tokens and "stream_options" in str(error):
+                self._may_count_tokens = False
+            elif self._takes_thoughts and _has_thoughts(question) and REFUSED_THOUGHTS.search(str(error)):
+                self._takes_thoughts = False  # they are another server's
+                try:
+                    return await self._answer(question, on_delta)
+                except Rejected:
+                    self._takes_thoughts = True  # it wasn't that
+                    raise error from None
+            else:
                 raise
-            self._may_count_tokens = False
-        return await self._answer(question, on_delta)
+        return await self.answer(question, on_delta)
 
     async def embed(self, question: Question, on_delta: OnDelta) -> Answer:
         compose = partial(self._compose_embeddings, question)
@@ -76,12 +85,18 @@ class OpenAI(Provider):
         await self._transport.aclose()
 
     async def _answer(self, question: Question, on_delta: OnDelta) -> Answer:
+        thoughts = Thoughts()
         builder = AnswerBuilder(
-            self._account, on_delta, self._parse_event, logprobs=[] if question.sampling.logprobs else None
+            self._account,
+            on_delta,
+            partial(self._parse_event, thoughts),
+            self._error_of_body,
+            logprobs=[] if question.sampling.logprobs else None,
         )
         parts = Base64Parts()
         await self._transport.send(partial(self._compose, question, parts), builder, self._error_of_body, parts)
-        return builder.answer(question)
+        answer = builder.answer(question)
+        return evolve(answer, calls=tuple(thoughts.sign(answer.calls)))
 
     def _compose(self, question: Question, parts: Base64Parts) -> None:
         self._completions.create(stream=True, **self._request(question, parts)).close()
@@ -92,41 +107,43 @@ class OpenAI(Provider):
         create: Any = self._embeddings.create  # base64: a quarter of the bytes of numbers
         create(model=question.model, input=texts, encoding_format="base64", **size)
 
-    def _parse_event(self, builder: AnswerBuilder, piece: Mapping[str, Any]) -> Delta:
+    def _parse_event(self, thoughts: Thoughts, builder: AnswerBuilder, piece: Mapping[str, Any]) -> Delta:
         """Parse one event; servers often omit fields or set them to null."""
-        if error := piece.get("error"):
-            code = str(error.get("code")) if isinstance(error, dict) else ""
-            raise self._error_of(int(code) if STATUS.fullmatch(code) else CODES.get(code, 500), error)
         builder.model = text_field(piece.get("model"), "the name of a model") or builder.model
         choice = (piece.get("choices") or [{}])[0]
-        delta, finish = choice.get("delta") or {}, text_field(choice.get("finish_reason"), "an end")
+        if error := choice.get("error"):
+            raise self._error_of(status_of(error) or 500, error)
+        delta = choice.get("delta") or {}
+        if not delta and not builder.has_any:  # a server that doesn't stream, or sends the end of its own stream
+            delta = choice.get("message") or {"content": choice.get("text")}
         if isinstance(logprobs := choice.get("logprobs"), dict):
             builder.add_logprobs(logprobs.get("content"))
-        text, refused = text_field(delta.get("content"), "a text"), text_field(delta.get("refusal"), "a refusal")
-        unseen = len(text_field(delta.get("reasoning_content") or delta.get("reasoning"), "a thought"))
+        text, thought = _read_content(delta.get("content"))
+        refused = text_field(delta.get("refusal"), "a refusal")
+        unseen = thought + thoughts.add(delta)
         unseen += sum(_add_call_piece(part, builder) for part in delta.get("tool_calls") or ())
+        if function := delta.get("function_call"):  # how calls were sent before there were several
+            unseen += _add_call_piece({"index": 0, "function": function}, builder)
         if refused:
             builder.finish = "content_filter"
-        elif finish and builder.finish is None:
-            if finish not in FINISH_REASONS:
-                raise MalformedResponse(f"ended its answer with {finish}")
-            builder.finish = FINISH_REASONS[finish]
+        elif finish := text_field(choice.get("finish_reason"), "an end"):
+            builder.end_with(finish)
         return Delta(text + refused, unseen, _usage(piece.get("usage")))
 
     def _error_of_body(self, status: int, body: object, after: float | None) -> ProviderError:
-        return self._error_of(status, body.get("error", body) if isinstance(body, dict) else body, after)
+        return self._error_of(status, (find_error(body) or body) if isinstance(body, dict) else body, after)
 
     def _error_of(self, status: int, error: object, after: float | None = None) -> ProviderError:
-        details = error if isinstance(error, dict) else {"message": error}
+        details = error if isinstance(error, dict) else {}
         if "insufficient_quota" in (details.get("code"), details.get("type")):  # comes as 429, but waiting won't help
             text = f"{self._account.vendor}: the account of the key in {self._account.variable} is used up"
             return Denied(text, status=402)  # 402 is what it means
-        return self._account.error_of_status(status, details.get("message") or details, after)
+        return self._account.error_of_status(status, error, after)
 
     def _request(self, question: Question, parts: Base64Parts) -> dict[str, Any]:
         request: dict[str, Any] = {
             "model": question.model,
-            "messages": [*_messages(question, parts)],
+            "messages": [*_messages(question, parts, self._takes_thoughts)],
             "temperature": question.temperature,
             # OpenAI's reasoning models accept only the one, most other servers only the other.
             "max_completion_tokens" if self._is_openai else "max_tokens": question.max_tokens,
@@ -141,12 +158,12 @@ class OpenAI(Provider):
         return {name: value for name, value in request.items() if value is not None}
 
 
-def _messages(question: Question, parts: Base64Parts) -> Iterator[dict[str, Any]]:
+def _messages(question: Question, parts: Base64Parts, with_thoughts: bool) -> Iterator[dict[str, Any]]:
     """Convert the conversation. A tool result can't contain images: they follow as a user message after all results."""
     if question.system is not None:
         yield {"role": "system", "content": question.system}
     pending_images: list[Image] = []
-    for message in question.messages:
+    for message in accepted_messages(question.messages):
         if message.role != "tool" and pending_images:
             yield {"role": "user", "content": _content("", pending_images, parts)}
             pending_images = []
@@ -157,7 +174,8 @@ def _messages(question: Question, parts: Base64Parts) -> Iterator[dict[str, Any]
             yield {
                 "role": "assistant",
                 "content": message.text or None,
-                "tool_calls": [*map(_call_message, message.calls)],
+                **(message_fields(message.calls[0].signature) if with_thoughts else {}),
+                "tool_calls": [_call_message(call, with_thoughts) for call in message.calls],
             }
         else:
             yield {"role": message.role, "content": _content(message.text, message.images, parts)}
@@ -173,9 +191,15 @@ def _content(text: str, images: Sequence[Image], parts: Base64Parts) -> str | li
     return [*said, *({"type": "image_url", "image_url": {"url": url}} for url in urls)]
 
 
-def _call_message(call: ToolCall) -> dict[str, Any]:
+def _call_message(call: ToolCall, with_thoughts: bool) -> dict[str, Any]:
     function = {"name": call.name, "arguments": compact_json(dict(call.arguments))}
-    return {"id": call.id, "type": "function", "function": function}
+    thoughts = call_fields(call.signature) if with_thoughts else {}
+    return {"id": call.id, "type": "function", "function": function, **thoughts}
+
+
+def _has_thoughts(question: Question) -> bool:
+    calls = (call for message in question.messages for call in message.calls)
+    return any(call.signature and not call.signature.startswith("[") for call in calls)
 
 
 def _tool_declaration(tool: Tool) -> dict[str, Any]:
@@ -201,12 +225,28 @@ def _is_closed(schema: object) -> bool:
     return all(map(_is_closed, schema)) if isinstance(schema, list) else True
 
 
+def _read_content(content: object) -> tuple[str, int]:
+    """The text of a message's content, and how many characters of thoughts it has: some servers send parts."""
+    if not isinstance(content, list | dict):
+        return text_field(content, "a text"), 0
+    texts, unseen = [], 0
+    for part in content if isinstance(content, list) else [content]:
+        if isinstance(part, str):
+            texts.append(part)
+        elif isinstance(part, dict) and (thought := part.get("thinking") or part.get("reasoning")):
+            unseen += len(compact_json(thought))
+        elif isinstance(part, dict):
+            text = part.get("text") or part.get("refusal")
+            texts.append(text_field(text.get("value") if isinstance(text, dict) else text, "a text"))
+    return "".join(texts), unseen
+
+
 def _add_call_piece(part: Mapping[str, Any], builder: AnswerBuilder) -> int:
     """Take a piece of a tool call; returns how many characters it has."""
-    function, index = part.get("function") or {}, part.get("index")
-    id_, name = text_field(part.get("id"), "an id"), text_field(function.get("name"), "the name of a tool")
-    arguments = text_field(function.get("arguments"), "arguments")
-    builder.add_call_piece(index if isinstance(index, int) else None, id_, name, arguments)
+    function, index = part.get("function") or {}, index_of(part.get("index"))
+    id_, name = id_field(part.get("id")), text_field(function.get("name"), "the name of a tool")
+    arguments = arguments_text(function.get("arguments"))
+    builder.calls.add_piece(index, id_, name, arguments, sign_call(part))
     return len(name) + len(arguments)
 
 

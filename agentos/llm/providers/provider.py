@@ -205,6 +205,10 @@ class Failing(ProviderError):
         self.after = after
 
 
+class Unforeseen(Failing):
+    """The provider answered what can't be understood, in its own words: the next attempt would get the same."""
+
+
 class MalformedCall(Failing):
     """The model called a tool with arguments that are no JSON object."""
 

@@ -8,7 +8,6 @@ the connection are left to the garbage collector. So the response is read here, 
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
-from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Protocol
 
 import httpcore2
@@ -16,18 +15,21 @@ import httpx2
 import trio
 
 from agentos.llm.embeddings import BodyReader
+from agentos.llm.malformed import MalformedResponse
 from agentos.llm.settings import Timeouts
-from agentos.llm.stream import MalformedResponse
+from agentos.llm.vendor_errors import message_of, plain_text
 from agentos.threads import run_in_thread
 from agentos_sdk import codec
 
 from .account import ErrorOfStatus, ProviderAccount, retry_after_of
 from .base64_parts import Base64Parts
-from .provider import Answer, Delta, Failing, OnDelta, ProviderError, Question, Rejected
+from .http_client import make_client
+from .provider import Answer, Delta, OnDelta, ProviderError, Question, Rejected
 
 for _library in ("httpcore2", "httpx2", "openai", "google_genai", "anthropic"):
     logging.getLogger(_library).setLevel(logging.WARNING)  # below this level they log requests and headers
 
+LINGER = 1.0  # seconds in which a connection has to end its body after an answer's end, to be used again
 MAX_ERROR_BODY = 64 << 10  # bytes that are read of an error response
 NO_REASON = "no reason given"
 NO_COMPRESSION = {"accept-encoding": "identity"}  # compressed data may expand a thousand times
@@ -37,10 +39,16 @@ httpcore2.AsyncHTTP11Connection.READ_NUM_BYTES = 4 << 10
 
 
 class ResponseReader(Protocol):
-    """Reads a response. ``finish`` isn't None once it is complete, ``callback_error`` is what ``on_delta`` raised."""
+    """Reads a response. ``finish`` isn't None once it is complete, ``ended`` is true once nothing of it follows.
+
+    ``callback_error`` is what ``on_delta`` raised.
+    """
 
     @property
     def finish(self) -> str | None: ...
+
+    @property
+    def ended(self) -> bool: ...
 
     @property
     def callback_error(self) -> Exception | None: ...
@@ -50,6 +58,9 @@ class ResponseReader(Protocol):
 
     def feed(self, chunk: bytes) -> Iterator[None]:
         """Read a chunk; other tasks run whenever it yields."""
+
+    def end(self) -> None:
+        """Read what is left: no chunk follows."""
 
 
 class Transport:
@@ -65,11 +76,7 @@ class Transport:
         self._captured = _CapturingTransport()
         self._limiter = trio.CapacityLimiter(1)
         self.composing = httpx2.Client(transport=self._captured, headers=NO_COMPRESSION)
-        self.http = httpx2.AsyncClient(
-            limits=httpx2.Limits(max_connections=None),  # the line sets the limit
-            cookies=CookieJar(DefaultCookiePolicy(netscape=False)),
-            follow_redirects=False,
-        )
+        self.http = make_client()
 
     async def send(
         self,
@@ -129,22 +136,36 @@ class Transport:
         stream, status = response.stream, response.status_code
         assert isinstance(stream, httpx2.AsyncByteStream)
         readable = response.headers.get("content-encoding", "identity") == "identity"
-        if status != 200:
+        if not 200 <= status < 300:
             message = await _read_error_body(stream) if readable else None
+            if response.is_redirect:
+                raise self._redirected(response, message)
             raise error_of_status(
                 status, message or response.reason_phrase or NO_REASON, retry_after_of(response.headers)
             )
         builder.on_delta(Delta(accepted=True))
         if not readable:
             raise MalformedResponse("compresses its answer, though asked not to")
-        await _drain(stream, builder.feed)
-        for _ in builder.feed(b"\n\n"):  # also parses an event without a final blank line
-            pass
+        await _drain(stream, builder.feed, lambda: builder.ended)
+        builder.end()
+
+    def _redirected(self, response: httpx2.Response, message: object) -> Rejected:
+        """The error for a redirect. Of its target, the query and the password aren't shown."""
+        try:
+            target = response.url.join(response.headers["location"])
+            where = str(target.copy_with(query=None, fragment=None, username=None, password=None))
+        except (KeyError, ValueError, httpx2.InvalidURL):
+            where = "no address"
+        shown, said = self._account.clean_message(where), self._account.clean_message(message_of(message))
+        text = (
+            f"{self._account.vendor} redirects to {shown} ({response.status_code}), which isn't followed, as it would "
+            "get the key: set base_url to the server that answers"
+        )
+        return Rejected(f"{text}: {said}" if said else text, status=response.status_code)
 
     @contextlib.contextmanager
     def _convert_errors(self, builder: ResponseReader) -> Iterator[None]:
         """Convert errors of the connection or the vendor into a :class:`ProviderError`."""
-        vendor = self._account.vendor
         try:
             yield
         except ProviderError:
@@ -153,11 +174,11 @@ class Transport:
             if builder.finish is None:  # else the answer is complete and only the end of the connection failed
                 raise self._account.connection_error(error) from None
         except (MalformedResponse, codec.Invalid) as error:
-            raise Failing(f"{vendor} {self._account.clean_message(error)}") from None
+            raise self._account.unforeseen(self._account.clean_message(error)) from None
         except Exception as error:
             if error is builder.callback_error:
                 raise
-            raise Failing(f"{vendor} answered what can't be read ({type(error).__name__})") from None
+            raise self._account.unforeseen(f"answered what can't be read ({type(error).__name__})") from None
 
 
 class _CapturingTransport(httpx2.BaseTransport):
@@ -170,8 +191,12 @@ class _CapturingTransport(httpx2.BaseTransport):
         return httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=b"")
 
 
-async def _drain(body: AsyncIterator[bytes] | httpx2.AsyncByteStream, feed: Callable[[bytes], Iterator[None]]) -> None:
-    """Feed a whole body; other tasks run whenever ``feed`` yields.
+async def _drain(
+    body: AsyncIterator[bytes] | httpx2.AsyncByteStream,
+    feed: Callable[[bytes], Iterator[None]],
+    has_ended: Callable[[], bool] = lambda: False,
+) -> None:
+    """Feed a whole body; other tasks run whenever ``feed`` yields. Once it ``has_ended`` no more than its end is read.
 
     If ``feed`` fails, the wait for the next chunk is cancelled, so that the body's generators end from within. For the
     same reason nothing else in here can be cancelled.
@@ -185,6 +210,8 @@ async def _drain(body: AsyncIterator[bytes] | httpx2.AsyncByteStream, feed: Call
             except Exception as error:
                 failure = error
                 scope.cancel()
+            if has_ended():
+                scope.deadline = min(scope.deadline, trio.current_time() + LINGER)
             await trio.lowlevel.cancel_shielded_checkpoint()
     if failure is not None:
         raise failure
@@ -209,4 +236,4 @@ async def _read_error_body(body: httpx2.AsyncByteStream) -> object:
     try:
         return codec.parse(bytes(message))
     except codec.Invalid:
-        return message.decode(errors="replace")
+        return plain_text(message.decode(errors="replace"))

@@ -30,6 +30,8 @@ import socket
 import struct
 from collections.abc import Mapping, Sequence
 
+from .shebang import CannotExecute
+
 BORN, BELOW, FOUND, CONFINED, LISTENING = "born", "below", "found", "confined", "listening"
 FAILED, GO = "failed", "go"
 CGROUP_PREFIX = "group "  # prefix of the names of cgroups
@@ -78,6 +80,8 @@ def send_failure(control: socket.socket, step: str, error: BaseException) -> Non
     """Report a failure; errors are ignored, as the kernel may be gone."""
     number = error.errno if isinstance(error, OSError) and error.errno else 0
     reason = os.strerror(number) if number else f"{type(error).__name__}: {error}"
+    if isinstance(error, CannotExecute):
+        reason = str(error.strerror)
     about = error.filename if isinstance(error, OSError) else None
     text = f"{os.fsdecode(about)}: {reason}" if about else reason
     with contextlib.suppress(OSError):

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from agentos.sandbox import steps as s
 
-from . import libc, messages, script
+from . import libc, messages, script, shebang
 
 # Python ignores two of them, and the kernel may inherit more (nohup): an exec'ed program would inherit that.
 _IGNORED_SIGNALS = [number for number in signal.valid_signals() if signal.getsignal(number) == signal.SIG_IGN]
@@ -51,8 +51,19 @@ def exec_program(step: s.Execute | s.RunScript, control: socket.socket, stdout: 
     libc.set_signal_mask(blocked=False)
     try:
         os.execvpe(step.argv[0], step.argv, dict(step.environment))
-    except FileNotFoundError as error:  # it names the last file that was tried, and the argv may have named no file
-        raise FileNotFoundError(error.errno, error.strerror, step.argv[0]) from None
+    except OSError as error:
+        found = shebang.explain(error, find_program(step.argv[0], dict(step.environment)))
+        if isinstance(found, FileNotFoundError) and not isinstance(found, shebang.CannotExecute):
+            # It names the last file that was tried, and the argv may have named no file.
+            found = FileNotFoundError(error.errno, error.strerror, step.argv[0])
+        raise found from None
+
+
+def find_program(name: str, environment: dict[str, str]) -> str:
+    """The file that exec finds for a name, itself if it finds none."""
+    places = [] if "/" in name else environment.get("PATH", os.defpath).split(":")
+    paths = (os.path.join(place, name) for place in places)
+    return next((path for path in paths if os.access(path, os.X_OK)), name)
 
 
 def spawn(step: s.Execute, stdin: int, stdout: int, stderr: int) -> int:
@@ -78,11 +89,14 @@ def spawn(step: s.Execute, stdin: int, stdout: int, stderr: int) -> int:
                 setsigdef=_IGNORED_SIGNALS,
             )
         except FileNotFoundError as error:
+            found = shebang.explain(error, path)
+            if isinstance(found, shebang.CannotExecute):
+                failure = failure or found
             missing = FileNotFoundError(error.errno, error.strerror, name)  # the argv may have named no file
         except NotADirectoryError as error:
             missing = error
         except OSError as error:
-            failure = failure or error
+            failure = failure or shebang.explain(error, path)
     raise failure or missing
 
 

@@ -27,6 +27,8 @@ def check(file: Path) -> None:
         unreachable_files,
         unreadable_secrets,
         unstartable_agents,
+        unstartable_programs,
+        unusable_repositories,
     )
     from agentos.config.load import ConfigError, load
 
@@ -39,7 +41,9 @@ def check(file: Path) -> None:
     click.echo(f"{file}: fine: {plural(agents, 'agent')} under {plural(supervisors, 'supervisor')}")
     for mistake in unreachable_files(config):
         click.echo(printable(mistake))
-    for problem in find_exposed_files(config):
+    for problem in unstartable_programs(config):
+        click.echo(printable(f"on this host {problem}"))
+    for problem in (*unusable_repositories(config), *find_exposed_files(config)):
         click.echo(printable(problem))
     missing = [package for package in find_packages(config).values() if package is not None]
     for problem in (*missing, *unreadable_secrets(config)):

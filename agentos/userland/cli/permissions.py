@@ -123,7 +123,7 @@ def read_set_file(file: Path) -> dict[str, Any]:
     try:
         text = file.read_text()
         found = parse_object(str(file), text) if file.suffix == ".json" else tomllib.loads(text)
-        names = Names(str(Path.home()), config=os.path.dirname(find_project().file))
+        names = Names(os.path.expanduser("~"), config=os.path.dirname(find_project().file))
         read_set(found, str(file), project_sets(), names)
     except ConnectionFailed as error:
         raise Failed(str(error)) from None

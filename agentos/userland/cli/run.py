@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from agentos.userland.directories import state_home
 from agentos_sdk import ConnectionFailed
 from agentos_sdk.project import default_project_socket, find_project, project_id
 
@@ -122,7 +123,7 @@ def default_state_dir(file: str) -> Path:
     """The project's directory in /var/lib/agentos for root, else in agentos in $XDG_STATE_HOME or ~/.local/state."""
     if os.geteuid() == 0:
         return Path("/var/lib/agentos", project_id(file))
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state", "agentos", project_id(file))
+    return Path(state_home(), "agentos", project_id(file))
 
 
 def find_state_dir() -> Path:

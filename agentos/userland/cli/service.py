@@ -11,6 +11,8 @@ from pathlib import Path
 
 import click
 
+from agentos.userland.directories import config_home
+
 from .common import Failed, check_default
 from .main import CONFIG
 from .run import load_configuration
@@ -137,7 +139,7 @@ def unit_directory(own: bool) -> Path:
     """Where systemd looks for units of the system, or of this user."""
     if not own:
         return SYSTEM_UNITS
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config", "systemd", "user")
+    return Path(config_home(), "systemd", "user")
 
 
 def save_unit(path: Path, text: str, replace: bool) -> None:

@@ -17,7 +17,7 @@ from agentos.userland.task.records import (
     is_running,
     store_note,
 )
-from agentos.userland.task.repository import add_notes, describe_changes, read_notes
+from agentos.userland.task.repository import add_notes, describe_changes, describe_git, read_notes
 from agentos.userland.task.running import RunningTask
 from agentos.userland.task.saved_files import Change, SaveError
 from agentos_sdk import AgentOSClient, AgentOSError
@@ -118,7 +118,8 @@ def task(
             if goes_on:
                 begun = go_on(client, find_task(client, resume), text, {"budget": parsed})
             else:
-                begun = begin(client, text, directory, review, options)
+                shows_steps = not (as_json or quiet)
+                begun = begin(client, text, directory, review, options, say_first if shows_steps else say)
             sys.exit(follow(client, begun, socket_path, as_json, quiet))
         except (LoopError, SaveError) as error:
             raise Failed(str(error)) from None
@@ -135,8 +136,20 @@ class Begun(NamedTuple):
     work: Callable[[AgenticLoop], TaskResult]
 
 
-def begin(client: AgentOSClient, text: str, directory: str | None, review: bool, options: Mapping[str, Any]) -> Begun:
-    """Prepare a new task: its name, and its directory."""
+def say_first(text: str) -> None:
+    """Tell the user what explains the steps that follow, where those are shown."""
+    click.echo(printable_lines(text))
+
+
+def begin(
+    client: AgentOSClient,
+    text: str,
+    directory: str | None,
+    review: bool,
+    options: Mapping[str, Any],
+    warn: Callable[[str], None],
+) -> Begun:
+    """Prepare a new task: its name, and its directory. ``warn`` tells what won't work in it."""
     driver = BlockingDriver(client)
     if driver.run(caller_kind(driver.me())) != "operator":
         raise Failed("only the operator can start tasks: run this outside of an agent", {"code": "permission_denied"})
@@ -149,6 +162,9 @@ def begin(client: AgentOSClient, text: str, directory: str | None, review: bool,
     check_free(client, path)
     if (changes := describe_changes(path)) is not None:
         say(changes)
+    said, for_model = describe_git(path)
+    if said:
+        warn(said)
     notes = read_notes(path)
     if notes.said:
         say(notes.said)
@@ -157,7 +173,7 @@ def begin(client: AgentOSClient, text: str, directory: str | None, review: bool,
         say(f"the files of {path} are saved: `agentos task undo {note.name}` restores them")
     note = note._replace(directory=path, saved=str(saved.place))
     store_note(client, note)
-    whole = add_notes(text, notes)
+    whole = add_notes(f"{text}\n\n({for_model})" if for_model else text, notes)
     options = {**options, "workspace": saved.workspace, "limits": saved.limits()}
     return Begun(note, saved, options, lambda loop: loop.run(whole, task_id=note.name))
 

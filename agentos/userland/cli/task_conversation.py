@@ -15,7 +15,7 @@ from agentos_sdk.loop import TaskResult
 from agentos_sdk.loop.result import LoopError
 
 from .common import Failed, printable
-from .task import begin, follow, go_on
+from .task import begin, follow, go_on, say_first
 from .task_lines import describe_use
 from .task_review import show_diff
 from .task_undo import show_undone
@@ -80,7 +80,7 @@ class TaskConversation:
 
     def _work(self, text: str) -> None:
         if self._note is None:
-            begun = begin(self._client, text, self._directory, self._review, self._options)
+            begun = begin(self._client, text, self._directory, self._review, self._options, say_first)
             self._note = begun.note
         else:
             given = {name: self._options[name] for name in ("budget", "model")}

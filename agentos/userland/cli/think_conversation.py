@@ -13,6 +13,7 @@ from typing import Any
 import click
 from attrs import define, field
 
+from agentos.userland.directories import state_home
 from agentos_sdk.question import encode_image
 
 from .common import Failed, printable
@@ -40,7 +41,7 @@ class Conversation:
 
 
 def directory() -> Path:
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state", "agentos", "conversations")
+    return Path(state_home(), "agentos", "conversations")
 
 
 def load_conversation() -> Conversation:

@@ -17,6 +17,8 @@ from typing import Any
 
 from attrs import frozen
 
+from agentos.userland.directories import config_home, home
+
 from .json_edit import NotJSON, get_member, set_member
 
 SERVER_NAME = "agentos"  # our server's name in the client's file, unless the entry was given a name
@@ -120,10 +122,9 @@ def server_entry(client: Client, command: Sequence[str]) -> dict[str, Any]:
 
 def find_file(client: Client) -> Path:
     """The client's file on this host, whether it exists or not."""
-    config = os.environ.get("XDG_CONFIG_HOME")
-    if config and client.linux.startswith(".config/"):
-        return Path(config, client.linux.removeprefix(".config/"))
-    return Path.home() / client.linux
+    if client.linux.startswith(".config/"):
+        return config_home() / client.linux.removeprefix(".config/")
+    return home() / client.linux
 
 
 def plan(client: Client, server: str, entry: Mapping[str, Any], state_dir: Path) -> Change:

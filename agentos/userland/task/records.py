@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
+from agentos.userland.directories import state_home
 from agentos_sdk import AgentOSClient, AgentOSError
 from agentos_sdk.errors import from_reply
 
@@ -48,7 +49,7 @@ class TaskNote(NamedTuple):
 
 def saved_directory() -> Path:
     """Where the files of tasks are saved."""
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state", "agentos", "tasks")
+    return Path(state_home(), "agentos", "tasks")
 
 
 def new_place(user: PlaceUser | None = None) -> Path:

@@ -4,6 +4,8 @@ import os
 import stat
 from typing import NamedTuple
 
+from agentos_sdk.git_place import describe_missing_repository
+
 from .git import GitError, read_status
 
 MAX_NOTES = 32 << 10  # bytes of AGENTS.md
@@ -33,6 +35,13 @@ def describe_changes(directory: str) -> str | None:
         return None
     names = ", ".join(each[3:] for each in entries[:3]) + (", …" if len(entries) > 3 else "")
     return f"{directory} has changes that aren't committed, in {len(entries)} place{'s' * (len(entries) > 1)}: {names}"
+
+
+def describe_git(directory: str) -> tuple[str, str]:
+    """What the user, and the model, should know of git in the directory's jail; empty where it works or isn't used."""
+    if (why := describe_missing_repository(directory)) is None:
+        return "", ""
+    return why, "git doesn't work in the working directory, as its repository isn't there: go without it."
 
 
 def read_notes(directory: str) -> Notes:

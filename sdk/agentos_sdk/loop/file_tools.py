@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
-from itertools import islice
 from typing import Any, TypeVar
 
 from agentos_sdk.arguments import as_text, make_absolute
@@ -24,6 +22,7 @@ from . import search_program
 from .effects import Call, Run, Work
 from .host_files import as_texts, is_jailed, matches, read_below
 from .search_program import files_below, shown_name
+from .text_files import UTF_8, find_encoding, replace_text
 from .tools import Context, Plan, Tool, ToolError, checked, parameters, shorten
 
 T = TypeVar("T")
@@ -33,6 +32,7 @@ MAX_FILE = 8 << 20  # bytes of a file that is edited or replaced
 MAX_READ = 64 << 10  # bytes that one read_file returns
 MAX_LISTED = 500  # names, and lines that match
 SEARCH_SECONDS = 20.0  # some expressions take years for some lines
+NO_UTF_8 = "read it with encoding base64"  # in READ's error for a file that isn't
 PATH = ("string", "relative to the working directory")
 
 
@@ -58,7 +58,7 @@ def digest(data: bytes) -> str:
     return sha256(data).hexdigest()
 
 
-def write(path: str, content: str) -> Work[None]:
+def write(path: str, content: str | bytes) -> Work[None]:
     """Replace a file's content at once; directories that are missing are made."""
     text, encoding = as_text(content, "utf-8")
     fields = {"path": make_absolute(path), "content": text, "encoding": encoding}
@@ -82,7 +82,7 @@ def _run(function: Callable[..., T], arguments: dict[str, Any]) -> Work[T]:
 def plan_write(arguments: dict[str, Any]) -> Work[Plan]:
     path, content = arguments["path"], arguments["content"]
     before = yield from read_whole(path)
-    data = _encode(content)
+    data = UTF_8.encode(content)
     done = f"wrote {len(data)} bytes to {path}" + ("" if before is None else f", which had {len(before)}")
     return Plan(path, None if before is None else digest(before), digest(data), content, done)
 
@@ -92,33 +92,20 @@ def plan_edit(arguments: dict[str, Any]) -> Work[Plan]:
     data = yield from read_whole(path)
     if data is None:
         raise ToolError(f"{path}: no such file; write_file makes one")
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        raise ToolError(f"{path}: not a text file (UTF-8)") from None
+    encoding = find_encoding(data, path)
+    text = encoding.decode(data)
     count = text.count(old) if old else 0
-    if not old:
-        raise ToolError("old_text: expected the text to replace, got nothing; write_file replaces a whole file")
-    if count == 0:
-        raise ToolError(f"old_text: {path} doesn't contain it; it has to be exact, with spaces and line breaks")
-    if count > 1 and not arguments.get("replace_all"):
-        first = islice(re.finditer(re.escape(old), text), 10)
-        where = ", ".join(str(text.count("\n", 0, found.start()) + 1) for found in first)
-        raise ToolError(
-            f"old_text: {path} contains it {count} times, in lines {where}: add lines around it so that it is "
-            "found once, or set replace_all"
-        )
-    if (size := len(text) + count * (len(new) - len(old))) > MAX_FILE:
+    _check_size(path, len(text) + count * (len(new) - len(old)))
+    content, count = replace_text(path, text, old, new, bool(arguments.get("replace_all")))
+    _check_size(path, len(content))
+    changed = encoding.encode(content)
+    as_content = content if encoding is UTF_8 else changed
+    return Plan(path, digest(data), digest(changed), as_content, f"replaced {count} in {path}")
+
+
+def _check_size(path: str, size: int) -> None:
+    if size > MAX_FILE:
         raise ToolError(f"{path} would have {size} characters; at most {MAX_FILE >> 20} MiB can be written by a tool")
-    content = text.replace(old, new)
-    return Plan(path, digest(data), digest(_encode(content)), content, f"replaced {count} in {path}")
-
-
-def _encode(content: str) -> bytes:
-    try:
-        return content.encode()
-    except UnicodeEncodeError:
-        raise ToolError("content: expected text, got half of a surrogate pair") from None
 
 
 def apply_plan(plan: Plan) -> Work[str]:
@@ -134,10 +121,19 @@ def _change(context: Context, arguments: dict[str, Any], place: str) -> Work[str
 def _read(context: Context, arguments: dict[str, Any], place: str) -> Work[str]:
     offset, limit = arguments.get("offset", 0), min(arguments.get("limit", MAX_READ), MAX_READ)
     fields = {"path": make_absolute(arguments["path"]), "offset": max(offset, 0), "limit": max(limit, 1)}
-    reply = yield from checked(Call(Op.READ, fields))
+    reply = yield Call(Op.READ, fields)
+    if not reply["success"] and NO_UTF_8 in reply["error"]:
+        reply = yield from checked(Call(Op.READ, {**fields, "encoding": "base64"}))
+        data = b64decode(reply["content"])
+        encoding = find_encoding(data, arguments["path"])
+        text = f"{data.decode(encoding.name, 'backslashreplace')}\n[{encoding.note}]"
+    elif reply["success"]:
+        text = str(reply["content"])
+    else:
+        raise ToolError(f"{reply['code']}: {reply['error']}")
     end = offset + limit
     more = f"\n[bytes {offset} to {end} of {reply['size']}; offset={end} continues]" if reply["size"] > end else ""
-    return str(reply["content"]) + more
+    return text + more
 
 
 def _list(context: Context, arguments: dict[str, Any], place: str) -> Work[str]:

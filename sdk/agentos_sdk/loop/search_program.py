@@ -44,7 +44,7 @@ def read_texts(path: str) -> Iterator[tuple[str, str]]:
 
 def files_below(path: str) -> Iterator[str]:
     """Regular files below a directory, without following links; directories of tools such as .git are left out."""
-    visited = 0
+    visited, stubs = 0, _mount_points()
     for directory, names, files in os.walk(path):
         names[:] = sorted(set(names) - HIDDEN)
         for name in sorted(files):
@@ -52,8 +52,22 @@ def files_below(path: str) -> Iterator[str]:
             if visited > MAX_VISITED:
                 return
             file = os.path.join(directory, name)
-            if os.path.isfile(file) and not os.path.islink(file):
+            if os.path.isfile(file) and not os.path.islink(file) and not _is_stub(file, stubs):
                 yield file
+
+
+def _mount_points() -> set[str]:
+    """Where something is mounted. A name that the kernel keeps from being made is an empty file with a mount on it."""
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+            found = [line.split(" ")[4] for line in file]
+    except OSError:
+        return set()
+    return {re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), each) for each in found}
+
+
+def _is_stub(file: str, mounts: set[str]) -> bool:
+    return os.path.realpath(file) in mounts and os.path.getsize(file) == 0
 
 
 def shown_name(name: str) -> str:

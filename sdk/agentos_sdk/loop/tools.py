@@ -40,7 +40,7 @@ class Plan(NamedTuple):
     path: str
     before: str | None
     after: str
-    content: str
+    content: str | bytes
     done: str
 
 

@@ -15,7 +15,7 @@ from tests.gateways.served import Served, served
 from tests.llm.vendors import gemini_wire, openai_wire
 from tests.llm.vendors.script import Raw, Refuses, Says, Text
 from tests.llm.vendors.server import Vendor, serve
-from tests.support.clients import openai
+from tests.support.clients import httpx2, openai
 
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(httpx2|openai|httpcore):ResourceWarning")
 
@@ -176,3 +176,68 @@ async def test_a_refusal_of_the_provider_is_the_error_that_clients_expect(
         assert vendor.key not in text
         assert vendor.key[:8] not in text
         assert "API_KEY" not in text
+
+
+NOW = {"type": "function", "function": {"name": "now", "parameters": {"type": "object"}}}
+CALL = {"index": 0, "id": "c1", "type": "function", "function": {"name": "now", "arguments": "{}"}}
+GOOGLE = {"extra_content": {"google": {"thought_signature": "c2lnbg=="}}}
+OTHER = {"extra_content": {"other": {"state": [1, 2]}}}
+DETAILS = {"reasoning_details": [{"type": "reasoning.encrypted", "data": "abc", "index": 0}]}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("of_message", "of_call"),
+    [({"reasoning_content": "hm"}, {}), (DETAILS, {}), ({}, GOOGLE), ({"reasoning_content": "hm"}, OTHER)],
+)
+async def test_thoughts_reach_a_program_and_go_back_with_their_calls(
+    of_message: dict[str, Any], of_call: dict[str, Any], stream: bool
+) -> None:
+    event = {"choices": [{"delta": {**of_message, "tool_calls": [{**CALL, **of_call}]}, "finish_reason": "tool_calls"}]}
+    async with behind("openai") as (here, vendor):
+        vendor.will(Says([Raw(f"data: {json.dumps(event)}\n\n".encode())], finish=None), Says([Text("noon")]))
+        answer = await ask(here, tools=[NOW], stream=stream)
+        said = (
+            next(each.choices[0].delta for each in answer if each.choices[0].delta.tool_calls)
+            if stream
+            else (answer.choices[0].message)
+        )
+        message = {**said.model_dump(exclude_none=True), "role": "assistant"}
+        result = {"role": "tool", "tool_call_id": "c1", "content": "noon"}
+        await ask(here, tools=[NOW], messages=[{"role": "user", "content": "when?"}, message, result])
+
+    sent = vendor.exchanges[1].body["messages"][1]
+    assert {**sent, "tool_calls": None, "content": None} == {
+        **of_message,
+        "role": "assistant",
+        "content": None,
+        "tool_calls": None,
+    }
+    [call] = sent["tool_calls"]
+    assert {name: call[name] for name in call if name not in ("id", "type", "function")} == of_call
+
+
+async def test_thoughts_go_back_by_responses_and_messages_as_well() -> None:
+    event = {"choices": [{"delta": {"reasoning_content": "hm", "tool_calls": [CALL]}, "finish_reason": "tool_calls"}]}
+    thinking, tool = Says([Raw(f"data: {json.dumps(event)}\n\n".encode())], finish=None), {"name": "now"}
+    async with behind("openai") as (here, vendor):
+        vendor.will(thinking, Says([Text("noon")]), thinking, Says([Text("noon")]))
+        begun: list[Any] = [{"role": "user", "content": "when?"}]
+        async with here.client() as client:
+            tools: list[Any] = [{"type": "function", "parameters": {}, "strict": False, **tool}]
+            answer = await client.responses.create(model="a-model", input=begun, tools=tools)
+            output = {"type": "function_call_output", "call_id": "c1", "output": "noon"}
+            history: list[Any] = [*begun, *answer.output, output]
+            await client.responses.create(model="a-model", input=history)
+        for _ in range(2):
+            fields = {"model": "a-model", "max_tokens": 100, "messages": begun, "tools": [{**tool, "input_schema": {}}]}
+            async with httpx2.AsyncClient() as client:
+                reply = await client.post(f"http://127.0.0.1:{here.port}/v1/messages", json=fields, timeout=60)
+            said = reply.json()
+            block = said["content"][0]
+            result = {"type": "tool_result", "tool_use_id": block.get("id"), "content": "noon"}
+            begun += [{"role": "assistant", "content": said["content"]}, {"role": "user", "content": [result]}]
+
+    for exchange in (vendor.exchanges[1], vendor.exchanges[3]):
+        assert exchange.body["messages"][1]["reasoning_content"] == "hm"
+        assert exchange.body["messages"][1]["tool_calls"][0]["id"] == "c1"

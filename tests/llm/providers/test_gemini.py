@@ -134,8 +134,8 @@ async def test_every_filter_is_a_content_filter(world: VendorWorld, reason: str)
 
 
 @pytest.mark.parametrize("reason", ["MALFORMED_FUNCTION_CALL", "OTHER", "SOMETHING_NEW"])
-async def test_an_end_that_is_no_answer_is_a_failure_that_says_which(world: VendorWorld, reason: str) -> None:
-    provider = await world.meet(Says([Text("It is")], finish=reason))
+async def test_an_end_without_an_answer_is_a_failure_that_says_which(world: VendorWorld, reason: str) -> None:
+    provider = await world.meet(Says(finish=reason))
 
     with pytest.raises(Failing, match=reason):
         await provider.answer(QUESTION, deaf)

@@ -11,7 +11,17 @@ from attrs import evolve
 from msgspec.structs import replace
 
 from agentos.llm.providers.choose import connect
-from agentos.llm.providers.provider import Delta, Denied, Failing, Image, Message, Question, RateLimited, Rejected
+from agentos.llm.providers.provider import (
+    Delta,
+    Denied,
+    Failing,
+    Image,
+    Message,
+    Question,
+    RateLimited,
+    Rejected,
+    Unforeseen,
+)
 from agentos.llm.settings import LLMSettings
 from agentos_sdk.values import Tool, ToolCall, Usage
 from tests.contracts.worlds import VendorWorld, openai
@@ -265,10 +275,10 @@ async def test_a_schema_is_asked_for_strictly_where_openai_allows_it(
     assert world.vendor.exchanges[0].body["response_format"]["json_schema"]["strict"] is strict
 
 
-async def test_an_unknown_end_is_a_failure_that_says_which(world: VendorWorld) -> None:
-    provider = await world.meet(Says([Text("It is")], finish="tired"), Says([Trouble(418, "teapot")]))
+async def test_an_unknown_end_without_an_answer_is_a_failure_that_says_which(world: VendorWorld) -> None:
+    provider = await world.meet(Says(finish="tired"), Says([Trouble(418, "teapot")]))
 
-    with pytest.raises(Failing, match="tired"):
+    with pytest.raises(Unforeseen, match="tired"):
         await provider.answer(QUESTION, deaf)
     with pytest.raises(Rejected, match="teapot"):
         await provider.answer(QUESTION, deaf)

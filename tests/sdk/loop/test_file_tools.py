@@ -7,18 +7,19 @@ from typing import Any
 
 import pytest
 
-from agentos_sdk.loop import file_tools
-from agentos_sdk.loop.file_tools import plan_edit, search_files
+from agentos_sdk.loop import file_tools, search_program
+from agentos_sdk.loop.file_tools import READ_FILE, plan_edit, search_files
 from agentos_sdk.loop.tools import Plan, ToolError
 from tests.support.wire import PATIENCE
 
 
-def planned(text: str, **arguments: Any) -> Plan:
+def planned(text: str | bytes, **arguments: Any) -> Plan:
     """The plan of an edit of a file with this content, which is the reply of READ."""
     work = plan_edit({"path": "/file", **arguments})
     next(work)
+    data = text.encode() if isinstance(text, str) else text
     try:
-        work.send({"success": True, "content": b64encode(text.encode()).decode(), "size": len(text.encode())})
+        work.send({"success": True, "content": b64encode(data).decode(), "size": len(data)})
     except StopIteration as ended:
         return ended.value  # type: ignore[no-any-return]
     raise AssertionError("one READ has the whole file")
@@ -40,6 +41,81 @@ def test_an_ambiguous_piece_of_a_large_file_is_refused_at_once() -> None:
 
 def test_line_breaks_of_windows_stay() -> None:
     assert planned("a\r\nb\r\n", old_text="b", new_text="c").content == "a\r\nc\r\n"
+
+
+EDITS = {
+    "two lines": ("one\r\ntwo\r\nthree\r\n", "one\ntwo", "ONE\nTWO", "ONE\r\nTWO\r\nthree\r\n"),
+    "one line becomes two": ("one\r\ntwo\r\n", "one", "1\n2", "1\r\n2\r\ntwo\r\n"),
+    "the last line becomes two": ("one\r\ntwo", "two", "2\n3", "one\r\n2\r\n3"),
+    "a line end at the end": ("one\r\ntwo\r\n", "one\n", "", "two\r\n"),
+    "as it is": ("one\r\ntwo\r\n", "one\r\ntwo", "1\r\n2", "1\r\n2\r\n"),
+    "the other way": ("one\ntwo\n", "one\r\ntwo", "1\r\n2", "1\n2\n"),
+    "of old Macs": ("one\rtwo\rthree", "one\ntwo", "1\n2", "1\r2\rthree"),
+    "mixed": ("a\nb\r\nc\r\n", "b\nc", "B\nC", "a\nB\r\nC\r\n"),
+    "joined lines": ("one\r\ntwo\r\n", "\ntwo", " two", "one two\r\n"),
+    "no line end": ("one", "one", "1\n2", "1\n2"),
+    "symbols": ("a.*\r\n(b\r\n", "a.*\n(b", "\\1\n\\g<0>", "\\1\r\n\\g<0>\r\n"),
+}
+
+
+@pytest.mark.parametrize(("text", "old", "new", "expected"), EDITS.values(), ids=EDITS.keys())
+def test_line_ends_match_any_and_stay_as_the_file_has_them(text: str, old: str, new: str, expected: str) -> None:
+    assert planned(text, old_text=old, new_text=new).content == expected
+
+
+def test_each_occurrence_keeps_its_line_ends() -> None:
+    plan = planned("a\r\nb\r\na\nb\n", old_text="a\nb", new_text="c\nd", replace_all=True)
+
+    assert plan.content == "c\r\nd\r\nc\nd\n"
+    with pytest.raises(ToolError, match="contains it 2 times, in lines 1, 3"):
+        planned("a\r\nb\r\na\r\nb\r\n", old_text="a\nb", new_text="c")
+
+
+@pytest.mark.parametrize(
+    ("data", "old", "new", "expected"),
+    [
+        (b"caf\xe9 one\r\ntwo\r\n", "é one\ntwo", "É 1\n2", b"caf\xc9 1\r\n2\r\n"),
+        ("ü \ufffd".encode() + b"\xff old", "old", "neu", "ü \ufffd".encode() + b"\xff neu"),
+        (b"\xef\xbb\xbfone\r\n", "one", "two", b"\xef\xbb\xbftwo\r\n"),
+    ],
+)
+def test_an_edit_keeps_the_encoding(data: bytes, old: str, new: str, expected: bytes) -> None:
+    content = planned(data, old_text=old, new_text=new).content
+
+    assert (content.encode() if isinstance(content, str) else content) == expected
+
+
+def test_what_the_encoding_does_not_have_is_refused() -> None:
+    with pytest.raises(ToolError, match="new_text: '数' isn't in the file's encoding, latin-1"):
+        planned(b"caf\xe9", old_text="caf", new_text="数")
+    with pytest.raises(ToolError, match="not a text file"):
+        planned(b"a\0b", old_text="a", new_text="b")
+
+
+@pytest.mark.parametrize(
+    ("data", "shown"),
+    [(b"caf\xe9", "café\n[not UTF-8, shown as Latin-1"), (b"\xc3\xbc \xff", "ü \\xff\n[some bytes aren't UTF-8")],
+)
+def test_a_file_in_another_encoding_is_shown(data: bytes, shown: str) -> None:
+    work = READ_FILE.act(None, {"path": "/file"}, "")  # type: ignore[arg-type]
+    next(work)
+    refused = "/file: not UTF-8 at byte 3: read it with encoding base64"
+    asked = work.send({"success": False, "code": "bad_request", "error": refused})
+
+    with pytest.raises(StopIteration) as ended:
+        work.send({"success": True, "content": b64encode(data).decode(), "size": len(data)})
+
+    assert asked.fields["encoding"] == "base64"  # type: ignore[union-attr]
+    assert ended.value.value.startswith(shown)
+
+
+def test_a_binary_file_is_told_with_what_can_be_done() -> None:
+    work = READ_FILE.act(None, {"path": "/file"}, "")  # type: ignore[arg-type]
+    next(work)
+    work.send({"success": False, "code": "bad_request", "error": "/file: not UTF-8: read it with encoding base64"})
+
+    with pytest.raises(ToolError, match="look at it with exec"):
+        work.send({"success": True, "content": b64encode(b"\xff\0").decode(), "size": 2})
 
 
 def test_a_search_finds_lines_of_files_and_of_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,3 +150,14 @@ def test_a_search_that_would_take_years_is_ended(tmp_path: Path, monkeypatch: py
 
     with pytest.raises(ToolError, match=r"pattern: the search was ended after 0\.5 s"):
         search_files(str(tmp_path), "(a+)+$")
+
+
+def test_an_empty_file_with_a_mount_on_it_is_a_stub_and_not_listed(tmp_path: Path) -> None:
+    for name, text in (("stub", ""), ("empty", ""), ("mounted", "x")):
+        (tmp_path / name).write_text(text)
+    mounts = {str(tmp_path / "stub"), str(tmp_path / "mounted"), "/"}
+
+    found = [name for name in ("stub", "empty", "mounted") if search_program._is_stub(str(tmp_path / name), mounts)]
+
+    assert found == ["stub"]
+    assert "/" in search_program._mount_points()

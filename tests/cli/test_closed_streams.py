@@ -1,0 +1,65 @@
+"""Without a standard stream, or a home directory, a command works or fails in a line."""
+
+import pwd
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from agentos.userland.directories import NoHome, config_home, home, state_home
+from tests.support.kernel import Kernel
+
+COMMANDS = (["ps"], ["ps", "--json"], ["tree"], ["logs", "--help"], ["send", "none", "x"])
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_closed_stream_is_no_traceback(kernel: Kernel, command: list[str], closed: str) -> None:
+    words = [sys.executable, "-m", "agentos", *command]
+    environment = {"AGENTOS_SOCKET": kernel.socket, "PATH": "/usr/bin:/bin"}
+    whole = subprocess.run(words, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {closed}', "sh", *words], env=environment, capture_output=True, text=True
+    )
+
+    assert done.returncode == whole.returncode
+    assert done.stdout == ("" if ">&-" in closed.replace("2>&-", "") else whole.stdout)
+    assert done.stderr == ("" if "2>&-" in closed else whole.stderr)
+
+
+def test_what_is_opened_later_does_not_get_the_number_of_a_closed_stream() -> None:
+    opens = "open_closed_streams(); print(open('/dev/zero').fileno(), file=open(3, 'w'))"
+    program = f"from agentos.__main__ import open_closed_streams; {opens}"
+    shell = ["sh", "-c", 'exec "$@" 3>&1 <&- >&- 2>&-', "sh"]
+
+    done = subprocess.run([*shell, sys.executable, "-c", program], capture_output=True, text=True)
+
+    assert int(done.stdout) > 3
+
+
+@pytest.mark.parametrize(
+    ("find", "variable", "below"),
+    [(state_home, "XDG_STATE_HOME", ".local/state"), (config_home, "XDG_CONFIG_HOME", ".config")],
+)
+def test_a_user_without_a_home_is_told_what_to_set(
+    find: Callable[[], Path], variable: str, below: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nobody(uid: int) -> object:
+        raise KeyError(uid)
+
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.delenv(variable, raising=False)
+
+    with pytest.raises(NoHome, match=rf"uid \d+ has no home directory here: set HOME or {variable}"):
+        find()
+    with pytest.raises(NoHome, match="set HOME"):
+        home()
+    monkeypatch.setenv(variable, "/x")
+    assert find() == Path("/x")
+    monkeypatch.delenv(variable)
+    monkeypatch.setenv("HOME", "/y")
+    assert find() == Path("/y", below)

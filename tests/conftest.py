@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import os
+import signal
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -17,6 +18,8 @@ for name in ("COLUMNS", "LINES"):
     os.environ.pop(name, None)
 # Where that is set, workers compile all tests, and each of a thousand kernels its modules: twice the CPU of its start.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# A shell's background jobs ignore it, and so would all that tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 mounts.enter_namespace()
 rounds.register_profiles()
 gc.disable()  # until the tests are collected: nearly all that test modules make stays, and a third of the CPU is saved

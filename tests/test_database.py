@@ -259,7 +259,7 @@ async def test_what_is_raised_in_the_block_comes_out_as_it_is(tmp_path: Path) ->
     assert await reopened(tmp_path / "db") == [1]
 
 
-async def test_nobody_waits_for_ever_for_a_database_that_was_closed(tmp_path: Path) -> None:
+async def test_no_caller_waits_for_ever_for_a_database_that_was_closed(tmp_path: Path) -> None:
     async with open_database(tmp_path / "db", SCHEMAS) as database:
         pass
 
@@ -269,7 +269,7 @@ async def test_nobody_waits_for_ever_for_a_database_that_was_closed(tmp_path: Pa
         database.submit(partial(insert, 1), "a number")
 
 
-async def test_a_full_queue_refuses_who_does_not_wait_and_lets_the_others_wait(tmp_path: Path) -> None:
+async def test_a_full_queue_refuses_callers_that_do_not_wait_and_lets_the_others_wait(tmp_path: Path) -> None:
     async with open_database(tmp_path / "db", SCHEMAS) as database:
         async with trio.open_nursery() as nursery:
             gate = await held(database, nursery)
@@ -285,7 +285,9 @@ async def test_a_full_queue_refuses_who_does_not_wait_and_lets_the_others_wait(t
         assert await database.write(numbers) == [*range(MAX_QUEUED_UNITS + 1), 6000]
 
 
-async def test_what_nobody_waits_for_and_fails_is_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_write_that_no_caller_waits_for_is_in_the_log_when_it_fails(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.ERROR):
         async with open_database(tmp_path / "db", SCHEMAS) as database:
             database.submit(partial(insert_and_fail, 1), "the first number")

@@ -141,7 +141,7 @@ async def test_a_file_that_is_not_ours_or_not_whole_is_named_and_left_as_it_is(
     assert path.read_bytes() == before
 
 
-async def test_a_file_that_somebody_else_writes_to_is_waited_for_and_then_refused(
+async def test_a_file_that_another_program_writes_to_is_waited_for_and_then_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("agentos.database.BUSY_TIMEOUT", 0.05)

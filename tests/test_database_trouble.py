@@ -98,7 +98,7 @@ def insert(connection: sqlite3.Connection) -> int:
     return rows
 
 
-async def test_a_full_disk_is_told_to_who_writes_and_nobody_else_and_goes_by(
+async def test_a_full_disk_is_told_to_the_writer_alone_and_goes_by(
     small: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = small / "db"
@@ -121,7 +121,7 @@ async def test_a_full_disk_is_told_to_who_writes_and_nobody_else_and_goes_by(
         assert await database.write(insert) == count + 2
 
 
-async def test_who_wants_more_room_than_there_is_leaves_those_in_the_same_group_theirs(small: Path) -> None:
+async def test_a_write_without_enough_room_does_not_undo_the_others_in_the_same_group(small: Path) -> None:
     path = small / "db"
     begun, opened = threading.Event(), threading.Event()
     rows: list[int] = []

@@ -76,7 +76,7 @@ def test_a_symlink_to_a_directory_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_a_directory_that_everybody_may_replace_is_refused_and_one_in_a_sticky_directory_is_not(
+def test_a_directory_that_every_user_may_replace_is_refused_and_one_in_a_sticky_one_is_not(
     tmp_path: Path,
 ) -> None:
     shared = tmp_path / "shared"

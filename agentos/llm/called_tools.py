@@ -71,7 +71,8 @@ class CalledTools:
             partial = self._by_key[index, ""] = self._by_key[index, id_] = PartialCall(id_, batch=self.batch)
             self._partial.append(partial)
             self._count()
-        partial.name = partial.name or name
+        if not partial.name or (name not in ("", partial.name) and not id_ and not any(partial.arguments)):
+            partial.name += name  # some servers send it in pieces, others repeat it
         partial.signature = signature or partial.signature
         partial.arguments.append(arguments)
         self._size += len(arguments)

@@ -242,6 +242,7 @@ class EventParser:
     _size: int = 0  # of the event
     _stray_size: int = 0
     _total_size: int = 0
+    _after_return: bool = False  # whether the last chunk ended with a carriage return, which a line feed may follow
 
     @property
     def stray(self) -> bytes:
@@ -252,15 +253,19 @@ class EventParser:
     def feed(self, chunk: bytes) -> Iterator[bytes | None]:
         """Yield once per line: the data of an event if the line ends one, else ``None``.
 
-        Only line feeds end lines: JSON may contain the other line separators of Unicode.
+        Line feeds and carriage returns end lines: JSON may contain the other line separators of Unicode.
         """
         self._total_size += len(chunk)
         if self._total_size > MAX_STREAM:
             raise MalformedResponse(f"answers without an end: more than {MAX_STREAM >> 20} MiB")
+        if chunk:
+            rest = chunk.removeprefix(b"\n") if self._after_return else chunk
+            self._after_return = chunk.endswith(b"\r")
+            chunk = rest.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         first, *others = chunk.split(b"\n")
         self._grow(first)
         for piece in others:
-            line = b"".join(self._line).removesuffix(b"\r")
+            line = b"".join(self._line)
             self._line.clear()
             yield self._end(line)
             self._grow(piece)

@@ -35,16 +35,16 @@ def test_the_nearest_agent_counts(chain: tuple[int, int]) -> None:
     assert find_agent_pid(child, frozenset({parent})) == parent
 
 
-def test_a_descendant_of_ours_that_is_no_agents_is_nobody_we_know(chain: tuple[int, int]) -> None:
+def test_a_descendant_of_the_kernel_that_belongs_to_no_agent_is_unknown(chain: tuple[int, int]) -> None:
     assert find_agent_pid(chain[1], frozenset()) is None
 
 
-def test_who_does_not_descend_from_us_is_the_operator() -> None:
+def test_a_process_that_does_not_descend_from_the_kernel_is_the_operator() -> None:
     assert find_agent_pid(os.getppid(), frozenset()) == 0
     assert find_agent_pid(0, frozenset()) == 0  # in no pid namespace that we see
 
 
-def test_who_has_gone_already_is_nobody_we_know(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_has_gone_already_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer_identity, "parent_of", lambda pid: None)
 
     assert find_agent_pid(4711, frozenset()) is None
@@ -116,7 +116,7 @@ async def test_1500_connections_do_not_take_1500_threads(readings: Readings, cha
     assert len(readings.asked) == 2, "one for whoever came first, and one for all that came meanwhile"
 
 
-async def test_an_answer_is_not_shared_with_who_came_after_it_was_read(readings: Readings) -> None:
+async def test_an_answer_is_not_shared_with_callers_that_came_after_it_was_read(readings: Readings) -> None:
     """The pid may be another process's by then."""
     known = Peers(Registry())
     readings.may_go_on.clear()

@@ -101,7 +101,7 @@ def test_what_it_refuses_is_named_and_was_asked_for(child: AgentSpec, parent: Ag
 
 
 @given(CHILD, PARENT, specs("grandchild"))
-def test_a_grandchild_has_no_more_than_anybody_above(
+def test_a_grandchild_has_no_more_than_any_agent_above_it(
     child: AgentSpec, parent: AgentSpec, grandchild: AgentSpec
 ) -> None:
     try:
@@ -162,7 +162,7 @@ def test_all_else_is_as_it_was_asked_for(child: AgentSpec, parent: AgentSpec) ->
 
 
 @pytest.mark.parametrize("parent", STRICTNESS)
-def test_an_agent_without_isolation_is_nobodys_child(parent: str) -> None:
+def test_an_agent_without_isolation_is_no_agents_child(parent: str) -> None:
     with pytest.raises(ExceedsParent, match=r"isolation: .* the operator's alone"):
         inherit(AgentSpec("child", isolation="none"), AgentSpec("parent", isolation=parent))  # type: ignore[arg-type]
 

@@ -69,7 +69,7 @@ def test_the_tap_sees_every_line() -> None:
     assert [(line.stream, line.text) for line in seen] == [("stderr", "x")]
 
 
-async def test_who_waits_for_a_line_is_woken_by_it(nursery: trio.Nursery) -> None:
+async def test_a_reader_that_waits_for_a_line_is_woken_by_it(nursery: trio.Nursery) -> None:
     kept = Output()
     woken = trio.Event()
 

@@ -83,7 +83,7 @@ def test_no_line_is_longer_than_a_terminal_and_none_can_command_it(state: Path) 
         assert r"\x1b[2J\x1b]0;owned" in lines[-2]
 
 
-def test_entries_are_chosen_by_who_what_and_how(state: Path) -> None:
+def test_entries_are_chosen_by_agent_call_decision_and_time(state: Path) -> None:
     def chosen(*arguments: str) -> list[int]:
         return [each["id"] for each in entries(state, *arguments)]
 
@@ -210,7 +210,7 @@ def test_a_log_that_is_no_database_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
-def test_somebody_else_is_told_whose_it_is(tmp_path: Path) -> None:
+def test_another_user_is_told_that_only_its_owner_may_read_the_log(tmp_path: Path) -> None:
     make(tmp_path / "audit", 1)
     for directory in (tmp_path, *tmp_path.parents[:2]):
         directory.chmod(0o755)

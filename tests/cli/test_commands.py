@@ -18,7 +18,7 @@ from tests.support.kernel import Kernel, running
 SLEEP = ("--", "sleep", "1000")
 
 
-def test_ps_shows_a_table_and_hides_who_has_ended(agentos: Agentos) -> None:
+def test_ps_shows_a_table_and_hides_agents_that_have_ended(agentos: Agentos) -> None:
     agentos("spawn", "alive", *SLEEP)
     agentos("spawn", "ended", *SLEEP)
     agentos("kill", "ended")

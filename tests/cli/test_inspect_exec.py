@@ -48,7 +48,7 @@ def test_inspect_says_of_which_rules_and_sets_permissions_are() -> None:
     assert describe_permissions({"allow": {"calls": ["THINK"]}}) == "1 rule"
 
 
-def test_inspect_shows_the_layers_to_who_asks_for_them(agentos: Agentos) -> None:
+def test_inspect_shows_the_layers_on_request(agentos: Agentos) -> None:
     agentos("spawn", "a", *SLEEP)
 
     assert "LAYER" not in agentos("inspect", "a").stdout
@@ -62,7 +62,7 @@ def test_inspect_shows_the_layers_to_who_asks_for_them(agentos: Agentos) -> None
 
 
 @pytest.mark.parametrize("columns", ["80", "100"])
-def test_inspect_shows_the_evidence_to_who_asks_for_it(agentos: Agentos, columns: str) -> None:
+def test_inspect_shows_the_evidence_on_request(agentos: Agentos, columns: str) -> None:
     agentos("spawn", "a", *SLEEP)
 
     table = layers_of(agentos("inspect", "-v", "a", COLUMNS=columns))
@@ -108,7 +108,7 @@ def test_inspect_says_what_an_agent_without_walls_hasnt_got(agentos: Agentos, ke
     assert re.search(r"^seccomp +no +no +- +the agent's isolation is none$", shown, re.MULTILINE)
 
 
-def test_inspect_gives_json_and_takes_ids_and_those_who_have_ended(agentos: Agentos) -> None:
+def test_inspect_gives_json_and_takes_ids_and_agents_that_have_ended(agentos: Agentos) -> None:
     number = json.loads(agentos("spawn", "--json", "a", *SLEEP).stdout)["id"]
     agentos("kill", "a")
 
@@ -139,7 +139,7 @@ def test_ps_shows_isolation_and_how_agents_ended(agentos: Agentos, kernel: Kerne
     assert "END" not in agentos("ps").stdout
 
 
-def test_exec_is_the_command_to_whoever_calls_it(agentos: Agentos) -> None:
+def test_exec_behaves_like_the_command_itself(agentos: Agentos) -> None:
     agentos("spawn", "a", *SLEEP)
 
     done = agentos("exec", "a", "--", "sh", "-c", "echo out; echo err >&2; exit 7")

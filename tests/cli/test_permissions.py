@@ -101,7 +101,7 @@ def test_show_of_what_there_is_not_says_what_there_is(tmp_path: Path) -> None:
     assert show(tmp_path, "minimal").returncode == 0  # for which the file doesn't matter
 
 
-def test_show_lists_what_is_denied_to_everybody(tmp_path: Path) -> None:
+def test_show_lists_what_is_denied_to_every_caller(tmp_path: Path) -> None:
     shown = show(tmp_path, "denials").stdout
     said = json.loads(show(tmp_path, "denials", "--json").stdout)
 

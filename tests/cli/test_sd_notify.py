@@ -110,7 +110,7 @@ def test_a_watchdog_without_a_time_is_none(microseconds: str) -> None:
     assert ServiceManager.from_environment({"WATCHDOG_USEC": microseconds}).watchdog is None
 
 
-def test_nobody_that_the_kernel_starts_can_find_the_manager() -> None:
+def test_no_process_that_the_kernel_starts_can_find_the_manager() -> None:
     environment = {"NOTIFY_SOCKET": "/run/x", "WATCHDOG_USEC": "1", "WATCHDOG_PID": "1", "HOME": "/"}
 
     assert ServiceManager.from_environment(environment).address == "/run/x"
@@ -141,7 +141,7 @@ def test_no_agent_has_it_in_its_environment(manager: tuple[socket.socket, str], 
 
 @pytest.mark.parametrize("name", ["/nowhere/notify", "relative", "@nobody-listens-here", "vsock:2:1", "/" + "x" * 200])
 @pytest.mark.usefixtures("kernels")
-def test_a_manager_that_does_not_listen_harms_nobody(name: str) -> None:
+def test_a_manager_that_does_not_listen_does_no_harm_to_the_kernel(name: str) -> None:
     with running(TREE, {"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "20000"}) as kernel:
         assert kernel.answers()
 

@@ -245,7 +245,7 @@ def test_the_last_text_of_a_model_that_calls_no_tool_is_shown_once(agentos: Agen
     assert (shown.returncode, piped.returncode, piped.stdout) == (1, 1, "I only talk.\n")
 
 
-def test_a_call_that_nobody_can_approve_here_ends_the_command_and_the_task_is_resumed(agentos: Agentos) -> None:
+def test_a_call_without_an_approver_here_ends_the_command_and_the_task_is_resumed(agentos: Agentos) -> None:
     waits = agentos("task", "--ask", "--json", "Greet")
     waiting = json.loads(waits.stdout.splitlines()[-1])
     name, number = waiting["task"], waiting["request"]["id"]

@@ -100,7 +100,7 @@ def test_an_agent_that_names_no_set_is_told_the_nearest(home: Path) -> None:
     assert mistake.endswith("permissions: no level or permission set is called 'reseacher', did you mean researcher?")
 
 
-def test_a_set_that_is_wrong_is_told_once_whoever_names_it(home: Path) -> None:
+def test_a_set_that_is_wrong_is_told_once_even_if_an_agent_names_it(home: Path) -> None:
     text = '[permissions.mine]\nlevel = "lots"\n' + agent('script = "a.py"\npermissions = "mine"')
 
     assert said(text) == ["agentos.toml:2: permissions.mine.level: no level is called 'lots'"]

@@ -25,7 +25,7 @@ def tables(shown: str) -> list[list[list[str]]]:
 
 
 @pytest.mark.usefixtures("long")
-def test_the_kernel_answers_everybody_and_is_fairer_than_the_other_ways(run: Run) -> None:
+def test_the_kernel_answers_every_agent_and_is_fairer_than_the_other_ways(run: Run) -> None:
     shown = run("llm_contention")
 
     assert [line for line in shown.splitlines() if len(line) > 100] == []

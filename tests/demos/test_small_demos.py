@@ -47,7 +47,7 @@ def test_three_workers_in_three_jails_do_all_the_jobs(run: Run) -> None:
     assert len({jail for _, jail, _, _ in results}) == len({(name, jail) for name, jail, _, _ in results}) == 3
 
 
-def test_ipc_keeps_the_order_and_reaches_everybody(run: Run) -> None:
+def test_ipc_keeps_the_order_and_reaches_every_agent(run: Run) -> None:
     shown = re.sub(r"\s+", " ", run("ipc"))
 
     assert re.findall(r"'i_got': {'number': (\d)}", shown) == ["1", "2", "3"]

@@ -21,7 +21,7 @@ def test_it_answers_by_its_script_and_its_tool_calculates(run: Run) -> None:
     assert counted[2] - counted[1] > 250  # the picture's
 
 
-def test_who_talks_to_it_is_answered_from_the_same_conversation(place: Path, environment: dict[str, str]) -> None:
+def test_each_line_typed_to_it_is_answered_from_the_same_conversation(place: Path, environment: dict[str, str]) -> None:
     typed = "hello\x1b[31m there\n\n6 times 7\n"
 
     done = subprocess.run(

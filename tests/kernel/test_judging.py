@@ -79,7 +79,9 @@ def phases(notebook: Notebook) -> list[tuple[str, str]]:
         ({"asked": ["read"]}, ApprovalRequired, "approval_required"),
     ],
 )
-def test_who_is_refused_hears_the_rule_and_it_is_written_down(grants: Any, error: type[Exception], code: str) -> None:
+def test_a_refused_caller_is_told_the_rule_and_it_is_written_down(
+    grants: Any, error: type[Exception], code: str
+) -> None:
     notebook = Notebook()
 
     with pytest.raises(error) as caught:
@@ -278,7 +280,7 @@ async def test_of_a_withdrawn_call_it_is_written_that_it_was() -> None:
     assert phases(notebook) == [("outcome", "cancelled")]
 
 
-async def test_a_call_that_nobody_wants_written_down_is_not() -> None:
+async def test_a_call_that_needs_no_record_is_not_written_down() -> None:
     notebook = Notebook()
 
     async def wait(call: Call) -> object:

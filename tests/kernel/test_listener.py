@@ -57,7 +57,7 @@ def test_a_file_that_is_no_socket_is_left_alone(place: Path) -> None:
     assert (place / "s").read_text() == "precious"
 
 
-def test_a_socket_of_somebody_elses_is_refused() -> None:
+def test_a_socket_of_another_user_is_refused() -> None:
     if os.geteuid() != 0:
         pytest.skip("NOT TESTED: only root can make a socket of another uid")
     with somebody_else_listening(uid=65534) as path:

@@ -53,7 +53,7 @@ def test_each_connection_of_the_operators_is_a_caller_of_its_own(connect: Connec
     assert two.call(RECV)["count"] == 1
 
 
-def test_a_message_says_who_sent_it_and_when(connect: Connect) -> None:
+def test_a_message_names_its_sender_and_its_time(connect: Connect) -> None:
     sender, receiver = connect(), connect()
     sender.call(REGISTER, {"name": "the-sender"})
     before = time.time()
@@ -72,7 +72,7 @@ def test_a_message_says_who_sent_it_and_when(connect: Connect) -> None:
 @pytest.mark.parametrize(
     "target", [{"to": 10**9}, {"to": 0}, {"to": -1}, {"to": "nobody"}, {"to_name": "nobody"}, {"to_name": ""}]
 )
-def test_a_message_to_nobody_is_not_found(wire: Wire, target: dict[str, object]) -> None:
+def test_a_message_to_an_unknown_agent_is_not_found(wire: Wire, target: dict[str, object]) -> None:
     assert wire.call(SEND, {**target, "message": 1})["code"] == "not_found"
 
 
@@ -180,7 +180,7 @@ def test_a_mailbox_holds_16_mib(connect: Connect) -> None:
     assert len(read_all(receiver)) == 17
 
 
-def test_a_broadcast_reaches_everybody_but_its_sender(own_kernel: OwnKernel) -> None:
+def test_a_broadcast_reaches_every_agent_but_its_sender(own_kernel: OwnKernel) -> None:
     kernel = own_kernel()
     with kernel.connect() as sender, kernel.connect() as one, kernel.connect() as two:
         for wire in (sender, one, two):
@@ -193,7 +193,7 @@ def test_a_broadcast_reaches_everybody_but_its_sender(own_kernel: OwnKernel) -> 
         assert read_all(one) == read_all(two) == ["all", "us too"]
 
 
-def test_a_broadcast_names_those_who_had_no_room(own_kernel: OwnKernel) -> None:
+def test_a_broadcast_names_the_receivers_without_room(own_kernel: OwnKernel) -> None:
     kernel = own_kernel()
     with kernel.connect() as sender, kernel.connect() as full, kernel.connect() as free:
         full.call(REGISTER, {"name": "full-one"})
@@ -285,7 +285,7 @@ def test_a_letter_says_what_its_sender_is_whatever_it_calls_itself(kernel: Kerne
     operator.call(KILL, {"id": agent})
 
 
-def test_nobody_can_hoard_names(wire: Wire) -> None:
+def test_no_caller_can_hoard_names(wire: Wire) -> None:
     taken = [wire.call(REGISTER, {"name": f"hoard-{n}"})["success"] for n in range(100)]
 
     assert taken[:16] == [True] * 16

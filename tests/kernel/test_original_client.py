@@ -108,7 +108,7 @@ def test_its_supervisor_takes_absence_for_death(original: Original) -> None:
     original.ask(0x11, {"id": second["id"]})
 
 
-def test_who_is_to_be_restarted_is_listed_meanwhile(original: Original) -> None:
+def test_an_agent_that_is_to_be_restarted_is_listed_meanwhile(original: Original) -> None:
     backoff = {"first": 60, "min": 60, "max": 60}
     life = {"command": ["sh", "-c", "sleep 1; exit 3"], "restart_policy": "always", "max_restarts": 1}
     number = original.ask(0x10, {"name": "patient", **life, "backoff": backoff})["id"]

@@ -29,7 +29,7 @@ def two(wire: Wire) -> Wire:
     return wire
 
 
-def test_hello_says_who_the_caller_is_and_what_the_connection_can_do(wire: Wire) -> None:
+def test_hello_names_the_caller_and_what_the_connection_can_do(wire: Wire) -> None:
     own = wire.ask(NOOP).id
 
     welcome = wire.hello()

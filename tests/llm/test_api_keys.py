@@ -123,7 +123,7 @@ def test_bytes_that_are_no_text_harm_only_their_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-def test_a_file_of_somebody_else_is_not_trusted(tmp_path: Path) -> None:
+def test_a_file_of_another_user_is_not_trusted(tmp_path: Path) -> None:
     path = write(tmp_path, "GEMINI_API_KEY=canary")
     os.chown(path, 12345, 12345)
 
@@ -133,7 +133,7 @@ def test_a_file_of_somebody_else_is_not_trusted(tmp_path: Path) -> None:
     assert list(found.warnings) == [f"{path}: belongs to another user (uid 12345), ignored"]
 
 
-def test_a_file_that_everybody_may_write_is_not_trusted_and_the_next_is_read(tmp_path: Path) -> None:
+def test_a_file_that_every_user_may_write_is_not_trusted_and_the_next_is_read(tmp_path: Path) -> None:
     inner = tmp_path / "inner"
     inner.mkdir()
     path = write(inner, "GEMINI_API_KEY=canary", mode=0o606)

@@ -249,7 +249,7 @@ async def test_an_answer_that_takes_too_long_in_all_is_a_timeout(autojump_clock:
         await ask(["more", 5.0] * 100, timeouts=Timeouts(idle=10, total=60))
 
 
-async def test_what_somebody_has_heard_the_beginning_of_is_not_asked_again(autojump_clock: MockClock) -> None:
+async def test_a_question_with_a_partly_delivered_answer_is_not_asked_again(autojump_clock: MockClock) -> None:
     provider, heard = Scripted([["once upon", Failing("broke off")], ["another"]]), list[str]()
     one = asked(heard)
 
@@ -287,7 +287,7 @@ async def fail(way: ProviderClient, *questions: ActiveRequest) -> None:
             await way.send(one)
 
 
-async def test_a_provider_that_fails_whoever_asks_is_left_alone_until_it_has_cooled_down(
+async def test_a_provider_that_fails_for_every_caller_is_left_alone_until_it_has_cooled_down(
     autojump_clock: MockClock,
 ) -> None:
     provider = Scripted([*[[Failing("500")]] * 5, ["back"]])
@@ -305,7 +305,7 @@ async def test_a_provider_that_fails_whoever_asks_is_left_alone_until_it_has_coo
     assert answer.text == "back"
 
 
-async def test_one_party_s_failures_alone_keep_nobody_else_out(autojump_clock: MockClock) -> None:
+async def test_the_failures_of_one_party_alone_keep_no_other_party_out(autojump_clock: MockClock) -> None:
     way = asking(Scripted([[Failing("500")]]), ONCE)
 
     await fail(way, *(ActiveRequest(question(), 7, "the same") for _ in range(20)))
@@ -313,7 +313,7 @@ async def test_one_party_s_failures_alone_keep_nobody_else_out(autojump_clock: M
     way.models.check_available(asked())
 
 
-async def test_an_answer_that_breaks_off_does_not_mean_that_nobody_is_there(autojump_clock: MockClock) -> None:
+async def test_an_answer_that_breaks_off_does_not_mean_that_the_provider_is_away(autojump_clock: MockClock) -> None:
     way = asking(Scripted([["it is", Failing("odd")]]), ONCE)
 
     await fail(way, *(asked() for _ in range(20)))

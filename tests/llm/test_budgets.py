@@ -225,7 +225,7 @@ async def test_what_may_be_generated_is_lowered_to_what_every_budget_leaves(tmp_
         assert await granted(*make_quotas(HOUR, calls=1), asked=5000, name="h") == 5000
 
 
-async def test_who_can_not_even_get_one_token_is_told_which_budget_and_when_it_renews(tmp_path: Path) -> None:
+async def test_a_request_without_one_token_left_is_told_which_budget_and_when_it_renews(tmp_path: Path) -> None:
     writer = (Account("team", Share(budget=make_quotas(HOUR, tokens=100))), Account("team/writer"))
 
     async with opened(tmp_path) as (_, budgets):
@@ -248,7 +248,7 @@ async def test_who_can_not_even_get_one_token_is_told_which_budget_and_when_it_r
     assert reserved.value.details["renews_at"] == NOON + HOUR
 
 
-async def test_what_others_have_reserved_may_come_back_so_nobody_is_turned_away_for_it_at_the_door(
+async def test_no_request_is_turned_away_before_it_waits_for_what_others_have_only_reserved(
     tmp_path: Path,
 ) -> None:
     writer = queue_path(*make_quotas(HOUR, tokens=100))
@@ -278,7 +278,7 @@ async def test_money_for_a_model_without_a_price_is_refused_before_anything_is_a
         assert left(budgets, tokens) == [85]
 
 
-async def test_who_has_no_budget_needs_no_disk(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_agent_without_a_budget_needs_no_disk(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with opened(tmp_path) as (_, budgets):
         pass  # and it is closed
 
@@ -343,7 +343,7 @@ async def cancel_when_blocked(scope: trio.CancelScope) -> None:
     scope.cancel()
 
 
-async def test_where_nothing_can_be_written_nobody_with_a_budget_may_ask_and_afterwards_nothing_is_wrong(
+async def test_while_nothing_can_be_written_no_agent_with_a_budget_may_ask_and_no_count_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("agentos.database.BUSY_TIMEOUT", 0.01)

@@ -44,7 +44,7 @@ def test_a_success_in_between_begins_the_count_anew() -> None:
     assert breaker.state is State.CLOSED
 
 
-def test_who_was_withdrawn_counts_neither_way() -> None:
+def test_a_withdrawn_attempt_counts_neither_way() -> None:
     breaker = CircuitBreaker(RETRY)
 
     failing(breaker, 2)
@@ -55,7 +55,7 @@ def test_who_was_withdrawn_counts_neither_way() -> None:
     assert breaker.state is State.OPEN
 
 
-def test_once_cool_it_lets_one_through_and_nobody_else() -> None:
+def test_once_cool_it_lets_one_attempt_through_and_no_other() -> None:
     breaker, _ = half_open()
 
     assert breaker.state is State.HALF_OPEN
@@ -74,7 +74,7 @@ def test_a_probe_that_succeeds_lets_all_through_again() -> None:
     assert breaker.refuses(11.0) is None
 
 
-def test_a_probe_that_fails_keeps_everybody_out_for_as_long_again() -> None:
+def test_a_probe_that_fails_keeps_every_caller_out_for_as_long_again() -> None:
     breaker, probe = half_open()
 
     probe.failed(12.0)

@@ -90,7 +90,7 @@ def largest(node: Path) -> int:
 
 @settings(max_examples=rounds(60))
 @given(st.randoms(use_true_random=True), st.integers(1, 3), st.booleans(), st.booleans())
-def test_nobody_who_waits_is_passed_over_by_more_than_the_stated_bound(
+def test_no_waiting_request_is_passed_over_by_more_than_the_stated_bound(
     random: Random, workers: int, overestimated: bool, weighted: bool
 ) -> None:
     drive, passed = Drive(workers), PassedOver()
@@ -124,7 +124,7 @@ def test_nobody_who_waits_is_passed_over_by_more_than_the_stated_bound(
     st.lists(st.tuples(st.integers(1, 500), st.integers(1, 30)), min_size=1, max_size=80),
     st.sampled_from([(1.0, 1.0), (1.0, 3.0)]),
 )
-def test_two_who_always_have_work_share_by_weight_within_one_request(
+def test_two_agents_that_always_have_work_share_by_weight_within_one_request(
     sizes: list[tuple[int, int]], weights: tuple[float, float]
 ) -> None:
     drive, agents = Drive(), [("a",), ("b",)]
@@ -389,7 +389,7 @@ def test_what_is_removed_in_flight_is_still_charged_above() -> None:
     assert [ticket.path for _, ticket in drive.queue.order()] == [("b",), ("t", "y")]
 
 
-def test_what_another_is_charged_too_much_holds_nobody_up_for_long() -> None:
+def test_an_overcharge_of_one_agent_holds_no_other_agent_up_for_long() -> None:
     drive = Drive()
     drive.put(("huge",), 1, 1000)
     drive.start()
@@ -405,7 +405,7 @@ def test_what_another_is_charged_too_much_holds_nobody_up_for_long() -> None:
     assert [ticket.path for ticket in drive.chosen] == [("huge",), ("huge",), ("a",), ("b",)]
 
 
-def test_somebody_whose_requests_cost_nothing_is_not_always_next() -> None:
+def test_an_agent_with_requests_that_cost_nothing_is_not_always_next() -> None:
     drive = Drive()
     for _ in range(10):
         drive.put(("free",), 0)
@@ -447,7 +447,7 @@ def test_jains_index_is_one_when_all_got_the_same_and_one_nth_when_one_got_every
     assert jain_index([1, 2, 3]) == pytest.approx(36 / 42)
 
 
-def test_the_figures_count_those_who_waited_all_the_time_by_the_part_they_were_due() -> None:
+def test_fairness_counts_the_agents_that_waited_all_the_time_by_their_weight() -> None:
     drive = Drive()
     drive.queue.set_weight(("heavy",), 3)
     for number in range(2000):
@@ -475,7 +475,7 @@ def test_a_token_that_comes_out_counts_for_two_that_go_in() -> None:
     assert weighted_cost(100, 30) == 160
 
 
-def test_who_is_parked_leaves_its_turn_to_others_and_finds_its_place_again() -> None:
+def test_a_parked_request_leaves_its_turn_to_others_and_finds_its_place_again() -> None:
     queue: FairQueue[str] = FairQueue()
     for item in ("paused 1", "other 1", "paused 2"):
         queue.put(("a",), item, 10, 0.0, lane=item[:-2])

@@ -119,7 +119,7 @@ async def test_concurrency_lets_more_of_them_be_in_flight(autojump_clock: MockCl
     assert [at - provider.begun[0] for at in provider.begun] == [0.0, 0.0, 1.0]
 
 
-async def test_who_comes_once_does_not_wait_behind_a_flood(autojump_clock: MockClock) -> None:
+async def test_a_single_request_does_not_wait_behind_a_flood(autojump_clock: MockClock) -> None:
     async with open_line(Scripted([work(1.0)])) as line:
         async with crowd(line) as all_of_them:
             for _ in range(20):
@@ -129,7 +129,7 @@ async def test_who_comes_once_does_not_wait_behind_a_flood(autojump_clock: MockC
         assert all_of_them.answered.index("light") == 1
 
 
-async def test_who_spawns_many_has_no_more_of_the_model_than_before(autojump_clock: MockClock) -> None:
+async def test_an_agent_that_spawns_many_has_no_more_of_the_model_than_before(autojump_clock: MockClock) -> None:
     async with open_line(Scripted([work(1.0)])) as line:
         async with crowd(line) as all_of_them:
             for number in range(8):
@@ -150,7 +150,7 @@ async def test_a_weight_is_a_share(autojump_clock: MockClock) -> None:
         assert all_of_them.answered[:12].count("heavy") == pytest.approx(9, abs=1)
 
 
-async def test_who_is_cancelled_while_it_waits_leaves_the_line_at_once(autojump_clock: MockClock) -> None:
+async def test_a_request_cancelled_while_it_waits_leaves_the_line_at_once(autojump_clock: MockClock) -> None:
     provider = Scripted([work(1.0)])
 
     async with open_line(provider) as line, crowd(line) as all_of_them:
@@ -163,7 +163,9 @@ async def test_who_is_cancelled_while_it_waits_leaves_the_line_at_once(autojump_
     assert provider.asked == ["one"]
 
 
-async def test_who_is_cancelled_in_flight_is_aborted_at_once_and_the_next_one_goes(autojump_clock: MockClock) -> None:
+async def test_a_request_cancelled_in_flight_is_aborted_at_once_and_the_next_one_goes(
+    autojump_clock: MockClock,
+) -> None:
     provider = Scripted([[math.inf], ["yes"]])
 
     async with open_line(provider) as line:
@@ -176,7 +178,7 @@ async def test_who_is_cancelled_in_flight_is_aborted_at_once_and_the_next_one_go
         assert provider.begun[1] == began + 0.5
 
 
-async def test_places_say_who_waits_and_who_is_next(autojump_clock: MockClock) -> None:
+async def test_the_queue_states_tell_the_waiting_requests_and_the_order_of_turns(autojump_clock: MockClock) -> None:
     async with open_line(Scripted([work(1.0)])) as line, crowd(line) as all_of_them:
         for name in ("a", "b", "c", "b"):
             await all_of_them.ask(queue_path(name))
@@ -210,7 +212,7 @@ async def test_one_that_fails_fails_alone(autojump_clock: MockClock) -> None:
         assert (await line.think(queue_path("a"), question())).answer.text == "yes"
 
 
-async def test_who_is_always_turned_away_is_not_always_next(autojump_clock: MockClock) -> None:
+async def test_an_agent_that_is_always_turned_away_is_not_always_next(autojump_clock: MockClock) -> None:
     provider = Scripted([[0.5, Rejected("400")]])
 
     async with open_line(provider) as line, trio.open_nursery() as nursery:
@@ -239,7 +241,9 @@ async def test_while_a_question_waits_to_be_asked_again_others_are_asked(autojum
         assert (line.depth, line.in_flight) == (0, 0)
 
 
-async def test_who_leaves_in_the_pause_between_two_attempts_takes_no_place_along(autojump_clock: MockClock) -> None:
+async def test_a_request_that_leaves_in_the_pause_between_two_attempts_takes_no_place_along(
+    autojump_clock: MockClock,
+) -> None:
     async with open_line(Scripted([[Failing("500")], ["yes"]]), LLMSettings(retry=Retry(first=5.0))) as line:
         with trio.move_on_after(1.0):
             await line.think(queue_path("a"), question())
@@ -248,7 +252,7 @@ async def test_who_leaves_in_the_pause_between_two_attempts_takes_no_place_along
             assert (await line.think(queue_path("b"), question())).answer.text == "yes"
 
 
-async def test_who_holds_the_model_in_silence_and_leaves_pays_for_the_time(autojump_clock: MockClock) -> None:
+async def test_an_agent_that_holds_the_model_in_silence_and_leaves_pays_for_the_time(autojump_clock: MockClock) -> None:
     provider = Scripted([[10.0, "yes"]])
 
     async with open_line(provider) as line, trio.open_nursery() as nursery:
@@ -281,7 +285,7 @@ async def test_pieces_of_an_answer_are_heard_as_they_come(autojump_clock: MockCl
     assert thought.answer.text == "one two three"
 
 
-async def test_who_has_nothing_left_is_refused_before_it_waits(tmp_path: Path) -> None:
+async def test_an_agent_with_nothing_left_is_refused_before_it_waits(tmp_path: Path) -> None:
     poor: QueuePath = (Account("poor", Share(budget=make_quotas(3600, calls=1))),)
 
     async with with_budgets(tmp_path) as accounts, open_line(Scripted([["yes"]]), accounts=accounts) as line:
@@ -346,7 +350,7 @@ async def test_the_provider_s_connections_are_closed_at_the_end(autojump_clock: 
     assert provider.closed
 
 
-async def test_those_who_always_have_something_to_ask_get_the_same(autojump_clock: MockClock) -> None:
+async def test_agents_that_always_have_something_to_ask_get_the_same(autojump_clock: MockClock) -> None:
     """Eight agents with questions of different lengths, for five simulated minutes."""
     async with open_line(Scripted([work(0.1)], usage=lambda text: Usage(10, 10))) as line:
 
@@ -366,7 +370,7 @@ async def test_those_who_always_have_something_to_ask_get_the_same(autojump_cloc
     assert found > 0.99
 
 
-async def test_who_lacks_only_what_others_have_reserved_waits_until_they_settle(tmp_path: Path) -> None:
+async def test_a_request_that_lacks_only_what_others_have_reserved_waits_until_that_is_settled(tmp_path: Path) -> None:
     poor: QueuePath = (Account("poor", Share(budget=make_quotas(3600, tokens=104))),)
     provider = Scripted([[0.1, "yes"]])
 
@@ -422,7 +426,7 @@ async def test_questions_that_come_back_from_a_pause_wait_for_their_turn(autojum
         assert provider.asked[began:].index("light") <= 1
 
 
-async def test_who_waits_to_be_asked_again_keeps_no_reservation_from_others(tmp_path: Path) -> None:
+async def test_a_request_that_waits_for_its_next_attempt_keeps_no_reservation_from_others(tmp_path: Path) -> None:
     poor: QueuePath = (Account("poor", Share(budget=make_quotas(3600, tokens=104))),)
     provider = Scripted([[Failing("500")], ["yes"]])
     settings = LLMSettings(retry=Retry(first=0.2, jitter=0.0))
@@ -535,7 +539,7 @@ async def test_the_deadline_of_a_question_runs_while_its_model_is_paused(autojum
         assert not patience.cancelled_caught
 
 
-async def test_who_leaves_while_its_model_is_paused_leaves_nothing_behind(autojump_clock: MockClock) -> None:
+async def test_a_request_that_leaves_while_its_model_is_paused_leaves_nothing_behind(autojump_clock: MockClock) -> None:
     provider = Scripted([["yes"]], models={"limited": [RateLimited("429", 9.0)]})
 
     async with open_line(provider) as line:

@@ -84,7 +84,7 @@ def test_a_family_that_asks_through_several_members_gets_no_double_share() -> No
     assert jain_index([family, drive.got[("one",)]]) >= 0.99
 
 
-def test_a_pool_that_nobody_else_wanted_leaves_no_debt_in_another() -> None:
+def test_use_of_a_pool_without_competitors_leaves_no_debt_in_another_pool() -> None:
     drive = Pools({("a",): P, ("b",): P, ("alone",): Q})
     for _ in range(100):
         drive.serve(P)

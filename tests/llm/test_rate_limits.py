@@ -76,7 +76,7 @@ def test_without_limits_everything_may_be_sent() -> None:
     st.integers(1, 10),
     st.integers(50, 200),
 )
-def test_whoever_waits_as_long_as_it_says_keeps_within_every_minute(
+def test_a_caller_that_waits_as_long_as_it_says_keeps_within_every_minute(
     asked: list[tuple[float, int]], rpm: int, tpm: int
 ) -> None:
     limit, now, sent = limited(rpm, tpm), 0.0, deque[tuple[float, int]]()

@@ -74,7 +74,7 @@ def test_a_time_that_is_no_number_is_as_if_there_were_none() -> None:
     assert retry_delay(Retry(), 1, math.nan, Random(1)) == retry_delay(Retry(), 1, None, Random(1))
 
 
-def test_the_jitter_spreads_those_who_were_told_the_same_time() -> None:
+def test_the_jitter_spreads_callers_that_were_told_the_same_time() -> None:
     random = Random(7)
 
     waits = [retry_delay(Retry(), 1, 10.0, random) for _ in range(100)]

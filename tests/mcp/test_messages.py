@@ -25,7 +25,7 @@ def test_replies_requests_and_withdrawals_are_told_apart() -> None:
     assert parse(withdrawn).withdrawn == 7
 
 
-def test_notifications_that_nobody_waits_for_are_dropped() -> None:
+def test_notifications_that_no_caller_waits_for_are_dropped() -> None:
     for method in ("notifications/message", "notifications/progress", "x"):
         assert parse_line(json.dumps({"jsonrpc": "2.0", "method": method}).encode()) is None
     assert parse_line(b"  \n") is None

@@ -64,7 +64,7 @@ def test_a_child_that_is_given_more_still_has_no_more_than_its_parent() -> None:
     caller(authorizer, GRANDPARENT).require_right(Right("write", "/workspace/x"))
 
 
-def test_who_is_narrowed_narrows_everybody_below_at_once() -> None:
+def test_a_caller_that_is_narrowed_narrows_every_caller_below_it_at_once() -> None:
     authorizer = family(LEVELS["sandboxed"], LEVELS["sandboxed"])
     child = caller(authorizer, PARENT)
     child.require_right(Right("think", "gemini-2"))
@@ -131,7 +131,7 @@ def test_decisions_stay_as_fast_however_often_one_narrows_oneself() -> None:
     authorizer.add_layer(GRANDPARENT, custom(("deny", "read", "/data/5")))  # it holds that already
 
 
-def test_who_stands_above_may_set_anew_what_was_narrowed() -> None:
+def test_the_operator_above_may_set_anew_what_was_narrowed() -> None:
     authorizer = family(LEVELS["sandboxed"], LEVELS["sandboxed"])
     below = caller(authorizer, PARENT)
     authorizer.add_layer(GRANDPARENT, LEVELS["readonly"])
@@ -175,7 +175,7 @@ def test_what_a_person_has_to_agree_to_is_refused_as_such_and_noted() -> None:
     assert (entry.decision, entry.outcome, entry.about) == ("ask", "approval_required", "/workspace/plan.md")
 
 
-def test_who_has_left_holds_nothing_and_those_below_keep_what_they_had() -> None:
+def test_a_caller_that_has_left_holds_nothing_and_those_below_it_keep_what_they_had() -> None:
     authorizer = family(LEVELS["sandboxed"], LEVELS["readonly"])
     gone, child = caller(authorizer, GRANDPARENT), caller(authorizer, PARENT)
 

@@ -102,7 +102,7 @@ def test_each_level_is_wider_than_those_before_it() -> None:
         assert not is_wider(LEVELS[narrow], LEVELS[narrow])
 
 
-def test_who_gets_nothing_said_is_sandboxed_in_a_jail_and_standard_without() -> None:
+def test_the_default_level_is_sandboxed_in_a_jail_and_standard_without() -> None:
     assert default(jailed=True) is LEVELS["sandboxed"]
     assert default(jailed=False) is LEVELS["standard"]
 

@@ -63,14 +63,14 @@ def test_a_call_that_a_person_has_to_agree_to_is_asked_about_although_its_object
     assert effect(found, "READ /etc/x") == "deny"
 
 
-def test_who_may_ask_the_model_may_ask_any_where_no_rule_is_about_models() -> None:
+def test_the_right_to_think_covers_every_model_where_no_rule_is_about_models() -> None:
     assert effect(made(("allow", "calls", "THINK")), "THINK llama") == "allow"
     assert effect(made(("allow", "calls", "THINK"), ("allow", "models", "gemini-*")), "THINK llama") == "deny"
     assert effect(made(("allow", "models", "gemini-*")), "THINK gemini-2") == "allow"
     assert effect(made(("allow", "calls", "THINK"), ("deny", "models", "llama")), "THINK llama") == "deny"
 
 
-def test_relations_are_to_whoever_holds_the_set() -> None:
+def test_relations_are_to_the_holder_of_the_set() -> None:
     found = made(("allow", "send", "${parent}"), ("allow", "calls", "KILL"), ("allow", "agents", "${own}"))
 
     assert effect(found, "SEND ${parent}") == "allow"

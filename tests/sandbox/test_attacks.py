@@ -257,7 +257,7 @@ async def test_a_namespace_is_refused_even_without_the_filter(spawner: Spawner) 
     assert ended.out == "ENOSPC\n", "max_user_namespaces is 0 inside: a second wall"
 
 
-async def test_a_setuid_program_stays_who_it_was(spawner: Spawner) -> None:
+async def test_a_setuid_program_keeps_its_callers_identity(spawner: Spawner) -> None:
     program = next(path for path in ("/usr/bin/passwd", "/usr/bin/su", "/usr/bin/mount") if os.path.exists(path))
     assert os.stat(program).st_mode & 0o4000
     code = """
@@ -393,7 +393,7 @@ except OSError as error: print(errno.errorcode[error.errno])
     assert await attack(spawner, code, profile="strict") == ["EACCES"]
 
 
-async def test_it_is_nobody_that_the_host_knows_with_root_and_the_user_without(spawner: Spawner) -> None:
+async def test_with_root_its_uid_is_unknown_to_the_host_and_without_root_it_is_the_users(spawner: Spawner) -> None:
     sandbox = await spawner.spawn(python("import time; print(1, flush=True); time.sleep(600)"))
     await line(sandbox)
     uids = set(sandbox.observed.status["Uid"].split())

@@ -250,7 +250,7 @@ async def test_a_frozen_program_stands_still_until_it_is_thawed(spawner: Spawner
     await kill(sandbox)
 
 
-async def test_a_dead_zygote_takes_nobody_with_it(spawner: Spawner) -> None:
+async def test_a_dead_zygote_takes_no_bare_process_with_it(spawner: Spawner) -> None:
     sandbox = await spawner.spawn(python(FOREVER))
     await line(sandbox)
 
@@ -262,7 +262,7 @@ async def test_a_dead_zygote_takes_nobody_with_it(spawner: Spawner) -> None:
     await kill(sandbox)
 
 
-async def test_killing_who_started_it_ends_it(spawner: Spawner) -> None:
+async def test_killing_the_process_that_started_it_ends_it(spawner: Spawner) -> None:
     code = f"""
 import trio
 from agentos.sandbox.spawner import Spawner

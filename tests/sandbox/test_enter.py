@@ -254,7 +254,7 @@ async def test_its_program_can_end_and_be_signalled(spawner: Spawner) -> None:
 
 
 @pytest.mark.parametrize("how", ["killed", "by itself"])
-async def test_it_ends_with_the_other_even_if_nobody_waits_for_it(spawner: Spawner, how: str) -> None:
+async def test_it_ends_with_the_agent_even_if_no_caller_waits_for_it(spawner: Spawner, how: str) -> None:
     before = Belongings.now()
     agent = await an_agent(spawner, "import signal; print('here', flush=True); signal.pause()")
     entered = [await spawner.enter(agent, python_beside(FOREVER)) for _ in range(3)]
@@ -360,7 +360,7 @@ async def test_what_admits_it_holds_for_all_that_comes_of_it(spawner: Spawner) -
     await kill(entered)
 
 
-async def test_who_isnt_admitted_never_gets_in(spawner: Spawner) -> None:
+async def test_a_process_that_isnt_admitted_never_gets_in(spawner: Spawner) -> None:
     agent = await an_agent(spawner)
     before = Belongings.now()
 
@@ -480,7 +480,7 @@ async def test_what_is_no_namespace_cant_be_joined(spawner: Spawner) -> None:
     await kill(agent)
 
 
-async def test_a_full_sandbox_lets_nobody_in(spawner: Spawner) -> None:
+async def test_a_full_sandbox_lets_no_process_in(spawner: Spawner) -> None:
     code = """
 import os, time
 try:

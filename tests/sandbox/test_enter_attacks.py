@@ -82,7 +82,7 @@ def without_landlock(steps: Sequence[Step]) -> list[Step]:
 
 
 @pytest.mark.parametrize("landlock", [True, False])
-async def test_who_comes_in_cant_be_looked_into_written_to_or_robbed(spawner: Spawner, landlock: bool) -> None:
+async def test_an_entering_process_cant_be_looked_into_written_to_or_robbed(spawner: Spawner, landlock: bool) -> None:
     kept = list if landlock else without_landlock
     agent = await spawner.spawn(kept(python(SPY)))
     assert await line(agent) == "here\n"
@@ -110,7 +110,7 @@ async def test_who_comes_in_cant_be_looked_into_written_to_or_robbed(spawner: Sp
     await kill(agent)
 
 
-async def test_who_is_killed_on_the_way_in_is_an_error_and_leaves_nothing(spawner: Spawner) -> None:
+async def test_a_process_killed_on_the_way_in_is_an_error_and_leaves_nothing(spawner: Spawner) -> None:
     agent = await spawner.spawn(without_landlock(python(HARASS, "9")))
     assert await line(agent) == "here\n"
     before = Belongings.now()
@@ -129,7 +129,7 @@ async def test_who_is_killed_on_the_way_in_is_an_error_and_leaves_nothing(spawne
         await kill(agent)  # which would wait for whoever wasn't waited for
 
 
-async def test_who_is_stopped_on_the_way_in_can_be_given_up(spawner: Spawner) -> None:
+async def test_a_process_stopped_on_the_way_in_can_be_given_up(spawner: Spawner) -> None:
     agent = await spawner.spawn(without_landlock(python(HARASS, "19")))
     assert await line(agent) == "here\n"
     before = Belongings.now()

@@ -76,7 +76,7 @@ async def test_however_it_ends_is_told(spawner: Spawner, code: str, status: Stat
     assert await run(spawner, fast(code)) == jail.Ended(status, "", err)
 
 
-async def test_an_error_that_nobody_catches_is_shown_from_the_script_on(spawner: Spawner) -> None:
+async def test_an_uncaught_error_is_shown_from_the_script_on(spawner: Spawner) -> None:
     ended = await run(spawner, fast("import json\ndef f():\n    json.loads('{')\nf()\n"))
 
     lines = ended.err.splitlines()

@@ -194,7 +194,7 @@ def test_a_damaged_file_is_an_error_that_names_it_and_stays_as_it_is(
 
 
 @pytest.mark.parametrize(("first", "count"), [(0, 10), (os.geteuid(), 1), ((1 << 32) - 2, 2), (70000, 0)])
-def test_no_range_has_root_the_kernels_user_or_nobody_at_all_in_it(
+def test_no_range_is_empty_or_has_root_the_kernels_user_or_an_invalid_uid_in_it(
     tmp_path: Path, registry: HostIdRegistry, first: int, count: int
 ) -> None:
     with pytest.raises(HostIdError, match="not a valid uid range for agents"):

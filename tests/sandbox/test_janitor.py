@@ -45,7 +45,7 @@ def test_a_directory_that_has_become_a_link_stays(tmp_path: Path, kept: Path) ->
     assert (tmp_path / "link").is_symlink()
 
 
-def test_only_who_carries_the_mark_is_killed() -> None:
+def test_only_processes_with_the_mark_are_killed() -> None:
     environments = ({"RUN": "this"}, {"RUN": "that"}, {"XRUN": "this"}, {"RUN": "this-not"})
     programs = [subprocess.Popen(["sleep", "1000"], env=environment) for environment in environments]
     try:

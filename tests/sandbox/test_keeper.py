@@ -117,7 +117,7 @@ async def test_a_signal_reaches_the_programs_group_and_not_the_keeper(spawner: S
     assert (ended.status, ended.out) == (Status(5, None), "heard\n")
 
 
-async def test_it_obeys_nobody_whom_it_keeps(spawner: Spawner) -> None:
+async def test_it_obeys_no_signal_of_a_process_that_it_keeps(spawner: Spawner) -> None:
     ended = await run(
         spawner, shell("for s in TERM INT HUP USR1 RTMIN+1; do kill -$s $PPID; done; sleep 0.1; echo alive")
     )
@@ -139,7 +139,7 @@ async def test_a_frozen_one_stands_still_with_all_of_them(spawner: Spawner) -> N
     await kill(sandbox)
 
 
-async def test_killing_who_started_it_ends_all_of_them(spawner: Spawner) -> None:
+async def test_killing_the_process_that_started_it_ends_all_processes_in_it(spawner: Spawner) -> None:
     code = """
 import trio
 from agentos.sandbox.spawner import Spawner

@@ -184,7 +184,7 @@ async def test_a_frozen_sandbox_is_listened_in(spawner: Spawner) -> None:
     await kill(agent)
 
 
-async def test_nobody_inside_sees_who_makes_it(spawner: Spawner) -> None:
+async def test_no_process_inside_sees_the_process_that_makes_the_socket(spawner: Spawner) -> None:
     code = """
 import os
 print('here', flush=True)

@@ -204,7 +204,7 @@ def test_capabilities_go_after_all_that_needs_them_and_before_the_filters(steps:
 
 
 @given(policies, hosts)
-def test_who_enters_a_sandbox_gets_the_last_steps_of_who_was_there_first(policy: Policy, host: Host) -> None:
+def test_a_process_that_enters_a_sandbox_gets_the_last_steps_of_its_first_process(policy: Policy, host: Host) -> None:
     first, entered = made(policy, host), plan_entry(policy, TRUE, host)
 
     last = entered[at(entered, s.SetLimits) :]
@@ -250,7 +250,7 @@ def test_all_namespaces_are_new_but_the_network_where_it_was_asked_for(steps: tu
 
 
 @given(policies, hosts)
-def test_nobody_is_root_outside(policy: Policy, host: Host) -> None:
+def test_no_process_inside_is_root_outside(policy: Policy, host: Host) -> None:
     clone = made(policy, host)[0]
 
     assert isinstance(clone, s.Clone)
@@ -284,7 +284,7 @@ def test_with_root_a_program_without_an_identity_of_its_own_is_refused(outer: Ho
         plan_sandbox(Policy(), TRUE, Host(0, 0, "x86_64"), outer)
 
 
-def test_without_root_nobody_else_can_be_chosen() -> None:
+def test_without_root_no_other_user_can_be_chosen() -> None:
     with pytest.raises(BadPolicy, match="without root"):
         plan_sandbox(Policy(), TRUE, Host(1001, 1001, "x86_64"), HostIds(70000, 70000))
 

@@ -254,7 +254,7 @@ print('clean')
     assert (ended.out, ended.err) == ("clean\n", "")
 
 
-async def test_whoever_admits_a_process_sees_it_before_it_has_done_a_step(spawner: Spawner) -> None:
+async def test_the_admitting_function_sees_a_process_before_it_has_done_a_step(spawner: Spawner) -> None:
     seen = []
 
     def admit(pid: int) -> None:
@@ -326,7 +326,7 @@ async def test_a_directory_that_doesnt_exist_is_a_clear_error(spawner: Spawner) 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="PID 1 isn't dumpable: only root may open its files")
-async def test_an_end_is_told_although_somebody_still_holds_the_pipe_for_the_last_word(spawner: Spawner) -> None:
+async def test_an_end_is_told_although_another_process_still_holds_the_pipe_for_the_last_word(spawner: Spawner) -> None:
     sandbox = await spawner.spawn(python("import signal; signal.pause()"))
     place = f"/proc/{sandbox.pid}/fd"
     with trio.fail_after(60):

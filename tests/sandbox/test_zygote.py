@@ -22,7 +22,7 @@ from tests.support.kernel import until
 FOREVER = "import time; print('here', flush=True); time.sleep(600)"
 
 
-async def test_a_dead_zygote_is_replaced_and_takes_nobody_with_it(spawner: Spawner) -> None:
+async def test_a_dead_zygote_is_replaced_and_takes_no_sandbox_with_it(spawner: Spawner) -> None:
     sandbox = await spawner.spawn(python(FOREVER))
     assert await line(sandbox) == "here\n"
     former = spawner.zygote
@@ -122,7 +122,7 @@ async def test_a_closed_spawner_says_so() -> None:
         await spawner.spawn(a_plan("/bin/true"))
 
 
-async def test_killing_who_spawned_them_leaves_nothing(spawner: Spawner) -> None:
+async def test_killing_the_process_that_spawned_them_leaves_nothing(spawner: Spawner) -> None:
     code = """
 import os, sys, trio
 from agentos.sandbox.spawner import Spawner

@@ -115,7 +115,7 @@ def test_followed_logs_end_with_the_agent(client: AgentOSClient) -> None:
     assert [line["text"] for page in pages for line in page["lines"] if line["stream"] == "stdout"] == ["1", "2", "3"]
 
 
-def test_following_nobody_raises_what_the_kernel_says(client: AgentOSClient) -> None:
+def test_following_an_unknown_agent_raises_what_the_kernel_says(client: AgentOSClient) -> None:
     with pytest.raises(NotFound):
         next(client.follow_logs("nobody"))
 

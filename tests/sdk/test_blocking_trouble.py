@@ -21,12 +21,12 @@ def trouble(path: str, timeout: float | None = 5) -> str:
     return str(caught.value)
 
 
-def test_where_nobody_listens() -> None:
+def test_a_missing_socket_is_reported_with_how_to_start_a_kernel() -> None:
     with short_directory() as place:
         assert trouble(f"{place}/none") == f"no kernel at {place}/none: start one with `agentos run`"
 
 
-def test_where_somebody_has_listened_once() -> None:
+def test_a_socket_without_a_listener_is_reported_with_how_to_start_a_kernel() -> None:
     with short_directory() as place:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stale:
             stale.bind(f"{place}/stale")
@@ -62,7 +62,7 @@ def test_where_one_may_not_go() -> None:
             place.chmod(0o700)
 
 
-def test_where_somebody_else_was_first_in_a_directory_open_to_all() -> None:
+def test_a_socket_that_another_user_made_first_is_reported_with_the_way_around_it() -> None:
     if os.geteuid() != 0:
         pytest.skip("NOT TESTED: only root can make a socket of another uid")
     with somebody_else_listening(uid=65534) as path:
@@ -115,7 +115,7 @@ def test_where_a_reply_is_no_json(body: bytes) -> None:
         client.tree()
 
 
-def test_where_nobody_answers_in_time() -> None:
+def test_a_kernel_that_does_not_answer_in_time_is_reported() -> None:
     with listening(silent) as path:
         assert "0.2 s" in trouble(path, timeout=0.2)
 

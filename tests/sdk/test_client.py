@@ -35,7 +35,7 @@ async def until(ask: Callable[[], Awaitable[T]], holds: Callable[[T], bool]) -> 
     raise AssertionError(f"not within {PATIENCE:g} s; the last answer was {answer!r}")
 
 
-async def test_the_kernel_says_who_we_are_and_gives_typed_replies(server: Kernel) -> None:
+async def test_the_kernel_tells_the_callers_name_and_gives_typed_replies(server: Kernel) -> None:
     async with connect(server.socket) as kernel:
         agents = await kernel.list_agents()
         tree = await kernel.tree()

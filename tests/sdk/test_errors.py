@@ -38,7 +38,7 @@ def test_a_failed_reply_becomes_its_class(code: str) -> None:
 
 
 @pytest.mark.parametrize("code", [{"code": "from_the_future"}, {"code": None}, {"code": []}, {}])
-def test_a_code_that_nobody_knows_is_still_a_call_error(code: dict[str, object]) -> None:
+def test_an_unknown_code_is_still_a_call_error(code: dict[str, object]) -> None:
     assert type(from_reply({"success": False, "error": "a sentence", **code})) is CallError
 
 

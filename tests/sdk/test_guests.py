@@ -122,7 +122,7 @@ def test_a_guest_whose_set_is_gone_from_the_file_is_refused_and_no_operator(own_
             next(iter(client.exec_stream("id")))
 
 
-def test_what_becomes_of_a_set_later_does_not_matter_to_who_was_given_it(kernel: Kernel) -> None:
+def test_a_later_change_to_a_set_does_not_matter_to_the_client_that_was_given_it(kernel: Kernel) -> None:
     given = {"level": "minimal"}
     with AgentOSClient(kernel.socket, PATIENCE, permissions=given) as client:
         given["level"] = "unrestricted"
@@ -179,7 +179,7 @@ REFUSALS = {
 
 @each_row("begin", [lambda client: iter(client.list_agents()), *STREAMS])
 @each_row("answer", REFUSALS.values(), ids=REFUSALS)
-def test_nothing_but_hello_is_said_to_who_does_not_let_a_guest_in(
+def test_nothing_but_hello_is_sent_to_a_kernel_that_does_not_let_a_guest_in(
     answer: bytes, begin: Callable[[AgentOSClient], Iterator[object]]
 ) -> None:
     heard: list[int] = []

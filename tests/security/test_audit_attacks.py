@@ -83,7 +83,7 @@ def test_no_act_takes_place_that_was_not_announced(kernel: Kernel, client: Agent
     assert (outcome.phase, outcome.outcome, outcome.intent) == ("outcome", "ok", intent.seq)
 
 
-def test_an_operator_who_switches_all_off_leaves_refusals_and_acts_on_and_that_he_did_so(
+def test_with_all_logging_switched_off_refusals_acts_and_the_switch_itself_are_still_logged(
     kernel: Kernel, client: AgentOSClient
 ) -> None:
     agent = relay(kernel, client, "switched")
@@ -147,7 +147,7 @@ def test_no_agent_in_a_jail_gets_at_the_files_however_much_it_may(kernel: Kernel
     assert sound(log_of(kernel))
 
 
-def test_no_call_is_about_the_files_whoever_makes_it(own_kernel: OwnKernel) -> None:
+def test_no_call_of_any_caller_reaches_the_audit_logs_files(own_kernel: OwnKernel) -> None:
     kernel = own_kernel()
     with kernel.client() as operator:
         agent = relay(kernel, operator, "unjailed", isolation="none", permissions=EVERYTHING)

@@ -126,7 +126,7 @@ def test_a_daemon_does_not_survive(client: AgentOSClient, daemon: str, end: str)
 
 
 @pytest.mark.parametrize("how", ["CANCEL", "hang-up"])
-def test_who_withdraws_a_command_leaves_no_process(kernel: Kernel, how: str) -> None:
+def test_a_withdrawn_command_leaves_no_process(kernel: Kernel, how: str) -> None:
     daemon = DAEMONS["without its environment"].format(7602)
     with kernel.connect() as wire:
         wire.send(Op.HELLO, {"protocol": 2})
@@ -166,7 +166,7 @@ def test_a_command_that_stops_its_keeper_ends_all_the_same(client: AgentOSClient
     assert (reply["timed_out"], guests("sleep 7604")) == (True, [])
 
 
-def test_who_forks_all_the_time_is_caught_up_with(client: AgentOSClient) -> None:
+def test_processes_that_fork_all_the_time_are_caught_up_with(client: AgentOSClient) -> None:
     grow = "f() { (sleep 0.01; f 7605 &) ; sleep 0.02; }; f"
     lines = [f"(setsid bash -c {grow!r} &)" for _ in range(6)]
 
@@ -227,7 +227,7 @@ def test_a_flood_of_output_takes_no_memory(client: AgentOSClient, kernel: Kernel
     assert kernel.peak_rss - before < 32 << 20
 
 
-def test_input_that_nobody_reads_and_output_that_is_written_first_hold_nobody_up(client: AgentOSClient) -> None:
+def test_unread_input_and_output_that_is_written_first_hold_no_command_up(client: AgentOSClient) -> None:
     given = "x" * 200_000
 
     assert up(client.exec("true", stdin=given, timeout=PATIENCE))["exit_code"] == 0
@@ -265,7 +265,7 @@ def test_fifty_at_once_are_run_or_told_and_leave_nothing(kernel: Kernel, client:
     until(lambda: kernel.open_files <= files, "no descriptor is left")
 
 
-def test_neither_ones_commands_nor_everybodys_fill_the_machine(kernel: Kernel) -> None:
+def test_neither_the_commands_of_one_caller_nor_those_of_all_fill_the_machine(kernel: Kernel) -> None:
     """Each connection is a caller of its own; all of them together are bounded too."""
     refused: list[str] = []
 

@@ -35,19 +35,19 @@ def test_many_processes_have_no_more_memory_than_one(attacked: Attacked) -> None
     attacked.stopped("dos.memory_of_many")
 
 
-def test_memory_cannot_be_hoarded_in_files_that_nobody_maps(attacked: Attacked) -> None:
+def test_memory_cannot_be_hoarded_in_files_that_no_process_maps(attacked: Attacked) -> None:
     attacked.stopped("dos.memory_in_files")
 
 
-def test_memory_cannot_be_hoarded_in_files_that_nobody_may_see(attacked: Attacked) -> None:
+def test_memory_cannot_be_hoarded_in_files_that_no_process_may_see(attacked: Attacked) -> None:
     attacked.stopped("dos.memory_in_hidden_files")
 
 
-def test_memory_cannot_be_hoarded_in_files_that_nobody_has_open(attacked: Attacked) -> None:
+def test_memory_cannot_be_hoarded_in_files_that_no_process_has_open(attacked: Attacked) -> None:
     attacked.stopped("dos.memory_in_flight")
 
 
-def test_memory_cannot_be_hoarded_in_segments_that_nobody_has_attached(attacked: Attacked) -> None:
+def test_memory_cannot_be_hoarded_in_segments_that_no_process_has_attached(attacked: Attacked) -> None:
     attacked.stopped("dos.memory_in_segments")
 
 

@@ -75,5 +75,5 @@ def test_no_program_runs_from_shared_memory(attacked: Attacked) -> None:
     attacked.stopped("file.run_from_shared_memory")
 
 
-def test_an_agent_cannot_rewrite_who_it_is(attacked: Attacked) -> None:
+def test_an_agent_cannot_rewrite_its_own_identity(attacked: Attacked) -> None:
     attacked.stopped("file.rewrite_own_identity")

@@ -51,7 +51,9 @@ say([True])
 
 
 @pytest.mark.parametrize("abuse", ABUSES)
-def test_whoever_misuses_the_protocol_harms_nobody_else(kernel: Kernel, client: AgentOSClient, abuse: str) -> None:
+def test_an_agent_that_misuses_the_protocol_harms_no_other_agent(
+    kernel: Kernel, client: AgentOSClient, abuse: str
+) -> None:
     relay(kernel, client, "bystander")
     pid, before = info(client, "bystander")["pid"], kernel.rss
 
@@ -93,7 +95,7 @@ with connect() as wire:
     assert kernel.open_files - before < 20, "its door, pipes, namespaces and connections"
 
 
-def test_nobody_speaks_for_another_agent(kernel: Kernel, client: AgentOSClient) -> None:
+def test_no_agent_speaks_for_another_agent(kernel: Kernel, client: AgentOSClient) -> None:
     victim = relay(kernel, client, "victim")
     ours = up(client.hello())["agent_id"]
     forges = f"""
@@ -122,7 +124,7 @@ say([reply.get("killed") or reply.get("success", False) for reply in refused])
     assert info(client, "victim")["state"] == "running"
 
 
-def test_an_agents_socket_leads_to_nobody_else(kernel: Kernel, client: AgentOSClient) -> None:
+def test_an_agents_socket_leads_to_no_other_identity(kernel: Kernel, client: AgentOSClient) -> None:
     """What is at the socket's path, beside it, and above it."""
     victim = relay(kernel, client, "neighbour")
     tries = f"""

@@ -22,7 +22,7 @@ QUICK = {
 
 
 @pytest.mark.parametrize("ending", QUICK)
-def test_whoever_ends_while_it_is_made_leaves_nothing(kernel: Kernel, client: AgentOSClient, ending: str) -> None:
+def test_an_agent_that_ends_while_it_is_made_leaves_nothing(kernel: Kernel, client: AgentOSClient, ending: str) -> None:
     files, groups = kernel.open_files, groups_left(kernel.pid)
 
     for _ in range(10):
@@ -45,7 +45,7 @@ DEAF = {
 
 
 @pytest.mark.parametrize("how", DEAF)
-def test_whoever_will_not_end_is_ended(kernel: Kernel, client: AgentOSClient, how: str) -> None:
+def test_an_agent_that_will_not_end_is_ended(kernel: Kernel, client: AgentOSClient, how: str) -> None:
     begin(kernel, client, "deaf", f"{DEAF[how]}\nsay([])", shutdown=3600)
     told(client, "deaf")
 
@@ -55,7 +55,7 @@ def test_whoever_will_not_end_is_ended(kernel: Kernel, client: AgentOSClient, ho
     assert kernel.family == []
 
 
-def test_whoever_dies_with_its_pipe_open_is_over_and_takes_its_children_along(
+def test_an_agent_that_dies_with_its_pipe_open_is_over_and_takes_its_children_along(
     kernel: Kernel, client: AgentOSClient
 ) -> None:
     code = """
@@ -85,7 +85,7 @@ def test_restarts_without_end_come_to_an_end(kernel: Kernel, client: AgentOSClie
     assert info(client, "phoenix")["restarts"] <= 3
 
 
-def test_nobody_spawns_faster_than_the_kernel_allows(own_kernel: OwnKernel) -> None:
+def test_no_agent_spawns_faster_than_the_kernel_allows(own_kernel: OwnKernel) -> None:
     kernel = own_kernel("[kernel]\nspawn_rate = 5\nmax_children = 8\n")
     code = """
 counts, began, codes = [0, 0], time.monotonic(), set()
@@ -108,7 +108,7 @@ say([counts, time.monotonic() - began, sorted(codes)])
         assert kernel.answers()
 
 
-def test_the_number_of_one_who_ended_says_nothing_to_the_kernel(kernel: Kernel, client: AgentOSClient) -> None:
+def test_the_pid_of_an_agent_that_has_ended_is_not_used_any_more(kernel: Kernel, client: AgentOSClient) -> None:
     """Whoever has it now isn't signalled, whatever is asked of the agent that had it."""
     agent = up(client.spawn("gone", command=["sleep", "1"]))
     client.wait("gone", timeout=60)

@@ -117,7 +117,9 @@ def test_two_agents_share_no_place_in_which_to_talk(kernel: Kernel, client: Agen
     assert attack(kernel, client, "listener", FIND) == []
 
 
-def test_whoever_takes_a_name_takes_nothing_else_of_who_had_it(kernel: Kernel, client: AgentOSClient) -> None:
+def test_an_agent_with_a_reused_name_takes_nothing_else_of_its_former_holder(
+    kernel: Kernel, client: AgentOSClient
+) -> None:
     begin(kernel, client, "named", LEAVE)
     told(client, "named")
     client.kill("named", grace=0)

@@ -18,7 +18,7 @@ EVIL = "\x1b]0;owned\x07\x1b[2J\x1b[31mred\x9b31m \u202egnp.exe \x08\x08\rroot"
 OBEYED = set("\x1b\x07\x08\r\x9b\u202e\x00")
 
 
-def test_ten_gib_of_output_fill_nothing_and_slow_nobody(kernel: Kernel, client: AgentOSClient) -> None:
+def test_ten_gib_of_output_fill_nothing_and_slow_no_other_caller(kernel: Kernel, client: AgentOSClient) -> None:
     begin(kernel, client, "flood", "part = b'x' * 60 + b'\\n'\nfor _ in range(10 << 14): os.write(1, part * 1050)")
     before = kernel.rss
 

@@ -24,7 +24,7 @@ MORE = (
 )
 
 
-def test_nobody_gets_a_child_with_more_rights_than_its_own(kernel: Kernel, client: AgentOSClient) -> None:
+def test_no_agent_gets_a_child_with_more_rights_than_its_own(kernel: Kernel, client: AgentOSClient) -> None:
     code = f"say([ask(SPAWN, dict(fields, name='child')) for fields in {MORE!r}])"
 
     replies = attack(kernel, client, "greedy", code)

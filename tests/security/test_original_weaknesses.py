@@ -212,7 +212,7 @@ def test_nothing_runs_beside_the_command_that_is_allowed(kernel: Kernel, client:
 # -- "A 2 s command stopped everybody" ---------------------------------------------------------------------------------
 
 
-def test_nobody_waits_for_a_command_that_runs(kernel: Kernel, client: AgentOSClient) -> None:
+def test_no_other_agent_waits_for_a_command_that_runs(kernel: Kernel, client: AgentOSClient) -> None:
     with agent(kernel, client, "busy") as busy, agent(kernel, client, "other") as other:
         with kernel.connect_as(busy.ask(NOOP).id) as beside:
             busy.send(EXEC, {"command": "touch begun; sleep 2002", "timeout": 3000})

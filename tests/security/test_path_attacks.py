@@ -168,7 +168,7 @@ def test_a_grant_is_not_stretched_by_a_link(client: AgentOSClient, granted: int,
     assert (place / "secret").read_text() == SECRET
 
 
-def test_nobody_learns_where_a_link_leads_or_what_is_there(client: AgentOSClient, granted: int, place: Path) -> None:
+def test_no_caller_learns_where_a_link_leads_or_what_is_there(client: AgentOSClient, granted: int, place: Path) -> None:
     """Links to what is and to what isn't there get the same answer, and so does a name without a link."""
     hidden = place / "hidden"
     hidden.mkdir()
@@ -254,7 +254,7 @@ ITSELF = ("environ", "mem", "maps", "root/etc/passwd", "cwd/agentos.toml", "fd/0
 
 
 @pytest.mark.parametrize("file", ITSELF)
-def test_the_kernel_gives_nobody_its_own_memory(kernel: Kernel, client: AgentOSClient, file: str) -> None:
+def test_the_kernel_gives_no_caller_its_own_memory(kernel: Kernel, client: AgentOSClient, file: str) -> None:
     for pid in (str(kernel.pid), "self", "thread-self"):
         refused(client.read_file(f"/proc/{pid}/{file.format(pid=kernel.pid)}"), "permission_denied", "not_found")
 

@@ -27,7 +27,7 @@ def test_no_descriptor_of_pid_1_can_be_stolen(attacked: Attacked) -> None:
     attacked.stopped("proc.pidfd_getfd_parent")
 
 
-def test_a_setuid_program_gives_nobody_another_identity(attacked: Attacked) -> None:
+def test_a_setuid_program_gives_no_process_another_identity(attacked: Attacked) -> None:
     attacked.stopped("proc.setuid_binary")
 
 

@@ -51,7 +51,7 @@ def test_no_call_passes_by_an_x32_number(attacked: Attacked) -> None:
     attacked.stopped("surface.x32_calls")
 
 
-def test_no_call_passes_that_nobody_has_looked_at(attacked: Attacked) -> None:
+def test_no_system_call_passes_that_was_not_reviewed(attacked: Attacked) -> None:
     attacked.stopped("surface.calls_that_came_later")
 
 

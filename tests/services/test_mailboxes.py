@@ -143,7 +143,7 @@ async def test_a_reader_that_is_cancelled_with_the_wake_up_in_hand_passes_it_on(
     assert len(mailbox.messages) == 1
 
 
-async def test_a_reader_whom_another_forestalled_waits_on() -> None:
+async def test_a_reader_that_another_reader_forestalled_waits_on() -> None:
     mailbox = box()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(mailbox.wait)

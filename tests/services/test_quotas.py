@@ -266,7 +266,7 @@ def test_the_rows_of_a_reservation_are_those_it_changed() -> None:
     ]
 
 
-def test_a_clock_set_back_a_little_renews_nothing_and_one_far_ahead_blocks_nobody() -> None:
+def test_a_clock_set_back_a_little_renews_nothing_and_one_far_ahead_blocks_no_caller() -> None:
     kept = quotas(writer=Quota("tokens", 100, MINUTE))
     kept.reserve(["writer"], {"tokens": 100}, NOON)
 

@@ -47,7 +47,7 @@ def played(tree: dict[str, Any], *steps: dict[str, Any]) -> list[tuple[Any, str]
     return trio.run(play, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-def test_rest_for_one_retries_from_the_middle_and_revives_whom_a_call_had_stopped() -> None:
+def test_rest_for_one_retries_from_the_middle_and_revives_a_child_that_a_call_had_stopped() -> None:
     children = [node("a"), node("b", starts={"2": "error"}), node("c"), node("d")]
     tree = supervisor("root", children, strategy="rest_for_one")
 
@@ -211,7 +211,7 @@ def test_the_handle_of_the_life_before_cancels_a_dynamic_childs_retry() -> None:
     assert seen[1:] == [(["ok", "ok", [1, 0, 0, 0]], "-d#1 crash !d#2 error"), ("ok", "")]
 
 
-def test_a_start_that_is_declined_in_a_group_restart_stops_nobody_else() -> None:
+def test_a_start_that_is_declined_in_a_group_restart_stops_no_other_child() -> None:
     children = [node("a"), node("b", starts={"2": "ignore"}), node("c")]
     tree = supervisor("root", children, strategy="one_for_all")
 

@@ -28,7 +28,7 @@ async def test_a_cancelled_supervisor_takes_its_workers_along_and_its_supervisor
     assert log.count("+a") == 1
 
 
-async def test_a_kill_during_the_initial_start_leaves_nobody_behind(
+async def test_a_kill_during_the_initial_start_leaves_no_child_behind(
     autojump_clock: object, nursery: trio.Nursery
 ) -> None:
     log, (a, b) = puppets("ab")

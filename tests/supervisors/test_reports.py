@@ -30,7 +30,7 @@ async def test_reports_name_the_way_from_the_root(autojump_clock: object, nurser
     owner.supervisor.stop()
 
 
-async def test_who_ended_by_itself_and_who_was_stopped_are_told_apart(
+async def test_a_child_that_ended_by_itself_and_one_that_was_stopped_are_told_apart(
     autojump_clock: object, nursery: trio.Nursery
 ) -> None:
     _, (a, b) = puppets("ab")

@@ -15,7 +15,7 @@ from tests.support.rows import each_row
         ("temporary", set[str]()),
     ],
 )
-def test_the_kind_of_child_and_the_reason_decide_who_comes_back(restart: Restart, back_after: set[str]) -> None:
+def test_the_kind_of_child_and_the_reason_decide_whether_it_comes_back(restart: Restart, back_after: set[str]) -> None:
     reasons: list[Reason] = ["normal", "shutdown", "shutdown_term", "crash", "killed", "failed_start"]
 
     assert {reason for reason in reasons if comes_back(restart, Exit(reason))} == back_after
@@ -32,7 +32,9 @@ def test_the_kind_of_child_and_the_reason_decide_who_comes_back(restart: Restart
         ("rest_for_one", "c", ["c"]),
     ],
 )
-def test_the_strategy_decides_who_else_is_restarted(strategy: Strategy, ended: str, expected: Sequence[str]) -> None:
+def test_the_strategy_decides_which_other_children_are_restarted(
+    strategy: Strategy, ended: str, expected: Sequence[str]
+) -> None:
     assert list(affected(strategy, ["a", "b", "c"], ended)) == expected
 
 

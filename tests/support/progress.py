@@ -36,7 +36,9 @@ class Progress:
 
     @pytest.hookimpl
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
-        return ("passed", "", "PASSED") if report.passed and report.when == "call" else None
+        if report.when == "call" and report.outcome in ("passed", "failed"):
+            return report.outcome, "", report.outcome.upper()  # no letter
+        return None
 
     @pytest.hookimpl
     def pytest_sessionfinish(self) -> None:

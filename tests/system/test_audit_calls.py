@@ -50,7 +50,7 @@ def test_a_reader_goes_on_after_what_it_has_seen(client: AgentOSClient) -> None:
     assert seen[: last + 1] == list(range(1, len(seen) + 1))
 
 
-def test_entries_are_chosen_by_category_and_by_who_called(client: AgentOSClient) -> None:
+def test_entries_are_chosen_by_category_and_by_caller(client: AgentOSClient) -> None:
     acts(client, 2)
     me = client.hello()["agent_id"]
 

@@ -216,7 +216,7 @@ def test_a_temporary_group_whose_member_cannot_start_does_not_end_silently(own_k
     kernel.wait_line("root/team: given up: bad did not start")
 
 
-def test_who_looks_at_the_tree_sees_no_containers(own_kernel: OwnKernel) -> None:
+def test_the_tree_shows_no_containers(own_kernel: OwnKernel) -> None:
     kernel = own_kernel(
         child("one", BAD, 'restart = "temporary"')
         + group("team", member("two") + member("three"), IN_ORDER)

@@ -126,7 +126,7 @@ def test_it_leads_a_session_and_a_process_group_of_its_own(kernel: Kernel, clien
     assert int(found["blocked"], 16) == 0
 
 
-def test_in_a_jail_there_is_nobody_but_it_and_its_pid_1(kernel: Kernel, client: AgentOSClient) -> None:
+def test_in_a_jail_there_is_no_process_but_the_agent_and_its_pid_1(kernel: Kernel, client: AgentOSClient) -> None:
     found = look_around(kernel, client, "alone")
 
     assert found["pid"] == found["session"] == found["group"]

@@ -75,7 +75,7 @@ def test_what_the_operator_emits_reaches_every_agent(kernel: Kernel, client: Age
         assert types(one) == types(two) == ["custom.all"]
 
 
-def test_nobody_emits_in_anothers_name_or_as_the_kernel(kernel: Kernel, client: AgentOSClient, wire: Wire) -> None:
+def test_no_agent_emits_in_anothers_name_or_as_the_kernel(kernel: Kernel, client: AgentOSClient, wire: Wire) -> None:
     subscribe(wire)
     with agent(kernel, client, "liar") as liar:
         number = client.inspect("liar")["id"]

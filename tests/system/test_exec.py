@@ -170,7 +170,7 @@ def guests(text: str) -> list[int]:
     return found
 
 
-def test_who_ignores_sigterm_ends_at_the_timeout(kernel: Kernel, client: AgentOSClient) -> None:
+def test_a_command_that_ignores_sigterm_ends_at_the_timeout(kernel: Kernel, client: AgentOSClient) -> None:
     sleeper(client, "a")
 
     reply = up(client.exec("trap '' TERM INT HUP; echo begun; sleep 7401 & wait; sleep 7401", name="a", timeout=2))
@@ -180,7 +180,7 @@ def test_who_ignores_sigterm_ends_at_the_timeout(kernel: Kernel, client: AgentOS
     assert info(client, "a")["state"] == "running"
 
 
-def test_who_becomes_a_daemon_ends_with_the_command(kernel: Kernel, client: AgentOSClient) -> None:
+def test_a_process_that_becomes_a_daemon_ends_with_the_command(kernel: Kernel, client: AgentOSClient) -> None:
     sleeper(client, "a")
 
     reply = up(client.exec("for i in 1 2 3; do (setsid sleep 7402 &) ; done; echo done", name="a"))
@@ -189,7 +189,9 @@ def test_who_becomes_a_daemon_ends_with_the_command(kernel: Kernel, client: Agen
     assert guests("sleep 7402") == []
 
 
-def test_who_holds_its_output_open_elsewhere_keeps_nobody_waiting(kernel: Kernel, client: AgentOSClient) -> None:
+def test_a_command_with_its_output_held_open_elsewhere_keeps_no_caller_waiting(
+    kernel: Kernel, client: AgentOSClient
+) -> None:
     """Its agent may be given the pipe, through a socket in the workspace, and write for ever."""
     script = kernel.place / "hoarder.py"
     script.write_text(
@@ -321,7 +323,7 @@ until [ -e go ]; do sleep 0.01; done
 """The files are there when more has been written than is kept and fits into a pipe."""
 
 
-def test_a_flood_is_cut_and_keeps_nobody_waiting(kernel: Kernel, client: AgentOSClient) -> None:
+def test_a_flood_is_cut_and_keeps_no_other_caller_waiting(kernel: Kernel, client: AgentOSClient) -> None:
     sleeper(client, "a")
 
     async def run() -> None:
@@ -363,7 +365,7 @@ def test_eight_at_once_and_the_ninth_is_told(kernel: Kernel, client: AgentOSClie
     assert up(client.exec("true", name="a"))["exit_code"] == 0
 
 
-def test_an_agent_that_has_used_up_its_processes_lets_nobody_in(client: AgentOSClient) -> None:
+def test_an_agent_that_has_used_up_its_processes_lets_no_command_in(client: AgentOSClient) -> None:
     bomb = "import os, time\ntry:\n  while os.fork(): pass\nexcept OSError: pass\ntime.sleep(1000)"
     up(client.spawn("full", command=["python3", "-c", bomb], limits={"max_pids": 16}))
     until(lambda: client.exec("true", name="full").get("code") == "quota_exceeded", "it is full")
@@ -443,7 +445,7 @@ while True:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_an_agent_that_harasses_whoever_comes_in_holds_nobody_up(client: AgentOSClient, number: int) -> None:
+def test_an_agent_that_signals_every_entering_process_holds_no_caller_up(client: AgentOSClient, number: int) -> None:
     up(client.spawn("rude", command=["python3", "-c", HARASS, str(int(number))]))
 
     for _ in range(10):

@@ -33,7 +33,7 @@ def run(guest: Wire, command: object, **more: object) -> dict[str, object]:
 FILES = "find /workspace /agent /tmp -type f -writable"  # the interpreter may lie below /tmp, and is shown there
 
 
-def test_it_is_nobody_with_nothing(guest: Wire) -> None:
+def test_a_guests_command_is_an_unprivileged_user_without_files_or_descriptors(guest: Wire) -> None:
     done = run(guest, f"id -u; pwd; {FILES}; ls -A /run; cat; ls /proc/self/fd", stdin="in\n")
 
     assert done["stdout"] == "1000\n/workspace\nin\n0\n1\n2\n3\n"
@@ -97,7 +97,7 @@ def test_it_ends_with_the_connection(guest: Wire) -> None:
     until(lambda: not guests("sleep 7702"), "it has ended")
 
 
-def test_each_of_them_is_somebody_else_on_the_host(guest: Wire, kernel: Kernel) -> None:
+def test_each_guest_has_a_uid_of_its_own_on_the_host(guest: Wire, kernel: Kernel) -> None:
     if os.geteuid() != 0:
         pytest.skip("without root all that the kernel starts is of one user")
     with kernel.connect() as other:

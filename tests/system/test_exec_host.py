@@ -114,7 +114,7 @@ def test_the_operators_commands_have_no_limits_of_ours(client: AgentOSClient, ke
     assert up(client.exec("ulimit -f; ulimit -u"))["stdout"].split()[0] == "unlimited"
 
 
-def test_commands_that_sleep_stop_nobody(kernel: Kernel) -> None:
+def test_commands_that_sleep_stop_no_other_caller(kernel: Kernel) -> None:
     async def run() -> None:
         async with connect(kernel.socket) as busy, connect(kernel.socket) as other, trio.open_nursery() as nursery:
             for _ in range(8):
@@ -132,7 +132,7 @@ def test_commands_that_sleep_stop_nobody(kernel: Kernel) -> None:
     until(lambda: not guests("sleep 7500"), "they have ended")
 
 
-def test_eight_at_once_and_the_ninth_is_told_and_somebody_else_is_not(kernel: Kernel) -> None:
+def test_the_ninth_command_at_once_is_refused_and_that_of_another_caller_is_not(kernel: Kernel) -> None:
     async def run() -> None:
         async with connect(kernel.socket) as one, connect(kernel.socket) as other, trio.open_nursery() as nursery:
             for _ in range(8):

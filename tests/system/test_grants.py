@@ -106,7 +106,7 @@ def test_a_childs_rules_hold_within_its_parents_only(kernel: Kernel, operator: W
         assert wire.call(READ, {"path": "/etc/hostname"})["code"] == "permission_denied"
 
 
-def test_who_is_narrowed_narrows_all_below(kernel: Kernel, operator: Wire) -> None:
+def test_an_agent_that_is_narrowed_narrows_all_below_it(kernel: Kernel, operator: Wire) -> None:
     parent = spawn(operator, "above")
     with kernel.connect_as(parent) as wire:
         child = spawn(wire, "below")
@@ -145,7 +145,7 @@ def test_an_ancestor_sets_the_rights_of_those_below_within_its_own(kernel: Kerne
         assert wire.call(LIST)["code"] == "permission_denied"
 
 
-def test_no_rule_lets_an_agent_set_the_rights_of_whom_it_did_not_spawn(kernel: Kernel, operator: Wire) -> None:
+def test_no_rule_lets_an_agent_set_the_rights_of_an_agent_that_it_did_not_spawn(kernel: Kernel, operator: Wire) -> None:
     manager = spawn(operator, "manager", permissions={"level": "sandboxed", "allow": {"agents": ["*"]}})
     other = spawn(operator, "managed")
 
@@ -164,7 +164,7 @@ def test_not_even_an_unrestricted_agent_sets_what_the_log_keeps(kernel: Kernel, 
         assert wire.call(SET_AUDIT_CONFIG, {"log_files": False})["code"] == "permission_denied"
 
 
-def test_what_the_kernel_keeps_is_read_and_written_by_nobody(kernel: Kernel, operator: Wire) -> None:
+def test_what_the_kernel_keeps_is_read_and_written_by_no_caller(kernel: Kernel, operator: Wire) -> None:
     for path in (kernel.state_dir / "agentos.db", kernel.state_dir / "run.json", kernel.runtime / "1.sock"):
         assert operator.call(READ, {"path": str(path)})["code"] == "permission_denied"
         assert operator.call(WRITE, {"path": str(path), "content": ""})["code"] == "permission_denied"
@@ -238,7 +238,7 @@ def test_bad_permissions_are_refused_with_the_field(operator: Wire, permissions:
     assert field in reply["error"]
 
 
-def test_a_broadcast_reaches_nobody_whom_one_may_not_send_to(kernel: Kernel, operator: Wire) -> None:
+def test_a_broadcast_reaches_no_agent_that_its_sender_may_not_send_to(kernel: Kernel, operator: Wire) -> None:
     hears, deaf = spawn(operator, "hears"), spawn(operator, "deaf")
     agent = spawn(operator, "crier", permissions={"level": "sandboxed", "deny": {"send": ["deaf"]}})
 

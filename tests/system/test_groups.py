@@ -30,7 +30,9 @@ def restarts(client: AgentOSClient, names: Sequence[str] = NAMES) -> list[int]:
 @pytest.mark.parametrize(
     ("strategy", "expected"), [("one_for_one", [0, 1, 0]), ("rest_for_one", [0, 1, 1]), ("one_for_all", [1, 1, 1])]
 )
-def test_a_crash_takes_along_whom_the_strategy_says(own_kernel: OwnKernel, strategy: str, expected: list[int]) -> None:
+def test_a_crash_restarts_the_siblings_that_the_strategy_names(
+    own_kernel: OwnKernel, strategy: str, expected: list[int]
+) -> None:
     kernel = own_kernel(group(strategy))
     with kernel.client() as client:
         before = {name: info(client, name) for name in NAMES}

@@ -235,7 +235,7 @@ def test_its_agents_have_no_more_than_the_defaults(kernel: Kernel, wire: Wire) -
     assert (limits["memory"], limits["max_pids"]) == (512 << 20, 64)
 
 
-def test_an_operator_who_becomes_one_narrows_what_he_spawned(kernel: Kernel, wire: Wire) -> None:
+def test_an_operator_that_becomes_a_guest_narrows_the_agents_it_spawned(kernel: Kernel, wire: Wire) -> None:
     agent = wire.call(SPAWN, {"name": "spawned-before", **CHILD})["id"]
     guest(wire, level="readonly")
 
@@ -243,7 +243,7 @@ def test_an_operator_who_becomes_one_narrows_what_he_spawned(kernel: Kernel, wir
         assert inside.call(SPAWN, {"name": "below", **CHILD})["code"] == "permission_denied"
 
 
-def test_nobody_takes_its_name_and_gets_its_letters(kernel: Kernel, wire: Wire) -> None:
+def test_a_guest_cant_take_the_name_that_an_agent_has_registered(kernel: Kernel, wire: Wire) -> None:
     agent = kernel.spawn("imposter")
     with kernel.connect_as(agent) as inside:
         assert inside.call(REGISTER, {"name": "deploy-bot"})["success"]

@@ -431,7 +431,7 @@ def test_a_server_that_sends_byte_by_byte_meets_the_timeout(subject: AgentOSClie
     assert reply["error"] == "127.0.0.1 hasn't answered within the 0.5 s that timeout names"
 
 
-def test_nobody_listening_is_unavailable(pair: Any) -> None:
+def test_a_server_that_does_not_listen_is_unavailable(pair: Any) -> None:
     operator, subject, number = pair
     with http_server() as gone:
         url = gone.url()

@@ -68,7 +68,7 @@ def test_usage_is_counted_or_it_says_why_not(client: AgentOSClient) -> None:
         assert usage["source"].startswith("cgroup v")
 
 
-def test_the_operator_sees_who_and_where_it_is_on_the_host(client: AgentOSClient) -> None:
+def test_the_operator_sees_its_user_and_its_control_groups_on_the_host(client: AgentOSClient) -> None:
     up(client.spawn("a", command=SLEEP))
     pid = known(client, "a")
 
@@ -141,7 +141,7 @@ def test_an_agent_cant_inspect_its_parent_or_a_sibling(kernel: Kernel, client: A
         assert "it is neither you nor an agent that you spawned" in reply["error"]
 
 
-def test_nobody_is_not_found_and_both_are_too_much(client: AgentOSClient) -> None:
+def test_an_unknown_name_is_not_found_and_a_name_with_an_id_is_refused(client: AgentOSClient) -> None:
     assert client.inspect("nobody")["code"] == "not_found"
     assert client.inspect("a", agent_id=1)["code"] == "bad_request"
     assert client.inspect()["code"] == "bad_request"

@@ -117,7 +117,7 @@ def test_a_throttled_agent_is_told_how_much_of_its_time(kernel: Kernel, client: 
     assert 40 <= int(found[1]) <= 95  # beside ten busy programs on its core it would still be 40
 
 
-def test_what_nobody_limited_is_not_blamed_on_limits(kernel: Kernel, client: AgentOSClient) -> None:
+def test_an_end_without_a_limit_is_not_blamed_on_limits(kernel: Kernel, client: AgentOSClient) -> None:
     up(client.spawn("shot", command=["sleep", "1000"]))
     os.kill(info(client, "shot")["pid"], 9)
     up(client.spawn("fails", command=["sh", "-c", "sleep 1; exit 3"]))
@@ -139,7 +139,7 @@ def test_without_control_groups_what_all_its_processes_hold_is_watched(
 
 
 @pytest.mark.usefixtures("kernels")
-def test_without_control_groups_those_are_watched_too_who_come_after_others_have_ended() -> None:
+def test_without_control_groups_agents_that_come_after_others_have_ended_are_watched_too() -> None:
     with (
         pytest.MonkeyPatch.context() as patch,
         crippled(patch, "--hide", "/sys/fs/cgroup") as kernel,
@@ -185,7 +185,9 @@ def test_without_control_groups_files_in_memory_count(ungrouped: tuple[Kernel, A
     assert end["signal"] == 9
 
 
-def test_without_control_groups_who_only_reserves_addresses_starts(ungrouped: tuple[Kernel, AgentOSClient]) -> None:
+def test_without_control_groups_a_program_that_only_reserves_addresses_starts(
+    ungrouped: tuple[Kernel, AgentOSClient],
+) -> None:
     node = shutil.which("node", path="/usr/local/bin:/usr/bin:/bin")
     if node is None:
         pytest.skip("no node on this host, which reserves far more addresses than it uses")

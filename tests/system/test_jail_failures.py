@@ -197,7 +197,7 @@ os.kill(os.getpid(), 9)
 """
 
 
-def test_who_spawns_as_quick_as_it_can_is_rationed_and_the_kernel_answers(own_kernel: OwnKernel) -> None:
+def test_an_agent_that_spawns_as_fast_as_it_can_is_rationed_and_the_kernel_answers(own_kernel: OwnKernel) -> None:
     kernel = own_kernel()
     with kernel.client() as client:
         up(client.spawn("quick", write(kernel, "quick.py", SPAWNS)))
@@ -216,7 +216,7 @@ def test_who_spawns_as_quick_as_it_can_is_rationed_and_the_kernel_answers(own_ke
 
 @pytest.mark.usefixtures("as_before")
 @pytest.mark.parametrize("after", [0.01, 0.03, 0.06, 0.1, 0.2])
-def test_who_kills_itself_in_the_middle_of_spawning_leaves_no_heir(
+def test_an_agent_that_kills_itself_in_the_middle_of_spawning_leaves_no_child(
     kernel: Kernel, client: AgentOSClient, after: float
 ) -> None:
     up(client.spawn("mortal", write(kernel, "dies.py", DIES.replace("{after}", str(after)))))

@@ -24,6 +24,7 @@ os.mkdir(f"{scope}/tests")
 put(f"{scope}/tests/cgroup.procs", "0")
 put(f"{scope}/cgroup.subtree_control", "+cpu +memory +pids")
 in_a_scope_of_its_own = f'mkdir {scope}/$$ && echo $$ > {scope}/$$/cgroup.procs && exec "$@"'
+kernel.FORKED = False
 kernel.PROGRAM = ("sh", "-c", in_a_scope_of_its_own, "sh", *kernel.PROGRAM)
 sys.exit(pytest.main(sys.argv[1:]))
 """

@@ -74,7 +74,7 @@ def test_a_named_limit_that_nothing_enforces_refuses(ungrouped: AgentOSClient, l
     assert "cpu" in reply["error"]
 
 
-def test_limits_that_nobody_named_never_refuse(ungrouped: AgentOSClient) -> None:
+def test_limits_that_were_not_named_never_refuse(ungrouped: AgentOSClient) -> None:
     up(ungrouped.spawn("unnamed", command=SLEEP))
 
 

@@ -54,7 +54,7 @@ def test_privileges_are_what_proc_says(client: AgentOSClient) -> None:
     assert all(found[name]["active"] for name in ("capabilities", "no_new_privs", "seccomp"))
 
 
-def test_with_root_the_user_outside_is_nobody_elses(client: AgentOSClient) -> None:
+def test_with_root_the_user_outside_is_no_other_users(client: AgentOSClient) -> None:
     reply = client.spawn("uid", command=["sleep", "1000"])
     uids, layer = set(status_of(reply["pid"])["Uid"].split()), layers(reply)["own_uid"]
 

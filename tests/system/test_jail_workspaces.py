@@ -144,7 +144,7 @@ def test_a_directory_of_the_hosts_is_worked_in_and_its_protected_names_are_not(
     assert str(shared) not in Path("/proc/mounts").read_text()
 
 
-def test_who_writes_more_than_its_limit_into_a_watched_directory_is_killed_for_it(
+def test_an_agent_that_writes_more_than_its_limit_into_a_watched_directory_is_killed_for_it(
     kernel: Kernel, client: AgentOSClient, shared: Path
 ) -> None:
     os.chmod(shared, 0o777)

@@ -222,7 +222,7 @@ def test_a_permanent_agent_that_kills_itself_stays_away(kernel: Kernel, client: 
     assert info(client, "done")["restarts"] == 0
 
 
-def test_who_has_ended_cannot_be_killed(client: AgentOSClient) -> None:
+def test_an_agent_that_has_ended_cannot_be_killed(client: AgentOSClient) -> None:
     up(client.spawn("late", command=["sleep", "1"]))
     client.wait("late", timeout=60)
 
@@ -233,7 +233,7 @@ def test_who_has_ended_cannot_be_killed(client: AgentOSClient) -> None:
 
 
 @pytest.mark.parametrize("fields", [{}, {"name": "x", "id": 1}, {"name": "nobody"}, {"id": 4_000_000_000}])
-def test_whom_a_kill_means_must_be_clear(kernel: Kernel, fields: dict[str, object]) -> None:
+def test_the_target_of_a_kill_must_be_clear(kernel: Kernel, fields: dict[str, object]) -> None:
     with kernel.connect() as wire:
         reply = wire.call(0x11, fields)
 
@@ -257,7 +257,7 @@ command = ["sleep", "1000"]
 """
 
 
-def test_a_declared_agent_stays_away_too_and_nobody_can_write_to_it(own_kernel: OwnKernel) -> None:
+def test_a_declared_agent_stays_stopped_too_and_messages_to_it_are_refused(own_kernel: OwnKernel) -> None:
     kernel = own_kernel(TREE)
     with kernel.client() as client:
         for name in ("one", "two"):

@@ -174,7 +174,7 @@ def test_lives_and_their_requests_leave_nothing_open(kernel: Kernel, client: Age
     until(lambda: kernel.open_files <= before, f"its files are closed: {before} before, {kernel.open_files} now")
 
 
-def test_who_doesnt_want_it_has_none(client: AgentOSClient, own_kernel: Any) -> None:
+def test_an_agent_that_doesnt_ask_for_an_endpoint_has_none(client: AgentOSClient, own_kernel: Any) -> None:
     tell = """
     there = [name for name in os.environ if name.startswith("OPENAI")]
     print(json.dumps([there, knock("http://127.0.0.1/v1")]), flush=True)

@@ -64,7 +64,9 @@ def test_an_orphan_of_an_agent_is_refused(kernel: Kernel, client: AgentOSClient,
 
 
 @pytest.mark.parametrize("network", [False, True])
-def test_from_a_jail_nobody_finds_the_door(kernel: Kernel, client: AgentOSClient, victim: int, network: bool) -> None:
+def test_from_a_jail_no_process_finds_the_operators_socket(
+    kernel: Kernel, client: AgentOSClient, victim: int, network: bool
+) -> None:
     args = [kernel.socket, "0", "stays", "1"]
 
     up(client.spawn(f"jailed-{network}", write(kernel, "intruder.py", INTRUDER), args=args, network=network))
@@ -90,7 +92,7 @@ time.sleep(1000)
 
 
 @pytest.mark.parametrize("generations", [0, 1, 3])
-def test_whoever_is_in_a_jail_is_its_agent_orphans_too(
+def test_every_process_in_a_jail_counts_as_its_agent_orphans_too(
     kernel: Kernel, client: AgentOSClient, victim: int, generations: int
 ) -> None:
     script = write(kernel, "descendant.py", DESCENDANT)
@@ -101,7 +103,7 @@ def test_whoever_is_in_a_jail_is_its_agent_orphans_too(
     assert lines(client, f"line-{generations}") == [f"{agent} permission_denied"]
 
 
-def test_everybody_else_of_this_uid_is_the_operator(client: AgentOSClient) -> None:
+def test_every_other_process_of_this_uid_is_the_operator(client: AgentOSClient) -> None:
     hello = client.hello()
 
     assert hello["name"] == f"operator#{hello['agent_id']}"

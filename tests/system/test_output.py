@@ -74,7 +74,7 @@ def test_followed_logs_go_on_over_restarts_and_end_with_the_agent(client: AgentO
     assert pages[-1]["lines"][-1]["text"].startswith(("given up", "ended"))
 
 
-def test_what_another_process_still_writes_after_the_end_is_nobodys(client: AgentOSClient) -> None:
+def test_what_another_process_still_writes_after_the_end_is_not_in_the_agents_log(client: AgentOSClient) -> None:
     up(client.spawn("leaver", command=["sh", "-c", "(setsid sh -c 'sleep 2; echo late' &); sleep 1"]))
 
     assert client.wait("leaver", timeout=60)["exit_code"] == 0
@@ -83,7 +83,7 @@ def test_what_another_process_still_writes_after_the_end_is_nobodys(client: Agen
 
 
 @pytest.mark.parametrize("flood", ["exec yes", "exec yes ''", "yes >&2 & exec cat /dev/zero", "exec cat /dev/urandom"])
-def test_a_flood_slows_nobody_and_fills_nothing(own_kernel: OwnKernel, flood: str) -> None:
+def test_a_flood_slows_no_other_caller_and_fills_nothing(own_kernel: OwnKernel, flood: str) -> None:
     kernel = own_kernel()
     with kernel.client() as client:
         up(client.spawn("flood", command=["sh", "-c", flood]))

@@ -176,7 +176,7 @@ def test_set_perms_refuses_what_is_no_set(client: AgentOSClient, fields: dict[st
     assert (refused["code"], refused["error"]) == ("bad_request", said)
 
 
-def test_who_is_not_there_has_no_permissions(client: AgentOSClient) -> None:
+def test_an_unknown_agent_has_no_permissions(client: AgentOSClient) -> None:
     assert client.get_permissions(9999)["code"] == "not_found"
     assert client.set_permissions(level="minimal", agent_id=9999)["code"] == "not_found"
     assert client.explain("nobody", "LIST")["code"] == "not_found"

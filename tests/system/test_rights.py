@@ -67,7 +67,7 @@ def test_an_agent_may_wait_for_and_read_itself(kernel: Kernel, client: AgentOSCl
     assert up(ask(client, agent, "logs", agent_id=agent))
 
 
-def test_everybody_may_list_and_write_to_everybody(kernel: Kernel, client: AgentOSClient) -> None:
+def test_every_agent_may_list_and_write_to_every_agent(kernel: Kernel, client: AgentOSClient) -> None:
     one = relay(kernel, client, "one")
     two = up(client.spawn("two", command=["sleep", "1000"]))["id"]
 
@@ -199,7 +199,7 @@ def state_of(pid: int) -> str:
         return next(line for line in file if line.startswith("State"))
 
 
-def test_only_who_runs_can_be_paused(client: AgentOSClient) -> None:
+def test_only_a_running_agent_can_be_paused(client: AgentOSClient) -> None:
     up(client.spawn("over", command=["sleep", "1"]))
     client.wait("over", timeout=60)
 

@@ -27,7 +27,7 @@ def test_an_agent_sends_within_its_group_and_to_no_other_agent(own_kernel: OwnKe
         assert send(anna, "carl") == send(anna, "dora") == "permission_denied"
 
 
-def test_a_denied_send_and_explain_say_who_may_be_sent_to(own_kernel: OwnKernel) -> None:
+def test_a_denied_send_and_explain_name_the_agents_that_may_be_sent_to(own_kernel: OwnKernel) -> None:
     kernel = own_kernel(FLEET)
     why = "carl is not your parent or an agent that you spawned or an agent with your supervisor"
     with kernel.client() as client, kernel.connect() as operator:

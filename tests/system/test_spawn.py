@@ -84,7 +84,7 @@ def test_ready_hello_is_not_met_by_a_connection_alone(kernel: Kernel, client: Ag
     assert "before it was ready" in reply["error"]
 
 
-def test_who_spawns_an_agent_that_is_killed_while_it_starts_is_told(kernel: Kernel, client: AgentOSClient) -> None:
+def test_the_spawner_of_an_agent_that_is_killed_while_it_starts_is_told(kernel: Kernel, client: AgentOSClient) -> None:
     with kernel.connect() as other:
         other.send(0x10, {"name": "hushed", "command": ["sleep", "1000"], "ready": "hello"})
         known(client, "hushed")
@@ -96,7 +96,7 @@ def test_who_spawns_an_agent_that_is_killed_while_it_starts_is_told(kernel: Kern
     assert "stopped" in reply["error"]
 
 
-def test_who_goes_away_while_its_agent_starts_takes_it_along(kernel: Kernel, client: AgentOSClient) -> None:
+def test_a_caller_that_goes_away_while_its_agent_starts_takes_it_along(kernel: Kernel, client: AgentOSClient) -> None:
     with kernel.connect() as other:
         other.send(0x10, {"name": "unwanted", "command": ["sleep", "1000"], "ready": "hello"})
         pid = known(client, "unwanted")
@@ -161,13 +161,13 @@ def test_a_taken_name_is_refused_and_free_again_afterwards(client: AgentOSClient
     assert second["id"] > first["id"]
 
 
-def test_a_name_that_somebody_registered_is_taken(client: AgentOSClient) -> None:
+def test_a_name_that_another_caller_registered_is_taken(client: AgentOSClient) -> None:
     up(client.register_name("me"))
 
     assert refused(client, name="me", command=["true"]) == ("already_exists", "name")
 
 
-def test_two_who_ask_for_one_name_at_once_get_one_agent(kernel: Kernel, client: AgentOSClient) -> None:
+def test_two_callers_that_ask_for_one_name_at_once_get_one_agent(kernel: Kernel, client: AgentOSClient) -> None:
     with kernel.connect() as one, kernel.connect() as two:
         for wire in (one, two):
             wire.send(0x10, {"name": "both", "command": ["sleep", "1000"]})

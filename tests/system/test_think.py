@@ -157,7 +157,7 @@ def test_an_agent_that_is_killed_while_it_asks_frees_the_model_at_once(own_kerne
         until(lambda: metrics(client)["in_flight"] == metrics(client)["waiting"] == [], "nobody is")
 
 
-def test_one_who_hangs_up_leaves_the_line_at_once(own_kernel: OwnKernel) -> None:
+def test_a_caller_that_hangs_up_leaves_the_line_at_once(own_kernel: OwnKernel) -> None:
     kernel = own_kernel(SLOW)
     with kernel.client() as client:
         with kernel.connect() as wire:
@@ -300,7 +300,7 @@ def test_figures_of_the_line_are_the_operator_s(offline: Kernel) -> None:
         }
 
 
-def test_many_who_ask_at_once_are_all_answered(offline: Kernel) -> None:
+def test_many_callers_that_ask_at_once_are_all_answered(offline: Kernel) -> None:
     replies: list[dict[str, Any]] = []
 
     def one(number: int) -> None:

@@ -117,7 +117,7 @@ def test_what_there_isnt_is_named(agent: AgentOSClient, operator: AgentOSClient)
     assert agent.tool_call("echo")["error"] == "tool: expected a tool as SERVER.TOOL, got 'echo'"
 
 
-def test_nobody_is_granted_tools_by_a_level(kernel: Kernel, operator: AgentOSClient) -> None:
+def test_no_agent_is_granted_tools_by_a_level(kernel: Kernel, operator: AgentOSClient) -> None:
     with using(kernel, operator, "plain-agent") as agent:
         assert agent.request(TOOLS, {})["code"] == "permission_denied"
         assert agent.tool_call("example.echo", {"text": "x"})["code"] == "permission_denied"
@@ -126,7 +126,9 @@ def test_nobody_is_granted_tools_by_a_level(kernel: Kernel, operator: AgentOSCli
 # -- Secrets -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_servers_secret_reaches_the_server_and_nobody_else(agent: AgentOSClient, operator: AgentOSClient) -> None:
+def test_a_servers_secret_reaches_the_server_and_no_other_process(
+    agent: AgentOSClient, operator: AgentOSClient
+) -> None:
     assert text_of(agent.tool_call("example.variable", {"name": "PLAIN"})) == "plain text"
     assert text_of(agent.tool_call("example.variable", {"name": "TOKEN"})) == "[redacted]"
     shown = up(operator.inspect("mcp.example.user"))
@@ -191,7 +193,7 @@ def test_an_instance_has_the_rights_of_its_table_and_not_of_the_agent(
     assert operator.explain(number, "HTTP", {"url": "https://example.com/"})["decision"] == "deny"
 
 
-def test_nobody_else_can_have_the_name_of_an_instance(operator: AgentOSClient) -> None:
+def test_no_other_agent_can_have_the_name_of_an_instance(operator: AgentOSClient) -> None:
     reply = operator.spawn("MCP.example.user", command=["sleep", "1"])
 
     assert reply["code"] == "already_exists"

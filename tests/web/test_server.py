@@ -266,7 +266,7 @@ def test_another_address_needs_an_option() -> None:
         kernel.clean_up()
 
 
-def test_what_is_stored_of_a_session_logs_nobody_in(kernel: Kernel, browser: Browser) -> None:
+def test_what_is_stored_of_a_session_logs_no_browser_in(kernel: Kernel, browser: Browser) -> None:
     stored = (kernel.state_dir / "dashboard" / "sessions.json").read_text()
     secret = browser.cookie.partition("=")[2]
 

@@ -54,7 +54,7 @@ def test_a_session_that_was_ended_on_a_full_disk_doesnt_come_back(place: Path) -
     assert Sessions.load(place).find(lost) is None
 
 
-def test_damaged_sessions_log_nobody_in(place: Path) -> None:
+def test_damaged_sessions_log_no_browser_in(place: Path) -> None:
     for damaged in (
         '[{"digest": "x"}]',
         "[1]",
@@ -100,7 +100,7 @@ def test_a_directory_that_others_can_write_to_ends_the_dashboard_and_not_the_ker
         kernel.clean_up()
 
 
-def test_a_disk_that_takes_no_sessions_keeps_nobody_out(kernel: Kernel) -> None:
+def test_a_disk_that_takes_no_sessions_keeps_no_browser_out(kernel: Kernel) -> None:
     obstacle = kernel.state_dir / DIRECTORY / f"{FILE}.new"
     obstacle.mkdir()
     try:

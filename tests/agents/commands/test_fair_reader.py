@@ -51,7 +51,7 @@ async def test_many_floods_get_no_more_than_one_and_all_the_same(
     assert max(got.values()) < 2 * min(got.values())
 
 
-async def test_who_is_read_in_small_pieces_gets_no_more(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_pipe_that_is_read_in_small_pieces_gets_no_more(autojump_clock: trio.testing.MockClock) -> None:
     got = await shares(("dense", 0.02), ("sparse", 0.001))
 
     assert got["sparse"] == pytest.approx(got["dense"], rel=0.1)
@@ -63,7 +63,7 @@ async def test_a_second_stream_brings_no_second_share(autojump_clock: trio.testi
     assert got["both"] == pytest.approx(got["one"], rel=0.1)
 
 
-async def test_who_writes_little_never_waits_for_floods(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_pipe_with_little_output_never_waits_for_floods(autojump_clock: trio.testing.MockClock) -> None:
     turns = Turns()
     waited = []
     async with trio.open_nursery() as nursery:
@@ -76,7 +76,7 @@ async def test_who_writes_little_never_waits_for_floods(autojump_clock: trio.tes
     assert waited == [0.0] * 40
 
 
-async def test_who_stays_just_below_what_one_may_is_held_back_with_the_others(
+async def test_a_pipe_that_stays_just_below_the_limit_is_held_back_with_the_others(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     turns, got = Turns(), 0.0
@@ -96,7 +96,7 @@ async def test_who_stays_just_below_what_one_may_is_held_back_with_the_others(
     assert got < 1.2 * WHILE
 
 
-async def test_the_share_of_those_who_have_ended_goes_to_the_others(autojump_clock: trio.testing.MockClock) -> None:
+async def test_the_share_of_pipes_that_have_ended_goes_to_the_others(autojump_clock: trio.testing.MockClock) -> None:
     turns = Turns()
     async with trio.open_nursery() as nursery:
         for number in range(24):
@@ -166,7 +166,7 @@ async def test_each_of_many_single_bytes_takes_its_time(autojump_clock: trio.tes
     assert trio.current_time() - began > 1
 
 
-def test_who_still_has_the_pipe_open_at_the_end_writes_to_nobody() -> None:
+def test_a_process_that_still_has_the_pipe_open_at_the_end_writes_to_no_reader() -> None:
     taken = bytearray()
     read, write = os.pipe()
     os.write(write, b"last words")

@@ -149,7 +149,7 @@ def test_of_a_script_alone_only_its_own_path_is_the_hosts(code: Path) -> None:
     assert layout.path_on_host("/agent", what) is None
 
 
-def test_who_has_no_code_names_none() -> None:
+def test_an_agent_without_code_names_none() -> None:
     assert layout.path_on_host("/agent/main.py", AgentContents()) is None
 
 

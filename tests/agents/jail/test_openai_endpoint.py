@@ -38,7 +38,7 @@ def test_on_the_hosts_network_it_has_a_port_and_a_key_of_its_own(spec: AgentSpec
         each.listener.close()
 
 
-def test_nobody_outside_this_machine_reaches_it_and_the_kernel_never_waits_for_it() -> None:
+def test_no_other_machine_reaches_it_and_the_kernel_never_waits_for_it() -> None:
     found = endpoint(BARE)
     assert found.listener is not None
 

@@ -39,7 +39,7 @@ def test_a_look_at_too_much_ends_and_says_so(tmp_path: Path, monkeypatch: pytest
     assert found.sentences(Repositories()) == ["its workspace is too large to look for all new repositories in it"]
 
 
-def test_only_new_ones_are_told_and_nobodys_terminal_is_written_to() -> None:
+def test_only_new_repositories_are_told_and_control_characters_are_escaped() -> None:
     before, after = Repositories(["old/.git"]), Repositories(["old/.git", "a\x1b[2J\n/.git", os.fsdecode(b"\xff/.git")])
 
     assert after.sentences(before) == [

@@ -106,7 +106,7 @@ def home() -> str:
     return home
 
 
-async def test_somebodys_home_is_refused(workspaces: Workspaces, home: str) -> None:
+async def test_a_users_home_is_refused(workspaces: Workspaces, home: str) -> None:
     with pytest.raises(BadWorkspace, match=f"workspace {home}: (a user's whole home|a directory of the system's)"):
         await workspaces.prepare("a", home, LIMITS, None)
 

@@ -229,7 +229,7 @@ async def test_a_mistake_is_named() -> None:
 
 
 @pytest.mark.parametrize("way", ["api_key", "auth_token", "x-api-key"])
-async def test_only_who_has_the_key_comes_in(way: str) -> None:
+async def test_only_a_client_with_the_key_comes_in(way: str) -> None:
     def given(key: str) -> dict[str, Any]:
         if way == "x-api-key":
             return {"api_key": "another", "default_headers": {"x-api-key": key}}

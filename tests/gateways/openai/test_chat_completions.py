@@ -233,7 +233,7 @@ async def test_a_mistake_is_named() -> None:
     assert here.asked == []
 
 
-async def test_only_who_has_the_key_comes_in() -> None:
+async def test_only_a_client_with_the_key_comes_in() -> None:
     async with served(key="the-key") as here:
         for wrong in ("another-key", "the-ke", "the-key2"):
             async with here.client(api_key=wrong) as client:

@@ -88,7 +88,7 @@ async def answers_others(here: Served) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("hang_up", HANG_UPS)
-async def test_who_hangs_up_leaves_the_line(
+async def test_a_client_that_hangs_up_leaves_the_line(
     stream: bool, hang_up: Callable[[trio.SocketStream], Awaitable[None]]
 ) -> None:
     async with served(offline=SLOW) as here:
@@ -102,7 +102,7 @@ async def test_who_hangs_up_leaves_the_line(
 
 
 @EVERY_STREAM
-async def test_who_hangs_up_in_the_middle_of_a_stream_leaves_the_line(path: str) -> None:
+async def test_a_client_that_hangs_up_in_the_middle_of_a_stream_leaves_the_line(path: str) -> None:
     async with served(Rule(reply="one two"), offline=OfflineSettings(per_output=3)) as here:
         async with await here.connect() as client:
             await client.send_all(post(path, stream=True))
@@ -110,7 +110,7 @@ async def test_who_hangs_up_in_the_middle_of_a_stream_leaves_the_line(path: str)
         await until(lambda: here.ended == ["cancelled"], "it is withdrawn")
 
 
-async def test_who_hangs_up_while_it_waits_in_the_line_is_never_asked() -> None:
+async def test_the_question_of_a_client_that_hangs_up_in_the_line_is_never_asked() -> None:
     async with served(offline=SLOW, concurrency=1) as here, await here.connect() as first:
         await first.send_all(post())
         await until(lambda: here.line.in_flight, "the first is asked")
@@ -123,7 +123,7 @@ async def test_who_hangs_up_while_it_waits_in_the_line_is_never_asked() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 @EVERY_STREAM
-async def test_who_reads_nothing_holds_up_neither_the_line_nor_the_end(path: str, stream: bool) -> None:
+async def test_a_client_that_reads_nothing_holds_up_neither_the_line_nor_the_end(path: str, stream: bool) -> None:
     async with served(Rule(reply=("x" * 10_000 + " ") * 300)) as here:
         client = await here.connect()
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -138,7 +138,7 @@ async def test_who_reads_nothing_holds_up_neither_the_line_nor_the_end(path: str
 
 
 @EVERY_STREAM
-async def test_who_reads_nothing_and_hangs_up_leaves_nothing_behind(path: str) -> None:
+async def test_a_client_that_reads_nothing_and_hangs_up_leaves_nothing_behind(path: str) -> None:
     async with served(Rule(reply=("x" * 10_000 + " ") * 300)) as here:
         async with await here.connect() as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -164,7 +164,7 @@ async def test_answers_that_are_not_read_are_bounded(path: str, monkeypatch: pyt
 
 
 @EVERY_STREAM
-async def test_who_reads_slowly_gets_it_all(path: str) -> None:
+async def test_a_client_that_reads_slowly_gets_it_all(path: str) -> None:
     words = 5000
     text = ("x" * 1000 + " ") * words  # more than the sockets' buffers take
     async with served(Rule(reply=text)) as here, await here.connect() as client:
@@ -203,7 +203,7 @@ async def test_connections_that_say_nothing_hold_up_no_request(monkeypatch: pyte
             await client.aclose()
 
 
-async def test_who_says_nothing_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_sends_nothing_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "IDLE_TIMEOUT", 0.1)
     async with served() as here:
         for said in (b"", b"GET /v1/mod", head("GET", "/v1/models")[:-2], head("GET", "/v1/models")):
@@ -223,7 +223,7 @@ async def test_a_body_that_doesnt_come_isnt_awaited_for_ever(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-async def test_a_body_that_is_too_large_is_refused_and_who_sends_it_is_told(chunked: bool) -> None:
+async def test_a_body_that_is_too_large_is_refused_and_its_sender_is_told(chunked: bool) -> None:
     size, piece = 20 * MIB, b"x" * MIB
     headers = {"transfer-encoding": "chunked"} if chunked else {"content-length": str(size)}
     async with served() as here, await here.connect() as client:
@@ -247,7 +247,7 @@ async def test_a_body_of_any_length_is_announced_but_not_sent() -> None:
         await answers_others(here)
 
 
-async def test_bodies_are_counted_and_who_comes_with_too_many_waits() -> None:
+async def test_bodies_are_counted_and_a_request_beyond_the_limit_waits() -> None:
     half = MAX_BODY_BYTES // 2
     async with served(max_payload=half) as here, trio.open_nursery() as nursery:
         answered = trio.Event()
@@ -280,7 +280,7 @@ async def test_requests_on_one_connection_are_answered_in_order() -> None:
     assert said.index(b"one!") < said.index(b"two!") < said.index(b"three!")
 
 
-async def test_nobody_comes_in_when_the_house_is_full_but_for_the_operator() -> None:
+async def test_no_client_comes_in_when_only_the_operators_reserve_is_left() -> None:
     async with served(connection_limit=ConnectionLimit(OPERATOR_RESERVE)) as here, await here.connect() as client:
         await client.send_all(head("GET", "/v1/models"))
         assert (await all_of(client)).startswith(b"HTTP/1.1 503")

@@ -92,7 +92,7 @@ def test_null_is_as_good_as_nothing() -> None:
     assert asked(**dict.fromkeys([*names, "stream", "stream_options", "functions"])) == asked()
 
 
-def test_fields_that_nobody_knows_are_let_pass() -> None:
+def test_unknown_fields_are_let_pass() -> None:
     assert asked({**HELLO, "name": "Bob", "mood": 5}, top_k=3, min_p=0.1, user="u", metadata={"a": "b"}) == asked()
 
 

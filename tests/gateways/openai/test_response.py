@@ -83,7 +83,7 @@ def test_a_stream() -> None:
     assert usage.usage.total_tokens == 23
 
 
-def test_a_stream_tells_its_usage_only_to_who_asked() -> None:
+def test_a_stream_tells_its_usage_only_on_request() -> None:
     assert all(chunk.usage is None for chunk in chunks(SHAPE.end(Answer("Hi.", USAGE, "stop", "m"))))
 
 
@@ -125,7 +125,7 @@ def test_every_error_can_be_told(cls: type[CallError]) -> None:
     assert all(value.isascii() for _, value in error_status.advice(error, 0))
 
 
-def test_only_who_found_the_line_full_is_to_try_again_soon() -> None:
+def test_only_a_caller_that_found_the_line_full_is_told_to_try_again_soon() -> None:
     assert dict(error_status.advice(errors.Busy("x"), 0)) == {"retry-after": "1"}
     for error in (errors.Unavailable("x"), errors.Timeout("x"), errors.Internal("x")):
         assert dict(error_status.advice(error, 0)) == {"x-should-retry": "false"}

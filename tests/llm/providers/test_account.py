@@ -249,7 +249,7 @@ def _finish(world: VendorWorld) -> bytes:
     return b'data: {"choices": [{"delta": {}, "finish_reason": "stop"}]}\n\n'
 
 
-async def test_nobody_at_home_is_a_failure(world: VendorWorld) -> None:
+async def test_a_provider_that_cant_be_reached_is_a_failure(world: VendorWorld) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         choice = evolve(world.choice, base_url=f"http://127.0.0.1:{unused.getsockname()[1]}/v1")
@@ -336,7 +336,7 @@ async def test_nothing_is_left_for_the_garbage_collector(world: VendorWorld, how
     assert not [str(warning.message) for warning in caught]
 
 
-async def test_who_hears_may_fail_and_the_connection_is_closed(world: VendorWorld) -> None:
+async def test_a_listener_may_fail_and_the_connection_is_closed(world: VendorWorld) -> None:
     provider = await world.meet(Says([Text("4"), Until()]), Says([Text("42")]))
 
     def hear(delta: Delta) -> None:

@@ -105,7 +105,7 @@ def test_openai_has_a_model_of_its_own_but_other_servers_have_to_be_asked_for_on
         ),
     ],
 )
-async def test_where_nobody_can_be_asked_it_is_said_what_to_set(
+async def test_without_a_provider_it_is_said_what_to_set(
     settings: LLMSettings, values: Mapping[str, str], says: list[str]
 ) -> None:
     choice = choose_provider(settings, variables(values))

@@ -56,7 +56,7 @@ async def test_a_signature_comes_with_a_call_and_goes_back_with_it(world: Vendor
     ]
 
 
-async def test_a_signature_that_is_none_is_rejected_before_anybody_is_asked(world: VendorWorld) -> None:
+async def test_a_signature_that_is_none_is_rejected_before_the_provider_is_asked(world: VendorWorld) -> None:
     question = replace(QUESTION, messages=(Message("assistant", calls=(ToolCall("c1", "now", {}, "!"),)),))
 
     with pytest.raises(Rejected):

@@ -160,7 +160,7 @@ async def test_a_rule_that_only_fails_accepts_no_question() -> None:
     assert heard == []
 
 
-async def test_who_is_told_to_slow_down_is_told_for_how_long() -> None:
+async def test_a_caller_that_is_told_to_slow_down_is_told_for_how_long() -> None:
     rules = [Rule(fail="slow_down", after=2.0)]  # type: ignore[arg-type]
 
     with pytest.raises(RateLimited) as caught:
@@ -213,7 +213,7 @@ async def test_a_schema_that_is_too_hard_is_rejected_by_its_place() -> None:
         await said([], question(response_schema=schema))
 
 
-async def test_who_requires_a_tool_call_gets_the_least_one() -> None:
+async def test_a_required_tool_call_gets_the_least_arguments_that_are_valid() -> None:
     parameters = {"type": "object", "properties": {"a": {"type": "integer", "minimum": 3}}, "required": ["a"]}
 
     answer = await ask(Offline(), question(tools=[Tool("add", Text(""), parameters), ADD], tool_choice="required"))
@@ -261,7 +261,7 @@ async def test_a_call_that_is_longer_than_allowed_is_not_made() -> None:
     assert (answer.calls, answer.finish_reason, answer.usage.output) == ((), "length", 0)
 
 
-async def test_tokens_are_what_anybody_would_guess() -> None:
+async def test_tokens_are_counted_as_the_estimate_says() -> None:
     asked = question("four" * 10, system="a pirate")
 
     answer = await ask(Offline(rules=[Rule(reply="arr" * 4)]), asked)

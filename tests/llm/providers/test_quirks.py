@@ -77,6 +77,7 @@ ANSWERS = {
         "an indented body": b"\r\n" + json.dumps(WHOLE, indent=2).encode(),
         "a body of lines": b"\n".join(json.dumps(each).encode() for each in (FINE, STOP)),
         "a body after a comment": b": PROCESSING\n\n" + json.dumps(WHOLE).encode(),
+        "carriage returns": sse(FINE, STOP, end=b"\r\r"),
         "a byte order mark": b"\xef\xbb\xbf" + sse(FINE, STOP),
         "a heartbeat": b"event: heartbeat\ndata: heartbeat\n\ndata: ping\n\n" + sse(FINE, STOP) + DONE,
         "null and numbers": sse(None, 1, FINE, None, "x", STOP) + DONE,
@@ -261,6 +262,10 @@ CALLS: Mapping[str, tuple[list[Any], list[Any]]] = {
     "null": ([[call("null", index=0, id="a")]], [{}]),
     "white space": ([[call(" \n", index=0, id="a")]], [{}]),
     "raw line breaks": ([[call('{"a": "x\n\ty"}', index=0)]], [{"a": "x\n\ty"}]),
+    "a name in pieces": (
+        [[call("", index=0, id="a", name="no")], [call("", index=0, name="w")], [call("{}", index=0, name="")]],
+        [{}],
+    ),
     "numeric ids": ([[call(index=0, id=1), call(index=1, id=2)]], [{}, {}]),
     "indices as text": ([[call("{", index="0", id="a")], [{"index": "0", "function": {"arguments": "}"}}]], [{}]),
     "one id twice": ([[call(id="a"), call('{"b": 1}', id="a")]], [{}, {"b": 1}]),

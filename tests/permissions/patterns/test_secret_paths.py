@@ -152,7 +152,7 @@ def test_what_only_looks_like_a_secret_is_not_denied(place: str) -> None:
     assert [name for name in split(FREE) if denied(f"{place}/{name}")] == []
 
 
-def test_what_everybody_reads_is_not_denied() -> None:
+def test_files_that_every_program_reads_are_not_denied() -> None:
     assert [path for path in split(FREE_THERE) if denied(path)] == []
 
 

@@ -59,7 +59,7 @@ def test_a_delegated_scope_gives_all_controllers_to_us_and_our_children(guest: R
     assert ended.out == "2 ['cpu', 'memory', 'pids']\n", ended.err
 
 
-def test_a_scope_shared_with_strangers_is_left_alone_and_says_with_whom(guest: RunInGuest) -> None:
+def test_a_scope_shared_with_other_processes_is_left_alone_and_they_are_named(guest: RunInGuest) -> None:
     ended = guest("sh", "-c", '"$@"; cat /proc/self/cgroup', "sh", sys.executable, "-c", TELL)
 
     assert ended.out.startswith("None []\n"), ended.out + ended.err
@@ -67,7 +67,7 @@ def test_a_scope_shared_with_strangers_is_left_alone_and_says_with_whom(guest: R
     assert ended.out.endswith("0::/guest.slice/command.scope\n")
 
 
-def test_a_user_to_whom_nothing_is_delegated_is_told_how_to_get_it(guest: RunInGuest) -> None:
+def test_a_user_without_delegated_control_groups_is_told_how_to_get_them(guest: RunInGuest) -> None:
     ended = guest(sys.executable, "-c", TELL, user=True, delegate=False)
 
     assert ended.out.startswith("None []\n"), ended.out + ended.err

@@ -105,7 +105,7 @@ def test_every_number_gets_the_verdict_that_is_expected(profile: str, architectu
 
 @both_profiles
 @both_architectures
-def test_where_nobody_counts_memory_just_what_would_hold_it_unseen_is_refused_besides(
+def test_without_a_memory_counter_only_the_calls_that_hold_memory_unseen_are_refused_besides(
     profile: str, architecture: str
 ) -> None:
     counted, uncounted = (build_filter(profile, architecture, counted=counted) for counted in (True, False))

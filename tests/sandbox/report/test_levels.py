@@ -41,13 +41,13 @@ def test_strict_wants_every_layer_and_none_wants_nothing() -> None:
     assert names("none", {}, "memory") == []
 
 
-def test_what_nobody_asked_for_is_not_missing() -> None:
+def test_a_layer_that_was_not_asked_for_is_not_missing() -> None:
     layers = all_but("own_uid", "cgroup_ns", "net_ns", instead=UNASKED)
 
     assert (names("standard", layers), names("strict", layers)) == ([], [])
 
 
-def test_what_nobody_tried_is_missing() -> None:
+def test_a_layer_that_was_not_tried_is_missing() -> None:
     tried = {name: YES for name in LAYERS if name != "seccomp"}
 
     (lack,) = missing_layers("standard", tried)
@@ -75,7 +75,7 @@ def test_the_version_1_name_of_standard_means_the_same() -> None:
 
 
 @pytest.mark.parametrize(("level", "named"), [("paranoid", ()), ("standard", ("memroy",))])
-def test_a_word_that_nobody_knows_is_refused(level: str, named: tuple[str, ...]) -> None:
+def test_an_unknown_level_or_layer_is_refused(level: str, named: tuple[str, ...]) -> None:
     with pytest.raises(KeyError):
         missing_layers(level, all_but(), named)
 
@@ -95,7 +95,7 @@ def test_the_record_of_a_spawn_is_judged_by_the_same_rule() -> None:
 
 
 @given(st.sets(st.sampled_from(LAYERS)), st.sets(st.sampled_from(LAYERS)))
-def test_who_has_more_layers_misses_nothing_more(absent: set[str], given_back: set[str]) -> None:
+def test_a_sandbox_with_more_layers_misses_nothing_more(absent: set[str], given_back: set[str]) -> None:
     order = ("none", "standard", "strict")
     fewer, more = all_but(*absent), all_but(*(absent - given_back))
 

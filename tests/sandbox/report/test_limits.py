@@ -53,7 +53,7 @@ def test_memory_that_may_be_swapped_out_is_told() -> None:
     assert (layer.active, layer.reason) == (True, "swapped memory comes on top of it: swap can't be limited here")
 
 
-def test_without_a_cgroup_it_is_told_what_does_its_work_and_what_nobody_does() -> None:
+def test_without_a_cgroup_it_is_told_what_does_its_work_and_what_is_not_done() -> None:
     layers = limit_layers(
         ASKED, ObservedLimits(missing=NOTHING, rlimits=RLIMITS, watched=True, workspace=Usage(8192, 2))
     )
@@ -82,7 +82,7 @@ def test_a_watched_workspace_says_that_files_may_slip_past_its_limit_between_two
     assert layer.reason == "watched, may overshoot: between two counts any number of bytes and files can be written"
 
 
-def test_nothing_is_claimed_of_what_nobody_does() -> None:
+def test_no_limit_is_claimed_without_a_mechanism_for_it() -> None:
     assert active(ObservedLimits()) == {"memory": False, "pids": False, "cpu": False, "disk": False}
     assert not active(ObservedLimits(rlimits=RLIMITS))["memory"]  # each process alone isn't all of them
     assert not active(ObservedLimits(watched=True))["memory"]  # without the limit on each a watcher comes too late
@@ -156,7 +156,7 @@ def test_a_watchers_verdict_is_the_reason() -> None:
     assert describe_ending(KILLED, ASKED, Evidence(), full) == "killed: disk limit 256M reached in its workspace"
 
 
-def test_where_nobody_counts_nothing_is_said() -> None:
+def test_without_a_counter_no_limit_is_named_as_the_reason() -> None:
     assert describe_ending(Status(1, None), ASKED) is None
 
 

@@ -240,7 +240,7 @@ FILLERS = {
 
 
 @pytest.mark.parametrize("what", FILLERS)
-async def test_who_fills_a_workspace_with_too_much_is_ended(spawner: Spawner, place: int, what: str) -> None:
+async def test_an_agent_that_fills_a_workspace_with_too_much_is_ended(spawner: Spawner, place: int, what: str) -> None:
     code, reason = FILLERS[what]
     said: list[Exceeded] = []
     watcher = DiskWatcher()
@@ -260,7 +260,9 @@ async def test_who_fills_a_workspace_with_too_much_is_ended(spawner: Spawner, pl
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read every directory")
-async def test_who_keeps_hiding_a_directory_is_ended(place: int, autojump_clock: trio.testing.MockClock) -> None:
+async def test_an_agent_that_keeps_hiding_a_directory_is_ended(
+    place: int, autojump_clock: trio.testing.MockClock
+) -> None:
     os.mkdir("closed", dir_fd=place)
     os.chmod("closed", 0, dir_fd=place)
     said: list[Exceeded] = []

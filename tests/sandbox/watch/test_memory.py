@@ -158,7 +158,7 @@ async def test_a_memory_hog_is_killed(spawner: Spawner, hog: str) -> None:
 
 
 @pytest.mark.parametrize("call", ["memfd_create(b'', 0)", "shmget(0, MIB, 512)", "msgget(0, 512)", "semget(0, 1, 512)"])
-async def test_memory_that_nobody_would_find_is_refused(spawner: Spawner, call: str) -> None:
+async def test_memory_that_the_watcher_would_not_find_is_refused(spawner: Spawner, call: str) -> None:
     code = f"{PRELUDE}\nlibc = ctypes.CDLL(None, use_errno=True)\nprint(libc.{call}, ctypes.get_errno())"
 
     ended = await run(spawner, python(code))
@@ -212,7 +212,7 @@ async def test_a_program_that_hides_what_it_has_open_may_go_on(spawner: Spawner)
     assert (len(hog.exceeded), modest.exceeded) == (1, [])
 
 
-async def test_who_hides_what_it_has_open_is_killed_for_what_it_holds(spawner: Spawner) -> None:
+async def test_a_process_that_hides_its_open_files_is_killed_for_the_memory_it_holds(spawner: Spawner) -> None:
     hides = "ctypes.CDLL(None).prctl(4, 0, 0, 0, 0); kept = take(150 * MIB); signal.pause()"
     async with watched_sandboxes(spawner, hides) as [one], a_watcher() as watcher:
         watcher.add(1, one.sandbox.pid, LIMIT, one.end)
@@ -331,7 +331,7 @@ async def test_a_further_program_of_an_agents_counts_for_it(spawner: Spawner) ->
     assert len(agent.exceeded) == 1
 
 
-async def test_who_is_removed_is_watched_no_longer(spawner: Spawner) -> None:
+async def test_a_sandbox_that_is_removed_is_watched_no_longer(spawner: Spawner) -> None:
     async with watched_sandboxes(spawner, MANY, MANY) as [free, hog], a_watcher() as watcher:
         watcher.add(1, free.sandbox.pid, LIMIT, free.end)
         watcher.add(2, hog.sandbox.pid, LIMIT, hog.end)
@@ -374,7 +374,7 @@ def trees(draw: st.DrawFn) -> dict[int, int | None]:
 
 
 @given(parents=trees(), data=st.data())
-def test_a_groups_sum_is_that_of_all_who_have_it_above_them(
+def test_a_groups_sum_is_that_of_all_groups_below_it_and_its_own(
     parents: dict[int, int | None], data: st.DataObject
 ) -> None:
     own = {group: data.draw(st.integers(0, 1000)) for group in parents}

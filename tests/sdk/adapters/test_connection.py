@@ -189,7 +189,7 @@ def test_a_search_of_what_the_caller_may_not_read_is_denied_and_audited(
     until(lambda: expected <= denied(), "the audit log has the denied calls")
 
 
-def test_a_search_shows_nobody_what_is_denied_to_every_caller(connection: KernelConnection, tmp_path: Path) -> None:
+def test_a_search_shows_no_file_that_is_denied_to_every_caller(connection: KernelConnection, tmp_path: Path) -> None:
     make_files(tmp_path)
     (tmp_path / ".ssh").mkdir()
     (tmp_path / ".ssh" / "id_rsa").write_text("needle, a private key\n")

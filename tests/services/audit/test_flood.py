@@ -16,7 +16,7 @@ def test_a_burst_is_written_and_then_so_many_a_second() -> None:
     assert [flood.admits(READ, 1.0) for _ in range(4)] == [True] * 2 + [False] * 2
 
 
-def test_what_goes_beyond_is_one_entry_that_says_who_and_how_many() -> None:
+def test_what_goes_beyond_is_one_entry_with_the_caller_and_the_count() -> None:
     flood = EntryLimiter(burst=1, rate=1.0)
     for _ in range(5322):
         flood.admits(DENIED, 10.0)
@@ -58,7 +58,7 @@ def test_too_many_kinds_to_be_kept_apart_are_counted_together() -> None:
     assert (several.count, several.entry.agent, several.entry.name) == (99, 0, "several")
 
 
-def test_who_has_been_quiet_is_forgotten() -> None:
+def test_an_agent_that_has_been_quiet_is_forgotten() -> None:
     flood = EntryLimiter(burst=2, rate=1.0)
     for agent in range(MAX_BUCKETS):
         flood.admits(replace(READ, agent=agent), 0.0)

@@ -80,7 +80,7 @@ async def test_what_was_noted_before_the_end_is_written(tmp_path: Path) -> None:
     assert sound(tmp_path / "audit")
 
 
-async def test_many_who_wait_at_once_get_numbers_of_their_own(tmp_path: Path) -> None:
+async def test_many_callers_that_wait_at_once_get_numbers_of_their_own(tmp_path: Path) -> None:
     numbers: dict[str, int | None] = {}
 
     async with open_audit(tmp_path / "audit", "1.0") as audit, trio.open_nursery() as nursery:
@@ -120,7 +120,7 @@ async def test_an_intent_that_is_being_written_can_not_be_cancelled_any_more(tmp
     assert rows == {about: number for about, number in outcomes if number is not None}
 
 
-async def test_a_flood_is_counted_and_delays_nobody(tmp_path: Path) -> None:
+async def test_a_flood_is_counted_and_delays_no_other_entry(tmp_path: Path) -> None:
     async with open_audit(tmp_path / "audit", "1.0") as audit:
         for _ in range(100_000):
             audit.note(DENIED)
@@ -175,7 +175,7 @@ async def test_secrets_and_control_characters_stay_out_and_text_is_bounded(tmp_p
     assert sound(tmp_path / "audit")
 
 
-async def test_what_may_be_switched_off_are_allowed_calls_that_nobody_announced(tmp_path: Path) -> None:
+async def test_only_allowed_calls_without_an_announcement_may_be_switched_off(tmp_path: Path) -> None:
     async with open_audit(tmp_path / "audit", "1.0") as audit:
         audit.configure(dict.fromkeys(audit.config, False))
         audit.note(READ)
@@ -215,7 +215,7 @@ async def test_entries_can_be_asked_for_by_page(tmp_path: Path) -> None:
         assert await about(290, 1000, agent=0) == [f"number {number}" for number in range(290, 300, 2)]
 
 
-async def test_nobody_else_can_read_the_files(tmp_path: Path) -> None:
+async def test_no_other_user_can_read_the_files(tmp_path: Path) -> None:
     directory = tmp_path / "audit"
     directory.mkdir(0o755)
 
@@ -236,7 +236,7 @@ async def test_a_place_where_no_log_can_be_is_named(tmp_path: Path) -> None:
             pass
 
 
-async def test_who_announces_acts_in_a_loop_waits_and_nobody_waits_behind_it(tmp_path: Path) -> None:
+async def test_an_agent_that_announces_acts_in_a_loop_waits_and_no_other_caller_waits_behind_it(tmp_path: Path) -> None:
     async with open_audit(tmp_path / "audit", "1.0") as audit:
         audit._pacer = IntentPacer(burst=3, rate=1e-9)
         with trio.move_on_after(PATIENCE) as patience:

@@ -26,7 +26,7 @@ async def test_no_agent_announces_more_than_a_burst_and_then_so_many_a_second(au
     assert await took(pace, 7, MAX_BURST + 1) == pytest.approx(1 / INTENTS_PER_SECOND)
 
 
-async def test_nobody_waits_for_what_another_announces(autojump_clock: MockClock) -> None:
+async def test_no_caller_waits_for_what_another_announces(autojump_clock: MockClock) -> None:
     pace = IntentPacer(burst=2, rate=0.001)
 
     async with trio.open_nursery() as nursery:
@@ -62,7 +62,7 @@ async def test_what_was_cancelled_does_not_make_the_next_wait_longer(autojump_cl
     assert await took(pace, 7, 1) == pytest.approx(9)
 
 
-async def test_callers_who_have_gone_do_not_pile_up(autojump_clock: MockClock) -> None:
+async def test_callers_that_have_gone_do_not_pile_up(autojump_clock: MockClock) -> None:
     pace = IntentPacer(burst=2, rate=1.0)
 
     for caller in range(10_000):
@@ -72,7 +72,7 @@ async def test_callers_who_have_gone_do_not_pile_up(autojump_clock: MockClock) -
     assert len(pace) <= MIN_PRUNE_CALLERS
 
 
-async def test_who_is_waiting_is_not_forgotten_and_gets_no_second_burst(autojump_clock: MockClock) -> None:
+async def test_a_waiting_caller_is_not_forgotten_and_gets_no_second_burst(autojump_clock: MockClock) -> None:
     pace = IntentPacer(burst=1, rate=0.001)
     await pace.wait_turn("7")
 

@@ -93,7 +93,7 @@ async def accepted(audit: Audit) -> None:
 
 
 @pytest.mark.usefixtures("long")
-async def test_who_fills_the_disk_can_not_keep_the_operator_from_killing_it(
+async def test_an_agent_that_fills_the_disk_can_not_keep_the_operator_from_killing_it(
     small: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     directory = small / "audit"
@@ -116,7 +116,7 @@ async def test_who_fills_the_disk_can_not_keep_the_operator_from_killing_it(
     assert sound(directory)
 
 
-async def test_who_takes_any_room_at_once_does_not_get_what_the_operator_needs(small: Path) -> None:
+async def test_a_program_that_takes_any_room_at_once_does_not_get_what_the_operator_needs(small: Path) -> None:
     directory = small / "audit"
 
     async with open_audit(directory, "1.0") as audit:
@@ -175,7 +175,7 @@ async def test_without_any_room_nothing_is_announced_and_only_the_operator_hears
     assert sound(directory)
 
 
-async def test_no_host_path_is_told_to_who_waited_when_the_room_ran_out(tmp_path: Path) -> None:
+async def test_no_host_path_is_told_to_a_caller_that_waited_when_the_room_ran_out(tmp_path: Path) -> None:
     async with open_audit(tmp_path / "audit", "1.0") as audit:
         audit._files._segment._connection.close()
         errors = dict[str, str]()
@@ -242,7 +242,7 @@ async def test_what_is_kept_is_not_left_behind_in_every_segment(tmp_path: Path) 
     assert sound(tmp_path / "audit")
 
 
-async def test_a_file_system_that_can_not_keep_room_keeps_nobody_from_anything(
+async def test_a_file_system_that_can_not_reserve_space_prevents_no_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def unsupported(*_: object) -> None:

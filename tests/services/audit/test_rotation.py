@@ -172,7 +172,7 @@ def found_in_the_end(directory: Path) -> list[Row]:
         connection.close()
 
 
-async def test_who_changes_the_last_row_while_a_kernel_runs_does_not_get_it_into_the_chain(tmp_path: Path) -> None:
+async def test_a_last_row_that_is_changed_while_a_kernel_runs_does_not_get_into_the_chain(tmp_path: Path) -> None:
     directory = tmp_path / "audit"
 
     async with open_audit(directory, "1.0") as audit:
@@ -183,7 +183,7 @@ async def test_who_changes_the_last_row_while_a_kernel_runs_does_not_get_it_into
     assert [fault.seq for fault in verify_log(directory).faults] == [number]
 
 
-async def test_who_writes_rows_of_his_own_while_a_kernel_runs_stops_what_needs_the_log(tmp_path: Path) -> None:
+async def test_rows_of_another_process_while_a_kernel_runs_stop_what_needs_the_log(tmp_path: Path) -> None:
     directory, columns = tmp_path / "audit", ", ".join(Row._fields[1:])
 
     async with open_audit(directory, "1.0") as audit:

@@ -82,7 +82,7 @@ def rewrite(directory: Path, start: int, *, heads: bool = False) -> None:
         put(directory, told)
 
 
-def test_a_log_that_nobody_touched_is_sound(log: Path, segments: Path) -> None:
+def test_an_untouched_log_is_sound(log: Path, segments: Path) -> None:
     for directory in (log, segments):
         report = verify_log(directory)
         assert report.faults == ()
@@ -242,7 +242,7 @@ def test_a_changed_hash_in_the_head_file_is_found(log: Path) -> None:
     assert faults(log) == [f"entry 20: {log}/000001.head has another hash for it"]
 
 
-def test_who_rewrites_both_files_is_found_by_a_head_that_was_kept_elsewhere_and_only_by_that(log: Path) -> None:
+def test_a_rewrite_of_both_files_is_found_only_by_a_head_that_was_kept_elsewhere(log: Path) -> None:
     noted = verify_log(log).last.hash
     assert verify_log(log, noted).sound
     change(log, "UPDATE entries SET about = 'nothing' WHERE seq = 20")

@@ -323,7 +323,7 @@ async def test_what_came_before_a_reader_waits_wakes_it_and_what_comes_meanwhile
         assert len(nursery.child_tasks) == 1, "the reader was woken"
 
 
-async def test_while_nobody_waits_many_events_are_looked_at_together(autojump_clock: MockClock) -> None:
+async def test_while_no_reader_waits_many_events_are_looked_at_together(autojump_clock: MockClock) -> None:
     log = EventLog()
     subscription = watch(log)
     async with serving(log):

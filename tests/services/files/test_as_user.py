@@ -24,7 +24,7 @@ def _as_root() -> None:
         pytest.skip("only root can act as somebody else")
 
 
-def test_it_is_somebody_without_groups_and_capabilities_and_then_itself_again() -> None:
+def test_it_is_another_user_without_groups_and_capabilities_and_then_itself_again() -> None:
     groups = os.getgroups()
     os.setgroups([0, 4, 27])
     try:
@@ -64,14 +64,14 @@ def test_no_other_thread_changes() -> None:
     assert status() == before
 
 
-def test_nobody_is_ourselves() -> None:
+def test_acting_as_no_user_changes_nothing() -> None:
     before = status()
 
     with acting_as(None):
         assert status() == before
 
 
-def test_who_cant_become_somebody_does_nothing_as_himself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_change_of_user_runs_nothing_as_the_kernels_user(monkeypatch: pytest.MonkeyPatch) -> None:
     before = status()
 
     with pytest.raises(OSError, match="can't act as"), acting_as(Identity(0xFFFF_FFFF, 5)):

@@ -222,7 +222,7 @@ def test_files_that_are_made_up_are_neither_read_nor_written(path: str) -> None:
         in_thread(io.append, spot, b"x")
 
 
-def test_a_second_name_is_refused_to_whom_it_could_lead_astray(place: Path) -> None:
+def test_a_second_name_is_refused_to_callers_that_it_could_lead_astray(place: Path) -> None:
     (place / "one").write_text("secret")
     os.link(place / "one", place / "two")
 
@@ -259,7 +259,7 @@ def test_what_is_replaced_keeps_its_mode_but_no_other_identity(place: Path) -> N
     assert stat.S_IMODE(os.stat(place / "file").st_mode) == 0o755
 
 
-def test_a_new_file_is_everybodys_to_read_and_its_owners_to_write(place: Path) -> None:
+def test_a_new_file_is_readable_by_all_users_and_writable_by_its_owner(place: Path) -> None:
     former = os.umask(0o022)
     try:
         write(place, "new", b"x")
@@ -270,7 +270,7 @@ def test_a_new_file_is_everybodys_to_read_and_its_owners_to_write(place: Path) -
     assert {stat.S_IMODE(os.stat(place / name).st_mode) for name in ("new", "other")} == {0o644}
 
 
-def test_nobody_ever_sees_half_of_a_file(place: Path) -> None:
+def test_no_reader_ever_sees_half_of_a_file(place: Path) -> None:
     """One writes whole texts, the other reads all the time: every text is one of those."""
     texts = [letter * 300_000 for letter in (b"a", b"b")]
     (place / "file").write_bytes(texts[0])
@@ -463,7 +463,7 @@ def theirs(place: Path) -> Path:
     return place
 
 
-def test_what_is_made_belongs_to_whoever_makes_it(theirs: Path) -> None:
+def test_a_new_file_belongs_to_the_user_that_makes_it(theirs: Path) -> None:
     write(theirs, "new", b"x", identity=SOMEBODY)
     append(theirs, "log", b"x", identity=SOMEBODY)
     write(theirs, "new", b"y", identity=SOMEBODY)
@@ -473,7 +473,7 @@ def test_what_is_made_belongs_to_whoever_makes_it(theirs: Path) -> None:
         assert (status.st_uid, status.st_gid) == (SOMEBODY.uid, SOMEBODY.gid)
 
 
-def test_the_file_of_another_is_not_read_or_written_to_for_somebody(theirs: Path) -> None:
+def test_the_file_of_another_user_is_not_read_or_written_to(theirs: Path) -> None:
     (theirs / "roots").write_text("secret")
     os.chmod(theirs / "roots", 0o600)
     (theirs / "closed").mkdir(mode=0o700)
@@ -493,7 +493,7 @@ def test_the_file_of_another_is_not_read_or_written_to_for_somebody(theirs: Path
     assert (what.part, what.error) == (None, None)
 
 
-def test_a_second_name_of_a_secret_gives_nothing_away_to_somebody(theirs: Path, tmp_path: Path) -> None:
+def test_a_second_name_of_a_secret_gives_nothing_away_to_another_user(theirs: Path, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     os.chmod(tmp_path / "secret", 0o600)
     os.link(tmp_path / "secret", theirs / "innocent")

@@ -142,7 +142,7 @@ async def test_what_a_person_has_to_allow_is_not_done(place: Path, book: Book) -
     assert sorted(os.listdir(place / "granted")) == ["link", "notes"]
 
 
-async def test_who_may_not_look_is_not_told_whether_there_is_anything(place: Path, book: Book) -> None:
+async def test_a_caller_that_may_not_look_is_not_told_whether_there_is_a_file(place: Path, book: Book) -> None:
     service, describe_right = files(Somewhere(place)), []
 
     for name in ("secret", "gone!!", "secret/x", "granted/link", "granted/none"):
@@ -175,7 +175,7 @@ class SlowHost:
         yield 0
 
 
-async def test_a_file_system_that_doesnt_answer_holds_up_those_alone_who_ask_it(place: Path, book: Book) -> None:
+async def test_a_file_system_that_doesnt_answer_holds_up_only_the_calls_to_it(place: Path, book: Book) -> None:
     """However many try, and with a grant or without one."""
     whose = SlowHost(place / "granted")
     service = files(whose)

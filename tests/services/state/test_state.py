@@ -106,7 +106,7 @@ async def test_a_change_of_another_version_is_a_conflict_and_changes_nothing(tmp
     assert (found.value, found.version) == (b"1", 1)
 
 
-async def test_of_many_who_change_the_same_version_one_succeeds(tmp_path: Path) -> None:
+async def test_of_many_changes_to_the_same_version_one_succeeds(tmp_path: Path) -> None:
     won, lost = list[int](), list[int]()
 
     async def change(number: int) -> None:

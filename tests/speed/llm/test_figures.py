@@ -25,7 +25,7 @@ def test_a_request_has_waited_until_the_answer_that_it_got_was_begun() -> None:
     assert got.kinds["light"].waits.p50 == 4.0
 
 
-def test_what_was_read_and_generated_for_nobody_is_wasted() -> None:
+def test_tokens_without_a_delivered_answer_are_wasted() -> None:
     log = Log([served("a/0", 2.0, "reset", 10, 3), served("a/0", 5.0), served("b/0", 3.0)], {})
 
     got = figures([outcome("a/0", 1.0, 6.0), outcome("b/0", 1.0, 4.0, "Timeout")], log)
@@ -33,7 +33,7 @@ def test_what_was_read_and_generated_for_nobody_is_wasted() -> None:
     assert (got.tokens, got.wasted) == (13 + 15 + 15, 13 + 15)
 
 
-def test_who_failed_has_no_wait_and_is_counted() -> None:
+def test_a_failed_request_has_no_wait_and_is_counted() -> None:
     log = Log([served("a/0", 2.0)], {"429": 3})
 
     got = figures([outcome("a/0", 1.0, 3.0), outcome("b/0", 1.0, 9.0, "RateLimitError")], log)
@@ -60,7 +60,7 @@ def test_there_is_no_percentile_of_nothing() -> None:
     assert math.isnan(percentile([], 0.5))
 
 
-def test_fairness_counts_output_twice_and_who_got_nothing() -> None:
+def test_fairness_counts_output_twice_and_includes_agents_that_got_nothing() -> None:
     agents = [Agent(name, "light", ()) for name in ("a", "b", "c")]
     log = [served("a/0", 1.0, tokens_in=0, tokens_out=5), served("b/0", 1.0, tokens_in=10, tokens_out=0)]
 

@@ -46,7 +46,7 @@ def test_a_load_is_the_same_at_every_run(make: "type[list[Agent]]") -> None:
     assert ids(make()) == ids(make())
 
 
-def test_nobody_asks_a_question_twice() -> None:
+def test_no_agent_asks_a_question_twice() -> None:
     assert set(Counter(name for name, _ in ids(contest(50))).values()) == {1}
 
 

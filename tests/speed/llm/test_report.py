@@ -20,11 +20,11 @@ def test_where_another_does_better_is_told() -> None:
     assert lost[1:] == ("5", "makespan, s", "2.00", f"{FIRST_COME}: 1.00")
 
 
-def test_who_answers_half_of_them_does_not_do_better_by_being_done_early() -> None:
+def test_a_strategy_that_answers_half_of_them_does_not_do_better_by_being_done_early() -> None:
     assert losses([played(PACKAGE, 1.0, failed=50), played(KERNEL, 2.0)]) == []
 
 
-def test_who_nearly_always_answers_is_compared_with_and_its_failures_are_told() -> None:
+def test_a_strategy_that_nearly_always_answers_is_compared_and_its_failures_are_told() -> None:
     (lost,) = losses([played(PACKAGE, 1.0, failed=5), played(KERNEL, 2.0)])
 
     assert lost[-1] == f"{PACKAGE} (5.0% failed): 1.00"

@@ -69,7 +69,7 @@ async def begun(url: str, n: int) -> None:
             await trio.sleep(0.01)
 
 
-async def test_who_finds_no_room_is_turned_away() -> None:
+async def test_a_request_that_finds_no_room_is_turned_away() -> None:
     with simulator(Behaviour(slots=1, base=NEVER, room=0)) as url:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(ask, url, "a/0")
@@ -81,7 +81,7 @@ async def test_who_finds_no_room_is_turned_away() -> None:
             nursery.cancel_scope.cancel()
 
 
-async def test_who_leaves_frees_its_slot_and_is_told_apart() -> None:
+async def test_a_client_that_leaves_frees_its_slot_and_is_told_apart() -> None:
     with simulator(Behaviour(slots=1, base=0.0, per_input=0.0, per_output=NEVER)) as url:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(ask, url, "a/0")

@@ -25,7 +25,7 @@ def test_a_rule_keeps_its_order(rule: Callable[[], Rule], order: list[str]) -> N
     assert [line.take().request.asked.id for _ in order] == order
 
 
-def test_in_round_robin_who_comes_back_is_behind_those_who_wait() -> None:
+def test_in_round_robin_an_agent_that_comes_back_is_behind_those_that_wait() -> None:
     line = RoundRobin()
     for each in ("a/0", "b/0", "b/1"):
         line.put(waiting(each))

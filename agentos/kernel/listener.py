@@ -55,9 +55,9 @@ class ConnectionLimit:
 
     The last :data:`OPERATOR_RESERVE` are the operator's. Families of agents share the others, R: while F of these are
     free, a family may have one more if it holds fewer than F * F / R. No connection is ended for another family's, so
-    the first to come must leave enough: alone, a family gets 38 % of R, and k families that take all they can leave at
-    least R / (k + 1). With half of what is free for each, the tenth would find a thousandth of R; with R divided by
-    the number of families, the fourth nothing.
+    the first to come must leave enough: alone, a family gets 38 % of R, and k families that take all they can leave
+    R / (k + 1) or more, if R is more than k * k. With half of what is free for each, the tenth would find a thousandth
+    of R; with R divided by the number of families, the fourth nothing.
     """
 
     capacity: int

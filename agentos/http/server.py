@@ -58,15 +58,10 @@ class HTTPListener:
                 nursery.start_soon(self._receive, stream)
 
     async def _receive(self, stream: trio.SocketStream) -> None:
-        full = self.connection_limit.describe_full(self.caller)
-        self.connection_limit.connections += 1
         try:
-            if full is None:
-                connection = HTTPConnection(stream, self._answer, self._idle, self.send_timeout)
-                try:
-                    await connection.run()
-                finally:
-                    self._idle.pop(connection, None)
+            if self.connection_limit.describe_full(self.caller) is None:
+                with self.connection_limit.count(self.caller):
+                    await self._run(HTTPConnection(stream, self._answer, self._idle, self.send_timeout))
             else:
                 await stream.send_all(SERVICE_UNAVAILABLE)
         except* DISCONNECTED:
@@ -74,9 +69,14 @@ class HTTPListener:
         except* Exception:  # most probably hypercorn failed on malformed input
             log.debug("an HTTP connection of %s ended by an error", self.caller.name, exc_info=True)
         finally:
-            self.connection_limit.connections -= 1
             self._slots.release()
             stream.socket.close()
+
+    async def _run(self, connection: HTTPConnection) -> None:
+        try:
+            await connection.run()
+        finally:
+            self._idle.pop(connection, None)
 
     async def _answer(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         """Run the app; if all places are taken, close the connection after the response."""

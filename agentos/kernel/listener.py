@@ -6,7 +6,8 @@ import logging
 import os
 import socket
 import struct
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
 
 import trio
 from attrs import define, field, frozen
@@ -50,19 +51,49 @@ class Peer:
 
 @define
 class ConnectionLimit:
-    """Number of connections over all listening sockets of one kernel, and their limit."""
+    """Number of connections over all listening sockets of one kernel, and their limit.
+
+    The last :data:`OPERATOR_RESERVE` are the operator's. Families of agents share the others, R: while F of these are
+    free, a family may have one more if it holds fewer than F * F / R. No connection is ended for another family's, so
+    the first to come must leave enough: alone, a family gets 38 % of R, and k families that take all they can leave
+    R / (k + 1) or more, if R is more than k * k. With half of what is free for each, the tenth would find a thousandth
+    of R; with R divided by the number of families, the fourth nothing.
+    """
 
     capacity: int
     connections: int = 0
+    _families: Counter[str] = field(factory=Counter, init=False)  # connections of agents, by family
 
     def describe_full(self, caller: Caller) -> str | None:
         """Why this caller can't have one more connection; None if it can."""
         if caller.allowance.connections >= MAX_CONNECTIONS:
             return f"{caller.name} has {MAX_CONNECTIONS} connections already: close one first"
-        reserve = OPERATOR_RESERVE if caller.kind == "agent" else 0
-        if self.connections >= self.capacity - reserve:
+        room = self.capacity - (OPERATOR_RESERVE if caller.kind == "agent" else 0)
+        free = room - self.connections
+        if free <= 0:
             return f"the kernel holds {self.connections} connections (kernel.max_connections = {self.capacity})"
+        if caller.kind == "agent" and (held := self._families[caller.family]) * room >= free * free:
+            return (
+                f"{caller.name} with its family has {held} of the kernel's {self.connections} connections, and what is "
+                f"free is kept for others (kernel.max_connections = {self.capacity}): close one first"
+            )
         return None
+
+    @contextlib.contextmanager
+    def count(self, caller: Caller) -> Iterator[None]:
+        """Count one connection of ``caller``, and of its family, for the time of the block."""
+        family = caller.family if caller.kind == "agent" else None  # an operator's connection may become a guest's
+        self.connections += 1
+        if family is not None:
+            self._families[family] += 1
+        try:
+            yield
+        finally:
+            self.connections -= 1
+            if family is not None:
+                self._families[family] -= 1
+                if not self._families[family]:
+                    del self._families[family]
 
     @property
     def waiting(self) -> int:
@@ -181,14 +212,13 @@ async def serve_connection(
             refuse(sock, Busy(full))
             return
         caller.allowance.add_connections(1)
-        limit.connections += 1
         try:
-            await Connection(sock, caller, poller).serve()
+            with limit.count(caller):
+                await Connection(sock, caller, poller).serve()
         except Exception as bug:
             internal(bug, f"a connection of {caller.name}, which it ended")
         finally:
             caller.allowance.add_connections(-1)
-            limit.connections -= 1
     finally:
         dismiss(caller)
 

@@ -1,15 +1,32 @@
 """How much one caller may have under way: connections, calls and bytes; over the limit it isn't read, not refused."""
 
 import contextlib
+import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit
 
 import pytest
 
 from tests.conftest import Connect, OwnKernel
 from tests.support.kernel import Kernel, until
-from tests.support.wire import KILL, NOOP, PATIENCE, RECV, SEND, THINK, WRITE, Wire, fill, frame, header, settle
+from tests.support.wire import (
+    KILL,
+    LOGS,
+    NOOP,
+    PATIENCE,
+    RECV,
+    SEND,
+    SPAWN,
+    THINK,
+    WRITE,
+    Wire,
+    fill,
+    frame,
+    header,
+    settle,
+)
 
 MIB = 1 << 20
 
@@ -58,12 +75,78 @@ def test_a_reserve_of_connections_is_kept_for_the_operator(own_kernel: OwnKernel
     kernel = own_kernel("[kernel]\nmax_connections = 70\n")
     agent = kernel.spawn("greedy")
     with contextlib.ExitStack() as stack:
-        wires = [stack.enter_context(kernel.connect_as(agent)) for _ in range(10)]
-        refused = [wire for wire in wires[6:] if wire.receive().json["code"] == "busy"]
-        assert wires[0].ask(NOOP).id == agent
-        assert len(refused) == 4
+        others = [kernel.spawn(f"greedy-{number}") for number in range(5)]
+        wires = [stack.enter_context(kernel.connect_as(one)) for one in (agent, *others) for _ in range(6)]
+        admitted = [wire for wire in wires if is_in(wire)]
+        assert len(admitted) == 6
 
         assert kernel.answers()
+
+
+def is_in(wire: Wire) -> bool:
+    """Whether a new connection is served. One that isn't has been told so, and may be closed already."""
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        wire.send(NOOP)
+    return wire.receive().body == b""
+
+
+MANY = """
+[kernel]
+max_connections = 400
+
+[llm]
+provider = "offline"
+openai_endpoint = true
+"""
+TELL = "echo $OPENAI_BASE_URL; exec sleep 1000"
+
+
+def test_an_agent_with_children_leaves_connections_for_others_and_the_operator(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(MANY)
+    agent, innocent = (kernel.spawn(name, ["sh", "-c", TELL], network=True) for name in ("greedy", "innocent"))
+    with kernel.connect_as(agent) as wire:
+        wanted = {"command": ["sh", "-c", TELL], "network": True}
+        replies = [wire.call(SPAWN, {"name": f"child-{number}", **wanted}) for number in range(2)]
+        assert [reply["success"] for reply in replies] == [True, True], replies
+
+    with contextlib.ExitStack() as stack:
+        taken = sum(open_all(kernel, member, stack) for member in (agent, *(reply["id"] for reply in replies)))
+        assert taken < 336 // 2
+
+        assert [is_in(stack.enter_context(kernel.connect_as(innocent))) for _ in range(15)] == [True] * 15
+        assert status_of(endpoint_of(kernel, innocent), stack) == 401
+        assert status_of(endpoint_of(kernel, agent), stack) == 503
+        assert kernel.answers()
+
+
+def open_all(kernel: Kernel, member: int, stack: contextlib.ExitStack) -> int:
+    """Open 64 connections each to a member's socket and to its endpoint; the number of those that are served."""
+    wires = [is_in(stack.enter_context(kernel.connect_as(member))) for _ in range(64)]
+    address = endpoint_of(kernel, member)
+    return wires.count(True) + [status_of(address, stack) for _ in range(64)].count(401)
+
+
+def endpoint_of(kernel: Kernel, member: int) -> tuple[str, int]:
+    """The address that an agent with the host's network has printed."""
+    with kernel.connect() as wire:
+        said: list[str] = []
+
+        def has_said() -> bool:
+            said[:] = [line["text"] for line in wire.call(LOGS, {"id": member})["lines"]]
+            return bool(said)
+
+        until(has_said, "the agent has printed its address")
+    url = urlsplit(said[0])
+    assert url.hostname is not None
+    assert url.port is not None
+    return url.hostname, url.port
+
+
+def status_of(address: tuple[str, int], stack: contextlib.ExitStack) -> int:
+    """The status of a request without a key, on a connection that stays open if it was let in."""
+    client = stack.enter_context(socket.create_connection(address, PATIENCE))
+    client.sendall(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
+    return int(client.recv(1000).split()[1])
 
 
 def test_the_operator_is_told_when_the_house_is_full(own_kernel: OwnKernel) -> None:

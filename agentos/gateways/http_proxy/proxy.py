@@ -142,10 +142,10 @@ class AgentProxy:
     async def _run(self, stream: trio.SocketStream, serve: Serve) -> None:
         limit = self.common.connection_limit
         full = limit.describe_full(self._guest)
-        limit.connections += 1
         try:
             if full is None:
-                await serve(stream)
+                with limit.count(self._guest):
+                    await serve(stream)
             else:
                 await end_with(stream, refuse(Busy(full)))
         except* DISCONNECTED:
@@ -153,7 +153,6 @@ class AgentProxy:
         except* Exception as bugs:
             internal(bugs, f"the proxy of {self.caller.name}")
         finally:
-            limit.connections -= 1
             self._slots.release()
             stream.socket.close()
 

@@ -7,9 +7,11 @@ import h11
 import pytest
 import trio
 import trio.lowlevel
+from attrs import evolve
 
 from agentos.gateways.http_proxy import outgoing
 from agentos.gateways.http_proxy.client_hello import RETRY_RANDOM
+from agentos.kernel.listener import OPERATOR_RESERVE
 from tests.support.dns_server import Records
 from tests.support.rows import each_row
 from tests.support.wire import PATIENCE
@@ -556,6 +558,24 @@ async def test_more_connections_than_its_share_wait_for_each_other() -> None:
                 await each.aclose()
 
             assert (await waiting.receive_some()).startswith(b"HTTP/1.1 400 ")
+
+
+async def test_connections_count_for_the_agents_family_and_refused_ones_do_not() -> None:
+    async with world(LOCAL, allow=["*:*"]) as here:
+        here.limit.capacity = OPERATOR_RESERVE + 6
+        silent = []
+        while here.limit.describe_full(here.caller) is None:
+            silent.append(await here.connect())
+            with trio.fail_after(PATIENCE):
+                while here.limit.connections < len(silent):
+                    await trio.sleep(0.01)
+
+        assert len(silent) == 3
+        assert (await here.tell(get("http://api.test/"))).startswith(b"HTTP/1.1 503 ")
+        assert here.limit.connections == 3
+        assert here.limit.describe_full(evolve(here.caller, family="another")) is None
+        for each in silent:
+            await each.aclose()
 
 
 async def test_a_kernel_without_room_says_so_and_the_end_leaves_nothing() -> None:

@@ -42,7 +42,15 @@ class HTTP1(H11Protocol):
         pass
 
     async def _create_stream(self, request: h11.Request) -> None:
-        """Without extensions of WebSocket: 64 KiB of deflate become 64 MiB before hypercorn looks at their size."""
+        """Without extensions of WebSocket: 64 KiB of deflate become 64 MiB before hypercorn looks at their size.
+
+        A request whose end a proxy in between might see elsewhere gets 400, and the connection ends (RFC 9112, 6.1).
+        """
+        names = {name for name, _ in request.headers}
+        if b"transfer-encoding" in names and (b"content-length" in names or request.http_version < b"1.1"):
+            await self._send_error_response(400)
+            await self.send(Closed())
+            return
         headers = [(name, value) for name, value in request.headers if name != b"sec-websocket-extensions"]
         if len(headers) < len(request.headers):
             request = h11.Request(

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 from agentos_sdk.errors import Unavailable
 
-MISSING = "MCP servers need the package mcp: pip install 'agentos-kernel[mcp]', and start the kernel again"
+MISSING = "MCP servers need the package mcp: pip install '.[mcp]' in AgentOS's repository, and start the kernel again"
 
 
 def is_installed() -> bool:

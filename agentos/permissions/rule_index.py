@@ -63,7 +63,8 @@ class RuleIndex:
             return _index_by_program(self.rules)
         if self.kind == "domains":
             return _index_by_host(self.rules)
-        return _index_by_regex(self.rules, range(len(self.rules)), names.match_any, self.deny)
+        match_any = names.match_any_model if self.kind == "models" else names.match_any
+        return _index_by_regex(self.rules, range(len(self.rules)), match_any, self.deny)
 
 
 def _index_by_regex(

@@ -209,4 +209,6 @@ def parse_pattern(kind: Kind, text: str, names: Names) -> Pattern:
         return domains.parse_domain_pattern(text)
     if (kind == "agents" and text == OWN) or (kind == "send" and text in RELATIONS):
         return _RelationPattern(text)
+    if kind == "models":
+        return name_patterns.parse_model_pattern(text)
     return name_patterns.parse_name_pattern(text)

@@ -9,6 +9,7 @@ from attrs import define
 from msgspec import Struct
 
 from agentos.kernel.ports import Effect
+from agentos.services.http.destination import is_address
 from agentos.shell.reader import parse_text, parse_words
 from agentos.shell.reading import Opaque
 from agentos_sdk.strict import quote
@@ -17,6 +18,7 @@ from .exec_decision import deny_dangerous
 from .exec_request import ExecRequest
 from .levels import DENIALS
 from .patterns.base import Names, Pattern
+from .patterns.domains import DomainPattern
 from .rule import KIND_OF_ACTION, Kind, Rule
 from .rules import OWN, PARENT, parse_pattern
 
@@ -126,7 +128,7 @@ class _Search:
         for other in lines:
             if perf_counter() > self.end:
                 return
-            if covers(other, line, deny):
+            if covers(other, line, deny) and not _names_address(line, other):
                 yield other
 
 
@@ -149,6 +151,19 @@ def covers(one: Line, other: Line, deny: bool) -> bool:
         if mine != theirs:
             return one.rule.text == "*"
     return one.pattern.covers(other.pattern, deny=deny)
+
+
+def _names_address(line: Line, other: Line) -> bool:
+    """Whether ``line`` grants one address and port that ``other`` doesn't name.
+
+    A public address may be one of the host's, which wider rules don't grant: that isn't known when a set is read.
+    """
+    one, wider = line.pattern, other.pattern
+    if "deny" in (line.rule.effect, other.rule.effect) or not isinstance(one, DomainPattern):
+        return False
+    if one.host is None or not is_address(one.host) or len(one.ports or ()) != 1:
+        return False
+    return not isinstance(wider, DomainPattern) or (wider.host, wider.ports) != (one.host, one.ports)
 
 
 def _opaque_construct(line: Line) -> str | None:

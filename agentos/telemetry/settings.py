@@ -4,8 +4,10 @@ import importlib.util
 
 from attrs import frozen
 
-PROMETHEUS_MISSING = "[metrics] listen needs a package that isn't installed: pip install 'agentos-kernel[prometheus]'"
-OTEL_MISSING = "[otel] endpoint needs packages that aren't installed: pip install 'agentos-kernel[otel]'"
+PROMETHEUS_MISSING = (
+    "[metrics] listen needs a package that isn't installed: pip install '.[prometheus]' in AgentOS's repository"
+)
+OTEL_MISSING = "[otel] endpoint needs packages that aren't installed: pip install '.[otel]' in AgentOS's repository"
 
 
 @frozen

@@ -55,7 +55,7 @@ def print_notices() -> None:
     notice("The agent has no network and no API key: only the kernel has the key.")
     notice(
         "With a model of your own: GEMINI_API_KEY=... agentos demo thinking_agent --real --talk "
-        "(or OPENAI_API_KEY, after pip install 'agentos-kernel[openai]')."
+        "(or OPENAI_API_KEY, after pip install '.[openai]' in AgentOS's repository)."
     )
 
 

@@ -46,5 +46,5 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if _MODULE_OF[name] != "client" or error.name is None or error.name.startswith(__name__):
             raise
-        text = f"{name} needs {error.name}, which is not installed: pip install 'agentos-kernel-sdk[trio]'"
+        text = f"{name} needs {error.name}, which is not installed: pip install './sdk[trio]' in AgentOS's repository"
         raise ModuleNotFoundError(text, name=error.name) from None

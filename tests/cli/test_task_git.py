@@ -2,6 +2,8 @@
 
 import os
 import subprocess
+import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 
 from agentos.userland.task import git
 from agentos.userland.task.repository import describe_changes, describe_git
+from tests.support.rows import each_row
 
 IDENTITY = ("-c", "user.name=agent", "-c", "user.email=agent@localhost", "-c", "commit.gpgSign=false")
 STATUS = ("status", "--porcelain")
@@ -156,6 +159,66 @@ def test_a_broken_repository_is_said(tmp_path: Path) -> None:
 
     told = str(describe_changes(str(tmp_path)))
     assert "it isn't known which files have changes that aren't committed: fatal: bad config line" in told
+
+
+PEAK = """
+import resource, sys
+from agentos.userland.task.repository import describe_changes
+print(describe_changes(sys.argv[1]))
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10)
+"""
+
+
+def make_sparse(place: Path, file: str, begin: bytes) -> None:
+    path = place / file
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(begin)
+    os.truncate(path, 3 << 30)
+
+
+@each_row(
+    "file, begin, said",
+    [
+        (".gitignore", b"", "Out of memory"),
+        ("in/.gitignore", b"*.o\n", "Out of memory"),
+        (".git/info/exclude", b"", "Out of memory"),
+        (".gitattributes", b"* text\n", "changes that aren't committed"),  # git has a limit of its own
+        ("file", b"x\n", "changes that aren't committed, in 1 place: file"),
+        (".git/index", b"", "fatal: "),
+    ],
+)
+def test_git_gets_no_more_memory_than_its_limit(file: str, begin: bytes, said: str) -> None:
+    with tempfile.TemporaryDirectory(prefix="aos-") as made:
+        place = Path(made)
+        commit(place)
+        make_sparse(place, file, begin)
+
+        done = subprocess.run([sys.executable, "-c", PEAK, made], capture_output=True, text=True, check=True)
+        told, peak = done.stdout.strip().rsplit("\n", 1)
+
+    assert said in told
+    assert int(peak) < git.MAX_MEMORY
+
+
+def test_git_says_no_more_than_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(git, "MAX_OUTPUT", 4 << 10)
+    commit(tmp_path)
+    for number in range(100):
+        (tmp_path / f"{number:0>100}").touch()
+
+    assert "git status says more than" in str(describe_changes(str(tmp_path)))
+
+
+def test_many_changes_in_many_threads_are_found_within_the_limits(tmp_path: Path) -> None:
+    """git looks at 500 files of the index in each of up to 20 threads, whose stacks are memory too."""
+    commit(tmp_path)
+    for number in range(11_000):
+        (tmp_path / f"f{number}").touch()
+    run_git(tmp_path, "add", ".")
+    run_git(tmp_path, "commit", "-q", "-m", "many")
+    (tmp_path / "f7").write_text("changed")
+
+    assert "in 1 place: f7" in str(describe_changes(str(tmp_path)))
 
 
 def link_worktree(place: Path) -> Path:

@@ -107,8 +107,9 @@ def test_packages_that_a_file_needs_and_this_python_lacks(home: Path, monkeypatc
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http", None)
     assert find_packages(config) == {
-        "[metrics]": "[metrics] listen needs a package that isn't installed: pip install 'agentos-kernel[prometheus]'",
-        "[otel]": "[otel] endpoint needs packages that aren't installed: pip install 'agentos-kernel[otel]'",
+        "[metrics]": "[metrics] listen needs a package that isn't installed: "
+        "pip install '.[prometheus]' in AgentOS's repository",
+        "[otel]": "[otel] endpoint needs packages that aren't installed: pip install '.[otel]' in AgentOS's repository",
     }
 
 

@@ -25,5 +25,6 @@ except Exception as error:
 """
 
     assert run(program) == (
-        "Unavailable MCP servers need the package mcp: pip install 'agentos-kernel[mcp]', and start the kernel again"
+        "Unavailable MCP servers need the package mcp: pip install '.[mcp]' in AgentOS's repository, "
+        "and start the kernel again"
     )

@@ -281,6 +281,19 @@ def test_a_rule_that_asks_about_an_address_grants_it_once_a_person_agreed() -> N
     assert grants(authorizer, GRANDPARENT, "http://10.0.0.5/", approved=True)
 
 
+@each_row(
+    "lines",
+    [
+        [("allow", "domains", "*:*"), ("allow", "domains", "8.8.8.8:443")],
+        [("ask", "domains", "*:*"), ("ask", "domains", "8.8.8.8:443")],
+        [("ask", "domains", "*:*"), ("allow", "domains", "8.8.8.8:443")],
+    ],
+)
+def test_a_rule_for_an_address_grants_it_beside_a_wider_one(lines: list[tuple[str, str, str]]) -> None:
+    assert grants(family(custom(*lines)), GRANDPARENT, "https://8.8.8.8/", approved=True)
+    assert not grants(family(custom(lines[0])), GRANDPARENT, "https://8.8.8.8/", approved=True)
+
+
 def test_an_address_is_granted_only_if_every_set_above_grants_it() -> None:
     granting, level = custom(("allow", "domains", "10.0.0.5:80")), LEVELS["unrestricted"]
 

@@ -45,7 +45,10 @@ MORE_PATHS = ("/a/.env/b", "/", "/b/c.key", "/.env.b/c", "/a.b", "/a.b/c", "/*.m
 THINGS: dict[Kind, tuple[Sequence[str], Sequence[object]]] = {
     "read": (PATTERNS, (*PATHS, *MORE_PATHS, "/a" * 3000)),
     "commands": (PROGRAMS, SIMPLES),
-    "models": (("*", "gemini-*", "g?m*", "a|b", "[a-c]x"), ("gemini-2", "gem", "a", "a|b", "bx", "x" * 2000, "")),
+    "models": (
+        ("*", "gemini-*", "g?m*", "a|b", "[a-c]x"),
+        ("gemini-2", "Gem:1", "gem", "a", "A|b", "bx", "BX@latest", "x" * 2000, ""),
+    ),
     "domains": (TEXTS["domains"], [parse_destination(text) for text in DESTINATIONS]),
 }
 

@@ -70,6 +70,16 @@ def test_the_right_to_think_covers_every_model_where_no_rule_is_about_models() -
     assert effect(made(("allow", "calls", "THINK"), ("deny", "models", "llama")), "THINK llama") == "deny"
 
 
+@each_row("asked", ["big", "Big", "big@latest", "BIG:free", "other", "Other:1"])
+def test_a_denied_or_asked_model_is_so_in_any_spelling(asked: str) -> None:
+    of_all = ("allow", "models", "*")
+    assert effect(made(of_all, ("deny", "models", "big"), ("deny", "models", "OTHER")), f"THINK {asked}") == "deny"
+    assert effect(made(of_all, ("ask", "models", "big"), ("ask", "models", "OTHER")), f"THINK {asked}") == "ask"
+    assert effect(made(("allow", "models", "bi")), f"THINK {asked}") == "deny"
+    exact = made(("allow", "models", "big"), ("allow", "models", "other"))
+    assert effect(exact, f"THINK {asked}") == ("allow" if asked in ("big", "other") else "deny")
+
+
 def test_relations_are_to_the_holder_of_the_set() -> None:
     found = made(("allow", "send", "${parent}"), ("allow", "calls", "KILL"), ("allow", "agents", "${own}"))
 

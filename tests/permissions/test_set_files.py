@@ -310,6 +310,55 @@ def test_what_carves_out_of_a_grant_has_an_effect(data: dict[str, Any]) -> None:
     assert read(data).rules
 
 
+@each_row("what", ["203.0.113.9:443", "8.8.8.8:53", "GET 203.0.113.9:443/x/**", "[2001:4860::8]:443", "127.0.0.1:80"])
+@each_row(
+    "wide",
+    [
+        {"allow": {"domains": ["*:*"]}},
+        {"allow": {"domains": ["*"]}},
+        {"ask": {"domains": ["*:*"]}},
+        {"level": "unrestricted"},
+        {"level": "standard"},
+        {"allow": {"domains": ["203.0.113.9:*", "[2001:4860::8]", "8.8.8.8:*"]}},
+    ],
+)
+@pytest.mark.parametrize("effect", ["allow", "ask"])
+def test_a_rule_for_an_address_and_port_has_an_effect_beside_wider_ones(
+    effect: str, wide: dict[str, Any], what: str
+) -> None:
+    """It grants the address where that is the host's own, as a refusal says."""
+    given = {key: dict(value) if isinstance(value, dict) else value for key, value in wide.items()}
+    domains = given.setdefault(effect, {})
+    domains["domains"] = [*domains.get("domains", ()), what]
+
+    assert read(given).rules
+
+
+@each_row(
+    ("data", "said"),
+    [
+        ({"allow": {"domains": ["8.8.8.8:53", "8.8.8.8:53"]}}, "allow.domains[1]: '8.8.8.8:53' has no effect: allow"),
+        (
+            {"allow": {"domains": ["GET 8.8.8.8:53/x", "8.8.8.8:53"]}},
+            "allow.domains[0]: 'GET 8.8.8.8:53/x' has no effect: allow.domains[1] '8.8.8.8:53' allows all of it",
+        ),
+        (
+            {"allow": {"domains": ["8.8.8.8:53"]}, "deny": {"domains": ["*:*"]}},
+            "allow.domains[0]: '8.8.8.8:53' has no effect: deny.domains[0] '*:*' denies all of it",
+        ),
+        (
+            {"allow": {"domains": ["8.8.8.8", "*:*"]}},
+            "allow.domains[0]: '8.8.8.8' has no effect: allow.domains[1] '*:*' allows all of it",
+        ),
+        ({"deny": {"domains": ["*:*", "8.8.8.8:53"]}}, "deny.domains[1]: '8.8.8.8:53' has no effect: deny.domains[0]"),
+    ],
+)
+def test_a_rule_for_an_address_that_adds_nothing_is_a_mistake(data: dict[str, Any], said: str) -> None:
+    [found] = wrong(data)
+
+    assert found.startswith(f"permissions.{said}")
+
+
 def test_looking_for_rules_without_effect_comes_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Patterns that are made to take long: what isn't compared in time is overlooked."""
     monkeypatch.setattr(unreachable_rules, "MAX_SECONDS", 0.0)

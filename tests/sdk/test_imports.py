@@ -59,7 +59,7 @@ def test_the_trio_client_names_its_extra_where_trio_is_not_installed() -> None:
 
     last = run.stderr.splitlines()[-1]
     assert last.startswith("ModuleNotFoundError: connect needs ")
-    assert last.endswith("which is not installed: pip install 'agentos-kernel-sdk[trio]'")
+    assert last.endswith("which is not installed: pip install './sdk[trio]' in AgentOS's repository")
 
 
 def test_the_fake_kernel_names_its_extra_where_attrs_is_not_installed() -> None:
@@ -69,7 +69,7 @@ def test_the_fake_kernel_names_its_extra_where_attrs_is_not_installed() -> None:
 
     last = run.stderr.splitlines()[-1]
     assert last.startswith("ModuleNotFoundError: FakeKernel needs ")
-    assert last.endswith("which is not installed: pip install 'agentos-kernel-sdk[testing]'")
+    assert last.endswith("which is not installed: pip install './sdk[testing]' in AgentOS's repository")
 
 
 def test_a_name_it_has_not_is_an_attribute_error() -> None:

@@ -215,7 +215,7 @@ def test_a_kernel_without_the_library_names_what_to_install(tmp_path: Path, port
     ended = start([sys.executable, "-c", code, *words], tmp_path)
 
     assert ended.returncode == 1
-    assert "pip install 'agentos-kernel[prometheus]'" in ended.stdout
+    assert "pip install '.[prometheus]' in AgentOS's repository" in ended.stdout
 
 
 def run(place: Path, toml: str) -> subprocess.CompletedProcess[str]:

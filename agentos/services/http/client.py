@@ -21,10 +21,10 @@ from agentos.services.events import AgentExited, Event
 from agentos.threads import Limiter, run_in_thread
 from agentos_sdk.errors import CallError, QuotaExceeded, Unavailable
 
-from .decompression import ACCEPTED, WINDOWS, Inflater
+from .decompression import WINDOWS, Inflater, limit_accepted
 from .destination import MAX_URL_LENGTH, Destination
 from .egress import Egress
-from .request import Headers, Hop, OutgoingRequest, Permit
+from .request import Headers, Hop, OutgoingRequest, Permit, Unreadable
 from .secrets import Redactor
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ class Response:
         self.headers = [(redactor.redact(name).lower(), redactor.redact(value)) for name, value in exchange.headers]
         coding = ", ".join(self.values("content-encoding")).strip().lower()
         self._inflater = Inflater(coding) if coding in WINDOWS else None
+        self._hides_values = bool(redactor.values) and coding not in (*WINDOWS, "", "identity")
         if self._inflater is not None:
             gone = ("content-encoding", "content-length")
             self.headers = [(name, value) for name, value in self.headers if name not in gone]
@@ -112,6 +113,8 @@ class Response:
             self.received += len(part)
             if self.received - self._charged >= CHARGED_BYTES:
                 self.charge()
+            if self._hides_values and part:
+                raise Unreadable("its body has a content coding in which the kernel can't look for secrets")
             if self._inflater is None:
                 return part
             if not part:
@@ -234,11 +237,10 @@ class Client:
             judge = request.permit.judge_address(hop.destination)
             headers = outgoing.headers
             if keeps_origin:  # no other host has the caller's request sent with a secret
-                added = request.permit.secret_headers(hop.destination)
-                if added:  # in a coding that isn't inflated here its value couldn't be found
-                    added = [*added, ("Accept-Encoding", ACCEPTED)]
-                headers = replace_headers(headers, added)
+                headers = replace_headers(headers, request.permit.secret_headers(hop.destination))
             redactor = request.permit.redactor()  # a reload may have changed values since the request began
+            if redactor.values:
+                headers = limit_codings(headers)
             request.permit.charge(1, len(outgoing.body), False)
             async with pool.send(hop, headers, outgoing.body, judge) as exchange:
                 response = Response(exchange, hop, redirects, owner.large, request.permit, redactor)
@@ -289,6 +291,12 @@ def replace_headers(headers: Headers, others: Headers) -> Headers:
     """``headers`` with the others instead of those of the same name."""
     names = {name.lower() for name, _ in others}
     return [*(each for each in headers if each[0].lower() not in names), *others]
+
+
+def limit_codings(headers: Headers) -> Headers:
+    """``headers`` that accept only codings which are inflated here: in another one no secret could be found."""
+    asked = [value for name, value in headers if name.lower() == "accept-encoding"]
+    return replace_headers(headers, [("Accept-Encoding", limit_accepted(",".join(asked)))])
 
 
 def find_redirect(response: Response, outgoing: OutgoingRequest, permit: Permit) -> OutgoingRequest | None:

@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from typing import Any
 from weakref import WeakSet
 
+import h11
 import httpcore
 import trio
 from attrs import define
@@ -31,6 +32,7 @@ KEPT_CONNECTIONS = 8  # idle ones of one caller
 KEPT_SECONDS = 15.0
 MAX_CONNECTIONS = 64  # httpcore forgets no connection whose request was cancelled before it was opened
 WITH_BODY = frozenset({"POST", "PUT", "PATCH"})  # an empty body is announced, too
+BODILESS = frozenset({204, 304})  # statuses whose response ends with its head
 
 Connect = Callable[[str, int, JudgeAddress], Awaitable[trio.SocketStream]]
 
@@ -83,6 +85,12 @@ class Stream(httpcore.AsyncNetworkStream):
         """Close the socket at once, also below TLS: the peer need not agree."""
         self._socket.close()
 
+    @property
+    def has_unread(self) -> bool:
+        """Whether TLS holds bytes that have left the socket: they were sent before they were asked for."""
+        tls = self._stream
+        return isinstance(tls, trio.SSLStream) and bool(tls.pending() or tls._incoming.pending)
+
     async def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> "Stream":
@@ -101,7 +109,7 @@ class Stream(httpcore.AsyncNetworkStream):
         """``is_readable``: an idle connection is when its server, or its pool, has closed it."""
         if info != "is_readable":
             return None
-        if self._socket.fileno() < 0:
+        if self._socket.fileno() < 0 or self.has_unread:
             return True
         poll = select.poll()
         poll.register(self._socket.fileno(), select.POLLIN)
@@ -111,8 +119,8 @@ class Stream(httpcore.AsyncNetworkStream):
 class Exchange:
     """A response whose head has arrived, and the parts of its body as they arrive."""
 
-    def __init__(self, response: httpcore.Response) -> None:
-        self._response = response
+    def __init__(self, response: httpcore.Response, method: str) -> None:
+        self._response, self._method = response, method
         self._parts = aiter(response.stream)  # type: ignore[arg-type]  # an asynchronous pool's are
         self._at_end = False
         self.status = response.status
@@ -133,17 +141,31 @@ class Exchange:
         return b""
 
     async def aclose(self) -> None:
-        """Keep the connection if the body is at its end, otherwise close it.
+        """Keep the connection if the body is at its end and nothing behind it, otherwise close it.
 
         Closing the socket makes httpcore's generators, which wait for the body, end with an error.
         """
         with trio.CancelScope(shield=True):
-            if not self._at_end:
+            if not self._at_end or self._may_have_more:
                 await self._stream.aclose()
             with suppress(httpcore.NetworkError, httpcore.ProtocolError):
                 async for _ in self._parts:  # what has been read of it
                     await trio.lowlevel.checkpoint()
             await self._response.aclose()
+
+    @property
+    def _may_have_more(self) -> bool:
+        """Whether bytes behind the response would be read as the next one: sent already, or likely to come.
+
+        A body that a response can't have, and one of two lengths, may arrive at any time.
+        """
+        names = {name.lower() for name, _ in self.headers}
+        ends_doubtfully = (
+            self._method == "HEAD" or self.status in BODILESS or {"content-length", "transfer-encoding"} <= names
+        )
+        # httpcore parses what h11 has left as the next response; it tells of it in no public way.
+        parser: h11.Connection = self._response.stream._stream._connection._h11_state  # type: ignore[union-attr]
+        return ends_doubtfully or bool(parser.trailing_data[0]) or self._stream.has_unread
 
 
 class Pool(httpcore.AsyncNetworkBackend):
@@ -202,7 +224,7 @@ class Pool(httpcore.AsyncNetworkBackend):
         _judge.set(judge)
         try:
             await trio.lowlevel.checkpoint_if_cancelled()  # it would leave a connection in the pool, never opened
-            exchange = Exchange(await self._pool.handle_async_request(request))
+            exchange = Exchange(await self._pool.handle_async_request(request), to.method or "GET")
             try:
                 exchange.check()
                 yield exchange

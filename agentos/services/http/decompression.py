@@ -14,6 +14,12 @@ WINDOWS: Mapping[str, int] = {  # of zlib, by content coding
 ACCEPTED = "gzip, deflate"
 
 
+def limit_accepted(value: str) -> str:
+    """An ``Accept-Encoding`` without the codings that can't be inflated here, and without ``*``."""
+    kept = [each for each in value.split(",") if each.partition(";")[0].strip().lower() in (*WINDOWS, "identity")]
+    return ",".join(kept).strip() or ACCEPTED
+
+
 class Inflater:
     """Inflates a body of one content coding; raises :class:`Unreadable` if it is broken."""
 

@@ -14,7 +14,7 @@ from agentos_sdk.project import describe_missing_kernel
 from .common import Failed, printable, wrap_error
 from .mcp_rights import entry_errors, find_kernel_socket, find_place
 
-NO_SDK = "`agentos mcp` needs the package mcp, version 2.3 or later: pip install 'agentos-kernel[mcp]'"
+NO_SDK = "`agentos mcp` needs the package mcp, version 2.3 or later: pip install '.[mcp]' in AgentOS's repository"
 
 
 @frozen

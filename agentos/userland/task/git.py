@@ -2,20 +2,26 @@
 
 A repository names programs in many places: filters, hooks, a file system monitor, transports and their helpers, and the
 same again in a submodule. Options switch off those that are known. A seccomp filter makes fork fail in git, so that the
-others can't start either.
+others can't start either. Its time, its memory and what it writes are limited.
 """
 
 import errno
 import os
+import resource
 import shutil
+import signal
 import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping
 from functools import cache
+from typing import IO
 
 from agentos.sandbox.filters import bpf, seccomp
 from agentos.sandbox.inside import libc
 
 SECONDS = 20.0  # for one command
+MAX_MEMORY = 512 << 20  # bytes that git may allocate; the files that it maps to read them aren't part of it
+MAX_OUTPUT = 16 << 20  # bytes that one command may say, and as many about errors
 MAX_FILTERS = 100  # whose programs are switched off by name; the others only fail to start
 CLONE_THREAD = 0x1_0000
 NO_PROCESSES = seccomp.Profile(
@@ -63,21 +69,31 @@ def _run(
     fixed = {"LC_ALL": "C", "GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_TERMINAL_PROMPT": "0"}
     argv = (_find_git(), *OPTIONS, *command)
     _filter_bytes()  # before the fork
-    try:
-        return subprocess.run(
-            argv,
-            cwd=directory,
-            env={**inherited, **fixed, **environment},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=SECONDS,
-            check=False,
-            preexec_fn=_forbid_processes,
-        )
-    except subprocess.TimeoutExpired:
-        raise GitError(f"git {command[0]} took more than {SECONDS:g} s") from None
-    except (OSError, subprocess.SubprocessError) as error:
-        raise GitError(f"git {command[0]} can't be run: {error}") from None
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as told:
+        try:
+            done = subprocess.run(
+                argv,
+                cwd=directory,
+                env={**inherited, **fixed, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=told,
+                timeout=SECONDS,
+                check=False,
+                preexec_fn=_confine,
+            )
+        except subprocess.TimeoutExpired:
+            raise GitError(f"git {command[0]} took more than {SECONDS:g} s") from None
+        except (OSError, subprocess.SubprocessError) as error:
+            raise GitError(f"git {command[0]} can't be run: {error}") from None
+        if -done.returncode == signal.SIGXFSZ:
+            raise GitError(f"git {command[0]} says more than {MAX_OUTPUT >> 20} MiB")
+        return subprocess.CompletedProcess(argv, done.returncode, _content(out), _content(told))
+
+
+def _content(file: IO[bytes]) -> bytes:
+    file.seek(0)
+    return file.read()
 
 
 def _find_git() -> str:
@@ -97,10 +113,13 @@ def _filter_bytes() -> bytes:
     return bpf.pack(seccomp.compile_filter(NO_PROCESSES, machine))
 
 
-def _forbid_processes() -> None:
+def _confine() -> None:
     """Called in the child before it becomes git."""
     libc.prctl(libc.PR_SET_NO_NEW_PRIVS, 1)
     libc.set_seccomp_filter(_filter_bytes())
+    for limit, most in ((resource.RLIMIT_DATA, MAX_MEMORY), (resource.RLIMIT_FSIZE, MAX_OUTPUT)):
+        resource.setrlimit(limit, (most, most))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def _filter_names(listed: bytes) -> list[str]:

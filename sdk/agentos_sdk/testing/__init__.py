@@ -31,5 +31,7 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("agentos"):
             raise
-        text = f"{name} needs {error.name}, which is not installed: pip install 'agentos-kernel-sdk[testing]'"
+        text = (
+            f"{name} needs {error.name}, which is not installed: pip install './sdk[testing]' in AgentOS's repository"
+        )
         raise ModuleNotFoundError(text, name=error.name) from None

@@ -52,7 +52,9 @@ class RunningKernel:
         if config is not None and toml is not None:
             raise TypeError("RunningKernel: expected config or toml, got both")
         if importlib.util.find_spec("agentos.boot") is None:
-            raise KernelFailed(f"agentos-kernel isn't installed for {sys.executable}: pip install agentos-kernel")
+            raise KernelFailed(
+                f"agentos-kernel isn't installed for {sys.executable}: pip install . in AgentOS's repository"
+            )
         self._config, self._toml = config, toml
         self._environment = environment or {}
         self._lines: list[str] = []

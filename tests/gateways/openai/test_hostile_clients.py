@@ -22,6 +22,7 @@ from agentos.llm.providers.offline_rules import Rule
 from agentos.llm.settings import OfflineSettings
 from tests.gateways.served import MIB, MODEL, Served, served, until
 from tests.support.rounds import rounds
+from tests.support.rows import each_row
 from tests.support.wire import PATIENCE
 
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
@@ -220,6 +221,32 @@ async def test_a_body_that_doesnt_come_isnt_awaited_for_ever(monkeypatch: pytest
 
     assert said.startswith(b"HTTP/1.1 400")
     assert b"the body did not arrive" in said
+
+
+TWO_ENDS = [
+    b"content-length: 5\r\ntransfer-encoding: chunked\r\n",
+    b"Transfer-Encoding: Chunked\r\nContent-Length: 0\r\n",
+    b"content-length: 5\r\nexpect: 100-continue\r\ntransfer-encoding: chunked\r\n",
+    b"content-length: 40\r\ntransfer-encoding: chunked\r\nconnection: keep-alive, upgrade\r\nupgrade: websocket\r\n",
+]
+
+
+@each_row(
+    "begin, headers",
+    [
+        *((b"POST /v1/chat/completions HTTP/1.1\r\n", headers) for headers in TWO_ENDS),
+        *((b"GET /v1/models HTTP/1.1\r\n", headers) for headers in TWO_ENDS),
+        (b"POST /v1/chat/completions HTTP/1.0\r\n", b"transfer-encoding: chunked\r\n"),
+    ],
+)
+async def test_a_request_with_two_ends_is_refused_with_all_behind_it(begin: bytes, headers: bytes) -> None:
+    async with served() as here, await here.connect() as client:
+        await client.send_all(begin + b"host: here\r\n" + headers + b"\r\n0\r\n\r\n" + head("GET", "/v1/models"))
+        said = await all_of(client)
+
+    assert said.startswith(b"HTTP/1.1 400")
+    assert b"connection: close" in said.lower()
+    assert said.count(b"HTTP/1.1") == 1
 
 
 @pytest.mark.parametrize("chunked", [False, True])

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentos.permissions.patterns.base import BadPattern
-from agentos.permissions.patterns.names import MAX_NAME_LENGTH, match_any, parse_name_pattern
+from agentos.permissions.patterns.names import MAX_NAME_LENGTH, match_any, parse_model_pattern, parse_name_pattern
 from tests.support.rounds import rounds
 from tests.support.rows import each_row
 
@@ -128,3 +128,34 @@ def test_a_pattern_that_covers_another_matches_whatever_that_does(outer: str, in
 )
 def test_one_pattern_covers_another(outer: str, inner: str, covers: bool) -> None:
     assert parse_name_pattern(outer).covers(parse_name_pattern(inner), deny=False) == covers
+
+
+@each_row(
+    ("text", "name", "denied"),
+    [
+        ("expensive", "expensive", True),
+        ("expensive", "Expensive", True),
+        ("expensive", "expensive@latest", True),
+        ("expensive", "EXPENSIVE:Latest", True),
+        ("expensive", "expensive:free@001", True),
+        ("expensive", " expensive\t", True),
+        ("Expensive", "expensive", True),
+        ("expensive:latest", "expensive", True),
+        ("expensive@latest", "Expensive:LATEST", True),
+        ("expensive:latest", "expensive:8b", False),
+        ("expensive:70b", "EXPENSIVE:70B", True),
+        ("expensive:70b", "expensive:8b", False),
+        ("expensive", "expensive-mini", False),
+        ("expensive", "expensiv", False),
+        ("big-*", "Big-2:free", True),
+        ("*-PRO", "gem-pro@latest", True),
+        ("[A-C]x", "bX:1", True),
+        ("maker/big", "Maker/Big:free", True),
+        ("host", "host:5000/model", False),
+        ("big", "big:", False),
+        ("big", ":big", False),
+    ],
+)
+def test_a_denial_of_a_model_is_of_each_spelling_that_providers_take(text: str, name: str, denied: bool) -> None:
+    assert parse_model_pattern(text).matches(name, deny=True) == denied
+    assert parse_model_pattern(text).matches(name, deny=False) == parse_name_pattern(text).matches(name, deny=False)

@@ -16,6 +16,7 @@ from agentos.services.http.request import Headers, Hop, OutgoingRequest, Permit
 from agentos.services.http.secrets import MARK, Secrets, SecretSettings
 from agentos.services.http.settings import HttpSettings
 from agentos_sdk.errors import Unavailable
+from tests.support.rows import each_row
 
 TOKEN = "ghp_0123456789'abcdef"
 Answer = Callable[[trio.SocketStream, bytes], Awaitable[None]]
@@ -72,9 +73,18 @@ class Reply:
 
 
 async def send(
-    server: Server, path: str = "/", headers: Headers = (), method: str = "GET", before: str = "", token: str = TOKEN
+    server: Server,
+    path: str = "/",
+    headers: Headers = (),
+    method: str = "GET",
+    before: str = "",
+    token: str = TOKEN,
+    holds: bool = True,
 ) -> Reply:
-    """The reply to a request. ``before`` is the secret's value until the request is on its way."""
+    """The reply to a request. ``before`` is the secret's value until the request is on its way.
+
+    The caller ``holds`` the secret, or another one does.
+    """
     place = parse_domain_pattern(f"127.0.0.1:{server.port}")
     secrets, settings = Secrets(), [SecretSettings("t", [place], "X-Token", "Key ", "env:T")]
     secrets.replace(settings, {"t": before or token})
@@ -82,7 +92,7 @@ async def send(
         allow,
         follow,
         lambda to: None,
-        lambda to: secrets.headers_for(["t"], to),
+        lambda to: secrets.headers_for(["t"] if holds else [], to),
         secrets.redactor,
         lambda *_: secrets.replace(settings, {"t": TOKEN}) if before and not server.heads else None,
     )
@@ -139,16 +149,48 @@ async def test_a_headers_name_that_repeats_it_is_redacted() -> None:
     assert name.lower() not in str(reply.headers)
 
 
-async def test_a_caller_cannot_ask_for_a_coding_that_hides_it() -> None:
+@each_row(
+    "asked, sent",
+    [
+        ("br, zstd", "gzip, deflate"),
+        ("br;q=1.0, gzip;q=0.8, *;q=0.1", "gzip;q=0.8"),
+        ("*", "gzip, deflate"),
+        ("identity", "identity"),
+        ("Deflate, ZSTD, x-gzip", "Deflate, x-gzip"),
+        ("dcb, compress, gzip ;q=0.5", "gzip ;q=0.5"),
+    ],
+)
+@pytest.mark.parametrize("held", [True, False], ids=["its own secret", "another's secret"])
+async def test_a_caller_cannot_ask_for_a_coding_that_hides_it(asked: str, sent: str, held: bool) -> None:
     async def answer(stream: trio.SocketStream, head: bytes) -> None:
         await stream.send_all(plain(b"ok"))
 
     async with serving(answer) as server:
-        await send(server, headers=[("accept-encoding", "br, zstd")])
+        await send(server, headers=[("accept-encoding", asked)], holds=held)
 
     [head] = server.heads
-    assert b"Accept-Encoding: gzip, deflate\r\n" in head
-    assert b"zstd" not in head
+    assert f"Accept-Encoding: {sent}\r\n".encode() in head
+    assert head.lower().count(b"accept-encoding") == 1
+
+
+@each_row("coding", ["br", "zstd", "gzip, br", "gzip, gzip", "compress", "gz ip", "aes128gcm"])
+async def test_a_body_in_a_coding_that_hides_it_is_refused(coding: str) -> None:
+    async def answer(stream: trio.SocketStream, head: bytes) -> None:
+        await stream.send_all(plain(b"any", f"Content-Encoding: {coding}"))
+
+    async with serving(answer) as server:
+        for held in (True, False):
+            with pytest.raises(Unavailable, match="content coding in which the kernel can't look for secrets"):
+                await send(server, holds=held)
+
+
+@each_row("method, coding, body", [("HEAD", "br", b""), ("GET", "br", b""), ("GET", "Identity", b"any")])
+async def test_a_coding_that_hides_nothing_passes(method: str, coding: str, body: bytes) -> None:
+    async def answer(stream: trio.SocketStream, head: bytes) -> None:
+        await stream.send_all(plain(body, f"Content-Encoding: {coding}"))
+
+    async with serving(answer) as server:
+        assert (await send(server, method=method)).body == body
 
 
 async def test_a_value_that_changes_between_two_redirects_is_redacted() -> None:

@@ -14,10 +14,14 @@ from agentos.agents.leftover_processes import (
     parent_of,
     runtime_base,
 )
+from tests.support.kernel import marked, until
 
 
 def sleeper(run: str, life: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(["/bin/sleep", "1000"], env={RUN_VARIABLE: run, LIFE_VARIABLE: life})
+    started = subprocess.Popen(["/bin/sleep", "1000"], env={RUN_VARIABLE: run, LIFE_VARIABLE: life})
+    # Linux closes the descriptors of an exec, which tells the parent of it, before it sets the environment.
+    until(lambda: marked(f"{RUN_VARIABLE}={run}", f"{LIFE_VARIABLE}={life}"), "its environment can be read")
+    return started
 
 
 def test_only_what_one_life_left_is_ended() -> None:

@@ -137,6 +137,7 @@ def test_a_limit_that_is_not_enforced_says_so() -> None:
     assert describe_usage(usage) == "memory 1M, pids 2 (/proc); no cgroup"
 
 
+@pytest.mark.usefixtures("long")
 def test_help_fits_80_columns_and_no_summary_is_cut(agentos: Agentos) -> None:
     commands = [
         (),
@@ -376,6 +377,7 @@ def test_the_socket_is_found_in_this_order(agentos: Agentos, kernel: Kernel) -> 
     assert agentos("ps", AGENTOS_SOCKET="").returncode == 0
 
 
+@pytest.mark.usefixtures("long")
 def test_help_needs_no_kernel(agentos: Agentos) -> None:
     for command in COMMANDS:
         assert agentos(command, "--help").returncode == 0

@@ -54,9 +54,20 @@ OPENING = s.DetachSource | s.OpenSource
 NAMESPACES = ("user", "pid", "mnt", "net", "uts", "ipc", "cgroup")
 
 
+OTHERS: set[int] = set()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def others() -> None:
+    """Children of this process that serve other tests: what forks kernels, and a guest."""
+    OTHERS.clear()
+    OTHERS.update(children())
+
+
 def children() -> set[int]:
-    """Of this process."""
-    return {int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
+    """Of this process, but for those that serve other tests."""
+    found = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return {int(pid) for pid in found} - OTHERS
 
 
 async def belongings(spawner: Spawner) -> Belongings:

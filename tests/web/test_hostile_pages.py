@@ -15,6 +15,8 @@ from tests.support.kernel import Kernel, until
 from tests.support.wire import EMIT, PATIENCE
 from tests.web.conftest import DASHBOARD, Browser, browser_of
 
+pytestmark = pytest.mark.usefixtures("long")
+
 TEXT, CONTINUATION, BINARY, CLOSE, PING = 1, 0, 2, 8, 9
 
 

@@ -64,18 +64,17 @@ class OpenAI(Provider):
         try:
             return await self._answer(question, on_delta)
         except Rejected as error:
-            if self._may_count_tokens and "stream_options" in str(error):
-                self._may_count_tokens = False
-            elif self._takes_thoughts and _has_thoughts(question) and REFUSED_THOUGHTS.search(str(error)):
-                self._takes_thoughts = False  # they are another server's
-                try:
-                    return await self._answer(question, on_delta)
-                except Rejected:
-                    self._takes_thoughts = True  # it wasn't that
-                    raise error from None
-            else:
-                raise
-        return await self.answer(question, on_delta)
+            refusal = error
+        if self._may_count_tokens and "stream_options" in str(refusal):
+            self._may_count_tokens = False
+            return await self.answer(question, on_delta)
+        if self._takes_thoughts and _has_thoughts(question) and REFUSED_THOUGHTS.search(str(refusal)):
+            self._takes_thoughts = False  # they are another server's
+            try:
+                return await self._answer(question, on_delta)
+            except Rejected:
+                self._takes_thoughts = True  # it wasn't that
+        raise refusal
 
     async def embed(self, question: Question, on_delta: OnDelta) -> Answer:
         compose = partial(self._compose_embeddings, question)

@@ -153,7 +153,7 @@ SEARCHED = "mkdir a b; echo > a/prog; printf '#!/bin/sh\necho b' > b/prog; print
         ("prog", "/tmp/a/prog", "/tmp/a/prog/prog: Not a directory"),
         ("/tmp/a/prog", "/tmp/b", "/tmp/a/prog: Permission denied"),
         ("/tmp/a/prog/x", "/tmp/b", "/tmp/a/prog/x: Not a directory"),
-        ("lost", "/tmp/b", "lost: No such file or directory"),
+        ("lost", "/tmp/b", "/tmp/b/lost: its interpreter /none isn't there"),
         ("/tmp/b", "/tmp/b", "/tmp/b: Permission denied"),
     ],
 )

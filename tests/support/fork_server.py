@@ -122,6 +122,8 @@ class ForkServer:
             with self._turn:
                 socket.send_fds(self._socket, [request], [its_output, its_status])
                 answer, fds, _, _ = socket.recv_fds(self._socket, 64, 1)
+        except ConnectionError:
+            answer = b""
         finally:
             os.close(its_output)
             os.close(its_status)

@@ -29,6 +29,8 @@ from typing import Self
 from tests.tools import cgroup2_init
 
 KERNEL = "linux.uml"
+# linux.uml keeps a descriptor for each file of the host that its Linux has in its cache.
+MANY_FILES = ("sh", "-c", 'ulimit -Sn "$(ulimit -Hn)" && exec "$@"', "sh")
 MODULES = cgroup2_init.UML_MODULES
 ENGINE = "CGROUP2_VM_ENGINE"
 CPUINFO = Path("/proc/cpuinfo")
@@ -188,7 +190,7 @@ def _boot(alone: bool) -> _Kernel:
         stack.callback(os.close, write)
         with theirs, open(read, "rb") as leash, (work / "log").open("wb") as log:
             kernel = subprocess.Popen(
-                (_qemu_command if engine() == "qemu" else _uml_command)(work, theirs.fileno()),
+                [*MANY_FILES, *(_qemu_command if engine() == "qemu" else _uml_command)(work, theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -69,6 +69,7 @@ RULES: list[dict[str, Any]] = [
     {"match": "^(Talk|No tool was called)", "reply": "I only talk."},
     {"match": "^Wait", "tool_calls": [("exec", {"command": "echo > began; sleep 2; echo waited"})]},
     {"tool": "exec", "match": "^waited", "tool_calls": [("done", {"summary": "waited"})]},
+    {"match": "^Nap", "tool_calls": [("exec", {"command": "sleep 5"})]},
     {"match": "^Sleep", "tool_calls": [("exec", {"command": "echo > began; sleep 1000"})]},
     {"match": "^The user says:\\s+Write", "tool_calls": [("exec", {"command": "echo > changed.txt; echo changed"})]},
     {"match": r"^The user says:\s+(.*)", "tool_calls": [("done", {"summary": r"told: \1"})]},
@@ -374,7 +375,7 @@ def test_saved_files_of_a_running_task_are_kept(
 
 
 @pytest.mark.parametrize(
-    ("end", "text", "status"), [(RunningTask.stop, "Greet", "stopped"), (RunningTask.kill, "Sleep", "failed")]
+    ("end", "text", "status"), [(RunningTask.stop, "Nap", "stopped"), (RunningTask.kill, "Sleep", "failed")]
 )
 def test_a_task_is_ended_although_its_agent_is_not_spawned_yet(
     kernel: Kernel, end: Callable[[RunningTask], None], text: str, status: str

@@ -89,8 +89,10 @@ proof-kills: $(READY)
 proof-loop: $(READY)
 	$(PROOF) tests/system/test_loop_crashes.py
 
+ATTACKS := tests/security tests/sandbox/test_filtered_*.py tests/system/test_filtered_*.py
 security: $(READY)
-	$(call PYTEST,tests/security tests/sandbox/test_filtered_*.py tests/system/test_filtered_*.py)
+	@$(BIN)/python -m pytest $(WORKERS) $(SHUFFLED) -m "not alone" $(ATTACKS); first=$$?; \
+	  $(BIN)/python -m pytest $(SHUFFLED) -m alone $(ATTACKS) && [ $$first = 0 ]
 
 check: $(READY)
 	$(BIN)/ruff check .

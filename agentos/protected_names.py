@@ -31,7 +31,7 @@ STUBS: Mapping[str, str | None] = {
     ".codex": DIRECTORY,
     ".cursor": DIRECTORY,
     ".gemini": DIRECTORY,
-    # our own: who writes it has a program started without a jail by the next `agentos run` or reload
+    # our own: a program that it names is started without a jail by the next `agentos run` or reload
     "agentos.toml": "",
 }
 IN_GIT: Mapping[str, str | None] = {  # in an existing repository, where commits stay possible

@@ -176,7 +176,7 @@ def _current_directory() -> str:
 
 
 def trusted_uids() -> frozenset[int]:
-    """Whose files and sockets are obeyed unnamed: root's, this user's and, under sudo, those of who called it."""
+    """Whose files and sockets are obeyed unnamed: root's, this user's and, under sudo, the calling user's."""
     caller = os.environ.get("SUDO_UID", "")
     return frozenset({0, os.geteuid(), *([int(caller)] if os.geteuid() == 0 and caller.isdecimal() else [])})
 

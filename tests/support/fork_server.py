@@ -53,12 +53,10 @@ class ForkedKernel:
     """A forked process, with the part of ``subprocess.Popen`` that tests use."""
 
     def __init__(self, pid: int, pidfd: int, status: int, stdout: IO[str]) -> None:
-        self.pid, self.stdout, self.returncode = pid, stdout, None
+        self.pid, self.stdout = pid, stdout
+        self.returncode: int | None = None
         self._pidfd, self._status = pidfd, status
         self._turn = threading.Lock()
-
-    stdout: IO[str]
-    returncode: int | None
 
     def poll(self) -> int | None:
         """Its exit status, negative for a signal; None while it runs."""

@@ -171,7 +171,7 @@ class Workspaces:
                     raise
             await trio.sleep(_LOCK_INTERVAL)  # without ours: files are taken out of the directory meanwhile
         if config:
-            with trio.CancelScope(shield=True):  # what is protected has to get to the caller, who releases it
+            with trio.CancelScope(shield=True):  # the caller must get what is protected, to release it
                 async with self._config_lock:
                     await trio.to_thread.run_sync(self.config_file.hold, path)
         return found

@@ -243,19 +243,25 @@ class Kernel:
 
 
 @contextlib.contextmanager
-def stopped_with_this_process(pid: int) -> Iterator[None]:
-    """Send SIGTERM to process ``pid`` if this process ends meanwhile, also by SIGKILL."""
+def stopped_with_this_process() -> Iterator[Callable[[], None]]:
+    """Yields what a new process calls before its exec: it gets SIGTERM if this process ends, also by SIGKILL."""
     # Not a parent-death signal: it follows the thread that forks, not the process.
     guard = subprocess.Popen(
-        ["sh", "-c", 'read -r _; kill "$1"', "sh", str(pid)],
+        ["sh", "-c", 'read -r pid; read -r _; test -z "$pid" || kill "$pid"'],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
+    assert guard.stdin is not None
+    pipe = guard.stdin.fileno()
+
+    def register() -> None:
+        os.write(pipe, f"{os.getpid()}\n".encode())  # by itself: its parent may be killed right after the fork
+
     try:
-        yield
-    finally:  # before the pid is free for another process
+        yield register
+    finally:
         guard.kill()
         guard.communicate()
 
@@ -265,12 +271,16 @@ def kernel(config: Path | None = None, show: bool = False, state_of: str | None 
     """A kernel that is ready; it is stopped at the end in any case. ``state_of``: a directory that outlives it."""
     directory = state_of or tempfile.mkdtemp(prefix="aos-demo-")
     try:
-        with kernel_cgroup() as begin:  # otherwise it would share this process's control group
+        with kernel_cgroup() as join_cgroup, stopped_with_this_process() as register:
+
+            def begin() -> None:
+                register()
+                join_cgroup()  # otherwise it would share this process's control group
+
             running = Kernel(directory, config, begin)
             try:
-                with stopped_with_this_process(running.process.pid):
-                    running.wait_for_line(r"kernel \| ready, ", START_TIMEOUT, show)
-                    yield running
+                running.wait_for_line(r"kernel \| ready, ", START_TIMEOUT, show)
+                yield running
             finally:
                 running.ensure_stopped()
     finally:

@@ -91,3 +91,9 @@ def test_a_mistake_is_told_with_its_path(home: Path, text: str, told: str) -> No
 
     assert any(told in mistake for mistake in mistakes), mistakes
     assert not any("sk-secret" in mistake for mistake in mistakes)
+
+
+def test_a_type_that_is_wrong_is_not_told_as_missing_too(home: Path) -> None:
+    [mistake] = said(TWO.replace("fast", "llama").replace('type = "openai"', "type = 7"))
+
+    assert mistake.partition(": ")[2].startswith("llm.providers.local.type: expected")

@@ -110,6 +110,10 @@ def test_children_of_children_count_too(own_kernel: OwnKernel) -> None:
 
         assert ask(client, child, "spawn", name="leaf2", command=["sleep", "1000"])["code"] == "quota_exceeded"
         up(client.spawn("mine", command=["sleep", "1000"]))  # the operator is not rationed
+    with kernel.connect() as wire:
+        assert wire.call(Op.HELLO, {"as": "visitor", "level": "standard"})["success"]
+        replies = [wire.call(Op.SPAWN, {"name": f"guest-{n}", "command": ["sleep", "1000"]}) for n in range(3)]
+        assert [reply.get("code", "started") for reply in replies] == ["started", "started", "quota_exceeded"]
 
 
 def test_children_that_are_spawned_at_the_same_moment_all_count(own_kernel: OwnKernel) -> None:

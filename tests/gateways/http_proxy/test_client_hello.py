@@ -103,6 +103,15 @@ def test_an_endless_hello_is_refused_before_it_takes_more_memory() -> None:
     assert len(reader.received) <= MAX_HELLO_BYTES + 6
 
 
+def test_an_incomplete_hello_may_have_16_kib() -> None:
+    reader = HelloReader()
+    whole = records(b"\1" + (16_000).to_bytes(3) + b"x" * 5000, [4] + [1] * 5000)
+
+    assert reader.feed(whole[:MAX_HELLO_BYTES]) is None
+    with pytest.raises(NoServerName, match="more than 16 KiB"):
+        reader.feed(whole[MAX_HELLO_BYTES : MAX_HELLO_BYTES + 1])
+
+
 @given(st.binary(max_size=300), st.integers(0, 300), st.binary(min_size=1, max_size=4))
 def test_no_bytes_do_anything_else_than_return_a_name_or_be_refused(data: bytes, at: int, changed: bytes) -> None:
     sent = records(PLAIN)

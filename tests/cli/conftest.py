@@ -1,12 +1,11 @@
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from agentos_sdk import AgentOSClient
+from tests.support.commands import run_agentos
 from tests.support.kernel import Kernel, environment
-from tests.support.wire import PATIENCE
 
 Result = subprocess.CompletedProcess[str]
 Agentos = Callable[..., Result]
@@ -18,16 +17,7 @@ def agentos(kernel: Kernel) -> Iterator[Agentos]:
 
     def run(*arguments: str, **env: str) -> Result:
         given = {**environment(kernel.place), "AGENTOS_SOCKET": kernel.socket, **env}
-        return subprocess.run(
-            [sys.executable, "-m", "agentos", *arguments],
-            cwd=kernel.place,
-            env=given,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
+        return run_agentos(arguments, kernel.place, given)
 
     yield run
     with AgentOSClient(kernel.socket) as client:

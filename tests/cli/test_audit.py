@@ -19,6 +19,7 @@ from agentos.services.audit.log import open_audit
 from agentos.userland.cli.audit_table import Table
 from tests.cli.conftest import Agentos, Result
 from tests.services.audit.audited import DENIED, change, entry, make
+from tests.support.commands import run_agentos
 from tests.support.kernel import Kernel, environment, shared, until
 from tests.support.wire import PATIENCE
 
@@ -27,8 +28,8 @@ COMMAND = (sys.executable, "-m", "agentos", "audit")
 
 def audit(state: Path, *arguments: str, **env: str) -> Result:
     place = {**environment(state), **env}
-    command = [*COMMAND, *arguments, *(["--state-dir", str(state)] if "--state-dir" not in arguments else [])]
-    return subprocess.run(command, cwd=state, env=place, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    words = ["audit", *arguments, *(["--state-dir", str(state)] if "--state-dir" not in arguments else [])]
+    return run_agentos(words, state, place)
 
 
 def printed(state: Path, *arguments: str) -> list[str]:

@@ -3,7 +3,6 @@
 import io
 import os
 import subprocess
-import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +11,8 @@ import pytest
 
 from agentos_sdk import AgentOSClient
 from tests.cli.conftest import Agentos
+from tests.support.commands import run_agentos_bytes
 from tests.support.kernel import Kernel, environment
-from tests.support.wire import PATIENCE
 
 BINARY = bytes(range(256)) * 2000 + b"\x04\x03\n"
 LONG = "/".join(["a-directory-whose-name-is-long"] * 5)
@@ -28,15 +27,8 @@ def box(kernel: Kernel, agentos: Agentos) -> Iterator[AgentOSClient]:
 
 
 def cp(kernel: Kernel, *arguments: str, given: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
-    return subprocess.run(
-        [sys.executable, "-m", "agentos", "cp", "--socket", kernel.socket, *arguments],
-        cwd=kernel.place,
-        env=environment(kernel.place),
-        input=given,
-        capture_output=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    words = ["cp", "--socket", kernel.socket, *arguments]
+    return run_agentos_bytes(words, kernel.place, environment(kernel.place), given)
 
 
 def shell(client: AgentOSClient, line: str) -> str:

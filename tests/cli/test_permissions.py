@@ -3,7 +3,6 @@
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,9 @@ from agentos.permissions.levels import LEVELS
 from agentos.userland.cli.common import Failed
 from agentos.userland.cli.permissions import request
 from tests.cli.conftest import Agentos
+from tests.support.commands import run_agentos
 from tests.support.kernel import Kernel, environment, until
 from tests.support.rows import each_row
-from tests.support.wire import PATIENCE
 
 SLEEP = ("--", "sleep", "1000")
 
@@ -35,15 +34,7 @@ read = ["/data/private/"]
 
 def show(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Without a kernel."""
-    return subprocess.run(
-        [sys.executable, "-m", "agentos", "permissions", "show", *arguments],
-        cwd=place,
-        env=environment(place),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    return run_agentos(["permissions", "show", *arguments], place, environment(place))
 
 
 def test_show_spells_a_level_out_without_a_kernel(tmp_path: Path) -> None:

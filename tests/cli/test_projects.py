@@ -17,6 +17,7 @@ import pytest
 from agentos.sandbox.host_ids import FIRST_ID
 from agentos_sdk import AgentOSClient, ConnectionFailed, default_socket
 from agentos_sdk.project import default_project_socket, find_project, list_kernels, project_id
+from tests.support.commands import run_agentos
 from tests.support.kernel import environment, until
 from tests.support.wire import PATIENCE
 
@@ -53,9 +54,8 @@ class Desk:
 
     def type(self, directory: Path, *words: str, **env: str) -> tuple[int, str]:
         """Exit status of a command, and all that it printed."""
-        with self.popen(directory, *words, **env) as process:
-            printed, _ = process.communicate(timeout=PATIENCE)
-        return process.returncode, printed
+        done = run_agentos(words, directory, self.env | env)
+        return done.returncode, done.stdout + done.stderr
 
     def run(self, directory: Path, *words: str, **env: str) -> subprocess.Popen[str]:
         """A kernel that is ready; root's state is kept away from the host's."""

@@ -2,14 +2,13 @@
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from tests.support.commands import run_agentos
 from tests.support.kernel import Kernel, environment, shared, until
-from tests.support.wire import PATIENCE
 from tests.system.agents import in_state, info, up, write
 
 TOML = """
@@ -53,9 +52,8 @@ def kernel(kernels: None) -> Iterator[Kernel]:
 
 
 def run(kernel: Kernel, *words: str, width: int = 80) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "agentos", "trace", *words, "--state-dir", str(kernel.state_dir)]
     env = {**environment(kernel.place), "AGENTOS_SOCKET": kernel.socket, "COLUMNS": str(width)}
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=env, check=False)
+    return run_agentos(["trace", *words, "--state-dir", str(kernel.state_dir)], kernel.place, env)
 
 
 def printed(kernel: Kernel, *words: str) -> list[str]:

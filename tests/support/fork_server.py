@@ -1,11 +1,11 @@
-"""A process that has imported the kernel's modules and forks kernels: three quarters of a kernel's start are imports.
+"""A process that has imported AgentOS and forks kernels and commands: three quarters of their start are imports.
 
-A forked kernel is ``agentos run`` with its own arguments, environment, directory, session and output. It differs from
-one that was executed in /proc/PID/cmdline and /proc/PID/environ, which are the server's. The server has one thread, so
-a kernel is bound to the server's life by its parent-death signal, and the server ends when the tests' end of its socket
-is closed: no kernel outlives the tests, even if they are killed.
+A forked one is ``agentos`` with its own arguments, environment, directory, session and standard streams. It differs
+from one that was executed in /proc/PID/cmdline and /proc/PID/environ, which are the server's. The server has one
+thread, so a kernel is bound to the server's life by its parent-death signal, and the server ends when the tests' end of
+its socket is closed: no kernel outlives the tests, even if they are killed.
 
-One message a request: JSON (argv, cwd, env) with two descriptors, the kernel's output and a pipe to which the server
+One message a request: JSON (argv, cwd, env) with four descriptors, the standard streams and a pipe to which the server
 writes the exit status; the answer is the pid, with a pidfd.
 """
 
@@ -25,6 +25,8 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import IO, NoReturn
 
 MAX_REQUEST = 1 << 18  # bytes; an environment has some thousand
@@ -45,15 +47,18 @@ PRELOADED = (
     "agentos.userland.web.serve",
     "importlib.readers",
 )
+COMMANDS = Path(__file__).parents[2] / "agentos" / "userland" / "cli"  # each imports what it needs when it is called
 # What a new interpreter would read at its start has no effect on a forked one.
 START_VARIABLES = ("PYTHON", "LANG", "LC_", "MALLOC_", "LD_", "COVERAGE_")
 
 
-class ForkedKernel:
+class Forked:
     """A forked process, with the part of ``subprocess.Popen`` that tests use."""
 
-    def __init__(self, pid: int, pidfd: int, status: int, stdout: IO[str]) -> None:
-        self.pid, self.stdout = pid, stdout
+    stdout: IO[str] | None = None  # of a kernel
+
+    def __init__(self, pid: int, pidfd: int, status: int) -> None:
+        self.pid = pid
         self.returncode: int | None = None
         self._pidfd, self._status = pidfd, status
         self._turn = threading.Lock()
@@ -67,7 +72,7 @@ class ForkedKernel:
         status = self._read_status(timeout)
         if status is None:
             assert timeout is not None
-            raise subprocess.TimeoutExpired("agentos run", timeout)
+            raise subprocess.TimeoutExpired("agentos", timeout)
         return status
 
     def send_signal(self, number: int) -> None:
@@ -86,7 +91,7 @@ class ForkedKernel:
         with self._turn:
             if self.returncode is None and select.select([self._status], [], [], timeout)[0]:
                 text = os.read(self._status, STATUS.size)
-                assert text, f"the process that forked kernel {self.pid} has ended"
+                assert text, f"the process that forked {self.pid} has ended"
                 (self.returncode,) = STATUS.unpack(text)
                 os.close(self._status)
                 os.close(self._pidfd)
@@ -111,22 +116,49 @@ class ForkServer:
         self._turn = threading.Lock()
         atexit.register(self.close)
 
-    def fork(self, argv: Sequence[str], cwd: str, env: Mapping[str, str]) -> ForkedKernel:
-        """Fork ``agentos`` with these arguments."""
+    def start_kernel(self, argv: Sequence[str], cwd: str, env: Mapping[str, str]) -> Forked:
+        """Fork ``agentos`` with these arguments; its ``stdout`` is a pipe for its output and its errors."""
         output, its_output = os.pipe()
+        with open(os.devnull) as nothing, open(its_output) as its:
+            kernel = self._fork(argv, cwd, env, [nothing.fileno(), its.fileno(), its.fileno()])
+        kernel.stdout = os.fdopen(output, errors="backslashreplace")
+        return kernel
+
+    def run(
+        self, argv: Sequence[str], cwd: str, env: Mapping[str, str], given: bytes | None, timeout: float
+    ) -> "subprocess.CompletedProcess[bytes]":
+        """Run a command as ``subprocess.run`` does, with ``given`` on its standard input; None: /dev/null."""
+        with contextlib.ExitStack() as stack, ThreadPoolExecutor() as pool:
+            theirs, ours = zip(os.pipe(), *(os.pipe()[::-1] for _ in range(2)), strict=True)
+            files = [stack.enter_context(open(fd, mode)) for fd, mode in zip(ours, ("wb", "rb", "rb"), strict=True)]
+            with contextlib.ExitStack() as only_theirs:
+                streams = [only_theirs.enter_context(open(fd, "rb", 0)).fileno() for fd in theirs]
+                if given is None:
+                    streams[0] = only_theirs.enter_context(open(os.devnull)).fileno()
+                command = self._fork(argv, cwd, env, streams)
+            feeding = pool.submit(feed, files[0], given or b"")
+            printed = [pool.submit(file.read) for file in files[1:]]
+            try:
+                status = command.wait(timeout)
+            except subprocess.TimeoutExpired:
+                command.kill()
+                raise
+            feeding.result()
+            return subprocess.CompletedProcess(["agentos", *argv], status, *(each.result() for each in printed))
+
+    def _fork(self, argv: Sequence[str], cwd: str, env: Mapping[str, str], streams: Sequence[int]) -> Forked:
         status, its_status = os.pipe()
         try:
             request = json.dumps({"argv": list(argv), "cwd": cwd, "env": dict(env)}).encode()
             with self._turn:
-                socket.send_fds(self._socket, [request], [its_output, its_status])
+                socket.send_fds(self._socket, [request], [*streams, its_status])
                 answer, fds, _, _ = socket.recv_fds(self._socket, 64, 1)
         except ConnectionError:
             answer = b""
         finally:
-            os.close(its_output)
             os.close(its_status)
-        assert answer, f"the process that forks kernels has ended: {self._process.communicate()[0].decode()}"
-        return ForkedKernel(int(answer), fds[0], status, open(output, errors="backslashreplace"))
+        assert answer, f"the process that forks has ended: {self._process.communicate()[0].decode()}"
+        return Forked(int(answer), fds[0], status)
 
     def close(self) -> None:
         """End the server, and with it the kernels that still run."""
@@ -141,8 +173,14 @@ def shared() -> ForkServer:
 
 
 def can_fork(env: Mapping[str, str]) -> bool:
-    """Whether a forked kernel obeys these additional variables."""
-    return not any(name.startswith(START_VARIABLES) for name in env)
+    """Whether a forked process obeys these variables."""
+    return all(value == os.environ.get(name) for name, value in env.items() if name.startswith(START_VARIABLES))
+
+
+def feed(pipe: IO[bytes], data: bytes) -> None:
+    """Write all, as far as it is read, and close the pipe."""
+    with contextlib.suppress(BrokenPipeError), pipe:
+        pipe.write(data)
 
 
 class Server:
@@ -150,10 +188,10 @@ class Server:
 
     def __init__(self, channel: socket.socket) -> None:
         self.channel = channel
-        self.kernels: dict[int, int] = {}  # pid: the pipe for its exit status
+        self.running: dict[int, int] = {}  # pid: the pipe for its exit status
 
     def serve(self) -> list[str]:
-        """Fork a kernel for each request. Returns only in a kernel, with its arguments."""
+        """Fork for each request. Returns only in a forked process, with its arguments."""
         woken, wake = os.pipe()
         os.set_blocking(wake, False)
         os.set_blocking(woken, False)
@@ -166,39 +204,40 @@ class Server:
                     os.read(woken, 4096)
                 self._reap()
             if self.channel.fileno() in ready:
-                request, fds, _, _ = socket.recv_fds(self.channel, MAX_REQUEST, 2)
+                request, fds, _, _ = socket.recv_fds(self.channel, MAX_REQUEST, 4)
                 if not request:
                     self._end()
                 asked = json.loads(request)
                 pid = os.fork()
                 if pid == 0:
-                    become_kernel(asked["cwd"], asked["env"], fds[0])
+                    become_program(asked["cwd"], asked["env"], fds[:3])
                     return list(asked["argv"])
-                os.close(fds[0])
-                self.kernels[pid] = fds[1]
+                for fd in fds[:3]:
+                    os.close(fd)
+                self.running[pid] = fds[3]
                 pidfd = os.pidfd_open(pid)
                 socket.send_fds(self.channel, [str(pid).encode()], [pidfd])
                 os.close(pidfd)
 
     def _reap(self) -> None:
-        for pid in list(self.kernels):
+        for pid in list(self.running):
             found, status = os.waitpid(pid, os.WNOHANG)
             if found:
-                pipe = self.kernels.pop(pid)
+                pipe = self.running.pop(pid)
                 with contextlib.suppress(BrokenPipeError):
                     os.write(pipe, STATUS.pack(os.waitstatus_to_exitcode(status)))
                 os.close(pipe)
 
     def _end(self) -> NoReturn:
-        """The tests have ended: the kernels are killed, and what they leave ends with them."""
-        for pid in self.kernels:
+        """The tests have ended: what runs is killed, and what kernels leave ends with them."""
+        for pid in self.running:
             os.kill(pid, signal.SIGKILL)
-        for pid in self.kernels:
+        for pid in self.running:
             os.waitpid(pid, 0)
         os._exit(0)
 
 
-def become_kernel(cwd: str, env: Mapping[str, str], output: int) -> None:
+def become_program(cwd: str, env: Mapping[str, str], streams: Sequence[int]) -> None:
     """What ``subprocess.Popen`` and the start of an interpreter do for one that is executed."""
     parent = os.getppid()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -207,8 +246,8 @@ def become_kernel(cwd: str, env: Mapping[str, str], output: int) -> None:
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
-    os.dup2(output, 1)
-    os.dup2(output, 2)
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
     os.closerange(3, 1 << 16)
     os.chdir(cwd)
     sys.path[0] = cwd
@@ -221,7 +260,7 @@ def main() -> None:
     import gc
 
     gc.disable()
-    for name in PRELOADED:
+    for name in (*PRELOADED, *(f"agentos.userland.cli.{file.stem}" for file in sorted(COMMANDS.glob("[a-z]*.py")))):
         importlib.import_module(name)
     gc.freeze()
     gc.enable()

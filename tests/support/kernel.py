@@ -61,7 +61,7 @@ class Kernel:
         self.lines: list[str] = []
         self._env, self._options, self._terminal, self._join = env or {}, options, terminal, join
         self._is_forked = FORKED and not (execute or terminal or join) and fork_server.can_fork(self._env)
-        self.process: subprocess.Popen[str] | fork_server.ForkedKernel
+        self.process: subprocess.Popen[str] | fork_server.Forked
         self._news = threading.Condition()
         self._closed = False
         if toml is not None:
@@ -77,7 +77,7 @@ class Kernel:
         self._guard: subprocess.Popen[bytes] | None = None
         if self._is_forked:
             env = {**environment(self.place), **self._env}
-            self.process = fork_server.shared().fork(["run", *arguments], str(self.place), env)
+            self.process = fork_server.shared().start_kernel(["run", *arguments], str(self.place), env)
         else:
             self._execute(arguments)
         self._reader = threading.Thread(target=self._read, daemon=True)

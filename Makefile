@@ -8,7 +8,7 @@ ASYNC_RULES := ASYNC101,ASYNC102,ASYNC103,ASYNC104,ASYNC105,ASYNC106,ASYNC111,AS
 RUN_READY := $(VENV)/run-ready
 TSC := $(VENV)/node/node_modules/.bin/tsc
 # Three workers, as a test waits for a third of its time; each gets whole files. SEED=7 shuffles them, and their tests.
-WORKERS := -n 3 --dist loadfile --no-loadscope-reorder
+WORKERS := -n 4 --dist loadfile --no-loadscope-reorder
 SHUFFLED := $(if $(SEED),--random-order-seed=$(SEED))
 # What a test needs is told by its marks, which its fixtures set: tests/support/costs.py.
 QUICK := not (kernel or guest or browser or framework or page or slow or alone)

@@ -21,6 +21,13 @@ def run_agentos_bytes(
     """The same with bytes, and with ``given`` in a pipe as its standard input."""
     if fork_server.can_fork(env):
         return fork_server.shared().run(words, str(cwd), env, given, PATIENCE)
-    source = {"stdin": subprocess.DEVNULL} if given is None else {"input": given}
-    command = [sys.executable, "-m", "agentos", *words]
-    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, timeout=PATIENCE, check=False, **source)
+    with subprocess.Popen(
+        [sys.executable, "-m", "agentos", *words],
+        cwd=cwd,
+        env=env,
+        stdin=subprocess.DEVNULL if given is None else subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as command:
+        printed, errors = command.communicate(given, PATIENCE)
+    return subprocess.CompletedProcess(command.args, command.returncode, printed, errors)

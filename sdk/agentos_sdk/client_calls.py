@@ -90,7 +90,7 @@ class Calls:
         return fields
 
     def _question(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        return arguments
+        return arguments  # of ``think``, whose images a client reads in its own way
 
     def spawn(
         self,

@@ -1,4 +1,9 @@
-"""The methods of the Trio client: the parameters and docstrings of ``client_calls.py``, awaited, with typed results."""
+"""The methods of the Trio client: the parameters and docstrings of ``client_calls.py``, awaited, with typed results.
+
+``kill = call(Calls.kill, Kill)`` is a coroutine function with the parameters of ``Calls.kill``, which makes the fields
+of the request from them. It sends these and returns the reply of ``Kill``. mypy and editors see that by the types of
+:func:`call`, ``help`` and ``inspect`` by the signature that :func:`describe` sets.
+"""
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import update_wrapper

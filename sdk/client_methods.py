@@ -1,7 +1,8 @@
-"""The methods of both clients: the table from which ``generate_clients.py`` writes them. A new call adds an entry.
+"""The methods of both clients: the table from which ``generate_clients.py`` writes them.
 
-Types, defaults and docstrings come from the classes in ``agentos_sdk/calls``. Names and the order of parameters are
-those of the original SDK, as far as it had the call.
+A new call adds an entry here, and in ``agentos_sdk/trio_calls.py`` the line with its reply. Types, defaults and
+docstrings come from the classes in ``agentos_sdk/calls``. Names and the order of parameters are those of the original
+SDK, as far as it had the call.
 """
 
 from typing import Any
@@ -36,8 +37,7 @@ RENAMED = {"id": "agent_id", "max": "max_messages"}  # fields whose parameter ha
 class Method:
     """One method of both clients.
 
-    ``positional`` are its parameters in their order; the request's other fields are keyword-only. Expressions have
-    ``{}`` for what they are applied to. Of the pairs the first is for the blocking client, the second for the Trio one.
+    ``positional`` are its parameters in their order; the request's other fields are keyword-only.
     """
 
     name: str
@@ -50,14 +50,14 @@ class Method:
     unsent: tuple[str, ...] = attrs.field(default=(), kw_only=True)  # further fields that are no parameters
     shown: tuple[str, ...] = attrs.field(default=(), kw_only=True)  # fields in HIDDEN that are parameters all the same
     extra: dict[str, str] = attrs.field(factory=dict, kw_only=True)  # parameters that are no fields, and their types
-    imports: str = attrs.field(default="", kw_only=True)  # of the blocking client, made in the method
+    imports: str = attrs.field(default="", kw_only=True)  # made in the method
     before: str = attrs.field(default="", kw_only=True)  # a statement
     arguments: dict[str, str] = attrs.field(factory=dict, kw_only=True)  # values of fields
     constants: tuple[str, ...] = attrs.field(default=(), kw_only=True)  # further fields
-    prepare: tuple[str, str] = attrs.field(default=("{}", "{}"), kw_only=True)  # applied to all fields
+    prepare: str = attrs.field(default="{}", kw_only=True)  # an expression, with {} for all fields
     wait: str = attrs.field(default="", kw_only=True)  # seconds that the call itself may wait
-    blocking: tuple[str, str] = attrs.field(default=("Reply", "{}"), kw_only=True)  # its result: type and value
-    take: str = attrs.field(default="", kw_only=True)  # the field of the reply that the Trio client returns
+    result: str = attrs.field(default="Reply", kw_only=True)  # its type, of the blocking client
+    convert: str = attrs.field(default="", kw_only=True)  # a function that makes it of the reply
     stream: str = attrs.field(default="", kw_only=True)  # the class of a streamed reply
 
 
@@ -72,17 +72,22 @@ SPAWN = Method(
     positional="name script sandboxed network limits restart_policy",
     note=f"A relative path {RELATIVE_NOTE}",
     imports="from .arguments import make_paths_absolute",
-    prepare=("make_paths_absolute({})", "make_paths_absolute({})"),
+    prepare="make_paths_absolute({})",
     wait="None",
 )
 KILL = Method(
-    "kill", agents.Kill, positional="name agent_id grace", wait="None", blocking=("bool", "bool({}.get('killed'))")
+    "kill",
+    agents.Kill,
+    positional="name agent_id grace",
+    wait="None",
+    result="bool",
+    convert="lambda reply: bool(reply.get('killed'))",
 )
 START = Method("start", agents.Start, positional="name names", wait="None")
 STOP = Method("stop", agents.Stop, positional="name names keep", wait="None")
 RESTART = Method("restart", agents.Restart, positional="name names", wait="None")
 RELOAD = Method("reload", reload.Reload, positional="dry_run", wait="None")
-LIST = Method("list_agents", agents.List, positional="all", blocking=("list[Reply]", "checked_list({})"))
+LIST = Method("list_agents", agents.List, positional="all", result="list[Reply]", convert="checked_list")
 LOGS = Method("logs", agents.Logs, positional="name agent_id tail", shown=("stream",))
 FOLLOW_LOGS = attrs.evolve(
     LOGS,
@@ -136,8 +141,7 @@ THINK = Method(
         "tools": "Sequence[Any]",
     },
     extra={"image_mime_type": "str"},
-    imports="from .question import question",
-    prepare=("question({})", "await question_in_thread({})"),
+    prepare="self._question({})",
     wait="timeout",
 )
 THINK_STREAM = attrs.evolve(
@@ -146,7 +150,6 @@ THINK_STREAM = attrs.evolve(
     doc="Like :meth:`think`, with the answer's text as it is generated.",
     note=f"Iterate over pieces of text; then ``thought`` is the whole reply. {STREAM_NOTE}",
     constants=('"stream": True',),
-    prepare=("question({})", "{}"),  # the Trio client's stream reads the images
     stream="Thoughts",
 )
 FOLLOW_APPROVALS = Method(
@@ -202,16 +205,16 @@ METHODS = (
     Method("pause", agents.Pause, positional="name agent_id"),
     Method("resume", agents.Resume, positional="name agent_id"),
     LIST,
-    Method("tree", agents.Tree, take="tree"),
+    Method("tree", agents.Tree),
     Method("inspect", inspect.Inspect, positional="name agent_id"),
-    Method("usage", usage.Usage, positional="name since reset", take="usage"),
-    Method("metrics", metrics.MetricsSystem, positional="history", take="metrics"),
-    Method("agent_metrics", metrics.MetricsAgent, positional="agent_id history", take="metrics"),
-    Method("all_agent_metrics", metrics.MetricsAllAgents, take="agents"),
-    Method("cgroup_metrics", metrics.MetricsCgroup, positional="agent_id", take="metrics"),
+    Method("usage", usage.Usage, positional="name since reset"),
+    Method("metrics", metrics.MetricsSystem, positional="history"),
+    Method("agent_metrics", metrics.MetricsAgent, positional="agent_id history"),
+    Method("all_agent_metrics", metrics.MetricsAllAgents),
+    Method("cgroup_metrics", metrics.MetricsCgroup, positional="agent_id"),
     LOGS,
     FOLLOW_LOGS,
-    Method("get_permissions", permissions.GetPerms, positional="agent_id", take="permissions"),
+    Method("get_permissions", permissions.GetPerms, positional="agent_id"),
     Method(
         "set_permissions",
         permissions.SetPerms,
@@ -219,11 +222,11 @@ METHODS = (
         types={"permissions": "Mapping[str, object] | str"},
     ),
     Method("explain", permissions.Explain, positional="agent call args"),
-    Method("approvals", permissions.Approvals, take="pending"),
+    Method("approvals", permissions.Approvals),
     FOLLOW_APPROVALS,
     Method("decide", permissions.Decide, positional="id allow reason remember for_ forget"),
-    Method("get_audit_log", audit.GetAuditLog, positional="category agent_id since_id limit", take="entries"),
-    Method("set_audit_config", audit.SetAuditConfig, take="config"),
+    Method("get_audit_log", audit.GetAuditLog, positional="category agent_id since_id limit"),
+    Method("set_audit_config", audit.SetAuditConfig),
     Method("get_contents", contents.GetContents, positional="name agent_id since_id limit"),
     Method(
         "read_file",
@@ -238,7 +241,7 @@ METHODS = (
     EXEC_STREAM,
     Method("register_name", messages.Register, positional="name"),
     Method("send_message", messages.Send, positional="message to to_name"),
-    Method("recv_messages", messages.Recv, positional="max_messages timeout", wait="timeout", take="messages"),
+    Method("recv_messages", messages.Recv, positional="max_messages timeout", wait="timeout"),
     Method("broadcast", messages.Broadcast, positional="message include_self"),
     Method("store", state.Store, positional="key value scope ttl if_version"),
     Method("fetch", state.Fetch, positional="key scope agent"),

@@ -11,20 +11,18 @@ import stat
 import struct
 from _socket import AF_UNIX, SO_PEERCRED, SOCK_STREAM, SOL_SOCKET, socket
 
-from .blocking_calls import Calls
+from .client_calls import Calls
 from .errors import CallError, ConnectionFailed, from_reply
 from .frames import HEADER, MAGIC, frame
 
 TYPE_CHECKING = False  # as in typing; its import would be a sixth of an idle agent's memory
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any, TypeVar
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
 
-    from .chunks import Stream
     from .state import State
 
     Reply = dict[str, Any]
-    S = TypeVar("S", bound=Stream)
 
 NOOP, HELLO, EXIT = 0x00, 0xFE, 0xFF  # as in opcodes, which needs enum
 
@@ -130,17 +128,31 @@ class AgentOSClient(Calls):
         """Make any call by opcode with a JSON body; fields that are None are left out."""
         return self._make_call(op, fields, wait)
 
-    def _make_call(self, op: int, fields: Mapping[str, object], wait: float | None = 0.0, null: str = "") -> Any:
-        given = {name: value for name, value in fields.items() if value is not None or name == null}
-        reply = self.call(op, encode(given), wait)
+    def _make_call(
+        self,
+        op: int,
+        fields: Mapping[str, object],
+        wait: float | None = 0.0,
+        null: str = "",
+        convert: Callable[[Any], object] | None = None,
+    ) -> Any:
+        body = self.call(op, encode(super()._make_call(op, fields, null=null)), wait)
         try:
-            return parse_reply(reply)
+            reply = parse_reply(body)
         except ValueError:
             self.disconnect()
             raise ConnectionFailed(f"what answers at {self.socket_path} is no AgentOS kernel") from None
+        return reply if convert is None else convert(reply)
 
-    def _open_stream(self, kind: type[S], fields: Mapping[str, object]) -> S:
-        return kind(self.socket_path, fields, self._hellos)
+    def _open_stream(self, op: int, fields: Mapping[str, object]) -> Any:
+        from .chunks import STREAMS
+
+        return STREAMS[op](self.socket_path, fields, self._hellos)
+
+    def _question(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        from .question import question
+
+        return question(arguments)
 
     def echo(self, message: str | bytes) -> str:
         """Send bytes through the kernel and back."""

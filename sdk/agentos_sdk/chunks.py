@@ -163,3 +163,6 @@ class Parts(Stream):
                 return body
             self.response = body
         raise StopIteration
+
+
+STREAMS: dict[int, type[Stream]] = {kind.op: kind for kind in (Pages, ApprovalLists, Events, Outputs, Thoughts, Parts)}

@@ -5,7 +5,7 @@ import socket
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import trio
 from attrs import define, field
@@ -14,15 +14,13 @@ from . import codec
 from .blocking import check_owner, connection_error, default_socket
 from .calls.connection import Cancel, Hello, Welcome
 from .calls.request import Request
-from .client_calls import Calls
 from .errors import ConnectionFailed, from_reply
 from .frames import MAX_ID, Frames, frame
 from .opcodes import Op
-from .streams import Stream
+from .trio_calls import TrioCalls
 from .trio_state import TrioState
 
 Reply = TypeVar("Reply")
-S = TypeVar("S", bound=Stream[Any])
 T = TypeVar("T")
 
 READ_SIZE = 64 << 10
@@ -136,8 +134,8 @@ class Pending:
         self._taken.set()
 
 
-class Kernel(Calls):
-    """A connection to a kernel, with protocol 2. Its calls are the methods of :class:`Calls`.
+class Kernel(TrioCalls):
+    """A connection to a kernel, with protocol 2. Its calls are the methods of :class:`TrioCalls`.
 
     A call returns its typed reply, or raises the ``CallError`` that the kernel answered, or :class:`ConnectionFailed`
     if the connection is gone. If its scope is cancelled the request is withdrawn: no agent or command is left running.
@@ -188,13 +186,6 @@ class Kernel(Calls):
     async def make_call(self, request: type[Request[Reply]], fields: Mapping[str, object]) -> Reply:
         """Make a call with these fields of its request, as on the wire; the kernel's defaults hold for the others."""
         return self._reply(request, await self.exchange(request.op, codec.encode(fields)))
-
-    async def _make_call(self, request: type[Request[Reply]], fields: Mapping[str, object], null: str = "") -> Reply:
-        given = {name: value for name, value in fields.items() if value is not None or name == null}
-        return self._reply(request, await self.exchange(request.op, codec.encode(given)))
-
-    def _open_stream(self, kind: type[S], fields: Mapping[str, object]) -> S:
-        return kind(self, fields)
 
     async def exchange(self, op: int, body: bytes) -> bytes:
         """Make a call by opcode with an encoded body; returns the body of the reply."""

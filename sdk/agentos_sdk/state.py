@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any, Literal
 
-    from .blocking_calls import Calls
+    from .client_calls import Calls
 
     Scope = Literal["global", "agent", "session"]
 

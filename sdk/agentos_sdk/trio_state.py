@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .client_calls import Calls
+    from .trio_calls import TrioCalls
     from .values import Scope
 
 
@@ -16,7 +16,7 @@ class TrioState:
     ``async for key in kernel.state`` iterates over the keys. A failed call raises its ``CallError``.
     """
 
-    def __init__(self, kernel: Calls, scope: Scope = "global") -> None:
+    def __init__(self, kernel: TrioCalls, scope: Scope = "global") -> None:
         self._kernel, self._scope = kernel, scope
 
     @property

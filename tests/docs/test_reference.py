@@ -214,6 +214,16 @@ def test_the_methods_of_both_clients_are_described_with_their_parameters() -> No
         assert expected.startswith(begin) if ellipsis else expected == begin, name
 
 
+def test_the_results_of_the_trio_client_are_described() -> None:
+    text = section((REFERENCE / "sdk.md").read_text(), "Methods")
+    rows = dict(re.findall(r"^\| `(\w+)\(.*\| ([^|]+) \|$", text, re.MULTILINE))
+
+    for method in METHODS:
+        result = str(inspect_signature(getattr(Kernel, method.name)).return_annotation)
+        named = [] if method.stream else re.findall(r"`(\w+)`", rows[method.name])
+        assert all(re.search(rf"\b{name}\b", result) for name in named), (method.name, result)
+
+
 def test_every_name_of_the_supervision_library_is_described() -> None:
     text = (REFERENCE / "supervisors.md").read_text()
 

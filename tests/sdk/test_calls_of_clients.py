@@ -1,16 +1,25 @@
 """The methods of both clients: generated from the calls, alike in both, and those of the original SDK."""
 
 import inspect
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from inspect import Parameter
-from typing import Any
+from pathlib import Path
+from typing import Any, assert_type
 
 import pytest
+import trio
 
 import generate_clients
-from agentos_sdk import AgentOSClient, Kernel
+from agentos_sdk import AgentOSClient, Kernel, chunks, connect, streams
+from agentos_sdk.calls.agents import AgentInfo, Killed, LogsReply
+from agentos_sdk.calls.usage import DayUsage
+from agentos_sdk.errors import NotFound
 from agentos_sdk.opcodes import Op
-from client_methods import METHODS
+from agentos_sdk.testing import FakeKernel, replies
+from agentos_sdk.testing.fake_server import Server
+from client_methods import METHODS, Method
 from tests.architecture.test_calls import requests
 from tests.support.rows import each_row
 
@@ -56,11 +65,8 @@ ORIGINAL: dict[str, dict[str, Any]] = {  # method -> its parameters in the origi
 WIDER = {"prompt", "script", "image_mime_type", "event_types", "max_events", "event_type"}
 
 
-@pytest.mark.parametrize("name", generate_clients.FILES)
-def test_the_generated_methods_are_up_to_date(name: str) -> None:
-    written = (generate_clients.PACKAGE / name).read_text()
-
-    assert written == generate_clients.generate(trio=generate_clients.FILES[name]), "run `make generate`"
+def test_the_generated_methods_are_up_to_date() -> None:
+    assert generate_clients.FILE.read_text() == generate_clients.generate(), "run `make generate`"
 
 
 def test_every_call_has_a_method() -> None:
@@ -84,6 +90,112 @@ def test_both_clients_have_the_same_methods() -> None:
 @each_row("name", sorted(set(methods(AgentOSClient)) & set(methods(Kernel)) - OF_THE_CONNECTION))
 def test_a_method_has_the_same_parameters_in_both_clients(name: str) -> None:
     assert signature(getattr(Kernel, name)) == signature(getattr(AgentOSClient, name))
+
+
+class Recorder:
+    """Notes the calls that a client makes, and refuses them."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[int, object]] = []
+
+    def answer(self, op: int, body: bytes, *_: object) -> bytes:
+        self.calls.append((op, json.loads(body)))
+        return replies.encode_failure(op, NotFound("nothing is here"))
+
+    def wake(self) -> None:
+        pass
+
+
+@pytest.fixture
+def recorder(tmp_path: Path) -> Iterator[tuple[str, Recorder]]:
+    server = Server(str(tmp_path / "s"), found := Recorder(), 1, "test")
+    yield str(tmp_path / "s"), found
+    server.close()
+
+
+def arguments(name: str, every: bool) -> dict[str, Any]:
+    """Arguments for a method: only those that it needs, or one for each of its parameters."""
+    _, *parameters = inspect.signature(getattr(AgentOSClient, name)).parameters.values()
+    known = {"timeout": 5.0, "image": b"\x89PNG", "images": [b"GIF8"], "content": b"\xff", "body": b"\xff"}
+    return {each.name: known.get(each.name, each.name) for each in parameters if every or each.default is each.empty}
+
+
+@each_row(("name", "every"), [(method.name, every) for method in METHODS for every in (False, True)])
+def test_a_method_makes_the_same_call_by_both_clients(recorder: tuple[str, Recorder], name: str, every: bool) -> None:
+    path, recorded = recorder
+    recorded.calls.clear()
+    given = arguments(name, every)
+
+    with suppress(NotFound), AgentOSClient(path) as client:
+        made = getattr(client, name)(**given)
+        if hasattr(made, "__next__"):
+            next(made)
+
+    async def main() -> None:
+        with suppress(NotFound):
+            async with connect(path) as kernel:
+                made = getattr(kernel, name)(**given)
+                await (anext(made) if hasattr(made, "__anext__") else made)
+
+    trio.run(main)
+    [by_blocking, by_trio] = recorded.calls
+    assert by_blocking == by_trio
+    assert by_trio[0] == next(method.request.op for method in METHODS if method.name == name)
+
+
+@each_row("name", [method.name for method in METHODS])
+def test_a_wrong_argument_is_a_type_error_in_both_clients(recorder: tuple[str, Recorder], name: str) -> None:
+    path, recorded = recorder
+    with pytest.raises(TypeError, match=rf"\b{name}\(\) got an unexpected keyword argument"):
+        getattr(AgentOSClient(path), name)(nonsense=1)
+
+    async def main() -> None:
+        async with connect(path) as kernel:
+            await getattr(kernel, name)(nonsense=1)
+
+    with pytest.raises(TypeError, match=rf"\b{name}\(\) got an unexpected keyword argument"):
+        trio.run(main)
+    assert recorded.calls == []
+
+
+@each_row("method", METHODS)
+def test_help_shows_the_result_and_the_same_text_for_both_clients(method: Method) -> None:
+    by_trio = getattr(Kernel, method.name)
+
+    assert inspect.getdoc(by_trio) == inspect.getdoc(getattr(AgentOSClient, method.name))
+    assert inspect.iscoroutinefunction(by_trio) is not bool(method.stream)
+    if method.stream:
+        assert inspect.signature(by_trio).return_annotation is getattr(streams, method.stream)
+
+
+@each_row(
+    ("name", "result"),
+    [("kill", Killed), ("list_agents", Sequence[AgentInfo]), ("tree", Mapping[str, Any]), ("logs", LogsReply)],
+)
+def test_the_trio_clients_signature_has_its_own_result(name: str, result: object) -> None:
+    assert inspect.signature(getattr(Kernel, name)).return_annotation == result
+
+
+def test_results_are_typed_in_both_clients() -> None:
+    with FakeKernel() as fake:
+        fake.reply("kill", {"killed": True})
+        fake.reply("usage", {"usage": []})
+        fake.reply("think", {"content": "Because."})
+
+        with AgentOSClient(fake.socket) as client:
+            assert assert_type(client.kill("worker"), bool) is True
+            assert assert_type(client.usage(), dict[str, Any])["usage"] == []
+            with assert_type(client.think_stream("Why?"), chunks.Thoughts) as answer:
+                assert list(answer) == ["Because."]
+
+        async def main() -> None:
+            async with connect(fake.socket) as kernel:
+                assert assert_type(await kernel.kill("worker"), Killed).killed
+                assert assert_type(await kernel.usage(), Sequence[DayUsage]) == ()
+                async with assert_type(kernel.think_stream("Why?"), streams.Thoughts) as answer:
+                    assert [assert_type(piece, str) async for piece in answer] == ["Because."]
+
+        trio.run(main)
 
 
 @each_row("name", ORIGINAL)

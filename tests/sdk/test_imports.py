@@ -12,7 +12,7 @@ from tests.support.wire import PATIENCE
 
 SDK = str(Path(agentos_sdk.__file__).parents[1])
 FIRST = [
-    *("agentos_sdk", "agentos_sdk.blocking", "agentos_sdk.blocking_calls"),
+    *("agentos_sdk", "agentos_sdk.blocking", "agentos_sdk.client_calls"),
     *("agentos_sdk.errors", "agentos_sdk.frames"),
 ]
 OTHERS = ("arguments", "chunks", "opcodes", "question", "suggestions", "loop.agentic_loop", "loop.program")

@@ -43,7 +43,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="that each setup runs (60)")
     parser.add_argument("--runs", type=int, default=3, help="of each setup (3)")
     parser.add_argument("--setup", action="append", choices=SETUPS, help="this one; may be given several times")
-    parser.add_argument("--docs", action="store_true", help="write the page, its picture and README's table")
+    parser.add_argument("--docs", action="store_true", help="write the page and its picture")
     options = parser.parse_args()
     if not PYTHON.exists():
         print(f"{PYTHON} is missing: run `make compare`", file=sys.stderr)

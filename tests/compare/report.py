@@ -1,4 +1,4 @@
-"""The figures for people: a table and a picture, on a page of the reference and in README."""
+"""The figures for people: a table and a picture, on a page of the reference."""
 
 import json
 import subprocess
@@ -12,7 +12,6 @@ from tests.speed.results import machine, table
 from .setups import PYTHON, SETUPS, Outcome
 
 PAGE = ROOT / "docs" / "reference" / "comparison.md"
-README = ROOT / "README.md"
 PICTURE = ROOT / "docs" / "figures" / "comparison.svg"
 COLOURS = ("#f4a582", "#d6604d", "#878787", "#2166ac")  # of the setups, in their order
 COLUMNS: Mapping[str, tuple[Callable[[Outcome], float], str]] = {
@@ -88,10 +87,9 @@ def about() -> str:
 
 
 def write(outcomes: Sequence[Outcome]) -> None:
-    """Replace the figures on the page and in README, and the picture."""
+    """Replace the figures on the page, and the picture."""
     runs = len(outcomes) // len(by_setup(outcomes))
     measured = f"Median of {runs} runs, with the smallest and the largest value where they differ:"
     figures = as_table(outcomes)
     replace_figures(PAGE, "comparison", f"{about()}\n\n{measured}\n\n{figures}")
-    replace_figures(README, "comparison", figures)
     plot(outcomes)

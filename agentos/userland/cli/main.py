@@ -4,60 +4,73 @@ import importlib
 import itertools
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
 from agentos import __version__
 
-COMMANDS = {
-    "new": "new",
-    "init": "init",
-    "demo": "demo",
-    "run": "run",
-    "check": "check",
-    "doctor": "doctor",
-    "kernels": "kernels",
-    "ps": "agents",
-    "tree": "agents",
-    "top": "top",
-    "inspect": "inspect",
-    "spawn": "spawn",
-    "exec": "exec",
-    "cp": "copy",
-    "start": "start_stop",
-    "stop": "start_stop",
-    "restart": "start_stop",
-    "status": "kernel",
-    "shutdown": "kernel",
-    "reload": "reload",
-    "kill": "agents",
-    "pause": "agents",
-    "resume": "agents",
-    "logs": "logs",
-    "events": "events",
-    "send": "messages",
-    "task": "task",
-    "tasks": "tasks",
-    "state": "state",
-    "think": "think",
-    "http": "http",
-    "tools": "tools",
-    "dashboard": "dashboard",
-    "mcp": "mcp",
-    "usage": "usage",
-    "metrics": "metrics",
-    "budget": "usage",
-    "permissions": "permissions",
-    "approvals": "approvals",
-    "approve": "approvals",
-    "deny": "approvals",
-    "audit": "audit",
-    "trace": "trace",
-    "call": "messages",
-    "service": "service",
-    "completion": "completion",
+# Headings of the help, with the module of each command; the ten that are needed first stand under the first.
+GROUPS: Mapping[str, Mapping[str, str]] = {
+    "Start here": {
+        "new": "new",
+        "run": "run",
+        "status": "kernel",
+        "ps": "agents",
+        "logs": "logs",
+        "spawn": "spawn",
+        "task": "task",
+        "think": "think",
+        "approvals": "approvals",
+        "dashboard": "dashboard",
+    },
+    "Fleet": {
+        "tree": "agents",
+        "top": "top",
+        "events": "events",
+        "start": "start_stop",
+        "stop": "start_stop",
+        "restart": "start_stop",
+        "metrics": "metrics",
+        "usage": "usage",
+    },
+    "One agent": {
+        "inspect": "inspect",
+        "trace": "trace",
+        "exec": "exec",
+        "send": "messages",
+        "pause": "agents",
+        "resume": "agents",
+        "kill": "agents",
+    },
+    "Model": {"budget": "usage"},
+    "Permissions and approvals": {
+        "permissions": "permissions",
+        "approve": "approvals",
+        "deny": "approvals",
+        "audit": "audit",
+    },
+    "Files and tasks": {"cp": "copy", "tasks": "tasks", "state": "state"},
+    "Kernel": {
+        "init": "init",
+        "check": "check",
+        "doctor": "doctor",
+        "kernels": "kernels",
+        "reload": "reload",
+        "shutdown": "kernel",
+        "service": "service",
+    },
+    "Tools": {
+        "mcp": "mcp",
+        "tools": "tools",
+        "http": "http",
+        "call": "messages",
+        "demo": "demo",
+        "completion": "completion",
+    },
 }
+COMMANDS = {name: module for group in GROUPS.values() for name, module in group.items()}
 CONFIG = Path("agentos.toml")
 
 
@@ -70,6 +83,15 @@ class LazyGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        longest = max(map(len, COMMANDS))
+        for heading, names in GROUPS.items():
+            commands = [(name, self.get_command(ctx, name)) for name in names]
+            width = formatter.width - formatter.indent_increment - longest - 2
+            rows = [(name.ljust(longest), command.get_short_help_str(width)) for name, command in commands if command]
+            with formatter.section(heading):
+                formatter.write_dl(rows)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:

@@ -68,7 +68,7 @@ def open_listeners(options: DashboardOptions) -> Sequence[socket.socket]:
     else:
         ports = [options.port] * (1 if options.port else NEXT_PORTS)
     try:
-        *_, (host, *_) = socket.getaddrinfo(options.host, None, type=socket.SOCK_STREAM)[0]
+        host = str(socket.getaddrinfo(options.host, None, type=socket.SOCK_STREAM)[0][4][0])
     except OSError as error:
         raise DashboardError(f"dashboard: {options.host!r} is no address of this host: {error.strerror}") from None
     if not ip_address(host).is_loopback and not options.insecure:

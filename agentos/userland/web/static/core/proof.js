@@ -39,7 +39,7 @@ export class Entry {
   /** @param {WebSocket} socket */
   constructor(socket) {
     this.#socket = socket;
-    setTimeout(() => this.done || socket.close(), PROOF_MS);
+    setTimeout(() => this.done || this.#leave(), PROOF_MS);
   }
 
   /** What the page names is no secret. Without any key it sends nothing. */
@@ -47,7 +47,7 @@ export class Entry {
     this.#key = own ?? (fromLink ? await importKey(fromLink) : await readKey());
     if (!this.#key) {
       this.#lacksKey = true;
-      return this.#socket.close();
+      return this.#leave();
     }
     const { use, id, salt } = this.#key;
     this.#send({ use, id, salt, nonce: this.#nonce });
@@ -73,9 +73,18 @@ export class Entry {
     this.proven = await crypto.subtle.verify("HMAC", key.key, signature, this.#lines("kernel", nonce));
     if (!this.proven) {
       this.#isStrange = true;
-      return this.#socket.close();
+      return this.#leave();
     }
     this.#send({ proof: hex(new Uint8Array(await crypto.subtle.sign("HMAC", key.key, this.#lines("page", nonce)))) });
+  }
+
+  /** Have the connection end now: a stranger may never answer that it is closed. */
+  #leave() {
+    if (this.#socket.readyState > WebSocket.OPEN) return;
+    const { onclose } = this.#socket;
+    this.#socket.onclose = this.#socket.onmessage = null;
+    this.#socket.close();
+    onclose?.call(this.#socket, new CloseEvent("close"));
   }
 
   /** What is signed. @param {string} signer @param {string} nonce */

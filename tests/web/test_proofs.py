@@ -1,9 +1,15 @@
 """What a program on the same host makes of what it has seen: proofs, keys of other uses, another port."""
 
 import secrets
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
+import trio
+
+from agentos.userland.web.app import PROOF_SECONDS, Dashboard
+from agentos.userland.web.page_files import PageFiles
 from agentos.userland.web.proof import Opening
+from agentos.userland.web.sessions import Sessions
 from tests.support.kernel import Kernel
 from tests.web.conftest import Browser, Tab, browser_of
 
@@ -90,3 +96,29 @@ def test_no_header_of_a_browsers_logs_in(kernel: Kernel) -> None:
         opening = Opening("run", browser.keys["run"]["id"], browser.keys["run"]["salt"], secrets.token_hex(8))
         tab.send({"use": opening.use, "id": opening.id, "salt": opening.salt, "nonce": opening.nonce})
         assert closed_after(tab, {"proof": opening.sign("", "page", "")}) == 4401
+
+
+class Silent:
+    """A tab that sends nothing."""
+
+    closed: int | None = None
+
+    async def accept(self) -> None:
+        pass
+
+    async def receive_text(self) -> str:
+        await trio.sleep_forever()
+        raise AssertionError
+
+    async def close(self, code: int, reason: str) -> None:
+        self.closed = code
+
+
+async def test_a_page_that_proves_nothing_in_time_is_closed(autojump_clock: object, tmp_path: Path) -> None:
+    dashboard = Dashboard(Sessions.load(tmp_path, "0123456789abcdef", ""), cast(Any, None), PageFiles.load())
+    tab, began = Silent(), trio.current_time()
+
+    await dashboard.serve_feed(cast(Any, tab))
+
+    assert tab.closed == 4401
+    assert trio.current_time() - began == PROOF_SECONDS

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.support.kernel import Kernel
+from tests.support.kernel import Kernel, until
 from tests.support.ports import free_port
 from tests.support.wire import PATIENCE
 from tests.web.chromium import SHOWN, find_chromium, log_in, renew
@@ -110,6 +110,25 @@ def test_a_stranger_on_the_port_gets_nothing_and_is_not_believed(context: Any, k
             assert tab.next() is not None
             tab.send({"proof": "0" * 64})
             assert tab.wait_closed() == 4401
+
+
+def test_a_stranger_that_says_nothing_holds_up_no_page(context: Any, kernel: Kernel) -> None:
+    netloc = origin_of(kernel)
+    page = context.new_page()
+    page.clock.install()
+    page.goto(f"http://{netloc}/")
+    page.locator("#status", has_text=SHOWN).wait_for(state="attached")
+    kernel.kill()
+    with impostor(int(netloc.rpartition(":")[2])) as stranger:
+
+        def tries() -> int:
+            return sum(one.startswith("{") for one in stranger.got)
+
+        for count in (1, 2):
+            until(lambda count=count: tries() >= count, f"the page has tried {count} times")  # type: ignore[misc]
+            page.clock.fast_forward(30_000)
+    kernel.start_again()
+    page.get_by_text("Kernel restarted").wait_for()
 
 
 def test_a_strangers_page_at_the_origin_of_a_dead_kernel_is_let_in_nowhere(context: Any, kernel: Kernel) -> None:

@@ -235,6 +235,11 @@ def test_an_open_page_goes_on_after_a_restart_and_nothing_that_its_origin_keeps_
         browser.keys["link"] = key_of(link)
         with browser.open_page(use="link") as tab:
             assert tab.wait_closed() == 4401
+        kernel.kill()
+        (kernel.place / "agentos.toml").write_text(f'[dashboard]\nlisten = "127.0.0.1:{free_port()}"\n')
+        kernel.start_again()
+        with Browser(urlsplit(link_of(kernel)).netloc, browser.keys).open_page(use="tab") as tab:
+            assert tab.wait_closed() == 4401  # what has the former port may pass on what the page sends
         kernel.stop()
     finally:
         kernel.clean_up()

@@ -200,6 +200,24 @@ def test_a_link_in_a_web_chat_works(chromium: Any, kernel: Kernel) -> None:
     context.close()
 
 
+def test_over_plain_http_from_another_address_no_page_logs_in(chromium: Any, kernel: Kernel) -> None:
+    link = link_of(kernel)
+    browser = Browser(urlsplit(link).netloc)
+
+    def answer(route: Any) -> None:
+        status, headers, body = browser.get(urlsplit(route.request.url).path)
+        route.fulfill(status=status, headers=dict(headers), body=body)
+
+    context = chromium.new_context()
+    page = context.new_page()
+    page.route("http://agents.example.com/**", answer)
+    page.goto(link.replace(browser.netloc, "agents.example.com"))
+    page.get_by_text("forward the port with ssh -L").wait_for()
+    context.close()
+
+    browser.log_in(link)  # it wasn't used up
+
+
 def test_a_page_that_asks_by_itself_isnt_in_use_and_a_person_is(context: Any, kernel: Kernel) -> None:
     sent: list[dict[str, Any]] = []
     page = context.new_page()

@@ -15,8 +15,8 @@ let own = null;
 /** @returns {SentKey|null} */
 function takeLink() {
   const id = new URLSearchParams(location.search).get("link");
-  if (!id) return null;
   const key = location.hash.slice(1);
+  if (!id || !key) return null;
   history.replaceState(null, "", location.pathname);
   return { use: "link", id, salt: "", key };
 }
@@ -101,7 +101,7 @@ export class Entry {
   /** Why this page isn't let in; "" if that isn't so. Another try may help where `again` is true.
    * @param {number} code of the connection's end @returns {{why: string, again: boolean}} */
   explain(code) {
-    if (this.proven) return { why: code === 4401 ? "This browser is logged out." : "", again: code !== 4401 };
+    if (this.done && code === 4401) return { why: "This browser is logged out.", again: false };
     if (code !== 4401 && !this.#isStrange && !this.#lacksKey) return { why: "", again: true };
     if (own) return { why: "What answers at this address doesn't prove that it is the kernel of this page: nothing is sent to it.", again: true };
     const again = fromLink !== null; // that was used already, but this browser may have a session

@@ -67,6 +67,7 @@ class Browser:
         self.keys["link"] = key_of(link)
         with self.open_page(use="link") as tab:
             assert tab.closed is None, f"closed with {tab.closed}"
+            tab.leave()
 
     @contextlib.contextmanager
     def connect(self, origin: str | None = None) -> "Iterator[Tab]":
@@ -198,6 +199,12 @@ class Tab:
         while self.closed is None:
             self._receive()
         return self.closed
+
+    def leave(self) -> None:
+        """Close it, and wait until the server has ended the connection."""
+        self.sock.sendall(self._protocol.send(CloseConnection(1000)))
+        while self.sock.recv(65536):
+            pass
 
     def state_of(self, name: str) -> str | None:
         rows = self.shown.get("agents", {}).values()

@@ -153,6 +153,9 @@ def test_a_read_only_session_changes_nothing(kernel: Kernel, browser: Browser) -
         session = other.ask({"type": "sessions", "id": 900})["own"]
         assert tab.ask({"type": "sessions", "id": 900, "revoke": session})["code"] == "permission_denied"
         assert other.call("KILL", name="looked-at", grace=0)["killed"] is True
+        own = tab.ask({"type": "sessions", "id": 901})["own"]
+        tab.send({"type": "sessions", "id": 902, "revoke": own})
+        assert tab.wait_closed() == 4401
 
 
 def test_a_read_only_page_asks_for_what_it_may_not_see_only_once(kernel: Kernel) -> None:
@@ -165,8 +168,9 @@ def test_a_read_only_page_asks_for_what_it_may_not_see_only_once(kernel: Kernel)
                 one["call"] for one in entries if one["name"] == "web:readonly" and one["decision"] == "deny"
             )
 
+        link = link_of(kernel, "readonly")
         before = refused()
-        with browser_of(kernel, "readonly").open_page() as tab:
+        with Browser(urlsplit(link).netloc, {"link": key_of(link)}).open_page(use="link") as tab:
             for number in range(3):
                 kernel.spawn(f"seen-{number}")
                 tab.wait(lambda _, number=number: tab.state_of(f"seen-{number}") == "running")  # type: ignore[misc]

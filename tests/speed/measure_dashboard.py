@@ -10,6 +10,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -72,25 +73,28 @@ ROWS = (
 
 @frozen
 class Dashboard:
-    """A kernel with its load, and a browser; ``cookie`` logs in."""
+    """A kernel with its load, and a browser; ``state`` is the kernel's state directory, for links."""
 
     kernel: Server
     browser: "Browser"
-    url: str
-    cookie: Any
+    state: Path
 
     @contextlib.contextmanager
     def visitor(self) -> "Iterator[BrowserContext]":
-        """Someone who is logged in, with an empty cache."""
+        """A browser that is logged in, with an empty cache."""
         context = self.browser.new_context(viewport=SIZE)
-        context.add_cookies([self.cookie])
+        page = context.new_page()
+        page.goto(_find_link(self.state))
+        page.wait_for_selector("#status span")
+        context.new_cdp_session(page).send("Network.clearBrowserCache")
+        page.close()
         context.add_init_script(WATCH)
         yield context
         context.close()
 
     def open_agents(self, page: "Page") -> float:
         """Show the table of agents; returns the seconds until its rows were painted."""
-        page.goto(f"{self.url}/#/agents")
+        page.goto(urlsplit(_find_link(self.state))._replace(query="", fragment="/agents").geturl())
         return _await_rows(page)
 
 
@@ -111,18 +115,19 @@ def busy_dashboard(place: Place) -> Iterator[Dashboard]:
         sync_playwright() as playwright,
     ):
         _await_agents(kernel)
-        link = find_link(kernel.socket.parent / "state", "unrestricted")
-        if link is None:
-            raise MeasurementError("the kernel serves no dashboard")
         browser = playwright.chromium.launch(executable_path=chromium, args=list(FLAGS))
-        with browser.new_context() as context:
-            context.new_page().goto(link)
-            (cookie,) = context.cookies()
         try:
-            yield Dashboard(kernel, browser, f"http://{urlsplit(link).netloc}", cookie)
+            yield Dashboard(kernel, browser, kernel.socket.parent / "state")
         except Error as error:
             raise MeasurementError(f"Chromium: {error}") from error
         browser.close()
+
+
+def _find_link(state: Path) -> str:
+    link = find_link(state, "unrestricted")
+    if link is None:
+        raise MeasurementError("the kernel serves no dashboard")
+    return link
 
 
 def _await_agents(kernel: Server) -> None:

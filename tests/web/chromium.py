@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 FLAGS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync")
+SHOWN = re.compile("kernel up|read-only")  # by a page that is logged in
 Open = Callable[..., "Page"]
 
 # `load("core/html.js")` is a module of the page, as it runs there.
@@ -49,10 +50,16 @@ def log_in(browser: Any, kernel: Kernel, level: Level = "unrestricted", **option
     """A browser context with a session of its own."""
     context = browser.new_context(viewport={"width": 1280, "height": 800}, reduced_motion="reduce", **options)
     context.set_default_timeout(PATIENCE * 1000)
+    renew(context, kernel, level)
+    return context
+
+
+def renew(context: Any, kernel: Kernel, level: Level = "unrestricted") -> None:
+    """Log in once more, as after a restart of the kernel."""
     page = context.new_page()
     page.goto(link_of(kernel, level))
+    page.locator("#status", has_text=SHOWN).wait_for(state="attached")
     page.close()
-    return context
 
 
 @contextmanager
@@ -60,7 +67,7 @@ def pages(context: Any, kernel: Kernel) -> Iterator[Open]:
     """``show("agents?filter=x", width=390)``: a page that is shown; nothing may be said on its console."""
     opened: list[Any] = []
     said: list[str] = []
-    base = urlsplit(link_of(kernel))._replace(path="/", query="").geturl()
+    base = urlsplit(link_of(kernel))._replace(path="/", query="", fragment="").geturl()
 
     def show(target: str = "overview", width: int = 1280, height: int = 800) -> Any:
         page = context.new_page()
@@ -69,7 +76,7 @@ def pages(context: Any, kernel: Kernel) -> Iterator[Open]:
         page.on("pageerror", lambda error: said.append(str(error)))
         page.set_viewport_size({"width": width, "height": height})
         page.goto(f"{base}#/{target}")
-        page.locator("#status", has_text=re.compile("kernel up|read-only")).wait_for(state="attached")
+        page.locator("#status", has_text=SHOWN).wait_for(state="attached")
         opened.append(page)
         return page
 

@@ -3,13 +3,15 @@
 import contextlib
 import http.client
 import json
+import secrets
 import socket
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
+import msgspec
 import pytest
 from attrs import define, field
 from wsproto import ConnectionType, WSConnection
@@ -25,49 +27,62 @@ from wsproto.events import (
 )
 
 from agentos.userland.web.links import Level, find_link
+from agentos.userland.web.proof import Opening
 from tests.support.kernel import Kernel, shared
 from tests.support.wire import PATIENCE
 
 DASHBOARD = '[dashboard]\nlisten = "127.0.0.1:0"\n'
 
+NO_KEY = {"use": "run", "id": "none", "salt": "", "key": ""}
+
 Answer = tuple[int, Mapping[str, str], str]
+
+
+Key = dict[str, str]
 
 
 @define
 class Browser:
-    """A browser with a cookie, if ``cookie`` isn't empty."""
+    """A browser at an origin. ``keys`` are what it has of the kernel: a link's, its session's, its last page's."""
 
     netloc: str
-    cookie: str = ""
+    keys: dict[str, Key] = field(factory=dict)  # by use
 
     @property
     def address(self) -> tuple[str, int]:
+        """Where it connects to: a name below ``localhost`` is no other host in browsers."""
         host, _, port = self.netloc.rpartition(":")
-        return host.strip("[]"), int(port)
+        return "127.0.0.1" if host.endswith(".localhost") else host.strip("[]"), int(port)
 
     def get(self, target: str, method: str = "GET", **headers: str) -> Answer:
         """Status, headers and body; header names have underscores instead of hyphens."""
         host, port = self.address
         with contextlib.closing(http.client.HTTPConnection(host, port, timeout=PATIENCE)) as connection:
-            sent = {name.replace("_", "-"): value for name, value in headers.items()}
-            if self.cookie:
-                sent.setdefault("Cookie", self.cookie)
+            sent = {"Host": self.netloc, **{name.replace("_", "-"): value for name, value in headers.items()}}
             connection.request(method, target, headers=sent)
             answer = connection.getresponse()
             return answer.status, {name.lower(): text for name, text in answer.getheaders()}, answer.read().decode()
 
     def log_in(self, link: str) -> None:
-        status, headers, body = self.get(link.partition(self.netloc)[2])
-        assert status == 303, body
-        self.cookie = headers["set-cookie"].partition(";")[0]
+        self.keys["link"] = key_of(link)
+        with self.open_page(use="link") as tab:
+            assert tab.closed is None, f"closed with {tab.closed}"
+            tab.leave()
 
     @contextlib.contextmanager
-    def open_page(self, origin: str | None = None) -> "Iterator[Tab]":
-        """A page with its feed."""
-        host, port = self.address
-        with socket.create_connection((host, port), timeout=PATIENCE) as sock:
+    def connect(self, origin: str | None = None) -> "Iterator[Tab]":
+        """A page that has proven nothing yet."""
+        with socket.create_connection(self.address, timeout=PATIENCE) as sock:
             tab = Tab(sock)
-            tab.open(self.netloc, self.cookie, origin if origin is not None else f"http://{self.netloc}")
+            tab.open(self.netloc, origin if origin is not None else f"http://{self.netloc}")
+            yield tab
+
+    @contextlib.contextmanager
+    def open_page(self, origin: str | None = None, use: str = "run") -> "Iterator[Tab]":
+        """A page with its feed; ``closed`` if it isn't let in."""
+        with self.connect(origin) as tab:
+            for key in tab.prove(self.keys.get(use, NO_KEY)):
+                self.keys[key["use"]] = key
             yield tab
 
 
@@ -85,11 +100,36 @@ class Tab:
     _number: int = 0
     _accepted: bool = False
 
-    def open(self, host: str, cookie: str, origin: str) -> None:
-        headers = [(b"cookie", cookie.encode()), (b"origin", origin.encode())]
+    def open(self, host: str, origin: str) -> None:
+        headers = [(b"origin", origin.encode())]
         self.sock.sendall(self._protocol.send(Request(host=host, target="/feed", extra_headers=headers)))
         while self.closed is None and not self._accepted:
             self._receive()
+
+    def prove(self, key: Key) -> list[Key]:
+        """Prove that this page has a key, after the kernel did; returns new ones."""
+        if self.closed is not None:
+            return []
+        opening, challenge = self.begin(key)
+        if challenge is None:
+            return []
+        assert challenge["proof"] == opening.sign(key["key"], "kernel", challenge["nonce"])
+        self.send({"proof": opening.sign(key["key"], "page", challenge["nonce"])})
+        found = self.next()
+        keys: list[Key] = found["keys"] if found is not None else []
+        return keys
+
+    def begin(self, key: Key) -> tuple[Opening, dict[str, Any] | None]:
+        """Name a key; returns the kernel's proof, None if it closes the connection."""
+        opening = Opening(key["use"], key["id"], key["salt"], secrets.token_hex(16))  # type: ignore[arg-type]
+        self.send(msgspec.to_builtins(opening))
+        return opening, self.next()
+
+    def next(self) -> dict[str, Any] | None:
+        """The next message that is neither of the feed nor a reply."""
+        while not self._messages and self.closed is None:
+            self._receive()
+        return self._messages.pop(0) if self._messages else None
 
     def _receive(self) -> None:
         data = self.sock.recv(65536)
@@ -160,9 +200,21 @@ class Tab:
             self._receive()
         return self.closed
 
+    def leave(self) -> None:
+        """Close it, and wait until the server has ended the connection."""
+        self.sock.sendall(self._protocol.send(CloseConnection(1000)))
+        while self.sock.recv(65536):
+            pass
+
     def state_of(self, name: str) -> str | None:
         rows = self.shown.get("agents", {}).values()
         return next((str(row["state"]) for row in rows if row["name"] == name), None)
+
+
+def key_of(link: str) -> Key:
+    """The key in a link."""
+    parts = urlsplit(link)
+    return {"use": "link", "id": parse_qs(parts.query)["link"][0], "salt": "", "key": parts.fragment}
 
 
 def link_of(kernel: Kernel, level: Level = "unrestricted") -> str:

@@ -1,6 +1,7 @@
 """A browser's tab that misuses its WebSocket: what it costs the kernel, and that it ends."""
 
 import base64
+import json
 import os
 import socket
 import struct
@@ -8,12 +9,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+import msgspec
 import pytest
 
+from agentos.userland.web.proof import Opening
 from agentos.userland.web.sessions import MAX_SESSIONS
 from tests.support.kernel import Kernel, until
 from tests.support.wire import EMIT, PATIENCE
-from tests.web.conftest import DASHBOARD, Browser, browser_of
+from tests.web.conftest import DASHBOARD, Browser, Key, browser_of
 
 pytestmark = pytest.mark.usefixtures("long")
 
@@ -33,7 +36,7 @@ def open_raw(browser: Browser, extensions: str = "", buffer: int = 0) -> Iterato
     head = [
         *("GET /feed HTTP/1.1", f"Host: {browser.netloc}", f"Origin: http://{browser.netloc}"),
         *("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13"),
-        *(f"Sec-WebSocket-Key: {base64.b64encode(os.urandom(16)).decode()}", f"Cookie: {browser.cookie}"),
+        f"Sec-WebSocket-Key: {base64.b64encode(os.urandom(16)).decode()}",
         *([f"Sec-WebSocket-Extensions: {extensions}"] if extensions else ()),
     ]
     with socket.socket() as sock:
@@ -46,7 +49,31 @@ def open_raw(browser: Browser, extensions: str = "", buffer: int = 0) -> Iterato
         while b"\r\n\r\n" not in answer:
             answer += sock.recv(1)
         assert answer.startswith(b"HTTP/1.1 101"), answer
+        prove(sock, browser.keys["run"])
         yield sock, answer
+
+
+def prove(sock: socket.socket, key: Key) -> None:
+    """Log in, with frames that are this page's own."""
+    opening = Opening("run", key["id"], key["salt"], "x")
+    sock.sendall(frame(TEXT, msgspec.json.encode(opening)))
+    nonce = json.loads(read_frame(sock))["nonce"]
+    sock.sendall(frame(TEXT, json.dumps({"proof": opening.sign(key["key"], "page", nonce)}).encode()))
+    read_frame(sock)
+
+
+def read_frame(sock: socket.socket) -> bytes:
+    """A short text that the server sends."""
+    head = receive(sock, 2)
+    size = head[1] if head[1] < 126 else struct.unpack("!H", receive(sock, 2))[0]
+    return receive(sock, size)
+
+
+def receive(sock: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size and (piece := sock.recv(size - len(data))):
+        data += piece
+    return data
 
 
 def read_all(sock: socket.socket) -> bytes:
@@ -169,7 +196,8 @@ def test_a_page_doesnt_outlast_a_session_that_newer_ones_displaced(browser: Brow
         for _ in range(MAX_SESSIONS):
             browser_of(kernel)
         tab.wait_closed()
-    assert browser.get("/")[0] == 401
+    with browser.open_page() as tab:
+        assert tab.wait_closed() == 4401
 
 
 @pytest.mark.usefixtures("kernels")

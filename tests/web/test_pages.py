@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.kernel import Kernel, shared, until
 from tests.support.ports import free_port
-from tests.web.chromium import Open, find_chromium, log_in, pages
+from tests.web.chromium import Open, find_chromium, log_in, pages, renew
 
 PAGES = ("overview", "agents", "tree", "trace", "model", "approvals", "events", "audit", "system")
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -301,7 +301,7 @@ def test_only_rows_in_view_are_in_the_document(open_page: Open, kernel: Kernel) 
     page.locator('tr[aria-selected="true"]', has_text="w-4999").wait_for()
 
 
-def test_a_page_says_that_the_kernel_is_lost_and_comes_back(open_page: Open, kernel: Kernel) -> None:
+def test_a_page_says_that_the_kernel_is_lost_and_comes_back(open_page: Open, context: Any, kernel: Kernel) -> None:
     page = open_page("agents?agent=steady")
     asking = open_page("agents?agent=steady")
     asking.get_by_role("button", name="stop", exact=True).click()
@@ -323,9 +323,11 @@ def test_a_page_says_that_the_kernel_is_lost_and_comes_back(open_page: Open, ker
     question.get_by_role("button", name="stop", disabled=False).wait_for()
     form.get_by_role("button", name="spawn").click()
     spawning.locator(".panel h2", has_text="patient").wait_for()
-    again = open_page("trace?of=steady")  # its id is the one of the run before
-    again.locator(".waterfall .row", has_text="AGENT_READY").first.wait_for()
-    assert again.locator(".waterfall .row", has_text="AGENT_READY").count() == 1
-    calls = open_page("agents?agent=steady&tab=calls")
-    calls.locator(".panel .entry", has_text="AGENT_READY").first.wait_for()
-    assert calls.locator(".panel .entry", has_text="AGENT_READY").count() == 1
+    renew(context, kernel)
+    with pages(context, kernel) as show:
+        again = show("trace?of=steady")  # its id is the one of the run before
+        again.locator(".waterfall .row", has_text="AGENT_READY").first.wait_for()
+        assert again.locator(".waterfall .row", has_text="AGENT_READY").count() == 1
+        calls = show("agents?agent=steady&tab=calls")
+        calls.locator(".panel .entry", has_text="AGENT_READY").first.wait_for()
+        assert calls.locator(".panel .entry", has_text="AGENT_READY").count() == 1

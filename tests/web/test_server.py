@@ -1,6 +1,5 @@
 """The dashboard's server: who gets in, what a page gets, and what it can do."""
 
-import json
 import os
 import re
 import socket
@@ -10,40 +9,49 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from agentos.userland.web.links import DIRECTORY, LINK_SECONDS, LINKS
+from agentos.userland.web.sessions import FILE
 from agentos_sdk import AgentOSClient
 from tests.support.kernel import Kernel, until
 from tests.support.ports import free_port
 from tests.support.wire import EMIT
-from tests.web.conftest import DASHBOARD, Browser, browser_of, link_of
+from tests.web.conftest import Browser, browser_of, key_of, link_of
 
 
 def test_a_link_logs_in_one_browser_once(kernel: Kernel) -> None:
+    first, second = (Browser(urlsplit(link_of(kernel)).netloc) for _ in range(2))
+    first.keys["link"] = second.keys["link"] = key_of(link_of(kernel))
+
+    with first.open_page(use="link") as tab, second.open_page(use="link") as late:
+        assert late.wait_closed() == 4401
+        tab.wait(lambda shown: shown["level"] == "unrestricted")
+    with first.open_page() as tab:
+        tab.wait(lambda shown: shown["level"] == "unrestricted")
+
+
+def test_a_link_is_used_up_by_its_key_alone(kernel: Kernel) -> None:
+    """A chat program shows what is behind a link, and asks for it before a person does."""
     link = link_of(kernel)
-    stranger = Browser(urlsplit(link).netloc)
-    target = link.partition(stranger.netloc)[2]
+    visitor = Browser(urlsplit(link).netloc)
+    assert visitor.get(f"/?{urlsplit(link).query}")[0] == 200
+    visitor.keys["link"] = {**key_of(link), "key": "another"}
+    with visitor.connect() as tab:
+        tab.begin(visitor.keys["link"])
+        tab.send({"proof": "0" * 64})
+        assert tab.wait_closed() == 4401
 
-    status, headers, _ = stranger.get(target)
-
-    assert (status, headers["location"]) == (303, "/")
-    assert headers["referrer-policy"] == "no-referrer"
-    assert headers["cache-control"] == "no-store"
-    cookie = headers["set-cookie"]
-    assert cookie.startswith("agentos-")
-    assert {"HttpOnly", "SameSite=strict"} <= set(cookie.split("; "))
-    assert "token=" not in cookie
-    assert stranger.get(target)[0] == 403
-    assert stranger.get("/")[0] == 401
-    assert stranger.get("/", Cookie=cookie.partition(";")[0])[0] == 200
+    visitor.log_in(link)
 
 
 def test_an_old_link_is_refused(kernel: Kernel) -> None:
     link = link_of(kernel)
-    stranger = Browser(urlsplit(link).netloc)
-    for file in (kernel.state_dir / "dashboard" / "tokens").iterdir():
-        old = time.time() - 601
+    for file in (kernel.state_dir / DIRECTORY / LINKS).iterdir():
+        old = time.time() - LINK_SECONDS - 1
         os.utime(file, (old, old))
 
-    assert stranger.get(link.partition(stranger.netloc)[2])[0] == 403
+    stranger = Browser(urlsplit(link).netloc, {"link": key_of(link)})
+    with stranger.open_page(use="link") as tab:
+        assert tab.wait_closed() == 4401
 
 
 def test_another_host_name_is_refused(browser: Browser) -> None:
@@ -55,11 +63,15 @@ def test_another_host_name_is_refused(browser: Browser) -> None:
 
 
 def test_pages_of_other_sites_get_nothing(browser: Browser) -> None:
-    for origin in ("http://evil.example", "null", "", f"http://{browser.netloc}.evil.example", "http://127.0.0.1:1"):
-        with browser.open_page(origin) as tab:
+    host, _, port = browser.netloc.rpartition(":")
+    for origin in (
+        *("http://evil.example", "null", "", f"http://{browser.netloc}.evil.example", "http://127.0.0.1:1"),
+        *(f"http://{host}:1", f"http://{host}", f"http://127.0.0.1:{port}", f"http://other.localhost:{port}"),
+    ):
+        with browser.connect(origin) as tab:
             assert tab.closed is not None, origin
-        assert browser.get("/logout", "POST", Origin=origin)[0] == 403
-    assert browser.get("/")[0] == 200
+    with browser.open_page() as tab:
+        assert tab.closed is None
 
 
 def test_no_script_but_its_own_runs_on_a_page(browser: Browser) -> None:
@@ -99,10 +111,8 @@ def test_files_are_sent_compressed_and_kept_as_long_as_none_changes(browser: Bro
 
 
 def test_a_page_without_a_session_has_no_feed(browser: Browser) -> None:
-    stranger = Browser(browser.netloc, "agentos-x=1")
-
-    with stranger.open_page() as tab:
-        assert tab.wait_closed() in (403, 4401)
+    with Browser(browser.netloc).open_page() as tab:
+        assert tab.wait_closed() == 4401
 
 
 def test_the_feed_shows_what_happens(kernel: Kernel, browser: Browser) -> None:
@@ -143,6 +153,9 @@ def test_a_read_only_session_changes_nothing(kernel: Kernel, browser: Browser) -
         session = other.ask({"type": "sessions", "id": 900})["own"]
         assert tab.ask({"type": "sessions", "id": 900, "revoke": session})["code"] == "permission_denied"
         assert other.call("KILL", name="looked-at", grace=0)["killed"] is True
+        own = tab.ask({"type": "sessions", "id": 901})["own"]
+        tab.send({"type": "sessions", "id": 902, "revoke": own})
+        assert tab.wait_closed() == 4401
 
 
 def test_a_read_only_page_asks_for_what_it_may_not_see_only_once(kernel: Kernel) -> None:
@@ -155,8 +168,9 @@ def test_a_read_only_page_asks_for_what_it_may_not_see_only_once(kernel: Kernel)
                 one["call"] for one in entries if one["name"] == "web:readonly" and one["decision"] == "deny"
             )
 
+        link = link_of(kernel, "readonly")
         before = refused()
-        with browser_of(kernel, "readonly").open_page() as tab:
+        with Browser(urlsplit(link).netloc, {"link": key_of(link)}).open_page(use="link") as tab:
             for number in range(3):
                 kernel.spawn(f"seen-{number}")
                 tab.wait(lambda _, number=number: tab.state_of(f"seen-{number}") == "running")  # type: ignore[misc]
@@ -176,8 +190,10 @@ def test_a_revoked_session_is_closed(kernel: Kernel, browser: Browser) -> None:
         number = page.ask({"type": "sessions", "id": 900})["own"]
         left = tab.ask({"type": "sessions", "id": 901, "revoke": number})["sessions"]
         assert number not in [one["id"] for one in left]
-        page.wait_closed()
-    assert lost.get("/")[0] == 401
+        assert page.wait_closed() == 4401
+    for use in ("run", "tab"):
+        with lost.open_page(use=use) as page:
+            assert page.wait_closed() == 4401
 
 
 def test_messages_that_arent_the_pages_close_it(browser: Browser) -> None:
@@ -204,32 +220,30 @@ def test_a_page_that_doesnt_read_costs_little_and_gets_a_snapshot_later(kernel: 
 
 
 @pytest.mark.usefixtures("kernels")
-def test_guessing_tokens_is_slow() -> None:
-    kernel = Kernel(DASHBOARD)
-    try:
-        kernel.wait_ready()
-        link = link_of(kernel)
-        stranger = Browser(urlsplit(link).netloc)
-        answers = [stranger.get(f"/start?token={number}")[0] for number in range(11)]
-        assert answers == [403] * 10 + [429]
-        kernel.stop()
-    finally:
-        kernel.clean_up()
-
-
-@pytest.mark.usefixtures("kernels")
-def test_a_session_outlives_the_kernel() -> None:
+def test_an_open_page_goes_on_after_a_restart_and_nothing_that_its_origin_keeps_does() -> None:
     kernel = Kernel(f'[dashboard]\nlisten = "127.0.0.1:{free_port()}"\n')
     try:
         kernel.wait_ready()
         browser = browser_of(kernel)
+        link = link_of(kernel)
         with browser.open_page() as tab:
             tab.wait(lambda shown: "boot" in shown)
             boot = tab.shown["boot"]
         kernel.kill()
         kernel.start_again()
-        with browser.open_page() as tab:
+        assert urlsplit(link_of(kernel)).netloc != browser.netloc
+        with browser.open_page(use="tab") as tab:
             tab.wait(lambda shown: shown["boot"] != boot)
+        with browser.open_page() as tab:
+            assert tab.wait_closed() == 4401
+        browser.keys["link"] = key_of(link)
+        with browser.open_page(use="link") as tab:
+            assert tab.wait_closed() == 4401
+        kernel.kill()
+        (kernel.place / "agentos.toml").write_text(f'[dashboard]\nlisten = "127.0.0.1:{free_port()}"\n')
+        kernel.start_again()
+        with Browser(urlsplit(link_of(kernel)).netloc, browser.keys).open_page(use="tab") as tab:
+            assert tab.wait_closed() == 4401  # what has the former port may pass on what the page sends
         kernel.stop()
     finally:
         kernel.clean_up()
@@ -237,20 +251,33 @@ def test_a_session_outlives_the_kernel() -> None:
 
 def test_an_agent_cant_connect_to_the_dashboard(kernel: Kernel, browser: Browser) -> None:
     """Also where a rule grants the address."""
-    rules = {"allow": {"domains": [browser.netloc]}}
+    address = f"127.0.0.1:{browser.address[1]}"
+    rules = {"allow": {"domains": [address]}}
     with AgentOSClient(kernel.socket, name="caller", permissions=rules) as guest:
-        reply = guest.http(f"http://{browser.netloc}/")
+        reply = guest.http(f"http://{address}/")
     assert (reply["success"], reply["code"]) == (False, "permission_denied")
     assert "the kernel's own" in reply["error"]
 
 
 @pytest.mark.usefixtures("kernels")
 def test_a_link_works_where_the_dashboard_listens() -> None:
-    for address, options in (("127.0.0.2", ()), ("[::1]", ()), ("0.0.0.0", ["--insecure-listen"])):
+    for address, named, options in (
+        ("127.0.0.1", "agentos-", ()),
+        ("127.0.0.2", "127.0.0.2:", ()),
+        ("[::1]", "agentos-", ()),
+        ("localhost", "agentos-", ()),
+        ("0.0.0.0", "agentos-", ["--insecure-listen"]),
+        ("[::]", "agentos-", ["--insecure-listen"]),
+    ):
         kernel = Kernel(f'[dashboard]\nlisten = "{address}:0"\n', options=options)
         try:
             kernel.wait_ready()
-            assert browser_of(kernel).get("/")[0] == 200
+            browser = browser_of(kernel)
+            assert browser.netloc.startswith(named), address
+            port = browser.address[1]
+            for reached in ("127.0.0.1", "[::1]") if named == "agentos-" else ():
+                with Browser(f"{reached}:{port}", browser.keys).open_page() as tab:
+                    assert tab.closed is None, (address, reached)
             kernel.stop()
         finally:
             kernel.clean_up()
@@ -266,11 +293,9 @@ def test_another_address_needs_an_option() -> None:
         kernel.clean_up()
 
 
-def test_what_is_stored_of_a_session_logs_no_browser_in(kernel: Kernel, browser: Browser) -> None:
-    stored = (kernel.state_dir / "dashboard" / "sessions.json").read_text()
-    secret = browser.cookie.partition("=")[2]
+def test_no_key_that_a_browser_has_is_stored(kernel: Kernel, browser: Browser) -> None:
+    stored = (kernel.state_dir / DIRECTORY / FILE).read_text()
 
-    assert secret not in stored
-    for row in json.loads(stored):
-        name = browser.cookie.partition("=")[0]
-        assert browser.get("/", Cookie=f"{name}={row['digest']}")[0] == 401
+    assert browser.keys["run"]["id"] in stored
+    for key in browser.keys.values():
+        assert key["key"] not in stored

@@ -1,57 +1,129 @@
 """Sessions and links on disk: what ends them, and what a full disk or a killed kernel leaves of them."""
 
+import json
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
+from msgspec.structs import replace as evolve
 
 from agentos.private_files import UnsafeFile
-from agentos.userland.web.links import DIRECTORY, TOKENS, find_link, make_link, publish_url
-from agentos.userland.web.sessions import FILE, IDLE_SECONDS, Sessions
+from agentos.userland.web.links import DIRECTORY, LINKS, find_link, make_link, publish_url
+from agentos.userland.web.proof import Key, Opening, decode_opening
+from agentos.userland.web.sessions import FILE, IDLE_SECONDS, Session, Sessions
 from tests.support.kernel import Kernel
-from tests.web.conftest import DASHBOARD, browser_of
+from tests.web.conftest import DASHBOARD, browser_of, key_of
+
+RUN, LISTENS, URL = "0123456789abcdef", "127.0.0.1 1", "http://127.0.0.1:1"
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     """``dashboard/`` of a state directory."""
-    make_link("http://127.0.0.1:1", tmp_path, "readonly")
+    make_link(URL, RUN, tmp_path, "readonly")
     return tmp_path / DIRECTORY
 
 
-def log_in(sessions: Sessions) -> str:
-    link = make_link("http://127.0.0.1:1", sessions.place.parent, "readonly")
-    cookie = sessions.redeem(link.partition("token=")[2], "a browser")
-    assert cookie is not None
-    return cookie
+@pytest.fixture
+def sessions(place: Path) -> Sessions:
+    return Sessions.load(place, RUN, LISTENS)
 
 
-def test_a_session_isnt_used_after_its_time(place: Path) -> None:
-    sessions = Sessions.load(place)
-    cookie = log_in(sessions)
-    session = sessions.find(cookie)
-    assert session is not None
+def opening_of(link: str) -> Opening:
+    return Opening("link", key_of(link)["id"], "", "x")
+
+
+def log_in(sessions: Sessions) -> tuple[Session, Key, Key]:
+    """A session, with its keys for this run and for a page."""
+    entered = sessions.enter(opening_of(make_link(URL, RUN, sessions.place.parent, "readonly")), "a browser")
+    assert entered is not None
+    session, (run, tab) = entered
+    return session, run, tab
+
+
+def knows(sessions: Sessions, key: Key) -> bool:
+    """Whether the sessions can prove that they know a key."""
+    return sessions.find_key(Opening(key.use, key.id, key.salt, "x")) == key.key
+
+
+def test_a_session_isnt_used_after_its_time(sessions: Sessions) -> None:
+    session, run, tab = log_in(sessions)
     assert not session.is_over()
+    assert knows(sessions, run)
 
     session.used = time.time() - IDLE_SECONDS - 1
+    session.use()
 
     assert session.is_over()
-    assert sessions.find(cookie) is None
+    assert not knows(sessions, run)
+    assert not knows(sessions, tab)
 
 
-def test_a_session_that_was_ended_on_a_full_disk_doesnt_come_back(place: Path) -> None:
-    sessions = Sessions.load(place)
-    kept, lost = log_in(sessions), log_in(sessions)
-    session = sessions.find(lost)
-    assert session is not None
+def test_a_link_is_for_one_run_of_the_kernel(place: Path) -> None:
+    """One that was clicked while the kernel was down was shown to the program that has its port."""
+    link = make_link(URL, RUN, place.parent, "unrestricted")
+    later = Sessions.load(place, "fedcba9876543210", LISTENS)
+
+    assert later.find_key(opening_of(link)) is None
+    assert later.enter(opening_of(link), "a browser") is None
+    assert Sessions.load(place, RUN, LISTENS).find_key(opening_of(link)) == key_of(link)["key"]
+
+
+def test_of_two_browsers_with_one_link_one_is_let_in(sessions: Sessions) -> None:
+    opening = opening_of(make_link(URL, RUN, sessions.place.parent, "readonly"))
+
+    assert sessions.find_key(opening) == sessions.find_key(opening)
+    assert sessions.enter(opening, "the first") is not None
+    assert sessions.enter(opening, "the second") is None
+
+
+def test_no_name_of_a_key_leads_out_of_the_links(sessions: Sessions) -> None:
+    (sessions.place / "elsewhere").write_text(f"unrestricted key {RUN}")
+    for name in ("../elsewhere", "..", ".", "/etc/passwd", "a/b", "x" * 65, "a\n", "\0"):
+        with pytest.raises(msgspec.ValidationError):
+            decode_opening(json.dumps({"use": "link", "id": name, "salt": "", "nonce": ""}))
+    assert sessions.find_key(Opening("link", "", "", "")) is None
+
+
+def test_after_a_restart_only_pages_that_stayed_open_are_known(place: Path, sessions: Sessions) -> None:
+    _, run, tab = log_in(sessions)
+    later = Sessions.load(place, "fedcba9876543210", LISTENS)
+
+    assert knows(later, tab)
+    assert not knows(later, run)
+    assert not knows(later, evolve(run, salt="fedcba9876543210"))
+
+
+def test_at_other_addresses_no_former_page_is_known(place: Path, sessions: Sessions) -> None:
+    """What has the former address may pass on all that it is sent, proofs included."""
+    _, _, tab = log_in(sessions)
+    for listens in ("127.0.0.1 2", "127.0.0.1 1 ::1 1", "127.0.0.2 1"):
+        assert not knows(Sessions.load(place, RUN, listens), tab), listens
+
+
+def test_a_key_is_for_its_use_and_salt(sessions: Sessions) -> None:
+    _, run, tab = log_in(sessions)
+    for wrong in (
+        evolve(tab, salt=tab.salt[:-1]),
+        evolve(tab, use="run"),
+        evolve(run, use="tab"),
+        evolve(run, id="none"),
+    ):
+        assert not knows(sessions, wrong), wrong
+
+
+def test_a_session_that_was_ended_on_a_full_disk_doesnt_come_back(place: Path, sessions: Sessions) -> None:
+    (_, kept, _), (session, lost, tab) = log_in(sessions), log_in(sessions)
     (place / f"{FILE}.new").mkdir()  # as if nothing could be written
 
     sessions.revoke(session.id)
+    session.use()  # by a page that hasn't ended yet
 
     assert session.is_over()
-    assert sessions.find(lost) is None
-    assert sessions.find(kept) is not None
-    assert Sessions.load(place).find(lost) is None
+    assert not knows(sessions, lost)
+    assert knows(sessions, kept)
+    assert not knows(Sessions.load(place, RUN, LISTENS), tab)
 
 
 def test_damaged_sessions_log_no_browser_in(place: Path) -> None:
@@ -59,24 +131,24 @@ def test_damaged_sessions_log_no_browser_in(place: Path) -> None:
         '[{"digest": "x"}]',
         "[1]",
         "{",
-        '[{"id":"a","digest":"b","level":"root","started":1,"used":9e99,"browser":""}]',
+        '[{"id":"a","secret":"b","level":"root","listens":"127.0.0.1 1","started":1,"used":9e99,"browser":""}]',
     ):
         (place / FILE).write_text(damaged)
-        assert Sessions.load(place).live() == []
+        assert Sessions.load(place, RUN, LISTENS).live() == []
 
 
-def test_a_symlink_for_the_tokens_isnt_followed(place: Path, tmp_path: Path) -> None:
+def test_a_symlink_for_the_links_isnt_followed(place: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
-    (place / TOKENS).rename(elsewhere)
-    (place / TOKENS).symlink_to(elsewhere)
+    (place / LINKS).rename(elsewhere)
+    (place / LINKS).symlink_to(elsewhere)
 
     with pytest.raises(UnsafeFile, match="symlink"):
-        make_link("http://127.0.0.1:1", tmp_path, "unrestricted")
+        make_link(URL, RUN, tmp_path, "unrestricted")
 
 
 def test_a_link_names_no_port_that_the_kernel_doesnt_have(place: Path) -> None:
-    """Another user's program may have it by now: it would get the token, and the browser's cookie."""
-    with publish_url(place, "http://127.0.0.1:1"):
+    """Another user's program may have it by now: it would get the link's key."""
+    with publish_url(place, URL, RUN):
         left = (place / "listening").read_text()
         assert find_link(place.parent, "readonly") is not None
     assert find_link(place.parent, "readonly") is None
@@ -104,14 +176,14 @@ def test_a_disk_that_takes_no_sessions_keeps_no_browser_out(kernel: Kernel) -> N
     obstacle = kernel.state_dir / DIRECTORY / f"{FILE}.new"
     obstacle.mkdir()
     try:
-        browser = browser_of(kernel)
-        assert browser.get("/")[0] == 200
+        with browser_of(kernel).open_page() as tab:
+            assert tab.closed is None
         kernel.wait_line("the dashboard's sessions can't be stored")
     finally:
         obstacle.rmdir()
 
 
-def test_a_log_file_keeps_no_token(kernel: Kernel) -> None:
+def test_a_log_file_keeps_no_link(kernel: Kernel) -> None:
     line = kernel.wait_line("dashboard: ")
     assert "http://127.0.0.1:" in line
-    assert "token" not in kernel.said
+    assert "link=" not in kernel.said

@@ -71,7 +71,7 @@ def run(
     state = state_dir or Path(config.kernel.state_dir or default_state_dir(project))
     with Console(config.kernel.log_level, as_json) as console:
         show = RunDisplay(console, manager, path, has_file=file is not None).show
-        programs = dashboard_programs(config, dashboard, insecure_listen, project_id(project), state, console)
+        programs = dashboard_programs(config, dashboard, insecure_listen, state, console)
         try:
             gave_up = boot(Settings(config, os.path.abspath(path), state.absolute(), show, watch, programs))
         except BootError as error:
@@ -86,7 +86,7 @@ def run(
 
 
 def dashboard_programs(
-    config: "Config", wanted: bool, insecure: bool, kernel_id: str, state_dir: Path, console: "Console"
+    config: "Config", wanted: bool, insecure: bool, state_dir: Path, console: "Console"
 ) -> "list[Program]":
     """The dashboard, if ``--dashboard`` or the configuration asks for it. Raises ``Failed``."""
     from agentos.config.dashboard import DashboardSettings
@@ -98,11 +98,11 @@ def dashboard_programs(
 
     options = serve.DashboardOptions(settings.host, settings.port, settings.allowed_hosts, insecure)
     try:
-        listener = serve.open_listener(options)
+        listeners = serve.open_listeners(options)
     except serve.DashboardError as error:
         raise Failed(str(error)) from None
     on_terminal = sys.stdout.isatty()  # a journal or a log file would keep the link's token
-    return [serve.Program(listener, options, kernel_id, state_dir.absolute(), console.say, with_link=on_terminal)]
+    return [serve.Program(listeners, options, state_dir.absolute(), console.say, with_link=on_terminal)]
 
 
 def load_configuration(file: Path | None, as_json: bool) -> "Config":

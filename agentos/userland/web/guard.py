@@ -1,10 +1,14 @@
 """Checks of Host and Origin before every request, and security headers of every response.
 
 A page of another site can make a browser send requests here, and by DNS rebinding even under a name of its own. So Host
-must be a name of this server, and a request that acts or opens the feed must come from a page of this server.
-With a link to it another site can only open it: an image there can't make an attempt to log in.
+must be a name of this server, and a request that opens the feed must come from a page of this server. With a link to it
+another site can only open it.
+
+Names below ``localhost`` are the loopback's in browsers. A link has one that no other run of the kernel had: so its
+origin keeps nothing of a program that had the port before, no service worker, no page. docs/decisions/0090.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +18,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+NAMES_OF_RUNS = re.compile(r"agentos-[0-9a-f]{16}\.localhost")  # also of former ones, of which pages may be open
 MAX_URL = 2048  # bytes of path and query
 HEADERS = {
     "content-security-policy": (
@@ -52,7 +57,7 @@ class Guard:
         """Why the request is refused, None if it isn't."""
         headers = Headers(scope=scope)
         hosts = headers.getlist("host")
-        if len(hosts) != 1 or _host_name(hosts[0]) not in (*LOOPBACK_NAMES, *self.names):
+        if len(hosts) != 1 or not self._is_ours(_host_name(hosts[0])):
             return "Host: not a name of this server: add it to `allowed_hosts` in [dashboard] if a proxy sends it"
         if len(scope["path"]) + len(scope["query_string"]) > MAX_URL:
             return "the URL is too long"
@@ -63,6 +68,14 @@ class Guard:
         if headers.get("sec-fetch-site") in ("cross-site", "same-site") and headers.get("sec-fetch-dest") != "document":
             return "Sec-Fetch-Site: a page of another site has this as a part of it"
         return None
+
+    def _is_ours(self, name: str) -> bool:
+        return name in (*LOOPBACK_NAMES, *self.names) or NAMES_OF_RUNS.fullmatch(name) is not None
+
+
+def name_run(run: str) -> str:
+    """The host name of a run of the kernel; ``run`` has 16 hex digits."""
+    return f"agentos-{run}.localhost"
 
 
 def _host_name(host: str) -> str:

@@ -2,9 +2,8 @@
 
 import zlib
 from collections import deque
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 import msgspec
 import trio
@@ -30,6 +29,7 @@ MAX_REPLY = 1 << 20  # bytes of one reply
 MAX_UNREAD = 64 << 10  # bytes of one stream's chunks that wait for room
 COMPRESSED_FROM = 8 << 10  # bytes of a message, which is then binary: its text, compressed by zlib
 CHECK_SECONDS = 10.0  # at most so late a page ends after its session
+CLOSE_SECONDS = 5.0  # in which a page has to take that it is logged out
 # They would change the connection itself.
 NOT_FOR_PAGES = {Op.HELLO, Op.EXIT, Op.CANCEL, Op.CHUNK}
 
@@ -56,7 +56,19 @@ class PageSessions(msgspec.Struct, tag="sessions", forbid_unknown_fields=True):
     revoke: Annotated[str, msgspec.Meta(max_length=16)] | None = None
 
 
-decode = msgspec.json.Decoder(PageCall | PageCancel | PageSessions).decode
+class PageUse(msgspec.Struct, tag="use", forbid_unknown_fields=True):
+    """A person uses the page: a key, a click. All other messages may be the page's own, which asks again by itself."""
+
+
+decode = msgspec.json.Decoder(PageCall | PageCancel | PageSessions | PageUse).decode
+
+
+class Browsers(Protocol):
+    """The browsers that are logged in."""
+
+    async def use(self, session: Session) -> None: ...
+    async def revoke(self, number: str) -> None: ...
+    def list_sessions(self) -> list[dict[str, object]]: ...
 
 
 class RawStream(Stream[bytes]):
@@ -88,8 +100,7 @@ class Page:
     socket: WebSocket
     session: Session
     feeds: "Feeds"
-    list_sessions: Callable[[], object]
-    revoke: Callable[[str], Awaitable[None]]
+    browsers: Browsers
     _replies: deque[bytes] = field(factory=deque)
     _changes: deque[bytes] = field(factory=deque)
     _queued: int = 0  # bytes in both
@@ -113,13 +124,16 @@ class Page:
                     with suppress(WebSocketDisconnect):
                         await self._read(kernel, nursery)
                     nursery.cancel_scope.cancel()
+        if self._scope.cancelled_caught and self.session.is_over():
+            with trio.move_on_after(CLOSE_SECONDS):
+                await self.socket.close(4401, "logged out")
 
     def close(self) -> None:
         self._scope.cancel()
 
     async def _end_with_session(self) -> None:
         while True:
-            await trio.sleep(CHECK_SECONDS)
+            await trio.sleep(min(CHECK_SECONDS, max(0.0, self.session.seconds_left)))
             if self.session.is_over():
                 self.close()
 
@@ -181,7 +195,6 @@ class Page:
         allowed, last = MAX_BURST, trio.current_time()
         while True:
             text = await self.socket.receive_text()
-            self.session.use()
             now = trio.current_time()
             allowed = min(MAX_BURST, allowed + (now - last) * MESSAGES_PER_SECOND) - 1
             last = now
@@ -195,6 +208,8 @@ class Page:
             if isinstance(message, PageCancel):
                 if message.id in self._calls:
                     self._calls[message.id].cancel()
+            elif isinstance(message, PageUse):
+                await self.browsers.use(self.session)
             elif isinstance(message, PageSessions):
                 await self._answer_sessions(message)
             elif message.id in self._calls or len(self._calls) >= MAX_CALLS:
@@ -233,11 +248,11 @@ class Page:
 
     async def _answer_sessions(self, message: PageSessions) -> None:
         if message.revoke is not None:
-            if self.session.level != "unrestricted":
+            if self.session.level != "unrestricted" and message.revoke != self.session.id:
                 await self._reply(_error(message.id, "permission_denied", "this session is read-only"))
                 return
-            await self.revoke(message.revoke)
-        reply = {"sessions": self.list_sessions(), "own": self.session.id}
+            await self.browsers.revoke(message.revoke)
+        reply = {"sessions": self.browsers.list_sessions(), "own": self.session.id}
         await self._reply(b'{"id":%d,"reply":%s}' % (message.id, msgspec.json.encode(reply)))
 
 

@@ -1,104 +1,133 @@
-"""Sessions of browsers: a start token from the operator's terminal becomes a cookie, which outlives the kernel.
+"""Sessions of browsers: a link from the operator's terminal begins one, and its pages prove that they hold its keys.
 
-They are in a file in ``dashboard/`` of the state directory. All methods block.
+They are in a file in ``dashboard/`` of the state directory: so a page that stays open goes on after a restart of the
+kernel. All methods block, but :meth:`Session.use`.
 """
 
+import hashlib
+import hmac
 import logging
 import secrets
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import get_args
+from typing import Literal
 
 import msgspec
 from attrs import define, field
 
 from agentos.private_files import read_file, replace_file
 
-from .links import TOKEN_SECONDS, TOKENS, Level, digest_secret
+from .links import Level, read_link, use_up
+from .proof import Key, Opening
 
 log = logging.getLogger(__name__)
 
 FILE = "sessions.json"
-IDLE_SECONDS = 12 * 3600.0  # after its last use a session is over
+IDLE_SECONDS = 12 * 3600.0  # after a person has used it last, a session is over
 MAX_SESSIONS = 64  # the ones used longest ago are dropped
 WRITE_SECONDS = 60.0  # after which a session's last use is written again
 
 
 @define
 class Session:
-    """A browser that has logged in. ``id`` is public; ``digest`` is the SHA-256 of the cookie's value, in hex.
+    """A browser that has logged in. ``id`` is public; keys are derived from ``secret``, which no browser gets.
 
+    ``listens``: the addresses at which it began. At others a stranger may have those, and pass on what is proven.
     Times are seconds since the epoch.
     """
 
     id: str
-    digest: str
+    secret: str
     level: Level
+    listens: str
     started: float
     used: float
     browser: str
 
     def use(self) -> None:
-        self.used = time.time()
+        """Note that a person uses it."""
+        if not self.is_over():
+            self.used = time.time()
 
     def end(self) -> None:
         self.used = 0.0
 
+    @property
+    def seconds_left(self) -> float:
+        return self.used + IDLE_SECONDS - time.time()
+
     def is_over(self) -> bool:
-        return time.time() - self.used > IDLE_SECONDS
+        return self.seconds_left < 0
+
+    def derive(self, use: Literal["run", "tab"], salt: str) -> Key:
+        secret = hmac.digest(self.secret.encode(), f"{use} {salt}".encode(), hashlib.sha256).hex()
+        return Key(use, self.id, salt, secret)
 
 
 @define(eq=False)
 class Sessions:
-    """The sessions of one kernel; ``place`` is ``dashboard/`` of its state directory."""
+    """The sessions of one kernel; ``place`` is ``dashboard/`` of its state directory, ``run`` the name of its run."""
 
     place: Path
-    _sessions: dict[str, Session] = field(factory=dict)  # by digest
+    run: str
+    listens: str
+    _sessions: dict[str, Session] = field(factory=dict)  # by id
     _written: float = 0.0
 
     @classmethod
-    def load(cls, place: Path) -> "Sessions":
-        """The sessions of the last run; none if the file is missing or damaged: browsers can log in again."""
-        sessions = cls(place)
+    def load(cls, place: Path, run: str, listens: str) -> "Sessions":
+        """The sessions of the last run at the same addresses; none if the file is missing or damaged."""
+        sessions = cls(place, run, listens)
         with suppress(FileNotFoundError, ValueError):  # msgspec's errors are ValueErrors
             stored = msgspec.json.decode(read_file(place / FILE), type=list[Session])
-            sessions._sessions = {session.digest: session for session in stored}
+            sessions._sessions = {one.id: one for one in stored if one.listens == listens}
         return sessions
 
-    def redeem(self, token: str, browser: str) -> str | None:
-        """The cookie of a new session for a start token; None if the token is wrong, used, or too old."""
-        file = self.place / TOKENS / digest_secret(token)
-        try:
-            level, made = file.read_text(), file.stat().st_mtime
-            file.unlink()  # of two browsers with one token only one passes here
-        except FileNotFoundError:
+    def find_key(self, opening: Opening) -> str | None:
+        """The key that a page names; None if it isn't known, or not good any more."""
+        if opening.use == "link":
+            link = read_link(self.place, opening.id, self.run) if opening.id else None
+            return link.key if link is not None else None
+        session = self.find(opening.id)
+        if session is None or (opening.use == "run" and opening.salt != self.run):
             return None
-        now = time.time()
-        if not 0 <= now - made <= TOKEN_SECONDS or level not in get_args(Level):
-            return None
-        cookie = secrets.token_urlsafe(32)
-        session = Session(secrets.token_hex(4), digest_secret(cookie), level, now, now, browser[:200])  # type: ignore[arg-type]
-        self._sessions[session.digest] = session
-        self._write()
-        return cookie
+        return session.derive(opening.use, opening.salt).key
 
-    def find(self, cookie: str) -> Session | None:
-        """The live session with this cookie. Records its use."""
-        session = self._sessions.get(digest_secret(cookie))
-        if session is None or session.is_over():
+    def enter(self, opening: Opening, browser: str) -> tuple[Session, Sequence[Key]] | None:
+        """The session of a page that has proven itself, and new keys for it. None if it ended, or the link is used."""
+        if opening.use == "link":
+            link = read_link(self.place, opening.id, self.run)
+            session = self._begin(link.level, browser) if link is not None and use_up(self.place, opening.id) else None
+        else:
+            session = self.find(opening.id)
+        if session is None:
             return None
-        session.use()
-        if session.used - self._written > WRITE_SECONDS:
-            self._write()
+        fresh = () if opening.use == "tab" else (session.derive("tab", secrets.token_hex(16)),)
+        return session, (session.derive("run", self.run), *fresh) if opening.use == "link" else fresh
+
+    def _begin(self, level: Level, browser: str) -> Session:
+        now = time.time()
+        session = Session(secrets.token_hex(4), secrets.token_hex(32), level, self.listens, now, now, browser[:200])
+        self._sessions[session.id] = session
+        self._write()
         return session
+
+    def find(self, number: str) -> Session | None:
+        """The live session with this id."""
+        session = self._sessions.get(number)
+        return session if session is not None and not session.is_over() else None
+
+    def note_uses(self) -> None:
+        """Store when the sessions were used last, if that was not done just now."""
+        if time.time() - self._written > WRITE_SECONDS:
+            self._write()
 
     def revoke(self, number: str) -> None:
         """End the session with this id, if there is one."""
-        for session in self._sessions.values():
-            if session.id == number:
-                session.end()
+        if number in self._sessions:
+            self._sessions[number].end()
         self._write()
 
     def live(self) -> Sequence[Session]:
@@ -112,7 +141,7 @@ class Sessions:
         for session in live[MAX_SESSIONS:]:
             session.end()
         kept = live[:MAX_SESSIONS]
-        self._sessions = {session.digest: session for session in kept}
+        self._sessions = {session.id: session for session in kept}
         try:
             replace_file(self.place / FILE, msgspec.json.encode(kept).decode())
         except OSError as error:

@@ -1,5 +1,6 @@
 // The feed: a WebSocket that brings what all pages show, and carries system calls. It reconnects by itself.
 
+import { Entry } from "./proof.js";
 import { signal } from "./signals.js";
 
 /** @typedef {Record<string, any>} Row */
@@ -7,6 +8,7 @@ import { signal } from "./signals.js";
 /** @typedef {{onChunk?: (chunk: any) => void, resolve: (reply: Reply) => void}} Waiting */
 
 const RETRY_MS = 1000;
+const USE_MS = 60_000; // so often the kernel hears that a person uses the page
 const MAX_EVENTS = 600;
 const MAX_EVENTS_OF_TYPE = 150;
 const RESTART_SHOWN_MS = 8000;
@@ -29,7 +31,7 @@ export const restarted = signal("");
 let boot = "";
 let clockOffset = 0; // the kernel's clock minus this browser's, in milliseconds
 let lastId = 0;
-/** @type {WebSocket|null} */
+/** The connection, once both sides have proven themselves. @type {WebSocket|null} */
 let socket = null;
 /** @type {Map<number, Waiting>} */
 const waiting = new Map();
@@ -56,12 +58,29 @@ export function now() {
 }
 
 export function connect() {
-  const scheme = location.protocol === "https:" ? "wss:" : "ws:";
-  socket = new WebSocket(`${scheme}//${location.host}/feed`);
-  socket.binaryType = "arraybuffer";
-  socket.onmessage = (event) => inOrder(async () => receive(JSON.parse(await textOf(event.data))));
-  socket.onclose = (event) => inOrder(() => lose(event.code, event.reason));
+  if (!isSecureContext) return refusal.set("Over plain http from another machine this page could be read and changed on the way: forward the port with ssh -L, or use a proxy with TLS.");
+  const opened = new WebSocket(`${location.protocol === "https:" ? "wss:" : "ws:"}//${location.host}/feed`);
+  const entry = new Entry(opened);
+  opened.binaryType = "arraybuffer";
+  opened.onopen = () => inOrder(() => entry.begin());
+  opened.onmessage = (event) => inOrder(async () => {
+    if (entry.done) return receive(JSON.parse(await textOf(event.data)));
+    await entry.take(event.data);
+    if (entry.done) socket = opened;
+  });
+  opened.onclose = (event) => inOrder(() => lose(entry, event.code, event.reason));
 }
+
+let usedAt = -Infinity;
+
+/** Only what a person does keeps a session: a page asks by itself. @param {Event} event */
+function noteUse(event) {
+  if (!socket || !event.isTrusted || performance.now() - usedAt < USE_MS) return;
+  usedAt = performance.now();
+  socket.send(JSON.stringify({ type: "use" }));
+}
+
+for (const type of ["pointerdown", "keydown", "wheel"]) addEventListener(type, noteUse, { capture: true, passive: true });
 
 /** The message that is being received: to decompress one takes time, and the next one waits for it. */
 let last = Promise.resolve();
@@ -77,16 +96,16 @@ function textOf(data) {
   return new Response(new Blob([data]).stream().pipeThrough(new DecompressionStream("deflate"))).text();
 }
 
-/** @param {number} code @param {string} reason */
-function lose(code, reason) {
+/** @param {Entry} entry @param {number} code @param {string} reason */
+function lose(entry, code, reason) {
   socket = null;
   for (const one of waiting.values()) one.resolve(unreachable());
   waiting.clear();
   if (connected.peek() !== false) lostAt.set(Date.now());
   connected.set(false);
-  refusal.set(code === 4401 ? "This browser is logged out." : code === 4429 ? reason : "");
-  if (code === 4401) return;
-  setTimeout(connect, RETRY_MS);
+  const { why, again } = entry.explain(code);
+  refusal.set(entry.proven && code === 4429 ? reason : why);
+  if (again) setTimeout(connect, RETRY_MS);
 }
 
 /** @param {Row} message */
@@ -114,6 +133,7 @@ function showSnapshot(snapshot) {
   if (boot && boot !== snapshot.boot) sayRestarted(snapshot);
   boot = snapshot.boot;
   connected.set(true);
+  refusal.set("");
 }
 
 /** @param {Row} snapshot */

@@ -1,5 +1,6 @@
 // The URL's hash holds all that a person chose: page, filter, sorting, selection. So Back works, and a link shows the same.
 
+import "./proof.js"; // takes a link's key out of the hash first
 import { signal } from "./signals.js";
 
 /** @typedef {{page: string, params: Record<string, string>}} Route */

@@ -23,7 +23,7 @@ export function systemPage() {
   const why = whyDisabled();
   return html`${whyUntold() ? html`<p class="block empty">${UNTOLD}</p>` : host(now, why)}
     <section><h2 class="label">Browsers that are logged in</h2>${sessionTable(why)}
-      <p class="muted prose after">A session ends 12 hours after its last use. Another browser: <code>agentos dashboard</code>, or <code>agentos dashboard --read-only</code>.</p>
+      <p class="muted prose after">A session ends 12 hours after a person used it last. Another browser: <code>agentos dashboard</code>, or <code>agentos dashboard --read-only</code>.</p>
       <div class="toolbar after"><button @click=${logOut}>log out</button></div></section>`;
 }
 
@@ -122,6 +122,5 @@ async function reload(/** @type {boolean} */ dry) {
 }
 
 async function logOut() {
-  await fetch("/logout", { method: "POST" });
-  location.reload();
+  await sessions((await sessions()).own);
 }

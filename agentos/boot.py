@@ -29,7 +29,8 @@ from agentos.config.exposed_files import log_exposed_files
 from agentos.config.load import Config
 from agentos.config.reload import Reload
 from agentos.config.watch import Watch
-from agentos.database import DatabaseError, open_database
+from agentos.database import CheckIdentity, DatabaseError, Identity, open_database
+from agentos.last_run import MAX_NAMES, Doing, RunRecord, RunRecorder, check_database, describe_kill, read_record
 from agentos.llm import budgets
 from agentos.llm.model import Model, open_model
 from agentos.private_files import UnsafeFile, describe_error
@@ -63,6 +64,7 @@ from .permissions.answers import TABLES as ANSWERS
 from .permissions.approval_entries import TABLES as APPROVALS
 from .programs import Program, ProgramHost
 from .sandbox.report import probe
+from .services.audit.chain import KILLED, kernel_entry
 from .services.audit.log import open_audit
 from .services.audit.traffic import Traffic
 from .services.logs.log import KernelLog, open_logs
@@ -96,6 +98,7 @@ class Settings:
     show: Subscriber
     watch: bool = False
     programs: Sequence[Program] = ()  # run in the kernel's process while it serves
+    accept_lost_state: bool = False  # begin with a database that is missing, older or another one
 
 
 def run(settings: Settings) -> str | None:
@@ -128,14 +131,17 @@ def describe_kernel(settings: Settings) -> RunningKernel:
 
 async def run_kernel(settings: Settings, host: Host, kernel_log: KernelLog) -> str | None:
     """Open the files in the state directory, then run a kernel; the files are closed last."""
-    events = Events()
+    events, recorder = Events(), RunRecorder(host.state_dir)
+    last = await run_in_thread(read_record, host.state_dir)
     async with (
         open_logs(host.state_dir / "logs", settings.config.logs) as logs,
-        open_database(host.state_dir / "agentos.db", SCHEMAS) as database,
+        recorder.keep(),
+        open_database(host.state_dir / "agentos.db", SCHEMAS, choose_check(settings, host, last)) as database,
         open_audit(host.state_dir / "audit", __version__, events.publish) as audit,
         open_event_log(host.state_dir / "events") as event_log,
     ):
         kernel_log.attach(logs)
+        await recorder.begin(database)
         await run_in_thread(log_exposed_files, settings.config)
         model, stops = await open_model(settings.config.llm, database, events.publish), await KeptStops.load(database)
         kernel = settings.config.kernel
@@ -147,14 +153,38 @@ async def run_kernel(settings: Settings, host: Host, kernel_log: KernelLog) -> s
         access = open_access(settings.config, settings.show, host, stores)
         await access.approvals.load()
         mcp = await set_up_mcp(database, access.approvals, access.callers, settings.config.mcp)
-        return await Kernel(settings, host, model, access, stops, mcp).serve()
+        if (killed := await run_in_thread(describe_kill, last)) is not None:
+            events.publish(killed)
+            audit.note(kernel_entry(KILLED, killed.text, "lost"))
+        return await Kernel(settings, host, model, access, stops, mcp, recorder).serve()
+
+
+def choose_check(settings: Settings, host: Host, last: RunRecord | None) -> CheckIdentity:
+    """What decides whether the database is the one that the last kernel had."""
+
+    def check(found: Identity | None) -> None:
+        try:
+            check_database(last, host.state_dir, found)
+        except DatabaseError as error:
+            if not settings.accept_lost_state:
+                raise
+            log.warning("accepted: %s", error)
+
+    return check
 
 
 class Kernel:
     """All services of one kernel, constructed in dependency order."""
 
     def __init__(
-        self, settings: Settings, host: Host, model: Model, access: Access, stops: KeptStops, mcp: McpSetup
+        self,
+        settings: Settings,
+        host: Host,
+        model: Model,
+        access: Access,
+        stops: KeptStops,
+        mcp: McpSetup,
+        recorder: RunRecorder,
     ) -> None:
         kernel, root = settings.config.kernel, settings.config.root
         self.settings, self.host, self.model = settings, host, model
@@ -222,6 +252,20 @@ class Kernel:
         # The table of each caller is made from this one, so it comes before the first agent.
         self.callers.serve(table(self._list_services(access, host_view)))
         self.supervision.build(root)
+        self.recorder = recorder
+        recorder.look = self.look
+
+    def look(self) -> Doing:
+        """What would be lost if the kernel were killed now."""
+        registry, counts = self.supervision.deps.registry, self.count_loop().waiting
+        running = [agent.name for agent in registry if agent.pid is not None]
+        return Doing(
+            tuple(running[:MAX_NAMES]),
+            len(running),
+            counts["mailboxes"],
+            sum(agent.caller.allowance.calls for agent in registry if agent.alive),
+            counts["approvals"],
+        )
 
     def _construct_sampler(self, access: Access) -> Sampler:
         measured = MeasuredAgents(access.registry, self.jails.disk)
@@ -317,6 +361,7 @@ class Kernel:
                         self.callers.background,
                         self.sampler,
                         self.telemetry,
+                        self.recorder,
                     )
                     for service in services:
                         nursery.start_soon(service.serve)

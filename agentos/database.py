@@ -15,6 +15,7 @@ import contextlib
 import itertools
 import logging
 import os
+import secrets
 import sqlite3
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -26,6 +27,8 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 import trio
 from attrs import define
+from msgspec import Struct
+from msgspec.structs import replace
 from outcome import Error, Outcome, Value, capture
 
 from agentos.finishing import run_and_finish
@@ -38,6 +41,8 @@ TURN_SECONDS = 0.00025  # seconds of telling outcomes before other tasks run
 APPLICATION_ID = 0x41474E54  # "AGNT", in the file's header
 BUSY_TIMEOUT = 5.0  # seconds to wait for other writers of the file: a person with a shell, a backup
 
+WITNESS: Sequence[str] = ("CREATE TABLE witness (id TEXT NOT NULL, commits INTEGER NOT NULL)",)  # of open_database
+
 T = TypeVar("T")
 Schemas: TypeAlias = Mapping[str, Sequence[str]]
 """For each owner, the statements that create its tables, in order; never changed, only appended to."""
@@ -49,7 +54,7 @@ What fails is not written. Each statement gives up the GIL and waits for it agai
 busy: one statement for a hundred items is that much faster.
 """
 
-_MOVE_AWAY = "move it away, with its -wal and -shm files, and a new one is created"
+_MOVE_AWAY = "move it away, with its -wal and -shm files, and start once with --accept-lost-state"
 _REMEDIES = {
     sqlite3.SQLITE_FULL: "free some room on its file system",
     sqlite3.SQLITE_IOERR: "check its file system: it is full or failing",
@@ -59,6 +64,21 @@ _REMEDIES = {
     sqlite3.SQLITE_CORRUPT: f"it is damaged: restore a backup, or {_MOVE_AWAY}",
     sqlite3.SQLITE_NOTADB: f"{_MOVE_AWAY}",
 }
+
+
+class Identity(Struct, frozen=True):
+    """Which database it is, and how many commits it has had."""
+
+    id: str = ""
+    commits: int = 0
+
+
+CheckIdentity: TypeAlias = Callable[[Identity | None], None]
+"""Gets the identity of a file before anything is written, None for one that is missing or empty. May raise."""
+
+
+def _accept(identity: Identity | None) -> None:
+    """Take any file."""
 
 
 class DatabaseError(Exception):
@@ -91,15 +111,17 @@ class _Unit:
 
 
 @contextlib.asynccontextmanager
-async def open_database(path: Path, schemas: Schemas) -> AsyncIterator["Database"]:
+async def open_database(path: Path, schemas: Schemas, check: CheckIdentity = _accept) -> AsyncIterator["Database"]:
     """Open or create the database at ``path`` with every owner's tables; raises :class:`DatabaseError`.
 
     It stays open until the block is left, also when cancelled: everything queued by then is written first. So all users
     of the database must run inside the block.
     """
-    connection = await trio.to_thread.run_sync(connect, path, schemas)
+    schemas = {"witness": WITNESS, **schemas}
+    connection = await trio.to_thread.run_sync(partial(connect, path, schemas, check=check))
     try:
-        database, writer = Database(path), _Writer(path, connection)
+        database = Database(path, await trio.to_thread.run_sync(_identify, connection))
+        writer = _Writer(path, connection)
         async with run_and_finish(partial(writer.serve, database), lambda failure: database.close()):
             yield database
     finally:
@@ -110,7 +132,8 @@ async def open_database(path: Path, schemas: Schemas) -> AsyncIterator["Database
 class Database:
     """The queue for units of work."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, identity: Identity | None = None) -> None:
+        self.identity = identity or Identity()  # after the last commit
         self._path = path
         self._units: deque[_Unit] = deque()
         self._open = True
@@ -210,12 +233,18 @@ class _Writer:
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self._path, self._connection = path, connection
         self._limiter = trio.CapacityLimiter(1)  # its own limiter: it needn't wait for other threads
+        self._commits = 0  # since they were last taken
+
+    def _take_commits(self) -> int:
+        commits, self._commits = self._commits, 0
+        return commits
 
     async def serve(self, queue: Database) -> None:
         """Serve until the queue is closed and empty; not interrupted by cancellation."""
         with trio.CancelScope(shield=True):
             while units := await queue.take():
                 await self._run_units([unit for unit in units if unit.state == "waiting"])
+                queue.identity = replace(queue.identity, commits=queue.identity.commits + self._take_commits())
 
     async def _run_units(self, units: Sequence[_Unit]) -> None:
         for unit in units:
@@ -238,6 +267,7 @@ class _Writer:
         """Commit all units in one transaction; if that fails, each in its own, to find the one that fails."""
         try:
             self._connection.execute("BEGIN IMMEDIATE")
+            before = self._connection.total_changes
         except sqlite3.Error as error:
             self._roll_back()
             return [Error(explain_error(self._path, error)) for _ in units]
@@ -248,7 +278,11 @@ class _Writer:
                     results += [self._run_in_savepoint(unit.work) for unit in together]
                 else:
                     results += self._run_batch(batch, [unit.item for unit in together])
+            changes = self._connection.total_changes != before  # some only read
+            if changes:
+                self._connection.execute("UPDATE witness SET commits = commits + 1")
             self._connection.execute("COMMIT")
+            self._commits += changes
         except Exception as error:
             self._roll_back()
             if len(units) == 1:
@@ -281,12 +315,17 @@ class _Writer:
         return result
 
 
-def connect(path: Path, schemas: Schemas, *, durable: bool = False) -> sqlite3.Connection:
+def connect(
+    path: Path, schemas: Schemas, *, durable: bool = False, check: CheckIdentity = _accept
+) -> sqlite3.Connection:
     """Open the only writing connection to the file at ``path``; the file is created, checked and migrated. Blocks.
 
     ``durable``: commits survive a power failure, too, but each waits for the disk. The file isn't checked for
-    corruption from end to end, because the owner of such a file has its own check.
+    corruption from end to end, because the owner of such a file has its own check. ``check`` may refuse the file.
     """
+    if not path.is_file() or not path.stat().st_size:
+        check(None)
+        check = _accept  # it has decided
     try:
         fd = open_file(path, os.O_RDWR | os.O_CREAT)
         try:
@@ -303,7 +342,7 @@ def connect(path: Path, schemas: Schemas, *, durable: bool = False) -> sqlite3.C
             connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False)
             undo.callback(connection.close)
             _check_opened(connection, path, made)
-            _prepare(connection, path, schemas, durable)
+            _prepare(connection, path, schemas, durable, check)
             undo.pop_all()
             return connection
     except sqlite3.Error as error:
@@ -321,7 +360,7 @@ def _check_opened(connection: sqlite3.Connection, path: Path, made: os.stat_resu
         raise DatabaseError(f"{display_path(path)}: it was replaced while it was opened: start again")
 
 
-def _prepare(connection: sqlite3.Connection, path: Path, schemas: Schemas, durable: bool) -> None:
+def _prepare(connection: sqlite3.Connection, path: Path, schemas: Schemas, durable: bool, check: CheckIdentity) -> None:
     """Check that the file is ours and intact before anything is written; then create or migrate the tables."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -332,6 +371,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, schemas: Schemas, durab
     (found,) = ("ok",) if durable else connection.execute("PRAGMA quick_check(1)").fetchone()
     if found != "ok":
         raise DatabaseError(f"{display_path(path)}: {' '.join(found.split())}: {_REMEDIES[sqlite3.SQLITE_CORRUPT]}")
+    check(_read_identity(connection))
     (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":
         raise DatabaseError(
@@ -354,6 +394,24 @@ def _prepare(connection: sqlite3.Connection, path: Path, schemas: Schemas, durab
             connection.execute(step)
         connection.execute("INSERT OR REPLACE INTO owners VALUES (?, ?)", (owner, len(steps)))
     connection.execute("COMMIT")
+
+
+def _read_identity(connection: sqlite3.Connection) -> Identity | None:
+    """None without any table; without an id for a file that was made before there were witnesses."""
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if not tables:
+        return None
+    row = connection.execute("SELECT id, commits FROM witness").fetchone() if "witness" in tables else None
+    return Identity(*row) if row is not None else Identity()
+
+
+def _identify(connection: sqlite3.Connection) -> Identity:
+    """The identity, which a new file gets; what it has had is then safe on disk. Blocks."""
+    if not (found := _read_identity(connection)) or not found.id:
+        found = Identity(secrets.token_hex(8))
+        connection.execute("INSERT INTO witness VALUES (?, ?)", (found.id, found.commits))
+    connection.execute("PRAGMA wal_checkpoint(FULL)")
+    return found
 
 
 def _find_remedy(error: BaseException) -> str | None:

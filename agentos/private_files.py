@@ -115,13 +115,14 @@ def read_file(path: Path) -> str:
         return file.read()
 
 
-def replace_file(path: Path, text: str) -> None:
-    """Replace ``path`` atomically by a private file with this text, synced to disk."""
+def replace_file(path: Path, text: str, *, sync: bool = True) -> None:
+    """Replace ``path`` atomically by a private file with this text, synced to disk unless ``sync`` is false."""
     temporary = path.with_name(path.name + ".new")
     with open(open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
-        os.fsync(file.fileno())
+        if sync:
+            os.fsync(file.fileno())
     os.replace(temporary, path)
 
 

@@ -68,7 +68,9 @@ async def test_every_owner_gets_the_steps_that_its_tables_lack(tmp_path: Path) -
     later = {"numbers": [NUMBERS, "ALTER TABLE numbers ADD name TEXT"], "names": [NAMES]}
 
     assert await opened(path, later, "SELECT * FROM numbers", "SELECT * FROM names") == [[(1, None)], []]
-    assert await opened(path, {}, "SELECT * FROM owners ORDER BY name") == [[("names", 1), ("numbers", 2)]]
+    assert await opened(path, {}, "SELECT * FROM owners ORDER BY name") == [
+        [("names", 1), ("numbers", 2), ("witness", 1)]
+    ]
 
 
 async def test_a_step_that_fails_leaves_everything_as_it_was(tmp_path: Path) -> None:
@@ -78,7 +80,7 @@ async def test_a_step_that_fails_leaves_everything_as_it_was(tmp_path: Path) -> 
     with pytest.raises(DatabaseError, match=r"agentos\.db: table numbers already exists"):
         await opened(path, {"names": [NAMES], "numbers": [NUMBERS, NUMBERS]})
 
-    assert await opened(path, {}, "SELECT * FROM owners") == [[("numbers", 1)]]
+    assert await opened(path, {}, "SELECT * FROM owners") == [[("numbers", 1), ("witness", 1)]]
 
 
 async def test_what_a_newer_version_wrote_is_refused(tmp_path: Path) -> None:

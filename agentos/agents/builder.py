@@ -124,7 +124,7 @@ def build(
             report(BadField("network", "only a jail can be filtered, and isolation is none: give it a jail"))
     with report_bad_field(report):
         spec = paths.resolve(spec, request, report)
-    for mistake in layout.mistakes(spec) if spec.jailed else layout.bad_limits(spec):
+    for mistake in (*layout.mistakes(spec), *layout.find_host_faults(spec)) if spec.jailed else layout.bad_limits(spec):
         report(mistake)
     return spec
 

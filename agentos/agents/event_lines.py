@@ -17,6 +17,7 @@ from agentos.services.events import (
     ConfigReloaded,
     Event,
     IsolationProbed,
+    KernelKilled,
     KernelStarted,
     KernelStopping,
 )
@@ -43,6 +44,8 @@ def log_event(event: Event) -> None:
             log.info("%s: will be restarted in %.1f s (failure %d in a row)", name, delay, failures)
         case AgentStopped(name=name, by=by):
             log.info("%s: stopped by %s, until it is started", name, by)
+        case KernelKilled(text=text):
+            log.warning("%s", text)
         case KernelStopping():
             log.info("stopping, agents first; once more to hurry")
         case AgentUnhealthy(name=name, reason=reason):

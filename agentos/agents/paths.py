@@ -2,18 +2,17 @@
 
 import os
 import shutil
-import stat
 from collections.abc import Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentos.services.files.regular_file import check_single_link, check_single_links, reopen
+from agentos.services.files.regular_file import check_single_link, check_single_links
 from agentos_sdk.errors import NotFound, PermissionDenied
 
 from .builder import ReportMistake, Request, report_bad_field
+from .host_faults import describe_missing_interpreter, find_program_faults
 from .jail import layout
-from .jail.interpreters import NoInterpreter, interpreter
 from .life import PATH
 from .registry import Agent
 from .spec import AgentSpec, BadField
@@ -44,14 +43,15 @@ class HostPaths(Struct, frozen=True):
             workspace=workspace if workspace in KINDS else self.absolute(workspace),
         )
         with report_bad_field(report):
-            spec = replace(spec, python=self._interpreter(request.python))
+            spec = replace(spec, python=self._find_interpreter(request.python))
         with report_bad_field(report):
             spec = replace(spec, cwd=self._directory(spec, request.cwd))
-        if spec.script is not None:
-            with report_bad_field(report):
-                check_readable(spec.script)
         with report_bad_field(report):
             spec = self._find_program(spec)
+        # A program that the jail has anyway, or that lies in its code: a spawner is told when it can't be started.
+        is_judged = self.declared or not spec.jailed or layout.own_program(spec) is not None
+        for fault in find_program_faults(spec if is_judged else replace(spec, command=None)):
+            report(fault)
         if not spec.jailed:
             return spec
         if self.single_link:
@@ -75,34 +75,23 @@ class HostPaths(Struct, frozen=True):
     def _directory(self, spec: AgentSpec, cwd: str | None) -> str:
         if spec.jailed:
             return layout.directory_inside(cwd)
-        path = self.absolute(cwd or self.base)
-        if not self.declared and not os.path.isdir(path):
-            raise BadField("cwd", f"there is no directory {path}", NotFound)
-        return path
+        return self.absolute(cwd or self.base)
 
-    def _interpreter(self, python: str | None) -> str | None:
+    def _find_interpreter(self, python: str | None) -> str | None:
+        """The path of an interpreter; what it was called in a configuration file if this host has none, as yet."""
         if python is None:
             return None
-        search = None if self.declared else PATH  # None: that of the kernel's own environment
         wanted = self.absolute(python) if "/" in python else python
-        found = shutil.which(wanted, path=search)
-        if found is None:
-            message = f"expected an interpreter, and there is no {wanted!r} that can be run"
-            raise BadField("python", message, NotFound)
-        try:
-            interpreter(found)
-        except (NoInterpreter, OSError) as error:
-            raise BadField("python", str(error)) from None
-        return found
+        found = shutil.which(wanted, path=None if self.declared else PATH)  # None: of the kernel's own environment
+        if found is None and not self.declared:
+            raise BadField("python", describe_missing_interpreter(wanted), NotFound)
+        return found or wanted
 
     def _find_program(self, spec: AgentSpec) -> AgentSpec:
-        """The spec with the host path of the command's program, which is checked if the jail doesn't have it anyway."""
+        """The spec with the host path of the command's program."""
         program, *rest = spec.command or ("",)
         if "/" in program:
             spec = replace(spec, command=(self.absolute(program), *rest))
-            file = layout.own_program(spec) if spec.jailed else self.absolute(program)
-            if file is not None:
-                check_program(file)
         elif program and not spec.jailed and not self.declared:
             search = spec.env.get("PATH", PATH)
             found = shutil.which(program, path=search)
@@ -159,35 +148,6 @@ class JailPaths(Struct, frozen=True):
         name = self.parent.name
         message = f"{path} is a path of the host's, and {name} has none of these: it has its own /agent and /workspace"
         return BadField(field, message + instead, PermissionDenied)
-
-
-def check_readable(script: str) -> None:
-    """Raise :class:`BadField` if the script isn't a readable file. Blocks."""
-    try:
-        fd = os.open(script, os.O_PATH | os.O_CLOEXEC)
-        try:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise BadField("script", f"{script} is no file")
-            os.close(reopen(fd, os.O_RDONLY))
-        finally:
-            os.close(fd)
-    except FileNotFoundError:
-        raise BadField("script", f"there is no file {script}", NotFound) from None
-    except OSError as error:
-        raise BadField("script", f"{script} can't be read: {error.strerror}") from None
-
-
-def check_program(program: str) -> None:
-    """Raise :class:`BadField` if the command's program isn't a file that can be run. Blocks."""
-    if not os.path.exists(program):
-        why = "no such file"
-    elif not os.path.isfile(program):
-        why = "not a file"
-    elif not os.access(program, os.X_OK):
-        why = "not executable"
-    else:
-        return
-    raise BadField(("command", 0), f"expected a program that can be run, got {program!r}: {why}", NotFound)
 
 
 def check_no_links(field: str, path: str) -> None:

@@ -28,6 +28,7 @@ from agentos_sdk.errors import AlreadyExists, BadRequest, CallError, NotFound, U
 from agentos_sdk.values import End, Layer, ResourceUsage
 from supervisors import Supervisor
 
+from .failures import Failures
 from .last_of_programs import LastOfPrograms
 from .lifecycle import ALIVE, NEXT, State
 from .output import Output
@@ -114,6 +115,7 @@ class Agent:
     restarts: int = 0  # by its supervisors
     begun_by_request: bool = False  # its next life is begun by START or RESTART
     failures: int = 0  # in a row, when its last restart was scheduled
+    failed: Failures | None = None  # its recent lives that failed, if any did
     since: float = 0.0  # trio's clock, seconds: start of the present life
     program: Sandbox | None = None
     jail: "Jail | None" = None  # while that program runs

@@ -61,6 +61,10 @@ class BadField(ValueError):
         super().__init__(f"{self.field}: {message}")
 
 
+class HostFault(BadField):
+    """A field names something that this host doesn't have, or that an agent can't use there; the text is right."""
+
+
 def is_reserved(name: str) -> bool:
     """Whether the name matches one of ``RESERVED``, or begins as one, after NFKC normalization, ignoring case.
 

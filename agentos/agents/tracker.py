@@ -1,22 +1,28 @@
 """The state of the agent tree: kept from the reports of the supervisors, and published as events."""
 
+import logging
+import time
 from collections.abc import Sequence
 
 import trio
 from attrs import define, field
 
 from agentos.services.events import AgentEscalated, AgentExited, AgentFailed, AgentOver, AgentRestarting, AgentStopped
+from agentos_sdk.quantities import duration
 from supervisors import Exit, Interrupted, StartFailed, Supervisor, reports
 from supervisors.exits import IntensityExceeded, TooManyFailures, gave_up
 from supervisors.strategy import Restart, comes_back
 
 from .container import Container, Path
 from .event_lines import ROOT
+from .failures import MANY, WINDOW, Failures
 from .give_up import describe_give_up
 from .lifecycle import State
 from .registry import Agent, Registry
 from .spec import GroupSpec
 from .workspaces import script_copies
+
+log = logging.getLogger("agentos.agents")
 
 
 @define(eq=False)
@@ -126,8 +132,21 @@ class Tracker:
         if agent.state is not State.STOPPED:  # then nothing has run: the start was declined
             reason = agent.end.reason if agent.end is not None else "did not start"
             self.registry.change(agent, AgentExited(agent.id, agent.name, reason))
+            self._note_failure(agent)
         if agent.declared:
             agent.settle()
+
+    def _note_failure(self, agent: Agent) -> None:
+        """Note that a life failed, and log a crash loop that no limit ends, once in ten minutes."""
+        end, now = agent.end, time.monotonic()
+        if end is None or end.exit_code == 0 or end.reason.startswith("stopped"):
+            return
+        agent.failed = agent.failed or Failures()
+        agent.failed.add(now, end)
+        if agent.failed.are_due(now):
+            text = f"{MANY} lives failed within {duration(WINDOW)}; the last time: {end.reason}"
+            log.warning("%s: %s", agent.name, text)
+            agent.output.add("kernel", text)
 
     def _record_failure(self, path: Path, exit: Exit) -> None:
         agent, reason, supervisor = self._find_cause(path, exit), str(exit.detail), "/".join(path)
@@ -182,6 +201,7 @@ class Tracker:
             agent.settle()
         else:
             del self._agents[agent.path, agent.name]
+            agent.failed = None
             script_copies.discard(agent.spec)
             self.registry.retire(agent)
         self.registry.change(agent, AgentOver(agent.id, agent.name))

@@ -16,11 +16,9 @@ from agentos.agents.builder import (
     build_share,
     check_intensity,
     check_restart_limits,
-    report_bad_field,
     report_spec_error,
 )
-from agentos.agents.jail import layout
-from agentos.agents.paths import HostPaths, check_program
+from agentos.agents.paths import HostPaths
 from agentos.agents.spec import AgentSpec, BadField, GroupSpec
 from agentos.config.http import HttpTable, read_http
 from agentos.config.llm import LLMTable, check_prices, read_llm
@@ -208,13 +206,7 @@ class Builder(Reader):
             limits = fields.get("limits", Limits())
             fields["limits"] = limits if limits.memory is not None else attrs.evolve(limits, memory=MEMORY)
         request = Request(**{**fields, "permissions": self._permissions(read)})
-        spec = build(request, HostPaths(str(self.directory), declared=True), report)
-        if spec.jailed and layout.own_program(spec) is None:
-            # A program that the jail has anyway or that lies in its code: a spawner is told when it can't be started.
-            with report_bad_field(report):
-                if (program := layout.program_file(spec)) is not None:
-                    check_program(program)
-        return spec
+        return build(request, HostPaths(str(self.directory), declared=True), report)
 
     def _permissions(self, read: ReadTable) -> PermissionSet | None:
         table = read.table

@@ -42,7 +42,7 @@ def unstartable_agents(config: Config) -> Mapping[str, Sequence[str]]:
 
 def unreachable_files(config: Config) -> Iterator[str]:
     """Words of agents' commands that name a file which their jail lacks. Blocks."""
-    for spec in _agents(config.root):
+    for spec in _find_sound_agents(config):
         if not spec.jailed:
             continue
         contents = layout.find_contents(spec)
@@ -58,7 +58,7 @@ def unreachable_files(config: Config) -> Iterator[str]:
 
 def unstartable_programs(config: Config) -> Iterator[str]:
     """Programs of agents that can't be executed: their interpreter isn't there, or isn't named. Blocks."""
-    for spec in _agents(config.root):
+    for spec in _find_sound_agents(config):
         for key, command in (("command", spec.command), ("health.command", spec.health and spec.health.command)):
             file = layout.program_file(replace(spec, command=command)) if command else None
             if command and file is not None and (fault := _find_first_line_fault(spec, file)) is not None:
@@ -151,6 +151,12 @@ def list_mcp_problems(config: Config) -> Iterator[str]:
             read_secrets(server)
         except Unavailable as error:
             yield f"on this host the MCP server {server.name} would not start: {error}"
+
+
+def _find_sound_agents(config: Config) -> Iterator[AgentSpec]:
+    """The agents all of whose files are there."""
+    faulty = {fault.agent for fault in config.faults}
+    return (spec for spec in _agents(config.root) if spec.name not in faulty)
 
 
 def _agents(group: GroupSpec) -> Iterator[AgentSpec]:

@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from attrs import field, frozen
@@ -29,10 +29,29 @@ MAX_DEPTH = 100  # nesting of tables and arrays: 50 supervisors
 
 
 @frozen
+class ConfigMistake:
+    """One mistake in a file; ``line`` and ``path`` are given if known.
+
+    ``agent``: the agent, or the MCP server as ``mcp.NAME``, that alone can't start, since the host lacks something.
+    """
+
+    file: str
+    message: str
+    line: int | None = None
+    path: str = ""
+    agent: str | None = None
+
+    def __str__(self) -> str:
+        where = self.file if self.line is None else f"{self.file}:{self.line}"
+        return ": ".join(part for part in (where, self.path, self.message) if part)
+
+
+@frozen
 class Config:
     """The configuration; every path in it is absolute. ``file`` is ``None`` if there was none.
 
-    ``permissions`` are the permission sets by name, ``mcp`` the MCP servers by name.
+    ``permissions`` are the permission sets by name, ``mcp`` the MCP servers by name. ``faults`` are what single agents
+    name and this host lacks: only these agents can't start.
     """
 
     kernel: KernelSettings
@@ -48,25 +67,12 @@ class Config:
     metrics: MetricsSettings = MetricsSettings()
     otel: OtelSettings = OtelSettings()
     mcp: Mapping[str, ServerSettings] = field(factory=dict)
+    faults: Sequence[ConfigMistake] = ()
 
     @classmethod
     def without_file(cls, directory: Path) -> "Config":
         """A configuration with all defaults and no agents."""
         return cls(KernelSettings(), LLMSettings(), GroupSpec(ROOT), directory.absolute())
-
-
-@frozen
-class ConfigMistake:
-    """One mistake in a file; ``line`` and ``path`` are given if known."""
-
-    file: str
-    message: str
-    line: int | None = None
-    path: str = ""
-
-    def __str__(self) -> str:
-        where = self.file if self.line is None else f"{self.file}:{self.line}"
-        return ": ".join(part for part in (where, self.path, self.message) if part)
 
 
 class ConfigError(Exception):
@@ -89,10 +95,12 @@ def load(path: str | Path) -> Config:
         raise ConfigError([ConfigMistake(name, f"nested deeper than {MAX_DEPTH} tables and arrays")])
     builder = Builder(file.parent)
     kernel, llm, permissions, root = builder.build(data)
-    if builder.mistakes:
-        raise ConfigError(_locate_mistakes(name, text, builder.mistakes))
+    of_file = [(keys, message, None) for keys, message in builder.mistakes]
+    if of_file:
+        raise ConfigError(_locate_mistakes(name, text, [*of_file, *builder.faults]))
+    located = _locate_mistakes(name, text, builder.faults)
     parts = (builder.logs, builder.http, builder.approvals, builder.dashboard, builder.metrics, builder.otel)
-    return Config(kernel, llm, root, file.parent, file, permissions, *parts, builder.mcp)
+    return Config(kernel, llm, root, file.parent, file, permissions, *parts, builder.mcp, located)
 
 
 def _read_text(name: str) -> str:
@@ -129,8 +137,7 @@ def _parse_toml(name: str, text: str) -> dict[str, object]:
         raise ConfigError([ConfigMistake(name, f"nested deeper than {MAX_DEPTH} tables and arrays")]) from None
 
 
-def _locate_mistakes(name: str, text: str, mistakes: Iterable[tuple[Keys, str]]) -> list[ConfigMistake]:
-    found = list(mistakes)
-    lines = find_lines(text, {keys for keys, _ in found})
-    located = [ConfigMistake(name, message, lines.get(keys), dotted(keys)) for keys, message in found]
+def _locate_mistakes(name: str, text: str, found: Sequence[tuple[Keys, str, str | None]]) -> list[ConfigMistake]:
+    lines = find_lines(text, {keys for keys, _, _ in found})
+    located = [ConfigMistake(name, message, lines.get(keys), dotted(keys), agent) for keys, message, agent in found]
     return sorted(located, key=lambda mistake: mistake.line or 0)

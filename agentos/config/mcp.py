@@ -7,9 +7,8 @@ from typing import Annotated, Literal
 from attrs import field, frozen
 from msgspec.structs import replace
 
-from agentos.agents.builder import Request, build, report_bad_field
-from agentos.agents.jail import layout
-from agentos.agents.paths import HostPaths, check_program
+from agentos.agents.builder import Request, build
+from agentos.agents.paths import HostPaths
 from agentos.agents.spec import AgentSpec
 from agentos.mcp.settings import SERVER_NAME, SERVER_NAME_RULE, TIMEOUT, ServerSettings, Share
 from agentos.permissions.levels import LEVELS
@@ -139,9 +138,4 @@ def _build_spec(
         **{**fields, "env": plain, "name": name, "permissions": permissions, "network": table.network or "none"},
         **RESTARTS,  # type: ignore[arg-type]
     )
-    spec = replace(build(request, HostPaths(str(reader.directory), declared=True), report), backoff=BACKOFF)
-    if layout.own_program(spec) is None:
-        with report_bad_field(report):
-            if (program := layout.program_file(spec)) is not None:
-                check_program(program)
-    return spec
+    return replace(build(request, HostPaths(str(reader.directory), declared=True), report), backoff=BACKOFF)

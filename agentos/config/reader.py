@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import attrs
 
-from agentos.agents.spec import BadField
+from agentos.agents.spec import BadField, HostFault
 from agentos_sdk.codec import Invalid, decode
 
 from .toml_lines import Keys
@@ -31,12 +31,14 @@ class ReadTable:
 class Reader:
     """Reads tables and collects ``mistakes``; the result is usable only without mistakes.
 
-    Relative paths are resolved against ``directory``.
+    ``faults`` are what one agent or MCP server names and this host lacks: the keys, the message, and its name. The
+    result is usable with these. Relative paths are resolved against ``directory``.
     """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.mistakes: list[tuple[Keys, str]] = []
+        self.faults: list[tuple[Keys, str, str]] = []
 
     def read(self, cls: type[T], data: object, keys: Keys) -> ReadTable:
         """Read the valid part of a table; an invalid field gets its default, a missing name a placeholder."""
@@ -59,7 +61,12 @@ class Reader:
 
     def report(self, read: ReadTable, mistake: BadField) -> None:
         """Report a mistake in a field, unless reading the field failed already."""
-        if mistake.keys[0] not in read.invalid:
+        if mistake.keys[0] in read.invalid:
+            return
+        if isinstance(mistake, HostFault):
+            owner = getattr(read.table, "name", None) or f"mcp.{read.keys[-1]}"
+            self.faults.append(((*read.keys, *mistake.keys), mistake.message, owner))
+        else:
             self.add_mistake(read, mistake.message, *mistake.keys)
 
     def add_mistake(self, read: ReadTable, message: str, *keys: str | int) -> None:

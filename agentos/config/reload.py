@@ -127,6 +127,7 @@ class Reload:
         changed = self.callers.secrets.find_changed(new.http.secrets, values)
         found = structs.replace(found, settings=[*found.settings, *(f"http.secrets.{name}" for name in changed)])
         self._check_names(new)
+        self._check_faults(new, found)
         if dry_run:
             return found
         await run_in_thread(log_exposed_files, new)
@@ -176,6 +177,16 @@ class Reload:
                     f"{new.file}: the name {name!r} is taken by a caller with the id {number}: end it first"
                 )
         if mistakes:
+            raise BadRequest("\n".join(mistakes))
+
+    def _check_faults(self, new: Config, found: Reloaded) -> None:
+        """Raise ``BadRequest`` if an agent would be started, or a server used, which lacks something on this host.
+
+        An agent that goes on as it is doesn't count: it may have lost its program since.
+        """
+        begun = {change.name for change in found.changes if change.kind in ("added", "restarted")}
+        begun |= {f"mcp.{name}" for name in find_changed(self.config.mcp, new.mcp)}
+        if mistakes := [str(fault) for fault in new.faults if fault.agent in begun]:
             raise BadRequest("\n".join(mistakes))
 
 

@@ -248,6 +248,23 @@ class ApprovalDecided(Struct, frozen=True):
     reason: str | None
 
 
+class KernelKilled(Struct, frozen=True):
+    """The last kernel with this state directory didn't end in order: what it was doing, and what was lost with it.
+
+    ``text`` says all of it. ``last_at`` is when it last recorded that, in seconds since the epoch. ``agents`` are the
+    names of up to 100 agents that ran. ``messages`` were unread, ``calls`` not answered yet, ``approvals`` waited for a
+    person.
+    """
+
+    text: str
+    last_at: float
+    agents: Sequence[str]
+    running: int
+    messages: int
+    calls: int
+    approvals: int
+
+
 class KernelStarted(Struct, frozen=True):
     """The kernel serves callers, and all required agents are up.
 
@@ -297,6 +314,7 @@ Event = (
     | ApprovalRequested
     | ApprovalDecided
     | KernelStarted
+    | KernelKilled
     | IsolationProbed
     | ConfigReloaded
     | KernelInterrupted

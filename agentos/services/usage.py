@@ -24,7 +24,7 @@ TABLES: Final = (
         peak INTEGER, PRIMARY KEY (day, name)
     ) WITHOUT ROWID""",
 )
-WRITE_INTERVAL = 10.0  # seconds
+WRITE_INTERVAL = 1.0  # seconds
 KEPT_DAYS = 400
 MAX_UNWRITTEN = 10_000  # rows in memory while the database can't be written; then the oldest are dropped
 MAX_ROWS = 10_000  # in one reply; the newest days

@@ -9,6 +9,7 @@ import trio
 from msgspec import Struct, field
 
 from agentos import __version__
+from agentos.agents.failures import MANY, WINDOW
 from agentos.agents.lifecycle import State
 from agentos.agents.registry import Agent, Registry
 from agentos.agents.supervision import Supervision
@@ -26,6 +27,7 @@ from agentos.services.quotas import BudgetState
 from agentos_sdk.calls import kernel as calls
 from agentos_sdk.opcodes import Op
 from agentos_sdk.quantities import duration
+from supervisors import Backoff
 
 from .inspect import describe_budget, model_states
 
@@ -103,6 +105,8 @@ class KernelCalls(Struct, frozen=True):
                 yield about(agent, "restarts", f"failed {agent.failures} times in a row{last}")
             elif agent.spec.required and not agent.arrived.is_set():
                 yield about(agent, "late", f"is required, and isn't up yet{last}")
+            elif text := describe_recent_failures(agent, with_reason=bool(last)):
+                yield about(agent, "restarts", text)
             # A limit that this host can't enforce is a lasting state, which the log and `ps` tell.
             missing = [layer for layer in agent.lacking if layer not in LIMIT_LAYERS.values()]
             if agent.alive and missing:
@@ -114,6 +118,23 @@ class KernelCalls(Struct, frozen=True):
         if agent.over.is_set() and not agent.declared:
             return ()
         return [one for one in self.line.budget_states(agent.queue_path) if not one.left]
+
+
+def describe_recent_failures(agent: Agent, with_reason: bool) -> str | None:
+    """How many lives failed within its backoff's ``reset_after``, or many in ten minutes; None if none did.
+
+    Agents that were stopped, and spawned ones that are over, need no attention.
+    """
+    if agent.failed is None or agent.stopped_by is not None or (agent.over.is_set() and not agent.declared):
+        return None
+    now, window = time.monotonic(), (agent.spec.backoff or Backoff()).healthy_after
+    if agent.failed.count(now, WINDOW) >= MANY:
+        window = WINDOW
+    if not (times := agent.failed.count(now, window)):
+        return None
+    many = "once" if times == 1 else f"{times} times"
+    last = f"; the last time: {agent.failed.last.reason}" if with_reason and agent.failed.last is not None else ""
+    return f"failed {many} within {duration(window)}{last}"
 
 
 def about(agent: Agent, kind: str, text: str) -> calls.Attention:

@@ -148,12 +148,15 @@ def test_a_mistake_is_told_in_the_same_words(
     file = kernel.place / "wrong.toml"
     file.write_text(f"[[supervisor.children]]\n{toml({'name': 'w', **given})}\n{UNPRICED}")
 
-    with kernel.connect() as wire, pytest.raises(ConfigError) as told:
+    with kernel.connect() as wire:
         reply = wire.call(SPAWN, {"name": "w", **given})
-        load(file)
+    try:
+        mistakes = load(file).faults  # what this host lacks doesn't refuse the file
+    except ConfigError as error:
+        mistakes = error.mistakes
 
     assert reply["error"] == f"{field}: {sentence}"
-    [mistake] = told.value.mistakes
+    [mistake] = mistakes
     assert (mistake.path, mistake.message) == (f"supervisor.children[0].{key}", sentence)
 
 

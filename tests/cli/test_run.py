@@ -49,6 +49,25 @@ def test_check_says_every_mistake_with_its_line(agentos: Agentos, kernel: Kernel
     assert "expected permanent, transient or temporary, got 'permnent'" in checked.stderr
 
 
+def test_check_says_which_agents_would_not_start_for_what_is_missing(agentos: Agentos, kernel: Kernel) -> None:
+    (kernel.place / "lacking.toml").write_text(
+        '[[supervisor.children]]\nname = "a"\ncommand = ["true"]\n'
+        '[[supervisor.children]]\nname = "b"\ncommand = ["/agent/run"]\ncode = "none"\nworkspace = "nowhere"\n'
+        '[mcp.servers.c]\nscript = "none.py"\n'
+    )
+
+    checked = agentos("check", "lacking.toml")
+
+    assert (checked.returncode, checked.stdout) == (1, "")
+    child = "supervisor.children[1]"
+    assert checked.stderr.splitlines() == [
+        f"lacking.toml:7: {child}.code: expected a directory, got '{kernel.place}/none'",
+        f"lacking.toml:8: {child}.workspace: expected tmp, keep or a directory, got '{kernel.place}/nowhere'",
+        f"lacking.toml:10: mcp.servers.c.script: there is no file {kernel.place}/none.py",
+        "lacking.toml: 2 agents under 1 supervisor; all but b, mcp.c would start",
+    ]
+
+
 def test_check_counts_what_is_fine(agentos: Agentos, kernel: Kernel) -> None:
     (kernel.place / "fine.toml").write_text('[[supervisor.children]]\nname = "a"\ncommand = ["true"]\n')
 

@@ -59,7 +59,7 @@ class Kernel:
         self.socket = str(self.place / "s")
         self.state_dir = self.place / "state"
         self.lines: list[str] = []
-        self._env, self._options, self._terminal, self._join = env or {}, options, terminal, join
+        self._env, self.options, self._terminal, self._join = env or {}, options, terminal, join
         self._is_forked = FORKED and not (execute or terminal or join) and fork_server.can_fork(self._env)
         self.process: subprocess.Popen[str] | fork_server.Forked
         self._news = threading.Condition()
@@ -73,7 +73,7 @@ class Kernel:
         assert costs.may_start_kernels, "a test that starts a kernel uses the fixture kernel, own_kernel or kernels"
         self._closed = False
         self.is_over = False  # a test waited for its end
-        arguments = [*self._config, *self._options, "--socket", self.socket, "--state-dir", str(self.state_dir)]
+        arguments = [*self._config, *self.options, "--socket", self.socket, "--state-dir", str(self.state_dir)]
         self._guard: subprocess.Popen[bytes] | None = None
         if self._is_forked:
             env = {**environment(self.place), **self._env}

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -84,6 +85,35 @@ def test_status_tells_what_needs_attention(own_kernel: OwnKernel) -> None:
     assert shown.returncode == 3
     assert "- given-up failed: exit status 5" in shown.stdout
     assert "- the budget of spender is used up: 1 calls per 1d; renews in" in shown.stdout
+
+
+def test_status_names_what_failed_just_now_also_while_it_runs(own_kernel: OwnKernel) -> None:
+    lives = 'max_restarts = "unlimited"\nbackoff = { first = 0, min = 0.1, max = 1, reset_after = "1h" }'
+    dies = '["sh", "-c", "sleep 0.3; exit 7"]'  # after it was up
+    done = '["sh", "-c", "sleep 0.3; exit 6"]'
+    once = '["sh", "-c", "test -e /workspace/x && exec sleep 1000; touch /workspace/x; sleep 0.3; exit 8"]'
+    kernel = own_kernel(
+        child("well")
+        + child("loops", dies, lives)
+        + child("job", done, 'restart = "temporary"')
+        + child("crashed", once, f'{lives}\nworkspace = "keep"')
+        + child("missing", '["/usr/bin/no-such-program"]', 'restart = "temporary"')
+    )
+    with kernel.client() as client:
+        until(lambda: info(client, "loops")["restarts"] >= 3, "it loops")
+        in_state(client, "job", "exited")
+        until(lambda: info(client, "crashed")["restarts"] == 1, "it crashed once")
+        in_state(client, "crashed", "running")
+        told = {one["name"]: one["text"] for one in up(client.status())["attention"] if one["kind"] == "restarts"}
+
+        assert set(told) == {"loops", "job", "crashed", "missing"}
+        assert re.fullmatch(
+            r"loops failed \d+ times (in a row|within \S+); the last time: exit status 7", told["loops"]
+        )
+        assert told["crashed"] == "crashed failed once within 1h; the last time: exit status 8"
+        assert told["missing"].startswith("missing failed once within 1m; the last time: command: expected a program")
+        up(client.stop("loops"))
+        assert "loops" not in [one["name"] for one in up(client.status())["attention"]]
 
 
 def test_status_names_a_required_agent_that_is_late(own_kernel: OwnKernel) -> None:

@@ -2,7 +2,7 @@
 
 import errno
 
-from agentos.agents.spec import AgentSpec, BadField
+from agentos.agents.spec import AgentSpec, BadField, HostFault
 from agentos.agents.workspaces.workspace import BadWorkspace
 from agentos.sandbox.cgroups.values import CgroupError
 from agentos.sandbox.errors import SandboxError, StepFailed, ZygoteDied
@@ -47,6 +47,8 @@ def explain(error: Exception, spec: AgentSpec) -> JailError:
     if isinstance(error, StepFailed):
         return explain_step(error, spec)
     text = str(error)
+    if isinstance(error, HostFault):
+        return JailError(text, error.error)
     if isinstance(error, OSError):
         text = f"{error.filename or 'the sandbox'}: {error.strerror}"
     elif isinstance(error, RuntimeError):

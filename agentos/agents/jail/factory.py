@@ -11,6 +11,7 @@ from attrs import define, evolve, field
 from msgspec.structs import replace
 
 from agentos.agents.commands.fair_reader import Turns
+from agentos.agents.host_faults import find_host_faults
 from agentos.agents.registry import Agent
 from agentos.agents.workspaces.workspace import Workspace, Workspaces
 from agentos.sandbox.ahead import MAX_WAITING
@@ -171,6 +172,9 @@ class Jails:
 
         But for the group, where a jail may wait in one.
         """
+        if isinstance(agent, Agent) and agent.declared:  # a spawned one's paths were checked by SPAWN
+            for fault in find_host_faults(agent.spec):
+                raise fault
         address = connect()
         if outer is not None and address.socket is not None:
             os.chown(address.socket, outer.uid, outer.gid)

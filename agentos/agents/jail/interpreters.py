@@ -1,6 +1,7 @@
 """Python interpreters: finds the directories an interpreter needs in a jail from its files, without running it."""
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,8 +27,11 @@ def interpreter(executable: str) -> Interpreter:
     A virtual environment is recognized by its ``pyvenv.cfg`` (PEP 405), where ``home`` is the directory of the base
     interpreter, often of a symlink to it. The jail shows the symlink's target and never the directory of the symlink.
     """
-    if not os.path.isabs(executable):
-        raise NoInterpreter(f"{executable}: expected an absolute path")
+    if not os.path.isabs(executable):  # a file named it, which was read before it was there
+        found = shutil.which(executable) if "/" not in executable else None
+        if found is None:
+            raise NoInterpreter(f"{executable}: expected an absolute path")
+        executable = found
     if read_regular(executable, 2) == b"#!":
         raise NoInterpreter(f"{executable} is a script that starts an interpreter: name the interpreter itself")
     environment = Path(executable).parent.parent

@@ -4,6 +4,7 @@ In the jail the agent's script or code is in /agent and its workspace in /worksp
 system and the interpreter are visible. The checks here name the spec's field that is wrong.
 """
 
+import contextlib
 import functools
 import os
 import sys
@@ -13,7 +14,7 @@ from attrs import frozen
 from msgspec.structs import replace
 
 from agentos.agents.inherit import effective, named
-from agentos.agents.spec import AgentSpec, BadField
+from agentos.agents.spec import AgentSpec, BadField, HostFault
 from agentos.agents.workspaces.workspace import Workspace, describe_unfit
 from agentos.sandbox.policy import Interpreter, Limits, Policy, Program
 from agentos.sandbox.root_files import CODE, SDK, SYSTEM_PATHS, WORKSPACE
@@ -76,28 +77,27 @@ def resolved(spec: AgentSpec) -> AgentSpec:
     )
 
 
-def check(spec: AgentSpec) -> None:
-    """Raise :class:`LayoutError` if a jail can't have what the spec names. Blocks: it reads the file system."""
-    for mistake in mistakes(spec):
-        raise mistake
-
-
-def mistakes(spec: AgentSpec) -> Iterator[LayoutError]:
-    """All mistakes of the spec's paths and limits. Blocks: it reads the file system."""
-    try:
-        find_contents(spec)
-    except LayoutError as error:
-        yield error
-    else:
-        if spec.code is not None and not os.access(spec.code, os.R_OK | os.X_OK):
-            yield LayoutError("code", f"expected a directory that can be read, got {spec.code!r}")
+def find_host_faults(spec: AgentSpec) -> Iterator[HostFault]:
+    """What is wrong with the directories that it names. Blocks: it reads the file system."""
+    if spec.code is not None:
+        if not os.path.isdir(spec.code):
+            yield HostFault("code", f"expected a directory, got {spec.code!r}")
+        elif not os.access(spec.code, os.R_OK | os.X_OK):
+            yield HostFault("code", f"expected a directory that can be read, got {spec.code!r}")
     if spec.workspace not in ("tmp", "keep"):
         if not os.path.isdir(spec.workspace):
-            yield LayoutError("workspace", f"expected tmp, keep or a directory, got {spec.workspace!r}")
+            yield HostFault("workspace", f"expected tmp, keep or a directory, got {spec.workspace!r}")
         elif (why := describe_unfit(spec.workspace)) is not None:
-            yield LayoutError(
-                "workspace", f"expected a directory that an agent may have, got {spec.workspace!r}: {why}"
-            )
+            yield HostFault("workspace", f"expected a directory that an agent may have, got {spec.workspace!r}: {why}")
+
+
+def mistakes(spec: AgentSpec) -> Iterator[BadField]:
+    """All mistakes of the spec's paths and limits that are the same on each host. Blocks: it reads the file system."""
+    with contextlib.suppress(HostFault):
+        try:
+            find_contents(spec)
+        except LayoutError as error:
+            yield error
     if spec.runtime == "fast" and spec.script is None:
         yield LayoutError("runtime", "fast runs a script, and this is a command")
     if spec.runtime == "fast" and spec.python is not None:
@@ -121,7 +121,7 @@ def find_contents(spec: AgentSpec) -> AgentContents:
     """The host file or directory that an agent sees as /agent: its script or its code. Blocks."""
     code = spec.code
     if code is not None and not os.path.isdir(code):
-        raise LayoutError("code", f"expected a directory, got {code!r}")
+        raise HostFault("code", f"expected a directory, got {code!r}")
     program = spec.script if spec.script is not None else own_program(spec)
     if program is None:
         return AgentContents(code=code)

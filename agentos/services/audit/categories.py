@@ -18,7 +18,7 @@ CATEGORIES: Mapping[str, frozenset[str]] = {
         "network": "HTTP",
         "tools": "TOOLS TOOL_CALL",
         "audit": "GET_AUDIT_LOG SET_AUDIT_CONFIG GET_CONTENTS",
-        "kernel": "KERNEL_START KERNEL_STOP AUDIT_CUT AUDIT_REMOVED AUDIT_LOST",
+        "kernel": "KERNEL_START KERNEL_STOP KERNEL_KILLED AUDIT_CUT AUDIT_REMOVED AUDIT_LOST",
     }.items()
 }
 OTHER_CATEGORY = "other"

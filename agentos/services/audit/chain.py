@@ -159,6 +159,7 @@ def cut_about(text: str) -> str:
 
 # -- Entries about the log itself --------------------------------------------------------------------------------------
 
+KILLED = "KERNEL_KILLED"  # of the last kernel
 STARTED, STOPPED, CUT, REMOVED, LOST = "KERNEL_START", "KERNEL_STOP", "AUDIT_CUT", "AUDIT_REMOVED", "AUDIT_LOST"
 _REMOVED = re.compile(r"segment ([0-9]{1,6}), up to entry ([0-9]{1,18}), whose hash was ([0-9a-f]{64})")
 

@@ -40,6 +40,7 @@ PLAIN: Final[Mapping[type, tuple[str, Severity]]] = {  # the data are all fields
     events.ModelAvailable: ("MODEL_AVAILABLE", "info"),
     events.ConfigReloaded: ("CONFIG_RELOADED", "info"),
     events.KernelStarted: ("KERNEL_STARTED", "info"),
+    events.KernelKilled: ("KERNEL_KILLED", "warning"),
 }
 
 

@@ -14,8 +14,9 @@ def check(file: Path) -> None:
     """Say everything that is wrong with a configuration file.
 
     The default for FILE is ./agentos.toml. Each mistake comes with its line and path. Of a valid file it says what this
-    host can't do. Starts no agent. The exit status is 0 where the file is right: on another host it may be all
-    that is needed.
+    host can't do. Starts no agent. The exit status is 1 where the file is wrong, or an agent names a script, a program
+    or a directory that isn't there, and so would not start. What else the host lacks changes nothing: another may have
+    it.
     """
     check_default(file)
     from agentos.config.exposed_files import find_exposed_files
@@ -38,7 +39,13 @@ def check(file: Path) -> None:
         click.echo(str(error), err=True)
         raise SystemExit(1) from None
     agents, supervisors = count_agents(config.root)
-    click.echo(f"{file}: fine: {plural(agents, 'agent')} under {plural(supervisors, 'supervisor')}")
+    found = f"{plural(agents, 'agent')} under {plural(supervisors, 'supervisor')}"
+    if config.faults:
+        faulty = ", ".join(dict.fromkeys(fault.agent for fault in config.faults if fault.agent is not None))
+        click.echo("\n".join(map(str, config.faults)), err=True)
+        click.echo(f"{file}: {found}; all but {faulty} would start", err=True)
+    else:
+        click.echo(f"{file}: fine: {found}")
     for mistake in unreachable_files(config):
         click.echo(printable(mistake))
     for problem in unstartable_programs(config):
@@ -56,6 +63,8 @@ def check(file: Path) -> None:
         click.echo(printable(f"on this host no model can be asked: {why}"))
     for why, names in unstartable_agents(config).items() if agents else ():
         click.echo(printable(f"on this host {', '.join(names)} would not start: {why}"))
+    if config.faults:
+        raise SystemExit(1)
 
 
 def count_agents(group: object) -> tuple[int, int]:

@@ -142,6 +142,7 @@ DESCRIPTIONS: Final[Mapping[str, Callable[[Data], str]]] = {
     "APPROVAL_REQUESTED": lambda data: f"{data['id']}: {data['call']} waits for a person",
     "APPROVAL_DECIDED": _decided,
     "KERNEL_STARTED": _started,
+    "KERNEL_KILLED": lambda data: data["text"],
     "CONFIG_RELOADED": _reloaded,
     "MODEL_PAUSED": lambda data: f"until {_clock(data['until'])}: {data['reason']}",
     "MODEL_AVAILABLE": lambda data: "accepts requests again",

@@ -33,6 +33,7 @@ STATE_DIR = (
 @click.option("--state-dir", metavar="DIR", type=click.Path(path_type=Path), help=STATE_DIR)
 @click.option("--watch", is_flag=True, help="Reload FILE when it is saved; restart an agent when its script is.")
 @click.option("--dashboard", is_flag=True, help="Serve the dashboard and print its link, also without [dashboard].")
+@click.option("--accept-lost-state", is_flag=True, help="Begin though agentos.db is missing, older or another one.")
 @click.option("--insecure-listen", is_flag=True, help="Allow it on another address than the loopback's, without TLS.")
 @click.option("--json", "as_json", is_flag=True, help="Print each line as a JSON object.")
 def run(
@@ -41,6 +42,7 @@ def run(
     state_dir: Path | None,
     watch: bool,
     dashboard: bool,
+    accept_lost_state: bool,
     insecure_listen: bool,
     as_json: bool,
 ) -> None:
@@ -73,7 +75,8 @@ def run(
         show = RunDisplay(console, manager, path, has_file=file is not None).show
         programs = dashboard_programs(config, dashboard, insecure_listen, state, console)
         try:
-            gave_up = boot(Settings(config, os.path.abspath(path), state.absolute(), show, watch, programs))
+            place = os.path.abspath(path), state.absolute()
+            gave_up = boot(Settings(config, *place, show, watch, programs, accept_lost_state))
         except BootError as error:
             raise Failed(str(error)) from None
         result = "stopped" if gave_up is None else gave_up

@@ -173,7 +173,8 @@ def test_what_is_not_there_is_an_error_of_the_system(tmp_path: Path) -> None:
 
 
 def test_a_relative_path_is_no_interpreter(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(base / "bin")
+    monkeypatch.chdir(base)
 
-    with pytest.raises(NoInterpreter, match="absolute"):
-        interpreter("python3")
+    for path in ("bin/python3", "no-such-name"):
+        with pytest.raises(NoInterpreter, match="absolute"):
+            interpreter(path)

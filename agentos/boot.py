@@ -49,6 +49,7 @@ from . import signals
 from .access_setup import Access, Stores, open_access
 from .agents.jail.factory import Jails
 from .agents.leftover_processes import RUN_VARIABLE, Sweeper
+from .agents.output_rate import OutputRate
 from .agents.workspaces.view import View
 from .agents.workspaces.workspace import Workspaces
 from .host_setup import BootError, Host, affordable_connections, is_root, open_host
@@ -182,6 +183,7 @@ class Kernel:
             sdk=host.sdk,
             sdk_alone=host.sdk_alone,
             waived=kernel.waive,
+            output_rate=OutputRate(access.logs.fill),
         )
         self.network = Network(settings.config, self.callers, self.line, self.connection_limit)
         runner = CommandRunner(self.jails)

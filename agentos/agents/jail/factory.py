@@ -11,6 +11,7 @@ from attrs import define, evolve, field
 from msgspec.structs import replace
 
 from agentos.agents.commands.fair_reader import Turns
+from agentos.agents.output_rate import OutputRate
 from agentos.agents.registry import Agent
 from agentos.agents.workspaces.workspace import Workspace, Workspaces
 from agentos.sandbox.ahead import MAX_WAITING
@@ -67,6 +68,7 @@ class Jails:
     probed: trio.Event = field(factory=trio.Event)
     found: str | None = None
     turns: Turns = field(factory=Turns)  # for fair reading of program output
+    output_rate: OutputRate = field(factory=OutputRate)
     _living: dict[str, Jail] = field(factory=dict)  # by lineage
     _started: deque[Sequence[Step]] = field(factory=lambda: deque(maxlen=MAX_WAITING))  # plans, to build jails ahead
     _any_started: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)  # waiting for the next of them

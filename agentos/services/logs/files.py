@@ -11,6 +11,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
+from json.encoder import encode_basestring_ascii
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,10 +22,9 @@ from agentos.private_files import append_whole, open_file
 KERNEL = "kernel"  # reserved: no agent has this name
 FILE_COST = 64 << 10  # bytes that a file counts at least, since files cost more than their bytes
 BLOCK_BYTES = 32 << 10  # read at a time
-MAX_LINE_CHARS = 8 << 10  # of a line that is split here; all others are cut already
 MAX_LINE_BYTES = 256 << 10  # of one line; ours are shorter
 _NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,63})\.([0-9]{1,9})\.([0-9]{1,9})\.jsonl")
-_encode = json.JSONEncoder(separators=(",", ":")).encode  # ASCII
+_encode = json.JSONEncoder(separators=(",", ":")).encode  # ASCII, as all that is written
 
 
 class FileKey(NamedTuple):
@@ -86,13 +86,15 @@ class Line(NamedTuple):
 
 
 def split_line(line: Line) -> Iterator[Line]:
-    """The lines of a text that has line breaks, as :class:`~agentos.services.events.AgentOutputSkipped` has."""
-    if "\n" not in line.text:
-        yield line
-        return
+    """The lines of a text, as :class:`~agentos.services.events.AgentOutput` has it."""
     for text in line.text.split("\n"):
-        for start in range(0, max(len(text), 1), MAX_LINE_CHARS):
-            yield line._replace(text=text[start : start + MAX_LINE_CHARS].rstrip("\r"))
+        yield Line(line.at, line.name, line.stream, text)
+
+
+def _encode_lines(line: Line) -> str:
+    """The records of a text's lines: all are the same but for their own text."""
+    before = f'{{"at":{line.at!r},"stream":{_encode(line.stream)},"text":'
+    return before + f"}}\n{before}".join(map(encode_basestring_ascii, line.text.split("\n"))) + "}"
 
 
 class _Header(msgspec.Struct):
@@ -151,8 +153,7 @@ class LogDirectory:
         fd = open_file(self.directory / key.filename, os.O_RDWR | os.O_APPEND | os.O_CREAT | (os.O_TRUNC if new else 0))
         try:
             size = os.fstat(fd).st_size
-            single = (one for line in lines for one in split_line(line))
-            records = [_encode({"at": one.at, "stream": one.stream, "text": one.text}) for one in single]
+            records = list(map(_encode_lines, lines))
             if not size:
                 about = {"format": 1, "name": key.name, "run": key.run, **origin._asdict(), "at": lines[0].at}
                 records.insert(0, _encode(about))

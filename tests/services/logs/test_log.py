@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -17,8 +18,10 @@ import trio
 from agentos.private_files import UnsafeFile
 from agentos.services.events import AgentOutput, AgentOver
 from agentos.services.logs import log as logs_module
+from agentos.services.logs import query as query_module
 from agentos.services.logs.files import KERNEL, Line
 from agentos.services.logs.log import MAX_WAITING, MAX_WRITE, Logs, LogSettings, open_logs
+from agentos.services.logs.pattern import Pattern
 from agentos.services.logs.query import LogReader, Selection
 from tests.support.mounts import small_disk
 
@@ -289,6 +292,24 @@ async def test_where_much_waits_it_is_written_at_once(tmp_path: Path, monkeypatc
         assert logs.fill() > 0
     async with opened(tmp_path) as logs:
         assert await last(logs, 1) == ["few"]
+
+
+@pytest.mark.parametrize("block", [1, 64, 100, 1 << 20])
+async def test_lines_are_found_in_whatever_blocks_their_files_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
+) -> None:
+    monkeypatch.setattr(query_module, "BLOCK_BYTES", block)
+    monkeypatch.setattr(query_module, "MAX_BLOCK_BYTES", block)
+    texts = ["a b", '\u2028a "b"', "", "\ta b\\", "c", "A B", "a b c"]
+    async with opened(tmp_path) as logs:
+        for text in texts:
+            write(logs, text)
+        await written(logs)
+        for pattern in ("a b", "b$", "^$", '"b', "(?i)a b", r"\\", None):
+            chosen = Selection(lambda name, run, origin: True, pattern=None if pattern is None else Pattern(pattern))
+            expected = [text for text in texts if pattern is None or re.search(pattern, text)]
+            assert [line.text for line in await all_lines(logs, chosen)] == expected
+            assert await last(logs, selection=chosen) == expected
 
 
 async def test_agents_of_one_name_write_to_files_of_their_own(tmp_path: Path) -> None:

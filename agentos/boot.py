@@ -195,7 +195,12 @@ class Kernel:
             family_of=access.approvals.family_of,
         )
         self.sampler = self._construct_sampler(access)
-        subscribers = (self.notices.take_event, self.network.client.take_event, self.sampler.take_event)
+        subscribers = (
+            self.notices.take_event,
+            self.network.client.take_event,
+            self.sampler.take_event,
+            self.traffic.take_event,
+        )
         self.events.subscribers = (*self.events.subscribers, *subscribers)
         self.telemetry = Telemetry(
             config=settings.config,

@@ -50,6 +50,7 @@ from . import signals
 from .access_setup import Access, Stores, open_access
 from .agents.jail.factory import Jails
 from .agents.leftover_processes import RUN_VARIABLE, Sweeper
+from .agents.output_rate import OutputRate
 from .agents.workspaces.view import View
 from .agents.workspaces.workspace import Workspaces
 from .host_setup import BootError, Host, affordable_connections, is_root, open_host
@@ -212,6 +213,7 @@ class Kernel:
             sdk=host.sdk,
             sdk_alone=host.sdk_alone,
             waived=kernel.waive,
+            output_rate=OutputRate(access.logs.fill),
         )
         self.network = Network(settings.config, self.callers, self.line, self.connection_limit)
         runner = CommandRunner(self.jails)
@@ -223,7 +225,12 @@ class Kernel:
             family_of=access.approvals.family_of,
         )
         self.sampler = self._construct_sampler(access)
-        subscribers = (self.notices.take_event, self.network.client.take_event, self.sampler.take_event)
+        subscribers = (
+            self.notices.take_event,
+            self.network.client.take_event,
+            self.sampler.take_event,
+            self.traffic.take_event,
+        )
         self.events.subscribers = (*self.events.subscribers, *subscribers)
         self.telemetry = Telemetry(
             config=settings.config,

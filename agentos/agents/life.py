@@ -154,7 +154,8 @@ class Life:
         streams = {"stdout": program.stdout, "stderr": program.stderr}
         if agent.converse is not None:
             life.start_soon(agent.converse, agent, wrap_socket(streams.pop("stdout")))
-        pumps = [Pump(fd, name, agent.output, self.deps.jails.turns) for name, fd in streams.items()]
+        jails = self.deps.jails
+        pumps = [Pump(fd, name, agent.output, jails.turns, jails.output_rate) for name, fd in streams.items()]
         for pump in pumps:
             pump.start(self.deps.poller, life)
         ready, problem = False, None

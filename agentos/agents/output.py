@@ -4,7 +4,7 @@ import codecs
 import select
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 import trio
@@ -14,25 +14,27 @@ from agentos.kernel.poller import Poller
 from agentos_sdk.values import Line
 
 from .commands.fair_reader import Pipe, Turns
+from .output_rate import OutputRate
 from .packed_lines import PackedLines
 
 MAX_LINES = 2000
 MAX_BYTES = 512 << 10  # kept per agent
 MAX_LINE_CHARS = 8 << 10  # characters; a longer line is cut into several
-READ_SIZE = 4 << 10  # bytes per read
-BYTES_PER_SECOND = 2 << 20  # read of a stream that is the only one; a faster program waits, not the kernel
-LINE_COST_BYTES = 256  # bytes added per line, since each line takes time, however short
+READ_SIZE = 64 << 10  # bytes per read: as many as a pipe holds
+CONTINUATION = "  | "  # before the further lines of a message of the kernel
 
 
 @define(eq=False)
 class Output:
     """The last lines of an agent over all its lives.
 
-    ``tap`` is called with each new line, and once with all that were skipped, as a line that has line breaks.
+    Lines that are read together stay together, as one text with line breaks: 200,000 lines can come per second.
+    ``tap`` is called with each such text.
     """
 
     tap: Callable[[Line], None] | None = None
-    _lines: deque[Line] | list[Line] | PackedLines = field(factory=deque)
+    _texts: deque[Line] | list[Line] | PackedLines = field(factory=deque)
+    _count: int = 0  # of lines
     _size: int = 0
     _first: int = 0  # number of the oldest line kept; lines are numbered from 0
     _changed: trio.Event | None = None
@@ -40,57 +42,69 @@ class Output:
     @property
     def end(self) -> int:
         """The number of the next line."""
-        return self._first + len(self._lines)
+        return self._first + self._count
 
-    def add(self, stream: str, text: str) -> None:
-        line = Line(time.time(), stream, text)
-        self._unpack().append(line)
+    def add(self, stream: str, message: str) -> None:
+        """Add a message of the kernel. Further lines are indented: agents choose the text of some errors."""
+        self.add_lines(stream, message.replace("\n", f"\n{CONTINUATION}"))
+
+    def add_lines(self, stream: str, text: str) -> None:
+        """Add all lines of ``text``."""
+        lines = Line(time.time(), stream, text)
+        self._unpack().append(lines)
+        self._count += count_lines(text)
         self._size += len(text)
         self.trim(MAX_LINES, MAX_BYTES)
         if self._changed is not None:
             self._changed.set()
             self._changed = None
         if self.tap is not None:
-            self.tap(line)
-
-    def skip(self, count: int, stream: str, text: str) -> None:
-        """Count the ``count`` lines of ``text`` as received and dropped, and drop all lines before them."""
-        if self.tap is not None:
-            self.tap(Line(time.time(), stream, text))
-        self._first = self.end + count
-        self._lines = deque()
-        self._size = 0
+            self.tap(lines)
 
     def trim(self, lines: int, size: int) -> None:
         """Keep at most the last ``lines`` lines and ``size`` characters."""
-        while len(self._lines) > lines or self._size > size:
+        while self._count > lines or self._size > size:
             kept = self._unpack()
-            dropped = kept.popleft() if isinstance(kept, deque) else kept.pop(0)
-            self._size -= len(dropped.text)
-            self._first += 1
+            text = kept[0].text
+            rest = keep_last(text, lines - self._count + count_lines(text), size - self._size + len(text))
+            dropped = count_lines(text) - (0 if rest is None else count_lines(rest))
+            if rest is not None:
+                kept[0] = Line(kept[0].at, kept[0].stream, rest)
+            elif isinstance(kept, deque):
+                kept.popleft()
+            else:
+                kept.pop(0)
+            self._size -= len(text) - len(rest or "")
+            self._count -= dropped
+            self._first += dropped
 
     def pack(self, lines: int, size: int) -> None:
         """As :meth:`trim`, for an agent that has ended long ago: its lines will seldom be read."""
         self.trim(lines, size)
-        self._lines = PackedLines.pack(self._lines)
+        self._texts = PackedLines.pack(self._texts)
 
     def _unpack(self) -> deque[Line] | list[Line]:
-        if isinstance(self._lines, PackedLines):
-            self._lines = list(self._lines)
-        return self._lines
+        if isinstance(self._texts, PackedLines):
+            self._texts = list(self._texts)
+        return self._texts
 
     def shrink(self) -> None:
         """Free what further lines would need; there will be none."""
-        self._lines, self.tap = list(self._lines), None
+        self._texts, self.tap = list(self._texts), None
+
+    def _lines(self) -> Iterator[Line]:
+        for lines in self._texts:
+            for text in lines.text.split("\n"):
+                yield Line(lines.at, lines.stream, text)
 
     def since(self, number: int) -> tuple[Sequence[Line], int]:
         """The lines from ``number`` on, and how many of the requested lines were dropped already."""
         missed = max(0, self._first - number)
-        return list(islice(self._lines, max(0, number - self._first), None)), missed
+        return list(islice(self._lines(), max(0, number - self._first), None)), missed
 
     def last(self, count: int, stream: str | None = None) -> Sequence[Line]:
         """The last ``count`` lines, of one stream or of all."""
-        found = [line for line in self._lines if stream is None or line.stream == stream]
+        found = [line for line in self._lines() if stream is None or line.stream == stream]
         return found[-count:] if count > 0 else []
 
     async def wait_beyond(self, number: int) -> None:
@@ -101,11 +115,48 @@ class Output:
             await self._changed.wait()
 
 
+def count_lines(text: str) -> int:
+    return 1 + text.count("\n")
+
+
+def keep_last(text: str, lines: int, size: int) -> str | None:
+    """The last ``lines`` lines of a text, or fewer if they are longer than ``size``; None if that is no line."""
+    if lines <= 0:
+        return None
+    if lines < count_lines(text):
+        text = "\n".join(text.rsplit("\n", lines)[1:])
+    if len(text) <= size:
+        return text
+    cut = text.find("\n", max(0, len(text) - size - 1))
+    return None if cut < 0 or size < 0 else text[cut + 1 :]
+
+
+def has_long_line(text: str) -> bool:
+    at = 0
+    while len(text) - at > MAX_LINE_CHARS:
+        at = text.rfind("\n", at, at + MAX_LINE_CHARS + 1) + 1
+        if not at:
+            return True
+    return False
+
+
+def clean_lines(text: str) -> str:
+    """The text with long lines cut, and without the carriage returns that end lines."""
+    if "\r" not in text and not has_long_line(text):
+        return text
+    return "\n".join(
+        line[start : start + MAX_LINE_CHARS].rstrip("\r")
+        for line in text.split("\n")
+        for start in range(0, max(len(line), 1), MAX_LINE_CHARS)
+    )
+
+
 class Pump:
     """Reads one stream of a program from a pipe into an :class:`Output`, scheduled by ``turns``."""
 
-    def __init__(self, fd: int, stream: str, output: Output, turns: Turns) -> None:
+    def __init__(self, fd: int, stream: str, output: Output, turns: Turns, rate: OutputRate) -> None:
         self._pipe = Pipe(fd, turns, output, READ_SIZE, self._add_data)
+        self._rate = rate
         self._stream = stream
         self._output = output
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -160,22 +211,17 @@ class Pump:
             self._add_text("\n")
 
     def _add_data(self, data: bytes) -> float:
-        lines = self._add_text(self._decoder.decode(data))
-        return (len(data) + lines * LINE_COST_BYTES) / BYTES_PER_SECOND
+        with self._rate.measure():
+            lines = self._add_text(self._decoder.decode(data))
+        return self._rate.cost(len(data), lines)
 
     def _add_text(self, text: str) -> int:
         """Add complete lines to the output; returns the number of newlines in ``text``."""
-        count = text.count("\n")
-        if count > MAX_LINES:  # all but the last MAX_LINES would be dropped at once
-            skipped, *lines, rest = text.rsplit("\n", MAX_LINES + 1)
-            self._output.skip(count - MAX_LINES, self._stream, self._rest + skipped)
-            self._rest = rest
-        else:
-            *lines, self._rest = (self._rest + text).split("\n")
-        whole = max(0, len(self._rest) - 1) // MAX_LINE_CHARS * MAX_LINE_CHARS
-        lines += (self._rest[start : start + MAX_LINE_CHARS] for start in range(0, whole, MAX_LINE_CHARS))
-        self._rest = self._rest[whole:]
-        for line in lines:
-            for start in range(0, max(len(line), 1), MAX_LINE_CHARS):
-                self._output.add(self._stream, line[start : start + MAX_LINE_CHARS].rstrip("\r"))
-        return count
+        whole, found, rest = (self._rest + text).rpartition("\n")
+        if found:
+            self._output.add_lines(self._stream, clean_lines(whole))
+        long = max(0, len(rest) - 1) // MAX_LINE_CHARS * MAX_LINE_CHARS
+        if long:
+            self._output.add_lines(self._stream, clean_lines(rest[:long]))
+        self._rest = rest[long:]
+        return text.count("\n")

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from agentos.kernel.caller import Caller
 from agentos.llm.settings import Account, QueuePath, Share
-from agentos.services.events import AgentOutput, AgentOutputSkipped, KernelStopping
+from agentos.services.events import AgentOutput, KernelStopping
 from agentos.services.quotas import Quota
 from agentos.threads import Limiter
 from agentos_sdk.errors import Unavailable
@@ -273,8 +273,7 @@ class Supervision:
         return agent
 
     def _publish_line(self, agent_id: int, name: str, line: Line) -> None:
-        event = AgentOutputSkipped if "\n" in line.text else AgentOutput
-        self.registry.publish(event(agent_id, name, line.stream, line.text, line.at))
+        self.registry.publish(AgentOutput(agent_id, name, line.stream, line.text, line.at))
 
     def update_queue_paths(self) -> None:
         """Apply changed shares of agents and groups; those that were spawned follow their parents."""

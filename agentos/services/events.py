@@ -91,18 +91,11 @@ class AgentState(AgentEvent, frozen=True):
 
 
 class AgentOutput(AgentEvent, frozen=True):
-    """The agent wrote a line to ``stdout`` or ``stderr``, or the kernel added one (``kernel``) to its output.
+    """The agent wrote to ``stdout`` or ``stderr``, or the kernel added a line (``kernel``) to its output.
 
-    ``at`` is seconds since the epoch.
+    ``text`` is a line, or several that were read together, with line breaks between them. ``at`` is seconds since the
+    epoch.
     """
-
-    stream: str
-    text: str
-    at: float
-
-
-class AgentOutputSkipped(AgentEvent, frozen=True):
-    """The agent wrote more at once than LOGS keeps in memory: ``text`` are the lines that are left out, with breaks."""
 
     stream: str
     text: str

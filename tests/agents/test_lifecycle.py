@@ -13,7 +13,6 @@ from agentos.services.events import (
     AgentEvent,
     AgentExited,
     AgentOutput,
-    AgentOutputSkipped,
     AgentOver,
     AgentSpawned,
     AgentState,
@@ -23,7 +22,7 @@ from tests.support.rows import each_row
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "life-of-an-agent.md"
 CLASSES = {each for each in vars(events).values() if isinstance(each, type) and issubclass(each, AgentEvent)}
-EVENTS = CLASSES - {AgentEvent, AgentOutput, AgentOutputSkipped, AgentState, ResourceWarning}  # these change no state
+EVENTS = CLASSES - {AgentEvent, AgentOutput, AgentState, ResourceWarning}  # these change no state
 
 
 def test_every_state_has_its_events() -> None:

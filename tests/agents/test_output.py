@@ -9,6 +9,7 @@ import trio.testing
 from agentos.agents import output
 from agentos.agents.commands.fair_reader import Turns
 from agentos.agents.output import MAX_LINE_CHARS, MAX_LINES, Output, Pump
+from agentos.agents.output_rate import OutputRate
 from agentos.kernel.poller import Poller
 from agentos_sdk.values import Line
 from tests.support.rows import each_row
@@ -18,14 +19,14 @@ def texts(kept: Output) -> list[str]:
     return [line.text for line in kept.since(0)[0]]
 
 
-async def pumped(data: bytes) -> Output:
+async def pumped(data: bytes, log_fill: float = 0.0) -> Output:
     """What a stream's bytes become."""
     kept = Output()
     read, write = os.pipe()
     os.set_blocking(write, False)
     os.write(write, data)
     os.close(write)
-    pump = Pump(read, "stdout", kept, Turns())
+    pump = Pump(read, "stdout", kept, Turns(), OutputRate(lambda: log_fill))
     await pump.run()
     pump.finish()
     return kept
@@ -94,6 +95,7 @@ async def test_a_reader_that_waits_for_a_line_is_woken_by_it(nursery: trio.Nurse
         (b"a\r\n\n", ["a", ""]),
         (b"\xff\xc3", ["\ufffd\ufffd"]),
         (b"x" * (2 * MAX_LINE_CHARS + 1), ["x" * MAX_LINE_CHARS, "x" * MAX_LINE_CHARS, "x"]),
+        (b"a\n" + b"x" * (MAX_LINE_CHARS + 1) + b"\nb\r\r\n\n", ["a", "x" * MAX_LINE_CHARS, "x", "b", ""]),
     ],
 )
 async def test_bytes_become_lines(data: bytes, expected: list[str]) -> None:
@@ -106,7 +108,7 @@ def test_what_is_left_at_the_end_is_bounded_without_being_looked_at_line_by_line
     os.write(write, b"\n" * 5000)
     os.close(write)
 
-    Pump(read, "stdout", kept, Turns()).finish()
+    Pump(read, "stdout", kept, Turns(), OutputRate()).finish()
 
     assert kept.end == 5000
     assert len(texts(kept)) == MAX_LINES
@@ -118,25 +120,51 @@ def test_of_more_lines_than_are_kept_the_last_stay() -> None:
     os.write(write, b"".join(b"%d\n" % number for number in range(5000)) + b"cut off")
     os.close(write)
 
-    Pump(read, "stdout", kept, Turns()).finish()
+    Pump(read, "stdout", kept, Turns(), OutputRate()).finish()
 
     assert kept.end == 5001
     assert texts(kept) == [*(str(number) for number in range(5001 - MAX_LINES, 5000)), "cut off"]
 
 
-async def test_a_flood_of_short_lines_is_read_slowly(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_flood_is_read_slowly_while_its_lines_wait_for_the_disk(autojump_clock: trio.testing.MockClock) -> None:
     began = trio.current_time()
+    await pumped(b"y\n" * 20_000)
+    alone = trio.current_time() - began
 
-    kept = await pumped(b"y\n" * 20_000)
+    kept = await pumped(b"y\n" * 20_000, log_fill=1.0)
 
     assert kept.end == 20_000
-    assert trio.current_time() - began > 1
+    assert trio.current_time() - began - alone > 0.2 > 10 * alone
+
+
+@each_row(
+    ("lines", "size", "expected"),
+    [(5, 100, ["b", "", "ccc", "d", "e"]), (3, 100, ["ccc", "d", "e"]), (9, 5, ["d", "e"]), (9, 6, ["ccc", "d", "e"])],
+)
+def test_of_lines_that_came_together_the_last_are_kept(lines: int, size: int, expected: list[str]) -> None:
+    kept = Output()
+    kept.add_lines("stdout", "a\nb\n\nccc\nd")
+    kept.add_lines("stdout", "e")
+
+    kept.trim(lines, size)
+
+    assert texts(kept) == expected
+    assert kept.since(0)[1] == 6 - len(expected)
+    assert kept.end == 6
+
+
+def test_no_line_of_a_message_of_the_kernel_looks_like_another_message() -> None:
+    kept = Output()
+
+    kept.add("kernel", "did not start: x\ngiven up: y")
+
+    assert texts(kept) == ["did not start: x", "  | given up: y"]
 
 
 async def test_a_stream_is_read_by_a_task_from_its_first_data_on_and_what_is_left_at_the_end() -> None:
     kept, poller = Output(), Poller()
     read, write = os.pipe()
-    pump = Pump(read, "stdout", kept, Turns())
+    pump = Pump(read, "stdout", kept, Turns(), OutputRate())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(poller.run)
         pump.start(poller, nursery)
@@ -158,7 +186,7 @@ async def test_a_stream_is_read_by_a_task_from_its_first_data_on_and_what_is_lef
 async def test_a_stream_that_ends_without_data_needs_no_task() -> None:
     kept, poller = Output(), Poller()
     read, write = os.pipe()
-    pump = Pump(read, "stdout", kept, Turns())
+    pump = Pump(read, "stdout", kept, Turns(), OutputRate())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(poller.run)
         pump.start(poller, nursery)
@@ -199,7 +227,7 @@ def test_a_line_can_follow_packed_ones() -> None:
 def test_a_pump_is_freed_when_it_has_finished() -> None:
     reading, writing = os.pipe()
     os.close(writing)
-    pump = Pump(reading, "stdout", Output(), Turns())
+    pump = Pump(reading, "stdout", Output(), Turns(), OutputRate())
     pump.finish()
     gone = weakref.ref(pump)
     gc.disable()

@@ -74,7 +74,7 @@ def test_since_shows_more_lines_than_one_reply_has(agentos: Agentos) -> None:
     ("arguments", "status", "text"),
     [
         (("nosuch",), 1, "agentos: no agent is called 'nosuch'\n"),
-        (("--grep", "("), 1, "agentos: grep: missing ) at character 2\n"),
+        (("--grep", "("), 1, "agentos: grep: missing ): (\n"),
         (("--since", "blah"), 2, "Error: Invalid value for --since: expected 10m, 1d, yesterday, today, now, 18:00 or"),
         (("--follow", "--last-run"), 2, "Error: --follow and --last-run exclude each other"),
     ],

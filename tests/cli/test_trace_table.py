@@ -143,7 +143,15 @@ def test_counts_refusals_and_failures_are_told() -> None:
         "not_found: a",
         "12 times: to bob",
     ]
-    assert list(total_lines(trace.in_order(), 80)) == ["4 calls, 2 refused, 1 failed"]
+    assert list(total_lines(trace.in_order(), 80, running=True)) == ["15 calls, 2 refused, 1 failed"]
+
+
+@each_row(("running", "text"), [(True, "1 call (and messages: they are counted, "), (False, "1 call")])
+def test_a_running_life_says_that_messages_are_noted_later(running: bool, text: str) -> None:
+    [total] = total_lines(traced(entry(1, 1001, "READ", "a")).in_order(), 80, running)
+
+    assert total.startswith(text)
+    assert ("each full hour" in total) is running
 
 
 @each_row(

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from agentos.agents.output import BYTES_PER_SECOND, LINE_COST_BYTES
+from agentos.agents.output_rate import BYTES_PER_SECOND, LINE_COST_BYTES
 from agentos_sdk import AgentOSClient
 from tests.security.hostile import begin, told
 from tests.support.kernel import Kernel, environment, until

@@ -65,3 +65,30 @@ def test_an_agent_that_never_ran_has_no_figures(kernel: Kernel, client: AgentOSC
 
     never = info(client, "never")
     assert never["memory_bytes"] is never["peak_memory_bytes"] is never["cpu_seconds"] is None
+
+
+TWO_PROCESSES = """
+import os, time
+while not os.path.exists("go"):
+    time.sleep(0.01)
+own, other = os.pipe()
+if os.fork() == 0:
+    held = bytearray(b"x" * (40 << 20))
+    os.write(other, b"x")
+    time.sleep(1000)
+os.read(own, 1)
+held = bytearray(b"x" * (40 << 20))
+time.sleep(1000)
+"""
+
+
+@pytest.mark.usefixtures("kernels")
+def test_the_peak_of_one_killed_for_its_memory_is_not_below_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No process of it held as much alone."""
+    with crippled(monkeypatch, "--hide", "/sys/fs/cgroup") as kernel, kernel.client() as client:
+        up(client.spawn("two", command=["python3", "-c", TWO_PROCESSES], limits={"memory": "64M"}))
+        client.exec("touch go", name="two")
+        assert "memory limit 64M reached" in client.wait("two")["reason"]
+
+        assert info(client, "two")["peak_memory_bytes"] >= 64 * MIB
+        assert "of all its processes" in up(client.inspect("two"))["usage"]["source"]

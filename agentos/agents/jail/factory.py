@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from agentos.agents.commands.fair_reader import Turns
 from agentos.agents.host_faults import find_host_faults
+from agentos.agents.output_rate import OutputRate
 from agentos.agents.registry import Agent
 from agentos.agents.workspaces.workspace import Workspace, Workspaces
 from agentos.sandbox.ahead import MAX_WAITING
@@ -68,6 +69,7 @@ class Jails:
     probed: trio.Event = field(factory=trio.Event)
     found: str | None = None
     turns: Turns = field(factory=Turns)  # for fair reading of program output
+    output_rate: OutputRate = field(factory=OutputRate)
     _living: dict[str, Jail] = field(factory=dict)  # by lineage
     _started: deque[Sequence[Step]] = field(factory=lambda: deque(maxlen=MAX_WAITING))  # plans, to build jails ahead
     _any_started: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)  # waiting for the next of them

@@ -92,6 +92,7 @@ class Jail:
     over: KillReason | None = None  # why the kernel has killed the program
     evidence: Evidence | None = None  # from its cgroup, once it has ended
     usage: ResourceUsage | None = None  # from its cgroup, once it has ended
+    highest: int = 0  # bytes, of memory that it was seen to use; Linux counts the largest of its processes alone
     cpu_seconds: float = 0.0  # as last read of /proc; Linux forgets that of a program whose PID 1 is killed
     commands: int = 0  # started by EXEC that run in it
     left: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot)  # waiting for an EXEC command to end
@@ -105,6 +106,8 @@ class Jail:
     def exceeded(self, what: KillReason) -> None:
         """Kill the program: it exceeds a limit, a protected name is lost, or its watchdog or health command says so."""
         self.over = what
+        if isinstance(what, memory.Exceeded):
+            self.highest = max(self.highest, what.found)
         self.sandbox.signal(signal.SIGKILL)
 
     async def end(self) -> Status:

@@ -64,8 +64,12 @@ def complete_usage(jail: Jail) -> ResourceUsage | None:
         used = evolve(used, cpu_seconds=max(at_end.cpu_seconds, jail.cpu_seconds))
         sources.append("CPU time by wait4 or as last read, in its last life")
     if at_end is not None and used.peak is None:
-        used = evolve(used, peak=at_end.peak)
-        sources.append("the peak is that of its largest process")
+        if jail.highest > (at_end.peak or 0):
+            used = evolve(used, peak=jail.highest)
+            sources.append("the peak is the most that was seen of all its processes")
+        else:
+            used = evolve(used, peak=at_end.peak)
+            sources.append("the peak is that of its largest process")
     return evolve(used, source="; ".join(sources)) if sources else None
 
 
@@ -121,6 +125,7 @@ class UsageReader:
             # RSS: PSS takes half a millisecond for each process. The sandbox's PID 1 shares its memory with the zygote.
             own = [process for process in living[number] if process.pid != jail.sandbox.pid] or living[number]
             memory = sum(process.rss for process in processes.distinct_memory(own)) if own else None
+            jail.highest = max(jail.highest, memory or 0)
             seconds, threads = processes.count_time_and_threads(living[number])
             jail.cpu_seconds = max(jail.cpu_seconds, seconds or 0.0)
             usage = ResourceUsage(memory=memory, pids=threads, cpu_seconds=seconds, source=SOURCE_RSS, reason=NO_CGROUP)

@@ -1,16 +1,23 @@
-"""Counts of messages per caller and peer, written to the audit log each hour instead of an entry for each message."""
+"""Counts of messages per caller and peer, written to the audit log each hour, and at the end of an agent's life.
 
+An entry for each message would be too many.
+"""
+
+import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 from attrs import define, field
 
 from agentos.kernel.ports import Entry
+from agentos.services.events import AgentExited, Event
 
 from .log import Audit
 
 MAX_PEERS = 20  # of one caller, counted separately; the others are counted together
 MAX_CALLERS = 1000  # counted at a time; one more, and all are written
 OTHERS = "others"
+END_SECONDS = 10.0  # between two lives whose counts are written at their end; those of others wait for the hour
 
 
 class Party(NamedTuple):
@@ -29,9 +36,11 @@ class _Counts:
 
 @define(eq=False)
 class Traffic:
-    """The counts of one kernel since they were written last."""
+    """The counts of one kernel since they were written last. ``clock`` gives seconds."""
 
     audit: Audit
+    clock: Callable[[], float] = time.monotonic
+    _wrote_end: float = -END_SECONDS
     _counts: dict[Party, _Counts] = field(factory=dict)
 
     def count(self, agent: int, party: Party, peer: str) -> None:
@@ -49,8 +58,22 @@ class Traffic:
     def flush(self) -> None:
         """Write the counts, and begin anew."""
         counts, self._counts = self._counts, {}
-        for (kind, name, call), found in counts.items():
-            way = "to" if call == "SEND" else "from"
-            for peer, count in found.by_peer.items():
-                entry = Entry(found.agent, name, kind, call, f"{way} {peer}", "allow", "", "outcome", "ok")
-                self.audit.note(entry, count)
+        for party, found in counts.items():
+            self._write(party, found)
+
+    def take_event(self, event: Event) -> None:
+        """Write the counts of an agent whose life has ended; a subscriber."""
+        if not isinstance(event, AgentExited):
+            return
+        own = [party for party, found in self._counts.items() if found.agent == event.agent_id]
+        if own and self.clock() >= self._wrote_end + END_SECONDS:
+            self._wrote_end = self.clock()
+            for party in own:
+                self._write(party, self._counts.pop(party))
+
+    def _write(self, party: Party, found: _Counts) -> None:
+        way = "to" if party.call == "SEND" else "from"
+        for peer, count in found.by_peer.items():
+            about = f"{way} {peer}"
+            entry = Entry(found.agent, party.name, party.kind, party.call, about, "allow", "", "outcome", "ok")
+            self.audit.note(entry, count)

@@ -11,8 +11,9 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
+from json.encoder import encode_basestring_ascii
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -20,11 +21,12 @@ from agentos.private_files import append_whole, open_file
 
 KERNEL = "kernel"  # reserved: no agent has this name
 FILE_COST = 64 << 10  # bytes that a file counts at least, since files cost more than their bytes
-BLOCK_BYTES = 32 << 10  # read at a time
-MAX_LINE_CHARS = 8 << 10  # of a line that is split here; all others are cut already
+BLOCK_BYTES = 32 << 10  # read at a time …
+MAX_BLOCK_BYTES = 256 << 10  # … where few files are read at once
+MARK = ""  # the stream of what is no line
 MAX_LINE_BYTES = 256 << 10  # of one line; ours are shorter
 _NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,63})\.([0-9]{1,9})\.([0-9]{1,9})\.jsonl")
-_encode = json.JSONEncoder(separators=(",", ":")).encode  # ASCII
+_encode = json.JSONEncoder(separators=(",", ":")).encode  # ASCII, as all that is written
 
 
 class FileKey(NamedTuple):
@@ -86,13 +88,15 @@ class Line(NamedTuple):
 
 
 def split_line(line: Line) -> Iterator[Line]:
-    """The lines of a text that has line breaks, as :class:`~agentos.services.events.AgentOutputSkipped` has."""
-    if "\n" not in line.text:
-        yield line
-        return
+    """The lines of a text, as :class:`~agentos.services.events.AgentOutput` has it."""
     for text in line.text.split("\n"):
-        for start in range(0, max(len(text), 1), MAX_LINE_CHARS):
-            yield line._replace(text=text[start : start + MAX_LINE_CHARS].rstrip("\r"))
+        yield Line(line.at, line.name, line.stream, text)
+
+
+def _encode_lines(line: Line) -> str:
+    """The records of a text's lines: all are the same but for their own text."""
+    before = f'{{"at":{line.at!r},"stream":{_encode(line.stream)},"text":'
+    return before + f"}}\n{before}".join(map(encode_basestring_ascii, line.text.split("\n"))) + "}"
 
 
 class _Header(msgspec.Struct):
@@ -103,14 +107,38 @@ class _Header(msgspec.Struct):
     at: float
 
 
-class _Record(msgspec.Struct):
+class Record(msgspec.Struct, gc=False):
+    """A line as it is in a file."""
+
     at: float
     stream: str
     text: str
 
 
+class Chooser(Protocol):
+    """Which lines of a file are wanted."""
+
+    def may_choose(self, raw: bytes) -> bool:
+        """Whether some of these undecoded lines may be."""
+
+    def choose(self, name: str, records: Sequence[Record]) -> Sequence[Line]:
+        """Those of these lines, which are in the file of that name."""
+
+
 _read_header = msgspec.json.Decoder(_Header).decode
-_read_record = msgspec.json.Decoder(_Record).decode
+_records = msgspec.json.Decoder(Record)
+
+
+def _read_records(raw: bytes) -> list[Record]:
+    """The lines that can be read; others are skipped: the header, or one that was cut off."""
+    try:
+        return _records.decode_lines(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        found = list[Record]()
+        for line in raw.split(b"\n"):
+            with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
+                found.append(_records.decode(line))
+        return found
 
 
 class LogDirectory:
@@ -151,8 +179,7 @@ class LogDirectory:
         fd = open_file(self.directory / key.filename, os.O_RDWR | os.O_APPEND | os.O_CREAT | (os.O_TRUNC if new else 0))
         try:
             size = os.fstat(fd).st_size
-            single = (one for line in lines for one in split_line(line))
-            records = [_encode({"at": one.at, "stream": one.stream, "text": one.text}) for one in single]
+            records = list(map(_encode_lines, lines))
             if not size:
                 about = {"format": 1, "name": key.name, "run": key.run, **origin._asdict(), "at": lines[0].at}
                 records.insert(0, _encode(about))
@@ -168,35 +195,42 @@ class LogDirectory:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.directory / key.filename)
 
-    def read(self, file: LogFile, backward: bool) -> Iterator[Line]:
-        """The lines in the first ``size`` bytes of a file, in order or from the last to the first."""
-        with contextlib.suppress(FileNotFoundError):  # it has been removed meanwhile: its lines are no longer kept
-            for raw in (self._raw_lines_backward if backward else self._raw_lines)(file):
-                try:
-                    found = _read_record(raw)
-                except (msgspec.MsgspecError, UnicodeDecodeError):
-                    continue  # the header, or a line that was cut off
-                yield Line(found.at, file.name, found.stream, found.text)
+    def read(self, file: LogFile, backward: bool, chooser: Chooser, size: int = BLOCK_BYTES) -> Iterator[Line]:
+        """The chosen lines in the first ``size`` bytes of a file, in order or from the last to the first.
 
-    def _raw_lines(self, file: LogFile) -> Iterator[bytes]:
+        After each block of ``size`` bytes comes a line with the stream ``MARK``, at which time may be looked at.
+        """
+        at = file.ended if backward else file.begun
+        with contextlib.suppress(FileNotFoundError):  # it has been removed meanwhile: its lines are no longer kept
+            for raw in (self._blocks_backward if backward else self._blocks)(file, size):
+                chosen = chooser.choose(file.name, _read_records(raw)) if chooser.may_choose(raw) else ()
+                yield from reversed(chosen) if backward else chosen
+                last = _read_records(raw.partition(b"\n")[0] if backward else raw.rpartition(b"\n")[2])
+                at = last[0].at if last else at
+                yield Line(at, file.name, MARK, "")
+
+    def _blocks(self, file: LogFile, size: int) -> Iterator[bytes]:
         at, rest = 0, b""
         while at < file.size:
-            data = self._read_block(file, at, min(at + BLOCK_BYTES, file.size))
-            at += BLOCK_BYTES
-            *lines, rest = (rest + data).split(b"\n")
-            yield from lines
+            whole, _, rest = (rest + self._read_block(file, at, min(at + size, file.size))).rpartition(b"\n")
+            at += size
+            if whole:
+                yield whole
             rest = rest if len(rest) <= MAX_LINE_BYTES else b""
-        yield rest
+        if rest:
+            yield rest
 
-    def _raw_lines_backward(self, file: LogFile) -> Iterator[bytes]:
+    def _blocks_backward(self, file: LogFile, size: int) -> Iterator[bytes]:
         end, rest = file.size, b""
         while end > 0:
-            begin = max(0, end - BLOCK_BYTES)
-            rest, *lines = (self._read_block(file, begin, end) + rest).split(b"\n")
+            begin = max(0, end - size)
+            rest, _, whole = (self._read_block(file, begin, end) + rest).partition(b"\n")
             end = begin
-            yield from reversed(lines)
+            if whole:
+                yield whole
             rest = rest if len(rest) <= MAX_LINE_BYTES else b""
-        yield rest
+        if rest:
+            yield rest
 
     def _read_block(self, file: LogFile, begin: int, end: int) -> bytes:
         # Opened for each block: many files are read at once, and a file descriptor of each would be too many.

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from agentos.finishing import run_and_finish
 from agentos.private_files import display_path, hold_directory
-from agentos.services.events import AgentOutput, AgentOutputSkipped, AgentOver, Event
+from agentos.services.events import AgentOutput, AgentOver, Event
 from agentos.threads import run_in_thread
 
 from .files import KERNEL, FileKey, Line, LogDirectory, LogFile, Origin
@@ -32,9 +32,10 @@ WRITE_DELAY = 0.1  # seconds until a line is written, so that many are written t
 RETRY_DELAY = 1.0  # seconds between attempts to write after a failure
 EXPIRY_INTERVAL = 60.0  # seconds between two looks for files that are too old
 MAX_FILE_SECONDS = 86400.0  # a file is written for a day at most, so that lines go when they are old
-MAX_WAITING = 4 << 20  # characters that wait to be written, LINE_COST added for each line
-MAX_WRITE = 1 << 20  # … of one agent that are written at a time
-LINE_COST = 256
+MAX_WAITING = 8 << 20  # that wait to be written, as :func:`cost` counts
+MAX_WRITE = 1 << 20  # … of one agent that are written at a time; more isn't waited for
+LINE_COST = 256  # of a text, which may be many lines
+RECORD_BYTES = 64  # of each line in the file, beside its text
 
 
 @frozen
@@ -99,7 +100,8 @@ def count_lines(line: Line) -> int:
 
 
 def cost(line: Line) -> int:
-    return len(line.text) + LINE_COST * count_lines(line)
+    """What a text, of one or many lines, costs in memory until it is written."""
+    return len(line.text) + LINE_COST + RECORD_BYTES * line.text.count("\n")
 
 
 Identify = Callable[[int], tuple[bool, str]]
@@ -136,6 +138,7 @@ class Logs:
         self.followers: set[Callable[[Source, Line], None]] = set()
         self._waiting = 0  # characters
         self._wake = trio.Event()
+        self._hurry = trio.Event()  # so much waits that it is written at once
         self._closed = trio.Event()
         self._failing = False
         self._limiter = trio.CapacityLimiter(1)
@@ -145,7 +148,7 @@ class Logs:
     def take_event(self, event: Event) -> None:
         """Take the line of an event, if it is one; a subscriber."""
         match event:
-            case AgentOutput() | AgentOutputSkipped():
+            case AgentOutput():
                 number, name = event.agent_id, event.name
                 source = self.sources.get(number)
                 if source is None:
@@ -174,6 +177,12 @@ class Logs:
             self._waiting -= largest.drop(max(MAX_WAITING // 16, self._waiting - MAX_WAITING))
         if not self._wake.is_set():
             self._wake.set()
+        if self._waiting > MAX_WRITE:
+            self._hurry.set()
+
+    def fill(self) -> float:
+        """How full the queue of waiting lines is, from 0 to 1; 0 while it can't be written at all."""
+        return 0.0 if self._failing else self._waiting / MAX_WAITING
 
     def waiting_lines(self, source: Source) -> list[Line]:
         """The lines of a source that aren't in its file yet."""
@@ -183,6 +192,7 @@ class Logs:
         """Write what waits, then nothing more."""
         self._closed.set()
         self._wake.set()
+        self._hurry.set()
 
     # -- Writing ---------------------------------------------------------------------------------------------------
 
@@ -198,7 +208,7 @@ class Logs:
                     await self._wake.wait()
                 if self._wake.is_set():
                     with trio.move_on_after(RETRY_DELAY if self._failing else WRITE_DELAY):
-                        await self._closed.wait()
+                        await (self._closed if self._failing else self._hurry).wait()
                     await self._write()
                     await self._remove(self._take_surplus())
             await self._write()
@@ -210,7 +220,7 @@ class Logs:
 
     async def _write(self) -> None:
         """Write what waits; what can't be written waits again."""
-        self._wake = trio.Event()
+        self._wake, self._hurry = trio.Event(), trio.Event()
         busy = [source for source in self.sources.values() if source.waiting or source.lost]
         for source in busy:
             source.take()
@@ -231,6 +241,8 @@ class Logs:
         self._report(error)
         if self._waiting:
             self._wake.set()
+        if self._waiting > MAX_WRITE:
+            self._hurry.set()
 
     def _append(self, jobs: Mapping[FileKey, Source]) -> list[LogFile | OSError]:
         """In the thread: append to each file."""

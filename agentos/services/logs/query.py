@@ -13,13 +13,14 @@ from attrs import define, field, frozen
 
 from agentos.threads import Limiter, run_in_thread
 
-from .files import KERNEL, Line, LogDirectory, LogFile, Origin, split_line
+from .files import BLOCK_BYTES, KERNEL, MARK, MAX_BLOCK_BYTES, Line, LogDirectory, LogFile, Origin, Record, split_line
 from .log import Logs, Source, cost, count_lines
 from .pattern import Pattern
 
 MAX_PAGE_LINES = 2000
 MAX_PAGE_CHARS = 1 << 20  # LINE_COST added for each line
 MAX_FOLLOWED = 256 << 10  # … that wait for a follower; the oldest are dropped
+MERGED_BYTES = 8 << 20  # bytes of the blocks of all files that are read at once
 PAGE_SECONDS = 0.25  # of a thread's time for a page, which may be empty then
 
 REPEATED = ("ended: ", "given up: ", "unhealthy: ")  # of an agent's log: the kernel's log has these events as well
@@ -49,6 +50,20 @@ class Selection:
             and not (self.with_kernel and line.stream == "kernel" and is_repeated(line))
             and (self.pattern is None or self.pattern.matches(line.text))
         )
+
+    def may_choose(self, raw: bytes) -> bool:
+        return self.pattern is None or self.pattern.may_match(raw)
+
+    def choose(self, name: str, records: Sequence[Record]) -> Sequence[Line]:
+        """As :meth:`selects`, of many lines of a file at once."""
+        chosen = [one for one in records if self.since <= one.at < self.until]
+        if self.stream is not None:
+            chosen = [one for one in chosen if one.stream == self.stream]
+        if self.with_kernel and name != KERNEL:
+            chosen = [one for one in chosen if one.stream != "kernel" or not one.text.startswith(REPEATED)]
+        if self.pattern is not None:
+            chosen = [chosen[place] for place in self.pattern.find([one.text for one in chosen])]
+        return [Line(one.at, name, one.stream, one.text) for one in chosen]
 
     def selects_file(self, file: LogFile) -> bool:
         return (
@@ -86,25 +101,23 @@ class Reading:
         for file in files:
             if selection.selects_file(file):
                 by_name.setdefault(file.name, []).append(file)
+        self._selection = selection
+        self._block = max(BLOCK_BYTES, min(MAX_BLOCK_BYTES, MERGED_BYTES // max(1, len(by_name))))
         streams = [
             self._read_name(directory, sorted(own, key=attrgetter("key")), waiting.get(name, ()), backward)
             for name, own in by_name.items()
         ]
         self._lines = heapq.merge(*streams, key=_at, reverse=backward)
-        self._selection = selection
 
-    @staticmethod
     def _read_name(
-        directory: LogDirectory, files: Sequence[LogFile], waiting: Sequence[Line], backward: bool
+        self, directory: LogDirectory, files: Sequence[LogFile], waiting: Sequence[Line], backward: bool
     ) -> Iterator[Line]:
-        single = [one for line in waiting for one in split_line(line)]
+        single = [one for line in waiting for one in split_line(line) if self._selection.selects(one)]
         if backward:
             yield from reversed(single)
-            for file in reversed(files):
-                yield from directory.read(file, backward=True)
-        else:
-            for file in files:
-                yield from directory.read(file, backward=False)
+        for file in reversed(files) if backward else files:
+            yield from directory.read(file, backward, self._selection, self._block)
+        if not backward:
             yield from single
 
     def next_page(self, most: int = MAX_PAGE_LINES, chars: int = MAX_PAGE_CHARS) -> Page:
@@ -112,7 +125,7 @@ class Reading:
         found: list[Line] = []
         end = time.monotonic() + PAGE_SECONDS
         for line in self._lines:
-            if self._selection.selects(line):
+            if line.stream != MARK:
                 found.append(line)
                 chars -= cost(line)
             if len(found) >= most or chars <= 0 or time.monotonic() > end:

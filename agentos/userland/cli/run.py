@@ -36,6 +36,8 @@ STATE_DIR = (
 @click.option("--accept-lost-state", is_flag=True, help="Begin though agentos.db is missing, older or another one.")
 @click.option("--insecure-listen", is_flag=True, help="Allow it on another address than the loopback's, without TLS.")
 @click.option("--json", "as_json", is_flag=True, help="Print each line as a JSON object.")
+@click.option("--quiet", is_flag=True, help="Print only the kernel's own lines.")
+@click.option("--show", multiple=True, metavar="NAME", help="Of agents, print only what this one writes; repeatable.")
 def run(
     file: Path | None,
     socket: str | None,
@@ -45,6 +47,8 @@ def run(
     accept_lost_state: bool,
     insecure_listen: bool,
     as_json: bool,
+    quiet: bool,
+    show: tuple[str, ...],
 ) -> None:
     """Run a kernel with the tree that FILE describes.
 
@@ -65,18 +69,20 @@ def run(
     manager = ServiceManager.from_environment(os.environ)
     if file is None and default_config(CONFIG):
         file = CONFIG
+    if quiet and show:
+        raise click.UsageError("--quiet and --show exclude each other: --show prints no other agent's lines")
     if watch and file is None:
         raise Failed("--watch needs a configuration file: name one, or make one with `agentos init`")
     config = load_configuration(file, as_json)
     project = str(config.file or config.directory / CONFIG)
     path = socket or os.environ.get("AGENTOS_SOCKET") or config.kernel.socket or default_project_socket(project)
     state = state_dir or Path(config.kernel.state_dir or default_state_dir(project))
-    with Console(config.kernel.log_level, as_json) as console:
-        show = RunDisplay(console, manager, path, has_file=file is not None).show
+    with Console(config.kernel.log_level, as_json, show or ([] if quiet else None)) as console:
+        display = RunDisplay(console, manager, path, has_file=file is not None).show
         programs = dashboard_programs(config, dashboard, insecure_listen, state, console)
         try:
             place = os.path.abspath(path), state.absolute()
-            gave_up = boot(Settings(config, *place, show, watch, programs, accept_lost_state))
+            gave_up = boot(Settings(config, *place, display, watch, programs, accept_lost_state))
         except BootError as error:
             raise Failed(str(error)) from None
         result = "stopped" if gave_up is None else gave_up

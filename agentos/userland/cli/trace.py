@@ -72,7 +72,7 @@ def trace(
     click.echo(describe_life(name, number, count, began, lasted, life.reason))
     end = max([found.seen_until - life.began, *(call.start + (call.duration or 0.0) for call in calls)])
     scale = Scale(calls[0].start if found.left_out else 0.0, end)
-    for line in (*waterfall(calls, scale, width, contents), *total_lines(calls, width)):
+    for line in (*waterfall(calls, scale, width, contents), *total_lines(calls, width, running=life.ended is None)):
         click.echo(line)
     if found.left_out:
         click.echo(

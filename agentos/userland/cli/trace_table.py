@@ -122,8 +122,8 @@ def format_offset(seconds: float) -> str:
     return f"{hours:.0f}h{minutes:02.0f}m{rest:02.0f}s" if hours < 100 else f"{hours:.0f}h"
 
 
-def total_lines(calls: Sequence[TracedCall], width: int) -> Iterator[str]:
-    """Totals of the shown calls."""
+def total_lines(calls: Sequence[TracedCall], width: int, running: bool = False) -> Iterator[str]:
+    """Totals of the shown calls; of a ``running`` life the log may not have the messages yet."""
     asked = [call.think for call in calls if call.think is not None]
     counted = [call for call in calls if not is_event(call)]
     refused, failed = (
@@ -131,11 +131,13 @@ def total_lines(calls: Sequence[TracedCall], width: int) -> Iterator[str]:
         sum(not call.is_refused and call.entry["outcome"] not in ("ok", "") for call in counted),
     )
     parts = [
-        plural(len(counted), "call"),
+        plural(sum(max(1, call.entry["repeated"]) for call in counted), "call"),
         f"{refused} refused" if refused else "",
         f"{failed} failed" if failed else "",
     ]
-    yield ", ".join(filter(None, parts))
+    told = any(call.call in ("SEND", "RECV") for call in calls)
+    more = " (and messages: they are counted, and noted each full hour)" if running and not told else ""
+    yield ", ".join(filter(None, parts)) + more
     if asked:
         queued = sum(think.queued or 0.0 for think in asked)
         whole = sum(call.duration or 0.0 for call in calls if call.think is not None)

@@ -7,7 +7,8 @@ import pytest
 from agentos.services.audit import traffic as service
 from agentos.services.audit.log import open_audit
 from agentos.services.audit.query import Query
-from agentos.services.audit.traffic import MAX_PEERS, OTHERS, Party, Traffic
+from agentos.services.audit.traffic import END_SECONDS, MAX_PEERS, OTHERS, Party, Traffic
+from agentos.services.events import AgentExited
 
 from .audited import found
 
@@ -30,6 +31,23 @@ async def test_each_peer_has_its_count(tmp_path: Path) -> None:
         (7, "ping", "SEND", "to other", 1, "ok"),
         (8, "pong", "RECV", "from ping", 1, "ok"),
     ]
+
+
+async def test_what_an_agent_sent_and_got_is_written_when_its_life_ends(tmp_path: Path) -> None:
+    now = 0.0
+    async with open_audit(tmp_path / "audit", "1.0") as audit:
+        traffic = Traffic(audit, lambda: now)
+        for agent, party in ((7, PING), (7, PING._replace(call="RECV")), (8, PONG), (9, PONG._replace(name="last"))):
+            traffic.count(agent, party, "x")
+        traffic.take_event(AgentExited(7, "ping", "exit status 0"))
+        traffic.take_event(AgentExited(8, "pong", "exit status 0"))  # so soon that it waits for the hour
+        now = END_SECONDS
+        traffic.take_event(AgentExited(9, "last", "exit status 0"))
+
+    rows = found(tmp_path / "audit", Query(calls=["SEND", "RECV"]))
+    assert [(row.agent, row.call, row.about) for row in rows] == [
+        (7, "SEND", "to x"), (7, "RECV", "from x"), (9, "RECV", "from x"),
+    ]  # fmt: skip
 
 
 async def test_peers_beyond_the_first_are_counted_together(tmp_path: Path) -> None:

@@ -23,7 +23,8 @@ State = Literal["recording", "waiting", "deciding", "over"]
 class Pending(Struct, frozen=True):
     """An entry of the queue. ``agent`` is its caller's name, ``number`` its caller's id, and ``life`` counts its lives.
 
-    ``digest`` is the question's. ``shown`` and ``rule`` are escaped for a terminal. ``caller_present``: that life goes
+    ``digest`` is the question's. ``shown`` has the marks of :mod:`agentos.permissions.shown_lines`; it and ``rule`` are
+    escaped for a terminal. ``caller_present``: that life goes
     on; otherwise the entry can't be allowed. Times are seconds since the epoch.
     """
 

@@ -35,6 +35,7 @@ from .approval_entries import Entry, Key, Pending, Ticket
 from .approval_outcomes import announce_request, refuse_approval, require_approval, show
 from .approval_records import ApprovalRecords, Remember, describe_operator
 from .approval_text import escape
+from .shown_lines import split_lines
 
 log = logging.getLogger("agentos.approvals")
 
@@ -255,6 +256,11 @@ class Approvals:
         """The family of the caller of the entry with this id; empty if that isn't known any more."""
         entry = self._entries.get(number)
         return (entry.family if entry is not None else None) or ""
+
+    def lines_of(self, number: int) -> Sequence[Sequence[str]]:
+        """The text of the entry with this id, as the kernel's words and what they quote; empty if there is none."""
+        entry = self._entries.get(number)
+        return split_lines(entry.pending.shown) if entry is not None else ()
 
     async def wait_for_news(self) -> None:
         """Return when the list of entries has changed."""

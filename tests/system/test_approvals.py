@@ -183,7 +183,7 @@ def test_a_script_is_rewritten_while_the_person_thinks(kernel: Kernel, client: A
         reply = wire.receive().json
 
     assert "$ sh build.sh\n" in entry["shown"]
-    assert "the agent can change build.sh before it runs" in entry["shown"]
+    assert ["the agent can change before it runs: ", "build.sh"] in entry["lines"]
     assert again["shown"].startswith("changed since")
     assert reply["stdout"] == "stolen\n"  # what the person saw the second time
 

@@ -83,7 +83,8 @@ class SetPerms(Request[PermsSet]):
 class Explained:
     """The ``decision``, the ``rule`` that made it, and the ``reason`` as a sentence.
 
-    For the operator, where the decision is ``ask``: ``shown`` and ``digest`` are those that the approval would have.
+    For the operator, where the decision is ``ask``: ``shown``, ``lines`` and ``digest`` are those that the approval
+    would have.
     """
 
     success: bool = True
@@ -91,6 +92,7 @@ class Explained:
     rule: str
     reason: str
     shown: str | None = None
+    lines: Sequence[Sequence[str]] = ()
     digest: str | None = None
 
 
@@ -112,9 +114,12 @@ class Explain(Request[Explained]):
 class Pending:
     """A call that waits for a person's approval.
 
-    ``shown`` is what it is about to do, in lines that are safe to print: what comes from the agent is escaped. ``rule``
-    asks for approval. ``caller_present``: what made the call is still there; otherwise it can't be allowed any more.
-    ``digest`` is a SHA-256 in hexadecimal of all that the approval is bound to. Times are seconds since the epoch.
+    ``shown`` is what it is about to do, in lines that are safe to print: what comes from the agent is escaped.
+    ``lines`` has each of them in two parts: words of the kernel's and, where it has any, text that the agent, a server
+    or a file has chosen. Show them in separate elements: where a screen breaks a long line, quoted text must not begin
+    like one of the kernel's. ``rule`` asks for approval. ``caller_present``: what made the call is still there;
+    otherwise it can't be allowed any more. ``digest`` is a SHA-256 in hexadecimal of all that the approval is bound to.
+    Times are seconds since the epoch.
     """
 
     id: int
@@ -126,6 +131,7 @@ class Pending:
     expires_at: float
     caller_present: bool
     digest: str = ""
+    lines: Sequence[Sequence[str]] = ()
 
 
 @record

@@ -40,6 +40,8 @@ class Pending(Struct, frozen=True):
     asked_at: float
     expires_at: float
     caller_present: bool = True
+    covers: Sequence[Sequence[str]] = ()  # what a remembered answer would cover: the kernel's words, and the object
+    covers_any_path: Sequence[str] = ()  # what a widened one would; empty if none can be given
 
 
 Key = tuple[int, int, str]  # caller's id, its life, digest

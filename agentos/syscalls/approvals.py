@@ -51,7 +51,7 @@ class ApprovalCalls:
                 await self.approvals.forget(caller, request.id)
             else:
                 remembered = (request.remember, request.for_, request.reason)
-                bound = (request.digest, request.via)
+                bound = (request.digest, request.via, request.any_path)
                 await self.approvals.decide(caller, request.id, request.allow, *remembered, *bound)
             return calls.Decided(id=request.id)
 

@@ -19,7 +19,7 @@ export function attention() {
   /** @type {Item[]} */
   const items = approvals.get().toSorted((one, other) => one.expires_at - other.expires_at).map((one) => ({
     key: `approval ${one.id}`, glyph: "asks", colour: "info", name: one.agent, approval: one,
-    state: "asks", text: html`<span>${one.call} ${visible(one.shown.split("\n")[0])}</span>`,
+    state: "asks", text: html`<span>${one.call}, ${plural(one.lines.length, "line")}: <q class="quote">${cutMiddle(visible(firstQuoted(one)), 160)}</q></span>`,
   }));
   const rows = [...agents.get().values()];
   const failed = rows.filter((row) => row.state === "failed");

@@ -375,8 +375,8 @@ class Calls:
 
         ``remember`` the answer for the next calls that do the same to the same object, by the agent with this id
         (``agent``) or by any of that name (``always``), for ``for_`` seconds or without end. For an HTTP request
-        that is its method, origin and path, with ``any_path`` all paths of that origin. ``reason``: for the agent,
-        where it is refused. ``forget``: ``id`` is that of a remembered answer, which is revoked.
+        the object is its method, origin and path, with ``any_path`` all paths of that origin. ``reason``: for the
+        agent, where it is refused. ``forget``: ``id`` is that of a remembered answer, which is revoked.
 
         With ``digest`` it is decided only if the approval's is the same. ``via``: the program by which a person has
         answered, which the audit log and the event name.

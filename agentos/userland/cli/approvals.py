@@ -117,10 +117,9 @@ def approve(
                     click.secho(row, fg="yellow", err=True)
         if remember != "once":
             covers = [request["covers_any_path"]] if any_path else request["covers"]
-            for row in (
-                row for text in covers for row in line_rows(["remembered for ", text], text_width(), "agentos: ")
-            ):
-                click.echo(row, err=True)
+            for words, *quoted in filter(None, covers):
+                for row in line_rows([f"remembered for {words}", *quoted], text_width(), "agentos: "):
+                    click.echo(row, err=True)
         reply = check_reply(
             client.decide(number, True, remember=remember, for_=span, digest=request["digest"], any_path=any_path)
         )
@@ -174,8 +173,8 @@ def check_digest(request: Request, digest: str | None) -> None:
         )
     if digest is not None and (len(digest) < DIGEST_CHARS or not request["digest"].startswith(digest)):
         raise Failed(
-            f"--digest: expected the first {DIGEST_CHARS} characters, or more, of the digest of request {number}, which "
-            f"`agentos approvals {number}` shows",
+            f"--digest: expected the digest of request {number}, or at least its first {DIGEST_CHARS} characters, as "
+            f"`agentos approvals --json {number}` has it",
             {"code": "conflict"},
         )
 
@@ -203,7 +202,7 @@ def table_lines(pending: Sequence[Request], now: float, width: int) -> Iterator[
 
 def describe_object(request: Request, width: int) -> str:
     """What the first line of its text quotes, cut to a width; what is cut is counted."""
-    text = printable(request["lines"][0][-1] if request["lines"] else "")
+    text = printable(request["lines"][0][-1] if request["lines"] else "").removeprefix(f"{request['call']} ")
     if len(text) <= width:
         return text
     kept = text[: width - len(f"… {len(text)} more")]
@@ -230,8 +229,8 @@ def request_lines(request: Request, now: float, width: int) -> Iterator[str]:
     yield f"waits since {format_time(request['asked_at'])}, {describe_left(request, now).split(',')[0]} left{gone}"
     for line in request["lines"]:
         yield from line_rows(line, width)
-    for text in request["covers"]:
-        yield from line_rows(["a remembered answer is for ", text], width, "")
+    for words, *quoted in request["covers"]:
+        yield from line_rows([f"a remembered answer is for {words}", *quoted], width, "")
 
 
 def line_rows(line: Sequence[str], width: int, begin: str = "  ") -> Iterator[str]:

@@ -80,8 +80,8 @@ function item(one) {
       ${done ? html`<span class="pending" role="status">${done}; the kernel has yet to confirm it</span>` : null}
     </div>
     ${remembering.get() === one.id ? html`<div class="confirm"><p class="prose">The answer is remembered for what follows, and revoked by <code>agentos permissions forget</code>:</p>
-      <div class="shown-text">${(anyPath.get() ? [one.covers_any_path] : one.covers).map((/** @type {string} */ text) => line("", text, true))}</div>
-      ${one.covers_any_path ? html`<label class="line-label"><input type="checkbox" .checked=${anyPath.get()} @change=${() => anyPath.set(!anyPath.peek())}> any path of this origin</label>` : null}<div class="acts">
+      <div class="shown-text">${(anyPath.get() ? [one.covers_any_path] : one.covers).map((/** @type {string[]} */ [words, quoted]) => line(words, quoted, true))}</div>
+      ${one.covers_any_path.length ? html`<label class="line-label"><input type="checkbox" .checked=${anyPath.get()} @change=${() => anyPath.set(!anyPath.peek())}> any path of this origin</label>` : null}<div class="acts">
       <button disabled=${Boolean(whyNot)} @click=${() => decide(one, true, { remember: "agent", any_path: anyPath.peek() })}>allow while this agent lives</button><button disabled=${Boolean(whyNot)} @click=${() => decide(one, true, { remember: "always", any_path: anyPath.peek() })}>allow always</button><button @click=${() => remember(0)}>cancel</button></div></div>` : null}
     ${denying.get() === one.id ? html`<form class="confirm" @keydown=${(/** @type {KeyboardEvent} */ event) => event.key === "Escape" && denying.set(0)} @submit=${(/** @type {Event} */ event) => { event.preventDefault(); decide(one, false, { reason: String(new FormData(/** @type {HTMLFormElement} */ (event.target)).get("reason")) }); }}>
       <label>reason, which the agent is told <input name="reason" class="reason" maxlength="400"></label>

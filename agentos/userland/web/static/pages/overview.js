@@ -6,8 +6,9 @@ import { adjust, link } from "../core/route.js";
 import { actionButton, confirmation, possible } from "../parts/actions.js";
 import { charts } from "../parts/charts.js";
 import { lastEnd } from "../parts/ends.js";
-import { bytes, countdown, elapsed, visible } from "../parts/format.js";
+import { bytes, countdown, cutMiddle, elapsed, plural, visible } from "../parts/format.js";
 import { ROUTINE, eventLine } from "../parts/event.js";
+import { firstQuoted } from "./approvals.js";
 import { ORDER, glyph, stateColour, stateWord } from "../parts/state.js";
 
 const NEAR = 0.8; // of a limit

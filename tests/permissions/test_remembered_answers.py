@@ -87,8 +87,9 @@ async def test_a_widened_refusal_is_stronger_than_an_approval_of_a_path(desk: De
 
 async def test_only_a_remembered_answer_about_http_is_widened(desk: Desk) -> None:
     desk.ask(ANN, question())
+    [read] = await desk.listed()
     desk.ask(ANN, ask_http("https://a.test/items"))
-    read, request = await desk.listed(2)
+    [request] = [one for one in await desk.listed(2) if one.call == "HTTP"]
 
     for number, remember in ((read.id, "always"), (request.id, "once")):
         with pytest.raises(BadRequest, match="any_path: only for"):

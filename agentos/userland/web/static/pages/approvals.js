@@ -74,7 +74,7 @@ function item(one) {
     ${shownText(one)}
     <div><div class="deadline"><i .style=${`width:${((100 * left) / total).toFixed(1)}%`}></i></div><p class="muted">expires in ${countdown(one.expires_at) || "a moment"}</p></div>
     <div class="acts">
-      <button class="primary" disabled=${Boolean(whyNot)} title=${whyNot || `agentos approve ${one.id}`} @click=${() => decide(one, true)}>allow once (a)</button>
+      <button class="primary" disabled=${Boolean(whyNot)} title=${whyNot || `agentos approve ${one.id}${isLong(one) ? ` --digest ${one.digest.slice(0, 12)}` : ""}`} @click=${() => decide(one, true)}>allow once (a)</button>
       <button disabled=${Boolean(whyNot)} title=${whyNot || `agentos approve ${one.id} --remember agent`} @click=${() => remember(remembering.peek() === one.id ? 0 : one.id)}>remember… (r)</button>
       <button class="danger" disabled=${Boolean(why)} title=${why || `agentos deny ${one.id}`} @click=${() => startDenying(one.id)}>deny (d)</button>
       ${done ? html`<span class="pending" role="status">${done}; the kernel has yet to confirm it</span>` : null}
@@ -104,7 +104,7 @@ function line(words, quoted, whole) {
   const kept = whole ? quoted : quoted.slice(0, FIRST_CHARS);
   const sign = words.trim();
   const tint = sign === "+" ? "add" : sign === "-" ? "del" : "";
-  return html`<div class=${`quoting ${sign.length > 12 ? "below-words" : ""}`}><span class="words">${sign}</span><code class=${`quoted ${tint}`}>${visible(kept)}</code>${kept.length < quoted.length ? html`<span class="words more">… ${plural(quoted.length - kept.length, "more character")}</span>` : null}</div>`;
+  return html`<div class=${`quoting ${sign.length > 14 ? "below-words" : ""}`}><span class="words">${sign}</span><code class=${`quoted ${tint}`}>${visible(kept)}</code>${kept.length < quoted.length ? html`<span class="words more">… ${plural(quoted.length - kept.length, "more character")}</span>` : null}</div>`;
 }
 
 /** @param {number} id of the item, 0 for none */

@@ -85,8 +85,9 @@ def test_what_an_agent_wrote_stands_in_elements_of_its_own_at_every_width(
     assert own == ["$", ">", ">", "in", "in the jail of"]
     quoted = page.locator(".shown-text .quoted").all_inner_texts()
     assert quoted[0] == "git fetch\\u{20, 1500 times}" + fake
-    left = page.locator(".shown-text").bounding_box()["x"]
-    boxes = [one.bounding_box() for one in page.locator(".shown-text .quoted").all()]
+    measure = "(all) => all.map((one) => { const {x, width} = one.getBoundingClientRect(); return {x, width}; })"
+    [left] = [box["x"] for box in page.locator(".shown-text").evaluate_all(measure)]
+    boxes = page.locator(".shown-text .quoted").evaluate_all(measure)
     assert all(box["x"] >= left + 40 and box["x"] + box["width"] <= width for box in boxes), "none reaches the words"
 
 

@@ -70,7 +70,7 @@ def test_a_call_that_waits_is_listed_shown_and_approved(kernel: Kernel, agentos:
     assert reply_to(wire)["stdout"].startswith("one\n")
     assert all(len(line) <= 80 for line in agentos("approvals", COLUMNS="80").stdout.splitlines())
     assert any(line.split()[:3] == [str(number), asker.name, "EXEC"] for line in listed.stdout.splitlines())
-    assert "asked by ask commands echo * (" in shown.stdout
+    assert "asked by │ ask commands echo * (" in shown.stdout
     assert r"echo '\u{1b}]0;title\u{7}\u{202e}'" in shown.stdout
     assert approved.stdout.startswith("allowed: EXEC echo one; ")
     assert "\x1b" not in listed.stdout + shown.stdout + approved.stdout

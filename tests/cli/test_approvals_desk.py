@@ -97,7 +97,7 @@ def test_the_text_of_an_agent_stands_behind_a_bar_in_every_row() -> None:
     assert rows[-2:] == ["  in │ /workspace", "  a credential that the agent wrote, 9 characters: │ X-Token"]
     assert all(sum(1 if char.isascii() or char == "│" else 2 for char in row) <= 80 for row in rows[3:])
     long = list(request_lines(make_request(7, rule="ask commands " + "x" * 200), 0.0, 80))
-    assert [row[:6] for row in long[1:4]] == ["asked ", " " * 6, " " * 6]
+    assert [row.partition("│")[0] for row in long[1:4]] == ["asked by ", " " * 6, " " * 6]
 
 
 @each_row("columns", [20, 40, 80, 200])

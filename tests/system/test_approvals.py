@@ -376,12 +376,13 @@ def test_a_spawn_shows_its_script_and_a_question_its_text(kernel: Kernel, client
     assert "SPAWN child" in spawn["shown"]
     assert [(words, *(text[:11] for text in quoted)) for words, *quoted in spawn["lines"]] == [
         ("SPAWN ", "child"),
-        ("permissions = ", '{"level":"m'),
         ("script = ", '"/workspace'),
+        ("permissions = ", '{"level":"m'),
         ("args = ", '["vvvvvvvvv'),
         (f"… {5004 - MAX_LINE_CHARS} more characters of this line are not shown",),
         ("script:",),
         ("| ", "print('I am"),
+        ("| ", ""),
         (spawn["lines"][-1][0],),
     ], "what matters first, and nothing hides another"
     assert spawn["lines"][-1][0].startswith("all of it: ")

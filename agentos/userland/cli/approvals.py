@@ -224,7 +224,7 @@ def describe_left(request: Request, now: float) -> str:
 def request_lines(request: Request, now: float, width: int) -> Iterator[str]:
     """All that a person has to know of a request. What an agent has chosen stands right of the first bar in a row."""
     yield f"request {request['id']}: {printable(request['call'])} by {printable(request['agent'])}"
-    yield from wrap_line(f"asked by {printable(request['rule'])}", width, "")
+    yield from line_rows(["asked by ", request["rule"]], width, "")
     gone = "" if request["caller_present"] else "; its caller has given up"
     yield f"waits since {format_time(request['asked_at'])}, {describe_left(request, now).split(',')[0]} left{gone}"
     for line in request["lines"]:

@@ -70,7 +70,7 @@ function item(one) {
   countdown(one.expires_at);
   const left = Math.max(0, one.expires_at - now() / 1000);
   return html`<article class="block approval" aria-label=${`approval ${one.id}`}>
-    <div><h2>${visible(one.agent)} asks: ${one.call}</h2><p class="muted">${visible(one.rule)}; asked ${exactTime(one.asked_at)}${one.caller_present ? "" : "; the caller is gone: an allow would be a ticket for the identical call"}</p></div>
+    <div><h2>${visible(one.agent)} asks: ${one.call}</h2><p class="muted">asked ${exactTime(one.asked_at)} by the rule <q class="rule">${visible(one.rule)}</q>${one.caller_present ? "" : "; the caller is gone: an allow would be a ticket for the identical call"}</p></div>
     ${shownText(one)}
     <div><div class="deadline"><i .style=${`width:${((100 * left) / total).toFixed(1)}%`}></i></div><p class="muted">expires in ${countdown(one.expires_at) || "a moment"}</p></div>
     <div class="acts">

@@ -223,6 +223,7 @@ class Kernel:
             environment={"PATH": PATH, "LANG": "C.UTF-8", "HOME": home(), RUN_VARIABLE: host.run.id},
             runner=runner,
             family_of=access.approvals.family_of,
+            lines_of=access.approvals.lines_of,
         )
         self.sampler = self._construct_sampler(access)
         subscribers = (

@@ -52,7 +52,8 @@ class Question(Struct, frozen=True):
 
     ``asked`` are the rights that rules ask about, each with that decision. ``digest`` is the SHA-256, in hexadecimal,
     of all that the answer is bound to: the call and its arguments, its rights, the identity of their objects, and
-    ``shown``, which is what the person sees; if it is empty, the rights are.
+    ``shown``, which is what the person sees, in the form of :mod:`agentos.permissions.shown_lines`; if it is empty, the
+    rights are.
     """
 
     call: str

@@ -1,7 +1,7 @@
 """What the operator sees of new and changed tools of an MCP server: pure functions that make the text of an approval.
 
-A server chooses all of the content, so each of its lines begins with ``+``, ``-`` or a space, and the rest is escaped
-as in :mod:`agentos.permissions.approval_text`. Nothing is cut: what has no room isn't asked about.
+A server chooses all of the content, so each of its lines begins with ``+``, ``-`` or a space, and the rest is quoted
+and escaped as in :mod:`agentos.permissions.approval_text`. Nothing is cut: what has no room isn't asked about.
 """
 
 import json
@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from agentos.permissions.approval_text import compare_lines, escape
+from agentos.permissions.approval_text import compare_lines, describe_field, escape
+from agentos.permissions.shown_lines import MARK
 
 from .tool import FIELDS, Tool
 
@@ -51,7 +52,7 @@ def fits(server: str, change: Change) -> bool:
 def _describe_change(server: str, change: Change) -> Iterator[str]:
     """The lines about one tool: its name, then each field that differs."""
     old, new = change.old.fields if change.old is not None else {}, change.tool.fields
-    yield f"{'changed' if change.old is not None else 'new'} {server}.{escape(change.tool.name)}"
+    yield describe_field("changed " if change.old is not None else "new ", f"{server}.{change.tool.name}")
     added = list[str]()
     for field in FIELDS:
         before, after = _split(old.get(field)), _split(new.get(field))
@@ -84,4 +85,4 @@ def _describe_difference(before: list[str], after: list[str]) -> Iterator[str]:
 
 
 def _quote(sign: str, line: str) -> str:
-    return f"{sign} {escape(line[:-1], ordered=False)}"
+    return f"{sign} {MARK}{escape(line[:-1], ordered=False)}"

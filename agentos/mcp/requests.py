@@ -4,7 +4,7 @@ Both are done for the caller of that call: a question to the model is its THINK,
 question to a person is an approval that waits in its name.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
 from typing import Any
@@ -118,9 +118,10 @@ def fill_form(schema: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def build_elicitation(tool: str, message: str, filled: Mapping[str, Any]) -> Question:
     """What a person is asked. Blocks."""
-    form: Sequence[str] = [f"{name} = {codec.encode(value).decode()}" for name, value in filled.items()]
-    text = "\n".join([message, *(["", "yes fills in:", *form] if form else [])])
-    shown = describe_message("a question of the MCP tool", tool, text)
+    form = "\n".join(f"{name} = {codec.encode(value).decode()}" for name, value in filled.items())
+    texts = [("", message), *([("yes fills in", form)] if form else [])]
+    shown = describe_message("a question of the MCP tool", tool, texts)
+    text = f"{message}\0{form}"
     digest = sha256(b"elicit\0" + tool.encode() + b"\0" + text.encode(errors="surrogatepass")).hexdigest()
     right = Right("elicit", f"{tool} (sha256 {digest})")
     rule = f"an elicitation of the MCP server {tool.partition('.')[0]}"

@@ -1,7 +1,8 @@
 """Remembered answers: decisions of persons that hold for the next calls that do the same to the same object.
 
-An answer counts only where a rule asks, so a denial always wins. It covers exactly one object, never a pattern, and is
-void when another rule asks. Those for one agent's id end with the kernel, because the next one counts ids anew.
+An answer counts only where a rule asks, so a denial always wins. It covers exactly one object, or where the person
+said so all paths of one origin, never a pattern, and is void when another rule asks. Those for one agent's id end with
+the kernel, because the next one counts ids anew.
 """
 
 import contextlib
@@ -19,12 +20,21 @@ from agentos.database import Database, DatabaseError
 from agentos.kernel.ports import Question, Right
 from agentos_sdk.errors import NotFound, QuotaExceeded
 
+from .approval_text import escape
+
 TABLES: Final = (
     "CREATE TABLE answers (id INTEGER NOT NULL, part INTEGER NOT NULL, answer BLOB NOT NULL, PRIMARY KEY (id, part))"
     " WITHOUT ROWID",
 )
 MAX_ANSWERS = 1000
 _CONNECTION: Final = re.compile(r"(?<= by operator)#[0-9]+(?=\)$)")  # in the source of a rule
+MAX_COVER_CHARS: Final = 1000
+WHATEVER: Final = {  # what an answer doesn't cover, by action
+    "http": "whatever its query, headers and body",
+    "write": "whatever its content",
+    "exec": "whatever the files hold that it reads",
+    "think": "whatever is asked",
+}
 RESERVED: Final = ("exactly ", "agent ", "caller ")
 RUN: Final = token_hex(8)  # in the object of an answer that ends with the kernel
 
@@ -76,15 +86,15 @@ class Answers:
             of_right = [
                 one
                 for subject in subjects
-                if (one := self._look_up(subject, right, question, decision.rule)) is not None
+                for text in (self.describe_object(right, question), describe_wide(right))
+                if text is not None and (one := self._look_up((subject, right.action, text), decision.rule)) is not None
             ]
             found += of_right
             is_answered = is_answered and bool(of_right)
         refusals = [one for one in found if not one.allow]
         return refusals or (found if is_answered else None)
 
-    def _look_up(self, subject: int | str, right: Right, question: Question, rule: str) -> Answer | None:
-        key = (subject, right.action, self.describe_object(right, question))
+    def _look_up(self, key: tuple[int | str, str, str], rule: str) -> Answer | None:
         one = self._all.get(key)
         if one is None or (is_same_rule(one.rule, rule) and not one.is_over):
             return one
@@ -109,6 +119,10 @@ class Answers:
         name = self._name_of(right.agent)
         other = f"agent {name}" if name is not None else f"caller {right.agent} of the run {RUN}"
         return f"{other}: {found}" if found else other
+
+    def describe_scope(self, question: Question) -> Sequence[Sequence[str]]:
+        """What an answer to this question would cover if it were remembered: the kernel's words, and the object."""
+        return [_describe_cover(right, self.describe_object(right, question)) for right, _ in question.asked]
 
     def check_room(self, wanted: int) -> None:
         """Raise ``QuotaExceeded`` if there are too many for ``wanted`` more."""
@@ -135,6 +149,25 @@ class Answers:
     def _submit(self, work: "partial[None]") -> None:
         with contextlib.suppress(DatabaseError):  # full: the next kernel finds it void as well
             self._database.submit(work, "the end of a remembered answer")
+
+
+def describe_wide(right: Right) -> str | None:
+    """The text that stands for all paths of the object's origin, if it has any."""
+    wide: str | None = getattr(right.object, "wide_text", None)
+    return wide
+
+
+def describe_wide_scope(question: Question) -> Sequence[str]:
+    """What a widened answer would cover, as :meth:`Answers.describe_scope` says it; empty if none can be given."""
+    [right, *more] = [right for right, _ in question.asked]
+    wide = describe_wide(right)
+    return _describe_cover(right, wide) if wide is not None and not more else ()
+
+
+def _describe_cover(right: Right, text: str) -> Sequence[str]:
+    cut = f", {len(text) - MAX_COVER_CHARS} more characters" if len(text) > MAX_COVER_CHARS else ""
+    whatever = f", {WHATEVER[right.action]}" if right.action in WHATEVER and right.object is not None else ""
+    return f"{right.action.upper()}{whatever}{cut}: ", escape(text[:MAX_COVER_CHARS])
 
 
 def is_same_rule(one: str, other: str) -> bool:

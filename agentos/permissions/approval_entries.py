@@ -23,7 +23,8 @@ State = Literal["recording", "waiting", "deciding", "over"]
 class Pending(Struct, frozen=True):
     """An entry of the queue. ``agent`` is its caller's name, ``number`` its caller's id, and ``life`` counts its lives.
 
-    ``digest`` is the question's. ``shown`` and ``rule`` are escaped for a terminal. ``caller_present``: that life goes
+    ``digest`` is the question's. ``shown`` has the marks of :mod:`agentos.permissions.shown_lines`; it and ``rule`` are
+    escaped for a terminal. ``caller_present``: that life goes
     on; otherwise the entry can't be allowed. Times are seconds since the epoch.
     """
 
@@ -39,6 +40,8 @@ class Pending(Struct, frozen=True):
     asked_at: float
     expires_at: float
     caller_present: bool = True
+    covers: Sequence[Sequence[str]] = ()  # what a remembered answer would cover: the kernel's words, and the object
+    covers_any_path: Sequence[str] = ()  # what a widened one would; empty if none can be given
 
 
 Key = tuple[int, int, str]  # caller's id, its life, digest

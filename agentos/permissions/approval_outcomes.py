@@ -7,10 +7,11 @@ from agentos_sdk.errors import ApprovalRefused, ApprovalRequired
 from . import rule
 from .approval_entries import Pending
 from .approval_text import describe_right
+from .shown_lines import to_plain
 
 
 def show(question: Question) -> str:
-    """The text that a person sees."""
+    """The text that a person sees, with its marks: see :mod:`agentos.permissions.shown_lines`."""
     return question.shown or "\n".join(describe_right(right) for right, _ in question.asked)
 
 
@@ -36,7 +37,7 @@ def announce_request(pending: Pending) -> ApprovalRequested:
         agent_id=pending.number,
         name=pending.agent,
         call=pending.call,
-        shown=pending.shown,
+        shown=to_plain(pending.shown),
         rule=pending.rule,
         digest=pending.digest,
         asked_at=pending.asked_at,

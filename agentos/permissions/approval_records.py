@@ -15,6 +15,7 @@ from . import approval_entries
 from .answers import Answer
 from .approval_entries import Entry, Pending
 from .approval_text import escape
+from .shown_lines import to_plain
 
 ALLOWED: Final = Decision("allow", "only the operator", "")
 
@@ -60,7 +61,7 @@ class ApprovalRecords:
         why = f", because {escape(reason)!r}" if reason else ""
         about = (
             f"approval {pending.id} {outcome} ({remember}) by {answered_by}{why}: {pending.agent}, "
-            f"sha256 {pending.digest}: {pending.shown}"
+            f"sha256 {pending.digest}: {to_plain(pending.shown)}"
         )
         number = await self.audit.intend(by.entry("APPROVAL_DECIDED", about, ALLOWED, "intent"))
         try:

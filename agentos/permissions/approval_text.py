@@ -1,8 +1,9 @@
 """What a person sees of a call that waits for approval: pure functions that make its text.
 
-Agents choose most of the content, so every line begins with a word or sign of the kernel's and the rest is escaped: no
-control character, line break, bidi control or invisible character survives, and nothing can look like another line.
-A text is bounded. What is cut is counted, and the SHA-256 of the whole is shown.
+Agents choose most of the content, so every line begins with a word or sign of the kernel's, and the rest is quoted (see
+:mod:`agentos.permissions.shown_lines`) and escaped: no control character, line break, bidi control or invisible
+character survives, and nothing can look like another line. Runs of white space and of empty lines are collapsed and
+counted. A text is bounded. What is cut is counted, and the SHA-256 of the whole is shown.
 """
 
 import hashlib
@@ -18,6 +19,8 @@ from attrs import define, field
 from agentos.kernel.ports import Right
 from agentos.shell.reader import parse_text, parse_words
 
+from .shown_lines import MARK
+
 MAX_CHARS: Final = 16 << 10  # characters of a text, escaped
 MAX_LINE_CHARS: Final = 2000  # characters of a line of a file, a message or a body
 MAX_HEADER_CHARS: Final = 4096  # characters of all headers of a request, so that its body is seen
@@ -26,11 +29,18 @@ MAX_DIFF_BYTES: Final = 512 << 10  # bytes of a file that is compared
 MAX_DIFF_LINES: Final = 200  # lines of either side, between the first and the last changed one, that are compared
 MAX_WORDS: Final = 200  # words of a command that are looked up as files
 MAX_MARKS: Final = 2  # combining marks in a row
+MAX_SPACES: Final = 16  # in a row
+MAX_INDENT: Final = 40  # spaces at the beginning of a line of a content
+MAX_EMPTY_LINES: Final = 2  # in a row
 MAX_LISTED: Final = 6  # characters outside ASCII that are listed by number
-CHANGEABLE: Final = "the agent can change "  # begins the line about files that a command names
+DIGEST_CHARS: Final = 16  # of the SHA-256 of a credential
+MAX_NAMED: Final = 20  # words of a command in lines of their own
+CHANGEABLE: Final = "the agent can change before it runs: "  # begins a line about a file that a command names
 
+_QUOTES: Final = "\u2039\u203a"  # clients without other means put them around what is quoted
 _BLANK: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")  # printable by category, but invisible
 _SELECTORS: Final = re.compile("[\u180b-\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef]")  # variation selectors
+_RUNS: Final = re.compile(r"(\s)\1*")  # of one white space character
 _PIECES: Final = re.compile(r"[^\s;|&<>(){}\"'`$=:,@]+")  # of a command: what may be a path, as in --config=x.toml
 _CREDENTIALS: Final = re.compile("(?i)auth|cookie|credential|key|passw|secret|session|signature|token")  # in a header
 
@@ -38,12 +48,24 @@ _CREDENTIALS: Final = re.compile("(?i)auth|cookie|credential|key|passw|secret|se
 def escape(text: str, *, ordered: bool = True) -> str:
     r"""The text in one line of visible characters.
 
-    All others become ``\u{1b}``, and so does a backslash that would begin such an escape: no two texts look the same.
-    ``ordered``: letters that run from right to left are escaped, too, for a terminal may show them, and the digits and
-    signs beside them, in another order.
+    All others become ``\u{1b}``, long runs of one white space character ``\u{20, 1500 times}``, and so does a backslash
+    that would begin such an escape: no two texts look the same. ``ordered``: letters that run from right to left are
+    escaped, too, for a terminal may show them, and the digits and signs beside them, in another order; and spaces at
+    the beginning are no indentation.
     """
-    if text.isascii() and text.isprintable() and "\\u{" not in text and not text.endswith(" "):
+    if text.isascii() and text.isprintable() and "\\u{" not in text and not text.endswith(" ") and "  " not in text:
         return text
+    pieces, at = list[str](), 0
+    for run in _RUNS.finditer(text):
+        most = MAX_INDENT if run.start() == 0 and not ordered else MAX_SPACES
+        if run.end() - run.start() > most:
+            pieces += _escape(text[at : run.start()], ordered), f"\\u{{{ord(run[1]):x}, {len(run[0])} times}}"
+            at = run.end()
+    return "".join([*pieces, _escape(text[at:], ordered)])
+
+
+def _escape(text: str, ordered: bool) -> str:
+    """A text in which no run of white space is long."""
     shown, marks = [], MAX_MARKS  # a mark at the beginning would change the character before the text
     for place, char in enumerate(text):
         marks = marks + 1 if unicodedata.category(char).startswith("M") else 0
@@ -62,6 +84,7 @@ def _is_visible(char: str) -> bool:
     return (
         char.isprintable()  # no control, format, private or unknown character
         and char not in _BLANK
+        and char not in _QUOTES
         and not _SELECTORS.match(char)
         and unicodedata.category(char) != "Me"
         and unicodedata.combining(char) != 1
@@ -85,16 +108,33 @@ class _Page:
         """Add a line of the kernel's, whatever room is left."""
         self.lines.append(line)
 
-    def quote_lines(self, sign: str, lines: Sequence[str]) -> None:
+    def quote_lines(
+        self, sign: str, lines: Sequence[str], most: int = MAX_LINE_CHARS, *, ordered: bool = False
+    ) -> None:
         """Add lines of a content, as far as there is room; one without a line break is its last."""
-        for number, line in enumerate(lines):
+        number = 0
+        while number < len(lines):
             if self._room <= 0:
                 self._cut_lines += len(lines) - number
                 self._cut_chars += sum(map(len, lines[number:]))
                 return
-            self.quote(sign, line.removesuffix("\n"), MAX_LINE_CHARS)
+            line = lines[number]
+            self.quote(sign, line.removesuffix("\n"), most, ordered=ordered)
             if not line.endswith("\n"):
                 self.say("\\ no line break at the end")
+            number += 1
+            if line == "\n":
+                number += self._count_empty(lines, number)
+
+    def _count_empty(self, lines: Sequence[str], start: int) -> int:
+        """Collapse the empty lines from there on, if they are many; how many were collapsed."""
+        end = start
+        while end < len(lines) and lines[end] == "\n":
+            end += 1
+        if end - start < MAX_EMPTY_LINES:
+            return 0
+        self.say(f"… {end - start} more empty lines like this one")
+        return end - start
 
     def quote_text(self, sign: str, text: str) -> None:
         """Add the lines of a text like :meth:`quote_lines`; what has no room is counted without being split."""
@@ -105,11 +145,11 @@ class _Page:
             self._cut_chars += len(text) - end
 
     def quote(self, sign: str, text: str, most: int = MAX_CHARS, *, ordered: bool = False) -> None:
-        """Add a line of foreign text behind a sign of the kernel's; it is cut to the room that is left."""
+        """Add a line of foreign text behind words of the kernel's; it is cut to the room that is left."""
         kept = text[: max(0, min(most, self._room))]
         while len(shown := escape(kept, ordered=ordered)) > self._room and len(kept) > 1:
             kept = kept[: len(kept) // 2]
-        self.lines.append(sign + shown)
+        self.lines.append(f"{sign}{MARK}{shown}")
         self._room -= len(sign + shown)
         if cut := len(text) - len(kept):
             self._cut_chars += cut
@@ -123,15 +163,14 @@ class _Page:
             more = f" and {len(strange) - MAX_LISTED} more" if len(strange) > MAX_LISTED else ""
             self.say(f"not ASCII: {', '.join(f'U+{ord(char):04X}' for char in list(strange)[:MAX_LISTED])}{more}")
 
-    def name_each(self, begin: str, names: Iterable[str], end: str = "") -> None:
-        """Add a line that lists names; those without room are counted."""
+    def name_each(self, begin: str, names: Iterable[str]) -> None:
+        """Add a line for each of these names; those without room are counted."""
         listed = list(dict.fromkeys(names))
-        shown: list[str] = []
-        while len(shown) < len(listed) and sum(map(len, shown)) < MAX_LINE_CHARS:
-            shown.append(escape(listed[len(shown)][:MAX_LINE_CHARS]))
-        more = f" and {len(listed) - len(shown)} more" if len(listed) > len(shown) else ""
-        if listed:
-            self.say(f"{begin}{', '.join(shown)}{more}{end}")
+        for name in listed[:MAX_NAMED]:
+            self._room = max(self._room, MAX_LINE_CHARS)
+            self.quote(begin, name, MAX_LINE_CHARS, ordered=True)
+        if len(listed) > MAX_NAMED:
+            self.say(f"… {len(listed) - MAX_NAMED} more such names are not shown")
 
     def end(self, whole: bytes) -> str:
         """All lines; ``whole`` is what a cut text's digest is made of."""
@@ -165,22 +204,62 @@ def describe_right(right: Right) -> str:
     return page.end(_encode(what))
 
 
-def describe_message(heading: str, name: str, text: str) -> str:
-    """A text and where it goes: ``SEND to`` an agent, ``THINK with`` a model."""
+def describe_message(
+    heading: str, name: str, texts: Sequence[tuple[str, str]], fields: Sequence[tuple[str, str]] = ()
+) -> str:
+    """Texts and where they go: ``SEND to`` an agent, ``THINK with`` a model.
+
+    Each of the ``texts`` stands below its title, words of the kernel's, if that isn't empty; each of the ``fields``
+    behind its name.
+    """
     page = _Page()
     page.name(f"{heading} ", name)
+    for field_name, value in fields:
+        page.quote(f"{field_name} = ", value, MAX_LINE_CHARS)
+    for title, text in texts:
+        if title:
+            page.say(f"{title}:")
+        page.quote_text("| ", f"{text}\n")
+    return page.end(_encode("\n".join([*(value for _, value in fields), *(text for _, text in texts)])))
+
+
+def describe_text(title: str, text: str) -> str:
+    """A text below its title, words of the kernel's."""
+    page = _Page()
+    page.say(f"{title}:")
     page.quote_text("| ", f"{text}\n")
     return page.end(_encode(text))
 
 
-def describe_http(destination: object, headers: Sequence[tuple[str, str]], body: bytes | None, query: str = "") -> str:
-    """An HTTP request: method and URL, the headers that the agent sets, without credentials, and the body."""
+def describe_field(words: str, text: str) -> str:
+    """One line: words of the kernel's, and a text."""
+    return f"{words}{MARK}{escape(text)}"
+
+
+def describe_http(
+    destination: object,
+    headers: Sequence[tuple[str, str]],
+    body: bytes | None,
+    query: str = "",
+    secrets: Sequence[tuple[str, str]] = (),
+) -> str:
+    """An HTTP request: method and URL, the headers that the agent has written, and the body.
+
+    Of a header that holds a credential by its name, only length and digest are shown. ``secrets`` are those that the
+    kernel will add, each by its name and its header.
+    """
     page = _Page()
     url = f"{destination}?{query}" if query else str(destination)
-    page.name("", url)
+    page.name("HTTP ", url)
+    for secret, header in secrets:
+        page.say(f"the kernel adds the secret {secret} in the header {header}")
     for name, value in headers:
-        given = f"a credential of {len(value)} characters" if _CREDENTIALS.search(name) else value
-        page.quote("header ", f"{name}: {given}", MAX_HEADER_CHARS // len(headers))
+        most = MAX_HEADER_CHARS // len(headers)
+        if _CREDENTIALS.search(name):
+            digest = hashlib.sha256(_encode(value)).hexdigest()[:DIGEST_CHARS]
+            page.quote(f"a credential that the agent wrote, {len(value)} characters, sha256 {digest}…: ", name, most)
+        else:
+            page.quote("header that the agent wrote: ", f"{name}: {value}", most)
     if body:
         text = _decode(body)
         page.say(f"body of {len(body)} bytes:" if text is not None else f"body: not text, {_summarize(body)}")
@@ -194,7 +273,10 @@ def describe_tool_call(name: str, arguments: bytes) -> str:
     page = _Page()
     page.name("TOOL_CALL ", name)
     text = _decode(arguments)
-    page.quote_text("| ", f"{text if text is not None else '(not text)'}\n")
+    if text is None:
+        page.say(f"arguments: not text, {_summarize(arguments)}")
+    else:
+        page.quote_text("| ", f"{text}\n")
     return page.end(_encode(name) + b"\0" + arguments)
 
 
@@ -208,17 +290,18 @@ def describe_exec(command: str | Sequence[str], cwd: str, writable: Callable[[st
     """
     page = _Page()
     reading = parse_text(command) if isinstance(command, str) else parse_words(command)
-    for number, line in enumerate(reading.text.split("\n")):
-        page.quote("> " if number else "$ ", line, ordered=True)
+    first, *more = reading.text.split("\n")
+    page.quote("$ ", first, ordered=True)
+    page.quote_lines("> ", [f"{line}\n" for line in more], MAX_CHARS, ordered=True)
     if not isinstance(command, str):
-        page.say("without a shell: these are a program and its arguments")
+        page.say(f"without a shell: a program and {len(command) - 1} arguments")
     page.name("in ", cwd)
     words = [word for one in reading.commands for word in one.words] + [one.target for one in reading.redirects]
     known = [word.text for word in words if word.text is not None]
     names = dict.fromkeys([*known, *(piece for text in (reading.text, *known) for piece in _PIECES.findall(text))])
     looked_up = list(names)[:MAX_WORDS]
     changeable = (name for name in looked_up if writable(os.path.normpath(os.path.join(cwd, name))))
-    page.name_each(CHANGEABLE, changeable, " before it runs")
+    page.name_each(CHANGEABLE, changeable)
     if len(names) > len(looked_up):
         page.say(f"{len(names) - len(looked_up)} more words were not looked up as files")
     page.name_each("known only when it runs: ", (word.source for word in words if word.text is None))
@@ -236,7 +319,7 @@ def describe_write(path: str, old: bytes | None, new: bytes, problem: str = "") 
     page = _Page()
     page.name("WRITE ", path)
     if problem:
-        page.say(f"{len(new)} bytes replace the present file, which can't be shown: {escape(problem)}")
+        page.quote(f"{len(new)} bytes replace the present file, which can't be shown: ", problem)
     elif old is None:
         page.say(f"a new file of {len(new)} bytes")
     else:
@@ -257,7 +340,7 @@ def describe_append(path: str, size: int, data: bytes, problem: str = "") -> str
     page.name("WRITE ", path)
     page.say(f"{len(data)} bytes are added at the end of {size if not problem else 'the present file'}")
     if problem:
-        page.say(f"the present file can't be shown: {escape(problem)}")
+        page.quote("the present file can't be shown: ", problem)
     text = _decode(data)
     if text is None:
         page.say(f"new: {_summarize(data)}, not text")

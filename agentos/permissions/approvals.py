@@ -30,11 +30,12 @@ from agentos.services.events import (
 )
 from agentos_sdk.errors import BadRequest, CallError, Conflict, NotFound, Unavailable
 
-from .answers import Answer, Answers
+from .answers import Answer, Answers, describe_wide, describe_wide_scope
 from .approval_entries import Entry, Key, Pending, Ticket
 from .approval_outcomes import announce_request, refuse_approval, require_approval, show
 from .approval_records import ApprovalRecords, Remember, describe_operator
 from .approval_text import escape
+from .shown_lines import split_lines
 
 log = logging.getLogger("agentos.approvals")
 
@@ -188,6 +189,8 @@ class Approvals:
             rule=escape(question.asked[0][1].rule),
             asked_at=now,
             expires_at=now + keep,
+            covers=() if question.call == "TOOLS" else self.answers.describe_scope(question),
+            covers_any_path=describe_wide_scope(question),
         )
         entry = Entry(pending, question, caller, self._subjects(caller), trio.current_time() + keep)
         self._entries[pending.id] = self._by_key[entry.key] = entry
@@ -256,6 +259,11 @@ class Approvals:
         entry = self._entries.get(number)
         return (entry.family if entry is not None else None) or ""
 
+    def lines_of(self, number: int) -> Sequence[Sequence[str]]:
+        """The text of the entry with this id, as the kernel's words and what they quote; empty if there is none."""
+        entry = self._entries.get(number)
+        return split_lines(entry.pending.shown) if entry is not None else ()
+
     async def wait_for_news(self) -> None:
         """Return when the list of entries has changed."""
         await self._news.wait()
@@ -277,11 +285,13 @@ class Approvals:
         reason: str | None,
         digest: str | None = None,
         via: str | None = None,
+        any_path: bool = False,
     ) -> None:
         """Decide an entry, for the operator ``by``; all is on disk before the call goes on. Raises ``CallError``.
 
         ``seconds``: how long a remembered answer holds, and how long a ticket does. ``digest``: what the person has
         seen, ``Conflict`` if the entry's is another one. ``via``: by which program the person has answered.
+        ``any_path``: what is remembered holds for all paths of an HTTP request's origin.
         """
         pending = self.find(number)
         if digest is not None and digest != pending.digest:
@@ -292,8 +302,12 @@ class Approvals:
         if allow and not pending.caller_present:
             raise NotFound(f"approval {number} can't be given any more: {pending.agent}, which asked for it, is gone")
         answered_by = f"{via}, {describe_operator(by)}" if via is not None else describe_operator(by)
+        if any_path and (remember == "once" or not pending.covers_any_path):
+            raise BadRequest("any_path: only for an answer about an HTTP request that is remembered (agent or always)")
         answers_given = (
-            [] if remember == "once" else self._build_answers(answered_by, entry, allow, remember, seconds, reason)
+            []
+            if remember == "once"
+            else self._build_answers(answered_by, entry, allow, remember, seconds, reason, any_path)
         )
         self.answers.check_room(len(answers_given))
         entry.change("deciding")
@@ -316,7 +330,14 @@ class Approvals:
         self.publish(ApprovalDecided(number, pending.number, pending.agent, pending.call, allow, shown_by, reason))
 
     def _build_answers(
-        self, by: str, entry: Entry, allow: bool, remember: Remember, seconds: float | None, reason: str | None
+        self,
+        by: str,
+        entry: Entry,
+        allow: bool,
+        remember: Remember,
+        seconds: float | None,
+        reason: str | None,
+        any_path: bool,
     ) -> Sequence[Answer]:
         question, number = entry.question, entry.pending.id
         if question is None:
@@ -331,7 +352,7 @@ class Approvals:
                 subject=subject,
                 agent=entry.pending.agent,
                 action=right.action,
-                object=self.answers.describe_object(right, question),
+                object=(describe_wide(right) if any_path else None) or self.answers.describe_object(right, question),
                 rule=decision.rule,
                 allow=allow,
                 reason=reason,

@@ -13,6 +13,7 @@ from agentos.kernel.prepared import Prepared
 from agentos.kernel.replies import encode_in_turns
 from agentos.kernel.table import Syscall
 from agentos.permissions.approvals import Approvals
+from agentos.permissions.shown_lines import split_lines, to_plain
 from agentos_sdk.calls import permissions as calls
 from agentos_sdk.errors import BadRequest
 from agentos_sdk.opcodes import Op
@@ -50,7 +51,7 @@ class ApprovalCalls:
                 await self.approvals.forget(caller, request.id)
             else:
                 remembered = (request.remember, request.for_, request.reason)
-                bound = (request.digest, request.via)
+                bound = (request.digest, request.via, request.any_path)
                 await self.approvals.decide(caller, request.id, request.allow, *remembered, *bound)
             return calls.Decided(id=request.id)
 
@@ -62,7 +63,7 @@ class ApprovalCalls:
             room -= len(pending.shown)
             if listed and room < 0:
                 break
-            one = asdict(pending)
+            one = asdict(pending) | {"shown": to_plain(pending.shown), "lines": split_lines(pending.shown)}
             listed.append(calls.Pending(**{name: one[name] for name in FIELDS}))
         return calls.ApprovalsReply(pending=listed, omitted=len(waiting) - len(listed))
 

@@ -34,7 +34,7 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
 from agentos.kernel.table import Syscall
-from agentos.permissions.approval_text import describe_exec, describe_message, escape
+from agentos.permissions.approval_text import describe_exec, describe_field, describe_text
 from agentos.permissions.exec_request import ExecRequest
 from agentos.sandbox.policy import Program
 from agentos.sandbox.root_files import WORKSPACE
@@ -220,10 +220,10 @@ def look_at_command(request: Exec, wanted: ExecRequest, agent: Agent | None) -> 
         digest, shown = b"", describe_exec(request.command, wanted.directory, lambda path: False)
     lines = [shown]
     if agent is not None:
-        lines.append(f"in the jail of {agent.name}" if wanted.jailed else f"on the host, as {agent.name}")
-    lines += [f"env: {escape(f'{name}={value}')}" for name, value in request.env.items()]
+        lines.append(describe_field("in the jail of " if wanted.jailed else "on the host, as ", agent.name))
+    lines += [describe_field("env: ", f"{name}={value}") for name, value in request.env.items()]
     if request.stdin:
-        lines.append(describe_message("with the standard", "input", request.stdin))
+        lines.append(describe_text("with this standard input", request.stdin))
     if request.tty is not None:
         lines.append("with a terminal: what is typed into it isn't known yet")
     return "\n".join(lines), digest

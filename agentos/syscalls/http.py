@@ -3,7 +3,7 @@
 import codecs
 import re
 from binascii import b2a_base64
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from time import perf_counter
@@ -87,15 +87,19 @@ class Requests:
         except CallError as refusal:
             error = refusal
         query = hop.target.partition("?")[2]
-        shown = partial(describe_http, to, list(request.headers.items()), body, query)
+        secrets = self.callers.secrets.names_for(self._secrets_of(caller), to)
+        shown = partial(describe_http, to, list(request.headers.items()), body, query, secrets)
         yield Prepared(rights, act, announce=to.method not in READ_ONLY, error=error, shown=shown)
 
     def _check_not_secret(self, caller: Caller, destination: Destination, headers: Headers) -> None:
         """Raise ``BadRequest`` for a header that the kernel sets there by a secret of the caller's."""
-        held = self.callers.authorizer.permissions_of(caller.id).secrets()
+        held = self._secrets_of(caller)
         for name, _ in headers if held else ():
             if (secret := self.callers.secrets.find_setter(held, destination, name)) is not None:
                 raise BadRequest(f"headers.{name}: the kernel sets it here, by the secret {secret}: leave it out")
+
+    def _secrets_of(self, caller: Caller) -> Collection[str]:
+        return self.callers.authorizer.permissions_of(caller.id).secrets()
 
     async def _read_body(self, caller: Caller, request: HTTP) -> tuple[bytes, Mapping[str, str]]:
         """The body as it is sent, and the header with its type if it is JSON."""

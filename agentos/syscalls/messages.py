@@ -35,7 +35,7 @@ def syscalls(mail: Mailboxes, registry: Registry, traffic: Traffic) -> tuple[Sys
 
         def show() -> str:
             assert isinstance(request.message, msgspec.Raw)
-            return describe_message("SEND to", name_peer(box), bytes(request.message).decode(errors="replace"))
+            return describe_message("SEND to", name_peer(box), [("", bytes(request.message).decode(errors="replace"))])
 
         return Prepared((right_to_send(box),), act, shown=show)
 

@@ -24,6 +24,7 @@ from agentos.permissions.authorizer import NOT_HELD
 from agentos.permissions.levels import LEVELS
 from agentos.permissions.rule import PermissionSet, describe_right, shorten, strictness
 from agentos.permissions.set_files import describe_set
+from agentos.permissions.shown_lines import split_lines, to_plain
 from agentos.services.http.destination import Destination, is_address, parse_tunnel
 from agentos.threads import run_in_thread
 from agentos_sdk import codec
@@ -104,7 +105,12 @@ class Permissions:
             if question is None or len(shown) > MAX_SHOWN_CHARS:
                 return calls.Explained(decision=decision.effect, rule=decision.rule, reason=reason)
             return calls.Explained(
-                decision=decision.effect, rule=decision.rule, reason=reason, shown=shown, digest=question.digest
+                decision=decision.effect,
+                rule=decision.rule,
+                reason=reason,
+                shown=to_plain(shown),
+                lines=split_lines(shown),
+                digest=question.digest,
             )
 
         yield Prepared((Right("explain", agent=subject.id),), act, about=f"{subject.name}: {op.name}")

@@ -272,12 +272,12 @@ def describe_spawn(request: calls.Spawn, script: bytes) -> str:
     """What a person sees of a SPAWN: what the request says, beginning with what it may do, and the script."""
     plain, fields = calls.Spawn(name=request.name), attrs.asdict(request, recurse=False)
     given = [
-        f"{name} = {codec.encode(fields[name]).decode()}"
+        (name, codec.encode(fields[name]).decode())
         for name in dict.fromkeys((*SHOWN_FIRST, *fields))
         if fields[name] != getattr(plain, name)
     ]
-    text = script.decode(errors="replace") if script else "(a command, or a script that can't be read)"
-    return describe_message("SPAWN", request.name, "\n".join([*given, "", text]))
+    text = ("script", script.decode(errors="replace")) if script else ("a command, or a script that can't be read", "")
+    return describe_message("SPAWN", request.name, [text], given)
 
 
 def choose_restart(request: calls.Spawn) -> Restart:

@@ -130,10 +130,10 @@ def describe_fallbacks(thought: ThinkResult) -> str:
 
 def describe_question(question: Question) -> str:
     """What a person sees of a question."""
-    system = [f"system: {question.system}"] if question.system is not None else []
-    turns = [f"{one.role}: {one.text}{f' ({len(one.images)} images)' * bool(one.images)}" for one in question.messages]
-    tools = [f"tools: {', '.join(tool.name for tool in question.tools)}"] if question.tools else []
-    return describe_message("THINK with", question.model, "\n".join([*system, *turns, *tools]))
+    system = [("system", question.system)] if question.system is not None else []
+    turns = [(f"{one.role}{f', {len(one.images)} images' * bool(one.images)}", one.text) for one in question.messages]
+    tools = [("tools", "\n".join(tool.name for tool in question.tools))] if question.tools else []
+    return describe_message("THINK with", question.model, [*system, *turns, *tools])
 
 
 def describe_use(thought: ThinkResult, currency: str) -> str:

@@ -386,11 +386,13 @@ class Calls:
         *,
         digest: str | None = None,
         via: str | None = None,
+        any_path: bool | None = None,
     ) -> Reply:
         """Allow or refuse a call that waits for approval; only for the operator.
 
         ``remember`` the answer for the next calls that do the same to the same object, by the agent with this id
-        (``agent``) or by any of that name (``always``), for ``for_`` seconds or without end. ``reason``: for the
+        (``agent``) or by any of that name (``always``), for ``for_`` seconds or without end. For an HTTP request
+        the object is its method, origin and path, with ``any_path`` all paths of that origin. ``reason``: for the
         agent, where it is refused. ``forget``: ``id`` is that of a remembered answer, which is revoked.
 
         With ``digest`` it is decided only if the approval's is the same. ``via``: the program by which a person has
@@ -407,6 +409,7 @@ class Calls:
                 "forget": forget,
                 "digest": digest,
                 "via": via,
+                "any_path": any_path,
             },
         )
 

@@ -70,7 +70,7 @@ def test_a_call_that_waits_is_listed_shown_and_approved(kernel: Kernel, agentos:
     assert reply_to(wire)["stdout"].startswith("one\n")
     assert all(len(line) <= 80 for line in agentos("approvals", COLUMNS="80").stdout.splitlines())
     assert any(line.split()[:3] == [str(number), asker.name, "EXEC"] for line in listed.stdout.splitlines())
-    assert "asked by ask commands echo * (" in shown.stdout
+    assert "asked by │ ask commands echo * (" in shown.stdout
     assert r"echo '\u{1b}]0;title\u{7}\u{202e}'" in shown.stdout
     assert approved.stdout.startswith("allowed: EXEC echo one; ")
     assert "\x1b" not in listed.stdout + shown.stdout + approved.stdout
@@ -116,7 +116,8 @@ def test_remembering_a_command_whose_files_the_agent_can_change_is_warned_about(
     approved = agentos("approve", str(number), "--remember", "always")
 
     assert reply_to(wire)["stdout"] == "built\n"
-    assert approved.stderr.startswith("agentos: the agent can change build.sh before it runs\nagentos: ")
+    assert approved.stderr.startswith("agentos: the agent can change before it runs: │ build.sh\nagentos: ")
+    assert "agentos: remembered for EXEC, " in approved.stderr
     agentos("permissions", "forget", str(number))
 
 
@@ -258,11 +259,13 @@ def test_a_request_over_http_shows_query_headers_and_body_and_its_rule_is_sugges
         assert reply_to(wire)["success"]
 
     assert shown[3:] == [
-        f"  POST {server.url('/items?of=clay')}",
-        "  header X-Two: b",
+        f"  HTTP │ POST {server.url('/items?of=clay')}",
+        "  header that the agent wrote: │ X-Two: b",
         "  body of 3 bytes:",
-        "  | a",
-        "  | b",
+        "  | │ a",
+        "  | │ b",
+        "a remembered answer is for HTTP, whatever its query, headers and body:",
+        f"      │ POST {server.url('/items')}",
     ]
     rule = f"POST 127.0.0.1:{server.port}/items"
     command = ("permissions", "suggest", "poster", "--state-dir", str(kernel.state_dir), "--json")

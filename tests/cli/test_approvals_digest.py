@@ -10,9 +10,20 @@ from click import Command
 from click.testing import CliRunner
 
 from agentos.userland.cli import approvals, approvals_watch
+from agentos.userland.cli.approvals import MAX_ROWS
 from agentos.userland.cli.approvals_watch import Watch
 
-REQUEST = {"id": 3, "agent": "a", "call": "READ", "about": "/x", "shown": "READ /x", "digest": "d1", "rule": "ask"}
+REQUEST = {
+    "id": 3,
+    "agent": "a",
+    "call": "READ",
+    "shown": "READ /x",
+    "lines": [["READ ", "/x"]],
+    "covers": [],
+    "digest": "d1",
+    "rule": "ask",
+}
+LONG = {**REQUEST, "lines": [["READ ", "/x"], *[["| ", "x"]] * MAX_ROWS], "digest": "0123456789abcdef"}
 
 
 @define
@@ -20,9 +31,10 @@ class Client:
     """A kernel in which one request waits; ``decided`` are the fields of each DECIDE."""
 
     decided: list[Mapping[str, Any]] = field(factory=list)
+    request: Mapping[str, Any] = field(factory=lambda: REQUEST)
 
     def approvals(self) -> Mapping[str, Any]:
-        return {"success": True, "pending": [REQUEST], "omitted": 0}
+        return {"success": True, "pending": [self.request], "omitted": 0}
 
     def decide(self, id: int, allow: bool, *reason: str | None, **fields: Any) -> Mapping[str, Any]:
         self.decided.append({"id": id, "allow": allow, **fields})
@@ -55,3 +67,42 @@ def test_a_key_decides_what_is_on_the_screen(answer: Any, monkeypatch: pytest.Mo
     Watch("/socket", None).answer(REQUEST, answer)  # type: ignore[arg-type]
 
     assert [(one["id"], one["digest"]) for one in client.decided] == [(3, "d1")]
+
+
+@pytest.mark.parametrize(
+    ("given", "allowed"),
+    [
+        ((), False),
+        (("--digest", "0123"), False),
+        (("--digest", "0123456789abff"), False),
+        (("--digest", "0123456789ab"), True),
+    ],
+)
+def test_a_long_text_is_allowed_only_by_its_digest(
+    given: tuple[str, ...], allowed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Client(request=LONG)
+    monkeypatch.setattr(approvals, "kernel", lambda path: connected(client))
+
+    done = CliRunner().invoke(approvals.approve, ["3", *given])
+
+    assert (len(client.decided) == 1) == allowed == (done.exit_code == 0), done.output
+    assert CliRunner().invoke(approvals.deny, ["3"]).exit_code == 0, "it can be refused unread"
+
+
+@pytest.mark.parametrize(("answer", "decides"), [("allow", False), ("always", False), ("deny", True)])
+def test_no_key_allows_what_was_not_shown_whole(answer: Any, decides: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client(request=LONG)
+    make: Callable[..., object] = lambda *_: connected(client)  # noqa: E731
+    monkeypatch.setattr(approvals_watch, "AgentOSClient", make)
+    monkeypatch.setattr(Watch, "update", lambda self: None)
+    watch = Watch("/socket", None)  # type: ignore[arg-type]
+    watch.desk.update([{**LONG, "asked_at": 0.0, "expires_at": 9.0, "caller_present": True}], 0.0)
+    watch.show_current()
+
+    watch.answer(LONG, answer)
+    assert bool(client.decided) == decides
+    watch.show_current(whole=True)
+    watch.answer(LONG, answer)
+
+    assert client.decided

@@ -63,7 +63,7 @@ def test_a_server_is_added_its_tools_are_shown_and_pinned(agentos: Agentos, kern
     listed = agentos("mcp", "servers")
 
     assert (added.stderr, added.returncode) == ("", 0)
-    assert "  new notes.add\n  description\n  + Add a note.\n" in added.stdout
+    assert "  new │ notes.add\n  description\n  + │ Add a note.\n" in added.stdout
     assert added.stdout.endswith("notes: 1 tool pinned\n")
     assert file.read_text().startswith(f"{CONFIG}\n[mcp.servers.notes]\nscript = ")
     assert listed.stdout.splitlines()[1].split()[0] == "notes"
@@ -137,7 +137,7 @@ def test_a_person_reads_the_tools_and_answers(kernel: Kernel, key: str, result: 
     terminal = Terminal(kernel, "mcp", "add", "notes", "--", "python3", str(kernel.place / "server.py"))
     try:
         terminal.wait_for("Allow agents these tools of notes, exactly as they are? [y/N]")
-        assert "+ Add a note." in terminal.shown
+        assert "+ │ Add a note." in terminal.shown
         terminal.type(f"{key}\n")
         terminal.wait_for(result)
         assert terminal.end() == 0

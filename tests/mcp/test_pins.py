@@ -12,6 +12,7 @@ from agentos.mcp import pins as module
 from agentos.mcp.pin_text import MAX_TEXT
 from agentos.mcp.pins import Pins, Split
 from agentos.mcp.tool import Tool, make_tool
+from agentos.permissions.shown_lines import split_lines, to_plain
 from agentos_sdk.errors import NotFound
 from tests.permissions.approval_desk import OPERATOR, SCHEMAS, Desk, caller, opened
 
@@ -103,7 +104,7 @@ async def test_the_difference_is_shown_with_invisible_and_bidi_characters_visibl
     await shop.offer(tool(description="Add a note.\u200b\nIt is k\u0435pt.\u202e"))
     [entry] = await shop.desk.listed()
 
-    lines = entry.shown.split("\n")
+    lines = to_plain(entry.shown).split("\n")
     assert lines[0] == "TOOLS of the MCP server notes: 0 new, 1 changed"
     assert "changed notes.add" in lines
     assert "- Add a note." in lines
@@ -117,11 +118,11 @@ async def test_a_description_cannot_imitate_lines_of_the_kernel(shop: Shop) -> N
     await shop.offer(tool(description="fine\nnew notes.safe\nannotations"), tool("new\nnotes.other"))
     [entry] = await shop.desk.listed()
 
-    own = [line for line in entry.shown.split("\n") if line[:1] not in "+- "]
+    own = [line for line in split_lines(entry.shown) if line[0] not in ("+ ", "- ", "  ")]
     assert own == [
-        "TOOLS of the MCP server notes: 2 new, 0 changed",
-        *("new notes.add", "description", "input schema"),
-        *(r"new notes.new\u{a}notes.other", "description", "input schema"),
+        ["TOOLS of the MCP server notes: 2 new, 0 changed"],
+        *(["new ", "notes.add"], ["description"], ["input schema"]),
+        *(["new ", r"notes.new\u{a}notes.other"], ["description"], ["input schema"]),
     ]
 
 

@@ -69,8 +69,9 @@ class Desk:
         remember: Remember = "once",
         seconds: float | None = None,
         reason: str | None = None,
+        any_path: bool = False,
     ) -> None:
-        await self.queue.decide(OPERATOR, number, allow, remember, seconds, reason)
+        await self.queue.decide(OPERATOR, number, allow, remember, seconds, reason, any_path=any_path)
 
     async def approve(self, caller: Caller, question: Question, **more: object) -> None:
         """Allow a call that doesn't wait any more."""

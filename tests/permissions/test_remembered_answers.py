@@ -8,12 +8,14 @@ from msgspec.structs import replace
 
 from agentos.kernel.ports import Decision, Question, Right
 from agentos.permissions.exec_request import ExecRequest
+from agentos.services.http.destination import parse_url
 from agentos.shell.reader import parse_text
 from agentos_sdk.errors import (
     ApprovalRefused,
     BadRequest,
     NotFound,
 )
+from tests.support.rows import each_row
 
 from .approval_desk import (
     ANN,
@@ -35,6 +37,63 @@ async def test_an_answer_holds_for_the_same_object_by_the_same_rule_of_the_same_
     assert allowed == Decision("allow", f"answer 1: {RULE}", "")
     assert desk.queue.take(BOB, question()) is None
     assert desk.queue.take(ANN, question("/data/xy")) is None
+
+
+def ask_http(url: str, method: str = "POST", digest: str = "1") -> Question:
+    right = Right("http", parse_url(url, method)[0])
+    return replace(question(digest=digest), call="HTTP", asked=((right, Decision("ask", RULE, "why")),))
+
+
+@each_row("other", ["https://a.test/items", "https://a.test/items?page=2", "https://a.test:443/items"])
+async def test_an_answer_about_http_holds_for_one_method_origin_and_path(desk: Desk, other: str) -> None:
+    await desk.approve(ANN, ask_http("https://a.test/items?page=1"), remember="always")
+
+    assert desk.queue.take(ANN, ask_http(other, digest="2")) is not None
+    for method, url in (
+        ("POST", "https://a.test/items/1"),
+        ("POST", "https://a.test/items/"),
+        ("POST", "https://a.test/Items"),
+        ("POST", "https://a.test/%69tems"),
+        ("POST", "http://a.test/items"),
+        ("POST", "https://a.test:444/items"),
+        ("POST", "https://b.a.test/items"),
+        ("PUT", "https://a.test/items"),
+    ):
+        assert desk.queue.take(ANN, ask_http(url, method, digest="3")) is None, (method, url)
+
+
+async def test_a_widened_answer_about_http_holds_for_all_paths_of_its_origin_and_method(desk: Desk) -> None:
+    desk.ask(ANN, ask_http("https://a.test/items"))
+    [entry] = await desk.listed()
+    assert entry.covers == [("HTTP, whatever its query, headers and body: ", "POST https://a.test:443/items")]
+    assert entry.covers_any_path == (entry.covers[0][0], "POST https://a.test:443 (any path)")
+    await desk.decide(entry.id, remember="always", any_path=True)
+
+    assert desk.queue.take(ANN, ask_http("https://a.test/others", digest="2")) is not None
+    assert desk.queue.take(ANN, ask_http("https://a.test/items", "PUT", digest="2")) is None
+    assert desk.queue.take(ANN, ask_http("https://a.test:444/items", digest="2")) is None
+    assert desk.queue.take(BOB, ask_http("https://a.test/others", digest="2")) is None
+
+
+async def test_a_widened_refusal_is_stronger_than_an_approval_of_a_path(desk: Desk) -> None:
+    await desk.approve(ANN, ask_http("https://a.test/items"), remember="always")
+    desk.ask(ANN, ask_http("https://a.test/others", digest="4"))
+    [entry] = await desk.listed()
+    await desk.decide(entry.id, allow=False, remember="always", any_path=True)
+
+    with pytest.raises(ApprovalRefused):
+        desk.queue.take(ANN, ask_http("https://a.test/items", digest="2"))
+
+
+async def test_only_a_remembered_answer_about_http_is_widened(desk: Desk) -> None:
+    desk.ask(ANN, question())
+    [read] = await desk.listed()
+    desk.ask(ANN, ask_http("https://a.test/items"))
+    [request] = [one for one in await desk.listed(2) if one.call == "HTTP"]
+
+    for number, remember in ((read.id, "always"), (request.id, "once")):
+        with pytest.raises(BadRequest, match="any_path: only for"):
+            await desk.decide(number, remember=remember, any_path=True)  # type: ignore[arg-type]
 
 
 async def test_an_answer_is_void_once_another_rule_asks_and_stays_so(desk: Desk) -> None:

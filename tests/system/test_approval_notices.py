@@ -44,9 +44,10 @@ def test_a_notice_has_the_request_as_json_on_standard_input_and_no_text_of_an_ag
     [notice] = read_notices(notified)
     assert notice["missed"] == 0
     [request] = notice["requests"]
-    assert {name: request[name] for name in ("id", "call", "shown", "rule")} == {
-        name: pending[name] for name in ("id", "call", "shown", "rule")
+    assert {name: request[name] for name in ("id", "call", "shown", "lines", "rule")} == {
+        name: pending[name] for name in ("id", "call", "shown", "lines", "rule")
     }
+    assert [words for words, *quoted in request["lines"] if quoted][:3] == ["$ ", "> ", "in "]
     assert request["name"] == "pusher"
     assert "\x1b" not in request["shown"]
     assert Path(notified.place, "arguments").read_text() == "an argument\n"

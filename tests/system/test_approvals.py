@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from agentos.permissions.approval_text import MAX_LINE_CHARS
 from agentos_sdk import AgentOSClient
 from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, until
@@ -183,7 +184,7 @@ def test_a_script_is_rewritten_while_the_person_thinks(kernel: Kernel, client: A
         reply = wire.receive().json
 
     assert "$ sh build.sh\n" in entry["shown"]
-    assert "the agent can change build.sh before it runs" in entry["shown"]
+    assert ["the agent can change before it runs: ", "build.sh"] in entry["lines"]
     assert again["shown"].startswith("changed since")
     assert reply["stdout"] == "stolen\n"  # what the person saw the second time
 
@@ -373,12 +374,19 @@ def test_a_spawn_shows_its_script_and_a_question_its_text(kernel: Kernel, client
         until(lambda: "changed since" in str(waiting(client)), "it is asked anew")
 
     assert "SPAWN child" in spawn["shown"]
-    at = [
-        spawn["shown"].index(f"| {begin}") for begin in ('permissions = {"level":"minimal"}', 'args = ["vvv', "print(")
-    ]
-    assert at == sorted(at), "what matters first, and nothing hides another"
-    assert "| print('I am a child')" in spawn["shown"]
-    assert "| user: what is the key?" in think["shown"]
+    assert [(words, *(text[:11] for text in quoted)) for words, *quoted in spawn["lines"]] == [
+        ("SPAWN ", "child"),
+        ("script = ", '"/workspace'),
+        ("permissions = ", '{"level":"m'),
+        ("args = ", '["vvvvvvvvv'),
+        (f"… {5004 - MAX_LINE_CHARS} more characters of this line are not shown",),
+        ("script:",),
+        ("| ", "print('I am"),
+        ("| ", ""),
+        (spawn["lines"][-1][0],),
+    ], "what matters first, and nothing hides another"
+    assert spawn["lines"][-1][0].startswith("all of it: ")
+    assert think["lines"][1:] == [["user:"], ["| ", "what is the key?"]]
 
 
 def test_a_program_that_follows_sees_each_change(kernel: Kernel, client: AgentOSClient) -> None:

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 import trio
 from attrs import define, field
+from msgspec.structs import asdict
 
 from agentos.sandbox.policy import Program
 from agentos.sandbox.status import Status
@@ -35,7 +36,8 @@ MAX_LOGGED_CHARS: Final = 300  # characters of a failed command's output
 class ApprovalNotices:
     """Runs ``command``, none if empty, in ``directory`` on the host, as the kernel's user, with this environment.
 
-    ``family_of`` gives the family of the caller of a request, by the request's id. Families take turns.
+    ``family_of`` gives the family of the caller of a request, by the request's id, and ``lines_of`` its text as the
+    kernel's words and what they quote. Families take turns.
     """
 
     command: Sequence[str]
@@ -43,7 +45,8 @@ class ApprovalNotices:
     environment: Mapping[str, str]
     runner: CommandRunner
     family_of: Callable[[int], str]
-    _waiting: dict[str, deque[ApprovalRequested]] = field(factory=dict)  # by family; none is empty
+    lines_of: Callable[[int], Sequence[Sequence[str]]]
+    _waiting: dict[str, deque[bytes]] = field(factory=dict)  # JSON of requests by family; none is empty
     _missed: int = 0
     _news: trio.Event = field(factory=trio.Event)
 
@@ -53,7 +56,8 @@ class ApprovalNotices:
             return
         family = self.family_of(event.id)
         if self._make_room(family):
-            self._waiting.setdefault(family, deque()).append(event)
+            request = {**asdict(event), "lines": self.lines_of(event.id)}
+            self._waiting.setdefault(family, deque()).append(msgspec.json.encode(request))
         else:
             self._missed += 1
         self._news.set()
@@ -85,14 +89,14 @@ class ApprovalNotices:
         requests: list[bytes] = []
         room = MAX_BYTES
         while self._waiting and (room > 0 or not requests):
-            requests.append(msgspec.json.encode(self._take_next()))
+            requests.append(self._take_next())
             room -= len(requests[-1])
         missed, self._missed = self._missed, 0
         if not self._waiting:
             self._news = trio.Event()
         return b'{"requests":[%s],"missed":%d}\n' % (b",".join(requests), missed)
 
-    def _take_next(self) -> ApprovalRequested:
+    def _take_next(self) -> bytes:
         """The oldest request of the family whose turn it is, which then waits behind the others."""
         family = next(iter(self._waiting))
         queue = self._waiting.pop(family)

@@ -44,8 +44,13 @@ class Destination(Struct, frozen=True):
 
     @property
     def exact_text(self) -> str:
-        """What a remembered answer covers: method, host and port, with any path."""
-        return f"{self.method or 'CONNECT'} {self.scheme}://{self.authority}"
+        """What a remembered answer covers: method, origin and path, with any query."""
+        return f"{self.method or 'CONNECT'} {self.scheme}://{self.authority}{self.path or ''}"
+
+    @property
+    def wide_text(self) -> str | None:
+        """What a widened answer covers: method and origin, with any path; ``None`` for a tunnel, which has none."""
+        return f"{self.method} {self.scheme}://{self.authority} (any path)" if self.method is not None else None
 
     def __str__(self) -> str:
         if self.method is None:

@@ -155,16 +155,23 @@ class Secrets:
 
     def headers_for(self, names: Collection[str], destination: Destination) -> Sequence[tuple[str, str]]:
         """The headers that a request gets for the secrets ``names``; of several with one header, the file's first."""
-        found: dict[str, tuple[str, str]] = {}
-        for secret in self._applying(names, destination):
-            settings = secret.settings
-            found.setdefault(settings.header.lower(), (settings.header, settings.prefix + secret.values[0]))
-        return list(found.values())
+        used = self._used(names, destination)
+        return [(one.settings.header, one.settings.prefix + one.values[0]) for one in used]
+
+    def names_for(self, names: Collection[str], destination: Destination) -> Sequence[tuple[str, str]]:
+        """Those of the secrets ``names`` that a request gets there, each with its header."""
+        return [(one.settings.name, one.settings.header) for one in self._used(names, destination)]
 
     def find_setter(self, names: Collection[str], destination: Destination, header: str) -> str | None:
         """The name of the secret that sets this header there, if any."""
         applying = self._applying(names, destination)
         return next((each.settings.name for each in applying if each.settings.header.lower() == header.lower()), None)
+
+    def _used(self, names: Collection[str], destination: Destination) -> Sequence[_Held]:
+        found: dict[str, _Held] = {}
+        for secret in self._applying(names, destination):
+            found.setdefault(secret.settings.header.lower(), secret)
+        return list(found.values())
 
     def _applying(self, names: Collection[str], destination: Destination) -> Sequence[_Held]:
         return [

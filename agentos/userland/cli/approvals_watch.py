@@ -18,12 +18,12 @@ from attrs import define, field
 from agentos_sdk import AgentOSClient, AgentOSError
 
 from .approvals import (
-    CHANGEABLE,
     REMEMBERED,
     Remember,
-    changeable_line,
+    changeable_lines,
     describe_request,
     is_terminal,
+    line_rows,
     print_styled,
     request_lines,
     wrap_line,
@@ -123,6 +123,7 @@ class Watch:
     follower: Follower
     desk: Desk = field(factory=Desk)
     answered: set[int] = field(factory=set)  # ids; a list that was asked for before may still have them
+    unseen: int = 0  # rows of the current request that were not shown
     sure: bool = False  # the warning about an answer that is remembered was shown: a second key does it
 
     def serve(self) -> None:
@@ -160,6 +161,7 @@ class Watch:
             return True
         if key == "d":
             self.show_current(whole=True)
+            self.desk.settle_again(time.monotonic())
         elif key == "s":
             self.desk.skip(now)
             self.show_current()
@@ -168,11 +170,15 @@ class Watch:
         return True
 
     def answer(self, request: Request, answer: Answer) -> None:
-        mark = changeable_line(request)
-        if answer == "always" and mark is not None and not self.sure:
+        if answer != "deny" and self.unseen:
+            self.say(f"not allowed: {self.unseen} rows of it were not shown; d shows all", "yellow")
+            return
+        marks = changeable_lines(request)
+        if answer == "always" and marks and not self.sure:
             self.sure = True
             self.desk.settle_again(time.monotonic())
-            self.say(mark, "yellow")
+            for row in (row for mark in marks for row in line_rows(mark, self.width, "")):
+                self.say(row, "yellow")
             self.say(f"{REMEMBERED}; a again: always", "yellow")
             return
         try:
@@ -206,7 +212,7 @@ class Watch:
 
     def show_current(self, whole: bool = False) -> None:
         """Show the request; a long one in part, but never without the line about files that the agent can change."""
-        self.sure = False
+        self.sure, self.unseen = False, 0
         request = self.desk.current
         if request is None:
             return
@@ -214,8 +220,10 @@ class Watch:
         self.say("")
         print_styled(islice(lines, None if whole else max(8, shutil.get_terminal_size().lines - ROWS_BESIDE)))
         if rest := list(lines):
-            click.echo(f"… {len(rest)} more rows: d shows all")
-            print_styled(line for line in rest if line.startswith(f"  {CHANGEABLE}"))
+            self.unseen = len(rest)
+            click.echo(f"… {len(rest)} more rows: d shows all, and then it can be allowed")
+            marks = (row for mark in changeable_lines(request) for row in line_rows(mark, self.width))
+            print_styled(row for row in marks if row in rest)
 
     def show_status(self) -> None:
         """Write the last line anew: what waits, and the keys."""

@@ -15,7 +15,7 @@ import click
 from agentos_sdk import AgentOSClient, AgentOSError
 from agentos_sdk.project import list_kernels
 
-from .approvals import print_styled, wrap_line
+from .approvals import line_rows, print_styled
 from .common import (
     Failed,
     check_reply,
@@ -265,14 +265,14 @@ def wait_until_decided(client: AgentOSClient, number: int) -> None:
 
 def decide(client: AgentOSClient, name: str, request: Mapping[str, Any], yes: bool, quiet: bool) -> None:
     """Show what the approval is about, and give the operator's answer."""
-    lines = (row for line in request["shown"].split("\n") for row in wrap_line(printable(line), text_width()))
+    lines = (row for line in request["lines"] for row in line_rows(line, text_width()))
     if not quiet:
         print_styled(lines)
     if not yes and (quiet or not sys.stdin.isatty()):
         later = f"`agentos approvals {request['id']}` shows them, `agentos approve {request['id']}` allows them"
         raise Failed(f"{name} is added, and its tools are withheld: {later}; --yes allows them at once")
     allow = yes or click.confirm(f"Allow agents these tools of {name}, exactly as they are?", default=False)
-    check_reply(client.decide(request["id"], allow))
+    check_reply(client.decide(request["id"], allow, digest=request["digest"]))
 
 
 # -- The others --------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from agentos_sdk import AgentOSError
 from .approvals import describe_object, is_terminal
 from .approvals_desk import KEYS, Request
 from .approvals_watch import Follower, Watch, single_keys
-from .common import cut_middle, print_json_line, printable, text_width
+from .common import print_json_line, printable, text_width
 from .task_lines import describe_use, step_lines
 from .top import raise_on_signals
 
@@ -212,4 +212,4 @@ class TaskScreen(Watch):
 
 def describe_waiting_request(request: Request) -> str:
     """What a task waits for, where no terminal is there to answer it."""
-    return f"waits for approval of {request['call']} {cut_middle(describe_object(request), text_width())}"
+    return f"waits for approval of {request['call']} {describe_object(request, text_width())}"

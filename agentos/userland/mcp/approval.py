@@ -20,6 +20,8 @@ from .performing import Progress, perform
 from .session import Session
 from .tools import Call
 
+QUOTED = "\u2039{}\u203a"  # the kernel escapes these quotation marks in what is quoted
+
 
 class Answer(BaseModel):
     """What the person answers."""
@@ -60,9 +62,12 @@ async def file(session: Session, context: Context[Any, Any], call: Call, progres
         number = error.details.get("approval_id")
         if not isinstance(number, int):  # there is no room for it
             raise
+    lines = "\n".join(words + "".join(map(QUOTED.format, quoted)) for words, *quoted in explained.lines)
     question = (
         f"{session.entry.guest} wants to make the call {call.request.op.name}, and the rule "
-        f"`{explained.rule}` asks a person.\n\n{explained.shown}\n\nApproval {number}, sha256 {explained.digest}"
+        f"`{explained.rule}` asks a person. "
+        f"What stands in {QUOTED.format(' ')} was chosen by the client, its model or a file.\n\n"
+        f"{lines}\n\nApproval {number}, sha256 {explained.digest}"
     )
     return Filed(number, explained.digest, question)
 

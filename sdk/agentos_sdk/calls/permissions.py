@@ -83,7 +83,8 @@ class SetPerms(Request[PermsSet]):
 class Explained:
     """The ``decision``, the ``rule`` that made it, and the ``reason`` as a sentence.
 
-    For the operator, where the decision is ``ask``: ``shown`` and ``digest`` are those that the approval would have.
+    For the operator, where the decision is ``ask``: ``shown``, ``lines`` and ``digest`` are those that the approval
+    would have.
     """
 
     success: bool = True
@@ -91,6 +92,7 @@ class Explained:
     rule: str
     reason: str
     shown: str | None = None
+    lines: Sequence[Sequence[str]] = ()
     digest: str | None = None
 
 
@@ -112,9 +114,13 @@ class Explain(Request[Explained]):
 class Pending:
     """A call that waits for a person's approval.
 
-    ``shown`` is what it is about to do, in lines that are safe to print: what comes from the agent is escaped. ``rule``
-    asks for approval. ``caller_present``: what made the call is still there; otherwise it can't be allowed any more.
-    ``digest`` is a SHA-256 in hexadecimal of all that the approval is bound to. Times are seconds since the epoch.
+    ``shown`` is what it is about to do, in lines that are safe to print: what comes from the agent is escaped.
+    ``lines`` has each of them in two parts: words of the kernel's and, where it has any, text that the agent, a server
+    or a file has chosen. Show them in separate elements: where a screen breaks a long line, quoted text must not begin
+    like one of the kernel's. ``rule`` asks for approval. ``caller_present``: what made the call is still there;
+    otherwise it can't be allowed any more. ``digest`` is a SHA-256 in hexadecimal of all that the approval is bound to.
+    ``covers`` says what a remembered answer would be for, in lines like these, ``covers_any_path`` is the one of an
+    answer with ``any_path``, empty where none can be given. Times are seconds since the epoch.
     """
 
     id: int
@@ -126,6 +132,9 @@ class Pending:
     expires_at: float
     caller_present: bool
     digest: str = ""
+    lines: Sequence[Sequence[str]] = ()
+    covers: Sequence[Sequence[str]] = ()
+    covers_any_path: Sequence[str] = ()
 
 
 @record
@@ -163,8 +172,9 @@ class Decide(Request[Decided]):
     """Allow or refuse a call that waits for approval; only for the operator.
 
     ``remember`` the answer for the next calls that do the same to the same object, by the agent with this id
-    (``agent``) or by any of that name (``always``), for ``for_`` seconds or without end. ``reason``: for the agent,
-    where it is refused. ``forget``: ``id`` is that of a remembered answer, which is revoked.
+    (``agent``) or by any of that name (``always``), for ``for_`` seconds or without end. For an HTTP request the object
+    is its method, origin and path, with ``any_path`` all paths of that origin. ``reason``: for the agent, where it is
+    refused. ``forget``: ``id`` is that of a remembered answer, which is revoked.
 
     With ``digest`` it is decided only if the approval's is the same. ``via``: the program by which a person has
     answered, which the audit log and the event name.
@@ -180,3 +190,4 @@ class Decide(Request[Decided]):
     forget: bool = False
     digest: str | None = None
     via: Annotated[str, Rule(VIA.fullmatch, "1 to 100 printable ASCII characters")] | None = None
+    any_path: bool = False

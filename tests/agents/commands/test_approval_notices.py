@@ -9,7 +9,10 @@ from agentos.services.events import ApprovalRequested
 
 def notices() -> ApprovalNotices:
     """Notices of requests whose ids have the family in the hundreds."""
-    return ApprovalNotices(["true"], "/", {}, None, lambda number: f"agent {number // 100}")  # type: ignore[arg-type]
+    runner: Any = None  # it isn't run here
+    return ApprovalNotices(
+        ["true"], "/", {}, runner, lambda number: f"agent {number // 100}", lambda number: [["READ ", "/x"]]
+    )
 
 
 def tell(told: ApprovalNotices, *numbers: int) -> None:

@@ -9,6 +9,7 @@ import trio
 from attrs import define, field
 
 from agentos.gateways.http_proxy.shown_request import MAX_BODY
+from agentos.permissions.shown_lines import to_plain
 from tests.permissions.approval_desk import OPERATOR, Desk, opened
 
 from .world import World, world
@@ -75,7 +76,7 @@ async def test_a_person_sees_the_body_of_a_request_which_is_sent_once_it_is_appr
                 assert (await stream.receive_some()).startswith(b"HTTP/1.1 100 ")
             await stream.send_all(body)
             [entry] = await asked.desk.listed()
-            assert '| {"amount": 1}END' in entry.shown.split("\n")
+            assert '| {"amount": 1}END' in to_plain(entry.shown).split("\n")
             assert asked.arrived == []
 
             await asked.desk.decide(entry.id)

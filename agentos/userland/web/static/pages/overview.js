@@ -6,8 +6,9 @@ import { adjust, link } from "../core/route.js";
 import { actionButton, confirmation, possible } from "../parts/actions.js";
 import { charts } from "../parts/charts.js";
 import { lastEnd } from "../parts/ends.js";
-import { bytes, countdown, elapsed, visible } from "../parts/format.js";
+import { bytes, countdown, cutMiddle, elapsed, plural, visible } from "../parts/format.js";
 import { ROUTINE, eventLine } from "../parts/event.js";
+import { firstQuoted } from "./approvals.js";
 import { ORDER, glyph, stateColour, stateWord } from "../parts/state.js";
 
 const NEAR = 0.8; // of a limit
@@ -19,7 +20,7 @@ export function attention() {
   /** @type {Item[]} */
   const items = approvals.get().toSorted((one, other) => one.expires_at - other.expires_at).map((one) => ({
     key: `approval ${one.id}`, glyph: "asks", colour: "info", name: one.agent, approval: one,
-    state: "asks", text: html`<span>${one.call} ${visible(one.shown.split("\n")[0])}</span>`,
+    state: "asks", text: html`<span>${one.call}, ${plural(one.lines.length, "line")}: <q class="quote">${cutMiddle(visible(firstQuoted(one)), 160)}</q></span>`,
   }));
   const rows = [...agents.get().values()];
   const failed = rows.filter((row) => row.state === "failed");

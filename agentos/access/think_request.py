@@ -8,12 +8,13 @@ from attrs import evolve
 from msgspec import Struct
 
 from agentos.kernel.request_body import read_text
+from agentos.llm.called_tools import read_arguments
 from agentos.llm.providers import provider as llm
 from agentos_sdk import codec
 from agentos_sdk.calls import think as calls
 from agentos_sdk.characters import join_surrogates_in
 from agentos_sdk.errors import BadRequest
-from agentos_sdk.values import LLMClass
+from agentos_sdk.values import LLMClass, ToolCall
 
 MAX_INLINE_BYTES = 4 << 10  # bytes of a body that are parsed in the event loop: 100 short messages take 3 ms
 BRACE = re.compile(rb"\s*\{")
@@ -75,9 +76,15 @@ def build_message(message: calls.Message) -> llm.Message:
         message.role,
         message.text,
         [llm.Image(image.decoded, image.mime_type) for image in message.images],
-        [evolve(call, arguments=join_surrogates_in(call.arguments)) for call in message.tool_calls],
+        [_build_call(call) for call in message.tool_calls],
         message.tool_call_id,
     )
+
+
+def _build_call(call: ToolCall) -> ToolCall:
+    arguments = call.arguments
+    read = read_arguments(arguments) if isinstance(arguments, str) else join_surrogates_in(arguments)
+    return evolve(call, arguments=read)
 
 
 def digest_question(question: llm.Question) -> str:

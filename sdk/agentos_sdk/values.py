@@ -193,11 +193,14 @@ class Tool:
 
 @frozen
 class ToolCall:
-    """A tool call requested by the model; ``signature``, if present, must be sent back with the call."""
+    """A tool call requested by the model; ``signature``, if present, must be sent back with the call.
+
+    ``arguments`` are the model's text where that is no JSON object: tell it, so that it can make the call again.
+    """
 
     id: str
     name: str
-    arguments: Mapping[str, Any]
+    arguments: Mapping[str, Any] | Text
     signature: str | None = None
 
 
@@ -235,7 +238,7 @@ class CalledTool:
     """A tool call requested by the model; long texts in ``arguments`` are cut."""
 
     name: str
-    arguments: Mapping[str, Any]
+    arguments: Mapping[str, Any] | Text
 
 
 @frozen(kw_only=True)

@@ -11,6 +11,7 @@ from typing import Any
 from attrs import frozen
 
 from agentos.gateways.request_fields import Fields, Mistake, check_stops, check_supported, decode_image, parse_object
+from agentos.llm.called_tools import arguments_of
 from agentos.llm.providers.provider import Image, Message, Question
 from agentos.llm.sampling import Sampling
 from agentos_sdk import codec
@@ -173,8 +174,9 @@ def _assistant_message(message: Fields) -> Message:
 
 def _call(block: Fields) -> ToolCall:
     own_id, signature = split_call_id(block.required_text("id"))
-    arguments = block.object("input")
-    return ToolCall(own_id, block.required_text("name"), arguments.data if arguments is not None else {}, signature)
+    given = block.object("input")
+    arguments = arguments_of(given.data) if given is not None else {}
+    return ToolCall(own_id, block.required_text("name"), arguments, signature)
 
 
 def _image(block: Fields) -> Image:

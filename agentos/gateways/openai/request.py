@@ -10,6 +10,7 @@ from typing import Any
 from attrs import frozen
 
 from agentos.gateways.request_fields import Fields, Mistake, check_stops, check_supported, decode_image, parse_object
+from agentos.llm.called_tools import read_arguments
 from agentos.llm.providers.provider import Image, Message, Question
 from agentos.llm.providers.thoughts import sign_call, sign_calls
 from agentos.llm.sampling import Sampling, Verbosity
@@ -170,10 +171,12 @@ def _call(call: Fields) -> ToolCall:
 
 def parse_call(call: Fields, function: Fields, id_name: str) -> ToolCall:
     """A call with its id in the field ``id_name``, and its name and arguments in ``function``."""
+    text = function.text("arguments") or "{}"
+    arguments: Mapping[str, Any] | codec.Text
     try:
-        arguments = parse_object((function.text("arguments") or "{}").encode())
-    except Invalid as error:
-        raise Mistake(function.place("arguments"), str(error)) from None
+        arguments = parse_object(text.encode())
+    except Invalid:
+        arguments = read_arguments(text)
     extra = call.object("extra_content")
     google = extra.object("google") if extra is not None else None
     signature = google.text("thought_signature") if google is not None else None

@@ -9,7 +9,7 @@ from typing import Any
 import anthropic
 from attrs import define, evolve, field
 
-from agentos.llm.called_tools import arguments_text, index_of
+from agentos.llm.called_tools import arguments_text, index_of, object_of
 from agentos.llm.malformed import MalformedResponse
 from agentos.llm.settings import Timeouts
 from agentos.llm.stream import AnswerBuilder, compact_json, id_field, text_field
@@ -257,7 +257,7 @@ def _turns(messages: Sequence[Message], parts: Base64Parts) -> Iterator[dict[str
         if message.calls:
             text = [{"type": "text", "text": message.text}] if message.text else []
             calls = [
-                {"type": "tool_use", "id": call.id, "name": call.name, "input": dict(call.arguments)}
+                {"type": "tool_use", "id": call.id, "name": call.name, "input": object_of(call.arguments)}
                 for call in message.calls
             ]
             yield {"role": "assistant", "content": [*_thoughts(message.calls), *text, *calls]}

@@ -10,7 +10,7 @@ from typing import Any
 from google import genai
 from google.genai import types
 
-from agentos.llm.called_tools import arguments_text, parse_arguments
+from agentos.llm.called_tools import arguments_text, object_of, read_arguments
 from agentos.llm.embeddings import read_gemini
 from agentos.llm.settings import Timeouts
 from agentos.llm.stream import GENERATED_ID_PREFIX, AnswerBuilder, compact_json, id_field, new_id, text_field
@@ -22,7 +22,6 @@ from .past_calls import accepted_messages
 from .provider import (
     Answer,
     Delta,
-    MalformedCall,
     Message,
     OnDelta,
     Provider,
@@ -103,9 +102,7 @@ class Gemini(Provider):
         return Delta("".join(text), unseen, _usage(piece.get("usageMetadata")))
 
     def _read_call(self, call: Mapping[str, Any], signature: object) -> ToolCall:
-        arguments = parse_arguments(arguments_text(call.get("args")))
-        if arguments is None:
-            raise MalformedCall(self._account.vendor)
+        arguments = read_arguments(arguments_text(call.get("args")))
         id_, name = id_field(call.get("id")), text_field(call.get("name"), "the name of a tool")
         return ToolCall(id_ or new_id(), name, arguments, text_field(signature, "a signature") or None)
 
@@ -150,7 +147,7 @@ def _parts(message: Message, names: Mapping[str, str], encoded: Base64Parts) -> 
         yield types.Part(inline_data=types.Blob(data=token, mime_type=image.mime_type))
     for call in message.calls:
         yield types.Part(
-            function_call=types.FunctionCall(id=_vendor_id(call.id), name=call.name, args=dict(call.arguments)),
+            function_call=types.FunctionCall(id=_vendor_id(call.id), name=call.name, args=object_of(call.arguments)),
             thought_signature=_signature(call.signature),
         )
 

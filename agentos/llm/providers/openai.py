@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import openai
 from attrs import evolve
 
-from agentos.llm.called_tools import arguments_text, index_of
+from agentos.llm.called_tools import arguments_text, index_of, object_of
 from agentos.llm.embeddings import read_openai
 from agentos.llm.settings import Timeouts
 from agentos.llm.stream import AnswerBuilder, compact_json, id_field, text_field
@@ -142,7 +142,7 @@ class OpenAI(Provider):
     def _request(self, question: Question, parts: Base64Parts) -> dict[str, Any]:
         request: dict[str, Any] = {
             "model": question.model,
-            "messages": [*_messages(question, parts, self._takes_thoughts)],
+            "messages": [*_messages(question, parts, self._takes_thoughts, self._is_openai)],
             "temperature": question.temperature,
             # OpenAI's reasoning models accept only the one, most other servers only the other.
             "max_completion_tokens" if self._is_openai else "max_tokens": question.max_tokens,
@@ -157,8 +157,13 @@ class OpenAI(Provider):
         return {name: value for name, value in request.items() if value is not None}
 
 
-def _messages(question: Question, parts: Base64Parts, with_thoughts: bool) -> Iterator[dict[str, Any]]:
-    """Convert the conversation. A tool result can't contain images: they follow as a user message after all results."""
+def _messages(
+    question: Question, parts: Base64Parts, with_thoughts: bool, takes_text: bool
+) -> Iterator[dict[str, Any]]:
+    """Convert the conversation. A tool result can't contain images: they follow as a user message after all results.
+
+    ``takes_text``: arguments that are no JSON go back as they are, which servers such as vLLM and Ollama refuse.
+    """
     if question.system is not None:
         yield {"role": "system", "content": question.system}
     pending_images: list[Image] = []
@@ -174,7 +179,7 @@ def _messages(question: Question, parts: Base64Parts, with_thoughts: bool) -> It
                 "role": "assistant",
                 "content": message.text or None,
                 **(message_fields(message.calls[0].signature) if with_thoughts else {}),
-                "tool_calls": [_call_message(call, with_thoughts) for call in message.calls],
+                "tool_calls": [_call_message(call, with_thoughts, takes_text) for call in message.calls],
             }
         else:
             yield {"role": message.role, "content": _content(message.text, message.images, parts)}
@@ -190,8 +195,10 @@ def _content(text: str, images: Sequence[Image], parts: Base64Parts) -> str | li
     return [*said, *({"type": "image_url", "image_url": {"url": url}} for url in urls)]
 
 
-def _call_message(call: ToolCall, with_thoughts: bool) -> dict[str, Any]:
-    function = {"name": call.name, "arguments": compact_json(dict(call.arguments))}
+def _call_message(call: ToolCall, with_thoughts: bool, takes_text: bool) -> dict[str, Any]:
+    is_text = isinstance(call.arguments, str) and takes_text
+    arguments = call.arguments if is_text else compact_json(object_of(call.arguments))
+    function = {"name": call.name, "arguments": arguments}
     thoughts = call_fields(call.signature) if with_thoughts else {}
     return {"id": call.id, "type": "function", "function": function, **thoughts}
 

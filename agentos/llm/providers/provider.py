@@ -210,10 +210,10 @@ class Unforeseen(Failing):
 
 
 class MalformedCall(Failing):
-    """The model called a tool with arguments that are no JSON object."""
+    """The model called a tool with arguments that are no JSON object, and the vendor withholds the call."""
 
-    def __init__(self, who: str, tool: str = "a tool", why: str = "") -> None:
-        super().__init__(f"{who} called {tool} with arguments that are no JSON object{why}")
+    def __init__(self, who: str, why: str = "") -> None:
+        super().__init__(f"{who} called a tool with arguments that are no JSON object{why}")
 
 
 def estimate_input_tokens(question: Question) -> int:

@@ -281,13 +281,22 @@ def test_a_wrong_message_is_named(message: Any, place: str) -> None:
     assert refused(message).details["param"] == f"messages[0]{place}"
 
 
-@each_row("arguments", ["{", "[]", "5", '{"a": NaN}', '{"a": "\\ud800"}', "[" * 100, 5])
-def test_arguments_are_the_json_of_an_object(arguments: object) -> None:
+@each_row("arguments", [5, ["{}"], True])
+def test_arguments_are_text(arguments: object) -> None:
     call = {"id": "1", "type": "function", "function": {"name": "x", "arguments": arguments}}
 
     error = refused({"role": "assistant", "tool_calls": [call]})
 
     assert error.details["param"] == "messages[0].tool_calls[0].function.arguments"
+
+
+@each_row("arguments", ["{", "[]", "5", '{"a": NaN}', "[" * 100, '{"a": "one', "rm -rf"])
+def test_arguments_of_past_calls_may_be_any_text(arguments: str) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "x", "arguments": arguments}}
+
+    messages = asked({"role": "assistant", "tool_calls": [call]}, {"role": "user", "content": "?"}).messages
+
+    assert messages[0].calls == [ToolCall("1", "x", Text(arguments))]
 
 
 @pytest.mark.parametrize(

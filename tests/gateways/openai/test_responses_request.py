@@ -63,7 +63,7 @@ def asked(input: object = "hello", *, earlier: Any = (), provider: str = "openai
         ),
         ({"input": [{"role": "system", "content": [{"type": "input_image"}]}]}, "input[0].content[0].type"),
         (
-            {"input": [{"type": "function_call", "call_id": "c", "name": "look", "arguments": "]"}]},
+            {"input": [{"type": "function_call", "call_id": "c", "name": "look", "arguments": ["]"]}]},
             "input[0].arguments",
         ),
         ({"input": [{"type": "function_call_output", "output": "rain"}]}, "input[0].call_id"),

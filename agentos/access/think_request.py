@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Sequence
 from hashlib import sha256
 
 from attrs import evolve
@@ -23,8 +24,8 @@ BRACE = re.compile(rb"\s*\{")
 class ThinkRequest(Struct, frozen=True):
     """A question; whether its answer is sent piece by piece as it arrives; and its timeout in seconds.
 
-    ``class_=None``: the caller's own. ``async_`` and ``request_id`` are those of
-    :class:`agentos.kernel.background.Background`.
+    ``class_=None``: the caller's own. ``left_out`` is what a program asked for and the question
+    lacks. ``async_`` and ``request_id`` are those of :class:`agentos.kernel.background.Background`.
     """
 
     question: llm.Question
@@ -33,6 +34,7 @@ class ThinkRequest(Struct, frozen=True):
     async_: bool = False
     request_id: int | str | None = None
     class_: LLMClass | None = None
+    left_out: Sequence[str] = ()
 
 
 def parse_think(body: bytes, model: str) -> ThinkRequest:

@@ -10,6 +10,7 @@ import anthropic
 from attrs import define, evolve, field
 
 from agentos.llm.called_tools import arguments_text, index_of, object_of
+from agentos.llm.json_mode import check_answer, has_free_object, hold_text, instruct
 from agentos.llm.malformed import MalformedResponse
 from agentos.llm.settings import Timeouts
 from agentos.llm.stream import AnswerBuilder, compact_json, id_field, text_field
@@ -60,11 +61,14 @@ class Anthropic(Provider):
         self._messages = client.messages
 
     async def answer(self, question: Question, on_delta: OnDelta) -> Answer:
-        events = _Events()
-        builder = AnswerBuilder(self._account, on_delta, events.parse, self._error_of_body)
+        events, is_instructed = _Events(), has_free_object(question.response_schema)
+        hear = hold_text(on_delta) if is_instructed else on_delta
+        builder = AnswerBuilder(self._account, hear, events.parse, self._error_of_body)
         parts = Base64Parts()
         await self._transport.send(partial(self._compose, question, parts), builder, self._error_of_body, parts)
         answer = builder.answer(question)
+        if is_instructed:
+            answer = check_answer(answer, self._account.vendor, on_delta)
         if not (answer.calls and events.thoughts):
             return answer
         first, *others = answer.calls
@@ -206,11 +210,12 @@ def _request(question: Question, parts: Base64Parts) -> dict[str, Any]:
     sampling = {"temperature": question.temperature, "top_p": question.sampling.top_p}
     sampling = {name: value for name, value in sampling.items() if value is not None}
     thinking, effort = _thinking(question)
-    output = {"effort": effort, "format": _format(question.response_schema)}
+    is_instructed = has_free_object(question.response_schema)
+    output = {"effort": effort, "format": None if is_instructed else _format(question.response_schema)}
     request: dict[str, Any] = {
         "model": question.model,
         "max_tokens": question.max_tokens or MAX_TOKENS + THINKING_BUDGETS.get(question.thinking_level or "", 0),
-        "system": question.system or None,
+        "system": instruct(question) if is_instructed else question.system or None,
         "messages": [*_turns(question.messages, parts)],
         "stop_sequences": list(question.stop) or None,
         "thinking": thinking,

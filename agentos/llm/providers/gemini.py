@@ -12,6 +12,7 @@ from google.genai import types
 
 from agentos.llm.called_tools import arguments_text, object_of, read_arguments
 from agentos.llm.embeddings import read_gemini
+from agentos.llm.json_mode import is_any_object
 from agentos.llm.settings import Timeouts
 from agentos.llm.stream import GENERATED_ID_PREFIX, AnswerBuilder, compact_json, id_field, new_id, text_field
 from agentos_sdk.values import ThinkingLevel, Tool, ToolCall, ToolChoice, Usage
@@ -190,7 +191,7 @@ def _config(question: Question) -> types.GenerateContentConfig:
         if question.tools
         else None,
         response_mime_type="application/json" if question.response_schema is not None else None,
-        response_json_schema=question.response_schema,
+        response_json_schema=None if is_any_object(question.response_schema) else question.response_schema,
         automatic_function_calling=types.AutomaticFunctionCallingConfig(disable=True),
         automatic_continuation=False,  # it would send another request by itself, bypassing budgets and deadlines
     )

@@ -11,6 +11,7 @@ from attrs import evolve
 
 from agentos.llm.called_tools import arguments_text, index_of, object_of
 from agentos.llm.embeddings import read_openai
+from agentos.llm.json_mode import instruct, is_any_object, mentions_json
 from agentos.llm.settings import Timeouts
 from agentos.llm.stream import AnswerBuilder, compact_json, id_field, text_field
 from agentos.llm.vendor_errors import find_error, status_of
@@ -164,8 +165,11 @@ def _messages(
 
     ``takes_text``: arguments that are no JSON go back as they are, which servers such as vLLM and Ollama refuse.
     """
-    if question.system is not None:
-        yield {"role": "system", "content": question.system}
+    system = question.system
+    if is_any_object(question.response_schema) and not mentions_json(question):
+        system = instruct(question)
+    if system is not None:
+        yield {"role": "system", "content": system}
     pending_images: list[Image] = []
     for message in accepted_messages(question.messages):
         if message.role != "tool" and pending_images:
@@ -216,6 +220,8 @@ def _tool_declaration(tool: Tool) -> dict[str, Any]:
 def _format(schema: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if schema is None:
         return None
+    if is_any_object(schema):
+        return {"type": "json_object"}
     return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": _is_closed(schema)}}
 
 

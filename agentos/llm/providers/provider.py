@@ -216,6 +216,10 @@ class MalformedCall(Failing):
         super().__init__(f"{who} called a tool with arguments that are no JSON object{why}")
 
 
+class NoJSON(Failing):
+    """The model was asked for a JSON object and answered with other text."""
+
+
 def estimate_input_tokens(question: Question) -> int:
     """Estimated input tokens of a request."""
     characters = len(question.system or "")

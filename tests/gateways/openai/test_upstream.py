@@ -12,14 +12,18 @@ import trio
 from agentos.llm.providers.choose import ProviderChoice
 from agentos.llm.settings import ProviderName
 from tests.gateways.served import Served, served
-from tests.llm.vendors import gemini_wire, openai_wire
+from tests.llm.vendors import anthropic_wire, gemini_wire, openai_wire
 from tests.llm.vendors.script import Raw, Refuses, Says, Text
 from tests.llm.vendors.server import Vendor, serve
 from tests.support.clients import httpx2, openai
 
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(httpx2|openai|httpcore):ResourceWarning")
 
-WIRES: dict[ProviderName, ModuleType] = {"openai": openai_wire, "gemini": gemini_wire}
+WIRES: dict[ProviderName, ModuleType] = {
+    "openai": openai_wire,
+    "gemini": gemini_wire,
+    "anthropic": anthropic_wire,
+}
 SETTINGS: dict[str, Any] = {
     "top_p": 0.5,
     "seed": 7,
@@ -241,3 +245,13 @@ async def test_thoughts_go_back_by_responses_and_messages_as_well() -> None:
     for exchange in (vendor.exchanges[1], vendor.exchanges[3]):
         assert exchange.body["messages"][1]["reasoning_content"] == "hm"
         assert exchange.body["messages"][1]["tool_calls"][0]["id"] == "c1"
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_json_mode_over_claude_is_any_json_object(stream: bool) -> None:
+    async with behind("anthropic") as (here, vendor):
+        vendor.will(Says([Text('```json\n{"a"'), Text(": 1}\n```")]))
+        said = await ask(here, response_format={"type": "json_object"}, stream=stream)
+
+    text = "".join(each.choices[0].delta.content or "" for each in said) if stream else said.choices[0].message.content
+    assert text == '{"a": 1}'

@@ -184,11 +184,15 @@ class Waits:
 
 @frozen
 class Tool:
-    """A tool that the model may call; ``parameters`` is a JSON schema of an object."""
+    """A tool that the model may call; ``parameters`` is a JSON schema of an object.
+
+    ``strict``: the vendor is to make the model's calls match it, if it can.
+    """
 
     name: ToolName
     description: Text = Text("")
     parameters: Mapping[str, Any] = field(factory=dict)
+    strict: bool = False
 
 
 @frozen

@@ -211,7 +211,8 @@ def _tools(request: Fields) -> tuple[Sequence[Tool], ToolChoice]:
         schema = tool.object("input_schema")
         if schema is None:
             raise Mistake(tool.place("input_schema"), "required field missing")
-        tools.append(Tool(tool.required_text("name"), codec.Text(tool.text("description") or ""), schema.data))
+        description, strict = codec.Text(tool.text("description") or ""), tool.flag("strict")
+        tools.append(Tool(tool.required_text("name"), description, schema.data, strict))
     wanted = request.object("tool_choice")
     if wanted is None:
         return tuple(tools), "auto"

@@ -104,7 +104,7 @@ def _read(tool: Fields, kind: str, namespace: str | None = None) -> Iterator[tup
         schema = tool.object("parameters")
         parameters = schema.data if schema is not None else {}
         own = ProgramTool(name, namespace)
-        yield own, Tool(own.model_name, codec.Text(description), parameters)
+        yield own, Tool(own.model_name, codec.Text(description), parameters, tool.flag("strict"))
     else:
         own = ProgramTool(name, namespace, is_custom=True)
         yield own, Tool(own.model_name, codec.Text(description + _describe_format(tool)), INPUT)

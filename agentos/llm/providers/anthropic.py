@@ -12,6 +12,7 @@ from attrs import define, evolve, field
 from agentos.llm.called_tools import arguments_text, index_of, object_of
 from agentos.llm.json_mode import check_answer, has_free_object, hold_text, instruct
 from agentos.llm.malformed import MalformedResponse
+from agentos.llm.sampling import LEVELS, Effort
 from agentos.llm.settings import Timeouts
 from agentos.llm.stream import AnswerBuilder, compact_json, id_field, text_field
 from agentos.llm.vendor_errors import find_error, message_of
@@ -214,7 +215,7 @@ def _request(question: Question, parts: Base64Parts) -> dict[str, Any]:
     output = {"effort": effort, "format": None if is_instructed else _format(question.response_schema)}
     request: dict[str, Any] = {
         "model": question.model,
-        "max_tokens": question.max_tokens or MAX_TOKENS + THINKING_BUDGETS.get(question.thinking_level or "", 0),
+        "max_tokens": question.max_tokens or MAX_TOKENS + _usual_thinking(question.thinking_level),
         "system": instruct(question) if is_instructed else question.system or None,
         "messages": [*_turns(question.messages, parts)],
         "stop_sequences": list(question.stop) or None,
@@ -229,11 +230,18 @@ def _request(question: Question, parts: Base64Parts) -> dict[str, Any]:
     return {name: value for name, value in request.items() if value is not None}
 
 
+def _usual_thinking(effort: Effort | None) -> int:
+    return 0 if effort in (None, "none") else THINKING_BUDGETS[LEVELS[effort]]
+
+
 def _thinking(question: Question) -> tuple[dict[str, Any] | None, str | None]:
     """Claude 4.6 and later have levels, 3.7 and later budgets; older ones don't think and reject the option."""
-    level, version = question.thinking_level, _version(question.model)
-    if level is None or version < FIRST_THINKING:
+    effort, version = question.thinking_level, _version(question.model)
+    if effort is None or version < FIRST_THINKING:
         return None, None
+    if effort == "none":
+        return {"type": "disabled"}, None
+    level = LEVELS[effort]
     if version >= FIRST_ADAPTIVE:
         return {"type": "adaptive"}, level
     budget = THINKING_BUDGETS[level]
@@ -291,7 +299,7 @@ def _content(text: str, images: Sequence[Image], parts: Base64Parts) -> str | li
 
 def _tool_declaration(tool: Tool) -> dict[str, Any]:
     schema = dict(tool.parameters) or {"type": "object"}
-    declared = {"name": tool.name, "description": tool.description, "input_schema": schema}
+    declared = {"name": tool.name, "description": tool.description, "input_schema": schema, "strict": tool.strict}
     return {name: value for name, value in declared.items() if value}
 
 

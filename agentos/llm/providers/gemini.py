@@ -13,6 +13,7 @@ from google.genai import types
 from agentos.llm.called_tools import arguments_text, object_of, read_arguments
 from agentos.llm.embeddings import read_gemini
 from agentos.llm.json_mode import is_any_object
+from agentos.llm.sampling import LEVELS, Effort
 from agentos.llm.settings import Timeouts
 from agentos.llm.stream import GENERATED_ID_PREFIX, AnswerBuilder, compact_json, id_field, new_id, text_field
 from agentos_sdk.values import ThinkingLevel, Tool, ToolCall, ToolChoice, Usage
@@ -203,14 +204,16 @@ def _tool_declaration(tool: Tool) -> types.FunctionDeclaration:
     )
 
 
-def _thinking(model: str, level: ThinkingLevel | None) -> types.ThinkingConfig | None:
+def _thinking(model: str, effort: Effort | None) -> types.ThinkingConfig | None:
     """Gemini 3 and later have levels and 2.5 has budgets; older models don't think and reject the option."""
     model = model.removeprefix("models/")
-    if level is None or model.startswith(("gemini-1", "gemini-2.0")):
+    if effort is None or model.startswith(("gemini-1", "gemini-2.0")):
         return None
     if model.startswith("gemini-2.5"):
-        return types.ThinkingConfig(thinking_budget=THINKING_BUDGETS[level])
-    return types.ThinkingConfig(thinking_level=types.ThinkingLevel(level.upper()))
+        return types.ThinkingConfig(thinking_budget=0 if effort == "none" else THINKING_BUDGETS[LEVELS[effort]])
+    if effort in ("none", "minimal"):
+        return types.ThinkingConfig(thinking_level=types.ThinkingLevel.MINIMAL)
+    return types.ThinkingConfig(thinking_level=types.ThinkingLevel(LEVELS[effort].upper()))
 
 
 def _usage(counted: object) -> Usage | None:

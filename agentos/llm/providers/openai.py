@@ -214,7 +214,8 @@ def _has_thoughts(question: Question) -> bool:
 
 def _tool_declaration(tool: Tool) -> dict[str, Any]:
     function = {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
-    return {"type": "function", "function": {name: value for name, value in function.items() if value}}
+    declared = {**function, "strict": tool.strict}
+    return {"type": "function", "function": {name: value for name, value in declared.items() if value}}
 
 
 def _format(schema: Mapping[str, Any] | None) -> dict[str, Any] | None:

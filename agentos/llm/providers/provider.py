@@ -10,8 +10,8 @@ from attrs import field, frozen
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from agentos.llm.sampling import Sampling
-from agentos_sdk.values import MAX_TOKENS, ThinkingLevel, Tool, ToolCall, ToolChoice, Usage
+from agentos.llm.sampling import Effort, Sampling
+from agentos_sdk.values import MAX_TOKENS, Tool, ToolCall, ToolChoice, Usage
 
 Role = Literal["user", "assistant", "tool"]
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "embedded"]
@@ -55,7 +55,7 @@ class Question(Struct, frozen=True, weakref=True):
     system: str | None = None
     temperature: float | None = None
     max_tokens: int | None = None
-    thinking_level: ThinkingLevel | None = None
+    thinking_level: Effort | None = None
     tools: Sequence[Tool] = ()
     tool_choice: ToolChoice = "auto"
     stop: Sequence[str] = ()

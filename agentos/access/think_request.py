@@ -2,18 +2,20 @@
 
 import json
 import re
+from collections.abc import Sequence
 from hashlib import sha256
 
 from attrs import evolve
 from msgspec import Struct
 
 from agentos.kernel.request_body import read_text
+from agentos.llm.called_tools import read_arguments
 from agentos.llm.providers import provider as llm
 from agentos_sdk import codec
 from agentos_sdk.calls import think as calls
 from agentos_sdk.characters import join_surrogates_in
 from agentos_sdk.errors import BadRequest
-from agentos_sdk.values import LLMClass
+from agentos_sdk.values import LLMClass, ToolCall
 
 MAX_INLINE_BYTES = 4 << 10  # bytes of a body that are parsed in the event loop: 100 short messages take 3 ms
 BRACE = re.compile(rb"\s*\{")
@@ -22,8 +24,8 @@ BRACE = re.compile(rb"\s*\{")
 class ThinkRequest(Struct, frozen=True):
     """A question; whether its answer is sent piece by piece as it arrives; and its timeout in seconds.
 
-    ``class_=None``: the caller's own. ``async_`` and ``request_id`` are those of
-    :class:`agentos.kernel.background.Background`.
+    ``class_=None``: the caller's own. ``left_out`` is what a program asked for and the question
+    lacks. ``async_`` and ``request_id`` are those of :class:`agentos.kernel.background.Background`.
     """
 
     question: llm.Question
@@ -32,6 +34,7 @@ class ThinkRequest(Struct, frozen=True):
     async_: bool = False
     request_id: int | str | None = None
     class_: LLMClass | None = None
+    left_out: Sequence[str] = ()
 
 
 def parse_think(body: bytes, model: str) -> ThinkRequest:
@@ -75,9 +78,15 @@ def build_message(message: calls.Message) -> llm.Message:
         message.role,
         message.text,
         [llm.Image(image.decoded, image.mime_type) for image in message.images],
-        [evolve(call, arguments=join_surrogates_in(call.arguments)) for call in message.tool_calls],
+        [_build_call(call) for call in message.tool_calls],
         message.tool_call_id,
     )
+
+
+def _build_call(call: ToolCall) -> ToolCall:
+    arguments = call.arguments
+    read = read_arguments(arguments) if isinstance(arguments, str) else join_surrogates_in(arguments)
+    return evolve(call, arguments=read)
 
 
 def digest_question(question: llm.Question) -> str:

@@ -1,7 +1,7 @@
 """THINK calls of one agent for its endpoint, whole or streamed, and its large bodies, which are read in a thread."""
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar, TypeVarTuple, Unpack
 
 import trio
@@ -97,9 +97,16 @@ class ThinkCalls:
         return await self.caller.table.reader.run(self.caller, function, *args)
 
     async def think(
-        self, question: Question, on_text: Callable[[str], None] | None = None, class_: LLMClass | None = None
+        self,
+        question: Question,
+        on_text: Callable[[str], None] | None = None,
+        class_: LLMClass | None = None,
+        left_out: Sequence[str] = (),
     ) -> ThinkResult:
-        """Make the agent's THINK call; ``on_text`` is called with each piece of its text as it arrives."""
+        """Make the agent's THINK call; ``on_text`` is called with each piece of its text as it arrives.
+
+        ``left_out`` is what the program asked for and the question lacks, for the audit log.
+        """
         self.check_model(question.model)
 
         async def send(chunk: bytes) -> None:
@@ -107,7 +114,7 @@ class ThinkCalls:
             on_text(codec.decode(think.Delta, codec.parse(chunk)).delta)
 
         streams = on_text is not None
-        request = ThinkRequest(question, stream=streams, class_=class_)
+        request = ThinkRequest(question, stream=streams, class_=class_, left_out=left_out)
         thought = await self.perform(Op.THINK, request, Call(self.caller, streams, send))
         assert isinstance(thought, ThinkResult), "THINK's reply before it is encoded"
         return thought
@@ -138,16 +145,26 @@ class ThinkCalls:
         return found
 
     async def answer(
-        self, exchange: Exchange, question: Question, ask: Ask, shape: AnswerShape, *, stream: bool
+        self,
+        exchange: Exchange,
+        question: Question,
+        ask: Ask,
+        shape: AnswerShape,
+        *,
+        stream: bool,
+        left_out: Sequence[str] = (),
     ) -> None:
         """Send the answer for which ``ask`` makes a call: whole, or as it arrives."""
+        more = [("x-agentos-left-out", ", ".join(left_out))] if left_out else []
         if stream:
-            await self._stream(exchange, question, ask, shape)
+            await self._stream(exchange, question, ask, shape, more)
         else:
             thought = await ask(None)
-            await exchange.reply(200, shape.whole(thought.answer, thought.cost), self.headers(thought))
+            await exchange.reply(200, shape.whole(thought.answer, thought.cost), [*self.headers(thought), *more])
 
-    async def _stream(self, exchange: Exchange, question: Question, ask: Ask, shape: AnswerShape) -> None:
+    async def _stream(
+        self, exchange: Exchange, question: Question, ask: Ask, shape: AnswerShape, more: Headers
+    ) -> None:
         """Send an answer's events as it arrives; raises its error if it has none of them."""
         pieces = Counted(allowance=self.allowance)
 
@@ -164,7 +181,7 @@ class ThinkCalls:
                 nursery.start_soon(collect)
                 text = await pieces.next()
                 if text or not isinstance(pieces.outcome, CallError):
-                    await self._send_stream(exchange, question, shape, pieces, text)
+                    await self._send_stream(exchange, question, shape, pieces, text, more)
         finally:
             pieces.release()
         if not exchange.begun:  # the status can still be an error
@@ -172,10 +189,10 @@ class ThinkCalls:
             raise pieces.outcome
 
     async def _send_stream(
-        self, exchange: Exchange, question: Question, shape: AnswerShape, pieces: Counted, text: str
+        self, exchange: Exchange, question: Question, shape: AnswerShape, pieces: Counted, text: str, more: Headers
     ) -> None:
         told, model = 0, question.model
-        await exchange.begin(200, "text/event-stream", [("cache-control", "no-cache"), *self.headers()])
+        await exchange.begin(200, "text/event-stream", [("cache-control", "no-cache"), *self.headers(), *more])
         await exchange.write(shape.begin(model))
         while text:
             told += len(text)

@@ -25,6 +25,7 @@ from .providers.provider import (
     Embedder,
     Failing,
     MalformedCall,
+    NoJSON,
     Provider,
     ProviderError,
     Question,
@@ -211,7 +212,7 @@ class ProviderClient:
                     or request.failures == self.retry.attempts
                     or availability.breaker.state is State.OPEN
                     or isinstance(error, Unforeseen)
-                    or (isinstance(error, MalformedCall) and request.failures >= MALFORMED_ATTEMPTS)
+                    or (isinstance(error, MalformedCall | NoJSON) and request.failures >= MALFORMED_ATTEMPTS)
                 ):
                     raise
                 return retry_delay(self.retry, request.failures, error.after, self.random)
@@ -310,7 +311,7 @@ def error_for_agent(error: ProviderError, request: ActiveRequest) -> CallError:
     details: dict[str, object] = {} if error.status is None else {"upstream_status": error.status}
     if isinstance(error, Denied | Unforeseen):
         details["retry"] = False  # until the operator has changed something; the next answer would be the same
-    if isinstance(error, MalformedCall):  # a later attempt is no better: the caller may tell the model
+    if isinstance(error, MalformedCall | NoJSON):  # a later attempt is no better: the caller may tell the model
         details |= {"retry": False, "tokens": request.total_usage.total}
     if isinstance(error, Rejected):
         kind = CannotAnswer if error.status == 404 else BadRequest  # 404: the provider has no such model, or no longer

@@ -1,5 +1,6 @@
 """Tool calls of an answer: joins their pieces however a server numbers them, and parses their arguments.
 
+Arguments that are no JSON object are passed on as the model's text: agents tell the model, which makes the call again.
 The sending server is not trusted: sizes, counts and nesting depth are limited.
 """
 
@@ -13,6 +14,7 @@ from attrs import define, field
 
 from agentos_sdk import codec
 from agentos_sdk.characters import join_surrogates, join_surrogates_in
+from agentos_sdk.codec import Text
 from agentos_sdk.values import ToolCall
 
 from .malformed import MAX_EVENT, MalformedResponse, parse_json
@@ -22,6 +24,7 @@ MAX_ARGUMENT_DEPTH = (
     codec.MAX_DEPTH - 5
 )  # nesting of a tool's arguments; a later request has to hold them when they are sent back
 GENERATED_ID_PREFIX = "call-of-agentos-"  # prefix of the tool call ids that we generate when the vendor sent none
+INVALID_JSON = "INVALID_JSON"  # the name that Anthropic proposes for text in place of arguments
 
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)  # of JSON, also with raw line breaks in it
 _CONTROL = re.compile(r"[\x00-\x1f]")
@@ -91,8 +94,8 @@ class CalledTools:
         if len(self.whole) + len(self._partial) > MAX_CALLS:
             raise MalformedResponse(f"called more than {MAX_CALLS} tools at once")
 
-    def finish(self) -> Iterator[ToolCall | PartialCall]:
-        """All calls, each with an id of its own; one whose arguments are no JSON object as it has arrived."""
+    def finish(self) -> Iterator[ToolCall]:
+        """All calls, each with an id of its own."""
         ids = set[str]()
         calls: Sequence[ToolCall | PartialCall] = [*self.whole, *self._partial]
         for call in calls:
@@ -101,12 +104,27 @@ class CalledTools:
                 id_ = new_id()
             ids.add(id_)
             if isinstance(call, ToolCall):
-                name, arguments = join_surrogates(call.name), join_surrogates_in(call.arguments)
-                yield ToolCall(id_, name, arguments, call.signature)
-            elif (parsed := parse_arguments("".join(call.arguments))) is None:
-                yield call
+                arguments = join_surrogates_in(call.arguments)
             else:
-                yield ToolCall(id_, join_surrogates(call.name), parsed, call.signature)
+                arguments = read_arguments("".join(call.arguments))
+            yield ToolCall(id_, join_surrogates(call.name), arguments, call.signature)
+
+
+def read_arguments(text: str) -> Mapping[str, Any] | Text:
+    """Arguments as a model wrote them: the text itself if it is no JSON object."""
+    parsed = parse_arguments(text)
+    return Text(join_surrogates(text)) if parsed is None else parsed
+
+
+def object_of(arguments: Mapping[str, Any] | Text) -> dict[str, Any]:
+    """Arguments for a vendor that takes only objects."""
+    return {INVALID_JSON: arguments} if isinstance(arguments, str) else dict(arguments)
+
+
+def arguments_of(given: Mapping[str, Any]) -> Mapping[str, Any] | Text:
+    """The arguments of which :func:`object_of` made an object."""
+    text = given.get(INVALID_JSON) if len(given) == 1 else None
+    return Text(text) if isinstance(text, str) else given
 
 
 def parse_arguments(text: str) -> Mapping[str, Any] | None:

@@ -6,7 +6,19 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from agentos_sdk.values import ThinkingLevel
+
 Verbosity = Literal["low", "medium", "high"]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]  # of thinking
+LEVELS: Mapping[Effort, ThinkingLevel] = {
+    "none": "low",
+    "minimal": "low",
+    "low": "low",
+    "medium": "medium",
+    "high": "high",
+    "xhigh": "high",
+}
+"""The nearest of the levels that every vendor has."""
 
 
 class Sampling(Struct, frozen=True):

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from agentos_sdk import codec
 from agentos_sdk.characters import ends_in_half, join_surrogates
-from agentos_sdk.values import ToolCall, Usage
+from agentos_sdk.values import Usage
 
 from .called_tools import GENERATED_ID_PREFIX, MAX_ARGUMENT_DEPTH, MAX_CALLS, CalledTools, new_id
 from .finish_reasons import FAILURES, FINISH_REASONS, MALFORMED_CALL, NOT_YET, plain_word
@@ -113,7 +113,7 @@ class AnswerBuilder:
         if plain in NOT_YET:
             return
         if MALFORMED_CALL in word.lower():
-            raise MalformedCall(self.account.vendor, why=f" ({self.account.clean_message(word)})")
+            raise MalformedCall(self.account.vendor, f" ({self.account.clean_message(word)})")
         if plain in FAILURES:
             raise Failing(f"{self.account.vendor} ended its answer with {plain}")
         self._unknown_finish = None if plain in FINISH_REASONS else self.account.clean_message(word)
@@ -143,7 +143,7 @@ class AnswerBuilder:
         if self._unknown_finish is not None and not self.has_any:
             raise self.account.unforeseen(f"ended its answer with {self._unknown_finish}")
         text = "".join(self.text)
-        calls = tuple(self._finish_calls())
+        calls = tuple(self.calls.finish())
         finish: FinishReason = "tool_calls" if calls and self.finish == "stop" else self.finish
         usage = self.usage or Usage(estimate_input_tokens(question), estimate_tokens(len(text) + self.unseen))
         logprobs = None if self.logprobs is None else f"[{','.join(self.logprobs)}]".encode()
@@ -216,14 +216,6 @@ class AnswerBuilder:
             return self.account.unforeseen(f"answers with an error: {self.account.clean_message(message)}")
         whole = event if event is not None and "error" in event else {"error": error}
         return self.error_of_status(status or 500, whole, None)
-
-    def _finish_calls(self) -> Iterator[ToolCall]:
-        for call in self.calls.finish():
-            if isinstance(call, ToolCall):
-                yield call
-            elif self.finish != "length":  # with "length" the last call is cut off, and a retry would cut it off again
-                name = self.account.clean_message(call.name) or "a tool"
-                raise MalformedCall(self.account.vendor, name)
 
 
 @define(eq=False)

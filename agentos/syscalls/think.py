@@ -61,6 +61,8 @@ def syscalls(
             else:
                 digest = digest_question(question)
             call.remark = f"question sha256:{digest}"
+            if request.left_out:
+                call.remark += f"; left out: {', '.join(request.left_out)}"
             asker = Asker(caller.id, caller.name, caller.family, digest) if caller.kind != "operator" else None
             think = partial(line.think, path, question, asker=asker, route=route, class_=request.class_)
             if request.stream:

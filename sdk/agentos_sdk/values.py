@@ -184,20 +184,27 @@ class Waits:
 
 @frozen
 class Tool:
-    """A tool that the model may call; ``parameters`` is a JSON schema of an object."""
+    """A tool that the model may call; ``parameters`` is a JSON schema of an object.
+
+    ``strict``: the vendor is to make the model's calls match it, if it can.
+    """
 
     name: ToolName
     description: Text = Text("")
     parameters: Mapping[str, Any] = field(factory=dict)
+    strict: bool = False
 
 
 @frozen
 class ToolCall:
-    """A tool call requested by the model; ``signature``, if present, must be sent back with the call."""
+    """A tool call requested by the model; ``signature``, if present, must be sent back with the call.
+
+    ``arguments`` are the model's text where that is no JSON object: tell it, so that it can make the call again.
+    """
 
     id: str
     name: str
-    arguments: Mapping[str, Any]
+    arguments: Mapping[str, Any] | Text
     signature: str | None = None
 
 
@@ -235,7 +242,7 @@ class CalledTool:
     """A tool call requested by the model; long texts in ``arguments`` are cut."""
 
     name: str
-    arguments: Mapping[str, Any]
+    arguments: Mapping[str, Any] | Text
 
 
 @frozen(kw_only=True)

@@ -18,7 +18,9 @@ from agentos.llm.providers.provider import (
     Denied,
     Failing,
     MalformedCall,
+    NoJSON,
     Provider,
+    ProviderError,
     RateLimited,
     Rejected,
     Unforeseen,
@@ -89,10 +91,13 @@ async def test_what_would_fail_again_is_asked_once(error: Exception, told: type[
     assert one.total_usage == Usage()
 
 
-async def test_a_malformed_tool_call_is_asked_for_once_more_and_charged(autojump_clock: MockClock) -> None:
-    provider, one = Scripted([["look", MalformedCall("it")]]), asked()
+@pytest.mark.parametrize("error", [MalformedCall("it"), NoJSON("it wrote no JSON object")], ids=["call", "text"])
+async def test_what_is_no_json_is_asked_for_once_more_and_charged(
+    autojump_clock: MockClock, error: ProviderError
+) -> None:
+    provider, one = Scripted([["look", error]]), asked()
 
-    with pytest.raises(Unavailable, match="arguments that are no JSON object") as caught:
+    with pytest.raises(Unavailable, match="no JSON object") as caught:
         await asking(provider).send(one)
 
     assert len(provider.asked) == 2

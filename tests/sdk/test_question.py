@@ -105,8 +105,8 @@ def test_a_mistake_in_an_image_names_the_image(image: dict[str, str], mistake: s
             ": tool_calls: expected in the assistant's messages only, not in the user's",
         ),
         (
-            {"role": "assistant", "tool_calls": [{"id": "1", "name": "f", "arguments": "{}"}]},
-            ".tool_calls[0].arguments: expected keys and values, got '{}'",
+            {"role": "assistant", "tool_calls": [{"id": "1", "name": "f", "arguments": ["a"]}]},
+            ".tool_calls[0].arguments: expected keys and values or a string, got an array",
         ),
         (
             {"role": "system", "content": [{"type": "image", "data": "AAAA"}]},

@@ -92,7 +92,7 @@ match = "(?s).*"
 system = "^{name}$"
 times = {times}
 reply = "I will look."
-tool_calls = [{{ name = "exec", arguments = '{{"command": "ls' }}]
+fail = "malformed_call"
 """
 RULES = [
     *(each for name, (answers, _) in SOLVED.items() for each in script(name, *answers)),
@@ -113,7 +113,7 @@ RULES = [
     *script("broken-stream"),
     '[[rule]]\nmatch = "(?s).*"\nsystem = "^wrong-json$"\ntimes = 1\n'
     'tool_calls = [{ name = "exec", arguments = \'{"command": "ls\' }]\n',
-    *script("wrong-json"),
+    rule("^exec was not called: arguments: expected a JSON object", done("wrong-json is done"), system="^wrong-json$"),
     *(MALFORMED.format(name=name, times=times) for name, times in (("malformed", 6), ("never-json", 1000))),
     rule("^Your call had arguments that are no JSON object", done("malformed is done"), system="^malformed$"),
     rule("(?s).*", system="^rejected-once$", fail="rejected", times=1),

@@ -11,6 +11,7 @@ from typing import Any
 from attrs import frozen
 
 from agentos.gateways.request_fields import Fields, Mistake, check_stops, check_supported, decode_image, parse_object
+from agentos.llm.called_tools import arguments_of
 from agentos.llm.providers.provider import Image, Message, Question
 from agentos.llm.sampling import Sampling
 from agentos_sdk import codec
@@ -173,8 +174,9 @@ def _assistant_message(message: Fields) -> Message:
 
 def _call(block: Fields) -> ToolCall:
     own_id, signature = split_call_id(block.required_text("id"))
-    arguments = block.object("input")
-    return ToolCall(own_id, block.required_text("name"), arguments.data if arguments is not None else {}, signature)
+    given = block.object("input")
+    arguments = arguments_of(given.data) if given is not None else {}
+    return ToolCall(own_id, block.required_text("name"), arguments, signature)
 
 
 def _image(block: Fields) -> Image:
@@ -209,7 +211,8 @@ def _tools(request: Fields) -> tuple[Sequence[Tool], ToolChoice]:
         schema = tool.object("input_schema")
         if schema is None:
             raise Mistake(tool.place("input_schema"), "required field missing")
-        tools.append(Tool(tool.required_text("name"), codec.Text(tool.text("description") or ""), schema.data))
+        description, strict = codec.Text(tool.text("description") or ""), tool.flag("strict")
+        tools.append(Tool(tool.required_text("name"), description, schema.data, strict))
     wanted = request.object("tool_choice")
     if wanted is None:
         return tuple(tools), "auto"

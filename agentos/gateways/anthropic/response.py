@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from attrs import define
 
 from agentos.gateways.error_status import error_text, status
+from agentos.llm.called_tools import object_of
 from agentos.llm.providers.provider import Answer, FinishReason
 from agentos_sdk import codec
 from agentos_sdk.errors import CallError
@@ -43,7 +44,7 @@ class Shape:
     def whole(self, answer: Answer, cost: float | None = None) -> bytes:
         """The response without streaming."""
         texts = [{"type": "text", "text": answer.text}] if answer.text else []
-        content = [*texts, *(_call(call, call.arguments) for call in answer.calls)]
+        content = [*texts, *(_call(call, object_of(call.arguments)) for call in answer.calls)]
         return codec.encode(
             {**self._head(answer.model), "content": content, **_stop(answer), "usage": _usage(answer.usage, cost)}
         )
@@ -64,7 +65,7 @@ class Shape:
         said = [self._stop_block()] if self._in_text else []
         for call in answer.calls:
             said.append(self._start(_call(call, {})))
-            arguments = codec.encode(call.arguments).decode()
+            arguments = codec.encode(object_of(call.arguments)).decode()
             said += [self._delta({"type": "input_json_delta", "partial_json": arguments}), self._stop_block()]
         said.append(_event("message_delta", delta=_stop(answer), usage=_usage(answer.usage, cost)))
         return b"".join([*said, _event("message_stop")])

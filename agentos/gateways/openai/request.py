@@ -10,24 +10,25 @@ from typing import Any
 from attrs import frozen
 
 from agentos.gateways.request_fields import Fields, Mistake, check_stops, check_supported, decode_image, parse_object
+from agentos.llm.called_tools import read_arguments
 from agentos.llm.providers.provider import Image, Message, Question
 from agentos.llm.providers.thoughts import sign_call, sign_calls
-from agentos.llm.sampling import Sampling, Verbosity
+from agentos.llm.sampling import Effort, Sampling, Verbosity
 from agentos_sdk import codec
 from agentos_sdk.codec import Invalid
 from agentos_sdk.errors import BadRequest
 from agentos_sdk.strict import Unexpected
-from agentos_sdk.values import LLMClass, ThinkingLevel, Tool, ToolCall, ToolChoice
+from agentos_sdk.values import LLMClass, Tool, ToolCall, ToolChoice
 
 MAX_BIASES = 1024  # tokens
-EFFORTS: Mapping[str, ThinkingLevel | None] = {
-    "none": None,  # not every model can be told not to think
-    "minimal": "low",
+EFFORTS: Mapping[str, Effort] = {
+    "none": "none",
+    "minimal": "minimal",
     "low": "low",
     "medium": "medium",
     "high": "high",
-    "xhigh": "high",
-    "max": "high",
+    "xhigh": "xhigh",
+    "max": "xhigh",
 }
 
 VERBOSITIES: Mapping[str, Verbosity] = {"low": "low", "medium": "medium", "high": "high"}
@@ -41,6 +42,7 @@ class CompletionRequest:
     stream: bool = False
     include_usage: bool = False  # at the end of the stream
     class_: LLMClass | None = None
+    left_out: Sequence[str] = ()  # fields of the request that the model isn't sent
 
 
 def parse_request(body: bytes, model: str, provider: str = "openai") -> CompletionRequest:
@@ -62,6 +64,8 @@ def _build_request(request: Fields, model: str) -> CompletionRequest:
     for former, now in (("functions", "tools"), ("function_call", "tool_choice")):
         if request.data.get(former) is not None:
             raise Mistake(former, f"not supported: use {now}")
+    if "audio" in (request.data.get("modalities") or ()) or request.data.get("audio") is not None:
+        raise Mistake("audio", "not supported: leave it out, and audio of modalities as well")
     system, messages = _conversation(request)
     tools, choice = _tools(request)
     options = request.object("stream_options")
@@ -79,7 +83,8 @@ def _build_request(request: Fields, model: str) -> CompletionRequest:
         sampling=_sampling(request),
     )
     include_usage = options is not None and options.flag("include_usage")
-    return CompletionRequest(question, request.flag("stream"), include_usage, read_class(request))
+    left_out = ["web_search_options"] if request.data.get("web_search_options") is not None else []
+    return CompletionRequest(question, request.flag("stream"), include_usage, read_class(request), left_out)
 
 
 def read_class(request: Fields) -> LLMClass | None:
@@ -170,10 +175,12 @@ def _call(call: Fields) -> ToolCall:
 
 def parse_call(call: Fields, function: Fields, id_name: str) -> ToolCall:
     """A call with its id in the field ``id_name``, and its name and arguments in ``function``."""
+    text = function.text("arguments") or "{}"
+    arguments: Mapping[str, Any] | codec.Text
     try:
-        arguments = parse_object((function.text("arguments") or "{}").encode())
-    except Invalid as error:
-        raise Mistake(function.place("arguments"), str(error)) from None
+        arguments = parse_object(text.encode())
+    except Invalid:
+        arguments = read_arguments(text)
     extra = call.object("extra_content")
     google = extra.object("google") if extra is not None else None
     signature = google.text("thought_signature") if google is not None else None
@@ -190,7 +197,8 @@ def _tools(request: Fields) -> tuple[Sequence[Tool], ToolChoice]:
             raise Mistake(tool.place("function"), "required field missing: functions are the only tools")
         parameters = function.object("parameters")
         schema = parameters.data if parameters is not None else {}
-        tools.append(Tool(function.required_text("name"), codec.Text(function.text("description") or ""), schema))
+        description, strict = codec.Text(function.text("description") or ""), function.flag("strict")
+        tools.append(Tool(function.required_text("name"), description, schema, strict))
     choice = request.data.get("tool_choice")
     if choice is None or choice in ("auto", "none"):
         return tuple(tools), choice or "auto"

@@ -98,7 +98,8 @@ def _call(call: ToolCall) -> dict[str, object]:
 
 
 def function_of(call: ToolCall) -> dict[str, object]:
-    return {"name": call.name, "arguments": codec.encode(call.arguments).decode()}
+    is_text = isinstance(call.arguments, str)
+    return {"name": call.name, "arguments": call.arguments if is_text else codec.encode(call.arguments).decode()}
 
 
 def thoughts_of(answer: Answer) -> Mapping[str, Any]:

@@ -30,9 +30,9 @@ class Responses:
         asked = await self._read(body)
         if asked.store:
             await self._stored.check_room(len(body))
-        shape = ResponseShape(f"resp_{secrets.token_hex(16)}", int(time.time()), asked.echo)
+        shape = ResponseShape(f"resp_{secrets.token_hex(16)}", int(time.time()), asked.echo, asked.tools)
         ask = partial(self._answer, asked, shape)
-        await self._calls.answer(exchange, asked.question, ask, shape, stream=asked.stream)
+        await self._calls.answer(exchange, asked.question, ask, shape, stream=asked.stream, left_out=asked.left_out)
 
     async def _read(self, body: bytes) -> ResponsesRequest:
         """The request with the conversation before it, which may be far larger: one at a time."""
@@ -49,7 +49,7 @@ class Responses:
         self, asked: ResponsesRequest, shape: ResponseShape, on_text: Callable[[str], None] | None
     ) -> ThinkResult:
         """Ask the model, and store its answer if that is wanted: without it the request has failed."""
-        thought = await self._calls.think(asked.question, on_text, asked.class_)
+        thought = await self._calls.think(asked.question, on_text, asked.class_, asked.left_out)
         if asked.store:
             await self._stored.add(shape.response(thought.answer, thought.cost), asked.input)
         return thought

@@ -6,7 +6,7 @@ Unknown fields are ignored: programs are written for many servers. What the kern
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 from msgspec.structs import replace
 
 from agentos.gateways.request_fields import Fields, Mistake, check_supported, parse_object
@@ -15,19 +15,28 @@ from agentos.llm.sampling import Sampling
 from agentos_sdk import codec
 from agentos_sdk.errors import BadRequest
 from agentos_sdk.strict import Unexpected
-from agentos_sdk.values import LLMClass, Tool, ToolChoice
+from agentos_sdk.values import LLMClass, ToolCall
 
 from .request import EFFORTS, VERBOSITIES, parse_call, parse_image, read_class
+from .responses_tools import ProgramTool, parse_tools
 
 REFUSED = {  # fields and what to do instead
     "background": "an answer is waited for or streamed",
-    "include": "nothing more than the answer can be had",
     "conversation": "name the previous_response_id of a stored response",
     "prompt": "there are no prompts kept here: send instructions",
     "context_management": "send less",
     "moderation": "there is none",
     "top_logprobs": "ask at /v1/chat/completions",
 }
+INCLUDABLE = (
+    "reasoning.encrypted_content",
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+)
 ROLES = ("user", "assistant", "system", "developer")
 TEXT_PARTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}  # field by type
 
@@ -36,7 +45,8 @@ TEXT_PARTS = {"input_text": "text", "output_text": "text", "text": "text", "refu
 class ResponsesRequest:
     """``input`` are the request's items as they were sent; ``echo`` are the fields that its response repeats.
 
-    ``store``: keep the response for a request that names its id as ``previous_response_id``.
+    ``store``: keep the response for a request that names its id as ``previous_response_id``. ``tools`` are those of the
+    request by the model's names; ``left_out`` are types of tools that the model isn't offered.
     """
 
     question: Question
@@ -45,6 +55,8 @@ class ResponsesRequest:
     input: Sequence[Mapping[str, Any]]
     echo: Mapping[str, Any]
     class_: LLMClass | None = None
+    tools: Mapping[str, ProgramTool] = {}
+    left_out: Sequence[str] = ()
 
 
 def parse_body(body: bytes) -> Mapping[str, Any]:
@@ -66,6 +78,7 @@ def parse_request(
     for name, instead in REFUSED.items():
         if data.get(name):
             raise Mistake(name, f"not supported: {instead}")
+    _check_include(request)
     if data.get("truncation") not in (None, "disabled"):
         raise Mistake("truncation", "expected disabled: nothing is left out here")
     items = list(_items(request))
@@ -75,7 +88,7 @@ def parse_request(
         if not items or not told:
             raise Mistake("input", "expected a text, or at least one item")
         messages, told = [Message("user", told.pop())], told  # a model needs a user message
-    tools, choice = _tools(request)
+    tools = parse_tools(request)
     reasoning, text = request.object("reasoning"), request.object("text") or Fields({}, "text")
     question = Question(
         model=request.text("model") or model,
@@ -84,15 +97,22 @@ def parse_request(
         temperature=request.number("temperature", 2),
         max_tokens=request.whole("max_output_tokens"),
         thinking_level=reasoning.named("effort", EFFORTS) if reasoning is not None else None,
-        tools=tools,
-        tool_choice=choice,
+        tools=tools.offered,
+        tool_choice=tools.choice,
         response_schema=_schema(text),
         sampling=_sampling(request, text),
     )
     check_supported(question.sampling, provider, {"verbosity": "text.verbosity"})
     sent = [each.data for each in items]
     return ResponsesRequest(
-        question, request.flag("stream"), request.flag("store"), sent, _echo(request), read_class(request)
+        question,
+        request.flag("stream"),
+        request.flag("store"),
+        sent,
+        _echo(request),
+        read_class(request),
+        tools.named,
+        tools.left_out,
     )
 
 
@@ -116,13 +136,13 @@ def _conversation(items: Iterable[Fields]) -> tuple[list[Message], list[str]]:
                     system.append(text)
                 else:
                     messages.append(Message("user" if role == "user" else "assistant", text, images))
-            case "function_call":
-                call = parse_call(item, item, "call_id")
+            case "function_call" | "custom_tool_call":
+                call = _call(item)
                 if messages and messages[-1].role == "assistant":
                     messages[-1] = replace(messages[-1], calls=[*messages[-1].calls, call])
                 else:
                     messages.append(Message("assistant", calls=[call]))
-            case "function_call_output":
+            case "function_call_output" | "custom_tool_call_output":
                 text, images = _content(item, "output")
                 messages.append(Message("tool", text, images, answers=item.required_text("call_id")))
             case "reasoning":
@@ -131,6 +151,13 @@ def _conversation(items: Iterable[Fields]) -> tuple[list[Message], list[str]]:
                 kinds = ("message", "function_call", "function_call_output")
                 raise Mistake(item.place("type"), str(Unexpected(other, *kinds)))
     return messages, system
+
+
+def _call(item: Fields) -> ToolCall:
+    own = ProgramTool(item.required_text("name"), item.text("namespace"))
+    if item.data["type"] == "function_call":
+        return evolve(parse_call(item, item, "call_id"), name=own.model_name)
+    return ToolCall(item.required_text("call_id"), own.model_name, {"input": item.text("input") or ""})
 
 
 def _role(item: Fields) -> str:
@@ -161,27 +188,12 @@ def _content(item: Fields, name: str) -> tuple[str, Sequence[Image]]:
     return "".join(texts), images or ()
 
 
-def _tools(request: Fields) -> tuple[Sequence[Tool], ToolChoice]:
-    tools = []
-    for tool in request.objects("tools"):
-        if (kind := tool.required_text("type")) != "function":
-            raise Mistake(tool.place("type"), f"{kind}: not supported, functions are the only tools here")
-        schema = tool.object("parameters")
-        description = codec.Text(tool.text("description") or "")
-        tools.append(Tool(tool.required_text("name"), description, schema.data if schema is not None else {}))
-    choice = request.data.get("tool_choice")
-    if choice is None or choice in ("auto", "none"):
-        return tools, choice or "auto"
-    if choice == "required" and tools:
-        return tools, "required"
-    chosen = request.object("tool_choice") if isinstance(choice, dict) else None
-    mode = chosen.text("type") if chosen is not None else None
-    if chosen is not None and mode in ("function", "allowed_tools"):
-        names = [chosen.text("name")] if mode == "function" else [each.text("name") for each in chosen.objects("tools")]
-        named = [tool for tool in tools if tool.name in names]
-        if named:
-            return named, "auto" if mode == "allowed_tools" and chosen.text("mode") != "required" else "required"
-    raise Mistake("tool_choice", str(Unexpected(choice, "none", "auto", "required", "a function that is in tools")))
+def _check_include(request: Fields) -> None:
+    """Of what may be included, all but logprobs belongs to thoughts and hosted tools, which an answer here hasn't."""
+    included = request.data.get("include")
+    for index, each in enumerate(included if isinstance(included, list) else [included] if included else ()):
+        if each not in INCLUDABLE:
+            raise Mistake(f"include[{index}]", str(Unexpected(each, *INCLUDABLE)))
 
 
 def _schema(text: Fields) -> Mapping[str, Any] | None:

@@ -10,7 +10,8 @@ from agentos_sdk import codec
 from agentos_sdk.errors import CallError
 from agentos_sdk.values import ToolCall, Usage
 
-from .response import function_of, refusal, whole_signature_of
+from .response import refusal, whole_signature_of
+from .responses_tools import ProgramTool
 
 INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}  # reasons, by finish reason
 
@@ -19,12 +20,13 @@ INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 class ResponseShape:
     """All that is sent for one response: ``id`` begins with ``resp_``, ``created`` is seconds since the epoch.
 
-    ``echo`` are the fields of the request that are repeated in the response.
+    ``echo`` are the fields of the request that are repeated in the response, ``tools`` its tools by the model's names.
     """
 
     id: str
     created: int
     echo: Mapping[str, Any]
+    tools: Mapping[str, ProgramTool] = {}
     _model: str = ""
     _told: list[str] = field(factory=list)  # the pieces of the text
     _has_message: bool = False  # whether the message item has been added
@@ -95,13 +97,15 @@ class ResponseShape:
 
     def _call_events(self, index: int, item: Mapping[str, Any]) -> bytes:
         place = {"item_id": item["id"], "output_index": index}
-        empty = {**item, "arguments": "", "status": "in_progress"}
-        arguments = item["arguments"]
+        field, kind, more = "arguments", "response.function_call_arguments", {"name": item["name"]}
+        if item["type"] == "custom_tool_call":
+            field, kind, more = "input", "response.custom_tool_call_input", {}
+        empty = {**item, field: "", "status": "in_progress"}
         return b"".join(
             [
                 self._event("response.output_item.added", output_index=index, item=empty),
-                self._event("response.function_call_arguments.delta", **place, delta=arguments),
-                self._event("response.function_call_arguments.done", **place, name=item["name"], arguments=arguments),
+                self._event(f"{kind}.delta", **place, delta=item[field]),
+                self._event(f"{kind}.done", **place, **more, **{field: item[field]}),
                 self._event("response.output_item.done", output_index=index, item=item),
             ]
         )
@@ -130,9 +134,11 @@ class ResponseShape:
         return {**head, "content": [_part(text)]}
 
     def _call_item(self, index: int, call: ToolCall) -> dict[str, Any]:
-        own = self.id.replace("resp_", f"fc_{index}_")
-        head = {"type": "function_call", "id": own, "call_id": call.id, "status": "completed"}
-        return {**head, **function_of(call), **whole_signature_of(call)}
+        tool = self.tools.get(call.name) or ProgramTool(call.name)
+        kind, prefix = ("custom_tool_call", "ctc") if tool.is_custom else ("function_call", "fc")
+        own = self.id.replace("resp_", f"{prefix}_{index}_")
+        head = {"type": kind, "id": own, "call_id": call.id, "status": "completed"}
+        return {**head, **tool.fields_of(call), **whole_signature_of(call)}
 
     def _place(self) -> dict[str, Any]:
         """Where the text is: in the only part of the first item."""

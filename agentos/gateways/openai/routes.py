@@ -61,8 +61,8 @@ class OpenAIRoutes:
         body, line = await exchange.body(), self.calls.line
         asked = await self.calls.read(len(body), request.parse_request, body, line.model, line.provider)
         shape = Shape(f"chatcmpl-{secrets.token_hex(12)}", int(time.time()), asked.include_usage)
-        ask = partial(self.calls.think, asked.question, class_=asked.class_)
-        await self.calls.answer(exchange, asked.question, ask, shape, stream=asked.stream)
+        ask = partial(self.calls.think, asked.question, class_=asked.class_, left_out=asked.left_out)
+        await self.calls.answer(exchange, asked.question, ask, shape, stream=asked.stream, left_out=asked.left_out)
 
     async def _embed(self, exchange: Exchange) -> None:
         body, calls = await exchange.body(), self.calls

@@ -9,8 +9,10 @@ from typing import Any
 import anthropic
 from attrs import define, evolve, field
 
-from agentos.llm.called_tools import arguments_text, index_of
+from agentos.llm.called_tools import arguments_text, index_of, object_of
+from agentos.llm.json_mode import check_answer, has_free_object, hold_text, instruct
 from agentos.llm.malformed import MalformedResponse
+from agentos.llm.sampling import LEVELS, Effort
 from agentos.llm.settings import Timeouts
 from agentos.llm.stream import AnswerBuilder, compact_json, id_field, text_field
 from agentos.llm.vendor_errors import find_error, message_of
@@ -60,11 +62,14 @@ class Anthropic(Provider):
         self._messages = client.messages
 
     async def answer(self, question: Question, on_delta: OnDelta) -> Answer:
-        events = _Events()
-        builder = AnswerBuilder(self._account, on_delta, events.parse, self._error_of_body)
+        events, is_instructed = _Events(), has_free_object(question.response_schema)
+        hear = hold_text(on_delta) if is_instructed else on_delta
+        builder = AnswerBuilder(self._account, hear, events.parse, self._error_of_body)
         parts = Base64Parts()
         await self._transport.send(partial(self._compose, question, parts), builder, self._error_of_body, parts)
         answer = builder.answer(question)
+        if is_instructed:
+            answer = check_answer(answer, self._account.vendor, on_delta)
         if not (answer.calls and events.thoughts):
             return answer
         first, *others = answer.calls
@@ -206,11 +211,12 @@ def _request(question: Question, parts: Base64Parts) -> dict[str, Any]:
     sampling = {"temperature": question.temperature, "top_p": question.sampling.top_p}
     sampling = {name: value for name, value in sampling.items() if value is not None}
     thinking, effort = _thinking(question)
-    output = {"effort": effort, "format": _format(question.response_schema)}
+    is_instructed = has_free_object(question.response_schema)
+    output = {"effort": effort, "format": None if is_instructed else _format(question.response_schema)}
     request: dict[str, Any] = {
         "model": question.model,
-        "max_tokens": question.max_tokens or MAX_TOKENS + THINKING_BUDGETS.get(question.thinking_level or "", 0),
-        "system": question.system or None,
+        "max_tokens": question.max_tokens or MAX_TOKENS + _usual_thinking(question.thinking_level),
+        "system": instruct(question) if is_instructed else question.system or None,
         "messages": [*_turns(question.messages, parts)],
         "stop_sequences": list(question.stop) or None,
         "thinking": thinking,
@@ -224,11 +230,18 @@ def _request(question: Question, parts: Base64Parts) -> dict[str, Any]:
     return {name: value for name, value in request.items() if value is not None}
 
 
+def _usual_thinking(effort: Effort | None) -> int:
+    return 0 if effort in (None, "none") else THINKING_BUDGETS[LEVELS[effort]]
+
+
 def _thinking(question: Question) -> tuple[dict[str, Any] | None, str | None]:
     """Claude 4.6 and later have levels, 3.7 and later budgets; older ones don't think and reject the option."""
-    level, version = question.thinking_level, _version(question.model)
-    if level is None or version < FIRST_THINKING:
+    effort, version = question.thinking_level, _version(question.model)
+    if effort is None or version < FIRST_THINKING:
         return None, None
+    if effort == "none":
+        return {"type": "disabled"}, None
+    level = LEVELS[effort]
     if version >= FIRST_ADAPTIVE:
         return {"type": "adaptive"}, level
     budget = THINKING_BUDGETS[level]
@@ -257,7 +270,7 @@ def _turns(messages: Sequence[Message], parts: Base64Parts) -> Iterator[dict[str
         if message.calls:
             text = [{"type": "text", "text": message.text}] if message.text else []
             calls = [
-                {"type": "tool_use", "id": call.id, "name": call.name, "input": dict(call.arguments)}
+                {"type": "tool_use", "id": call.id, "name": call.name, "input": object_of(call.arguments)}
                 for call in message.calls
             ]
             yield {"role": "assistant", "content": [*_thoughts(message.calls), *text, *calls]}
@@ -286,7 +299,7 @@ def _content(text: str, images: Sequence[Image], parts: Base64Parts) -> str | li
 
 def _tool_declaration(tool: Tool) -> dict[str, Any]:
     schema = dict(tool.parameters) or {"type": "object"}
-    declared = {"name": tool.name, "description": tool.description, "input_schema": schema}
+    declared = {"name": tool.name, "description": tool.description, "input_schema": schema, "strict": tool.strict}
     return {name: value for name, value in declared.items() if value}
 
 

@@ -10,8 +10,10 @@ from typing import Any
 from google import genai
 from google.genai import types
 
-from agentos.llm.called_tools import arguments_text, parse_arguments
+from agentos.llm.called_tools import arguments_text, object_of, read_arguments
 from agentos.llm.embeddings import read_gemini
+from agentos.llm.json_mode import is_any_object
+from agentos.llm.sampling import LEVELS, Effort
 from agentos.llm.settings import Timeouts
 from agentos.llm.stream import GENERATED_ID_PREFIX, AnswerBuilder, compact_json, id_field, new_id, text_field
 from agentos_sdk.values import ThinkingLevel, Tool, ToolCall, ToolChoice, Usage
@@ -22,7 +24,6 @@ from .past_calls import accepted_messages
 from .provider import (
     Answer,
     Delta,
-    MalformedCall,
     Message,
     OnDelta,
     Provider,
@@ -103,9 +104,7 @@ class Gemini(Provider):
         return Delta("".join(text), unseen, _usage(piece.get("usageMetadata")))
 
     def _read_call(self, call: Mapping[str, Any], signature: object) -> ToolCall:
-        arguments = parse_arguments(arguments_text(call.get("args")))
-        if arguments is None:
-            raise MalformedCall(self._account.vendor)
+        arguments = read_arguments(arguments_text(call.get("args")))
         id_, name = id_field(call.get("id")), text_field(call.get("name"), "the name of a tool")
         return ToolCall(id_ or new_id(), name, arguments, text_field(signature, "a signature") or None)
 
@@ -150,7 +149,7 @@ def _parts(message: Message, names: Mapping[str, str], encoded: Base64Parts) -> 
         yield types.Part(inline_data=types.Blob(data=token, mime_type=image.mime_type))
     for call in message.calls:
         yield types.Part(
-            function_call=types.FunctionCall(id=_vendor_id(call.id), name=call.name, args=dict(call.arguments)),
+            function_call=types.FunctionCall(id=_vendor_id(call.id), name=call.name, args=object_of(call.arguments)),
             thought_signature=_signature(call.signature),
         )
 
@@ -193,7 +192,7 @@ def _config(question: Question) -> types.GenerateContentConfig:
         if question.tools
         else None,
         response_mime_type="application/json" if question.response_schema is not None else None,
-        response_json_schema=question.response_schema,
+        response_json_schema=None if is_any_object(question.response_schema) else question.response_schema,
         automatic_function_calling=types.AutomaticFunctionCallingConfig(disable=True),
         automatic_continuation=False,  # it would send another request by itself, bypassing budgets and deadlines
     )
@@ -205,14 +204,16 @@ def _tool_declaration(tool: Tool) -> types.FunctionDeclaration:
     )
 
 
-def _thinking(model: str, level: ThinkingLevel | None) -> types.ThinkingConfig | None:
+def _thinking(model: str, effort: Effort | None) -> types.ThinkingConfig | None:
     """Gemini 3 and later have levels and 2.5 has budgets; older models don't think and reject the option."""
     model = model.removeprefix("models/")
-    if level is None or model.startswith(("gemini-1", "gemini-2.0")):
+    if effort is None or model.startswith(("gemini-1", "gemini-2.0")):
         return None
     if model.startswith("gemini-2.5"):
-        return types.ThinkingConfig(thinking_budget=THINKING_BUDGETS[level])
-    return types.ThinkingConfig(thinking_level=types.ThinkingLevel(level.upper()))
+        return types.ThinkingConfig(thinking_budget=0 if effort == "none" else THINKING_BUDGETS[LEVELS[effort]])
+    if effort in ("none", "minimal"):
+        return types.ThinkingConfig(thinking_level=types.ThinkingLevel.MINIMAL)
+    return types.ThinkingConfig(thinking_level=types.ThinkingLevel(LEVELS[effort].upper()))
 
 
 def _usage(counted: object) -> Usage | None:

@@ -18,9 +18,11 @@ from attrs import define, field
 from msgspec import Struct
 from msgspec.structs import replace
 
+from agentos.llm.called_tools import read_arguments
 from agentos.llm.schema_example import UnsupportedSchema, smallest_value
 from agentos.llm.settings import OfflineSettings
 from agentos.llm.vectors import pack_vector
+from agentos_sdk.codec import Text
 from agentos_sdk.values import ToolCall, Usage
 
 from .offline_rules import CallTemplate, Rule, fill_references, read_rules
@@ -156,13 +158,10 @@ class Offline(Provider):
 
 def _reply_by_rule(rule: Rule, name: str, found: re.Match[str], question: Question, number: int) -> OfflineReply:
     why = f"the offline provider fails, as {name} says"
-    try:
-        calls = tuple(
-            ToolCall(f"call_{number}_{place}", call.name, _arguments(call, found, question))
-            for place, call in enumerate(rule.tool_calls)
-        )
-    except ValueError:
-        return OfflineReply(found.expand(rule.reply), failure=MalformedCall(f"{why}: it"))
+    calls = tuple(
+        ToolCall(f"call_{number}_{place}", call.name, _arguments(call, found, question))
+        for place, call in enumerate(rule.tool_calls)
+    )
     failure: ProviderError | None = None
     match rule.fail:
         case "slow_down":
@@ -173,19 +172,18 @@ def _reply_by_rule(rule: Rule, name: str, found: re.Match[str], question: Questi
             failure = Denied(why)
         case "rejected":
             failure = Rejected(why)
+        case "malformed_call":
+            failure = MalformedCall(f"{why}: it")
     return OfflineReply(
         found.expand(rule.reply), calls, rule.finish_reason or ("tool_calls" if calls else "stop"), failure
     )
 
 
-def _arguments(call: CallTemplate, found: re.Match[str], question: Question) -> Mapping[str, Any]:
-    """Arguments with their references filled in; a text becomes a number if the tool's schema asks for one.
-
-    Raises ``ValueError`` if they are a text that is no JSON object.
-    """
+def _arguments(call: CallTemplate, found: re.Match[str], question: Question) -> Mapping[str, Any] | Text:
+    """Arguments with their references filled in; a text becomes a number if the tool's schema asks for one."""
     arguments: Any = fill_references(found, call.arguments)
-    if isinstance(arguments, str) and not isinstance(arguments := json.loads(arguments), dict):
-        raise ValueError("no JSON object")
+    if isinstance(arguments, str) and isinstance(arguments := read_arguments(arguments), str):
+        return arguments
     assert isinstance(arguments, dict)
     tool = next((tool for tool in question.tools if tool.name == call.name), None)
     properties = tool.parameters.get("properties") if tool is not None else None

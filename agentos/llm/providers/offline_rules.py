@@ -16,14 +16,14 @@ reply = 'It is \g<0>.'
 
 [[rule]]
 match = 'busy'
-fail = "slow_down"             # or "failing", "denied", "rejected"; after the reply, if there is one
+fail = "slow_down"             # or "failing", "denied", "rejected", "malformed_call"; after the reply, if there is one
 after = "2s"                   # the Retry-After time
 times = 2                      # applies to two requests, then no more
 ```
 
-``arguments`` may also be a text: the JSON that the model would write. If it is no JSON object, the answer fails, as
-that of a model which writes wrong JSON does. A rule may also match the request's ``system`` and ``model``, both as
-regular expressions, and set a ``finish_reason``. The first 65536 characters of each text are searched.
+``arguments`` may also be a text: what the model would write, which may be wrong JSON. A rule may also match the
+request's ``system`` and ``model``, both as regular expressions, and set a ``finish_reason``. The first 65536 characters
+of each text are searched.
 """
 
 import re
@@ -44,7 +44,7 @@ MAX_FILE_BYTES = 4 << 20  # bytes
 MAX_SEARCHED = 1 << 16  # characters at the beginning of a text: a search blocks the event loop
 
 Positive = Annotated[int, codec.Rule(lambda number: number > 0, "a whole number from 1")]
-Failure = Literal["slow_down", "failing", "denied", "rejected"]
+Failure = Literal["slow_down", "failing", "denied", "rejected", "malformed_call"]
 Keys = tuple[str | int, ...]
 
 

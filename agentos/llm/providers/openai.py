@@ -9,8 +9,9 @@ from urllib.parse import urlsplit
 import openai
 from attrs import evolve
 
-from agentos.llm.called_tools import arguments_text, index_of
+from agentos.llm.called_tools import arguments_text, index_of, object_of
 from agentos.llm.embeddings import read_openai
+from agentos.llm.json_mode import instruct, is_any_object, mentions_json
 from agentos.llm.settings import Timeouts
 from agentos.llm.stream import AnswerBuilder, compact_json, id_field, text_field
 from agentos.llm.vendor_errors import find_error, status_of
@@ -142,7 +143,7 @@ class OpenAI(Provider):
     def _request(self, question: Question, parts: Base64Parts) -> dict[str, Any]:
         request: dict[str, Any] = {
             "model": question.model,
-            "messages": [*_messages(question, parts, self._takes_thoughts)],
+            "messages": [*_messages(question, parts, self._takes_thoughts, self._is_openai)],
             "temperature": question.temperature,
             # OpenAI's reasoning models accept only the one, most other servers only the other.
             "max_completion_tokens" if self._is_openai else "max_tokens": question.max_tokens,
@@ -157,10 +158,18 @@ class OpenAI(Provider):
         return {name: value for name, value in request.items() if value is not None}
 
 
-def _messages(question: Question, parts: Base64Parts, with_thoughts: bool) -> Iterator[dict[str, Any]]:
-    """Convert the conversation. A tool result can't contain images: they follow as a user message after all results."""
-    if question.system is not None:
-        yield {"role": "system", "content": question.system}
+def _messages(
+    question: Question, parts: Base64Parts, with_thoughts: bool, takes_text: bool
+) -> Iterator[dict[str, Any]]:
+    """Convert the conversation. A tool result can't contain images: they follow as a user message after all results.
+
+    ``takes_text``: arguments that are no JSON go back as they are, which servers such as vLLM and Ollama refuse.
+    """
+    system = question.system
+    if is_any_object(question.response_schema) and not mentions_json(question):
+        system = instruct(question)
+    if system is not None:
+        yield {"role": "system", "content": system}
     pending_images: list[Image] = []
     for message in accepted_messages(question.messages):
         if message.role != "tool" and pending_images:
@@ -174,7 +183,7 @@ def _messages(question: Question, parts: Base64Parts, with_thoughts: bool) -> It
                 "role": "assistant",
                 "content": message.text or None,
                 **(message_fields(message.calls[0].signature) if with_thoughts else {}),
-                "tool_calls": [_call_message(call, with_thoughts) for call in message.calls],
+                "tool_calls": [_call_message(call, with_thoughts, takes_text) for call in message.calls],
             }
         else:
             yield {"role": message.role, "content": _content(message.text, message.images, parts)}
@@ -190,8 +199,10 @@ def _content(text: str, images: Sequence[Image], parts: Base64Parts) -> str | li
     return [*said, *({"type": "image_url", "image_url": {"url": url}} for url in urls)]
 
 
-def _call_message(call: ToolCall, with_thoughts: bool) -> dict[str, Any]:
-    function = {"name": call.name, "arguments": compact_json(dict(call.arguments))}
+def _call_message(call: ToolCall, with_thoughts: bool, takes_text: bool) -> dict[str, Any]:
+    is_text = isinstance(call.arguments, str) and takes_text
+    arguments = call.arguments if is_text else compact_json(object_of(call.arguments))
+    function = {"name": call.name, "arguments": arguments}
     thoughts = call_fields(call.signature) if with_thoughts else {}
     return {"id": call.id, "type": "function", "function": function, **thoughts}
 
@@ -203,12 +214,15 @@ def _has_thoughts(question: Question) -> bool:
 
 def _tool_declaration(tool: Tool) -> dict[str, Any]:
     function = {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
-    return {"type": "function", "function": {name: value for name, value in function.items() if value}}
+    declared = {**function, "strict": tool.strict}
+    return {"type": "function", "function": {name: value for name, value in declared.items() if value}}
 
 
 def _format(schema: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if schema is None:
         return None
+    if is_any_object(schema):
+        return {"type": "json_object"}
     return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": _is_closed(schema)}}
 
 

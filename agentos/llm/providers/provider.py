@@ -10,8 +10,8 @@ from attrs import field, frozen
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from agentos.llm.sampling import Sampling
-from agentos_sdk.values import MAX_TOKENS, ThinkingLevel, Tool, ToolCall, ToolChoice, Usage
+from agentos.llm.sampling import Effort, Sampling
+from agentos_sdk.values import MAX_TOKENS, Tool, ToolCall, ToolChoice, Usage
 
 Role = Literal["user", "assistant", "tool"]
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "embedded"]
@@ -55,7 +55,7 @@ class Question(Struct, frozen=True, weakref=True):
     system: str | None = None
     temperature: float | None = None
     max_tokens: int | None = None
-    thinking_level: ThinkingLevel | None = None
+    thinking_level: Effort | None = None
     tools: Sequence[Tool] = ()
     tool_choice: ToolChoice = "auto"
     stop: Sequence[str] = ()
@@ -210,10 +210,14 @@ class Unforeseen(Failing):
 
 
 class MalformedCall(Failing):
-    """The model called a tool with arguments that are no JSON object."""
+    """The model called a tool with arguments that are no JSON object, and the vendor withholds the call."""
 
-    def __init__(self, who: str, tool: str = "a tool", why: str = "") -> None:
-        super().__init__(f"{who} called {tool} with arguments that are no JSON object{why}")
+    def __init__(self, who: str, why: str = "") -> None:
+        super().__init__(f"{who} called a tool with arguments that are no JSON object{why}")
+
+
+class NoJSON(Failing):
+    """The model was asked for a JSON object and answered with other text."""
 
 
 def estimate_input_tokens(question: Question) -> int:

@@ -181,7 +181,9 @@ def content_lines(call: TracedCall, width: int) -> Iterator[str]:
         yield from text_lines("error", kept["error"], width)
 
 
-def describe_arguments(arguments: Mapping[str, Any]) -> str:
+def describe_arguments(arguments: Mapping[str, Any] | str) -> str:
+    if isinstance(arguments, str):
+        return arguments
     return ", ".join(f"{name}={value!r}" for name, value in arguments.items())
 
 

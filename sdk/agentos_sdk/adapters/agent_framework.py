@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -24,7 +23,7 @@ from agent_framework import (
 from pydantic import BaseModel
 
 from agentos_sdk.adapters.connection import KernelConnection
-from agentos_sdk.adapters.questions import choose_tool
+from agentos_sdk.adapters.questions import choose_tool, read_arguments, write_arguments
 from agentos_sdk.adapters.tools import ALL, Tool, ToolError, run_tool
 from agentos_sdk.errors import CallError
 from agentos_sdk.opcodes import Op
@@ -160,14 +159,14 @@ def _call_fields(content: Content) -> dict[str, Any]:
     return {
         "id": content.call_id,
         "name": content.name,
-        "arguments": json.loads(arguments) if isinstance(arguments, str) else dict(arguments),
+        "arguments": read_arguments(arguments),
         "signature": (content.additional_properties or {}).get(SIGNATURE),
     }
 
 
 def _call_content(call: Mapping[str, Any]) -> Content:
     signed = {SIGNATURE: call["signature"]} if call.get("signature") else None
-    arguments = json.dumps(call["arguments"])
+    arguments = write_arguments(call["arguments"])
     return Content.from_function_call(call["id"], call["name"], arguments=arguments, additional_properties=signed)
 
 

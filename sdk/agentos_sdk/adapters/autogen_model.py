@@ -25,7 +25,13 @@ from autogen_core.tools import Tool, ToolSchema
 from pydantic import BaseModel
 
 from agentos_sdk.adapters.connection import KernelConnection
-from agentos_sdk.adapters.questions import Signatures, check_settings, choose_tool
+from agentos_sdk.adapters.questions import (
+    Signatures,
+    check_settings,
+    choose_tool,
+    read_arguments,
+    write_arguments,
+)
 from agentos_sdk.opcodes import Op
 
 CHARACTERS_PER_TOKEN = 4  # in count_tokens, an estimate: models differ
@@ -170,7 +176,7 @@ class AgentOSChatCompletionClient(ChatCompletionClient, Component[AgentOSModelCo
         )
         return CreateResult(
             finish_reason=ENDS.get(thought["finish_reason"], "unknown"),
-            content=[FunctionCall(each["id"], json.dumps(each["arguments"]), each["name"]) for each in calls]
+            content=[FunctionCall(each["id"], write_arguments(each["arguments"]), each["name"]) for each in calls]
             or thought["content"],
             thought=thought["content"] or None if calls else None,
             usage=self._actual,
@@ -244,7 +250,7 @@ def _user_content(message: UserMessage) -> str | list[dict[str, Any]]:
 
 
 def _call_fields(call: FunctionCall) -> dict[str, Any]:
-    return {"id": call.id, "name": call.name, "arguments": json.loads(call.arguments or "{}")}
+    return {"id": call.id, "name": call.name, "arguments": read_arguments(call.arguments)}
 
 
 async def _until_cancelled(parts: AsyncIterator[T], token: CancellationToken | None) -> AsyncIterator[T]:

@@ -18,7 +18,7 @@ from pydantic import BaseModel, PrivateAttr
 
 from agentos_sdk.adapters.connection import KernelConnection
 from agentos_sdk.adapters.crewai_schema import arguments_model
-from agentos_sdk.adapters.questions import Signatures
+from agentos_sdk.adapters.questions import Signatures, read_arguments, write_arguments
 from agentos_sdk.adapters.tools import ALL, Tool, ToolError, foreign_tool, run_subagent, run_tool
 from agentos_sdk.errors import CallError
 from agentos_sdk.opcodes import Op
@@ -123,7 +123,7 @@ class AgentOSLLM(BaseLLM):
                     {
                         "id": call["id"],
                         "name": call["function"]["name"],
-                        "arguments": _parsed(call["function"]["arguments"]),
+                        "arguments": read_arguments(call["function"]["arguments"]),
                     }
                 )
                 for call in message["tool_calls"]
@@ -145,7 +145,7 @@ class AgentOSLLM(BaseLLM):
         self._track_token_usage_internal({**counted, "total_tokens": sum(usage.values())})
         self._context = reply.get("context") or self._context
         self._signatures.keep(calls)
-        if calls and functions:
+        if calls and functions and isinstance(calls[0]["arguments"], dict):
             call = calls[0]
             return self._handle_tool_execution(
                 call["name"], call["arguments"], dict(functions), from_task=from_task, from_agent=from_agent
@@ -155,7 +155,7 @@ class AgentOSLLM(BaseLLM):
                 {
                     "id": call["id"],
                     "type": "function",
-                    "function": {"name": call["name"], "arguments": json.dumps(call["arguments"])},
+                    "function": {"name": call["name"], "arguments": write_arguments(call["arguments"])},
                 }
                 for call in calls
             ]
@@ -270,10 +270,6 @@ def _described(tool: Mapping[str, Any]) -> dict[str, Any]:
     function = tool.get("function", tool)
     schema = function.get("parameters") or {"type": "object", "properties": {}}
     return {"name": function["name"], "description": function.get("description") or "", "parameters": schema}
-
-
-def _parsed(arguments: Any) -> Any:
-    return json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
 
 
 __all__ = ["AgentOSCrewAgent", "AgentOSCrewProcess", "AgentOSCrewTool", "AgentOSCrewTools", "AgentOSLLM"]

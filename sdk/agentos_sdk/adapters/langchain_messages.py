@@ -29,15 +29,15 @@ def message_fields(message: BaseMessage) -> dict[str, Any]:
 def _answer_fields(message: AIMessage) -> dict[str, Any]:
     fields: dict[str, Any] = {"role": "assistant", "content": str(message.text)}
     signatures = message.additional_kwargs.get(SIGNATURES, {})
-    if message.tool_calls:
+    if calls := [*message.tool_calls, *message.invalid_tool_calls]:
         fields["tool_calls"] = [
             {
                 "id": call["id"] or f"call_{place}",
                 "name": call["name"],
-                "arguments": call["args"],
+                "arguments": {} if call["args"] is None else call["args"],
                 "signature": signatures.get(call["id"]),
             }
-            for place, call in enumerate(message.tool_calls)
+            for place, call in enumerate(calls)
         ]
     return fields
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from operator import itemgetter
@@ -11,7 +10,7 @@ from typing import Any, Literal
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.language_models.chat_models import LangSmithParams
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
-from langchain_core.messages.tool import tool_call, tool_call_chunk
+from langchain_core.messages.tool import invalid_tool_call, tool_call, tool_call_chunk
 from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser
 from langchain_core.output_parsers.openai_tools import JsonOutputKeyToolsParser, PydanticToolsParser
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
@@ -23,7 +22,7 @@ from pydantic import ConfigDict, Field
 
 from agentos_sdk.adapters.connection import KernelConnection
 from agentos_sdk.adapters.langchain_messages import message_fields, response_metadata, signatures, usage_metadata
-from agentos_sdk.adapters.questions import check_settings, choose_tool
+from agentos_sdk.adapters.questions import check_settings, choose_tool, write_arguments
 from agentos_sdk.opcodes import Op
 
 FOR_OTHERS = {"strict", "response_format", "ls_structured_output_format"}  # read here, or for tracing only
@@ -190,7 +189,16 @@ def _result(thought: Mapping[str, Any]) -> ChatResult:
     calls = thought["tool_calls"]
     message = AIMessage(
         content=thought["content"],
-        tool_calls=[tool_call(name=call["name"], args=call["arguments"], id=call["id"]) for call in calls],
+        tool_calls=[
+            tool_call(name=call["name"], args=call["arguments"], id=call["id"])
+            for call in calls
+            if isinstance(call["arguments"], dict)
+        ],
+        invalid_tool_calls=[
+            invalid_tool_call(name=call["name"], args=call["arguments"], id=call["id"], error="no JSON object")
+            for call in calls
+            if isinstance(call["arguments"], str)
+        ],
         usage_metadata=usage_metadata(thought["usage"]),
         response_metadata=response_metadata(thought),
         additional_kwargs=signatures(calls),
@@ -202,7 +210,7 @@ def _chunk(is_last: bool, body: Mapping[str, Any]) -> ChatGenerationChunk:
     if not is_last:
         return ChatGenerationChunk(message=AIMessageChunk(content=body["delta"]))
     pieces = [
-        tool_call_chunk(name=call["name"], args=json.dumps(call["arguments"]), id=call["id"], index=place)
+        tool_call_chunk(name=call["name"], args=write_arguments(call["arguments"]), id=call["id"], index=place)
         for place, call in enumerate(body["tool_calls"])
     ]
     message = AIMessageChunk(

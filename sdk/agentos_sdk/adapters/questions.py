@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,19 @@ def choose_tool(tools: Sequence[dict[str, Any]], name: str) -> list[dict[str, An
         names = ", ".join(tool["name"] for tool in tools) or "no tool at all"
         raise ValueError(f"tool_choice: expected auto, none, required or one of the tools, got {name!r} with {names}")
     return chosen
+
+
+def write_arguments(arguments: Any) -> str:
+    """A call's arguments as JSON; the model's text, as it is, where that is no JSON object."""
+    return arguments if isinstance(arguments, str) else json.dumps(arguments)
+
+
+def read_arguments(arguments: Any) -> Any:
+    """The arguments that :func:`write_arguments` has written, as THINK takes them."""
+    try:
+        return json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
+    except ValueError:
+        return arguments
 
 
 class Signatures:

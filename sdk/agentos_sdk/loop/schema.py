@@ -21,6 +21,9 @@ def mistakes(arguments: Any, schema: Mapping[str, Any]) -> Iterator[str]:
 
     Looks at types, required and unknown arguments and allowed values, not at all that a JSON schema can say.
     """
+    if isinstance(arguments, str):
+        yield f"arguments: expected a JSON object, got text that is none: {show(arguments)}"
+        return
     if not isinstance(arguments, dict):
         yield f"arguments: expected an object, got {show(arguments)}"
         return

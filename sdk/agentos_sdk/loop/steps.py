@@ -100,7 +100,8 @@ class Steps:
         """The tool; a wrong call is a :class:`ToolError` that says what to fix."""
         if (tool := self._tools.get(name)) is None:
             raise ToolError(f"there is no tool {name!r}; the tools are {', '.join([*self._tools, DONE])}")
-        if tool.is_checked and (wrong := list(mistakes(arguments, tool.parameters))):
+        is_checked = tool.is_checked or not isinstance(arguments, dict)
+        if is_checked and (wrong := list(mistakes(arguments, tool.parameters))):
             raise ToolError(f"{name} was not called: " + "; ".join(wrong))
         return tool
 

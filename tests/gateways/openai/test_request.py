@@ -69,7 +69,7 @@ def test_all_that_a_question_has() -> None:
         temperature=0.5,
         max_tokens=77,
         thinking_level="medium",
-        tools=(Tool("weather", Text("of a place"), WEATHER["function"]["parameters"]),),  # type: ignore[index]
+        tools=(Tool("weather", Text("of a place"), WEATHER["function"]["parameters"], strict=True),),  # type: ignore[index]
         stop=["END", "."],
         response_schema=schema,
     )
@@ -187,11 +187,9 @@ def test_a_certain_tool_has_to_be_called() -> None:
     assert (question.tool_choice, [tool.name for tool in question.tools]) == ("required", ["weather"])
 
 
-@each_row(
-    ("effort", "level"), [("none", None), ("minimal", "low"), ("low", "low"), ("high", "high"), ("xhigh", "high")]
-)
-def test_efforts_are_levels_of_thinking(effort: str, level: str | None) -> None:
-    assert asked(reasoning_effort=effort).thinking_level == level
+@each_row("effort", ["none", "minimal", "low", "medium", "high", "xhigh"])
+def test_the_effort_is_the_one_that_was_asked(effort: str) -> None:
+    assert asked(reasoning_effort=effort).thinking_level == effort
 
 
 def test_json_of_any_kind_is_an_object() -> None:
@@ -281,13 +279,22 @@ def test_a_wrong_message_is_named(message: Any, place: str) -> None:
     assert refused(message).details["param"] == f"messages[0]{place}"
 
 
-@each_row("arguments", ["{", "[]", "5", '{"a": NaN}', '{"a": "\\ud800"}', "[" * 100, 5])
-def test_arguments_are_the_json_of_an_object(arguments: object) -> None:
+@each_row("arguments", [5, ["{}"], True])
+def test_arguments_are_text(arguments: object) -> None:
     call = {"id": "1", "type": "function", "function": {"name": "x", "arguments": arguments}}
 
     error = refused({"role": "assistant", "tool_calls": [call]})
 
     assert error.details["param"] == "messages[0].tool_calls[0].function.arguments"
+
+
+@each_row("arguments", ["{", "[]", "5", '{"a": NaN}', "[" * 100, '{"a": "one', "rm -rf"])
+def test_arguments_of_past_calls_may_be_any_text(arguments: str) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "x", "arguments": arguments}}
+
+    messages = asked({"role": "assistant", "tool_calls": [call]}, {"role": "user", "content": "?"}).messages
+
+    assert messages[0].calls == [ToolCall("1", "x", Text(arguments))]
 
 
 @pytest.mark.parametrize(

@@ -195,7 +195,7 @@ async def test_structured_output_is_parsed_by_the_client() -> None:
 
 async def test_a_mistake_is_named() -> None:
     async with served() as here:
-        error = await refused(here, tools=[{"type": "web_search_preview"}])
+        error = await refused(here, tools=[{"type": "computer_use_preview"}])
 
     assert (error.status_code, error.param, error.type) == (400, "tools[0].type", "invalid_request_error")
     assert here.asked == []

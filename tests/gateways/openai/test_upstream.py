@@ -12,14 +12,18 @@ import trio
 from agentos.llm.providers.choose import ProviderChoice
 from agentos.llm.settings import ProviderName
 from tests.gateways.served import Served, served
-from tests.llm.vendors import gemini_wire, openai_wire
+from tests.llm.vendors import anthropic_wire, gemini_wire, openai_wire
 from tests.llm.vendors.script import Raw, Refuses, Says, Text
 from tests.llm.vendors.server import Vendor, serve
 from tests.support.clients import httpx2, openai
 
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(httpx2|openai|httpcore):ResourceWarning")
 
-WIRES: dict[ProviderName, ModuleType] = {"openai": openai_wire, "gemini": gemini_wire}
+WIRES: dict[ProviderName, ModuleType] = {
+    "openai": openai_wire,
+    "gemini": gemini_wire,
+    "anthropic": anthropic_wire,
+}
 SETTINGS: dict[str, Any] = {
     "top_p": 0.5,
     "seed": 7,
@@ -241,3 +245,53 @@ async def test_thoughts_go_back_by_responses_and_messages_as_well() -> None:
     for exchange in (vendor.exchanges[1], vendor.exchanges[3]):
         assert exchange.body["messages"][1]["reasoning_content"] == "hm"
         assert exchange.body["messages"][1]["tool_calls"][0]["id"] == "c1"
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_json_mode_over_claude_is_any_json_object(stream: bool) -> None:
+    async with behind("anthropic") as (here, vendor):
+        vendor.will(Says([Text('```json\n{"a"'), Text(": 1}\n```")]))
+        said = await ask(here, response_format={"type": "json_object"}, stream=stream)
+
+    text = "".join(each.choices[0].delta.content or "" for each in said) if stream else said.choices[0].message.content
+    assert text == '{"a": 1}'
+
+
+LOOK: Any = {"name": "look", "parameters": {"type": "object", "properties": {}, "additionalProperties": False}}
+
+
+@pytest.mark.parametrize("name", ["openai", "anthropic"])
+@pytest.mark.parametrize("strict", [True, False, None])
+async def test_a_strict_function_is_strict_at_the_vendor(name: ProviderName, strict: bool | None) -> None:
+    async with behind(name) as (here, vendor):
+        vendor.will(Says([Text("ok")]))
+        await ask(here, tools=[{"type": "function", "function": {**LOOK, "strict": strict}}])
+
+    [tool] = vendor.exchanges[0].body["tools"]
+    assert tool.get("function", tool).get("strict") is (True if strict else None)
+
+
+@pytest.mark.parametrize("effort", ["none", "minimal", "xhigh"])
+async def test_the_effort_is_asked_of_the_vendor(effort: Any) -> None:
+    async with behind("openai") as (here, vendor):
+        vendor.will(Says([Text("ok")]))
+        await ask(here, reasoning_effort=effort)
+
+    assert vendor.exchanges[0].body["reasoning_effort"] == effort
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_a_search_that_is_not_done_is_said(stream: bool) -> None:
+    async with behind("openai") as (here, vendor), here.client() as client:
+        vendor.will(Says([Text("ok")]))
+        asked: Any = {"model": "a-model", "messages": [{"role": "user", "content": "hello"}], "stream": stream}
+        async with client.chat.completions.with_streaming_response.create(**asked, web_search_options={}) as raw:
+            assert raw.headers["x-agentos-left-out"] == "web_search_options"
+            await raw.read()
+
+
+@pytest.mark.parametrize("fields", [{"modalities": ["text", "audio"]}, {"audio": {"voice": "a", "format": "wav"}}])
+async def test_audio_is_refused_by_name(fields: Any) -> None:
+    async with behind("openai") as (here, _):
+        with pytest.raises(openai.BadRequestError, match="audio: not supported"):
+            await ask(here, **fields)

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from agentos.llm.providers.choose import connect
 from agentos.llm.providers.provider import Delta, Denied, Failing, Image, Message, Question, RateLimited, Rejected
-from agentos.llm.sampling import Sampling
+from agentos.llm.sampling import Effort, Sampling
 from agentos.llm.settings import LLMSettings
-from agentos_sdk.values import ThinkingLevel, Tool, ToolCall, Usage
+from agentos_sdk.values import Tool, ToolCall, Usage
 from tests.contracts.worlds import VendorWorld, anthropic, gemini
 from tests.llm.vendors.anthropic_wire import SIGNATURE
 from tests.llm.vendors.script import Called, Raw, Refuses, Says, Text, Thoughts, Trouble
@@ -143,6 +143,11 @@ async def test_a_signature_holds_nothing_but_thoughts(world: VendorWorld, signat
         ("claude-opus-4-20250514", "high", None, {"type": "enabled", "budget_tokens": 24576}, None),
         ("claude-haiku-4-5", "high", 5000, {"type": "enabled", "budget_tokens": 2500}, None),
         ("claude-haiku-4-5", "low", 2000, None, None),
+        ("claude-haiku-4-5", "none", 2000, {"type": "disabled"}, None),
+        ("claude-opus-4-6", "none", None, {"type": "disabled"}, None),
+        ("claude-opus-4-6", "minimal", None, {"type": "adaptive"}, "low"),
+        ("claude-opus-4-6", "xhigh", None, {"type": "adaptive"}, "high"),
+        ("claude-3-5-haiku-20241022", "none", None, None, None),
         ("claude-3-5-haiku-20241022", "high", None, None, None),
         ("claude-sonnet-5-5", None, None, None, None),
     ],
@@ -150,7 +155,7 @@ async def test_a_signature_holds_nothing_but_thoughts(world: VendorWorld, signat
 async def test_models_think_by_levels_or_budgets(
     world: VendorWorld,
     model: str,
-    level: ThinkingLevel | None,
+    level: Effort | None,
     max_tokens: int | None,
     thinking: Mapping[str, Any] | None,
     effort: str | None,

@@ -17,8 +17,9 @@ from agentos.llm.providers.provider import (
     RateLimited,
     Rejected,
 )
+from agentos.llm.sampling import Effort
 from agentos.llm.stream import GENERATED_ID_PREFIX
-from agentos_sdk.values import ThinkingLevel, Tool, ToolCall, Usage
+from agentos_sdk.values import Tool, ToolCall, Usage
 from tests.contracts.worlds import VendorWorld, gemini
 from tests.llm.vendors.script import Called, Refuses, Says, Text, Trouble
 
@@ -107,11 +108,16 @@ async def test_what_tools_answered_goes_into_one_turn(world: VendorWorld) -> Non
         ("gemini-2.5-flash", "low", {"thinking_budget": 1024}),
         ("gemini-2.5-pro", "high", {"thinking_budget": 24576}),
         ("gemini-3-pro", "medium", {"thinking_level": "MEDIUM"}),
+        ("gemini-2.5-flash", "none", {"thinking_budget": 0}),
+        ("gemini-2.5-flash", "minimal", {"thinking_budget": 1024}),
+        ("gemini-3-flash", "none", {"thinking_level": "MINIMAL"}),
+        ("gemini-3-flash", "minimal", {"thinking_level": "MINIMAL"}),
+        ("gemini-3-pro", "xhigh", {"thinking_level": "HIGH"}),
         ("gemini-3-pro", None, None),
     ],
 )
 async def test_thinking_is_asked_for_as_the_model_understands_it(
-    world: VendorWorld, model: str, level: ThinkingLevel | None, sent_as: Mapping[str, Any] | None
+    world: VendorWorld, model: str, level: Effort | None, sent_as: Mapping[str, Any] | None
 ) -> None:
     body = await sent(world, replace(QUESTION, model=model, thinking_level=level))
 

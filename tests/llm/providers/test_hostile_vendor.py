@@ -82,15 +82,23 @@ async def test_the_name_of_a_model_is_text(world: VendorWorld) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", ['{"a": NaN}', '{"a": -Infinity}', '{"a": 1e999}', nested(65), nested(900), "[1]", '"x"']
+    "arguments", ['{"a": NaN}', '{"a": -Infinity}', '{"a": 1e999}', nested(65), nested(900), "[1]", '"x"', '{"a": "']
 )
-async def test_arguments_that_no_reply_can_hold_are_a_failure(world: VendorWorld, arguments: str) -> None:
-    provider = await world.meet(events(whole_call(world, arguments=arguments)), Says([Text("42")]))
+async def test_arguments_that_no_reply_can_hold_are_passed_on_as_text(imitator: VendorWorld, arguments: str) -> None:
+    provider = await imitator.meet(events(whole_call(imitator, arguments=arguments)))
 
-    with pytest.raises(Failing):
-        await provider.answer(QUESTION, deaf)
+    [call] = (await provider.answer(QUESTION, deaf)).calls
 
-    assert (await provider.answer(QUESTION, deaf)).text == "42"
+    assert (call.name, call.arguments) == ("now", arguments)
+
+
+@pytest.mark.parametrize("arguments", ["[1]", '"x"'])
+async def test_arguments_that_are_no_object_are_passed_on_as_text(world: VendorWorld, arguments: str) -> None:
+    provider = await world.meet(events(whole_call(world, arguments=arguments)))
+
+    [call] = (await provider.answer(QUESTION, deaf)).calls
+
+    assert call.arguments in (arguments, json.loads(arguments))
 
 
 async def test_arguments_may_be_as_deep_as_a_question_can_hold_them(imitator: VendorWorld) -> None:
@@ -100,8 +108,7 @@ async def test_arguments_may_be_as_deep_as_a_question_can_hold_them(imitator: Ve
     provider = await imitator.meet(deep, deeper)
 
     assert (await provider.answer(QUESTION, deaf)).calls[0].arguments == json.loads(nested(MAX_ARGUMENT_DEPTH))
-    with pytest.raises(Failing, match="called now with arguments"):
-        await provider.answer(QUESTION, deaf)
+    assert (await provider.answer(QUESTION, deaf)).calls[0].arguments == nested(MAX_ARGUMENT_DEPTH + 1)
 
 
 def usage(world: VendorWorld, lie: str) -> str:
@@ -173,7 +180,11 @@ async def test_an_event_holds_so_much_and_text_as_if_it_held_more(world: VendorW
     )
 
     assert (await provider.answer(QUESTION, deaf)).calls[0].arguments == {"a": crowd}
-    for _ in range(2):
+    with pytest.raises(Failing):
+        await provider.answer(QUESTION, deaf)
+    if world.name == "openai":  # there the arguments are text
+        assert (await provider.answer(QUESTION, deaf)).calls[0].arguments == crowd
+    else:
         with pytest.raises(Failing):
             await provider.answer(QUESTION, deaf)
 

@@ -90,7 +90,7 @@ def check(answer: Answer) -> None:
     for call in answer.calls:
         assert isinstance(call.id, str)
         assert isinstance(call.name, str)
-        assert isinstance(call.arguments, dict)
+        assert isinstance(call.arguments, dict | str)
         assert isinstance(call.signature, str | None)
     usage = answer.usage
     assert all(type(each) is int and each >= 0 for each in (usage.input, usage.output, usage.thinking))

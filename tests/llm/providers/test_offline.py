@@ -50,11 +50,17 @@ async def said(rules: Sequence[Rule], asked: Question) -> str:
 
 
 @pytest.mark.parametrize("arguments", ['{"command": "ls', "[1]", '"text"'])
-async def test_a_call_with_arguments_that_are_no_json_object_fails_as_a_models_does(arguments: str) -> None:
+async def test_arguments_that_are_no_json_object_stay_the_text_that_a_model_would_write(arguments: str) -> None:
     provider = Offline(rules=[Rule(tool_calls=[CallTemplate("exec", arguments)])])
 
+    [call] = (await ask(provider, question())).calls
+
+    assert call.arguments == arguments
+
+
+async def test_a_rule_can_withhold_a_call_as_gemini_does() -> None:
     with pytest.raises(MalformedCall, match="arguments that are no JSON object"):
-        await ask(provider, question())
+        await ask(Offline(rules=[Rule(reply="I look.", fail="malformed_call")]), question())
 
 
 async def test_arguments_may_be_written_as_json() -> None:

@@ -23,6 +23,7 @@ from agentos.llm.providers.provider import (
     Unforeseen,
 )
 from agentos.llm.settings import LLMSettings
+from agentos_sdk.codec import Text as JsonText
 from agentos_sdk.values import Tool, ToolCall, Usage
 from tests.contracts.worlds import VendorWorld, openai
 from tests.llm.vendors.script import MODEL, Called, Raw, Refuses, Says, Text, Trouble
@@ -62,8 +63,11 @@ class Everywhere(trio.abc.HostnameResolver):
         raise OSError("nobody asks")
 
 
-async def test_openai_itself_is_told_another_maximum_than_its_imitators(world: VendorWorld) -> None:
-    question = replace(QUESTION, max_tokens=100)
+async def test_openai_itself_is_told_another_maximum_than_its_imitators_and_gets_wrong_json_back(
+    world: VendorWorld,
+) -> None:
+    wrong = Message("assistant", calls=[ToolCall("c1", "now", JsonText('{"a": "'))])
+    question = replace(QUESTION, max_tokens=100, messages=[*QUESTION.messages, wrong, Message("tool", answers="c1")])
     imitator = await world.meet()
     trio.socket.set_custom_hostname_resolver(Everywhere())
     genuine_url = world.vendor.base_url.replace("127.0.0.1", "api.openai.com")
@@ -76,6 +80,8 @@ async def test_openai_itself_is_told_another_maximum_than_its_imitators(world: V
     bodies = [exchange.body for exchange in world.vendor.exchanges]
     assert [body.get("max_tokens") for body in bodies] == [100, None]
     assert [body.get("max_completion_tokens") for body in bodies] == [None, 100]
+    calls = [body["messages"][-2]["tool_calls"][0]["function"]["arguments"] for body in bodies]
+    assert calls == [json.dumps({"INVALID_JSON": '{"a": "'}, separators=(",", ":")), '{"a": "']
 
 
 async def test_a_server_of_ones_own_needs_no_key(world: VendorWorld) -> None:
@@ -177,20 +183,19 @@ async def test_calls_are_told_apart_however_they_are_numbered(
 
 
 @pytest.mark.parametrize("arguments", ["{", "[]", "42", "[" * 100_000])
-async def test_arguments_that_are_no_object_are_a_failure(world: VendorWorld, arguments: str) -> None:
+async def test_arguments_that_are_no_object_are_passed_on_as_text(world: VendorWorld, arguments: str) -> None:
     provider = await world.meet(raw(choice("tool_calls", tool_calls=[called(arguments, index=0, id="a")])))
 
-    with pytest.raises(Failing, match="now"):
-        await provider.answer(QUESTION, deaf)
+    assert (await provider.answer(QUESTION, deaf)).calls == (ToolCall("a", "now", JsonText(arguments)),)
 
 
-async def test_a_call_that_the_maximum_cut_off_is_left_out(world: VendorWorld) -> None:
+async def test_a_call_that_the_maximum_cut_off_is_passed_on_as_far_as_it_came(world: VendorWorld) -> None:
     pieces = [called('{"a": 1}', index=0, id="a"), called('{"a": ', index=1, id="b")]
     provider = await world.meet(raw(choice("length", tool_calls=pieces)))
 
     answer = await provider.answer(QUESTION, deaf)
 
-    assert answer.calls == (ToolCall("a", "now", {"a": 1}),)
+    assert answer.calls == (ToolCall("a", "now", {"a": 1}), ToolCall("b", "now", JsonText('{"a": ')))
     assert answer.finish_reason == "length"
 
 

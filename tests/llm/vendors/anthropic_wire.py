@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from agentos.llm.called_tools import object_of
 from agentos.llm.providers.provider import Image, Message, Question
 from agentos_sdk import codec
 from agentos_sdk.values import Tool, ToolCall, ToolChoice, Usage
@@ -105,7 +106,7 @@ def events(says: Says, body: Mapping[str, Any]) -> Iterator[bytes | Step]:
 
 def _call(number: int, call: ToolCall) -> Iterator[bytes]:
     """The arguments come in two pieces."""
-    arguments = json.dumps(dict(call.arguments))
+    arguments = json.dumps(object_of(call.arguments))
     pieces = [{"type": "input_json_delta", "partial_json": piece} for piece in (arguments[:3], arguments[3:])]
     yield from _block(number, {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}, *pieces)
 

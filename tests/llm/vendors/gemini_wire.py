@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from agentos.llm.called_tools import object_of
 from agentos.llm.providers.provider import Image, Message, Question
 from agentos_sdk import codec
 from agentos_sdk.values import Tool, ToolCall, ToolChoice, Usage
@@ -90,7 +91,11 @@ def events(says: Says, body: Mapping[str, Any]) -> Iterator[bytes | Step]:
             case Thoughts(text):
                 yield _event(says, parts=[{"text": text, "thought": True}])
             case Called(call):
-                function = {"name": call.name, "args": dict(call.arguments), **({"id": call.id} if call.id else {})}
+                function = {
+                    "name": call.name,
+                    "args": object_of(call.arguments),
+                    **({"id": call.id} if call.id else {}),
+                }
                 signature = {"thoughtSignature": call.signature} if call.signature else {}
                 yield _event(says, parts=[{"functionCall": function, **signature}])
             case Trouble(status, message):

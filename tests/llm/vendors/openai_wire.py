@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from agentos.llm.called_tools import object_of, read_arguments
 from agentos.llm.providers.provider import Image, Message, Question
 from agentos_sdk import codec
 from agentos_sdk.values import Tool, ToolCall, Usage
@@ -53,7 +54,7 @@ def _message(message: Mapping[str, Any]) -> Message:
         text="".join(part["text"] for part in parts if part["type"] == "text"),
         images=tuple(_image(part["image_url"]["url"]) for part in parts if part["type"] == "image_url"),
         calls=tuple(
-            ToolCall(call["id"], call["function"]["name"], json.loads(call["function"]["arguments"]))
+            ToolCall(call["id"], call["function"]["name"], read_arguments(call["function"]["arguments"]))
             for call in message.get("tool_calls", ())
         ),
         answers=message.get("tool_call_id"),
@@ -97,7 +98,7 @@ def events(says: Says, body: Mapping[str, Any]) -> Iterator[bytes | Step]:
 
 def _call(says: Says, number: int, call: ToolCall) -> Iterator[bytes]:
     """The arguments come in two pieces."""
-    arguments = json.dumps(dict(call.arguments))
+    arguments = json.dumps(object_of(call.arguments))
     first = {"index": number, "type": "function", "function": {"name": call.name, "arguments": arguments[:3]}}
     yield _event(says, {"tool_calls": [{**first, **({"id": call.id} if call.id else {})}]})
     yield _event(says, {"tool_calls": [{"index": number, "function": {"arguments": arguments[3:]}}]})

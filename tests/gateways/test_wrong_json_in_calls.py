@@ -1,0 +1,96 @@
+"""A tool call whose arguments are no JSON object, through the vendors' own clients: passed on, and taken back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agentos.llm.providers.offline_rules import CallTemplate, Rule
+from agentos_sdk.values import ToolCall
+from tests.gateways.served import MODEL, Served, served
+from tests.support.clients import anthropic
+
+# The SDK's: whoever reads a stream to its end leaves its generators to the collector.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Async generator '(httpx2|openai|anthropic|httpcore):ResourceWarning"),
+    pytest.mark.parametrize("wrong", ['{"place": "Bern', "[1]", "place = Bern"]),
+    pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"]),
+]
+
+SCHEMA: Any = {"type": "object", "properties": {"place": {"type": "string"}}}
+REPAIRED = Rule(match="no JSON", reply="again")
+
+
+def rules(wrong: str) -> tuple[Rule, ...]:
+    return Rule(match="weather", tool_calls=[CallTemplate("weather", wrong)]), REPAIRED
+
+
+def past_calls(here: Served) -> list[ToolCall]:
+    return [call for message in here.asked[-1].messages for call in message.calls]
+
+
+async def test_by_chat_completions(wrong: str, stream: bool) -> None:
+    tools: Any = [{"type": "function", "function": {"name": "weather", "parameters": SCHEMA}}]
+    said: list[Any] = [{"role": "user", "content": "weather?"}]
+    async with served(*rules(wrong)) as here, here.client() as client:
+        call: Any
+        answer: Any
+        if stream:
+            pieces = await client.chat.completions.create(model=MODEL, messages=said, tools=tools, stream=True)
+            async with pieces:
+                [call] = [each async for piece in pieces for each in piece.choices[0].delta.tool_calls or ()]
+        else:
+            answer = await client.chat.completions.create(model=MODEL, messages=said, tools=tools)
+            [call] = answer.choices[0].message.tool_calls
+        back = {"id": call.id, "type": "function", "function": call.function.model_dump()}
+        said += [{"role": "assistant", "tool_calls": [back]}]
+        said += [{"role": "tool", "tool_call_id": call.id, "content": "no JSON"}]
+        answer = await client.chat.completions.create(model=MODEL, messages=said, tools=tools)
+
+    assert (call.function.arguments, answer.choices[0].message.content) == (wrong, "again")
+    assert [each.arguments for each in past_calls(here)] == [wrong]
+
+
+async def test_by_responses(wrong: str, stream: bool) -> None:
+    tools: Any = [{"type": "function", "name": "weather", "parameters": SCHEMA, "strict": False}]
+    said: list[Any] = [{"role": "user", "content": "weather?"}]
+    async with served(*rules(wrong)) as here, here.client() as client:
+        call: Any
+        answer: Any
+        if stream:
+            events = await client.responses.create(model=MODEL, input=said, tools=tools, stream=True)
+            async with events:
+                [call] = [each.item async for each in events if each.type == "response.output_item.done"]
+        else:
+            [call] = (await client.responses.create(model=MODEL, input=said, tools=tools)).output
+        said += [call, {"type": "function_call_output", "call_id": call.call_id, "output": "no JSON"}]
+        answer = await client.responses.create(model=MODEL, input=said, tools=tools)
+
+    assert (call.arguments, answer.output_text) == (wrong, "again")
+    assert [each.arguments for each in past_calls(here)] == [wrong]
+
+
+async def test_by_messages(wrong: str, stream: bool) -> None:
+    """Anthropic's input is an object always: its clients stop at anything else in a stream."""
+    tools: Any = [{"name": "weather", "input_schema": SCHEMA}]
+    said: list[Any] = [{"role": "user", "content": "weather?"}]
+    async with (
+        served(*rules(wrong)) as here,
+        anthropic.AsyncAnthropic(base_url=here.url.removesuffix("/v1"), api_key="any", timeout=30) as client,
+    ):
+        call: Any
+        answer: Any
+        if stream:
+            async with client.messages.stream(model=MODEL, max_tokens=100, messages=said, tools=tools) as events:
+                answer = await events.get_final_message()
+        else:
+            answer = await client.messages.create(model=MODEL, max_tokens=100, messages=said, tools=tools)
+        [call] = answer.content
+        said += [{"role": "assistant", "content": [call.model_dump()]}]
+        result = {"type": "tool_result", "tool_use_id": call.id, "content": "no JSON", "is_error": True}
+        said += [{"role": "user", "content": [result]}]
+        answer = await client.messages.create(model=MODEL, max_tokens=100, messages=said, tools=tools)
+
+    assert (call.input, answer.content[0].text) == ({"INVALID_JSON": wrong}, "again")
+    assert [each.arguments for each in past_calls(here)] == [wrong]

@@ -4,8 +4,9 @@ import "./parts/chart.js";
 import "./parts/log.js";
 import "./parts/table.js";
 
-import { approvals, connect, connected, findAgent, kernel, level, lostAt, refusal, restarted, whyUntold } from "./core/feed.js";
+import { answerable, connect, connected, findAgent, kernel, level, lostAt, refusal, restarted, whyUntold } from "./core/feed.js";
 import { html, render } from "./core/html.js";
+import { lookup } from "./core/lookup.js";
 import { adjust, go, link, route } from "./core/route.js";
 import { effect, signal } from "./core/signals.js";
 import { agentsPage } from "./pages/agents.js";
@@ -75,7 +76,7 @@ function projectName() {
 }
 
 function topBar() {
-  const waiting = approvals.get().length;
+  const waiting = answerable().length;
   clock.get();
   return html`<span class="name">agentos</span><span class="project cut">${visible(projectName())}</span><span class="grow"></span>
     <button id="search" @click=${openPalette}>Search or run… <span class="hint muted">Ctrl-K</span></button>
@@ -98,7 +99,7 @@ function navigation() {
   const now = route.get().page;
   const attentive = attention().length;
   return Object.entries(PAGES).map(([page, { word, icon, minor }]) => {
-    const count = page === "overview" ? attentive : page === "approvals" ? approvals.get().length : 0;
+    const count = page === "overview" ? attentive : page === "approvals" ? answerable().length : 0;
     return html`<a href=${link(page)} title=${word} class=${minor ? "minor" : ""} aria-current=${page === now ? "page" : null}>
       <svg width="16" height="16" aria-hidden="true"><path d=${icon} fill="none" stroke="currentColor" stroke-width="1.5" /></svg><span class="word">${word}</span>${count ? html`<span class="count">${count}</span>` : null}</a>`;
   }).concat(html`<a href="#/more" class="only-narrow" aria-current=${now === "more" ? "page" : null}><svg width="16" height="16" aria-hidden="true"><path d="M3 8h.1M8 8h.1M13 8h.1" stroke="currentColor" stroke-width="2.5" stroke-linecap="round" /></svg><span class="word">More</span></a>`);

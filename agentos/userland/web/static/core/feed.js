@@ -26,7 +26,11 @@ export const commands = signal(/** @type {Record<string, string[]>} */ ({}));
 /** Says that the kernel was started anew, for a while. */
 export const restarted = signal("");
 
-let boot = "";
+/** Which run of the kernel it is: what belongs to a former one is asked for anew. */
+export const boot = signal("");
+/** How often a connection was tried: the calls and streams of one end with it. */
+export const attempts = signal(0);
+
 let clockOffset = 0; // the kernel's clock minus this browser's, in milliseconds
 let lastId = 0;
 /** @type {WebSocket|null} */
@@ -37,6 +41,11 @@ const waiting = new Map();
 /** The row of an agent. @param {string} name */
 export function findAgent(name) {
   return [...agents.get().values()].find((row) => row.name === name);
+}
+
+/** Those that can be allowed still. */
+export function answerable() {
+  return approvals.get().filter((one) => one.caller_present);
 }
 
 /** Why this session isn't told the kernel's state; "" if it is. @returns {string} */

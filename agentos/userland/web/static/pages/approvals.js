@@ -9,6 +9,7 @@ import { countdown, exactTime, visible } from "../parts/format.js";
 
 /** @typedef {Record<string, any>} Row */
 
+const GONE = "its caller is gone: it can't be allowed any more";
 const SETTLE_MS = 400; // no key decides on an item that has only just appeared
 const shownSince = { id: 0, at: 0 };
 const denying = signal(0);
@@ -25,7 +26,7 @@ export function approvalsPage() {
   }
   return html`<div class="desk">
     <nav class="queue block" aria-label="waiting calls"><ul>${queue.map((one) => keyed(one.id, html`<li><button aria-current=${one.id === current.id ? "true" : "false"} @click=${() => adjust({ id: String(one.id) }, true)}>
-      <span class="cut">${visible(one.agent)} <span class="muted">${one.call}</span></span><span class="muted cut">${countdown(one.expires_at)} ${visible(one.shown.split("\n")[0])}</span></button></li>`))}</ul></nav>
+      <span class="cut">${visible(one.agent)} <span class="muted">${one.call}</span></span><span class="muted cut">${one.caller_present ? countdown(one.expires_at) : "gone"} ${visible(one.shown.split("\n")[0])}</span></button></li>`))}</ul></nav>
     ${keyed(current.id, item(current))}
   </div>`;
 }
@@ -38,19 +39,20 @@ function currentOf(queue) {
 /** @param {Row} one */
 function item(one) {
   const why = whyDisabled();
+  const never = why || (one.caller_present ? "" : GONE);
   const total = Math.max(1, one.expires_at - one.asked_at);
   countdown(one.expires_at);
   const left = Math.max(0, one.expires_at - now() / 1000);
   return html`<article class="block approval" aria-label=${`approval ${one.id}`}>
-    <div><h2>${visible(one.agent)} asks: ${one.call}</h2><p class="muted">${visible(one.rule)}; asked ${exactTime(one.asked_at)}${one.caller_present ? "" : "; the caller is gone: an allow would be a ticket for the identical call"}</p></div>
+    <div><h2>${visible(one.agent)} asks: ${one.call}</h2><p class="muted">${visible(one.rule)}; asked ${exactTime(one.asked_at)}${one.caller_present ? "" : html`; <span class="warn">${GONE}</span>`}</p></div>
     ${marked(one.shown)}
     <div><div class="deadline"><i .style=${`width:${((100 * left) / total).toFixed(1)}%`}></i></div><p class="muted">expires in ${countdown(one.expires_at) || "a moment"}</p></div>
     <div class="acts">
-      <button class="primary" disabled=${Boolean(why)} title=${why || `agentos approve ${one.id}`} @click=${() => decide(one, true)}>allow once (a)</button>
-      <button disabled=${Boolean(why)} title=${`agentos approve ${one.id} --remember agent`} @click=${() => remembering.set(remembering.peek() === one.id ? 0 : one.id)}>remember… (r)</button>
-      <button class="danger" disabled=${Boolean(why)} title=${`agentos deny ${one.id}`} @click=${() => startDenying(one.id)}>deny (d)</button>
+      <button class="primary" disabled=${Boolean(never)} title=${never || `agentos approve ${one.id}`} @click=${() => decide(one, true)}>allow once (a)</button>
+      <button disabled=${Boolean(never)} title=${never || `agentos approve ${one.id} --remember agent`} @click=${() => remembering.set(remembering.peek() === one.id ? 0 : one.id)}>remember… (r)</button>
+      <button class="danger" disabled=${Boolean(why)} title=${why || `agentos deny ${one.id}`} @click=${() => startDenying(one.id)}>deny (d)</button>
     </div>
-    ${remembering.get() === one.id ? html`<div class="confirm"><p class="prose">The answer is remembered for exactly this object, and revoked by <code>agentos permissions forget</code>.</p><div class="acts">
+    ${remembering.get() === one.id && !never ? html`<div class="confirm"><p class="prose">The answer is remembered for exactly this object, and revoked by <code>agentos permissions forget</code>.</p><div class="acts">
       <button @click=${() => decide(one, true, { remember: "agent" })}>allow while this agent lives</button><button @click=${() => decide(one, true, { remember: "always" })}>allow always</button><button @click=${() => remembering.set(0)}>cancel</button></div></div>` : null}
     ${denying.get() === one.id ? html`<form class="confirm" @keydown=${(/** @type {KeyboardEvent} */ event) => event.key === "Escape" && denying.set(0)} @submit=${(/** @type {Event} */ event) => { event.preventDefault(); decide(one, false, { reason: String(new FormData(/** @type {HTMLFormElement} */ (event.target)).get("reason")) }); }}>
       <label>reason, which the agent is told <input name="reason" class="reason" maxlength="400"></label>
@@ -90,12 +92,11 @@ export function approvalKey(key) {
     adjust({ id: String(next.id) }, true);
   } else if (performance.now() - shownSince.at < SETTLE_MS || whyDisabled()) {
     return true;
-  } else if (key === "a") {
-    decide(current, true);
   } else if (key === "d") {
     startDenying(current.id);
-  } else {
-    remembering.set(current.id);
+  } else if (current.caller_present) {
+    if (key === "a") decide(current, true);
+    else remembering.set(current.id);
   }
   return true;
 }

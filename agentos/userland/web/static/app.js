@@ -27,7 +27,7 @@ import { openKeys, openPalette, singleKeys } from "./parts/palette.js";
 /** @typedef {{word: string, key: string, icon: string, show: () => unknown, minor?: boolean, whole?: boolean}} Page */
 
 /** @type {Record<string, Page>} */
-const PAGES = {
+const PAGES = lookup({
   overview: { word: "Overview", key: "o", icon: "M2 2h5v5H2zM9 2h5v5H9zM2 9h5v5H2zM9 9h5v5H9z", show: overview },
   agents: { word: "Agents", key: "a", icon: "M2 4h12M2 8h12M2 12h12", show: agentsPage, whole: true },
   tree: { word: "Tree", key: "t", icon: "M3 2v11h4M3 7h4M9 7h5M9 13h5M3 2h5", show: treePage, whole: true },
@@ -37,7 +37,7 @@ const PAGES = {
   events: { word: "Events", key: "e", icon: "M2 9h3l2-6l3 10l2-4h2", show: eventsPage, minor: true },
   audit: { word: "Audit", key: "u", icon: "M3 2h10v12H3zM5 5h6M5 8h6M5 11h4", show: auditPage, minor: true },
   system: { word: "System", key: "s", icon: "M8 5a3 3 0 1 0 0 6a3 3 0 1 0 0-6M8 1v3M8 12v3M1 8h3M12 8h3", show: systemPage, minor: true },
-};
+});
 
 /** Is touched when another element has the focus. */
 const focusMoved = signal(null);
@@ -45,17 +45,18 @@ const root = /** @type {HTMLElement} */ (document.getElementById("frame"));
 const places = /** @type {Record<string, HTMLElement>} */ (Object.fromEntries(["top", "banner", "nav", "main", "panel", "status", "toasts"].map((id) => [id, document.getElementById(id)])));
 
 effect(() => render(topBar(), places.top));
-effect(() => render(html`${banner()}`, places.banner));
+effect(() => render(html`${banner()}`, places.banner), true);
 effect(() => render(html`${navigation()}`, places.nav));
 effect(() => render(html`<h1 class="hidden-text">${PAGES[route.get().page]?.word ?? "Agent"}</h1>${mainPage()}`, places.main));
 effect(() => render(html`${sidePanel()}`, places.panel));
 effect(() => render(statusLine(), places.status));
 effect(() => render(html`${toastList()}`, places.toasts));
-effect(() => root.classList.toggle("lost", connected.get() === false));
+effect(() => root.classList.toggle("lost", connected.get() === false), true);
 effect(() => {
   const waiting = attention().length;
-  document.title = `${waiting ? `(${waiting}) ` : ""}${PAGES[route.get().page]?.word ?? "Agent"} · agentos`;
-});
+  const news = connected.get() === false ? "lost · " : waiting ? `(${waiting}) ` : "";
+  document.title = `${news}${PAGES[route.get().page]?.word ?? "Agent"} · agentos`;
+}, true);
 /** What had the focus before a question was asked. @type {HTMLElement|null} */
 let focusedBefore = null;
 effect(() => {
@@ -149,7 +150,7 @@ function switchTheme() {
 }
 
 /** @type {Record<string, string>} */
-const GO = Object.fromEntries(Object.entries(PAGES).map(([page, { key }]) => [key, page]));
+const GO = lookup(Object.fromEntries(Object.entries(PAGES).map(([page, { key }]) => [key, page])));
 let going = false;
 
 addEventListener("keydown", (event) => {
@@ -202,7 +203,7 @@ function press(key) {
     return true;
   }
   if (page === "approvals" && approvalKey(key)) return true;
-  const actions = /** @type {Record<string, () => void>} */ ({
+  const actions = lookup(/** @type {Record<string, () => void>} */ ({
     ":": openPalette,
     "?": openKeys,
     "/": () => document.getElementById("filter")?.focus(),
@@ -216,7 +217,7 @@ function press(key) {
     K: () => question("kill"),
     R: () => question("restart"),
     p: () => question("pause"),
-  });
+  }));
   if (!actions[key]) return false;
   actions[key]();
   return true;

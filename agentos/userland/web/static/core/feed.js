@@ -18,6 +18,7 @@ export const refusal = signal("");
 /** The agents by id, changed in place. */
 export const agents = signal(/** @type {Map<number, Row>} */ (new Map()));
 export const kernel = signal(/** @type {Row|null} */ (null));
+/** The calls that a rule has a person asked about; those whose caller is gone can only be looked at. */
 export const approvals = signal(/** @type {Row[]} */ ([]));
 export const events = signal(/** @type {Row[]} */ ([]));
 export const level = signal("unrestricted");
@@ -65,6 +66,7 @@ export function now() {
 }
 
 export function connect() {
+  attempts.set(attempts.peek() + 1);
   const scheme = location.protocol === "https:" ? "wss:" : "ws:";
   socket = new WebSocket(`${scheme}//${location.host}/feed`);
   socket.binaryType = "arraybuffer";
@@ -120,8 +122,8 @@ function showSnapshot(snapshot) {
   noteLast(snapshot.events);
   level.set(snapshot.level);
   commands.set(snapshot.commands ?? {});
-  if (boot && boot !== snapshot.boot) sayRestarted(snapshot);
-  boot = snapshot.boot;
+  if (boot.peek() && boot.peek() !== snapshot.boot) sayRestarted(snapshot);
+  boot.set(snapshot.boot);
   connected.set(true);
 }
 

@@ -244,15 +244,19 @@ class Approvals:
         return [*self.answers.list(subjects), *pins]
 
     def pending(self) -> Sequence[Pending]:
-        """All entries: first the oldest one of each agent, then the second of each, and so on."""
-        counted: Counter[str] = Counter()
-        found: list[tuple[int, float, Pending]] = []
+        """All entries: first the oldest one of each agent, then the second of each, and so on.
+
+        Those that can't be allowed any more come last.
+        """
+        counted: Counter[tuple[bool, str]] = Counter()
+        found: list[tuple[bool, int, float, Pending]] = []
         for entry in sorted(self._entries.values(), key=lambda one: one.pending.asked_at):
             if entry.state != "recording":
-                family = entry.family if entry.family is not None else entry.pending.agent
-                found.append((counted[family], entry.pending.asked_at, entry.pending))
+                gone = not entry.pending.caller_present
+                family = gone, entry.family if entry.family is not None else entry.pending.agent
+                found.append((gone, counted[family], entry.pending.asked_at, entry.pending))
                 counted[family] += 1
-        return [pending for *_, pending in sorted(found, key=lambda one: one[:2])]
+        return [pending for *_, pending in sorted(found, key=lambda one: one[:3])]
 
     def family_of(self, number: int) -> str:
         """The family of the caller of the entry with this id; empty if that isn't known any more."""

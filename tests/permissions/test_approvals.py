@@ -253,7 +253,7 @@ async def test_a_life_that_ends_frees_its_calls_and_its_entry_cannot_be_allowed(
     assert desk.queue.pending() == []
 
 
-async def test_the_next_life_asks_anew(desk: Desk) -> None:
+async def test_the_next_life_asks_anew_and_is_listed_before_what_cannot_be_allowed_any_more(desk: Desk) -> None:
     with pytest.raises(ApprovalRequired):
         await desk.queue.wait(ANN, question(), 0.0)
     desk.queue.end_life(AgentExited(2, "ann", "exit code 0"))
@@ -261,7 +261,7 @@ async def test_the_next_life_asks_anew(desk: Desk) -> None:
     with pytest.raises(ApprovalRequired):
         await desk.queue.wait(ANN, question(), 0.0)
 
-    assert [entry.caller_present for entry in await desk.listed(2)] == [False, True]
+    assert [entry.caller_present for entry in await desk.listed(2)] == [True, False]
 
 
 async def test_a_flooding_agent_fills_its_own_part_and_hides_no_other(desk: Desk) -> None:
@@ -301,7 +301,7 @@ async def test_what_ended_lives_asked_makes_room_for_the_present_one(desk: Desk)
         await desk.queue.wait(ANN, question("/data/new"), 0.0)
 
     found = await desk.listed(MAX_OF_CALLER)
-    assert (found[0].id, found[-1].id, found[-1].caller_present) == (2, MAX_OF_CALLER + 1, True)
+    assert (found[0].id, found[0].caller_present, found[1].id) == (MAX_OF_CALLER + 1, True, 2)
 
 
 async def test_slow_files_of_one_caller_delay_no_question_and_no_thread_of_another(desk: Desk) -> None:

@@ -208,7 +208,13 @@ def test_a_filter_finds_what_fulfils_all_its_words(page: Any, text: str, found: 
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"), [("stat:failed", "no field stat"), ("cpu>much", "expected a number"), ("x>1", "no number x")]
+    ("text", "problem"),
+    [
+        ("stat:failed", "no field stat"),
+        ("cpu>much", "expected a number"),
+        ("x>1", "no number x"),
+        ("constructor>1", "no number constructor"),
+    ],
 )
 def test_a_filter_names_its_mistake(page: Any, text: str, problem: str) -> None:
     said = page.evaluate("""async (text) => (await load("parts/filter.js")).matcher(text).problem""", text)

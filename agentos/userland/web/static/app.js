@@ -4,8 +4,9 @@ import "./parts/chart.js";
 import "./parts/log.js";
 import "./parts/table.js";
 
-import { approvals, connect, connected, findAgent, kernel, level, lostAt, refusal, restarted, whyUntold } from "./core/feed.js";
+import { answerable, connect, connected, findAgent, kernel, level, lostAt, refusal, restarted, whyUntold } from "./core/feed.js";
 import { html, render } from "./core/html.js";
+import { lookup } from "./core/lookup.js";
 import { adjust, go, link, route } from "./core/route.js";
 import { effect, signal } from "./core/signals.js";
 import { agentsPage } from "./pages/agents.js";
@@ -26,7 +27,7 @@ import { openKeys, openPalette, singleKeys } from "./parts/palette.js";
 /** @typedef {{word: string, key: string, icon: string, show: () => unknown, minor?: boolean, whole?: boolean}} Page */
 
 /** @type {Record<string, Page>} */
-const PAGES = {
+const PAGES = lookup({
   overview: { word: "Overview", key: "o", icon: "M2 2h5v5H2zM9 2h5v5H9zM2 9h5v5H2zM9 9h5v5H9z", show: overview },
   agents: { word: "Agents", key: "a", icon: "M2 4h12M2 8h12M2 12h12", show: agentsPage, whole: true },
   tree: { word: "Tree", key: "t", icon: "M3 2v11h4M3 7h4M9 7h5M9 13h5M3 2h5", show: treePage, whole: true },
@@ -36,7 +37,7 @@ const PAGES = {
   events: { word: "Events", key: "e", icon: "M2 9h3l2-6l3 10l2-4h2", show: eventsPage, minor: true },
   audit: { word: "Audit", key: "u", icon: "M3 2h10v12H3zM5 5h6M5 8h6M5 11h4", show: auditPage, minor: true },
   system: { word: "System", key: "s", icon: "M8 5a3 3 0 1 0 0 6a3 3 0 1 0 0-6M8 1v3M8 12v3M1 8h3M12 8h3", show: systemPage, minor: true },
-};
+});
 
 /** Is touched when another element has the focus. */
 const focusMoved = signal(null);
@@ -44,17 +45,18 @@ const root = /** @type {HTMLElement} */ (document.getElementById("frame"));
 const places = /** @type {Record<string, HTMLElement>} */ (Object.fromEntries(["top", "banner", "nav", "main", "panel", "status", "toasts"].map((id) => [id, document.getElementById(id)])));
 
 effect(() => render(topBar(), places.top));
-effect(() => render(html`${banner()}`, places.banner));
+effect(() => render(html`${banner()}`, places.banner), true);
 effect(() => render(html`${navigation()}`, places.nav));
 effect(() => render(html`<h1 class="hidden-text">${PAGES[route.get().page]?.word ?? "Agent"}</h1>${mainPage()}`, places.main));
 effect(() => render(html`${sidePanel()}`, places.panel));
 effect(() => render(statusLine(), places.status));
 effect(() => render(html`${toastList()}`, places.toasts));
-effect(() => root.classList.toggle("lost", connected.get() === false));
+effect(() => root.classList.toggle("lost", connected.get() === false), true);
 effect(() => {
   const waiting = attention().length;
-  document.title = `${waiting ? `(${waiting}) ` : ""}${PAGES[route.get().page]?.word ?? "Agent"} · agentos`;
-});
+  const news = connected.get() === false ? "lost · " : waiting ? `(${waiting}) ` : "";
+  document.title = `${news}${PAGES[route.get().page]?.word ?? "Agent"} · agentos`;
+}, true);
 /** What had the focus before a question was asked. @type {HTMLElement|null} */
 let focusedBefore = null;
 effect(() => {
@@ -75,7 +77,7 @@ function projectName() {
 }
 
 function topBar() {
-  const waiting = approvals.get().length;
+  const waiting = answerable().length;
   clock.get();
   return html`<span class="name">agentos</span><span class="project cut">${visible(projectName())}</span><span class="grow"></span>
     <button id="search" @click=${openPalette}>Search or run… <span class="hint muted">Ctrl-K</span></button>
@@ -98,7 +100,7 @@ function navigation() {
   const now = route.get().page;
   const attentive = attention().length;
   return Object.entries(PAGES).map(([page, { word, icon, minor }]) => {
-    const count = page === "overview" ? attentive : page === "approvals" ? approvals.get().length : 0;
+    const count = page === "overview" ? attentive : page === "approvals" ? answerable().length : 0;
     return html`<a href=${link(page)} title=${word} class=${minor ? "minor" : ""} aria-current=${page === now ? "page" : null}>
       <svg width="16" height="16" aria-hidden="true"><path d=${icon} fill="none" stroke="currentColor" stroke-width="1.5" /></svg><span class="word">${word}</span>${count ? html`<span class="count">${count}</span>` : null}</a>`;
   }).concat(html`<a href="#/more" class="only-narrow" aria-current=${now === "more" ? "page" : null}><svg width="16" height="16" aria-hidden="true"><path d="M3 8h.1M8 8h.1M13 8h.1" stroke="currentColor" stroke-width="2.5" stroke-linecap="round" /></svg><span class="word">More</span></a>`);
@@ -148,7 +150,7 @@ function switchTheme() {
 }
 
 /** @type {Record<string, string>} */
-const GO = Object.fromEntries(Object.entries(PAGES).map(([page, { key }]) => [key, page]));
+const GO = lookup(Object.fromEntries(Object.entries(PAGES).map(([page, { key }]) => [key, page])));
 let going = false;
 
 addEventListener("keydown", (event) => {
@@ -201,7 +203,7 @@ function press(key) {
     return true;
   }
   if (page === "approvals" && approvalKey(key)) return true;
-  const actions = /** @type {Record<string, () => void>} */ ({
+  const actions = lookup(/** @type {Record<string, () => void>} */ ({
     ":": openPalette,
     "?": openKeys,
     "/": () => document.getElementById("filter")?.focus(),
@@ -215,7 +217,7 @@ function press(key) {
     K: () => question("kill"),
     R: () => question("restart"),
     p: () => question("pause"),
-  });
+  }));
   if (!actions[key]) return false;
   actions[key]();
   return true;

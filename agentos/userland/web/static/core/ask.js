@@ -1,6 +1,6 @@
-// Replies to calls that a page shows: made once for what the page names, made anew when asked or when they get old.
+// Replies to calls that a page shows: made once for what the page names, made anew when asked, when they get old, or of another run of the kernel.
 
-import { call, connected } from "./feed.js";
+import { boot, call, connected } from "./feed.js";
 import { signal } from "./signals.js";
 
 /** @typedef {{reply: import("./feed.js").Reply|null, at: number, loading: boolean, changed: ReturnType<typeof signal<number>>}} Answer */
@@ -12,7 +12,7 @@ const MAX_KEPT = 40;
 /** The last reply to this call, null while there is none yet. It is asked again when older than `seconds`, unless no rule allows it.
  * @param {string} name @param {Record<string, any>} args @param {number} [seconds] */
 export function ask(name, args, seconds = Infinity) {
-  const key = `${name} ${JSON.stringify(args)}`;
+  const key = `${name} ${JSON.stringify(args)} ${boot.get()}`;
   let answer = answers.get(key);
   if (!answer) {
     answer = { reply: null, at: 0, loading: false, changed: signal(0) };

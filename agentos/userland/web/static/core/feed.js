@@ -20,6 +20,7 @@ export const refusal = signal("");
 /** The agents by id, changed in place. */
 export const agents = signal(/** @type {Map<number, Row>} */ (new Map()));
 export const kernel = signal(/** @type {Row|null} */ (null));
+/** The calls that a rule has a person asked about; those whose caller is gone can only be looked at. */
 export const approvals = signal(/** @type {Row[]} */ ([]));
 export const events = signal(/** @type {Row[]} */ ([]));
 export const level = signal("unrestricted");
@@ -28,7 +29,11 @@ export const commands = signal(/** @type {Record<string, string[]>} */ ({}));
 /** Says that the kernel was started anew, for a while. */
 export const restarted = signal("");
 
-let boot = "";
+/** Which run of the kernel it is: what belongs to a former one is asked for anew. */
+export const boot = signal("");
+/** How often a connection was tried: the calls and streams of one end with it. */
+export const attempts = signal(0);
+
 let clockOffset = 0; // the kernel's clock minus this browser's, in milliseconds
 let lastId = 0;
 /** The connection, once both sides have proven themselves. @type {WebSocket|null} */
@@ -39,6 +44,11 @@ const waiting = new Map();
 /** The row of an agent. @param {string} name */
 export function findAgent(name) {
   return [...agents.get().values()].find((row) => row.name === name);
+}
+
+/** Those that can be allowed still. */
+export function answerable() {
+  return approvals.get().filter((one) => one.caller_present);
 }
 
 /** Why this session isn't told the kernel's state; "" if it is. @returns {string} */
@@ -59,6 +69,7 @@ export function now() {
 
 export function connect() {
   if (!isSecureContext) return refusal.set("Over plain http from another machine this page could be read and changed on the way: forward the port with ssh -L, or use a proxy with TLS.");
+  attempts.set(attempts.peek() + 1);
   const opened = new WebSocket(`${location.protocol === "https:" ? "wss:" : "ws:"}//${location.host}/feed`);
   const entry = new Entry(opened);
   opened.binaryType = "arraybuffer";
@@ -130,8 +141,8 @@ function showSnapshot(snapshot) {
   noteLast(snapshot.events);
   level.set(snapshot.level);
   commands.set(snapshot.commands ?? {});
-  if (boot && boot !== snapshot.boot) sayRestarted(snapshot);
-  boot = snapshot.boot;
+  if (boot.peek() && boot.peek() !== snapshot.boot) sayRestarted(snapshot);
+  boot.set(snapshot.boot);
   connected.set(true);
   refusal.set("");
 }

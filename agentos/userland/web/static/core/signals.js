@@ -1,11 +1,12 @@
 // Signals: values with a list of the effects that read them. An effect runs again, once per frame, after a value that it read has changed.
+// A hidden tab gets no frames: there an effect waits until the tab is shown, unless it is one for hidden tabs, which then runs at once.
 
-/** @typedef {{run: () => void, sources: Set<Set<any>>}} Effect */
+/** @typedef {{run: () => void, sources: Set<Set<any>>, hidden: boolean}} Effect */
 
 /** @type {Effect|null} */
 let reader = null;
 /** @type {Set<Effect>} */
-let waiting = new Set();
+const waiting = new Set();
 let scheduled = false;
 
 /** @template T @param {T} value */
@@ -38,11 +39,13 @@ export function signal(value) {
   };
 }
 
-/** Run now, and again whenever a signal that it read has changed. Returns a function that ends it. @param {() => void} work */
-export function effect(work) {
+/** Run now, and again whenever a signal that it read has changed. Returns a function that ends it.
+ * @param {() => void} work @param {boolean} [hidden] run it also while the tab is hidden */
+export function effect(work, hidden = false) {
   /** @type {Effect} */
   const one = {
     sources: new Set(),
+    hidden,
     run() {
       release(one);
       const before = reader;
@@ -70,16 +73,28 @@ function release(one) {
 /** @param {Effect} one */
 function schedule(one) {
   waiting.add(one);
+  if (one.hidden && document.hidden) queueMicrotask(flushHidden);
   if (scheduled) return;
   scheduled = true;
   requestAnimationFrame(flush);
 }
 
+document.addEventListener("visibilitychange", flushHidden);
+
+/** Run what waits and is for hidden tabs, if this is one. */
+function flushHidden() {
+  if (document.hidden) runWaiting([...waiting].filter((one) => one.hidden));
+}
+
 function flush() {
   scheduled = false;
-  const now = waiting;
-  waiting = new Set();
-  for (const one of now) {
+  runWaiting([...waiting]);
+}
+
+/** @param {Effect[]} effects */
+function runWaiting(effects) {
+  for (const one of effects) {
+    if (!waiting.delete(one)) continue; // one before it has ended it
     try {
       one.run();
     } catch (error) {

@@ -9,6 +9,7 @@ import { countdown, exactTime, plural, visible } from "../parts/format.js";
 
 /** @typedef {Record<string, any>} Row */
 
+const GONE = "its caller is gone: it can't be allowed any more";
 const SETTLE_MS = 500; // no key and no click decides on what has only just appeared or moved
 const FIRST_LINES = 16; // of a text, and characters of a line, that are shown before it is opened
 const FIRST_CHARS = 300;
@@ -29,7 +30,7 @@ export function approvalsPage() {
   requestAnimationFrame(settled);
   return html`<div class="desk">
     <nav class="queue block" aria-label="waiting calls"><ul>${queue.map((one) => keyed(one.id, html`<li><button aria-current=${one.id === current.id ? "true" : "false"} @click=${() => adjust({ id: String(one.id) }, true)}>
-      <span class="cut">${visible(one.agent)} <span class="muted">${one.call}</span></span><span class="muted cut">${decided.get().get(one.id) ?? countdown(one.expires_at)} ${plural(one.lines.length, "line")}: ${visible(firstQuoted(one))}</span></button></li>`))}</ul></nav>
+      <span class="cut">${visible(one.agent)} <span class="muted">${one.call}</span></span><span class="muted cut">${decided.get().get(one.id) ?? (one.caller_present ? countdown(one.expires_at) : "gone")} ${plural(one.lines.length, "line")}: ${visible(firstQuoted(one))}</span></button></li>`))}</ul></nav>
     ${keyed(current.id, item(current))}
   </div>`;
 }
@@ -65,12 +66,12 @@ function currentOf(queue) {
 function item(one) {
   const done = decided.get().get(one.id);
   const why = whyDisabled() || (done ? `${done} already` : "");
-  const whyNot = why || (isLong(one) && opened.get() !== one.id ? "show all of it first" : "");
+  const whyNot = why || (one.caller_present ? "" : GONE) || (isLong(one) && opened.get() !== one.id ? "show all of it first" : "");
   const total = Math.max(1, one.expires_at - one.asked_at);
   countdown(one.expires_at);
   const left = Math.max(0, one.expires_at - now() / 1000);
   return html`<article class="block approval" aria-label=${`approval ${one.id}`}>
-    <div><h2>${visible(one.agent)} asks: ${one.call}</h2><p class="muted">asked ${exactTime(one.asked_at)} by the rule <q class="rule">${visible(one.rule)}</q>${one.caller_present ? "" : "; the caller is gone: an allow would be a ticket for the identical call"}</p></div>
+    <div><h2>${visible(one.agent)} asks: ${one.call}</h2><p class="muted">asked ${exactTime(one.asked_at)} by the rule <q class="rule">${visible(one.rule)}</q>${one.caller_present ? "" : html`; <span class="warn">${GONE}</span>`}</p></div>
     ${shownText(one)}
     <div><div class="deadline"><i .style=${`width:${((100 * left) / total).toFixed(1)}%`}></i></div><p class="muted">expires in ${countdown(one.expires_at) || "a moment"}</p></div>
     <div class="acts">
@@ -79,7 +80,7 @@ function item(one) {
       <button class="danger" disabled=${Boolean(why)} title=${why || `agentos deny ${one.id}`} @click=${() => startDenying(one.id)}>deny (d)</button>
       ${done ? html`<span class="pending" role="status">${done}; the kernel has yet to confirm it</span>` : null}
     </div>
-    ${remembering.get() === one.id ? html`<div class="confirm"><p class="prose">The answer is remembered for what follows, and revoked by <code>agentos permissions forget</code>:</p>
+    ${remembering.get() === one.id && one.caller_present ? html`<div class="confirm"><p class="prose">The answer is remembered for what follows, and revoked by <code>agentos permissions forget</code>:</p>
       <div class="shown-text">${(anyPath.get() ? [one.covers_any_path] : one.covers).map((/** @type {string[]} */ [words, quoted]) => line(words, quoted, true))}</div>
       ${one.covers_any_path.length ? html`<label class="line-label"><input type="checkbox" .checked=${anyPath.get()} @change=${() => anyPath.set(!anyPath.peek())}> any path of this origin</label>` : null}<div class="acts">
       <button disabled=${Boolean(whyNot)} @click=${() => decide(one, true, { remember: "agent", any_path: anyPath.peek() })}>allow while this agent lives</button><button disabled=${Boolean(whyNot)} @click=${() => decide(one, true, { remember: "always", any_path: anyPath.peek() })}>allow always</button><button @click=${() => remember(0)}>cancel</button></div></div>` : null}
@@ -153,6 +154,8 @@ export function approvalKey(key) {
     return true;
   } else if (key !== "d" && isLong(current) && opened.peek() !== current.id) {
     toast("not allowed: show all of it first");
+  } else if (key !== "d" && !current.caller_present) {
+    toast(GONE);
   } else if (key === "a") {
     decide(current, true);
   } else if (key === "d") {

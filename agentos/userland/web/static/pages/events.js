@@ -15,7 +15,7 @@ export function eventsPage() {
   const wanted = filter.toLowerCase();
   const found = wanted ? all.filter((event) => `${event.type} ${subject(event)} ${describe(event)}`.toLowerCase().includes(wanted)) : all;
   const shown = routine ? found : found.filter((event) => !ROUTINE.includes(event.type));
-  const unseen = held.get() ? events.get().filter((event) => event.seq > (all[all.length - 1]?.seq ?? 0)).length : 0;
+  const unseen = held.get() ? events.get().filter((event) => event.boot !== all.at(-1)?.boot || event.seq > all.at(-1)?.seq).length : 0;
   return html`
     <div class="toolbar">
       <label class="grow"><span class="hidden-text">search</span><input id="filter" placeholder="search in type, name and text" .value=${filter}

@@ -1,6 +1,6 @@
 // Overview: what needs a person first, then the counts, the last events.
 
-import { agents, approvals, events, kernel, lastEvent, whyUntold } from "../core/feed.js";
+import { agents, answerable, events, kernel, lastEvent, whyUntold } from "../core/feed.js";
 import { html, keyed } from "../core/html.js";
 import { adjust, link } from "../core/route.js";
 import { actionButton, confirmation, possible } from "../parts/actions.js";
@@ -18,7 +18,7 @@ const NEAR = 0.8; // of a limit
 /** Approvals by deadline, failed, unhealthy, backing off, near the limit of memory, the rest. @returns {Item[]} */
 export function attention() {
   /** @type {Item[]} */
-  const items = approvals.get().toSorted((one, other) => one.expires_at - other.expires_at).map((one) => ({
+  const items = answerable().toSorted((one, other) => one.expires_at - other.expires_at).map((one) => ({
     key: `approval ${one.id}`, glyph: "asks", colour: "info", name: one.agent, approval: one,
     state: "asks", text: html`<span>${one.call}, ${plural(one.lines.length, "line")}: <q class="quote">${cutMiddle(visible(firstQuoted(one)), 160)}</q></span>`,
   }));

@@ -18,7 +18,7 @@ export const ACTIONS = {
   start: { call: "START", word: "start", effect: "starts", danger: false, line: (name) => `agentos start ${name}`, args: together },
   stop: { call: "STOP", word: "stop", effect: "ends, and stays down until it is started", danger: true, line: (name) => `agentos stop ${name}`, args: together },
   restart: { call: "RESTART", word: "restart", effect: "ends and starts anew", danger: true, line: (name) => `agentos restart ${name}`, args: together },
-  kill: { call: "KILL", word: "kill", effect: "ends; its supervisor decides whether it starts again", danger: true, line: (name) => `agentos kill ${name}`, args: each },
+  kill: { call: "KILL", word: "kill", effect: "ends for good; an agent of the configuration until it is started", danger: true, line: (name) => `agentos kill ${name}`, args: each },
   pause: { call: "PAUSE", word: "pause", effect: "is frozen with all its processes", danger: false, line: (name) => `agentos pause ${name}`, args: each },
   resume: { call: "RESUME", word: "resume", effect: "goes on", danger: false, line: (name) => `agentos resume ${name}`, args: each },
 };

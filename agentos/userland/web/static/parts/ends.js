@@ -13,7 +13,7 @@ const ends = askOnce(look);
 
 /** @param {Row} row of an agent without a program @returns {End|undefined} undefined while it is asked for */
 export function lastEnd(row) {
-  return ends(`${kernel.get()?.since_ms} ${row.id} ${row.restarts} ${row.state}`, row);
+  return ends(`${row.id} ${row.restarts} ${row.state}`, row);
 }
 
 /** @param {Row} row @returns {Promise<End|undefined>} */

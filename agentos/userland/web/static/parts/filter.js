@@ -1,18 +1,19 @@
 // The filter of agents: words are looked for in names; `state:failed`, `state:failed,paused`, `cpu>0.5`, `memory>100M`,
 // `restarts>=3`, `supervisor:shop`; all have to hold. `-word` must not.
 
+import { lookup } from "../core/lookup.js";
 import { cores } from "./cpu.js";
 
 /** @typedef {Record<string, any>} Row */
 /** @typedef {(row: Row) => boolean} Test */
 
 /** @type {Record<string, (row: Row) => number|null>} */
-const NUMBERS = {
+const NUMBERS = lookup({
   cpu: cores,
   memory: (row) => row.memory_bytes,
   restarts: (row) => row.restarts,
   id: (row) => row.id,
-};
+});
 const TEXTS = ["state", "supervisor", "name", "isolation"];
 const SIZES = { k: 1024, m: 1024 ** 2, g: 1024 ** 3 };
 

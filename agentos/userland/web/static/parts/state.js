@@ -1,9 +1,10 @@
 // States of agents: always a glyph, a word and a colour.
 
 import { html } from "../core/html.js";
+import { lookup } from "../core/lookup.js";
 
 /** @type {Record<string, [string, string]>} word and colour */
-const STATES = {
+const STATES = lookup({
   running: ["running", "ok"],
   starting: ["starting", "info"],
   paused: ["paused", "idle"],
@@ -12,7 +13,7 @@ const STATES = {
   backing_off: ["backing off", "warn"],
   exited: ["exited", "idle"],
   failed: ["failed", "bad"],
-};
+});
 
 export const ORDER = ["failed", "backing_off", "starting", "running", "paused", "stopping", "stopped", "exited"];
 

@@ -1,0 +1,186 @@
+"""Pages that stay open: while they are hidden or scrolled, and over restarts of agents and of the kernel."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.kernel import Kernel, shared, until
+from tests.support.ports import free_port
+from tests.web.chromium import Open, find_chromium, log_in, pages
+
+CODER = Path(__file__).parents[2] / "demos" / "dashboard" / "coder.py"
+CONFIGURATION = f"""[dashboard]
+listen = "127.0.0.1:PORT"
+[permissions.worker]
+level = "sandboxed"
+ask = {{ commands = ["git push *"] }}
+[[supervisor.children]]
+name = "writer"
+command = ["sh", "-c", "seq 60; echo begun; exec sleep 1000"]
+limits = {{ memory = "64M" }}
+[[supervisor.children]]
+name = "coder"
+script = "{CODER}"
+permissions = "worker"
+"""
+# What a browser does to a tab that isn't in front. A tab of a test is always in front.
+HIDE = """() => {
+  Object.defineProperty(document, "hidden", { value: true, configurable: true });
+  window.requestAnimationFrame = () => 0;
+  document.dispatchEvent(new Event("visibilitychange"));
+}"""
+FRAMES = (
+    "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+)
+# Where the first line in view stands, and which one it is.
+PLACE = """() => {
+  const box = document.querySelector(".log");
+  const top = box.getBoundingClientRect().top;
+  const line = [...box.querySelectorAll(".line")].find((one) => one.getBoundingClientRect().bottom > top);
+  return [line.textContent, line.getBoundingClientRect().top - top];
+}"""
+WRITE = """(count) => {
+  const lines = Array.from({ length: count }, (_, n) => ({ at: 2e9 + n, stream: "stdout", text: `more ${n}` }));
+  document.querySelector("os-log").add({ lines, missed: 1 });
+}"""
+
+
+@pytest.fixture(scope="module")
+def kernel(kernels: None) -> Iterator[Kernel]:
+    find_chromium()
+    with shared(CONFIGURATION.replace("PORT", str(free_port()))) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def context(chromium: Any, kernel: Kernel) -> Any:
+    return log_in(chromium, kernel)
+
+
+@pytest.fixture
+def open_page(kernel: Kernel, context: Any) -> Iterator[Open]:
+    with pages(context, kernel) as show:
+        yield show
+
+
+@pytest.mark.parametrize("name", ["constructor", "__proto__", "toString"])
+def test_a_page_that_does_not_exist_is_said_not_to_exist(open_page: Open, name: str) -> None:
+    page = open_page(f"{name}?agent=writer")
+
+    page.get_by_text(f"There is no page {name}.").wait_for()
+    page.locator(".panel h2", has_text="writer").wait_for()
+
+
+@pytest.mark.parametrize("count", [5, 700, 3000])
+def test_a_log_that_was_scrolled_up_stays_where_it_is(open_page: Open, count: int) -> None:
+    page = open_page("agents?agent=writer&tab=logs")
+    page.locator(".log .line", has_text="begun").wait_for()
+    page.locator(".log").evaluate("(box) => { box.scrollTop = 100; }")
+    page.get_by_role("button", name="follow", pressed=False).wait_for()
+    before = page.evaluate(PLACE)
+
+    page.evaluate(WRITE, count)
+    page.get_by_role("button", name=f"{min(count, 2000)} new").wait_for()
+    page.get_by_label("search in the output").fill("a text that is longer than the field is wide " * 9)
+    page.get_by_label("search in the output").press("End")
+    page.evaluate(FRAMES)
+    page.get_by_role("button", name="follow", pressed=False).wait_for()
+    page.get_by_label("search in the output").fill("")
+    page.evaluate(FRAMES)
+    page.locator(".log").evaluate("(box) => { box.scrollTop = 100; }")
+    page.evaluate(FRAMES)
+    assert page.evaluate(PLACE) == before
+    page.get_by_role("button", name="new").click()
+    page.locator(".log .line", has_text=f"more {count - 1}").wait_for()
+    page.get_by_role("button", name="follow", pressed=True).wait_for()
+
+
+def test_an_agent_that_is_started_again_is_followed_again(open_page: Open, kernel: Kernel) -> None:
+    page = open_page("agents?agent=writer&tab=logs")
+    begun = page.locator(".log .line", has_text="begun")
+    begun.first.wait_for()
+    before = begun.count()
+
+    with kernel.client() as client:
+        client.stop("writer")
+        page.locator(".panel .state", has_text="stopped").wait_for()
+        client.start("writer")
+    begun.nth(before).wait_for()
+
+
+def test_a_lost_connection_is_made_again_and_the_log_followed_without_a_line_twice(open_page: Open) -> None:
+    page = open_page("agents?agent=writer&tab=logs")
+    page.locator(".log .line", has_text="begun").first.wait_for()
+    before = page.locator(".log .line").all_inner_texts()
+
+    page.evaluate("load('core/feed.js').then((feed) => { feed.call(1); })")  # no call: the server closes
+    page.locator(".log .line", has_text="the kernel is not reachable").wait_for()
+    page.locator(".log .line", has_text="the kernel is not reachable").wait_for(state="detached")
+    until(lambda: page.locator(".log .line").all_inner_texts() == before, "the same lines are shown again")
+
+
+def test_a_hidden_tab_says_what_waits_and_that_the_kernel_is_lost(open_page: Open, kernel: Kernel) -> None:
+    page = open_page("agents")
+    until(lambda: page.title() == "(1) Agents · agentos", "the call that waits is counted")
+    page.evaluate(HIDE)
+
+    with kernel.client() as client:
+        [waiting] = client.approvals()["pending"][:1]
+        client.decide(waiting["id"], False)
+        until(lambda: page.title() == "Agents · agentos", "the answered call isn't counted any more")
+    until(lambda: page.title() == "(1) Agents · agentos", "the next call is counted")
+    page.evaluate("load('core/feed.js').then((feed) => { feed.connected.set(false); })")
+    until(lambda: page.title() == "lost · Agents · agentos", "the title says that the kernel is lost")
+    page.get_by_text("Kernel not reachable since").wait_for()
+
+
+def test_a_restart_of_the_kernel_leaves_nothing_of_the_former_one_to_be_taken_for_the_present(
+    open_page: Open, kernel: Kernel
+) -> None:
+    logs = open_page("agents?agent=writer&tab=logs")
+    begun = logs.locator(".log .line", has_text="begun")
+    begun.first.wait_for()
+    before = begun.count()
+    tree = open_page("tree")
+    tree.get_by_title("memory, of 64M").first.wait_for()
+    overview = open_page("overview")
+    overview.locator(".attention li", has_text="coder").wait_for()
+
+    kernel.kill()
+    file = kernel.place / "agentos.toml"
+    file.write_text(file.read_text().replace("64M", "96M"))
+    kernel.start_again()
+
+    begun.nth(before).wait_for()  # the lines of the former run stay above
+    tree.get_by_title("memory, of 96M").first.wait_for()
+    with kernel.client() as client:
+        until(lambda: [one["caller_present"] for one in client.approvals()["pending"]][:2] == [True, False], "both")
+    overview.get_by_role("heading", name="Needs attention (1)").wait_for()
+    overview.locator("#nav a", has_text="Approvals").locator(".count", has_text="1").wait_for()
+
+
+def test_what_cannot_be_allowed_any_more_comes_last_and_only_its_refusal_is_offered(
+    open_page: Open, kernel: Kernel
+) -> None:
+    with kernel.client() as client:
+        until(lambda: [one["caller_present"] for one in client.approvals()["pending"]][:1] == [True], "a call waits")
+        asked = client.approvals()["pending"][0]["id"]
+        client.restart("coder")
+        until(lambda: client.approvals()["pending"][0]["id"] > asked, "its next life asks")
+    page = open_page(f"approvals?id={asked}")
+    item = page.get_by_label(f"approval {asked}", exact=True)
+
+    item.get_by_text("its caller is gone").wait_for()
+    assert page.locator(".queue li").last.inner_text().startswith("coder")
+    assert "gone" in page.locator(".queue li").last.inner_text()
+    assert "gone" not in page.locator(".queue li").first.inner_text()
+    for name in ("allow once", "remember"):
+        assert item.get_by_role("button", name=name).is_disabled()
+    page.keyboard.press("r")
+    page.keyboard.press("a")
+    assert page.locator(".toast").count() == 0
+    item.get_by_role("button", name="deny").click()
+    item.locator("form").get_by_role("button", name="deny").click()
+    item.wait_for(state="detached")

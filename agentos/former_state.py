@@ -8,7 +8,7 @@ from pathlib import Path
 from agentos_sdk.project import is_lock_held
 
 NAMES = (
-    *("lock", "run.json", "agentos.db", "agentos.db-wal", "agentos.db-shm"),
+    *("lock", "run.json", "last-run.json", "agentos.db", "agentos.db-wal", "agentos.db-shm"),
     *("audit", "logs", "events", "workspaces", "outer-ids.json", "stubs.json"),
 )
 

@@ -7,6 +7,7 @@ failure ``synced`` counts, the commits that were safe on disk. docs/decisions/00
 """
 
 import contextlib
+import functools
 import logging
 import stat
 import time
@@ -117,6 +118,7 @@ def describe_kill(last: RunRecord | None) -> KernelKilled | None:
     return KernelKilled(text, last.at, doing.agents, doing.running, doing.messages, doing.calls, doing.approvals)
 
 
+@functools.cache
 def host_boot() -> str:
     """An id that is another after each start of the host. Blocks."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -73,7 +73,11 @@ class OpenAI(Provider):
             return await self.answer(question, on_delta)
         if self._takes_system and _has_system(question) and "system" in str(refusal).lower():
             self._takes_system = False  # as chat templates of some models want it
-            return await self.answer(question, on_delta)
+            try:
+                return await self.answer(question, on_delta)
+            except Rejected:
+                self._takes_system = True  # it wasn't that
+                raise
         if self._takes_thoughts and _has_thoughts(question) and REFUSED_THOUGHTS.search(str(refusal)):
             self._takes_thoughts = False  # they are another server's
             try:

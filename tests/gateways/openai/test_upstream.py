@@ -328,3 +328,13 @@ async def test_a_server_that_wants_it_first_gets_a_later_system_message_as_the_u
     assert said.choices[0].message.content == "ok"
     roles = [[each["role"] for each in exchange.body["messages"]] for exchange in vendor.exchanges]
     assert roles == [[each["role"] for each in LATER], ["system", "user", "assistant", "user", "user"]]
+
+
+async def test_another_refusal_leaves_later_system_messages_as_they_are() -> None:
+    async with behind("openai") as (here, vendor):
+        vendor.will(Refuses(400, "The system prompt is too long."), Refuses(400, "too long"), Says([Text("ok")]))
+        with pytest.raises(openai.BadRequestError, match="too long"):
+            await ask(here, messages=LATER)
+        await ask(here, messages=LATER)
+
+    assert [each["role"] for each in vendor.exchanges[-1].body["messages"]] == [each["role"] for each in LATER]

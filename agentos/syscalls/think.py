@@ -60,21 +60,22 @@ def syscalls(
                 digest = await caller.table.reader.run(caller, digest_question, question)
             else:
                 digest = digest_question(question)
-            call.remark = f"question sha256:{digest}"
-            if request.left_out:
-                call.remark += f"; left out: {', '.join(request.left_out)}"
+            asked = f"question sha256:{digest}"
+            left_out = f"; left out: {', '.join(request.left_out)}" if request.left_out else ""
+            call.remark = asked + left_out
             asker = Asker(caller.id, caller.name, caller.family, digest) if caller.kind != "operator" else None
             think = partial(line.think, path, question, asker=asker, route=route, class_=request.class_)
             if request.stream:
                 think = partial(stream_answer, call, think)
             with trio.move_on_after(math.inf if request.timeout is None else request.timeout):
                 thought = await think()
-                call.remark = f"{describe_use(thought, line.currency)}, {call.remark}"
+                call.remark = f"{describe_use(thought, line.currency)}, {asked}"
                 call.remark += ", from the cache" if thought.cached else f", queued {thought.queued:.3f} s"
                 if thought.bound is not None:
                     call.remark += f"; {thought.bound}"
                 if thought.requested_model is not None:
                     call.remark += f"; {describe_fallbacks(thought)}"
+                call.remark += left_out
                 return thought
             raise Timeout(f"the model hasn't answered within the {request.timeout:g} s that timeout names")
 

@@ -249,7 +249,7 @@ class CalledTool:
 class KeptMessage:
     """One turn of a conversation; ``images`` is their number."""
 
-    role: Literal["user", "assistant", "tool"]
+    role: Literal["user", "assistant", "tool", "system"]
     text: Text
     images: int = 0
     tool_calls: Sequence[CalledTool] = ()

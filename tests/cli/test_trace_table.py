@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -91,6 +92,13 @@ def test_a_question_shows_its_wait_in_the_line_tokens_and_cost() -> None:
         "1 call",
         "1 question: 1.0s in the queue, 3.0s at the model, 9 tokens in, 20 out, cost 0.25 EUR",
     ]
+
+
+@pytest.mark.parametrize("more", ["", ", queued 0.001 s", ", queued 0.001 s; fast was gpt"])
+def test_a_question_shows_what_its_program_asked_for_in_vain(more: str) -> None:
+    about = f"gpt (in 9, out 20, cost null, question sha256:{DIGEST}{more}; left out: web_search, mcp)"
+
+    assert shown(traced(entry(1, 1004, "THINK", about)), 160)[1].endswith("gpt, left out: web_search, mcp")
 
 
 def test_questions_are_given_to_their_calls_the_newest_to_the_last() -> None:

@@ -12,6 +12,7 @@ from attrs import frozen
 
 from agentos.gateways.request_fields import Fields, Mistake, check_stops, check_supported, decode_image, parse_object
 from agentos.llm.called_tools import arguments_of
+from agentos.llm.providers.past_calls import split_system
 from agentos.llm.providers.provider import Image, Message, Question
 from agentos.llm.sampling import Sampling
 from agentos_sdk import codec
@@ -90,18 +91,19 @@ def _conversation(request: Fields) -> tuple[str | None, Sequence[Message]]:
     for message in request.objects("messages"):
         match message.required_text("role"):
             case "system":
-                texts.append(_text(message, "content"))
+                messages.append(Message("system", _text(message, "content")))
             case "user":
                 messages += _user_messages(message)
             case "assistant":
                 messages.append(_assistant_message(message))
             case role:
                 raise Mistake(message.place("role"), str(Unexpected(role, "user", "assistant", "system")))
+    first, messages = split_system(messages)
     if not messages:
         raise Mistake("messages", "expected at least one message")
     if messages[-1].role == "assistant":
         raise Mistake("messages", "expected the user's message last: an answer can't be begun for the model (prefill)")
-    return "\n\n".join(filter(None, texts)) or None, messages
+    return "\n\n".join(filter(None, [*texts, *first])) or None, messages
 
 
 def _text(fields: Fields, name: str) -> str:

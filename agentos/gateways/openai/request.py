@@ -11,6 +11,7 @@ from attrs import frozen
 
 from agentos.gateways.request_fields import Fields, Mistake, check_stops, check_supported, decode_image, parse_object
 from agentos.llm.called_tools import read_arguments
+from agentos.llm.providers.past_calls import split_system
 from agentos.llm.providers.provider import Image, Message, Question
 from agentos.llm.providers.thoughts import sign_call, sign_calls
 from agentos.llm.sampling import Effort, Sampling, Verbosity
@@ -93,15 +94,10 @@ def read_class(request: Fields) -> LLMClass | None:
 
 
 def _conversation(request: Fields) -> tuple[str | None, Sequence[Message]]:
-    system, messages = [], []
-    for message in request.objects("messages"):
-        role = message.required_text("role")
-        if role in ("system", "developer"):
-            text, _ = _content(message, images=False)
-            system.append(text)
-        else:
-            messages.append(_message(message, role))
-    said = "\n\n".join(filter(None, system))
+    system, messages = split_system(
+        [_message(message, message.required_text("role")) for message in request.objects("messages")]
+    )
+    said = "\n\n".join(system)
     if messages:
         return said or None, messages
     if not said:
@@ -111,6 +107,9 @@ def _conversation(request: Fields) -> tuple[str | None, Sequence[Message]]:
 
 def _message(message: Fields, role: str) -> Message:
     match role:
+        case "system" | "developer":
+            text, _ = _content(message, images=False)
+            return Message("system", text)
         case "user":
             text, images = _content(message, images=True)
             return Message("user", text, images)

@@ -10,7 +10,8 @@ from attrs import evolve, frozen
 from msgspec.structs import replace
 
 from agentos.gateways.request_fields import Fields, Mistake, check_supported, parse_object
-from agentos.llm.providers.provider import Image, Message, Question
+from agentos.llm.providers.past_calls import split_system
+from agentos.llm.providers.provider import Image, Message, Question, Role
 from agentos.llm.sampling import Sampling
 from agentos_sdk import codec
 from agentos_sdk.errors import BadRequest
@@ -37,7 +38,7 @@ INCLUDABLE = (
     "web_search_call.action.sources",
     "web_search_call.results",
 )
-ROLES = ("user", "assistant", "system", "developer")
+ROLES: Mapping[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 TEXT_PARTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}  # field by type
 
 
@@ -82,7 +83,7 @@ def parse_request(
     if data.get("truncation") not in (None, "disabled"):
         raise Mistake("truncation", "expected disabled: nothing is left out here")
     items = list(_items(request))
-    messages, system = _conversation([*(Fields(each, "previous_response_id") for each in earlier), *items])
+    system, messages = _conversation([*(Fields(each, "previous_response_id") for each in earlier), *items])
     told = [text for text in (request.text("instructions"), *system) if text]
     if not messages:
         if not items or not told:
@@ -125,17 +126,14 @@ def _items(request: Fields) -> Iterator[Fields]:
         yield from request.objects("input")
 
 
-def _conversation(items: Iterable[Fields]) -> tuple[list[Message], list[str]]:
-    """The conversation, and the texts of its system messages. Calls belong to the assistant's message before them."""
-    messages, system = list[Message](), list[str]()
+def _conversation(items: Iterable[Fields]) -> tuple[list[str], list[Message]]:
+    """The first system messages' texts, and the conversation. Calls belong to the assistant's message before them."""
+    messages = list[Message]()
     for item in items:
         match item.text("type") or "message":
             case "message":
                 role, (text, images) = _role(item), _content(item, "content")
-                if role in ("system", "developer"):
-                    system.append(text)
-                else:
-                    messages.append(Message("user" if role == "user" else "assistant", text, images))
+                messages.append(Message(ROLES[role], text, images))
             case "function_call" | "custom_tool_call":
                 call = _call(item)
                 if messages and messages[-1].role == "assistant":
@@ -150,7 +148,7 @@ def _conversation(items: Iterable[Fields]) -> tuple[list[Message], list[str]]:
             case other:
                 kinds = ("message", "function_call", "function_call_output")
                 raise Mistake(item.place("type"), str(Unexpected(other, *kinds)))
-    return messages, system
+    return split_system(messages)
 
 
 def _call(item: Fields) -> ToolCall:

@@ -5,6 +5,7 @@ function with one text, and calls are turned back. Tools that OpenAI's servers w
 ``tool_choice`` requires one.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
@@ -17,6 +18,7 @@ from agentos_sdk.strict import Unexpected
 from agentos_sdk.values import Tool, ToolCall, ToolChoice
 
 HOSTED = ("code_interpreter", "file_search", "image_generation", "mcp", "tool_search", "web_search")
+DATED_SEARCH = re.compile("web_search_[a-z0-9_]{1,40}")  # a header and the audit log name it
 SEPARATOR = "__"  # between a namespace and a name
 MAX_NAME = 64  # characters
 INPUT: Mapping[str, Any] = {
@@ -85,7 +87,7 @@ def parse_tools(request: Fields) -> ResponsesTools:
 
 def is_hosted(kind: str) -> bool:
     """Whether OpenAI's servers run such a tool; web_search also has names with a date."""
-    return kind in HOSTED or kind.startswith("web_search_")
+    return kind in HOSTED or DATED_SEARCH.fullmatch(kind) is not None
 
 
 def _read(tool: Fields, kind: str, namespace: str | None = None) -> Iterator[tuple[ProgramTool, Tool]]:

@@ -21,7 +21,7 @@ from agentos_sdk.values import Tool, ToolCall, ToolChoice, Usage
 
 from .account import ProviderAccount
 from .base64_parts import Base64Parts
-from .past_calls import accepted_messages
+from .past_calls import accepted_messages, as_user
 from .provider import (
     Answer,
     Delta,
@@ -260,6 +260,7 @@ def _turns(messages: Sequence[Message], parts: Base64Parts) -> Iterator[dict[str
     """Convert the conversation; the results of several tools go into one turn, as their calls came in one."""
     results: list[dict[str, Any]] = []
     for message in accepted_messages(messages):
+        message = as_user(message) if message.role == "system" else message
         if message.role == "tool":
             content = _content(message.text, message.images, parts)
             results.append({"type": "tool_result", "tool_use_id": message.answers or "", "content": content})

@@ -20,7 +20,7 @@ from agentos_sdk.values import ThinkingLevel, Tool, ToolCall, ToolChoice, Usage
 
 from .account import ProviderAccount, parse_seconds
 from .base64_parts import Base64Parts
-from .past_calls import accepted_messages
+from .past_calls import accepted_messages, as_user
 from .provider import (
     Answer,
     Delta,
@@ -125,7 +125,7 @@ class Gemini(Provider):
 
 def _contents(messages: Sequence[Message], encoded: Base64Parts) -> list[types.Content]:
     """Convert the conversation; the results of several tools go into one turn, as their calls came in one."""
-    messages = [*accepted_messages(messages)]
+    messages = [as_user(each) if each.role == "system" else each for each in accepted_messages(messages)]
     names = {call.id: call.name for message in messages for call in message.calls}
     turns: list[tuple[str, list[types.Part]]] = []
     before = None

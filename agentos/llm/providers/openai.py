@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import openai
 from attrs import evolve
+from msgspec.structs import replace
 
 from agentos.llm.called_tools import arguments_text, index_of, object_of
 from agentos.llm.embeddings import read_openai
@@ -19,7 +20,7 @@ from agentos_sdk.values import Tool, ToolCall, Usage
 
 from .account import ProviderAccount
 from .base64_parts import Base64Parts
-from .past_calls import accepted_messages
+from .past_calls import accepted_messages, as_user
 from .provider import (
     Answer,
     Delta,
@@ -50,6 +51,7 @@ class OpenAI(Provider):
         self._account = account
         self._is_openai = urlsplit(base_url or BASE_URL).hostname == "api.openai.com"
         self._takes_thoughts = not self._is_openai  # whether its thoughts go back with their tool calls
+        self._takes_system = True  # whether a system message may stand within the conversation
         self._may_count_tokens = True  # whether it may be asked to count tokens, which some servers refuse
         self._transport = Transport(account, timeouts)
         client = openai.OpenAI(
@@ -69,6 +71,13 @@ class OpenAI(Provider):
         if self._may_count_tokens and "stream_options" in str(refusal):
             self._may_count_tokens = False
             return await self.answer(question, on_delta)
+        if self._takes_system and _has_system(question) and "system" in str(refusal).lower():
+            self._takes_system = False  # as chat templates of some models want it
+            try:
+                return await self.answer(question, on_delta)
+            except Rejected:
+                self._takes_system = True  # it wasn't that
+                raise
         if self._takes_thoughts and _has_thoughts(question) and REFUSED_THOUGHTS.search(str(refusal)):
             self._takes_thoughts = False  # they are another server's
             try:
@@ -141,6 +150,9 @@ class OpenAI(Provider):
         return self._account.error_of_status(status, error, after)
 
     def _request(self, question: Question, parts: Base64Parts) -> dict[str, Any]:
+        if not self._takes_system:
+            messages = [as_user(each) if each.role == "system" else each for each in question.messages]
+            question = replace(question, messages=messages)
         request: dict[str, Any] = {
             "model": question.model,
             "messages": [*_messages(question, parts, self._takes_thoughts, self._is_openai)],
@@ -205,6 +217,10 @@ def _call_message(call: ToolCall, with_thoughts: bool, takes_text: bool) -> dict
     function = {"name": call.name, "arguments": arguments}
     thoughts = call_fields(call.signature) if with_thoughts else {}
     return {"id": call.id, "type": "function", "function": function, **thoughts}
+
+
+def _has_system(question: Question) -> bool:
+    return any(message.role == "system" for message in question.messages)
 
 
 def _has_thoughts(question: Question) -> bool:

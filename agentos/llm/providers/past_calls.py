@@ -40,6 +40,37 @@ def accepted_messages(messages: Sequence[Message]) -> Iterator[Message]:
         yield message
 
 
+def split_system(messages: Sequence[Message]) -> tuple[list[str], list[Message]]:
+    """The texts of the system messages at the beginning, and the conversation.
+
+    A later system message stays in its place, but behind the results of calls that it stands among.
+    """
+    first = next((place for place, message in enumerate(messages) if message.role != "system"), len(messages))
+    texts = [message.text for message in messages[:first] if message.text]
+    conversation: list[Message] = []
+    held: list[Message] = []
+    open_calls = 0
+    for message in messages[first:]:
+        if message.role == "system":
+            (held if open_calls else conversation).append(message)
+            continue
+        open_calls = max(0, open_calls - 1) if message.role == "tool" else 0
+        if message.role != "tool":
+            conversation += held
+            held.clear()
+            open_calls = len(message.calls)
+        conversation.append(message)
+        if not open_calls:
+            conversation += held
+            held.clear()
+    return texts, [*conversation, *held]
+
+
+def as_user(message: Message) -> Message:
+    """A system message for vendors that take none within a conversation: the user's, and marked."""
+    return replace(message, role="user", text=f"<system>\n{message.text}\n</system>")
+
+
 def accepted_name(name: str) -> str:
     """The name of a tool in a past call, with ``_`` in place of what no name may have."""
     if NAME.fullmatch(name):

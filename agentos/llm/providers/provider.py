@@ -13,7 +13,7 @@ from msgspec.structs import force_setattr
 from agentos.llm.sampling import Effort, Sampling
 from agentos_sdk.values import MAX_TOKENS, Tool, ToolCall, ToolChoice, Usage
 
-Role = Literal["user", "assistant", "tool"]
+Role = Literal["user", "assistant", "tool", "system"]
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "embedded"]
 
 CHARACTERS_PER_TOKEN = 4  # of English text, roughly; for estimates before a provider has counted
@@ -30,7 +30,10 @@ class Image:
 
 
 class Message(Struct, frozen=True):
-    """One turn of a conversation. ``calls`` are the assistant's; ``answers`` is the id of the call a tool answered."""
+    """One turn of a conversation. ``calls`` are the assistant's; ``answers`` is the id of the call a tool answered.
+
+    A system message within the conversation is one; those before it are in the question's field ``system``.
+    """
 
     role: Role
     text: str = ""

@@ -16,6 +16,7 @@ _THINK = re.compile(
     r"(?P<model>\S*) \((?:in (?P<input>[0-9]+), out (?P<output>[0-9]+), "
     r"cost (?P<cost>null|[0-9.e+-]+)(?: (?P<currency>[A-Z]{3}))?, )?"
     r"question sha256:(?P<digest>[0-9a-f]{64})(?:, queued (?P<queued>[0-9.]+) s)?"
+    r"(?:.*; left out: (?P<left_out>[a-z0-9_, ]+)\)$)?"
 )
 
 
@@ -65,6 +66,7 @@ class Think:
     cost: float | None
     queued: float | None
     currency: str | None = None
+    left_out: str | None = None  # what its program asked for and the model wasn't offered
 
 
 @define
@@ -173,4 +175,5 @@ def read_think(entry: Entry) -> Think | None:
         float(found["cost"]) if priced else None,
         float(found["queued"]) if found["queued"] else None,
         found["currency"],
+        found["left_out"],
     )

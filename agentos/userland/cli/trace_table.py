@@ -98,6 +98,8 @@ def describe_think(call: TracedCall) -> str:
         parts.append(f"{think.tokens_in} tokens in, {think.tokens_out} out")
     parts += cost_texts([think])
     parts.append(think.model)
+    if think.left_out is not None:
+        parts.append(f"left out: {think.left_out}")
     return ", ".join(parts)
 
 

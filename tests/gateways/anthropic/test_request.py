@@ -45,7 +45,7 @@ def test_the_model_is_the_kernels_if_none_is_named() -> None:
     assert question(model="claude-x").model == "claude-x"
 
 
-def test_system_texts_are_joined_wherever_they_stand() -> None:
+def test_system_texts_are_joined_and_a_later_message_keeps_its_place() -> None:
     blocks = [
         {"type": "text", "text": "One.", "cache_control": {"type": "ephemeral"}},
         {"type": "text", "text": "Two."},
@@ -53,7 +53,9 @@ def test_system_texts_are_joined_wherever_they_stand() -> None:
     later = {"role": "system", "content": "Three."}
 
     assert question(system="One.").system == "One."
-    assert question(system=blocks, messages=[USER, later]).system == "One.\n\nTwo.\n\nThree."
+    assert question(system=blocks, messages=[later, USER]).system == "One.\n\nTwo.\n\nThree."
+    asked = question(system=blocks, messages=[USER, later])
+    assert (asked.system, asked.messages[1:]) == ("One.\n\nTwo.", [Message("system", "Three.")])
 
 
 def test_a_conversation_with_tools() -> None:

@@ -106,12 +106,13 @@ def test_a_stream_and_its_usage() -> None:
 def test_what_the_system_and_its_developer_say_is_the_questions_own() -> None:
     question = asked(
         {"role": "system", "content": "Be brief."},
-        HELLO,
         {"role": "developer", "content": [{"type": "text", "text": "Be "}, {"type": "text", "text": "kind."}]},
+        HELLO,
+        {"role": "developer", "content": "Now in French."},
     )
 
     assert question.system == "Be brief.\n\nBe kind."
-    assert question.messages == [Message("user", "hello")]
+    assert question.messages == [Message("user", "hello"), Message("system", "Now in French.")]
 
 
 def test_where_only_the_system_speaks_that_is_what_is_asked() -> None:

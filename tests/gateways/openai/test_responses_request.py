@@ -32,6 +32,8 @@ def asked(input: object = "hello", *, earlier: Any = (), provider: str = "openai
         ({"top_logprobs": 3}, "top_logprobs"),
         ({"tools": [{"type": "web_search_preview"}], "tool_choice": {"type": "web_search_preview"}}, "tool_choice"),
         ({"tools": [*FUNCTIONS, {"type": "shell", "name": "x"}]}, "tools[2].type"),
+        ({"tools": [{"type": "web_search_\r\nx: y"}]}, "tools[0].type"),
+        ({"tools": [{"type": "web_search_) forged"}]}, "tools[0].type"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": FUNCTIONS, "tool_choice": {"type": "function", "name": "fly"}}, "tool_choice"),
         ({"tools": FUNCTIONS, "tool_choice": {"type": "file_search"}}, "tool_choice"),

@@ -295,3 +295,46 @@ async def test_audio_is_refused_by_name(fields: Any) -> None:
     async with behind("openai") as (here, _):
         with pytest.raises(openai.BadRequestError, match="audio: not supported"):
             await ask(here, **fields)
+
+
+LATER: Any = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "hello"},
+    {"role": "assistant", "content": "hi"},
+    {"role": "system", "content": "Now in French."},
+    {"role": "user", "content": "again"},
+]
+
+
+@pytest.mark.parametrize("name", ["openai", "anthropic", "gemini"])
+async def test_a_later_system_message_keeps_its_place(name: ProviderName) -> None:
+    async with behind(name) as (here, vendor):
+        vendor.will(Says([Text("ok")]))
+        await ask(here, messages=LATER)
+
+    question = vendor.exchanges[0].question
+    assert question.system == "Be brief."
+    texts = [message.text for message in question.messages]
+    expected = "Now in French." if name == "openai" else "<system>\nNow in French.\n</system>"
+    assert texts[:2] == ["hello", "hi"]
+    assert "".join(texts[2:]) == expected + "again"
+
+
+async def test_a_server_that_wants_it_first_gets_a_later_system_message_as_the_users() -> None:
+    async with behind("openai") as (here, vendor):
+        vendor.will(Refuses(400, "System message must be at the beginning."), Says([Text("ok")]))
+        said = await ask(here, messages=LATER)
+
+    assert said.choices[0].message.content == "ok"
+    roles = [[each["role"] for each in exchange.body["messages"]] for exchange in vendor.exchanges]
+    assert roles == [[each["role"] for each in LATER], ["system", "user", "assistant", "user", "user"]]
+
+
+async def test_another_refusal_leaves_later_system_messages_as_they_are() -> None:
+    async with behind("openai") as (here, vendor):
+        vendor.will(Refuses(400, "The system prompt is too long."), Refuses(400, "too long"), Says([Text("ok")]))
+        with pytest.raises(openai.BadRequestError, match="too long"):
+            await ask(here, messages=LATER)
+        await ask(here, messages=LATER)
+
+    assert [each["role"] for each in vendor.exchanges[-1].body["messages"]] == [each["role"] for each in LATER]

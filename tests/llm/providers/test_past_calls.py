@@ -9,7 +9,7 @@ import pytest
 import trio
 from msgspec.structs import replace
 
-from agentos.llm.providers.past_calls import ID, NAME, accepted_messages, accepted_name
+from agentos.llm.providers.past_calls import ID, NAME, accepted_messages, accepted_name, split_system
 from agentos.llm.providers.provider import Answer, Delta, Message, Question, Rejected
 from agentos_sdk.values import ToolCall
 from tests.contracts.worlds import VendorWorld, anthropic, gemini, openai
@@ -227,3 +227,12 @@ async def test_every_vendor_gets_names_and_ids_that_it_takes(make: Any, nursery:
     assert "functions.exec" not in body
     assert re.search(r'"exec_channel_commentary"', body)
     await world.aclose()
+
+
+def test_a_system_message_among_results_comes_behind_them() -> None:
+    calls = Message("assistant", calls=[ToolCall("a", "now", {}), ToolCall("b", "now", {})])
+    a, b, told = Message("tool", answers="a"), Message("tool", answers="b"), Message("system", "more")
+
+    assert split_system([told, calls, told, a, told, b, told]) == (["more"], [calls, a, b, told, told, told])
+    assert split_system([calls, a, told, Message("user", "?")]) == ([], [calls, a, told, Message("user", "?")])
+    assert split_system([told, told]) == (["more", "more"], [])

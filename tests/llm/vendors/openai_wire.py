@@ -30,12 +30,13 @@ def question(path: str, body: Mapping[str, Any]) -> Question:
         return Question(body["model"], texts, embed=True, dimensions=body.get("dimensions"))
     assert path == "/v1/chat/completions", path
     assert body["stream"] is True
-    messages = [_message(each) for each in body["messages"] if each["role"] != "system"]
+    has_system = body["messages"][0]["role"] == "system"
+    messages = [_message(each) for each in body["messages"][int(has_system) :]]
     schema = body.get("response_format", {}).get("json_schema", {})
     return Question(
         model=body["model"],
         messages=tuple(messages),
-        system=next((each["content"] for each in body["messages"] if each["role"] == "system"), None),
+        system=body["messages"][0]["content"] if has_system else None,
         temperature=body.get("temperature"),
         max_tokens=body.get("max_tokens", body.get("max_completion_tokens")),
         thinking_level=body.get("reasoning_effort"),

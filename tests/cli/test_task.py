@@ -414,10 +414,10 @@ def test_a_task_is_ended_although_its_agent_is_not_spawned_yet(
 
 def test_keys_answer_approvals_while_nothing_is_typed_and_lines_steer(kernel: Kernel) -> None:
     terminal = Terminal(kernel, "task", "--ask", "Greet")
-    terminal.wait_for("+print('hello')")
+    terminal.wait_for("+│ print('hello')")
     time.sleep(SETTLE_SECONDS + 0.3)
     terminal.type("y")
-    since = terminal.wait_for("$ python3 hello.py")
+    since = terminal.wait_for("$ │ python3 hello.py")
     time.sleep(SETTLE_SECONDS + 0.3)
     terminal.type("Why y and n?")
     terminal.wait_for("> Why y and n?", since - 500)

@@ -48,6 +48,7 @@ def nowhere(path: str) -> bool:
 @given(TEXTS)
 @example("\x1b[2J\x1b]52;c;aGk=\x07")
 @example("a\u202eb\u2066c")
+@example("\u2039a\u203a\x1f")
 @example("\u0301" * 50)
 @example("e" + "\u0301" * 50)
 def test_an_escaped_text_is_one_line_of_visible_characters(text: str) -> None:
@@ -58,6 +59,7 @@ def test_an_escaped_text_is_one_line_of_visible_characters(text: str) -> None:
     assert not any(unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co", "Me", "Zl", "Zp") for char in shown)
     assert not any(unicodedata.bidirectional(char) in ("R", "AL", "AN") for char in shown)
     assert not set(shown) & set("\u3164\u2800\u115f\u1160\uffa0\u034f\ufe0f\u0338\u200b\u00a0")
+    assert not set(shown) & set("\u2039\u203a\x1f"), "signs around what is quoted"
     assert not shown.startswith("\u0301")
     assert "\u0301\u0301\u0301" not in shown
     assert not shown.endswith(" ")

@@ -79,7 +79,7 @@ def shows_line(page: Any) -> None:
 
 
 def shows_command(page: Any) -> None:
-    page.locator("pre", has_text="git push").wait_for()
+    page.locator(".approval .quoted", has_text="git push").wait_for()
 
 
 def shows_change(page: Any) -> None:

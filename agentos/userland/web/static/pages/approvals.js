@@ -150,12 +150,10 @@ export function approvalKey(key) {
   if (key === "j" || key === "k") {
     const next = queue[Math.max(0, Math.min(queue.length - 1, at + (key === "j" ? 1 : -1)))];
     adjust({ id: String(next.id) }, true);
-  } else if (!settled() || whyDisabled() || decided.peek().has(current.id)) {
+  } else if (!settled() || whyDisabled() || decided.peek().has(current.id) || (key !== "d" && !current.caller_present)) {
     return true;
   } else if (key !== "d" && isLong(current) && opened.peek() !== current.id) {
     toast("not allowed: show all of it first");
-  } else if (key !== "d" && !current.caller_present) {
-    toast(GONE);
   } else if (key === "a") {
     decide(current, true);
   } else if (key === "d") {

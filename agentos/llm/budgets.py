@@ -1,14 +1,20 @@
 """Budgets for LLM requests: tokens, calls and money are reserved before a request and settled after its answer.
 
+The provider is asked for all that a request may generate, and usually answers with a fraction of it. So what is
+reserved is the likely length of the answer, at least 1,024 tokens and at most half of what is left. Such a request
+may overrun its reservation. An agent has one of these at a time: its others reserve all that they may generate, or
+wait.
+
 A reservation is on disk before the request is sent, so killing the kernel can't free budget. What a killed kernel had
 reserved stays reserved until its window ends. The write of the actual usage is queued and not waited for: if it is
-lost, the larger reservation still stands in the database.
+lost, the larger reservation still stands in the database. Usage beyond a reservation is written before the answer is
+given (:meth:`Budgets.flush`).
 
-Bound: usage of one resource in a window exceeds its quota at most by what the calls under way at the last reservation
-used beyond their reservations. A call that generates at most :attr:`Grant.max_tokens` stays within its reservation,
-except for errors in the estimate of its input and for failed attempts that cost tokens.
+Bound: usage of one resource in a window exceeds its quota at most by one answer of each agent, and by errors in the
+estimate of input and failed attempts that cost tokens. It is told (``BudgetExhausted``). docs/decisions/0017.
 """
 
+import contextlib
 import logging
 import math
 import sqlite3
@@ -22,10 +28,11 @@ from msgspec import Struct
 
 from agentos.database import Database, DatabaseError
 from agentos.services.events import BudgetExhausted, Publish, discard
-from agentos.services.quotas import MONEY_UNITS, Amounts, BudgetState, Quota, Quotas, Reservation, Row
+from agentos.services.quotas import MONEY_UNITS, OF_MODEL, Amounts, BudgetState, Quota, Quotas, Reservation, Row
 from agentos_sdk.errors import BadRequest, NotFound, QuotaExceeded, Unavailable
 from agentos_sdk.values import Usage
 
+from .answer_lengths import LEAST, AnswerLengths
 from .prices import find_price
 from .settings import Price, QueuePath
 
@@ -62,18 +69,24 @@ class Rate(Struct, frozen=True):
 
 @frozen
 class Grant:
-    """Permission to send a request that generates at most ``max_tokens`` (``None``: no budget limits it)."""
+    """Permission to send a request that generates at most ``max_tokens`` (``None``: the provider's own limit).
+
+    ``may_overrun``: it may generate more than is reserved.
+    """
 
     max_tokens: int | None
     reservation: Reservation | None = field(default=None, repr=False)
     rate: Rate | None = field(default=None, repr=False)
+    queue_path: QueuePath = field(default=(), repr=False)
+    model: str = ""
+    may_overrun: bool = False
 
 
 class Budgets:
     """Budgets of all agents, on ``quotas`` that are kept in ``database`` across restarts.
 
-    If a budget applies, a request may generate at most ``max_tokens``, even if it names more: otherwise one request
-    could reserve the whole budget of all agents. Times are arguments, in seconds since the epoch.
+    A request that names no limit of its own generates at most ``max_tokens`` where a budget applies. Times are
+    arguments, in seconds since the epoch.
     """
 
     def __init__(
@@ -88,6 +101,8 @@ class Budgets:
         self._rates = {model: Rate.of(price) for model, price in prices.items()}
         self._limits: dict[str, tuple[Quota, ...]] = {}
         self._refusing: dict[tuple[str, str, float], float] = {}  # name, what, per: when a budget that refused renews
+        self._lengths = AnswerLengths()
+        self._may_overrun: set[str] = set()  # agents with a request under way that may overrun its reservation
         self._tidied = 0.0
         self._publish = publish
 
@@ -114,18 +129,22 @@ class Budgets:
         rate = find_price(self._rates, model)
         return rate.cost(usage.input, usage.generated) if rate is not None else None
 
-    def check(self, queue_path: QueuePath, model: str, input_tokens: int, now: float, calls: int = 1) -> None:
+    def check(
+        self, queue_path: QueuePath, model: str, input_tokens: int, max_tokens: int | None, now: float, calls: int = 1
+    ) -> None:
         """Refuse a request that can't be granted in this window, even if all reservations were returned unused.
 
         Raises ``QuotaExceeded``, which names the quota and the time of its renewal, and ``BadRequest`` if money is
         limited and the model has no price.
         """
         if states := self.budget_states(queue_path, now):
-            rate = self._rate(model, states)
+            rate, least = self._rate(model, states), Usage(input_tokens, min(LEAST, self._wanted(max_tokens)))
             try:
-                self._quotas.check(_path(queue_path), _amounts(Usage(input_tokens, 1), calls, rate), now)
+                self._quotas.check(_path(queue_path), _amounts(least, calls, rate), now)
             except QuotaExceeded as error:
                 self._note_refusal(error, states)
+                if error.details["renews_at"] is None and least.output == LEAST and error.details["what"] != "calls":
+                    raise QuotaExceeded(f"{error}, with {LEAST} tokens for the answer", **error.details) from None
                 raise
 
     def _note_refusal(self, error: QuotaExceeded, states: Iterable[BudgetState]) -> None:
@@ -134,6 +153,9 @@ class Budgets:
             return
         exceeded = tuple(error.details[name] for name in ("name", "what", "per"))
         [state] = [each for each in states if _key(each) == exceeded]
+        self._note_used_up(state)
+
+    def _note_used_up(self, state: BudgetState) -> None:
         if self._refusing.get(_key(state)) == state.renews_at:
             return
         self._refusing[_key(state)] = state.renews_at
@@ -143,7 +165,7 @@ class Budgets:
         )
 
     def refusing(self, queue_path: QueuePath, now: float) -> Sequence[BudgetState]:
-        """The budgets of this queue path that have refused a question in their present window."""
+        """The budgets of this queue path that were used up in their present window."""
         if not self._refusing:
             return ()
         return [
@@ -165,19 +187,21 @@ class Budgets:
     async def reserve(
         self, queue_path: QueuePath, model: str, input_tokens: int, max_tokens: int | None, now: float, calls: int = 1
     ) -> Grant:
-        """Reserve what the request may use at most; on disk when this returns.
+        """Reserve what the request will likely use; on disk when this returns.
 
-        If less is left than it wants to generate, it is granted what is left, but at least one token. Raises what
-        :meth:`check` does, and ``Unavailable`` if the database can't be written.
+        Raises what :meth:`check` does, also if the reservations of other requests are in the way, and ``Unavailable``
+        if the database can't be written.
         """
         states = self.budget_states(queue_path, now)
         if not states:
             return Grant(max_tokens)
-        rate = self._rate(model, states)
-        wanted = self._max_tokens if max_tokens is None else min(max_tokens, self._max_tokens)
+        rate, agent, wanted = self._rate(model, states), queue_path[-1].name, self._wanted(max_tokens)
         room = min(_room(each, input_tokens, rate) for each in states)
-        granted = max(1, int(min(wanted, room)))
-        reservation = self._quotas.reserve(_path(queue_path), _amounts(Usage(input_tokens, granted), calls, rate), now)
+        expected = self._expected(agent, model, wanted, room)
+        reservation = self._quotas.reserve(_path(queue_path), _amounts(Usage(input_tokens, expected), calls, rate), now)
+        may_overrun = expected < wanted and room < math.inf
+        if may_overrun:
+            self._may_overrun.add(agent)
         written = False
         try:
             await self._database.write(partial(_save, self._quotas.export(now, reservation)))
@@ -187,9 +211,24 @@ class Budgets:
             raise Unavailable("budgets can't be saved: see the kernel's log") from None
         finally:
             if not written:
+                self._may_overrun -= {agent} if may_overrun else set()
                 self._quotas.settle(reservation, {}, now)
                 self._note(reservation, now)
-        return Grant(max_tokens if room == math.inf else granted, reservation, rate)
+        limit = max_tokens if room == math.inf else wanted
+        return Grant(limit, reservation, rate, queue_path, model, may_overrun)
+
+    def _wanted(self, max_tokens: int | None) -> int:
+        return self._max_tokens if max_tokens is None else max_tokens
+
+    def _expected(self, agent: str, model: str, wanted: int, room: float) -> int:
+        """The tokens to reserve for an answer of at most ``wanted``, of ``room`` that are left.
+
+        More than ``room`` if the request has to wait: then no reservation can be made.
+        """
+        half = max(LEAST, math.floor(room / 2)) if room < math.inf else wanted
+        if agent not in self._may_overrun:
+            return min(wanted, half, self._lengths.likely(agent, model))
+        return wanted if wanted <= half else max(wanted, math.floor(room) + 1)
 
     def charge(self, queue_path: QueuePath, amounts: Amounts, now: float, used: bool) -> None:
         """Count the use of something else than the model; raises ``QuotaExceeded`` if there is no room for it.
@@ -220,11 +259,24 @@ class Budgets:
 
     def settle(self, grant: Grant, usage: Usage, calls: int, now: float) -> None:
         """Replace a reservation by the actual usage of all ``calls`` to the provider; once per grant (``KeyError``)."""
-        if grant.reservation is not None:
-            self._quotas.settle(grant.reservation, _amounts(usage, calls, grant.rate), now)
-            self._note(grant.reservation, now)
-            if abs(now - self._tidied) >= TIDY_INTERVAL:
-                self._tidy(now)
+        if grant.reservation is None:
+            return
+        self._quotas.settle(grant.reservation, _amounts(usage, calls, grant.rate), now)
+        self._note(grant.reservation, now)
+        agent = grant.queue_path[-1].name
+        self._lengths.learn(agent, grant.model, usage.generated)
+        if grant.may_overrun:
+            self._may_overrun.discard(agent)
+        for state in self.budget_states(grant.queue_path, now):
+            if state.quota.what in OF_MODEL and state.settled > state.quota.most:
+                self._note_used_up(state)
+        if abs(now - self._tidied) >= TIDY_INTERVAL:
+            self._tidy(now)
+
+    async def flush(self) -> None:
+        """Wait until all usage that was settled is on disk; a failure is in the kernel's log."""
+        with contextlib.suppress(DatabaseError):
+            await self._database.write(_nothing)
 
     def budget_states(self, queue_path: QueuePath, now: float) -> list[BudgetState]:
         """Every quota that applies to this queue path, the outermost first, with its current counters."""
@@ -296,6 +348,10 @@ def _load(now: float, connection: sqlite3.Connection) -> list[Row]:
 
 def _save(rows: Sequence[Row], connection: sqlite3.Connection) -> None:
     connection.executemany("INSERT OR REPLACE INTO quotas VALUES (?, ?, ?, ?, ?, ?)", rows)
+
+
+def _nothing(connection: sqlite3.Connection) -> None:
+    """Its outcome comes after that of all writes that were queued before."""
 
 
 def _drop(now: float, connection: sqlite3.Connection) -> None:

@@ -17,7 +17,7 @@ Bound = Literal["least", "most"]
 MAX_BYTES_PER_TOKEN = 16  # bytes of text per token at most; English has about 4
 ENVELOPE_BYTES = 32  # bytes of JSON around each message, tool and call: vendors count tokens for these, too
 MAX_TOKENS_PER_IMAGE = 48_169  # gpt-4o-mini's 2,833 and 5,667 for each of at most 8 tiles, the most of any model
-MAX_GENERATED_TOKENS = 128 << 10  # tokens, if the request has no limit: the largest models stop there
+MAX_GENERATED_TOKENS = 128 << 10  # tokens of an answer, whatever the request's limit: the largest models stop there
 
 
 class RequestSize(Struct, frozen=True):
@@ -44,13 +44,13 @@ def limit_claim(claim: Usage, sent: RequestSize, received: int, max_tokens: int 
 
     ``received`` is in bytes; ``max_tokens`` is the request's limit. The least is one token per
     :data:`MAX_BYTES_PER_TOKEN` bytes sent and received. The most is one token per byte, plus the maximum cost of the
-    images, plus ``max_tokens``.
+    images, plus ``max_tokens`` or :data:`MAX_GENERATED_TOKENS`, whichever is less.
     """
     least = -(-(sent.size + received) // MAX_BYTES_PER_TOKEN)
     if claim.total < least:
         tokens_in = max(claim.input, -(-sent.size // MAX_BYTES_PER_TOKEN))
         return Usage(tokens_in, max(claim.output, least - tokens_in - claim.thinking), claim.thinking), "least"
-    generated = received + (MAX_GENERATED_TOKENS if max_tokens is None else max_tokens)
+    generated = received + min(MAX_GENERATED_TOKENS, MAX_GENERATED_TOKENS if max_tokens is None else max_tokens)
     most = sent.size + MAX_TOKENS_PER_IMAGE * sent.images + generated
     if claim.total > most:
         output = min(claim.output, generated)

@@ -168,7 +168,7 @@ class Line(LineStatus):
             client = self._routes.client_of(model)
             try:
                 client.check_supported(question.for_model(model, question.max_tokens))
-                self._budgets.check(queue_path, model, input_tokens, time.time())
+                self._budgets.check(queue_path, model, input_tokens, question.max_tokens, time.time())
             except (QuotaExceeded, BadRequest) as error:
                 if question.embed and isinstance(error, QuotaExceeded):
                     raise
@@ -295,11 +295,11 @@ class Line(LineStatus):
                 self._queue.charge(job.ticket, MIN_CHARGE)  # its model was closed meanwhile
             calls = int(used.total > 0 and not job.is_counted)  # not a call if nothing was used
             job.is_counted = job.is_counted or bool(calls)
-            self._reservations.settle(grant, used, calls)
             self._record_use(queue_names(job.queue_path), calls, used)
             cost = self._budgets.cost_units(request.question.model, used)
             self.on_use(job.queue_path[-1].name, calls, used.total, cost)
             self.counts.add_use(job.queue_path[-1].name, request.question.model, calls, used, cost)
+            await self._reservations.settle(grant, used, calls)
 
     async def _wait_for_budget(self, job: Job, settled: Callable[[], Awaitable[None]]) -> None:
         assert job.ticket is not None, "it is in flight"

@@ -12,6 +12,8 @@ from agentos_sdk.values import Usage
 from .budgets import Budgets, Grant
 from .jobs import Job
 
+FLUSH_SECONDS = 10.0  # seconds that an answer waits at most until what it used is on disk
+
 
 @define(eq=False)
 class Reservations:
@@ -37,7 +39,7 @@ class Reservations:
             except QuotaExceeded:
                 # `_settled` isn't set here: two waiting requests would wake each other forever.
                 self._open -= 1
-                self.budgets.check(job.queue_path, model, request.input, time.time(), calls)
+                self.budgets.check(job.queue_path, model, request.input, job.max_tokens, time.time(), calls)
                 if not self._open:  # reserved by a kernel that was killed: never settled
                     raise
             except BaseException:
@@ -45,10 +47,13 @@ class Reservations:
                 raise
             await wait(self._settled.wait)
 
-    def settle(self, grant: Grant, used: Usage, calls: int) -> None:
-        """Charge what was used, and return the rest of the reservation."""
+    async def settle(self, grant: Grant, used: Usage, calls: int) -> None:
+        """Charge what was used, and return the rest of the reservation; usage that may exceed it is on disk then."""
         self.budgets.settle(grant, used, calls, time.time())
         self._end()
+        if grant.may_overrun and used.total:
+            with trio.move_on_after(FLUSH_SECONDS, shield=True):
+                await self.budgets.flush()
 
     async def reset(self, name: str) -> None:
         """Set to 0 what is used of the budgets of ``name``; requests that wait for budget may try again."""

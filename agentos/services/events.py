@@ -197,7 +197,7 @@ class CustomEvent(CallerEvent, frozen=True):
 
 
 class BudgetExhausted(Struct, frozen=True):
-    """A question was refused for a budget, for the first time in the budget's window.
+    """A budget refused a question, or an answer overran it, for the first time in the budget's window.
 
     ``name`` is the budget's owner; ``used`` of ``most`` ``what`` (tokens, calls or money) in a window of ``per``
     seconds, which ends at ``renews_at``, in seconds since the epoch.

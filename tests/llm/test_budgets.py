@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from agentos.database import Database, open_database
 from agentos.llm.budgets import TABLES, TIDY_INTERVAL, Budgets, Grant, Rate
 from agentos.llm.settings import Account, Price, QueuePath, Share
+from agentos.services.events import BudgetExhausted
 from agentos.services.quotas import BudgetState, Quota, make_quotas
 from agentos_sdk.errors import BadRequest, QuotaExceeded, Unavailable
 from agentos_sdk.values import Usage
@@ -30,9 +31,9 @@ NOON = 12 * HOUR
 PRICES = {"cheap": Price(0.1, 0.4), "dear": Price(1.25, 10.0)}
 MAX_TOKENS = 800  # of a question that names no bound
 
-TEAM = Account("team", Share(budget=(*make_quotas(MINUTE, tokens=300), *make_quotas(HOUR, money=0.003))))
-WRITER = Account("team/writer", Share(budget=make_quotas(MINUTE, tokens=180, calls=4)))
-HELPER = Account("team/writer/helper", Share(budget=make_quotas(HOUR, money=0.001)))
+TEAM = Account("team", Share(budget=(*make_quotas(MINUTE, tokens=9000), *make_quotas(HOUR, money=0.09))))
+WRITER = Account("team/writer", Share(budget=make_quotas(MINUTE, tokens=5000, calls=4)))
+HELPER = Account("team/writer/helper", Share(budget=make_quotas(HOUR, money=0.03)))
 READER = Account("team/reader")
 FREE = Account("free")
 SEATS: list[QueuePath] = [(TEAM,), (TEAM, WRITER), (TEAM, WRITER, HELPER), (TEAM, READER), (FREE,)]
@@ -54,7 +55,8 @@ def left(budgets: Budgets, queue_path: QueuePath, now: float = NOON) -> list[int
 
 @define
 class World:
-    """Calls, in steps, and what each counter may be over its limit by: what was used beyond since the last grant."""
+    """Calls, in steps, and what each counter may be over its limit by: what was used beyond what was reserved for it
+    since the last grant."""
 
     database: Database
     budgets: Budgets
@@ -67,25 +69,23 @@ class World:
             grant = await self.budgets.reserve(queue_path, model, tokens_in, max_tokens, self.now)
         except QuotaExceeded:
             return
-        assert (grant.max_tokens or MAX_TOKENS) <= (max_tokens or MAX_TOKENS)
+        assert (grant.max_tokens or MAX_TOKENS) == (max_tokens or MAX_TOKENS)
         self.under_way.append((queue_path, model, tokens_in, grant))
+        overrunning = Counter(each.queue_path[-1].name for *_, each in self.under_way if each.may_overrun)
+        assert all(count == 1 for count in overrunning.values())
         for standing in self.budgets.budget_states(queue_path, self.now):
             self.beyond.pop(key(standing), None)
 
     def settle(self, which: int, part_in: float, part_out: float, calls: int) -> None:
         if not self.under_way:
             return
-        queue_path, model, tokens_in, grant = self.under_way.pop(which % len(self.under_way))
+        _, model, tokens_in, grant = self.under_way.pop(which % len(self.under_way))
         generated = MAX_TOKENS if grant.max_tokens is None else grant.max_tokens
         usage = Usage(int(tokens_in * part_in), int(generated * part_out / 2), int(generated * part_out / 2))
-        rate = Rate.of(PRICES[model])
-        over = {
-            "tokens": usage.total - tokens_in - generated,
-            "calls": calls - 1,
-            "money": rate.cost(usage.input, usage.generated) - rate.cost(tokens_in, generated),
-        }
-        for standing in self.budgets.budget_states(queue_path, self.now):
-            self.beyond[key(standing)] += max(0, over[standing.quota.what])
+        cost = Rate.of(PRICES[model]).cost(usage.input, usage.generated)
+        used = {"tokens": usage.total, "calls": calls, "money": cost}
+        for hold in grant.reservation.holds if grant.reservation is not None else ():
+            self.beyond[hold.key.name, hold.key.what, hold.key.per] += max(0, used[hold.key.what] - hold.amount)
         self.budgets.settle(grant, usage, calls, self.now)
 
     async def restart(self) -> None:
@@ -111,7 +111,7 @@ RESERVE = st.tuples(
     st.sampled_from(SEATS),
     st.sampled_from(sorted(PRICES)),
     st.integers(0, 200),
-    st.none() | st.integers(1, 200),
+    st.none() | st.integers(1, 200) | st.integers(1000, 9000),
 )
 SETTLE = st.tuples(
     st.just("settle"), st.integers(0, 9), st.sampled_from([0.0, 0.5, 1.0, 1.5]), st.floats(0, 1.5), st.integers(0, 3)
@@ -146,15 +146,19 @@ def test_the_disk_knows_what_the_memory_knows_and_only_what_was_under_way_goes_b
 
 @given(st.lists(RESERVE, min_size=1, max_size=12))
 @settings(max_examples=rounds(30))
-def test_calls_that_keep_to_what_they_were_granted_never_exceed_a_budget(steps: list[tuple[object, ...]]) -> None:
+def test_calls_exceed_a_budget_by_no_more_than_one_answer_of_each_agent(steps: list[tuple[object, ...]]) -> None:
+    """All of them generate all that they may."""
+
     async def main(path: Path) -> None:
         async with opened(path) as (_, budgets):
+            grants: list[Grant] = []
 
             async def call(queue_path: QueuePath, model: str, tokens_in: int, max_tokens: int | None) -> None:
                 try:
                     grant = await budgets.reserve(queue_path, model, tokens_in, max_tokens, NOON)
                 except QuotaExceeded:
                     return
+                grants.append(grant)
                 await trio.lowlevel.checkpoint()
                 generated = MAX_TOKENS if grant.max_tokens is None else grant.max_tokens
                 budgets.settle(grant, Usage(tokens_in, generated), 1, NOON)
@@ -163,11 +167,25 @@ def test_calls_that_keep_to_what_they_were_granted_never_exceed_a_budget(steps: 
                 for _, *arguments in steps:
                     nursery.start_soon(call, *arguments)  # type: ignore[arg-type]
             for queue_path in SEATS:
-                assert all(each.settled <= each.quota.most for each in budgets.budget_states(queue_path, NOON))
-                assert all(each.reserved == 0 for each in budgets.budget_states(queue_path, NOON))
+                for each in budgets.budget_states(queue_path, NOON):
+                    assert each.reserved == 0
+                    assert each.settled <= each.quota.most + longest_answers(grants, each)
 
     with tempfile.TemporaryDirectory() as directory:
         trio.run(main, Path(directory))
+
+
+def longest_answers(grants: list[Grant], state: BudgetState) -> int:
+    """The longest answer of each agent, of those that may overrun what was reserved of this budget."""
+    longest: dict[str, int] = {}
+    for grant in grants:
+        if grant.may_overrun and state.name in [account.name for account in grant.queue_path]:
+            generated = MAX_TOKENS if grant.max_tokens is None else grant.max_tokens
+            cost = Rate.of(PRICES[grant.model]).cost(0, generated) + 1
+            amount = {"tokens": generated, "money": cost}.get(state.quota.what, 0)
+            agent = grant.queue_path[-1].name
+            longest[agent] = max(longest.get(agent, 0), amount)
+    return sum(longest.values())
 
 
 @given(
@@ -208,34 +226,141 @@ async def test_thoughts_cost_what_output_costs(tmp_path: Path) -> None:
         assert money.settled == 1250 * 100 + 10000 * 40
 
 
-async def test_what_may_be_generated_is_lowered_to_what_every_budget_leaves(tmp_path: Path) -> None:
+def tokens(budgets: Budgets, queue_path: QueuePath) -> tuple[int, int]:
+    [state] = [each for each in budgets.budget_states(queue_path, NOON) if each.quota.what == "tokens"]
+    return state.settled, state.reserved
+
+
+async def test_the_provider_is_asked_for_what_was_asked_and_a_likely_answer_is_reserved(tmp_path: Path) -> None:
     async with opened(tmp_path) as (_, budgets):
 
-        async def granted(*quotas: Quota, asked: int | None = None, name: str) -> int | None:
-            return (await budgets.reserve(queue_path(*quotas, name=name), "cheap", 100, asked, NOON)).max_tokens
+        async def reserved(most: int, asked: int | None, name: str) -> tuple[int | None, int]:
+            agent = queue_path(*make_quotas(HOUR, tokens=most), name=name)
+            grant = await budgets.reserve(agent, "cheap", 100, asked, NOON)
+            return grant.max_tokens, tokens(budgets, agent)[1] - 100
 
-        assert await granted(*make_quotas(HOUR, tokens=1000), name="a") == MAX_TOKENS
-        assert await granted(*make_quotas(HOUR, tokens=1000), asked=700, name="b") == 700
-        assert await granted(*make_quotas(HOUR, tokens=1000), asked=5000, name="c") == MAX_TOKENS
-        assert await granted(*make_quotas(HOUR, tokens=850), asked=5000, name="i") == 750
-        assert await granted(*make_quotas(HOUR, tokens=110), name="d") == 10
-        assert await granted(*make_quotas(HOUR, tokens=101), name="e") == 1
-        assert await granted(*make_quotas(HOUR, tokens=1000, money=0.00002), name="f") == 25  # 100 for 10 millionths
-        assert await granted(*make_quotas(HOUR, calls=1), name="g") is None
-        assert await granted(*make_quotas(HOUR, calls=1), asked=5000, name="h") == 5000
+        assert await reserved(200_000, 32_000, "a") == (32_000, 1024)
+        assert await reserved(200_000, 128_000, "b") == (128_000, 1024)
+        assert await reserved(200_000, 500, "c") == (500, 500)
+        assert await reserved(200_000, None, "d") == (MAX_TOKENS, MAX_TOKENS)
+        assert await reserved(1124, 32_000, "e") == (32_000, 1024)
+        assert await reserved(200, 100, "f") == (100, 100)
+
+        calls = queue_path(*make_quotas(HOUR, calls=2), name="g")
+        assert (await budgets.reserve(calls, "cheap", 100, None, NOON)).max_tokens is None
+        assert (await budgets.reserve(calls, "cheap", 100, 64_000, NOON)).max_tokens == 64_000
 
 
-async def test_a_request_without_one_token_left_is_told_which_budget_and_when_it_renews(tmp_path: Path) -> None:
+async def test_the_likely_length_of_an_answer_is_learned_for_each_agent_and_model(tmp_path: Path) -> None:
+    many = make_quotas(HOUR, tokens=200_000)
+    long, other = queue_path(*many, name="long"), queue_path(*many, name="other")
+
+    async with opened(tmp_path) as (_, budgets):
+
+        async def ask(agent: QueuePath, model: str, generated: int) -> int:
+            """How much was reserved of the answer."""
+            before = sum(tokens(budgets, agent))
+            grant = await budgets.reserve(agent, model, 0, 32_000, NOON)
+            reserved = sum(tokens(budgets, agent)) - before
+            budgets.settle(grant, Usage(0, generated), 1, NOON)
+            return reserved
+
+        assert await ask(long, "cheap", 20_000) == 1024
+        assert await ask(long, "cheap", 100) == 20_000, "a longer answer counts at once"
+        assert await ask(long, "cheap", 100) == 16_020, "shorter ones by and by"
+        assert await ask(long, "dear", 100) == 1024
+        assert await ask(other, "cheap", 100) == 1024
+        assert await ask(long, "cheap", 129_700) == 12_836
+        assert tokens(budgets, long) == (150_000, 0)
+        assert await ask(long, "cheap", 100) == 25_000, "half of what is left"
+
+
+async def test_of_money_a_likely_answer_is_reserved_too(tmp_path: Path) -> None:
+    rich = queue_path(*make_quotas(HOUR, money=1.0), name="rich")
+    poor = queue_path(*make_quotas(HOUR, money=0.011), name="poor")
+
+    async with opened(tmp_path) as (_, budgets):
+        assert (await budgets.reserve(rich, "dear", 100, 32_000, NOON)).max_tokens == 32_000
+        [money] = budgets.budget_states(rich, NOON)
+        assert money.reserved == Rate.of(PRICES["dear"]).cost(100, 1024)
+
+        assert (await budgets.reserve(poor, "dear", 100, 32_000, NOON)).max_tokens == 32_000  # 1,087 are left
+        with pytest.raises(QuotaExceeded, match=r"money: the quota of 'other' is 0\.01 per 1h"):
+            budgets.check(
+                queue_path(*make_quotas(HOUR, money=0.01), name="other"), "dear", 100, 32_000, NOON
+            )  # 987 are left
+
+
+async def test_an_agents_further_questions_at_once_reserve_all_that_they_may_generate_or_wait(tmp_path: Path) -> None:
+    agent = queue_path(*make_quotas(HOUR, tokens=200_000))
+    sibling = (Account("kernel"), agent[1], Account("writer/child"))
+
+    async with opened(tmp_path) as (_, budgets):
+        first, *others = [await budgets.reserve(agent, "cheap", 500, 32_000, NOON) for _ in range(6)]
+        assert tokens(budgets, agent) == (0, 6 * 500 + 1024 + 5 * 32_000)
+        assert [each.may_overrun for each in (first, *others)] == [True] + 5 * [False]
+        with pytest.raises(QuotaExceeded):
+            await budgets.reserve(agent, "cheap", 500, 32_000, NOON)
+        budgets.check(agent, "cheap", 500, 32_000, NOON)
+        child = await budgets.reserve(sibling, "cheap", 500, 32_000, NOON)
+        assert child.may_overrun, "it is another agent"
+
+        budgets.settle(first, Usage(500, 2000), 1, NOON)
+        assert (await budgets.reserve(agent, "cheap", 500, 32_000, NOON)).may_overrun
+
+
+async def test_a_budget_that_an_answer_overran_is_told_once_and_refuses(tmp_path: Path) -> None:
+    told: list[object] = []
+    agent = queue_path(*make_quotas(HOUR, tokens=2000))
+
+    async with open_database(tmp_path / "db", {"quotas": TABLES}) as database:
+        budgets = await Budgets.load(PRICES, database, MAX_TOKENS, NOON, told.append)
+        budgets.settle(await budgets.reserve(agent, "cheap", 0, 32_000, NOON), Usage(0, 31_000), 1, NOON)
+
+        assert told == [BudgetExhausted("writer", "tokens", 31_000, 2000, HOUR, NOON + HOUR)]
+        assert [each.name for each in budgets.refusing(agent, NOON)] == ["writer"]
+        with pytest.raises(QuotaExceeded, match="is 2000 per 1h, of which 31000 used"):
+            budgets.check(agent, "cheap", 0, 1, NOON)
+        assert len(told) == 1
+
+
+@pytest.mark.parametrize("left", [1023, 500, 1, 0])
+async def test_with_less_than_a_short_answer_left_a_question_is_refused_unless_it_asks_for_less(
+    tmp_path: Path, left: int
+) -> None:
+    agent = queue_path(*make_quotas(HOUR, tokens=4000))
+
+    async with opened(tmp_path) as (_, budgets):
+        budgets.settle(await budgets.reserve(agent, "cheap", 0, 1, NOON), Usage(0, 4000 - left), 1, NOON)
+
+        for asked in (left + 1, 32_000):
+            with pytest.raises(QuotaExceeded, match=f"needs {min(asked, 1024)} at least: it renews in 1h"):
+                budgets.check(agent, "cheap", 0, asked, NOON)
+        if left:
+            budgets.check(agent, "cheap", 0, left, NOON)
+            assert (await budgets.reserve(agent, "cheap", 0, left, NOON)).max_tokens == left
+
+
+async def test_a_budget_too_small_for_a_short_answer_says_what_needs_less(tmp_path: Path) -> None:
+    agent = queue_path(*make_quotas(HOUR, tokens=1000))
+
+    async with opened(tmp_path) as (_, budgets):
+        with pytest.raises(QuotaExceeded, match="needs 1034 at least: it never fits, with 1024 tokens for the answer"):
+            budgets.check(agent, "cheap", 10, 32_000, NOON)
+        budgets.check(agent, "cheap", 10, 900, NOON)
+
+
+async def test_a_request_that_cant_be_granted_is_told_which_budget_and_when_it_renews(tmp_path: Path) -> None:
     writer = (Account("team", Share(budget=make_quotas(HOUR, tokens=100))), Account("team/writer"))
 
     async with opened(tmp_path) as (_, budgets):
-        budgets.check(writer, "cheap", 99, NOON)
-        budgets.settle(await budgets.reserve(writer, "cheap", 50, None, NOON), Usage(50, 45), 1, NOON)
+        budgets.check(writer, "cheap", 99, 1, NOON)
+        budgets.settle(await budgets.reserve(writer, "cheap", 50, 50, NOON), Usage(50, 45), 1, NOON)
 
         with pytest.raises(QuotaExceeded) as checked:
-            budgets.check(writer, "cheap", 5, NOON + 600)
+            budgets.check(writer, "cheap", 5, 1, NOON + 600)
         with pytest.raises(QuotaExceeded) as reserved:
-            await budgets.reserve(writer, "cheap", 5, None, NOON + 600)
+            await budgets.reserve(writer, "cheap", 5, 1, NOON + 600)
 
     assert (
         str(checked.value)
@@ -256,12 +381,12 @@ async def test_no_request_is_turned_away_before_it_waits_for_what_others_have_on
     async with opened(tmp_path) as (_, budgets):
         grant = await budgets.reserve(writer, "cheap", 40, 60, NOON)
 
-        budgets.check(writer, "cheap", 40, NOON)
+        budgets.check(writer, "cheap", 40, 60, NOON)
         with pytest.raises(QuotaExceeded, match="0 used and 100 reserved"):
             await budgets.reserve(writer, "cheap", 40, 60, NOON)
 
         budgets.settle(grant, Usage(40, 1), 1, NOON)
-        assert (await budgets.reserve(writer, "cheap", 40, 60, NOON)).max_tokens == 19
+        assert (await budgets.reserve(writer, "cheap", 39, 20, NOON)).max_tokens == 20
 
 
 async def test_money_for_a_model_without_a_price_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
@@ -269,20 +394,20 @@ async def test_money_for_a_model_without_a_price_is_refused_before_anything_is_a
 
     async with opened(tmp_path) as (_, budgets):
         with pytest.raises(BadRequest, match=r"^model: 'secret' has no price, and the money of 'writer' is limited"):
-            budgets.check(writer, "secret", 1, NOON)
+            budgets.check(writer, "secret", 1, 1, NOON)
         with pytest.raises(BadRequest, match=r"^model: 'secret' has no price"):
             await budgets.reserve(writer, "secret", 1, 1, NOON)
 
-        tokens = queue_path(*make_quotas(HOUR, tokens=100), name="reader")
-        budgets.settle(await budgets.reserve(tokens, "secret", 10, None, NOON), Usage(10, 5), 1, NOON)
-        assert left(budgets, tokens) == [85]
+        reader = queue_path(*make_quotas(HOUR, tokens=100), name="reader")
+        budgets.settle(await budgets.reserve(reader, "secret", 10, 90, NOON), Usage(10, 5), 1, NOON)
+        assert left(budgets, reader) == [85]
 
 
 async def test_an_agent_without_a_budget_needs_no_disk(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with opened(tmp_path) as (_, budgets):
         pass  # and it is closed
 
-    budgets.check(queue_path(), "secret", 10**9, NOON)
+    budgets.check(queue_path(), "secret", 10**9, None, NOON)
     grant = await budgets.reserve(queue_path(), "secret", 10**9, None, NOON)
     budgets.settle(grant, Usage(10**9, 10**9), 9, NOON)
 

@@ -2,6 +2,7 @@ import contextlib
 import gc
 import itertools
 import math
+import sqlite3
 import weakref
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from attrs import define
+from attrs import define, field
 from msgspec.structs import replace
 from trio.testing import MockClock, wait_all_tasks_blocked
 
@@ -22,13 +23,23 @@ from agentos.llm.claims import ENVELOPE_BYTES
 from agentos.llm.fair_queue import QueueFull
 from agentos.llm.line import Line
 from agentos.llm.memory import MAX_FAMILY_BYTES
-from agentos.llm.providers.provider import Delta, Failing, Provider, RateLimited, Rejected
+from agentos.llm.providers.provider import (
+    Answer,
+    Delta,
+    Failing,
+    OnDelta,
+    Provider,
+    Question,
+    RateLimited,
+    Rejected,
+)
 from agentos.llm.queue_states import QueueState
-from agentos.llm.settings import Account, LLMSettings, QueuePath, Retry, Share
+from agentos.llm.settings import DEFAULT_BUDGET, Account, LLMSettings, QueuePath, Retry, Share
 from agentos.services.quotas import Quotas, make_quotas
 from agentos_sdk.errors import BadRequest, Busy, Internal, QuotaExceeded, Unavailable
 from agentos_sdk.values import InLine, LLMClass, Usage
 from tests.llm.scripted import Scripted, Step, question
+from tests.support.wire import PATIENCE
 
 SETTINGS = LLMSettings()
 
@@ -296,14 +307,61 @@ async def test_an_agent_with_nothing_left_is_refused_before_it_waits(tmp_path: P
         assert (await line.think(queue_path("other"), question())).answer.text == "yes"
 
 
-async def test_an_answer_is_cut_to_what_the_budget_leaves(tmp_path: Path) -> None:
-    poor: QueuePath = (Account("poor", Share(budget=make_quotas(3600, tokens=50))),)
-    provider = Scripted([["yes"]])
+@define(eq=False)
+class Together(Scripted):
+    """Answers no question until ``number`` are under way."""
+
+    number: int = 1
+    all_asked: trio.Event = field(factory=trio.Event)
+
+    async def answer(self, question: Question, on_delta: OnDelta) -> Answer:
+        self.number -= 1
+        if not self.number:
+            self.all_asked.set()
+        await self.all_asked.wait()
+        return await Scripted.answer(self, question, on_delta)
+
+
+async def test_six_questions_of_32_000_at_once_go_through_under_the_default_budget(tmp_path: Path) -> None:
+    agent: QueuePath = (Account("agent", Share(budget=DEFAULT_BUDGET, by_default=True)),)
+    provider = Together(number=6)
+
+    async with with_budgets(tmp_path) as accounts, open_line(provider, LLMSettings(concurrency=6), accounts) as line:
+        with trio.fail_after(PATIENCE):
+            async with trio.open_nursery() as nursery:
+                for _ in range(6):
+                    nursery.start_soon(line.think, agent, question("x" * 2000, max_tokens=32_000))
+
+    assert provider.most == [32_000] * 6
+
+
+async def test_questions_that_may_overrun_a_small_budget_are_asked_one_after_the_other(tmp_path: Path) -> None:
+    small: QueuePath = (Account("small", Share(budget=make_quotas(3600, tokens=9000))),)
+    provider = Scripted([[0.01, "x" * 1000]])
+    under_way: list[int] = []
+
+    async with with_budgets(tmp_path) as accounts, open_line(provider, LLMSettings(concurrency=6), accounts) as line:
+        line.on_use = lambda *_: under_way.append(len(provider.asked))
+        async with trio.open_nursery() as nursery:
+            for _ in range(6):
+                nursery.start_soon(line.think, small, question(max_tokens=32_000))
+
+        assert provider.most == [32_000] * 6
+        assert under_way == [1, 2, 3, 4, 5, 6], "each was asked when the one before was answered"
+        assert [each.settled for each in line.budget_states(small)] == [6 * 1010]
+
+
+async def test_what_an_answer_used_beyond_its_reservation_is_on_disk_before_it_is_given(tmp_path: Path) -> None:
+    small: QueuePath = (Account("small", Share(budget=make_quotas(3600, tokens=3000))),)
+    provider = Scripted(usage=lambda text: Usage(10, 20_000))
 
     async with with_budgets(tmp_path) as accounts, open_line(provider, accounts=accounts) as line:
-        await line.think(poor, question(max_tokens=1000))
+        await line.think(small, question(max_tokens=32_000))
 
-    assert provider.most == [50 - 5]  # less what the question itself was guessed to have
+        with contextlib.closing(sqlite3.connect(tmp_path / "db")) as connection:
+            assert connection.execute("SELECT settled, reserved FROM quotas").fetchall() == [(20_010, 0)]
+        with pytest.raises(QuotaExceeded, match="of which 20010 used"):
+            await line.think(small, question(max_tokens=1))
 
 
 async def test_an_aborted_question_costs_what_it_used(tmp_path: Path) -> None:
@@ -376,10 +434,10 @@ async def test_a_request_that_lacks_only_what_others_have_reserved_waits_until_t
 
     async with with_budgets(tmp_path) as accounts, open_line(provider, LLMSettings(concurrency=2), accounts) as line:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(line.think, poor, question())
-            nursery.start_soon(line.think, poor, question())
+            nursery.start_soon(line.think, poor, question(max_tokens=60))
+            nursery.start_soon(line.think, poor, question(max_tokens=60))
 
-        assert provider.most == [99, 86]
+        assert provider.most == [60, 60]
         assert provider.begun[1] >= provider.begun[0] + 0.1
 
 
@@ -434,8 +492,8 @@ async def test_a_request_that_waits_for_its_next_attempt_keeps_no_reservation_fr
     async with with_budgets(tmp_path) as accounts, open_line(provider, settings, accounts) as line:
         with trio.fail_after(10):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(line.think, poor, question("one"))
-                nursery.start_soon(line.think, poor, question("two"))
+                nursery.start_soon(line.think, poor, question("one", max_tokens=60))
+                nursery.start_soon(line.think, poor, question("two", max_tokens=60))
 
     assert provider.asked in (["one", "two", "one"], ["two", "one", "two"])
 
@@ -595,7 +653,7 @@ async def test_every_refused_attempt_costs_its_asker_its_turn(autojump_clock: Mo
 
 
 async def test_what_a_provider_refused_is_charged_to_no_budget_and_reserves_nothing(tmp_path: Path) -> None:
-    shared = Account("kernel", Share(budget=make_quotas(3600, tokens=100, calls=5)))
+    shared = Account("kernel", Share(budget=make_quotas(3600, tokens=1000, calls=5)))
     provider = Scripted([["yes"]], usage=lambda text: Usage(5, 5), models={"limited": [RateLimited("429", 60.0)]})
 
     async with (

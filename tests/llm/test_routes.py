@@ -365,7 +365,7 @@ async def test_budgets_judge_each_model_of_an_alias(tmp_path: Path) -> None:
 
 async def test_budgets_judge_the_next_model_when_its_turn_comes(tmp_path: Path) -> None:
     prices = {"a": Price(10.0, 10.0), "b": Price(0.5, 0.5)}
-    money = make_quotas(86400.0, money=0.00053)  # enough for one answer of the first model
+    money = make_quotas(86400.0, money=0.00106)  # enough for one answer of the first model
     thoughts: list[ThinkResult] = []
 
     async with open_database(tmp_path / "db", {"quotas": budgets.TABLES}) as database:

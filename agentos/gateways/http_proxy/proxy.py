@@ -33,12 +33,12 @@ from .outgoing import Charge, OutgoingConnection, OutgoingConnections
 from .refusal import ESTABLISHED, refuse
 from .request_head import RequestHead, parse_head
 from .shown_request import show_request, show_tunnel
-from .tunnel import Tunnel, make_buffer
+from .tunnel import IDLE_SECONDS, Tunnel, make_buffer
 
 HTTP_PORT, TLS_PORT = 80, 443
 MAX_CONNECTIONS = 64  # of one agent; more wait until one has ended
 NEXT_REQUEST_SECONDS = 60.0  # in which a client may keep its connection without a request
-HELLO_SECONDS = 5.0
+MAX_SILENT = 16  # tunnels of one agent that wait for a ClientHello; one more ends the one that has waited longest
 ANSWER_SECONDS = 30.0  # until a TLS server has answered the ClientHello
 LINGER_SECONDS = 2.0  # in which further input is dropped, so that the client can read a refusal
 ACCESS_DENIED = b"\x15\x03\x03\x00\x02\x02\x31"  # TLS alert 49 (RFC 8446, 6.2)
@@ -80,6 +80,7 @@ class AgentProxy:
     names: NameTable = field(factory=NameTable)
     _guest: Caller = field(init=False)  # its proxy's connections don't count towards those of its system calls
     _slots: trio.Semaphore = field(factory=lambda: trio.Semaphore(MAX_CONNECTIONS))
+    _silent: dict[trio.CancelScope, None] = field(factory=dict)  # tunnels without a ClientHello, the oldest first
     _rules_changed: trio.Event = field(factory=trio.Event)
 
     def __attrs_post_init__(self) -> None:
@@ -268,16 +269,23 @@ class AgentProxy:
             await self._check_server_name(incoming, outgoing, HelloReader(is_second=True))
 
     async def _check_server_name(self, incoming: Incoming, outgoing: OutgoingConnection, reader: HelloReader) -> None:
-        """Receive a ClientHello, which must name the tunnel's host. It is left in the buffer, and not sent yet."""
+        """Receive a ClientHello, which must name the tunnel's host. It is left in the buffer, and not sent yet.
+
+        A busy client may need long for it, so silent tunnels are bounded by their number, not by a short time.
+        """
         to = outgoing.destination
-        try:
-            with trio.fail_after(HELLO_SECONDS):
+        wrong: str | None = f"no ClientHello, and {MAX_SILENT} tunnels that were opened later wait for theirs"
+        with trio.move_on_after(IDLE_SECONDS) as scope:
+            self._silent[scope] = None
+            if len(self._silent) > MAX_SILENT:
+                next(iter(self._silent)).cancel()
+            try:
                 name = await read_server_name(incoming, reader)
-            wrong = f"the server name is {name}" if name != to.host else None
-        except NoServerName as error:
-            wrong = str(error)
-        except trio.TooSlowError:
-            wrong = f"no ClientHello within {HELLO_SECONDS:g} s"
+                wrong = f"the server name is {name}" if name != to.host else None
+            except NoServerName as error:
+                wrong = str(error)
+            finally:
+                del self._silent[scope]
         if wrong is not None:
             outgoing.remark = f"{wrong}, "
             await end_with(incoming.stream, ACCESS_DENIED)

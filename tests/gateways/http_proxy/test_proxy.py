@@ -1,5 +1,6 @@
 """The proxy reaches exactly what rules grant, and says why it reaches nothing else."""
 
+import contextlib
 import re
 from collections import Counter
 
@@ -11,6 +12,7 @@ from attrs import evolve
 
 from agentos.gateways.http_proxy import outgoing
 from agentos.gateways.http_proxy.client_hello import RETRY_RANDOM
+from agentos.gateways.http_proxy.proxy import MAX_SILENT
 from agentos.kernel.listener import OPERATOR_RESERVE
 from tests.support.dns_server import Records
 from tests.support.rows import each_row
@@ -332,14 +334,23 @@ async def test_a_handshake_goes_on_after_the_answer_of_its_server(tls_port: int,
     assert received == [first, second]
 
 
-async def test_a_hello_that_does_not_come_ends_the_tunnel(tls_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    from agentos.gateways.http_proxy import proxy
+async def test_the_tunnel_that_has_waited_longest_for_its_hello_makes_room_for_one_more(tls_port: int) -> None:
+    received: list[bytes] = []
+    hello = real_hello("api.test")
+    async with world(LOCAL) as here, contextlib.AsyncExitStack() as stack:
+        first = await stack.enter_async_context(await open_tls(here, tls_port, received))
+        others = [
+            await stack.enter_async_context(await here.tunnel(f"api.test:{tls_port}")) for _ in range(MAX_SILENT - 1)
+        ]
+        await first.send_all(hello[:50])
+        await stack.enter_async_context(await here.tunnel(f"api.test:{tls_port}"))
 
-    monkeypatch.setattr(proxy, "HELLO_SECONDS", 0.2)
-    async with world(LOCAL) as here, await open_tls(here, tls_port, []) as stream:
-        await stream.send_all(real_hello("api.test")[:50])
-
-        assert (await receive_all(stream))[:1] == b"\x15"
+        assert (await receive_all(first))[:1] == b"\x15"
+        await others[0].send_all(hello[:50])  # the others wait as before
+        await others[0].send_all(hello[50:])
+        await others[0].send_eof()
+        await receive_all(others[0])
+    assert [one for one in received if one] == [hello]
 
 
 async def test_a_tunnel_is_closed_when_its_rule_is_taken_away_and_others_stay() -> None:

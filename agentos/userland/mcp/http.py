@@ -1,5 +1,6 @@
 """The MCP server over streamable HTTP, for clients with a token."""
 
+import json
 import logging
 import socket
 from collections.abc import Callable, Sequence
@@ -95,28 +96,61 @@ class ClientApp:
             why = f"this client has {MAX_OPEN_REQUESTS} open requests already\n"
             await PlainTextResponse(why, 429, {"retry-after": "1"})(scope, receive, send)
             return
-        brackets = 0
+        brackets, received, answered, gone = 0, bytearray(), False, False
 
         async def receive_counted() -> Message:
-            nonlocal brackets
+            nonlocal brackets, received, gone
             message = await receive()
+            gone = message["type"] == "http.disconnect"
             body = message.get("body", b"")
+            received += body
             brackets += body.count(b"[") + body.count(b"{")
             if brackets > MAX_BRACKETS:
                 request.cancel()
                 await trio.lowlevel.checkpoint()
             return message
 
+        async def send_noted(message: Message) -> None:
+            nonlocal answered
+            await send(message)
+            answered = message["type"] == "http.response.body" and not message.get("more_body", False)
+
         with trio.CancelScope() as request:
             self._open.add(request)
             try:
-                await self.app(scope, receive_counted, send)
+                await self.app(scope, receive_counted, send_noted)
             finally:
                 self._open.discard(request)
+        if gone and not answered:
+            await self._withdraw(scope, bytes(received))
         if brackets > MAX_BRACKETS:
             why = f"the body has more than {MAX_BRACKETS:,} opening brackets and braces\n"
             closing = {"connection": "close"}  # the rest of the body is never read
             await PlainTextResponse(why, 413, closing)(scope, receive, send)
+
+    async def _withdraw(self, scope: Scope, body: bytes) -> None:
+        """Cancel the request of a client that has disconnected: nothing keeps an answer for it.
+
+        In MCP's era with sessions a request belongs to its session, which its connection's end doesn't cancel.
+        """
+        try:
+            message = json.loads(body)
+            number, _ = message["id"], message["method"]
+        except (ValueError, TypeError, LookupError):
+            return  # not a request
+        params = {"requestId": number, "reason": "the client has disconnected"}
+        notice = json.dumps({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}).encode()
+        headers = [(name, value) for name, value in scope["headers"] if name != b"content-length"]
+        messages: list[Message] = [{"type": "http.disconnect"}, {"type": "http.request", "body": notice}]
+
+        async def receive() -> Message:
+            return messages.pop() if len(messages) > 1 else messages[0]
+
+        async def drop(message: Message) -> None:
+            pass
+
+        length = (b"content-length", str(len(notice)).encode())
+        await self.app({**scope, "headers": [*headers, length]}, receive, drop)
 
     def end(self) -> None:
         for request in self._open:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 import warnings
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import pytest
 import trio
+from attrs import frozen
 
 from agentos.userland.mcp import clients
 from agentos.userland.mcp.clients import ClientEntry
@@ -92,3 +94,42 @@ async def connected(url: str, token: str, mode: str = "auto", **options: Any) ->
         mcp.Client(streamable_http_client(url, http_client=sender), mode=mode, **options) as client,
     ):
         yield client
+
+
+@frozen
+class Relay:
+    """Passes on what a client and a server send until ``scope`` is cancelled, which breaks all connections."""
+
+    url: str
+    scope: trio.CancelScope
+
+
+@asynccontextmanager
+async def broken_off(url: str) -> AsyncIterator[Relay]:
+    """A relay before the server with this URL."""
+    to = urlsplit(url)
+    scope = trio.CancelScope()
+
+    async def serve(client: trio.SocketStream) -> None:
+        server = await trio.open_tcp_stream(str(to.hostname), to.port or 0)
+        async with server, trio.open_nursery() as nursery:
+            nursery.start_soon(pass_on, client, server)
+            await pass_on(server, client)
+            nursery.cancel_scope.cancel()
+
+    async def listen(listeners: list[trio.SocketListener]) -> None:
+        with scope:
+            await trio.serve_listeners(serve, listeners)
+
+    async with trio.open_nursery() as nursery:
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(listen, listeners)
+        port = listeners[0].socket.getsockname()[1]
+        yield Relay(to._replace(netloc=f"127.0.0.1:{port}").geturl(), scope)
+        nursery.cancel_scope.cancel()
+
+
+async def pass_on(source: trio.SocketStream, target: trio.SocketStream) -> None:
+    with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+        async for data in source:
+            await target.send_all(data)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import trio
 
 from tests.support.clients import mcp
-from tests.support.kernel import descendants
+from tests.support.kernel import Kernel, descendants
+from tests.support.wire import PATIENCE
 from tests.userland.mcp.asking import answered, append, ask, asking, last_decision
-from tests.userland.mcp.http_serving import CLIENTS_GENERATORS
-from tests.userland.mcp.serving import Cell, Person, TestEntry, error_of, eventually, value_of
+from tests.userland.mcp.http_serving import CLIENTS_GENERATORS, broken_off, connected, make_client, serving_http
+from tests.userland.mcp.serving import ERAS, Cell, Person, TestEntry, error_of, eventually, value_of
 
 SLEEP = ["sleep", "1000"]
 pytestmark = CLIENTS_GENERATORS
@@ -195,3 +197,27 @@ async def test_an_error_has_the_kernels_code_and_sentence(cell: Cell) -> None:
     assert "permission_denied: READ /etc/hostname: no rule of level standard allows it" in denied
     assert "not_found: " in missing
     assert "offset" in wrong
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_a_client_that_disconnects_ends_its_command(kernel: Kernel, mode: str) -> None:
+    """Its connections break, as they do when it is killed: it says nothing more."""
+    token = make_client(kernel.state_dir, f"broken-{mode}")
+
+    def runs() -> bool:
+        return any("7720" in words_of(one.pid) for one in descendants(kernel.pid))
+
+    async def ask_and_lose(client: mcp.Client) -> None:
+        with suppress(Exception):  # each era has its own
+            await client.call_tool("agentos_exec", {"command": "sleep 7720", "timeout": 0})
+
+    async with serving_http(kernel.socket, kernel.state_dir) as url, broken_off(url) as relay:
+        with suppress(Exception):
+            async with trio.open_nursery() as nursery, connected(relay.url, token, mode) as client:
+                nursery.start_soon(ask_and_lose, client)
+                await eventually(runs)
+                relay.scope.cancel()
+                with trio.fail_after(PATIENCE):
+                    await eventually(lambda: not runs())
+                nursery.cancel_scope.cancel()
+        assert not runs()

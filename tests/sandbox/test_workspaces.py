@@ -445,6 +445,35 @@ mv tools elsewhere 2>/dev/null && echo moved tools
 
 
 @pytest.mark.usefixtures("mapped")
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+async def test_git_runs_nothing_of_the_agents_in_worktrees_and_repositories_elsewhere_in_the_workspace(
+    spawner: Spawner, workspaces: Workspaces, project: Path
+) -> None:
+    git(project, "init", "-q")
+    git(project, "commit", "-q", "--allow-empty", "-m", "first")
+    git(project, "config", "core.hooksPath", ".hooks/own")
+    (project / ".git").rename(project / ".bare")
+    (project / ".git").write_text("gitdir: ./.bare\n")
+    git(project, "worktree", "add", "-q", "inner")
+    (project / "inner" / ".git").write_text("gitdir: ../.bare/worktrees/inner\n")  # as with worktree.useRelativePaths
+    if ROOT:
+        subprocess.run(["chown", "-R", "4321:4321", project], check=True)
+    workspace = await workspaces.prepare("a", str(project), LIMITS, WHO)
+    names = ".bare/config .bare/config.worktree .bare/commondir .bare/hooks .hooks inner/.hooks inner/.git"
+    code = "mv inner other 2>/dev/null && echo moved; mv .bare other 2>/dev/null && echo moved;"
+    code += (
+        "cd inner && echo text > file && git add file && git -c user.name=a -c user.email=a@b commit -qm more; cd ..;"
+    )
+
+    ended = await live(spawner, workspace, code + ATTACK.format(names=names))
+    await workspaces.release(workspace)
+
+    assert (ended.out, ended.err) == ("", "")
+    assert not [name for name in (".hooks", "inner/.hooks", ".bare/commondir") if (project / name).exists()]
+    assert git(project, "log", "--format=%s", "inner", "--").split() == ["more", "first"]
+
+
+@pytest.mark.usefixtures("mapped")
 async def test_a_name_that_programs_obey_is_held_where_it_is_and_told_of_where_it_is_new(
     spawner: Spawner, workspaces: Workspaces, project: Path
 ) -> None:

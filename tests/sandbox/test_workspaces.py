@@ -480,14 +480,17 @@ async def test_a_name_that_programs_obey_is_held_where_it_is_and_told_of_where_i
     (project / ".cargo").mkdir()
     (project / "shared.toml").write_text("mine\n")
     (project / ".cargo" / "config.toml").symlink_to("../shared.toml")
-    (project / ".npmrc").write_text("mine\n")
+    for name in (".npmrc", "lefthook-local.yml", ".yarn/releases/yarn.cjs", ".hg/hgrc"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text("mine\n")
     if ROOT:
         subprocess.run(["chown", "-hR", "4321:4321", project], check=True)
     workspace = await workspaces.prepare("a", str(project), LIMITS, WHO)
     assert not (project / "mise.toml").exists()
 
-    names = ".npmrc .cargo/config.toml shared.toml"
-    ended = await live(spawner, workspace, "echo x > mise.toml; mkdir .zed;" + ATTACK.format(names=names))
+    names = ".npmrc .cargo/config.toml shared.toml lefthook-local.yml .yarn/releases .hg/hgrc"
+    plant = "mkdir .zed .helix .jj .jj/repo; echo x | tee mise.toml > .jj/repo/config.toml;"
+    ended = await live(spawner, workspace, plant + ATTACK.format(names=names))
     assert isinstance(workspace.mount, Directory)
     sandbox = await spawner.spawn(steps(workspace, "echo here; sleep 600"))
     await jail.line(sandbox)
@@ -499,6 +502,8 @@ async def test_a_name_that_programs_obey_is_held_where_it_is_and_told_of_where_i
     assert ended.out == ""
     assert [(project / name).read_text() for name in (".npmrc", ".cargo/config.toml")] == ["mine\n"] * 2
     assert told == [
+        "its workspace has a new .helix: Helix obeys it, so look at it before that runs there",
+        "its workspace has a new .jj/repo/config.toml: Jujutsu obeys it, so look at it before that runs there",
         "its workspace has a new .zed: Zed obeys it, so look at it before that runs there",
         "its workspace has a new mise.toml: mise obeys it, so look at it before that runs there",
     ]

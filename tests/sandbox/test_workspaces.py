@@ -521,7 +521,7 @@ async def test_a_name_that_would_change_programs_is_held_where_it_is_and_taken_o
     new = sorted(WATCHED.keys() - {".mcp.json"})
     assert not WATCHED.keys() & {*os.listdir(project)} - {".mcp.json"}
 
-    plant = "".join(f"echo evil > {name};" for name in new)
+    plant = "".join(f"echo evil > {name};" for name in new[1:]) + f"mkfifo {new[0]};"
     ended = await live(spawner, workspace, plant + ATTACK.format(names=".mcp.json shared"))
     told = sorted(await workspaces.take_planted(workspace))
 

@@ -270,12 +270,12 @@ def _make(top: int, name: str, text: str | None) -> None:
 
 
 def _acts(top: int, name: str) -> bool:
-    """Whether a name is a file, or a link, which may lead to one."""
+    """Whether a name is something that a program would read: a file, a link, or a FIFO, into which an agent writes."""
     try:
         kind = os.stat(name, dir_fd=top, follow_symlinks=False).st_mode
     except OSError:
         return False
-    return stat.S_ISREG(kind) or stat.S_ISLNK(kind)
+    return not stat.S_ISDIR(kind)
 
 
 def _take(top: int, name: str, removed: Path) -> str:

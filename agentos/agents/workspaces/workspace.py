@@ -213,9 +213,8 @@ def describe_unfit(path: str) -> str | None:
         return f"a symbolic link leads to {real}: name that, if it is what you mean"
     if any(_within(path, system) for system in _SYSTEM) or path in _WHOLE:
         return "a directory of the system's"
-    for home in sorted({os.environ.get("HOME", ""), *(one.pw_dir for one in pwd.getpwall())}):
-        if path == home or (home.startswith("/") and os.path.isdir(home) and _within(os.path.realpath(home), path)):
-            return f"{'a user' if path == home else home + ' in it is a user'}'s whole home; name a directory in it"
+    if path in {one.pw_dir for one in pwd.getpwall()}:
+        return "a user's whole home; name a directory in it"
     code = next((code for code in _our_code() if _within(path, code)), None)
     return f"in {code}, which the kernel runs" if code is not None else None
 

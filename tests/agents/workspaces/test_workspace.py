@@ -111,19 +111,6 @@ async def test_a_users_home_is_refused(workspaces: Workspaces, home: str) -> Non
         await workspaces.prepare("a", home, LIMITS, None)
 
 
-@pytest.mark.parametrize("at", [".", "anna", "people/anna"])
-async def test_the_home_of_the_environment_and_a_directory_around_a_home_are_refused(
-    workspaces: Workspaces, place: Path, monkeypatch: pytest.MonkeyPatch, at: str
-) -> None:
-    home = place / "homes" / at
-    (home / "work").mkdir(parents=True)
-    monkeypatch.setenv("HOME", str(home))
-
-    with pytest.raises(BadWorkspace, match="a user's whole home"):
-        await workspaces.prepare("a", str(place / "homes"), LIMITS, None)
-    await workspaces.release(await workspaces.prepare("a", str(home / "work"), LIMITS, None))
-
-
 async def test_a_link_and_a_file_are_refused(workspaces: Workspaces, place: Path) -> None:
     (place / "link").symlink_to("project")
     (place / "file").touch()

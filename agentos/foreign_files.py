@@ -9,9 +9,13 @@ import os
 import stat
 
 
-def read_regular(path: str | os.PathLike[str], most: int) -> bytes:
-    """The first ``most`` bytes of a regular file; symlinks are followed. ``OSError`` for any other kind of file."""
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+def read_regular(path: str | os.PathLike[str], most: int, directory: int | None = None) -> bytes:
+    """The first ``most`` bytes of a regular file. ``OSError`` for any other kind of file.
+
+    Symlinks are followed, but not for a name in a ``directory`` given as a file descriptor.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | (os.O_NOFOLLOW if directory is not None else 0)
+    fd = os.open(path, flags, dir_fd=directory)
     try:
         kind = os.fstat(fd).st_mode
         if stat.S_ISDIR(kind):

@@ -445,20 +445,52 @@ mv tools elsewhere 2>/dev/null && echo moved tools
 
 
 @pytest.mark.usefixtures("mapped")
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+async def test_git_runs_nothing_of_the_agents_in_worktrees_and_repositories_elsewhere_in_the_workspace(
+    spawner: Spawner, workspaces: Workspaces, project: Path
+) -> None:
+    git(project, "init", "-q")
+    git(project, "commit", "-q", "--allow-empty", "-m", "first")
+    git(project, "config", "core.hooksPath", ".hooks/own")
+    (project / ".git").rename(project / ".bare")
+    (project / ".git").write_text("gitdir: ./.bare\n")
+    git(project, "worktree", "add", "-q", "inner")
+    (project / "inner" / ".git").write_text("gitdir: ../.bare/worktrees/inner\n")  # as with worktree.useRelativePaths
+    if ROOT:
+        subprocess.run(["chown", "-R", "4321:4321", project], check=True)
+    workspace = await workspaces.prepare("a", str(project), LIMITS, WHO)
+    names = ".bare/config .bare/config.worktree .bare/commondir .bare/hooks .hooks inner/.hooks inner/.git"
+    code = "mv inner other 2>/dev/null && echo moved; mv .bare other 2>/dev/null && echo moved;"
+    code += (
+        "cd inner && echo text > file && git add file && git -c user.name=a -c user.email=a@b commit -qm more; cd ..;"
+    )
+
+    ended = await live(spawner, workspace, code + ATTACK.format(names=names))
+    await workspaces.release(workspace)
+
+    assert (ended.out, ended.err) == ("", "")
+    assert not [name for name in (".hooks", "inner/.hooks", ".bare/commondir") if (project / name).exists()]
+    assert git(project, "log", "--format=%s", "inner", "--").split() == ["more", "first"]
+
+
+@pytest.mark.usefixtures("mapped")
 async def test_a_name_that_programs_obey_is_held_where_it_is_and_told_of_where_it_is_new(
     spawner: Spawner, workspaces: Workspaces, project: Path
 ) -> None:
     (project / ".cargo").mkdir()
     (project / "shared.toml").write_text("mine\n")
     (project / ".cargo" / "config.toml").symlink_to("../shared.toml")
-    (project / ".npmrc").write_text("mine\n")
+    for name in (".npmrc", "lefthook-local.yml", ".yarn/releases/yarn.cjs", ".hg/hgrc"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text("mine\n")
     if ROOT:
         subprocess.run(["chown", "-hR", "4321:4321", project], check=True)
     workspace = await workspaces.prepare("a", str(project), LIMITS, WHO)
     assert not (project / "mise.toml").exists()
 
-    names = ".npmrc .cargo/config.toml shared.toml"
-    ended = await live(spawner, workspace, "echo x > mise.toml; mkdir .zed;" + ATTACK.format(names=names))
+    names = ".npmrc .cargo/config.toml shared.toml lefthook-local.yml .yarn/releases .hg/hgrc"
+    plant = "mkdir .zed .helix .jj .jj/repo; echo x | tee mise.toml > .jj/repo/config.toml;"
+    ended = await live(spawner, workspace, plant + ATTACK.format(names=names))
     assert isinstance(workspace.mount, Directory)
     sandbox = await spawner.spawn(steps(workspace, "echo here; sleep 600"))
     await jail.line(sandbox)
@@ -470,6 +502,8 @@ async def test_a_name_that_programs_obey_is_held_where_it_is_and_told_of_where_i
     assert ended.out == ""
     assert [(project / name).read_text() for name in (".npmrc", ".cargo/config.toml")] == ["mine\n"] * 2
     assert told == [
+        "its workspace has a new .helix: Helix obeys it, so look at it before that runs there",
+        "its workspace has a new .jj/repo/config.toml: Jujutsu obeys it, so look at it before that runs there",
         "its workspace has a new .zed: Zed obeys it, so look at it before that runs there",
         "its workspace has a new mise.toml: mise obeys it, so look at it before that runs there",
     ]
@@ -487,7 +521,7 @@ async def test_a_name_that_would_change_programs_is_held_where_it_is_and_taken_o
     new = sorted(WATCHED.keys() - {".mcp.json"})
     assert not WATCHED.keys() & {*os.listdir(project)} - {".mcp.json"}
 
-    plant = "".join(f"echo evil > {name};" for name in new)
+    plant = "".join(f"echo evil > {name};" for name in new[1:]) + f"mkfifo {new[0]};"
     ended = await live(spawner, workspace, plant + ATTACK.format(names=".mcp.json shared"))
     told = sorted(await workspaces.take_planted(workspace))
 

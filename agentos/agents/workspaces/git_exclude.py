@@ -58,8 +58,8 @@ def find_repository(directory: str) -> tuple[str, str] | None:
         if os.path.isfile(os.path.join(git, "HEAD")):
             return top, os.path.realpath(git)
         if os.path.isfile(git):  # of a worktree or a submodule
-            own = os.path.join(top, _first_line(git).removeprefix("gitdir:").strip())
-            common = os.path.join(own, _first_line(os.path.join(own, "commondir")))
+            own = os.path.join(top, read_first_line(git).removeprefix("gitdir:").strip())
+            common = os.path.join(own, read_first_line(os.path.join(own, "commondir")))
             return (top, os.path.realpath(common)) if os.path.isfile(os.path.join(own, "HEAD")) else None
     return None
 
@@ -76,13 +76,17 @@ def replace_block(text: str, begin: str, patterns: Sequence[str]) -> str:
     return text + begin + "".join(f"{pattern}\n" for pattern in patterns) + END
 
 
-def _first_line(path: str) -> str:
-    """The first line of a plain file; empty if there is none."""
-    with contextlib.suppress(OSError, UnicodeDecodeError):
+def read_first_line(path: str) -> str:
+    """The first line of a plain file, up to a NUL; empty if there is none. Never waits for a FIFO."""
+    try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-        with open(fd, "rb") as file:
-            return os.fsdecode(file.read(4096)).partition("\n")[0]
-    return ""
+    except OSError:
+        return ""
+    try:
+        data = os.read(fd, 4096) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+    finally:
+        os.close(fd)
+    return os.fsdecode(data).partition("\n")[0].partition("\0")[0]
 
 
 def _read(info: int) -> str:

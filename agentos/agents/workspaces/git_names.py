@@ -10,32 +10,49 @@ What a program that is named so runs in turn isn't found.
 import os
 import pwd
 import re
+import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
 from agentos.foreign_files import read_regular
 
-from .git_exclude import find_repository
+from .git_exclude import find_repository, read_first_line
 from .obeyed_names import list_held
 
 MAX_BYTES = 1 << 20  # of a configuration file
-MAX_FILES = 100  # configuration files that are read
+MAX_FILES = 200  # configuration files that are read
 MAX_NAMES = 200  # names in a workspace
 MAX_DEPTH = 6  # directories below .git/modules: a submodule's name may contain slashes
+MAX_DIRECTORIES = 1000  # in .git/modules and .git/worktrees
 _SECONDS = 10  # for git to parse a file
 _RUN = re.compile(
     r"""(core\.(fsmonitor|sshcommand|pager|editor|askpass|attributesfile|gitproxy|alternaterefscommand)
     | (filter|diff|merge|difftool|mergetool|browser|man|trailer|hook|remote|gpg|credential|guitool|tar)\.(.*\.)?
       (clean|smudge|process|command|textconv|driver|cmd|path|helper|program|defaultkeycommand|uploadpack|receivepack)
+    | lfs\.(customtransfer|extension)\..*\.(path|clean|smudge) | (annex|remote\..*\.annex).*
+    | imap\.tunnel | instaweb\.(httpd|modulepath) | svn\.authorsprog
     | diff\.external | sequence\.editor | interactive\.difffilter | pager\..* | uploadpack\.packobjectshook
-    | sendemail\.(.*\.)?(tocmd|cccmd|headercmd|smtpserver|sendmailcmd) | init\.templatedir | alias\..*)""",
+    | sendemail\.(.*\.)?(tocmd|cccmd|headercmd|smtpserver|sendmailcmd))""",
     re.VERBOSE | re.DOTALL,
 )
+_AFTER = {  # keys whose values are programs only behind these characters
+    r"alias\..*": re.compile(r"!|.*-c\b", re.DOTALL),
+    r"submodule\..*\.update": re.compile("!"),
+    r"remote\..*\.(push)?url": re.compile("ext::"),
+}
+_DIRECTORIES = {
+    "core.hookspath": "core.hooksPath",
+    "init.templatedir": "init.templateDir",
+    "gitflow.path.hooks": "gitflow.path.hooks",
+}
 _WORD = re.compile(r"[^\s'\"`;|&<>()$=,!]+")
+_SUBSTITUTED = re.compile(r"\$\([^()]*\)|`[^`]*`|\$\{[^{}]*\}|\$\w+")
+_PATH = re.compile(r"[\w.-]*/[\w./-]*")
+_REPOSITORY: Mapping[str, str | None] = {"config": "", "config.worktree": "", "commondir": ".\n", "hooks": None}
 Entries = tuple[tuple[str, str], ...]
 
 
@@ -52,6 +69,12 @@ class GitNames(NamedTuple):
 
 class _Source(NamedTuple):
     path: str
+    home: str
+
+
+class _Value(NamedTuple):
+    key: str
+    value: str
     home: str
 
 
@@ -73,9 +96,12 @@ class _Search:
         self.existing: set[str] = set()
         self.waiting: list[_Source] = []
         self.seen: set[str] = set()
+        self.values: list[_Value] = []  # that may name programs or directories of them
         found = find_repository(self.directory)
-        self.top = found[0] if found is not None else self.directory
+        if _is_repository(self.directory):
+            found = (self.directory, self.directory)
         self.common = found[1] if found is not None else None
+        self.tops = [found[0] if found is not None else self.directory, self.directory]  # where relative paths begin
 
     def look(self) -> None:
         homes = _homes(self.directory)
@@ -86,28 +112,52 @@ class _Search:
             self.waiting.append(_Source(f"{xdg}/git/config", homes[0]))
         if self.common is not None:
             self._look_at_repository(self.common, homes[0])
-            self._add_links(f"{self.common}/hooks")
-        while self.waiting and len(self.seen) < MAX_FILES:
+        while self.waiting:
             source = self.waiting.pop()
-            if (real := os.path.realpath(source.path)) not in self.seen:
+            if (real := os.path.realpath(source.path)) not in self.seen and os.path.isfile(real):
                 self.seen.add(real)
                 self._read(source)
+            if len(self.seen) > MAX_FILES:  # one that isn't read could name a program
+                raise NotHeld(f"git's configuration is in more than {MAX_FILES} files, {source.path} is one of them")
+        for value in self.values:
+            self._hold_value(value)
 
     def _look_at_repository(self, common: str, home: str) -> None:
-        """The configuration of a repository, of its worktrees and its submodules."""
-        self.waiting += [_Source(f"{common}/{name}", home) for name in ("config", "config.worktree")]
-        for name in _directories(f"{common}/worktrees"):
-            self._add(f"{common}/worktrees/{name}/commondir")
-            self._add(f"{common}/worktrees/{name}/config.worktree", stub="")
-            self.waiting.append(_Source(f"{common}/worktrees/{name}/config.worktree", home))
-        for module in _modules(f"{common}/modules", MAX_DEPTH):
-            for name, text in (("config", ""), ("config.worktree", ""), ("commondir", ".\n"), ("hooks", None)):
-                self._add(f"{module}/{name}", stub=text)
-            self._add_links(f"{module}/hooks")
-            self.waiting.append(_Source(f"{module}/config", home))
-        for key, value in _read_entries(f"{self.top}/.gitmodules"):
+        """A repository, its linked worktrees and its submodules."""
+        self._hold_repository(common, home)
+        for tree in _directories(f"{common}/worktrees"):
+            self._add(f"{tree}/commondir")
+            self._add(f"{tree}/config.worktree", stub="")
+            self.waiting.append(_Source(f"{tree}/config.worktree", home))
+            if place := read_first_line(f"{tree}/gitdir"):
+                self._hold_worktree(os.path.dirname(os.path.join(tree, place)), home)
+        for module in _modules(f"{common}/modules"):
+            self._hold_repository(module, home)
+            for key, value in _read_entries(f"{module}/config"):
+                if key == "core.worktree":
+                    self._hold_worktree(os.path.join(module, value), home)
+        for key, value in _read_entries(f"{self.tops[0]}/.gitmodules"):
             if key.startswith("submodule.") and key.endswith(".path"):
-                self._add(os.path.join(self.top, value, ".git"))  # a file that says where the repository is
+                self._hold_worktree(os.path.join(self.tops[0], value), home)
+
+    def _hold_repository(self, git: str, home: str) -> None:
+        """What git obeys in a repository; of the one at the top the names are known to ``IN_GIT``."""
+        if git != f"{self.directory}/.git":
+            for name, text in _REPOSITORY.items():
+                self._add(f"{git}/{name}", stub=text)
+        self._add_links(f"{git}/hooks")
+        self.waiting += [_Source(f"{git}/{name}", home) for name in ("config", "config.worktree")]
+
+    def _hold_worktree(self, top: str, home: str) -> None:
+        """The ``.git`` of a linked worktree or a submodule: a file that leads to the repository, or this itself."""
+        top = os.path.realpath(top)
+        if not os.path.isdir(top) or top in self.tops or os.path.commonpath([top, self.directory]) != self.directory:
+            return
+        self.tops.append(top)
+        if os.path.isdir(f"{top}/.git"):
+            self._hold_repository(f"{top}/.git", home)
+        else:
+            self._add(f"{top}/.git")
 
     def _read(self, source: _Source) -> None:
         for key, value in _read_entries(source.path):
@@ -115,16 +165,29 @@ class _Search:
                 path = _absolute(value, os.path.dirname(os.path.realpath(source.path)), source.home)
                 self.waiting.append(_Source(path, source.home))
                 self._add(path, stub="")
-            elif key == "core.hookspath":
-                for top in {self.top, self.directory}:
-                    path = _absolute(value, top, source.home)
-                    if value and os.path.realpath(path) == self.directory:
-                        raise NotHeld("git's core.hooksPath is the directory itself: give hooks one of their own")
-                    self._add(path, stub=None)
-                    self._add_links(path)
-            elif _RUN.fullmatch(key) and (not key.startswith("alias.") or value.startswith("!")):
-                for word in (value, *_WORD.findall(value)):
-                    self._add(_absolute(word, self.top, source.home))
+            elif value:
+                self.values.append(_Value(key, value, source.home))
+
+    def _hold_value(self, found: _Value) -> None:
+        """Hold the directory of hooks, or the programs, that a value names, wherever git may be called."""
+        if found.key in _DIRECTORIES:
+            for top in dict.fromkeys(self.tops):
+                path = _absolute(found.value, top, found.home)
+                if os.path.realpath(path) == self.directory:
+                    raise NotHeld(
+                        f"git's {_DIRECTORIES[found.key]} is the directory itself: give hooks one of their own"
+                    )
+                self._add(path, stub=None)
+                self._add_links(path)
+            return
+        is_program = _names_program(found.key, found.value)
+        words = list(_find_words(found.value, found.home))
+        paths = set(_named_by_path(found.value)) if is_program else set()
+        for top in dict.fromkeys(self.tops):
+            for word in words:
+                path = _absolute(word, top, found.home)
+                if is_program or ("/" in word and os.access(path, os.X_OK)):
+                    self._add(path, stub="" if word in paths else "existing")
 
     def _add_links(self, hooks: str) -> None:
         """The files in the workspace to which symlinks in a directory of hooks lead."""
@@ -138,14 +201,59 @@ class _Search:
             self.existing.update(name for name in held if not name.startswith(inside))
 
     def _add(self, path: str, stub: str | None = "existing") -> None:
-        """Protect a path if it is in the workspace: a file that exists, or a stub for one that doesn't."""
+        """Protect a path if it is in the workspace: what exists, or a stub for what doesn't.
+
+        Where the directory of an absent name is absent too, the first that is absent is held by a directory.
+        """
         held = list_held(self.directory, path)
         real = os.path.realpath(path)
-        if os.path.isfile(real) or (os.path.isdir(real) and stub is None):
+        if not held or real == self.directory:
+            return
+        if os.path.isfile(real) or (stub != "existing" and os.path.lexists(real) and not os.path.islink(real)):
             self.existing.update(name for name in held if name != ".git")
-        elif stub != "existing" and held and not os.path.lexists(real) and os.path.isdir(os.path.dirname(real)):
-            self.stubs[held[-1]] = stub
+        elif stub != "existing" and not os.path.lexists(real):
+            while not os.path.lexists(parent := os.path.dirname(real)):
+                real, stub = parent, None
+            if os.path.isdir(parent):
+                self.stubs.setdefault(os.path.relpath(real, self.directory), stub)
+            else:  # a file that the agent could replace by a directory
+                self.existing.add(os.path.relpath(parent, self.directory))
             self.existing.update(held[:-1])
+
+
+def _is_repository(path: str) -> bool:
+    return os.path.isfile(f"{path}/HEAD") and all(os.path.isdir(f"{path}/{name}") for name in ("objects", "refs"))
+
+
+def _names_program(key: str, value: str) -> bool:
+    """Whether the value of a key is a command, or the file of attributes."""
+    for pattern, begin in _AFTER.items():
+        if re.fullmatch(pattern, key, re.DOTALL):
+            return begin.match(value) is not None
+    return _RUN.fullmatch(key) is not None
+
+
+def _find_words(value: str, home: str) -> Iterable[str]:
+    """What may be a path in a command. What a shell would put in is taken for the directory that it is called in."""
+    value = value.removeprefix("ext::")
+    plain = re.sub(r"\$(HOME\b|\{HOME\})", lambda _: home, value)
+    for _ in range(MAX_DEPTH):
+        plain = _SUBSTITUTED.sub(".", plain)
+    return dict.fromkeys([value, *_WORD.findall(value), *_WORD.findall(plain), *_split(plain), *_named_by_path(value)])
+
+
+def _named_by_path(value: str) -> Iterator[str]:
+    """The words that can only be paths of programs: the first one, and others that begin with ``./`` or ``../``."""
+    for at, word in enumerate(_split(value.removeprefix("!").removeprefix("ext::"))):
+        if _PATH.fullmatch(word) and (at == 0 or word.startswith(("./", "../"))):
+            yield word
+
+
+def _split(value: str) -> list[str]:
+    try:
+        return shlex.split(value)
+    except ValueError:  # a quote that isn't closed
+        return []
 
 
 def _homes(directory: str) -> list[str]:
@@ -165,22 +273,30 @@ def _absolute(path: str, base: str, home: str) -> str:
     return os.path.join(base, path.replace("\0", ""))
 
 
-def _directories(path: str) -> list[str]:
+def _directories(path: str, most: int = MAX_DIRECTORIES) -> list[str]:
+    """The directories in one. Raises :class:`NotHeld` if there are more: an agent may have made them."""
     try:
-        return [entry.name for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)][:MAX_NAMES]
+        with os.scandir(path) as entries:
+            found = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
     except OSError:
         return []
+    if len(found) > most:
+        raise NotHeld(f"{path} has more than {MAX_DIRECTORIES} directories: remove those that no submodule needs")
+    return found
 
 
-def _modules(path: str, depth: int) -> Iterator[str]:
+def _modules(path: str) -> Iterator[str]:
     """The repositories of submodules below a directory."""
-    for name in _directories(path):
-        below = os.path.join(path, name)
-        if os.path.isfile(f"{below}/HEAD"):
-            yield below
-            yield from _modules(f"{below}/modules", depth - 1) if depth else ()
-        elif depth:
-            yield from _modules(below, depth - 1)
+    waiting, left = [(path, MAX_DEPTH)], MAX_DIRECTORIES
+    while waiting:
+        place, depth = waiting.pop()
+        below = _directories(place, left)
+        left -= len(below)
+        for each in below:
+            if is_module := os.path.isfile(f"{each}/HEAD"):
+                yield each
+            if depth:
+                waiting.append((f"{each}/modules" if is_module else each, depth - 1))
 
 
 def _read_entries(path: str) -> Entries:

@@ -29,6 +29,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from agentos.foreign_files import read_regular
 from agentos.private_files import read_file, replace_file
 from agentos.protected_names import IN_GIT, OBEYED, STUBS, WATCHED
 from agentos.sandbox.inside import libc
@@ -227,7 +228,7 @@ def _check_link(top: int, name: str) -> None:
 def _parent(top: int, name: str) -> Iterator[tuple[int, str]]:
     """The directory that contains a name, and the last part of the name; follows no symlinks."""
     way, _, last = name.rpartition("/")
-    fd = os.open(way or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=top)
+    fd = libc.open_without_links(top, way or ".", os.O_DIRECTORY)
     try:
         yield fd, last
     finally:
@@ -269,21 +270,19 @@ def _make(top: int, name: str, text: str | None) -> None:
 
 
 def _acts(top: int, name: str) -> bool:
-    """Whether a name is a file, or a link, which may lead to one."""
+    """Whether a name is something that a program would read: a file, a link, or a FIFO, into which an agent writes."""
     try:
         kind = os.stat(name, dir_fd=top, follow_symlinks=False).st_mode
     except OSError:
         return False
-    return stat.S_ISREG(kind) or stat.S_ISLNK(kind)
+    return not stat.S_ISDIR(kind)
 
 
 def _take(top: int, name: str, removed: Path) -> str:
     """Remove a file and keep its content; says where it is kept. An agent may change the file meanwhile."""
     kept = "its content isn't kept"
     with contextlib.suppress(OSError):
-        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=top)
-        with open(fd, "rb") as file:
-            data = file.read(MAX_KEPT + 1)
+        data = read_regular(name, MAX_KEPT + 1, top)
         if len(data) <= MAX_KEPT:
             removed.mkdir(mode=0o700, parents=True, exist_ok=True)
             path = removed / f"{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(4)}-{name}"
@@ -303,8 +302,6 @@ def _remove(top: int, name: str) -> None:
         if stat.S_ISDIR(os.stat(last, dir_fd=parent, follow_symlinks=False).st_mode):
             os.rmdir(last, dir_fd=parent)  # fails if it isn't empty
             return
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        with open(os.open(last, flags, dir_fd=parent), "rb") as file:
-            found = file.read(len(text) + 1)
+        found = read_regular(last, len(text) + 1, parent)
         if found == text.encode():
             os.unlink(last, dir_fd=parent)

@@ -140,7 +140,7 @@ class _MemoryScanner:
 
     def scan_if_due(self, groups: Mapping[int, Group]) -> dict[int, Exceeded]:
         """Look if a look is due; returns the outermost groups over their limits."""
-        free, self.cache.swaps = _read_host_memory()
+        free = _read_available_memory()
         now = time.monotonic()
         wait = IDLE_INTERVAL if self.max_share < 0.25 else BUSY_INTERVAL if self.max_share < 0.75 else MIN_INTERVAL
         dropping = self.free - free > min(group.limit for group in groups.values()) // 4
@@ -203,14 +203,11 @@ def _is_within_any(group: int, names: Collection[int], parents: Mapping[int, int
     return False
 
 
-def _read_host_memory() -> tuple[int, bool]:
-    """The host's available memory (MemAvailable) in bytes, and whether any of its swap is in use."""
+def _read_available_memory() -> int:
+    """The host's available memory (MemAvailable) in bytes."""
     text = process_list.read_small_file("/proc/meminfo")
-
-    def kilobytes(name: bytes) -> int:
-        return int(text[text.index(name) + len(name) :].split(None, 1)[0])
-
-    return kilobytes(b"MemAvailable:") << 10, kilobytes(b"SwapFree:") < kilobytes(b"SwapTotal:")
+    name = b"MemAvailable:"
+    return int(text[text.index(name) + len(name) :].split(None, 1)[0]) << 10
 
 
 @define(eq=False)

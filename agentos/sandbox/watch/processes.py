@@ -22,7 +22,6 @@ _MAX_CACHED_SCANS = 100  # looks after which the cache is dropped and every proc
 _DELETED_SUFFIX = " (deleted)"
 _KCMP = NUMBERS.get(os.uname().machine, {}).get("kcmp")
 _KCMP_VM = 1
-_LARGE_SPACE = 1 << 30  # bytes of address space, of which page tables take at most a 512th: up to here they aren't read
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -89,6 +88,11 @@ def read_beyond(pid: int) -> tuple[int, int]:
     return found[b"VmPTE"], found[b"VmSwap"]
 
 
+def _with_beyond(process: Process) -> Process:
+    """Return the process with its page tables, which may be several times its address space: three for a lone page."""
+    return process._replace(beyond=sum(read_beyond(process.name)))
+
+
 def _with_memory(process: Process) -> Process:
     """Return the process, with name and memory of a living thread if the first thread has ended."""
     if not process.ended or process.threads < 2:
@@ -111,12 +115,8 @@ def root_start_times(pid: int) -> dict[int, int]:
 
 @define
 class ProcessCache:
-    """Caches which processes belong to which root and which belong to none, so a look is cheap on a busy host.
+    """Caches which processes belong to which root and which belong to none, so a look is cheap on a busy host."""
 
-    ``swaps``: something is swapped out on this host, so it is read of each process.
-    """
-
-    swaps: bool = False
     _known: dict[int, Process] = Factory(dict)
     _roots_by_pid: dict[int, int] = Factory(dict)  # pid to root
     _unrelated: set[int] = Factory(set)
@@ -165,12 +165,8 @@ class ProcessCache:
             elif end in (0, 1) or end in self._unrelated:
                 self._unrelated.add(pid)
         self._known |= {
-            pid: self._with_beyond(_with_memory(process)) for pid, process in seen.items() if pid in self._roots_by_pid
+            pid: _with_beyond(_with_memory(process)) for pid, process in seen.items() if pid in self._roots_by_pid
         }
-
-    def _with_beyond(self, process: Process) -> Process:
-        reads = self.swaps or process.size > _LARGE_SPACE
-        return process._replace(beyond=sum(read_beyond(process.name)) if reads else 0)
 
     def _refresh(self, process: Process, listed: bool) -> None:
         """Refresh the memory figures from statm, the cheapest file; it is empty if the first thread has ended."""
@@ -178,9 +174,9 @@ class ProcessCache:
         found = read_small_file(f"/proc/{there}/statm").split()
         if found and found[0] != b"0":
             size, rss = (int(pages) * PAGE_SIZE for pages in found[:2])
-            self._known[process.pid] = self._with_beyond(process.with_memory(size, rss))
+            self._known[process.pid] = _with_beyond(process.with_memory(size, rss))
         elif listed and (now := read_process(process.pid)):
-            self._known[process.pid] = self._with_beyond(_with_memory(now))
+            self._known[process.pid] = _with_beyond(_with_memory(now))
         else:
             del self._known[process.pid], self._roots_by_pid[process.pid]
 

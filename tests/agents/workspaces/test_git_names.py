@@ -50,6 +50,14 @@ def write(path: Path, text: str = "x\n") -> Path:
             ("gpg.ssh.program", "tools/it"),
         ),
         *(("alias.up", "!f() { tools/it; }; f"), ("pager.log", "tools/it"), ("sequence.editor", "tools/it")),
+        *(("submodule.x.update", "!tools/it"), ("imap.tunnel", "tools/it"), ("remote.a.url", "ext::tools/it %S")),
+        *(("lfs.extension.x.clean", "tools/it"), ("annex.x-command", "tools/it"), ("svn.authorsProg", "tools/it")),
+        *(("alias.st", "-c core.fsmonitor=tools/it status"), ("instaweb.httpd", "tools/it -f")),
+        *(
+            ("core.fsmonitor", "$(git rev-parse --show-toplevel)/tools/it"),
+            ("merge.x.driver", '"${PWD:-.}"/tools/it %O'),
+            ("diff.x.command", "sh '$(cd \"$(git rev-parse --show-cdup)\" && pwd)/tools/it'"),
+        ),
         *(("trailer.x.command", "tools/it"), ("interactive.diffFilter", "tools/it"), ("hook.lint.command", "tools/it")),
     ],
 )
@@ -163,3 +171,108 @@ def test_reading_runs_nothing(project: Path, tmp_path: Path) -> None:
     find_git_names(str(project))
 
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_program_that_is_not_there_can_not_be_made(project: Path) -> None:
+    git(project, "config", "core.fsmonitor", "tools/watch")
+    git(project, "config", "alias.up", "!sh ./up && cat a/b $1/c")
+    (project / "tools").mkdir()
+    assert find_git_names(str(project)) == GitNames(stubs={"tools/watch": "", "up": ""})
+
+    (project / "tools").rmdir()
+    assert find_git_names(str(project)).stubs == {"tools": None, "up": ""}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("include.path", "../a/b/it"), ("core.hooksPath", "a/b"), ("init.templateDir", "a/b/c")],
+)
+def test_a_name_in_a_directory_that_is_absent_is_held_by_the_first_that_is(project: Path, key: str, value: str) -> None:
+    git(project, "config", key, value)
+    assert find_git_names(str(project)) == GitNames(stubs={"a": None})
+
+    write(project / "a")
+    assert find_git_names(str(project)) == GitNames(frozenset({"a"}))
+
+
+def test_a_file_that_any_key_names_is_held_if_it_can_be_executed(project: Path) -> None:
+    for name in ("run", "read"):
+        write(project / "tools" / name).chmod(0o755 if name == "run" else 0o644)
+        git(project, "config", f"newtool.{name}", f"tools/{name} --now")
+
+    assert find_git_names(str(project)) == GitNames(frozenset({"tools/run"}))
+
+
+@pytest.mark.parametrize("made", ["linked worktree", "submodule", "submodule with a repository of its own"])
+def test_relative_paths_begin_in_each_worktree_in_the_workspace(project: Path, tmp_path: Path, made: str) -> None:
+    git(project, "commit", "-q", "--allow-empty", "-m", "first")
+    write(tmp_path / "home" / ".gitconfig", "[core]\n\thooksPath = .hooks\n\tfsmonitor = tools/it\n")
+    if made == "linked worktree":
+        git(project, "worktree", "add", "-q", "inner")
+    else:
+        git(tmp_path, "clone", "-q", str(project), "library")
+        if made == "submodule":
+            git(project, "submodule", "add", "-q", str(tmp_path / "library"), "inner")
+        else:
+            (tmp_path / "library").rename(project / "inner")
+            write(project / ".gitmodules", '[submodule "a"]\n\tpath = inner\n')
+    write(project / "inner" / "tools" / "it")
+
+    found = find_git_names(str(project))
+
+    own = {"inner/.git/config", "inner/.git/hooks"} if made.endswith("own") else {"inner/.git"}
+    assert found.existing >= {"inner/tools/it", *own}
+    assert found.stubs.items() >= {".hooks": None, "inner/.hooks": None}.items()
+
+
+@pytest.mark.parametrize("place", [".bare", "."])
+def test_a_repository_that_is_not_in_dot_git_is_held(project: Path, tmp_path: Path, place: str) -> None:
+    top = project if place == ".bare" else project / ".git"
+    if place == ".bare":
+        (project / ".git").rename(project / ".bare")
+        write(project / ".git", "gitdir: ./.bare\n")
+    write(top / place / "hooks" / "pre-commit").chmod(0o755)
+
+    found = find_git_names(str(top))
+
+    assert found.existing == {os.path.normpath(f"{place}/{name}") for name in ("config", "hooks")}
+    assert {*found.stubs} == {os.path.normpath(f"{place}/{name}") for name in ("config.worktree", "commondir")}
+
+
+def test_what_an_agent_leaves_behind_hides_nothing_from_the_next_search(project: Path) -> None:
+    git(project, "config", "core.hooksPath", ".githooks")
+    module = project / ".git" / "modules" / "a"
+    write(module / "HEAD")
+    absent = "".join(f"\tpath = /nonexistent/{number}\n" for number in range(500))
+    write(module / "config", f"[include]\n{absent}")
+    assert ".githooks" in find_git_names(str(project)).stubs
+
+    included = "".join(f"\tpath = {write(module / str(number))}\n" for number in range(500))
+    write(module / "config", f"[include]\n{included}")
+    with pytest.raises(NotHeld, match="in more than 200 files"):
+        find_git_names(str(project))
+
+    write(module / "config")
+    for number in range(1001):
+        (project / ".git" / "modules" / f"b{number}").mkdir()
+    with pytest.raises(NotHeld, match=r"modules has more than 1000 directories"):
+        find_git_names(str(project))
+
+
+@pytest.mark.parametrize("kind", ["fifo", "NUL", "directory"])
+def test_a_file_of_git_that_leads_nowhere_is_passed_over(project: Path, kind: str) -> None:
+    (project / ".git").rename(project / ".bare")
+    write(project / ".git", "gitdir: ./.bare\n")
+    common = project / ".bare" / "commondir"
+    if kind == "fifo":
+        os.mkfifo(common)
+        writer = os.open(common, os.O_RDWR)
+    elif kind == "NUL":
+        write(common, "a\0b\n")
+    else:
+        common.mkdir()
+
+    find_git_names(str(project))
+
+    if kind == "fifo":
+        os.close(writer)

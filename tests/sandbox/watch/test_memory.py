@@ -73,6 +73,14 @@ wide = mmap.mmap(-1, 128 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, pro
 for place in range(0, 128 << 30, 2 * MIB): wide[place]
 signal.pause()
 """,
+    "with page tables for pages that are far apart, in little address space": """
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+for place in range(1 << 40, (1 << 40) + 45_000 * 2 * MIB, 2 * MIB):
+    ctypes.string_at(libc.mmap(place, 4096, mmap.PROT_READ, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x10, -1, 0), 1)
+signal.pause()
+""",
     "with page tables, whose first thread has ended": """
 def spread():
     wide = mmap.mmap(-1, 128 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ)

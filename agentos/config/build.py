@@ -63,7 +63,8 @@ GROUP_KEYS = {"max_restarts": "intensity", "restart_window": "period", "on_give_
 """What a member of another supervisor can't have by itself, and the supervisor's key for it."""
 INTENSITY_KEYS = {"restart", "intensity", "period"}
 NO_SUPERVISOR = "the root has no supervisor above it: when it gives up, the kernel ends with exit status 1"
-CHILDS = "a key of a child: each [[supervisor.children]] has its own"
+CHILDS = "a key of a child: each of [[agents]] has its own"
+TWICE = "[[supervisor.children]] stand in this file, too: write all of them as [[agents]], or none"
 
 
 def read_limits(fields: dict[str, Any]) -> dict[str, Any]:
@@ -87,13 +88,20 @@ PLACES = {
 
 def describe_misplaced(keys: Keys, message: str) -> str:
     """The message for an unknown key at the top of the file, with the table that the key belongs into, if any."""
+    if keys == ("agents",):
+        return "expected tables [[agents]], one for each agent"
     name = keys[0] if message.startswith("unknown field") else ""
-    if name in ("agent", "agents", "children") or name in attrs.fields_dict(AgentTable):
-        return "unknown field: each agent is a table [[supervisor.children]], with a name and all that is the agent's"
+    if name in ("agent", "children") or name in attrs.fields_dict(AgentTable):
+        return "unknown field: each agent is a table [[agents]], with a name and all that is the agent's"
     for table, cls in PLACES.items():
         if name in attrs.fields_dict(cls):
             return f"unknown field, did you mean {table}.{name}?"
     return message
+
+
+def children_of(read: ReadTable) -> Sequence[tuple[Keys, object]]:
+    """The children of a supervisor's table, with their keys."""
+    return [((*read.keys, "children", index), data) for index, data in enumerate(read.table.children)]
 
 
 class Builder(Reader):
@@ -128,7 +136,7 @@ class Builder(Reader):
         self._sets = read_permissions(self, file.permissions, self._secrets)
         self.mcp = read_mcp(self, file.mcp, self._sets, self._secrets)
         self._budgets += [(("permissions", name, "quotas"), found.quotas) for name, found in self._sets.items()]
-        llm, group = read_llm(self, file.llm), self._group(root, ROOT)
+        llm, group = read_llm(self, file.llm), self._group(root, ROOT, self._root_children(root, file.agents))
         check_prices(self, llm, self._budgets)
         for child, index, message in find_order_mistakes(group):
             if child in self._names:
@@ -162,7 +170,13 @@ class Builder(Reader):
             self.mistakes.append((("supervisor", key), NO_SUPERVISOR if key == "on_give_up" else CHILDS))
         return {key: value for key, value in data.items() if key not in GROUP_KEYS}
 
-    def _group(self, read: ReadTable, name: str) -> GroupSpec:
+    def _root_children(self, root: ReadTable, agents: Sequence[object]) -> Sequence[tuple[Keys, object]]:
+        """The children of the root, with their keys: those of ``[[agents]]``, or of ``[[supervisor.children]]``."""
+        if agents and root.table.children:
+            self.mistakes.append((("agents",), TWICE))
+        return [*((("agents", index), data) for index, data in enumerate(agents)), *children_of(root)]
+
+    def _group(self, read: ReadTable, name: str, listed: Sequence[tuple[Keys, object]]) -> GroupSpec:
         report = partial(self.report, read)
         given = read_limits(read.present_fields("type", "children", "backoff", "name", "llm"))
         if isinstance(read.table, SupervisorTable):
@@ -170,8 +184,8 @@ class Builder(Reader):
             given["llm"] = build_share(read.table.llm, report)
         group = GroupSpec(name=name, **given)
         children = []
-        for index, data in enumerate(read.table.children):
-            child = self._child(data, (*read.keys, "children", index))
+        for keys, data in listed:
+            child = self._child(data, keys)
             if child is not None:
                 spec, found = child
                 if group.strategy == "one_for_one":
@@ -191,7 +205,7 @@ class Builder(Reader):
         if not isinstance(data, dict):
             return None
         self._claim_name(read)
-        spec = self._group(read, read.table.name) if kind == "supervisor" else self._agent(read)
+        spec = self._group(read, read.table.name, children_of(read)) if kind == "supervisor" else self._agent(read)
         self._budgets.append(((*read.keys, "llm", "budget"), spec.llm.budget))
         return spec, read
 

@@ -125,12 +125,13 @@ class FileTable:
     metrics: object = field(factory=dict)
     otel: object = field(factory=dict)
     permissions: object = field(factory=dict)
+    agents: Sequence[object] = ()
     supervisor: object = field(factory=dict)
 
 
 @frozen(kw_only=True, slots=False)  # Python can't combine two base classes with slots, as SupervisorTable does
 class RootTable:
-    """``[supervisor]``: the root of the tree. Children are read one by one."""
+    """``[supervisor]``: the root of the tree. Children are read one by one; ``[[agents]]`` are the root's, too."""
 
     strategy: Strategy | None = None
     intensity: Intensity | None = None

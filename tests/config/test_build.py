@@ -347,7 +347,7 @@ def test_the_root_has_no_supervisor_that_could_give_it_up(home: Path) -> None:
     assert said('[supervisor]\non_give_up = "escalate"\nmax_restarts = 3\n') == [
         "agentos.toml:2: supervisor.on_give_up: the root has no supervisor above it: when it gives up, the kernel ends "
         "with exit status 1",
-        "agentos.toml:3: supervisor.max_restarts: a key of a child: each [[supervisor.children]] has its own",
+        "agentos.toml:3: supervisor.max_restarts: a key of a child: each of [[agents]] has its own",
     ]
 
 
@@ -378,3 +378,43 @@ def test_a_framework_brings_its_variables_and_memory_and_the_file_wins(home: Pat
     assert (a.limits.memory, b.limits.memory, b.limits.max_pids) == (1 << 30, 300 << 20, 9)
     assert dict(b.env)["LANGSMITH_TRACING"] == "false"
     assert said(agent('command = ["true"]\nframework = "none"'))
+
+
+TREE = """[supervisor]
+strategy = "rest_for_one"
+[[supervisor.children]]
+name = "a"
+command = ["true"]
+[[supervisor.children]]
+name = "team"
+type = "supervisor"
+[[supervisor.children.children]]
+name = "b"
+command = ["true"]
+"""
+
+
+def test_agents_are_the_children_of_the_root(home: Path) -> None:
+    assert loaded(TREE.replace("supervisor.children", "agents")).root == loaded(TREE).root
+
+
+def test_a_mistake_in_one_of_agents_is_told_with_its_path(home: Path) -> None:
+    assert said(TREE.replace("supervisor.children", "agents").replace("command", "comand"))[1:3] == [
+        "agentos.toml:5: agents[0].comand: unknown field, did you mean command?",
+        "agentos.toml:9: agents[1].children[0].script: a script or a command is missing",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            f'{TREE}[[agents]]\nname = "c"\ncommand = ["true"]',
+            "12: agents: [[supervisor.children]] stand in this file, too: write all of them as [[agents]], or none",
+        ),
+        ('[agents]\nname = "c"', "1: agents: expected tables [[agents]], one for each agent"),
+        ('agents = ["c"]', "1: agents[0]: expected keys and values, got 'c'"),
+    ],
+)
+def test_agents_that_cannot_be(home: Path, text: str, sentence: str) -> None:
+    assert said(text) == [f"agentos.toml:{sentence}"]

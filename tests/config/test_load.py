@@ -201,8 +201,7 @@ def test_every_mistake_is_told_at_once_in_the_order_of_the_lines(home: Path) -> 
 @pytest.mark.parametrize(
     ("table", "hint"),
     [
-        ("[agents.x]", ": each agent is a table [[supervisor.children]], with a name and all that is the agent's"),
-        ("[limits]", ": each agent is a table [[supervisor.children]], with a name and all that is the agent's"),
+        ("[limits]", ": each agent is a table [[agents]], with a name and all that is the agent's"),
         ("log_level = 'info'", ", did you mean kernel.log_level?"),
         ("strategy = 'one_for_all'", ", did you mean supervisor.strategy?"),
         ("[supervisors]", ", did you mean supervisor?"),

@@ -24,7 +24,7 @@ TEMPLATE = """\
 [supervisor]
 strategy = "one_for_one"                      # each agent is restarted by itself; or one_for_all, rest_for_one
 
-[[supervisor.children]]
+[[agents]]
 name = "clock"
 command = ["sh", "-c", "while true; do date; sleep 10; done"]
 restart = "permanent"                         # always; or transient: after a failure alone, temporary: never

@@ -16,7 +16,7 @@ from agentos.userland.cli.main import cli
 from tests.cli.conftest import Agentos
 from tests.conftest import OwnKernel
 
-TABLES = {"kernel": KernelSettings, "llm": LLMTable, "supervisor": RootTable, "supervisor.children": AgentTable}
+TABLES = {"kernel": KernelSettings, "llm": LLMTable, "supervisor": RootTable, "agents": AgentTable}
 
 
 def test_what_it_writes_is_checked_and_run_without_a_word_more(

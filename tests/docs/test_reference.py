@@ -60,7 +60,7 @@ TABLES = {
     "`[otel]`": telemetry.OtelTable,
     "`[permissions.NAME]`": set_schema.SetTable,
     "`[supervisor]`": schema.RootTable,
-    "`[[supervisor.children]]`": schema.AgentTable,
+    "`[[agents]]`": schema.AgentTable,
     "`backoff`": values.Backoff,
     "`limits`": values.Limits,
 }

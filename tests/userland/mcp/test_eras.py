@@ -80,7 +80,7 @@ async def test_the_answer_to_an_elicitation_decides_where_the_operator_has_let_i
     assert (place / "file").read_text() == "x"
     [question] = person.questions
     assert question.startswith("mcp:desk wants to make the call WRITE, and the rule `ask write ")
-    assert f"WRITE ‹{place}/file›\n" in question
+    assert f"WRITE \u2039{place}/file\u203a\n" in question
     number, digest = question.rsplit("Approval ", 1)[1].split(", sha256 ")
     assert f"approval {number} allowed (once) by mcp:desk (elicitation), uid " in decided
     assert f"sha256 {digest}" in decided

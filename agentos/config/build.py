@@ -166,9 +166,10 @@ class Builder(Reader):
         """The root's table without the keys that only a child has, each reported as a mistake."""
         if not isinstance(data, dict):
             return data
-        for key in [key for key in GROUP_KEYS if key in data]:
+        keys = (attrs.fields_dict(AgentTable).keys() - attrs.fields_dict(RootTable).keys()) & data.keys()
+        for key in keys:
             self.mistakes.append((("supervisor", key), NO_SUPERVISOR if key == "on_give_up" else CHILDS))
-        return {key: value for key, value in data.items() if key not in GROUP_KEYS}
+        return {key: value for key, value in data.items() if key not in keys}
 
     def _root_children(self, root: ReadTable, agents: Sequence[object]) -> Sequence[tuple[Keys, object]]:
         """The children of the root, with their keys: those of ``[[agents]]``, or of ``[[supervisor.children]]``."""

@@ -22,6 +22,7 @@ from agentos_sdk.codec import path as dotted
 
 from .build import ROOT, Builder
 from .dashboard import DashboardSettings
+from .fixes import fix_syntax, fix_value
 from .toml_lines import Keys, find_lines
 
 MAX_BYTES = 4 << 20
@@ -95,7 +96,7 @@ def load(path: str | Path) -> Config:
         raise ConfigError([ConfigMistake(name, f"nested deeper than {MAX_DEPTH} tables and arrays")])
     builder = Builder(file.parent)
     kernel, llm, permissions, root = builder.build(data)
-    of_file = [(keys, message, None) for keys, message in builder.mistakes]
+    of_file = [(keys, fix_value(keys, message), None) for keys, message in builder.mistakes]
     if of_file:
         raise ConfigError(_locate_mistakes(name, text, [*of_file, *builder.faults]))
     located = _locate_mistakes(name, text, builder.faults)
@@ -112,7 +113,7 @@ def _read_text(name: str) -> str:
     if len(read) > MAX_BYTES:
         raise ConfigError([ConfigMistake(name, f"larger than {MAX_BYTES >> 20} MiB")])
     try:
-        return read.decode()
+        return read.decode("utf-8-sig")  # editors of other systems begin a file with a byte order mark
     except UnicodeDecodeError as error:
         raise ConfigError([ConfigMistake(name, "not UTF-8", read.count(b"\n", 0, error.start) + 1)]) from None
 
@@ -130,7 +131,9 @@ def _parse_toml(name: str, text: str) -> dict[str, object]:
         line = int(found["line"] or len(text.splitlines()) or 1)
         column = f" at column {found['column']}" if found["column"] else " at the end of the file"
         what = sentence[: found.start()]
-        raise ConfigError([ConfigMistake(name, f"not TOML: {what[0].lower() + what[1:]}{column}", line)]) from None
+        what = what[0].lower() + what[1:]
+        fix = fix_syntax("".join(text.splitlines()[line - 1 : line]), what)
+        raise ConfigError([ConfigMistake(name, f"not TOML: {what}{column}{fix}", line)]) from None
     except ValueError as error:  # a number with more digits than Python reads, an impossible date
         raise ConfigError([ConfigMistake(name, f"not TOML: {error}")]) from None
     except RecursionError:

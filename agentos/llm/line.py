@@ -45,6 +45,7 @@ from .settings import DEFAULT_CONTEXT, LLMSettings, QueuePath
 MAX_INLINE_BYTES = 64 << 10  # bytes of a request that is measured in the event loop; larger ones in a thread
 SLOW_FAILURE = 0.3  # seconds; after a slower one, questions that wait for the model go to the next one of their alias
 CLOSE_SECONDS = 2.0  # seconds that the provider's connections have to close cleanly
+FLUSH_SECONDS = 10.0  # seconds that an answer waits at most until what it used beyond its reservation is on disk
 
 
 class Moved(Exception):
@@ -299,7 +300,8 @@ class Line(LineStatus):
             cost = self._budgets.cost_units(request.question.model, used)
             self.on_use(job.queue_path[-1].name, calls, used.total, cost)
             self.counts.add_use(job.queue_path[-1].name, request.question.model, calls, used, cost)
-            await self._reservations.settle(grant, used, calls)
+            with trio.move_on_after(FLUSH_SECONDS, shield=True):
+                await self._reservations.settle(grant, used, calls)
 
     async def _wait_for_budget(self, job: Job, settled: Callable[[], Awaitable[None]]) -> None:
         assert job.ticket is not None, "it is in flight"

@@ -12,8 +12,6 @@ from agentos_sdk.values import Usage
 from .budgets import Budgets, Grant
 from .jobs import Job
 
-FLUSH_SECONDS = 10.0  # seconds that an answer waits at most until what it used is on disk
-
 
 @define(eq=False)
 class Reservations:
@@ -52,8 +50,7 @@ class Reservations:
         self.budgets.settle(grant, used, calls, time.time())
         self._end()
         if grant.may_overrun and used.total:
-            with trio.move_on_after(FLUSH_SECONDS, shield=True):
-                await self.budgets.flush()
+            await self.budgets.flush()
 
     async def reset(self, name: str) -> None:
         """Set to 0 what is used of the budgets of ``name``; requests that wait for budget may try again."""

@@ -224,7 +224,6 @@ def test_a_table_in_the_wrong_place_is_told_its_place(home: Path, table: str, hi
         ("[" + "a." * 5000 + "a]", "agentos.toml: nested deeper than 100 tables and arrays"),
         ("#" * (5 << 20), "agentos.toml: larger than 4 MiB"),
         ("kernel = 5", "agentos.toml:1: kernel: expected keys and values, got 5"),
-        ("[supervisor]\nname = 'x'", "agentos.toml:2: supervisor.name: a key of a child: each of [[agents]] has its own"),
     ],
 )
 def test_a_file_that_is_no_configuration(home: Path, text: str | bytes, line: str) -> None:

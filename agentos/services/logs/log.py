@@ -25,6 +25,7 @@ from agentos.services.events import AgentOutput, AgentOver, Event
 from agentos.threads import run_in_thread
 
 from .files import KERNEL, FileKey, Line, LogDirectory, LogFile, Origin
+from .kernel_limit import KernelLimit
 
 log = logging.getLogger(__name__)
 
@@ -345,19 +346,30 @@ class Logs:
 
 
 class KernelLog(logging.Handler):
-    """Passes the kernel's messages to :class:`Logs`, from any thread; a context manager around the kernel's life."""
+    """Passes the kernel's messages to :class:`Logs`, from any thread; a context manager around the kernel's life.
+
+    Meanwhile this handler, and those that are there at its start, log no more than :class:`KernelLimit` admits.
+    """
 
     def __init__(self) -> None:
         super().__init__()
+        self._limit = KernelLimit()
         self._early: deque[str] = deque(maxlen=1000)  # before there is a log
         self._write: Callable[[str], None] = self._early.append
 
     def __enter__(self) -> "KernelLog":
-        logging.getLogger().addHandler(self)
+        root = logging.getLogger()
+        root.addHandler(self)
+        for handler in root.handlers:
+            handler.addFilter(self._limit)
         return self
 
     def __exit__(self, *exc: object) -> None:
-        logging.getLogger().removeHandler(self)
+        self._limit.tell()
+        root = logging.getLogger()
+        for handler in root.handlers:
+            handler.removeFilter(self._limit)
+        root.removeHandler(self)
 
     def attach(self, logs: Logs) -> None:
         """Pass on all messages, those from before first. To be called in the event loop."""

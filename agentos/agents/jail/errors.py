@@ -1,6 +1,7 @@
 """Why a program could not be started, as an error for the caller: one table for jails and for commands."""
 
 import errno
+from pathlib import Path
 
 from agentos.agents.spec import AgentSpec, BadField, HostFault
 from agentos.agents.workspaces.workspace import BadWorkspace
@@ -34,6 +35,13 @@ START_ERRORS: dict[type[Exception], type[CallError]] = {
 """What the caller gets for an error of a start; a :class:`StepFailed` depends on its step. The first match counts."""
 
 
+NO_DESCRIPTORS_LEFT = {
+    errno.EMFILE: ": the kernel may have no more open: raise LimitNOFILE of its unit, or `ulimit -n`, and restart it",
+    errno.ENFILE: ": the host may have no more open: raise the sysctl fs.file-max",
+}
+CGROUPS = Path("/sys/fs/cgroup")
+
+
 class JailError(Exception):
     """The program could not be started. ``error`` is the type of the error that the caller gets."""
 
@@ -50,7 +58,7 @@ def explain(error: Exception, spec: AgentSpec) -> JailError:
     if isinstance(error, HostFault):
         return JailError(text, error.error)
     if isinstance(error, OSError):
-        text = f"{error.filename or 'the sandbox'}: {error.strerror}"
+        text = f"{error.filename or 'the sandbox'}: {error.strerror}{NO_DESCRIPTORS_LEFT.get(error.errno or 0, '')}"
     elif isinstance(error, RuntimeError):
         text = f"the kernel can't start an agent now: {error}"
     return JailError(text, next(code for kind, code in START_ERRORS.items() if isinstance(error, kind)))
@@ -58,7 +66,33 @@ def explain(error: Exception, spec: AgentSpec) -> JailError:
 
 def too_many_processes() -> JailError:
     """The error where a control group has no room for the program."""
+    full = find_full_group(Path("/proc/self/cgroup").read_text(), CGROUPS)
+    if full is not None:
+        where, most = full
+        fix = "raise TasksMax of its unit, or that file"
+        return JailError(f"the kernel's own control group may have {most} processes ({where}): {fix}", Unavailable)
     return JailError("its limit max_pids is reached, or that of an agent which it descends from", QuotaExceeded)
+
+
+def find_full_group(own: str, root: Path) -> tuple[Path, int] | None:
+    """The file with the limit of the group of processes, ours or one above it, that is full, and the limit.
+
+    ``own`` is the text of /proc/self/cgroup.
+    """
+    for line in own.splitlines():
+        _, controllers, name = line.split(":", 2)
+        if controllers not in ("", "pids"):
+            continue
+        group = root / controllers / name.lstrip("/")
+        while group.is_relative_to(root / controllers):
+            try:
+                most, now = (int((group / file).read_text()) for file in ("pids.max", "pids.current"))
+            except (OSError, ValueError):  # no limit, or no such controller
+                most, now = 1, 0
+            if now >= most:
+                return group / "pids.max", most
+            group = group.parent
+    return None
 
 
 def explain_step(failure: StepFailed, spec: AgentSpec) -> JailError:

@@ -22,6 +22,7 @@ import click
 from attrs import frozen
 
 from agentos.sandbox.report.doctor import kernel_cgroup
+from agentos.userland.cli.demo import is_installed
 from agentos_sdk import AgentOSClient, AgentOSError
 
 PATIENCE = 60.0  # seconds that what a demo promises may take
@@ -73,6 +74,12 @@ def check(fact: bool, promise: str) -> None:
     """End the demo with exit status 1 and this promise in the error if ``fact`` is false."""
     if not fact:
         raise DemoError(f"this demo promises that {promise}, which was false")
+
+
+def require_extra(name: str) -> None:
+    """:class:`DemoError` if an extra of AgentOS isn't installed; ``name`` is also that of its package."""
+    if not is_installed(name):
+        raise DemoError(f"this demo needs the package {name}: pip install '.[{name}]' in AgentOS's repository")
 
 
 def until(condition: Callable[[], object], promise: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.demos.conftest import LONGEST
 
+ROOT = Path(__file__).parents[2]
 AGENTOS = [sys.executable, "-m", "agentos"]
 
 
@@ -29,6 +30,22 @@ def test_without_a_name_each_is_listed_with_what_it_shows() -> None:
     demos = {path.parent.name for path in Path(__file__).parents[2].glob("demos/*/__main__.py")}
     assert rows.keys() == demos
     assert rows["hello"] == "an agent is spawned, echoes a line through the kernel, and ends"
+
+
+def test_a_demo_whose_extra_is_missing_says_which_and_the_list_does(tmp_path: Path) -> None:
+    without = "import sys; sys.modules['mcp'] = None; "
+    run = f"{without}import runpy; runpy.run_module('demos.mcp_tools', run_name='__main__')"
+    listed = f"{without}sys.argv[1:] = ['demo']; from agentos.__main__ import main; main()"
+    told = [
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LONGEST, cwd=ROOT)
+        for code in (run, listed)
+    ]
+
+    assert told[0].returncode == 1
+    assert told[0].stderr.strip() == ("this demo needs the package mcp: pip install '.[mcp]' in AgentOS's repository")
+    [row] = [line for line in told[1].stdout.splitlines() if line.startswith("mcp_tools ")]
+    assert row.endswith("(not here: it needs pip install '.[mcp]')")
+    assert told[1].stdout.count("not here") == 1
 
 
 def test_arguments_are_the_demos_own(tmp_path: Path) -> None:

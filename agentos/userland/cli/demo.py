@@ -1,6 +1,7 @@
 """``agentos demo``: runs a demo; each starts a kernel of its own and stops it."""
 
 import ast
+import importlib.util
 import os
 import sys
 from collections.abc import Mapping
@@ -49,12 +50,37 @@ def find_demos() -> Path:
 
 
 def demos(place: Path) -> Mapping[str, str]:
-    """The name of each demo with what it shows: the first line of its docstring, after the command."""
+    """The name of each demo with what it shows: the first line of its docstring, after the command.
+
+    If it ``NEEDS`` an extra that isn't installed, that is said.
+    """
     found = {}
     for path in sorted(place.glob("demos/*/__main__.py")):
-        text = ast.get_docstring(ast.parse(path.read_text())) or ""
-        found[path.parent.name] = text.partition("\n")[0].partition("``: ")[2].removesuffix(".")
+        module = ast.parse(path.read_text())
+        text = (ast.get_docstring(module) or "").partition("\n")[0].partition("``: ")[2].removesuffix(".")
+        for name in needed_extras(module):
+            if not is_installed(name):
+                text += f" (not here: it needs pip install '.[{name}]')"
+        found[path.parent.name] = text
     return found
+
+
+def needed_extras(module: ast.Module) -> list[str]:
+    """The values of ``NEEDS = "name"`` in a module."""
+    return [
+        node.value.value
+        for node in module.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "NEEDS"
+        if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    ]
+
+
+def is_installed(package: str) -> bool:
+    """Whether this interpreter can import a package."""
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ValueError:  # importing it is prevented
+        return False
 
 
 def matching_demos(beginning: str) -> list[str]:

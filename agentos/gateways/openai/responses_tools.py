@@ -19,6 +19,7 @@ from agentos_sdk.values import Tool, ToolCall, ToolChoice
 
 HOSTED = ("code_interpreter", "file_search", "image_generation", "mcp", "tool_search", "web_search")
 DATED_SEARCH = re.compile("web_search_[a-z0-9_]{1,40}")  # a header and the audit log name it
+MAX_LEFT_OUT = 16  # types of tools; clients refuse a header of 64 KiB
 SEPARATOR = "__"  # between a namespace and a name
 MAX_NAME = 64  # characters
 INPUT: Mapping[str, Any] = {
@@ -69,13 +70,15 @@ class ResponsesTools:
 
 
 def parse_tools(request: Fields) -> ResponsesTools:
-    """Raises :class:`Mistake` for a tool that isn't known, and for a choice that can't be made."""
+    """Raises :class:`Mistake` for a tool that isn't known, too many hosted types, and a choice that can't be made."""
     found: dict[str, tuple[ProgramTool, Tool]] = {}
     left_out: dict[str, None] = {}
     for tool in request.objects("tools"):
         kind = tool.required_text("type")
         if is_hosted(kind):
             left_out[kind] = None
+            if len(left_out) > MAX_LEFT_OUT:
+                raise Mistake(tool.place("type"), f"expected at most {MAX_LEFT_OUT} types of tools that servers run")
             continue
         for own, offered in _read(tool, kind):
             if own.model_name in found:

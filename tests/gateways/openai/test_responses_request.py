@@ -21,6 +21,12 @@ def asked(input: object = "hello", *, earlier: Any = (), provider: str = "openai
     return parse_request(parse_body(json.dumps({"input": input, **fields}).encode()), earlier, "default", provider)
 
 
+def test_a_type_of_hosted_tools_counts_once_however_many_there_are() -> None:
+    kinds = [f"web_search_{n}" for n in range(16)]
+
+    assert asked(tools=[{"type": kind} for kind in kinds * 3]).left_out == kinds
+
+
 @each_row(
     ("fields", "param"),
     [
@@ -34,6 +40,8 @@ def asked(input: object = "hello", *, earlier: Any = (), provider: str = "openai
         ({"tools": [*FUNCTIONS, {"type": "shell", "name": "x"}]}, "tools[2].type"),
         ({"tools": [{"type": "web_search_\r\nx: y"}]}, "tools[0].type"),
         ({"tools": [{"type": "web_search_) forged"}]}, "tools[0].type"),
+        ({"tools": [{"type": f"web_search_{n}"} for n in range(17)]}, "tools[16].type"),
+        ({"tools": [{"type": "mcp"}, *({"type": f"web_search_{n:030}"} for n in range(20))]}, "tools[16].type"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": FUNCTIONS, "tool_choice": {"type": "function", "name": "fly"}}, "tool_choice"),
         ({"tools": FUNCTIONS, "tool_choice": {"type": "file_search"}}, "tool_choice"),

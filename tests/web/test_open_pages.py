@@ -31,9 +31,7 @@ HIDE = """() => {
   window.requestAnimationFrame = () => 0;
   document.dispatchEvent(new Event("visibilitychange"));
 }"""
-FRAMES = (
-    "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
-)
+FRAMES = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 # Where the first line in view stands, and which one it is.
 PLACE = """() => {
   const box = document.querySelector(".log");

@@ -50,6 +50,8 @@ def kernel(kernels: None) -> Iterator[Kernel]:
     find_chromium()
     with shared(CONFIGURATION.replace("PORT", str(free_port()))) as started:
         yield started
+        with started.client() as client:
+            client.kill("coder")  # it would ask again while the kernel is waited for to be idle
 
 
 @pytest.fixture(scope="module")

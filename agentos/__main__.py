@@ -1,15 +1,18 @@
 """``python -m agentos`` and the console script ``agentos``."""
 
 import os
+import signal
 import sys
 
 
 def main() -> None:
     open_closed_streams()
-    from agentos.userland.cli.main import cli
-
     try:
+        from agentos.userland.cli.main import cli
+
         cli(prog_name="agentos")
+    except KeyboardInterrupt:  # while modules are imported
+        sys.exit(128 + signal.SIGINT)
     except OSError as error:  # e.g. the disk that our output goes to is full
         sys.exit(f"agentos: {error}")
 

@@ -4,6 +4,7 @@ import contextlib
 import gc
 import logging
 import os
+import socket
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -55,7 +56,7 @@ from .agents.workspaces.view import View
 from .agents.workspaces.workspace import Workspaces
 from .host_setup import BootError, Host, affordable_connections, is_root, open_host
 from .kernel.caller import Caller
-from .kernel.listener import ConnectionLimit, Listener, ListenError, listen
+from .kernel.listener import ConnectionLimit, Listener, ListenError, listen, listen_again
 from .kernel.poller import Poller
 from .kernel.record import record_kernel
 from .mcp.pins import TABLES as PINS
@@ -350,8 +351,8 @@ class Kernel:
             try:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self.poller.run)
-                    admit, dismiss = self.callers.admit, self.dismiss
-                    nursery.start_soon(Listener(listener, self.connection_limit, self.poller, admit, dismiss).serve)
+                    nursery.start_soon(self.serve_operators, listener)
+                    nursery.start_soon(listen_again, operators, self.serve_operators)
                     services = (
                         self.host.spawner,
                         self.sweeper,
@@ -375,7 +376,9 @@ class Kernel:
                         nursery.start_soon(service.serve)
                     if self.settings.watch:
                         nursery.start_soon(Watch(self.reload).serve)
-                    host = ProgramHost(self.callers, self.poller, self.connection_limit, self.network.egress, dismiss)
+                    host = ProgramHost(
+                        self.callers, self.poller, self.connection_limit, self.network.egress, self.dismiss
+                    )
                     for program in self.settings.programs:
                         nursery.start_soon(host.run, program)
                     nursery.start_soon(self.probe_host)
@@ -390,6 +393,9 @@ class Kernel:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(operators)
         return reason
+
+    async def serve_operators(self, listener: socket.socket) -> None:
+        await Listener(listener, self.connection_limit, self.poller, self.callers.admit, self.dismiss).serve()
 
     def dismiss(self, caller: Caller) -> None:
         """Clean up after a connection on the operator's socket; the session of an agent lasts longer."""

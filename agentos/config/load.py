@@ -26,7 +26,7 @@ from .fixes import fix_syntax, fix_value
 from .toml_lines import Keys, find_lines
 
 MAX_BYTES = 4 << 20
-MAX_DEPTH = 100  # nesting of tables and arrays: 50 supervisors
+MAX_DEPTH = 110  # nesting of tables and arrays: 50 supervisors, and an agent below them
 
 
 @frozen

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator
 import trio
 from attrs import define, field, frozen
 
+from agentos.threads import run_in_thread
 from agentos_sdk.errors import Busy, CallError
 from agentos_sdk.frames import frame
 from agentos_sdk.opcodes import Op
@@ -29,6 +30,7 @@ BACKLOG = 1024
 OPERATOR_RESERVE = 64  # connections kept free for the operator, however many the agents open
 ACCEPT_BATCH = 16  # connections before other kernel tasks run
 MAX_ADMITTING = 32  # connections being identified at the same time; the others wait
+CHECK_SECONDS = 2.0  # between two looks whether the operator's socket is there
 ACCEPT_PAUSE_SECONDS = 0.1  # seconds without accept() after the process ran out of file descriptors
 
 
@@ -251,6 +253,30 @@ def listen(path: str, mode: int = 0o600) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+async def listen_again(path: str, serve: Callable[[socket.socket], Awaitable[None]]) -> None:
+    """Listen anew whenever the socket at ``path`` was removed, until cancelled; its connections go on.
+
+    What sweeps directories for temporary files removes it, and so does the end of a login session.
+    """
+    async with trio.open_nursery() as nursery:
+        while True:
+            await trio.sleep(CHECK_SECONDS)
+            if await run_in_thread(os.path.lexists, path):
+                continue
+            try:
+                sock = await run_in_thread(listen, path)
+            except ListenError as error:
+                log.warning("the kernel's socket was removed, and can't be made again: %s", error)
+                continue
+            log.warning("%s was removed: the kernel listens there again", path)
+            nursery.start_soon(_serve_and_close, sock, serve)
+
+
+async def _serve_and_close(sock: socket.socket, serve: Callable[[socket.socket], Awaitable[None]]) -> None:
+    with sock:
+        await serve(sock)
 
 
 def _remove_stale_socket(path: str) -> None:

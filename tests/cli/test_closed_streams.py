@@ -63,3 +63,19 @@ def test_a_user_without_a_home_is_told_what_to_set(
     monkeypatch.delenv(variable)
     monkeypatch.setenv("HOME", "/y")
     assert find() == Path("/y", below)
+
+
+def test_ctrl_c_while_modules_are_imported_ends_without_a_traceback() -> None:
+    code = """
+import sys
+class Interrupted:
+    def find_spec(self, name, path=None, target=None):
+        if name == "agentos.userland.cli.main":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupted())
+from agentos.__main__ import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+    assert (done.returncode, done.stderr) == (130, "")

@@ -44,3 +44,11 @@ def test_a_byte_order_mark_is_no_mistake(home: Path) -> None:
 
     assert loaded("\ufeff" + agent(FIVE)).root.children[0].name == "w"
     assert said("\ufeff" + agent("comand = []"))[-1].endswith("did you mean command?")
+
+
+@pytest.mark.parametrize("top", ["agents", "supervisor.children"])
+def test_fifty_supervisors_may_be_nested(home: Path, top: str) -> None:
+    groups = "".join(f'[[{top}{".children" * n}]]\nname = "s{n}"\ntype = "supervisor"\n' for n in range(50))
+    leaf = f'[[{top}{".children" * 50}]]\n{FIVE}name = "leaf"\nllm.budget = [{{ calls = 5, per = "1h" }}]\n'
+
+    assert loaded(groups + leaf).root.children[0].name == "s0"

@@ -186,7 +186,7 @@ def check_started(reply: dict[str, Any], fields: dict[str, Any]) -> None:
 def follow_output(client: AgentOSClient, name: str, number: int) -> int:
     """Show an agent's output until it has ended, and return its exit status."""
     try:
-        for page in client.follow_logs(agent_id=number, tail=2000):
+        for page in client.follow_logs(agent_id=number, run=0, since=0):  # from the log on disk, which has all of it
             print_page(page)
     except KeyboardInterrupt:
         try:

@@ -211,7 +211,8 @@ class Budgets:
             raise Unavailable("budgets can't be saved: see the kernel's log") from None
         finally:
             if not written:
-                self._may_overrun -= {agent} if may_overrun else set()
+                if may_overrun:
+                    self._may_overrun.remove(agent)
                 self._quotas.settle(reservation, {}, now)
                 self._note(reservation, now)
         limit = max_tokens if room == math.inf else wanted
@@ -266,7 +267,7 @@ class Budgets:
         agent = grant.queue_path[-1].name
         self._lengths.learn(agent, grant.model, usage.generated)
         if grant.may_overrun:
-            self._may_overrun.discard(agent)
+            self._may_overrun.remove(agent)
         for state in self.budget_states(grant.queue_path, now):
             if state.quota.what in OF_MODEL and state.settled > state.quota.most:
                 self._note_used_up(state)

@@ -30,7 +30,7 @@ def question(path: str, body: Mapping[str, Any]) -> Question:
         return Question(body["model"], texts, embed=True, dimensions=body.get("dimensions"))
     assert path == "/v1/chat/completions", path
     assert body["stream"] is True
-    has_system = body["messages"][0]["role"] == "system"
+    has_system = bool(body["messages"]) and body["messages"][0]["role"] == "system"
     messages = [_message(each) for each in body["messages"][int(has_system) :]]
     schema = body.get("response_format", {}).get("json_schema", {})
     return Question(

@@ -88,8 +88,6 @@ PLACES = {
 
 def describe_misplaced(keys: Keys, message: str) -> str:
     """The message for an unknown key at the top of the file, with the table that the key belongs into, if any."""
-    if keys == ("agents",):
-        return "expected tables [[agents]], one for each agent"
     name = keys[0] if message.startswith("unknown field") else ""
     if name in ("agent", "children") or name in attrs.fields_dict(AgentTable):
         return "unknown field: each agent is a table [[agents]], with a name and all that is the agent's"

@@ -18,9 +18,7 @@ def fix_syntax(line: str, sentence: str) -> str:
     """What to write instead in a line that isn't TOML, after a colon; empty where that isn't known."""
     if sentence.startswith("cannot overwrite a value"):
         return ": the key stands in this table twice"
-    if sentence.startswith(
-        (r"illegal character '\n'", 'expected "', "expected '''", 'expected "\'"', "unterminated string")
-    ):
+    if sentence.startswith((r"illegal character '\n'", 'expected "', "unterminated string")):
         return ": a text isn't closed, a quote is missing"
     for found in _VALUE.finditer(line):
         try:
@@ -38,6 +36,8 @@ def fix_value(keys: Keys, message: str) -> str:
     is_provider = keys == ("llm", "provider") or (keys[:2] == ("llm", "providers") and keys[3:] == ("type",))
     if is_provider and ", got " in message:
         return f"{message}{_OTHER_SERVERS}"
+    if keys == ("agents",) and message.startswith("expected an array"):
+        return "expected tables [[agents]], one for each agent"
     if message == "expected an array, got keys and values":
         return f"{message}: put them into brackets, as in [{{ … }}]"
     return message

@@ -11,7 +11,7 @@ from agentos_sdk.values import ToolCall
 from tests.gateways.served import MODEL, Served, served
 from tests.support.clients import anthropic
 
-# The SDK's: whoever reads a stream to its end leaves its generators to the collector.
+# The SDK leaves the generators of a stream that was read to its end to the collector.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Async generator '(httpx2|openai|anthropic|httpcore):ResourceWarning"),
     pytest.mark.parametrize("wrong", ['{"place": "Bern', "[1]", "place = Bern"]),

@@ -8,7 +8,7 @@ import socket
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
@@ -30,6 +30,9 @@ from agentos.userland.web.links import Level, find_link
 from agentos.userland.web.proof import Opening
 from tests.support.kernel import Kernel, shared
 from tests.support.wire import PATIENCE
+
+if TYPE_CHECKING:
+    from tests.web.chromium import Open
 
 DASHBOARD = '[dashboard]\nlisten = "127.0.0.1:0"\n'
 
@@ -253,3 +256,20 @@ def chromium() -> Iterator[Any]:
 @pytest.fixture
 def browser(kernel: Kernel) -> Browser:
     return browser_of(kernel)
+
+
+@pytest.fixture(scope="module")
+def context(chromium: Any, kernel: Kernel) -> Any:
+    """A browser that has logged in."""
+    from tests.web.chromium import log_in
+
+    return log_in(chromium, kernel)
+
+
+@pytest.fixture
+def open_page(kernel: Kernel, context: Any) -> "Iterator[Open]":
+    """Opens pages, which are closed after the test."""
+    from tests.web.chromium import pages
+
+    with pages(context, kernel) as show:
+        yield show

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.kernel import Kernel, shared, until
 from tests.support.ports import free_port
-from tests.web.chromium import Open, find_chromium, log_in, pages, renew
+from tests.web.chromium import Open, find_chromium, renew
 
 CODER = Path(__file__).parents[2] / "demos" / "dashboard" / "coder.py"
 CONFIGURATION = f"""[dashboard]
@@ -52,17 +52,6 @@ def kernel(kernels: None) -> Iterator[Kernel]:
         yield started
         with started.client() as client:
             client.kill("coder")  # it would ask again while the kernel is waited for to be idle
-
-
-@pytest.fixture(scope="module")
-def context(chromium: Any, kernel: Kernel) -> Any:
-    return log_in(chromium, kernel)
-
-
-@pytest.fixture
-def open_page(kernel: Kernel, context: Any) -> Iterator[Open]:
-    with pages(context, kernel) as show:
-        yield show
 
 
 @pytest.mark.parametrize("name", ["constructor", "__proto__", "toString"])

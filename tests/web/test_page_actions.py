@@ -55,17 +55,6 @@ def kernel(kernels: None) -> Iterator[Kernel]:
             client.kill("coder")  # it would ask again while the kernel is waited for to be idle
 
 
-@pytest.fixture(scope="module")
-def context(chromium: Any, kernel: Kernel) -> Any:
-    return log_in(chromium, kernel)
-
-
-@pytest.fixture
-def open_page(kernel: Kernel, context: Any) -> Iterator[Open]:
-    with pages(context, kernel) as show:
-        yield show
-
-
 def test_a_failed_agent_is_quoted_and_its_time_is_known(open_page: Open, kernel: Kernel) -> None:
     item = open_page("overview").locator(".attention li", has_text="hopeless")
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.kernel import Kernel, shared, until
 from tests.support.ports import free_port
-from tests.web.chromium import Open, find_chromium, log_in, pages, renew
+from tests.web.chromium import Open, find_chromium, pages, renew
 
 PAGES = ("overview", "agents", "tree", "trace", "model", "approvals", "events", "audit", "system")
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -53,18 +53,6 @@ def kernel(kernels: None, port: int) -> Iterator[Kernel]:
     find_chromium()
     with shared(CONFIGURATION.replace("PORT", str(port))) as started:
         yield started
-
-
-@pytest.fixture(scope="module")
-def context(chromium: Any, kernel: Kernel) -> Any:
-    """A browser that has logged in."""
-    return log_in(chromium, kernel)
-
-
-@pytest.fixture
-def open_page(kernel: Kernel, context: Any) -> Iterator[Open]:
-    with pages(context, kernel) as show:
-        yield show
 
 
 @pytest.mark.parametrize("name", PAGES)

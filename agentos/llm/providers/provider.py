@@ -215,8 +215,8 @@ class Unforeseen(Failing):
 class MalformedCall(Failing):
     """The model called a tool with arguments that are no JSON object, and the vendor withholds the call."""
 
-    def __init__(self, who: str, why: str = "") -> None:
-        super().__init__(f"{who} called a tool with arguments that are no JSON object{why}")
+    def __init__(self, vendor: str, why: str = "") -> None:
+        super().__init__(f"{vendor} called a tool with arguments that are no JSON object{why}")
 
 
 class NoJSON(Failing):

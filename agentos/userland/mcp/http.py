@@ -32,6 +32,7 @@ MAX_CONNECTIONS = 256
 MAX_SESSIONS = 64  # of one client, of MCP's era with sessions
 MAX_OPEN_REQUESTS = 64  # of one client
 MAX_BRACKETS = 100_000  # "[" and "{" in a body: to parse more holds up all clients, for 4 MiB of them 1 s
+SESSION = b"mcp-session-id"  # a header of MCP's era with sessions, but for a session's first request
 SEND_TIMEOUT = 60.0  # seconds in which a client has to take what is sent
 BACKLOG = 128
 NO_CHECKS = TransportSecuritySettings(enable_dns_rebinding_protection=False)  # Guard has checked Host and Origin
@@ -96,6 +97,7 @@ class ClientApp:
             why = f"this client has {MAX_OPEN_REQUESTS} open requests already\n"
             await PlainTextResponse(why, 429, {"retry-after": "1"})(scope, receive, send)
             return
+        in_session = any(name == SESSION for name, _ in scope["headers"])
         brackets, received, answered, gone = 0, bytearray(), False, False
 
         async def receive_counted() -> Message:
@@ -103,7 +105,8 @@ class ClientApp:
             message = await receive()
             gone = message["type"] == "http.disconnect"
             body = message.get("body", b"")
-            received += body
+            if in_session:
+                received += body
             brackets += body.count(b"[") + body.count(b"{")
             if brackets > MAX_BRACKETS:
                 request.cancel()
@@ -121,7 +124,7 @@ class ClientApp:
                 await self.app(scope, receive_counted, send_noted)
             finally:
                 self._open.discard(request)
-        if gone and not answered:
+        if in_session and gone and not answered:
             await self._withdraw(scope, bytes(received))
         if brackets > MAX_BRACKETS:
             why = f"the body has more than {MAX_BRACKETS:,} opening brackets and braces\n"
@@ -131,7 +134,7 @@ class ClientApp:
     async def _withdraw(self, scope: Scope, body: bytes) -> None:
         """Cancel the request of a client that has disconnected: nothing keeps an answer for it.
 
-        In MCP's era with sessions a request belongs to its session, which its connection's end doesn't cancel.
+        In MCP's era with sessions a request belongs to its session, so the end of its connection doesn't cancel it.
         """
         try:
             message = json.loads(body)

@@ -15,7 +15,7 @@ from tests.gateways.served import MODEL, Served, served
 from tests.support.clients import openai, responses
 from tests.support.rights import Notebook
 
-# The SDK's: whoever reads a stream to its end leaves its generators to the collector.
+# The SDK leaves the generators of a stream that was read to its end to the collector.
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(httpx2|openai|httpcore):ResourceWarning")
 
 SCHEMA: Any = {"type": "object", "properties": {"target": {"type": "string"}}}

@@ -24,6 +24,7 @@ from agentos.services.events import (
     Publish,
     discard,
 )
+from agentos.services.rate_limit import Rate
 from agentos_sdk.errors import AlreadyExists, BadRequest, CallError, NotFound, Unavailable
 from agentos_sdk.values import End, Layer, ResourceUsage
 from supervisors import Supervisor
@@ -33,7 +34,6 @@ from .last_of_programs import LastOfPrograms
 from .lifecycle import ALIVE, NEXT, State
 from .output import Output
 from .packed_layers import PackedLayers
-from .rate_limit import Rate
 from .spec import AgentSpec
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from agentos.kernel.caller import Caller
 from agentos.llm.settings import Account, QueuePath, Share
 from agentos.services.events import AgentOutput, KernelStopping
 from agentos.services.quotas import Quota
+from agentos.services.rate_limit import Rate
 from agentos.threads import Limiter
 from agentos_sdk.errors import Unavailable
 from agentos_sdk.values import End, Line
@@ -23,7 +24,6 @@ from .kept_stops import KeptStops
 from .life import Life, LifeDeps
 from .model_share import choose_share
 from .output import Output
-from .rate_limit import Rate
 from .registry import Agent, Converse, Registry, StartError
 from .spec import AgentSpec, GroupSpec
 from .start_stop import StartStop

@@ -12,7 +12,6 @@ import trio
 from attrs import field, frozen
 
 from agentos.access.event_sight import CallerRules, family_of
-from agentos.agents.rate_limit import Rate
 from agentos.agents.registry import Registry
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
@@ -23,6 +22,7 @@ from agentos.permissions.authorizer import PermissionAuthorizer
 from agentos.services.event_log.ring import EventLog, Page, Start
 from agentos.services.event_log.subscription import Filter, Subscription, Viewer
 from agentos.services.events import CustomEvent
+from agentos.services.rate_limit import Rate
 from agentos_sdk import codec
 from agentos_sdk.calls import events as calls
 from agentos_sdk.errors import BadRequest, QuotaExceeded

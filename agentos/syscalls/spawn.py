@@ -17,7 +17,6 @@ from agentos.access.callers import Callers
 from agentos.agents.builder import Paths, Request, build, check_restart_limits, describe_missing_price
 from agentos.agents.jail import layout
 from agentos.agents.paths import HostPaths, JailPaths
-from agentos.agents.rate_limit import Rate
 from agentos.agents.registry import Agent, Registry, StartError
 from agentos.agents.spec import AgentSpec, BadField, check_name
 from agentos.agents.supervision import Supervision
@@ -30,6 +29,7 @@ from agentos.llm.classes import check_class
 from agentos.permissions.approval_text import describe_message
 from agentos.permissions.authorizer import NOT_HELD
 from agentos.permissions.rule import PermissionSet
+from agentos.services.rate_limit import Rate
 from agentos.threads import run_in_thread
 from agentos_sdk import codec
 from agentos_sdk.calls import agents as calls

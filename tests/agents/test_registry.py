@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from agentos.agents.last_of_programs import MAX_PROGRAMS
 from agentos.agents.lifecycle import State
-from agentos.agents.rate_limit import Rate
 from agentos.agents.registry import LAST_LINES, MAX_ENDED, MAX_ENDED_WHOLE, Agent, Registry, describe_end
 from agentos.agents.spec import AgentSpec
 from agentos.kernel.caller import Caller
@@ -25,6 +24,7 @@ from agentos.services.events import (
     AgentUnhealthy,
     Event,
 )
+from agentos.services.rate_limit import Rate
 from agentos_sdk.errors import AlreadyExists, BadRequest, NotFound
 from agentos_sdk.opcodes import Op
 from agentos_sdk.values import End, Layer

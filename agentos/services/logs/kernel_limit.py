@@ -14,6 +14,8 @@ from typing import TypeVar
 
 from attrs import define
 
+from agentos.services.rate_limit import Rate
+
 MAX_EQUAL = 3  # equal warnings or errors in WINDOW
 WINDOW = 60.0  # seconds
 BURST = {logging.INFO: 2000, logging.WARNING: 200}  # lines of one kind; of a fleet each agent's start is told
@@ -26,14 +28,6 @@ log = logging.getLogger(__name__)
 Kind = tuple[str, str]
 K = TypeVar("K")
 V = TypeVar("V")
-
-
-@define
-class Bucket:
-    """What is left of a burst, at a time."""
-
-    level: float
-    at: float
 
 
 @define
@@ -52,7 +46,7 @@ class KernelLimit(logging.Filter):
         self._now = now
         self._lock = threading.Lock()
         self._equal: dict[tuple[Kind, str], Equal] = {}
-        self._buckets: dict[Kind, Bucket] = {}
+        self._rates: dict[Kind, Rate] = {}
         self._withheld: dict[Kind, tuple[int, str]] = {}  # count, and the last text
         self._timer: threading.Timer | None = None
 
@@ -87,12 +81,7 @@ class KernelLimit(logging.Filter):
 
     def _fits(self, kind: Kind, now: float, level: int) -> bool:
         burst = BURST[logging.WARNING if level >= logging.WARNING else logging.INFO]
-        bucket = remember(self._buckets, kind, partial(Bucket, burst, now))
-        bucket.level, bucket.at = min(burst, bucket.level + (now - bucket.at) * PER_SECOND), now
-        if bucket.level < 1:
-            return False
-        bucket.level -= 1
-        return True
+        return not remember(self._rates, kind, partial(Rate, PER_SECOND, burst)).wait(now)
 
     def tell(self) -> None:
         """Log the counts of what was withheld."""

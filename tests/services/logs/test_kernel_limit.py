@@ -103,4 +103,4 @@ def test_memory_is_bounded(log: Log) -> None:
         log.logger.warning(f"can't {number}: %s", "x")
 
     assert len(log.limit._equal) <= MAX_KEPT
-    assert len(log.limit._buckets) <= MAX_KEPT
+    assert len(log.limit._rates) <= MAX_KEPT

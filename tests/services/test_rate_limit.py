@@ -1,4 +1,4 @@
-from agentos.agents.rate_limit import Rate
+from agentos.services.rate_limit import Rate
 
 
 def test_a_burst_is_let_through_and_then_the_rate_holds() -> None:

@@ -1,4 +1,4 @@
-"""Rate limit: a token bucket. It limits how often an agent or a guest spawns agents."""
+"""Rate limit: a token bucket. It limits how often an agent spawns or emits events, and lines of the kernel's log."""
 
 from attrs import define
 

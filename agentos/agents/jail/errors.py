@@ -5,6 +5,7 @@ from pathlib import Path
 
 from agentos.agents.spec import AgentSpec, BadField, HostFault
 from agentos.agents.workspaces.workspace import BadWorkspace
+from agentos.sandbox.cgroups.surrounding import find_full_group
 from agentos.sandbox.cgroups.values import CgroupError
 from agentos.sandbox.errors import SandboxError, StepFailed, ZygoteDied
 from agentos.sandbox.host_id_registry import HostIdError
@@ -39,7 +40,6 @@ NO_DESCRIPTORS_LEFT = {
     errno.EMFILE: ": the kernel may have no more open: raise LimitNOFILE of its unit, or `ulimit -n`, and restart it",
     errno.ENFILE: ": the host may have no more open: raise the sysctl fs.file-max",
 }
-CGROUPS = Path("/sys/fs/cgroup")
 
 
 class JailError(Exception):
@@ -65,40 +65,24 @@ def explain(error: Exception, spec: AgentSpec) -> JailError:
 
 
 def too_many_processes() -> JailError:
-    """The error where a control group has no room for the program."""
-    full = find_full_group(Path("/proc/self/cgroup").read_text(), CGROUPS)
-    if full is not None:
-        where, most = full
-        fix = "raise TasksMax of its unit, or that file"
-        return JailError(f"the kernel's own control group may have {most} processes ({where}): {fix}", Unavailable)
+    """The error where the control group of an agent has no room for the program."""
     return JailError("its limit max_pids is reached, or that of an agent which it descends from", QuotaExceeded)
 
 
-def find_full_group(own: str, root: Path) -> tuple[Path, int] | None:
-    """The file with the limit of the group of processes, ours or one above it, that is full, and the limit.
-
-    ``own`` is the text of /proc/self/cgroup.
-    """
-    for line in own.splitlines():
-        _, controllers, name = line.split(":", 2)
-        if controllers not in ("", "pids"):
-            continue
-        group = root / controllers / name.lstrip("/")
-        while group.is_relative_to(root / controllers):
-            try:
-                most, now = (int((group / file).read_text()) for file in ("pids.max", "pids.current"))
-            except (OSError, ValueError):  # no limit, or no such controller
-                most, now = 1, 0
-            if now >= most:
-                return group / "pids.max", most
-            group = group.parent
-    return None
+def explain_full_group() -> JailError:
+    """The error where some control group has no room for the program: the kernel's own, or that of an agent. Blocks."""
+    full = find_full_group(Path("/proc/self/cgroup").read_text(), Path("/proc/self/mountinfo").read_text())
+    if full is None:
+        return too_many_processes()
+    where, most = full
+    fix = "raise TasksMax of its unit, or that file"
+    return JailError(f"the kernel's own control group may have {most} processes ({where}): {fix}", Unavailable)
 
 
 def explain_step(failure: StepFailed, spec: AgentSpec) -> JailError:
     """The error for the caller when a step of the sandbox failed."""
     if failure.errno == errno.EAGAIN and failure.step.startswith(("Clone", *PROGRAM_STEPS)):
-        return too_many_processes()
+        return explain_full_group()
     if failure.step.startswith(PROGRAM_STEPS):
         return explain_program(failure, spec.jailed)
     if failure.step.startswith(SOURCE_STEPS):

@@ -163,7 +163,7 @@ def _discover_v2(
 ) -> V2Scope | NoCgroups:
     shown = [mount for mount in mounts if mount.version == 2]
     path = next((own.path for own in memberships if not own.controllers), None)
-    directory = _find_own_directory(path, shown, read_directory) if path is not None else None
+    directory = find_own_directory(path, shown, read_directory) if path is not None else None
     if path is None or directory is None:
         why = f"our own group {path} isn't visible in any cgroup2 mount" if path and shown else "cgroup2 isn't mounted"
         return NoCgroups(_missing_limits(CONTROLLERS, why, "mount cgroup2 at /sys/fs/cgroup"))
@@ -197,7 +197,7 @@ def _discover_v1(
     for name in sorted(CONTROLLERS | HELPERS):
         shown = [mount for mount in mounts if name in mount.controllers]
         path = next((own.path for own in memberships if name in own.controllers), None)
-        directory = _find_own_directory(path, shown, read_directory) if path is not None else None
+        directory = find_own_directory(path, shown, read_directory) if path is not None else None
         group = read_directory(directory) if directory else None
         if directory and group and group.writable:
             directories[name] = directory
@@ -208,7 +208,7 @@ def _discover_v1(
     return V1Hierarchies(directories, tuple(missing)) if CONTROLLERS & directories.keys() else NoCgroups(tuple(missing))
 
 
-def _find_own_directory(path: str, mounts: Sequence[Mount], read_directory: ReadDirectory) -> str | None:
+def find_own_directory(path: str, mounts: Sequence[Mount], read_directory: ReadDirectory) -> str | None:
     """Return the directory that shows our own cgroup; skips mounts that another file system covers."""
     for mount in mounts:
         directory = mount.directory(path)

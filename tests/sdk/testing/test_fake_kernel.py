@@ -13,6 +13,7 @@ from agentos_sdk.errors import BadRequest, CallError, PermissionDenied, QuotaExc
 from agentos_sdk.opcodes import Op
 from agentos_sdk.testing import FakeKernel
 from agentos_sdk.testing.replies import encode_reply, request_types
+from tests.support.kernel import until
 from tests.support.rows import each_row
 from tests.support.wire import HELLO, NOOP, PATIENCE, SEND, Wire, header
 
@@ -86,7 +87,9 @@ async def test_the_trio_client_makes_calls_at_once_and_withdraws_them(fake: Fake
             assert refused.value.details == {"rule": "http"}
             await trio.to_thread.run_sync(fake.wait_for, "http")
 
-    assert isinstance(fake.calls("recv")[0].error, CallError)
+    recv = fake.calls("recv")[0]
+    await trio.to_thread.run_sync(until, lambda: recv.error is not None, "the kernel has heard of the withdrawal")
+    assert isinstance(recv.error, CallError)
 
 
 def test_an_answer_comes_in_pieces_where_they_were_programmed(fake: FakeKernel) -> None:

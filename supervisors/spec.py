@@ -13,6 +13,7 @@ from supervisors.strategy import AutoShutdown, Restart, Strategy
 
 Shutdown = float | Literal["brutal_kill", "infinity"]
 ChildType = Literal["worker", "supervisor"]
+ShutdownOrder = Literal["reverse", "together"]
 
 WORKER_SHUTDOWN = 5.0  # seconds; OTP's default for workers (infinity for supervisors)
 
@@ -105,7 +106,8 @@ class SupervisorSpec:
     simple_one_for_one ``template`` takes the place of ``children``.
 
     Beyond OTP, with an intensity of ``math.inf`` it never gives up; then each child that is restarted needs a backoff
-    that grows to 1 s or more.
+    that grows to 1 s or more. With a ``shutdown_order`` of ``together``, for one_for_one only, its end and a change of
+    its spec stop children at the same time, instead of one by one, newest first.
 
     Raises SpecError with OTP's name for the mistake as ``code``.
     """
@@ -116,6 +118,7 @@ class SupervisorSpec:
     period: float = 5.0
     auto_shutdown: AutoShutdown = "never"
     template: Template | None = None
+    shutdown_order: ShutdownOrder = "reverse"
 
     def __attrs_post_init__(self) -> None:
         self._check_flags()
@@ -153,6 +156,9 @@ class SupervisorSpec:
         if not isinstance(self.period, int | float) or not 0 < self.period < math.inf:
             raise SpecError("invalid_period", f"period is more than 0 s, not {self.period!r}")
         _one_of("invalid_auto_shutdown", "auto_shutdown", self.auto_shutdown, get_args(AutoShutdown))
+        _one_of("invalid_shutdown_order", "shutdown_order", self.shutdown_order, get_args(ShutdownOrder))
+        if self.shutdown_order == "together" and self.strategy != "one_for_one":
+            raise SpecError("bad_combination", "a shutdown_order of 'together' goes with one_for_one only")
         if self.simple and (self.template is None or self.children):
             raise SpecError("bad_combination", "simple_one_for_one takes a template, and no children")
         if self.template is not None and not self.simple:

@@ -1,6 +1,6 @@
 """Starts and stops children, one by one and in order, on request or for a restart."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import trio
 
@@ -52,13 +52,11 @@ class Staff:
                 raise StartFailed(child.id, failure)
 
     async def stop_all(self) -> None:
-        """Stop all children, newest first, one by one; children made from a template all at once."""
-        if not self._spec.simple:
+        """Stop all children in the order of the spec; children made from a template all at once."""
+        if self._spec.simple or self._spec.shutdown_order == "together":
+            await self._stop_together(list(self._children))
+        else:
             await self.stop_group(list(self._children))
-            return
-        async with trio.open_nursery() as together:
-            for child in self._children:
-                together.start_soon(self._stop, child)
 
     async def stop_group(self, group: Sequence[Child]) -> Sequence[Child]:
         """Stop these children, newest first, one by one; returns those that may be restarted, in start order.
@@ -142,9 +140,13 @@ class Staff:
         """OTP's terminate_child. A handle of a life that is over is accepted, like a dead pid."""
         child = self._children.handled(target) if isinstance(target, Handle) else self._kept(target)
         if child is not None:
-            await self._stop(child, grace)
-            child.failures = 0
-            self._children.rest(child)
+            await self._terminate(child, grace)
+
+    async def terminate_together(self, names: Collection[str]) -> None:
+        """OTP's terminate_child for several children at the same time; one that isn't known is ignored."""
+        async with trio.open_nursery() as together:
+            for child in [child for child in self._children if child.id in names]:
+                together.start_soon(self._terminate, child)
 
     async def delete(self, name: str) -> None:
         """OTP's delete_child."""
@@ -157,10 +159,12 @@ class Staff:
         """Take another spec: stop and delete the children that it lacks, add those that are new in it, stopped."""
         before = {child.id for child in self._spec.children}
         wanted = {child.id: child for child in spec.children}
-        for child in reversed(tuple(self._children)):
-            if child.id not in wanted:
-                await self._stop(child)
-                self._children.remove(child)
+        removed = [child for child in self._children if child.id not in wanted]
+        if self._spec.shutdown_order == "together":
+            await self._stop_together(removed)
+        for child in reversed(removed):
+            await self._stop(child)
+            self._children.remove(child)
         # Not a temporary child that has ended: it is known, and forgotten.
         new = [Child(child) for child in spec.children if child.id not in before]
         rows = {child.id: child for child in (*new, *self._children)}
@@ -213,6 +217,16 @@ class Staff:
         else:
             self._tell(reports.ChildStartFailed(self._path, child.id, failure))
         return failure
+
+    async def _stop_together(self, children: Sequence[Child]) -> None:
+        async with trio.open_nursery() as together:
+            for child in children:
+                together.start_soon(self._stop, child)
+
+    async def _terminate(self, child: Child, grace: Shutdown | None = None) -> None:
+        await self._stop(child, grace)
+        child.failures = 0
+        self._children.rest(child)
 
     async def _stop(self, child: Child, grace: Shutdown | None = None) -> None:
         """Stop the child, and cancel a restart that is due."""

@@ -17,7 +17,7 @@ from supervisors import reports
 from supervisors.backoff import delay
 from supervisors.child import Startable
 from supervisors.children import Child, ChildInfo, Children, Counts, Handle
-from supervisors.errors import NoProc, SpecError, StartFailed, SupervisorError
+from supervisors.errors import NoProc, Refused, SpecError, StartFailed, SupervisorError
 from supervisors.exits import (
     KILLED,
     SHUTDOWN,
@@ -152,6 +152,15 @@ class Supervisor:
         if not valid_shutdown(shutdown):
             raise SpecError("invalid_shutdown", f"shutdown is seconds, 'brutal_kill' or 'infinity', not {shutdown!r}")
         await self._ask(partial(self._staff.terminate, child, shutdown))
+
+    async def terminate_children(self, children: Sequence[str]) -> None:
+        """Beyond OTP: terminate_child of several at the same time; ids that it doesn't know are ignored.
+
+        Raises Refused ``simple_one_for_one``, NoProc.
+        """
+        if self.spec.simple:
+            raise Refused("simple_one_for_one", self.id)
+        await self._ask(partial(self._staff.terminate_together, frozenset(children)))
 
     async def delete_child(self, child: str) -> None:
         """Delete the spec of a child that is stopped.

@@ -15,6 +15,7 @@ from supervisors import (
     IntensityExceeded,
     Interrupted,
     Report,
+    SpecError,
     StartFailed,
     Supervisor,
     SupervisorSpec,
@@ -36,6 +37,65 @@ async def test_children_start_in_order_and_stop_in_reverse(autojump_clock: objec
 
     assert log == ["+a", "+b", "+c", "-c shutdown", "-b shutdown", "-a shutdown"]
     assert (ending, owner.error) == (SHUTDOWN, None)
+
+
+async def test_children_with_no_order_of_shutdown_stop_together(autojump_clock: object, nursery: trio.Nursery) -> None:
+    log, children = puppets("abc")
+    for child in children:
+        child.stubborn = True
+    spec = SupervisorSpec(specs(children, shutdown=7.0), shutdown_order="together")
+    owner = await start_owner(nursery, spec)
+    began = trio.current_time()
+
+    owner.supervisor.stop()
+    await owner.supervisor.wait()
+
+    assert trio.current_time() - began == 7  # not 21: trio's clock jumps, so this is the number of waits in a row
+    assert sorted(log[3:]) == ["-a killed", "-b killed", "-c killed"]
+
+
+async def test_a_change_of_the_spec_stops_removed_children_together(
+    autojump_clock: object, nursery: trio.Nursery
+) -> None:
+    _, (a, b, c) = puppets("abc")
+    b.stubborn = c.stubborn = True
+    owner = await start_owner(nursery, SupervisorSpec(specs([a, b, c], shutdown=7.0), shutdown_order="together"))
+    began = trio.current_time()
+
+    await owner.supervisor.change_spec(SupervisorSpec(specs([a], shutdown=7.0), shutdown_order="together"))
+
+    assert trio.current_time() - began == 7
+    assert [child.id for child in owner.supervisor.children()] == ["a"]
+    owner.supervisor.stop()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "order", "code"),
+    [
+        ("one_for_all", "together", "bad_combination"),
+        ("rest_for_one", "together", "bad_combination"),
+        ("one_for_one", "random", "invalid_shutdown_order"),
+    ],
+)
+def test_an_order_of_shutdown_that_a_strategy_does_not_have_is_refused(strategy: str, order: str, code: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        SupervisorSpec(strategy=strategy, shutdown_order=order)  # type: ignore[arg-type]
+
+    assert refused.value.code == code
+
+
+async def test_several_children_are_terminated_at_the_same_time(autojump_clock: object, nursery: trio.Nursery) -> None:
+    _, (a, b, c) = puppets("abc")
+    a.stubborn = c.stubborn = True
+    owner = await start_owner(nursery, SupervisorSpec(specs([a, b, c], shutdown=7.0)))
+    began = trio.current_time()
+
+    await owner.supervisor.terminate_children(["a", "c", "unknown"])
+
+    assert trio.current_time() - began == 7
+    assert [child.state for child in owner.supervisor.children()] == ["stopped", "running", "stopped"]
+    assert await owner.supervisor.restart_child("c") == "c#2"
+    owner.supervisor.stop()
 
 
 async def test_the_next_child_starts_only_after_the_handshake(autojump_clock: object, nursery: trio.Nursery) -> None:

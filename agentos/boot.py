@@ -312,6 +312,7 @@ class Kernel:
             default_budget=self.settings.config.llm.default_budget,
             queue_path=self.callers.queue_path,
             kept_stops=stops,
+            stop_timeout=kernel.stop_timeout,
         )
 
     def _list_services(self, access: Access, host_view: View) -> Services:

@@ -86,6 +86,7 @@ class DeclaredTree:
             intensity=group.intensity,
             period=group.period,
             auto_shutdown=group.auto_shutdown,
+            shutdown_order="together" if stops_together(group) else "reverse",
         )
         return specs[path]
 
@@ -159,6 +160,12 @@ class DeclaredTree:
         with contextlib.suppress(NotFound):
             return self.start_stop.list_members(self.start_stop.find_group(name))
         return []
+
+
+def stops_together(group: GroupSpec) -> bool:
+    """Whether no member of a ``one_for_one`` group was started after another one."""
+    names = {child.name for child in group.children}
+    return group.strategy == "one_for_one" and not any(names & {*child.after} for child in group.children)
 
 
 def is_stopped(agent: Agent) -> bool:

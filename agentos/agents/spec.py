@@ -26,6 +26,7 @@ OnGiveUp = Literal["fail", "escalate"]
 Isolation = Literal["strict", "standard", "none"]
 Runtime = Literal["exec", "fast"]
 
+STOP_TIMEOUT = 45.0  # seconds that the kernel's end may take until what still runs is killed
 NAME = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)  # digits alone would be taken for an id
 NAME_RULE = "a name of 1 to 64 letters, digits, '.', '_' or '-', begun by a letter or digit, and not of digits alone"
 GUEST = "guest"  # all guests together, in metrics

@@ -15,11 +15,13 @@ from agentos_sdk.errors import BadRequest, NotFound, Unavailable
 from supervisors import NoProc, Refused, StartFailed, Supervisor
 
 from .container import Path
+from .event_lines import ROOT
 from .kept_stops import KeptStops
 from .life import wait_first
 from .lifecycle import State
 from .registry import Agent, Registry
 from .spec import AgentSpec, GroupSpec
+from .stop_order import Unit, list_agent_units, list_waves
 from .tracker import Tracker
 
 
@@ -42,7 +44,9 @@ class StartStop(Struct, frozen=True):
         return [self.registry.find(None, spec.name) for spec in _list_agent_specs(self._get_group(path))]
 
     async def stop(self, agents: Sequence[Agent], by: str) -> None:
-        """Stop declared agents, the last one first; they decline to start until they are started. ``by`` is shown.
+        """Stop declared agents; they decline to start until they are started. ``by`` is shown.
+
+        They stop at the same time, but what was started after others has ended before these are asked to stop.
 
         If cancelled, agents that neither it nor another stop has begun to stop, or is about to, stay as they are. Not
         shielded: an agent may stop itself.
@@ -53,12 +57,14 @@ class StartStop(Struct, frozen=True):
             if not agent.over.is_set():
                 agent.stops += (this,)
         try:
-            while left:
-                agent = left.pop()
-                if agent.over.is_set():
-                    self.registry.change(agent, AgentStopped(agent.id, agent.name, by))
-                else:
-                    await self._terminate(agent, by)
+            for wave in self._list_waves(agents):
+                for agent in wave:
+                    left.remove(agent)
+                    if agent.over.is_set():
+                        self.registry.change(agent, AgentStopped(agent.id, agent.name, by))
+                async with trio.open_nursery() as together:
+                    for path in {agent.path for agent in wave}:
+                        together.start_soon(self._terminate, path, [one for one in wave if one.path == path], by)
         finally:
             for agent in left:
                 agent.stops = tuple(other for other in agent.stops if other is not this)
@@ -203,20 +209,30 @@ class StartStop(Struct, frozen=True):
                 self.tracker.finish(agent)
             raise Unavailable(f"{path[-1]} did not start: {failure}") from None
 
-    async def _terminate(self, agent: Agent, by: str) -> None:
-        """End a declared agent, which declines to start from now on."""
-        while not agent.over.is_set():
-            _mark_stopped(agent, by)  # again: a RESTART may have begun it meanwhile
-            supervisor = self.tracker.find_supervisor(agent.path)
+    def _list_waves(self, agents: Sequence[Agent]) -> Iterator[Sequence[Agent]]:
+        """Agents in the order of their stops, each once."""
+        named = {agent.name: agent for agent in agents}
+        units = {unit.name: unit for unit in list_agent_units(self.tracker.groups, (ROOT,)) if unit.name in named}
+        removed = [Unit(agent.path, agent.name) for agent in named.values() if agent.name not in units]
+        for wave in list_waves([*units.values(), *removed]):
+            yield [named[unit.name] for unit in wave]
+
+    async def _terminate(self, path: Path, agents: Sequence[Agent], by: str) -> None:
+        """End declared agents of one group at the same time; they decline to start from now on."""
+        while left := [agent for agent in agents if not agent.over.is_set()]:
+            for agent in left:
+                _mark_stopped(agent, by)  # again: a RESTART may have begun it meanwhile
+            supervisor = self.tracker.find_supervisor(path)
             if supervisor is not None:
                 try:
-                    await _terminate_child(supervisor, agent.name)
+                    await supervisor.terminate_children([agent.name for agent in left])
                 except NoProc:
                     continue  # its group has just ended
-            elif agent.nursery is not None:  # it runs, in a group that is still starting
-                await wait_first(self.tracker.wait_supervisor, agent.over.wait)
-                continue
-            self.tracker.finish(agent)
+            for agent in left:
+                if supervisor is not None or agent.nursery is None:
+                    self.tracker.finish(agent)
+            if (running := next((agent for agent in left if not agent.over.is_set()), None)) is not None:
+                await wait_first(self.tracker.wait_supervisor, running.over.wait)  # in a group that is still starting
 
 
 def _mark_stopped(agent: Agent, by: str) -> None:

@@ -1,5 +1,7 @@
 """Agent supervision: builds the supervisor tree from the specs, runs and stops it, spawns and kills agents."""
 
+import contextlib
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -21,14 +23,16 @@ from .container import Path, specify_one_child
 from .declared_tree import FOR_SPAWNED, SPAWNED, DeclaredTree
 from .event_lines import ROOT
 from .kept_stops import KeptStops
-from .life import Life, LifeDeps
+from .life import Life, LifeDeps, wait_first
 from .model_share import choose_share
 from .output import Output
 from .registry import Agent, Converse, Registry, StartError
-from .spec import AgentSpec, GroupSpec
+from .spec import STOP_TIMEOUT, AgentSpec, GroupSpec
 from .start_stop import StartStop
+from .stop_order import list_units, list_waves
 from .tracker import Tracker
 
+log = logging.getLogger("agentos.agents")
 NOT_NOW = "no agent can be started now: the supervisor above it is stopping or being restarted"
 FORCED_STOP = 3.0  # seconds from a forced stop until what still runs is cancelled
 
@@ -81,12 +85,13 @@ class Supervision:
     default_budget: Sequence[Quota]
     queue_path: Callable[[Caller], QueuePath]
     kept_stops: KeptStops
+    stop_timeout: float = STOP_TIMEOUT
     root: Supervisor = field(init=False)
-    stopping: bool = field(default=False, init=False)
     tracker: Tracker = field(init=False)
     start_stop: StartStop = field(init=False)
     declared: DeclaredTree = field(init=False)
     begun: trio.Event = field(factory=trio.Event, init=False)  # the root supervisor is up
+    _asked: trio.Event = field(factory=trio.Event, init=False)  # to end the tree
     _tree: trio.Nursery = field(init=False)
     _required_up: trio.Event = field(factory=trio.Event, init=False)  # or one of them can't come up
     _missing: str | None = field(default=None, init=False)  # why a required agent isn't up
@@ -119,6 +124,7 @@ class Supervision:
             try:
                 async with trio.open_nursery() as tree:
                     tree.start_soon(self._watch_required, list(self.registry))
+                    tree.start_soon(self._end_when_asked)
                     await tree.start(self.root.run)
                     self._tree = tree
                     self.begun.set()
@@ -162,10 +168,39 @@ class Supervision:
             self.registry.publish(KernelStopping())
             self.stop()
 
+    @property
+    def stopping(self) -> bool:
+        """Whether the tree was asked to end."""
+        return self._asked.is_set()
+
     def stop(self) -> None:
-        """End the tree in order: each agent after the agents it spawned and the siblings started after it."""
-        self.stopping = True
+        """End the tree, within ``stop_timeout``: agents after those they spawned and those started after them."""
+        self._asked.set()
+        if not self.begun.is_set():
+            self.root.stop()  # which aborts the start
+
+    async def _end_when_asked(self) -> None:
+        await wait_first(self._asked.wait, self.root.wait)
+        with trio.move_on_after(self.stop_timeout):
+            if self.begun.is_set() and self.root.exit is None:
+                await self._stop_in_waves()
+            self.root.stop()
+            await self.root.wait()
+            return
+        log.warning("after kernel.stop_timeout (%g s), killing what still runs", self.stop_timeout)
         self.root.stop()
+        self.stop_now()
+
+    async def _stop_in_waves(self) -> None:
+        """Stop all agents; what doesn't stop in a group of its own is left to the root supervisor."""
+        for agent in self.registry:
+            if not agent.declared and agent.parent is None and not agent.over.is_set():
+                self._dismiss(agent)
+        for wave in list_waves(list_units(self.tracker.groups, (ROOT,))):
+            async with trio.open_nursery() as together:
+                for path in {unit.path for unit in wave}:
+                    names = [unit.name for unit in wave if unit.path == path]
+                    together.start_soon(terminate, self.tracker.find_supervisor(path), names)
 
     def stop_now(self) -> None:
         """Set all shutdown times to zero, including those of agents that are stopping already.
@@ -187,7 +222,7 @@ class Supervision:
         agent is left.
         """
         within = (ROOT, SPAWNED) if parent is None else (*parent.path, parent.name)
-        if not (parent.spawns if parent is not None else self.tracker.find_supervisor(within)):
+        if self.stopping or not (parent.spawns if parent is not None else self.tracker.find_supervisor(within)):
             raise Unavailable(NOT_NOW)
         agent = self._add_agent(spec, (*within, spec.name), parent, spawner)  # nothing is awaited before: it counts
         agent.converse = converse
@@ -296,3 +331,10 @@ class Supervision:
         groups = tuple(Account(f"group {group.name}", group.llm) for group in around if group.llm != Share())
         above = (self.kernel_account, *groups)
         return (*above, Account(spec.name, choose_share(spec, above, self.default_budget)))
+
+
+async def terminate(supervisor: Supervisor | None, names: Sequence[str]) -> None:
+    """Stop children at the same time, if their supervisor is up."""
+    if supervisor is not None:
+        with contextlib.suppress(NoProc):
+            await supervisor.terminate_children(names)

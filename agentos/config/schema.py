@@ -16,6 +16,7 @@ from agentos.agents.spec import (
     NAME_RULE,
     PERIOD_RULE,
     RESERVED_RULE,
+    STOP_TIMEOUT,
     HealthCheck,
     OnGiveUp,
     Runtime,
@@ -63,9 +64,10 @@ class KernelSettings:
     """``[kernel]``. Sizes are bytes; ``None`` means the kernel's default path.
 
     ``max_children`` is how many descendants of one agent may be alive at once, ``spawn_rate`` how many agents one
-    caller may start per second. ``max_state_keys`` and ``max_state_bytes`` are how much state one agent may have
-    stored with all its descendants. ``zygote_timeout`` is how many seconds the process that starts agents has to become
-    ready, and to answer. ``waive`` names limits that may stay unenforced if this host can't enforce them.
+    caller may start per second. ``max_state_keys`` and ``max_state_bytes`` are how much state one agent may have stored
+    with all its descendants. ``zygote_timeout`` is how many seconds the process that starts agents has to become ready,
+    and to answer, ``stop_timeout`` how many the kernel's end may take until what still runs is killed. ``waive`` names
+    limits that may stay unenforced if this host can't enforce them.
     """
 
     socket: str | None = None
@@ -78,6 +80,7 @@ class KernelSettings:
     max_state_keys: Count = 10_000
     max_state_bytes: Size = Size(64 << 20)
     zygote_timeout: Patience = Seconds(TIMEOUT)
+    stop_timeout: Patience = Seconds(STOP_TIMEOUT)
     waive: Sequence[Limit] = ()
     uids: UidRange = UidRange()
 

@@ -62,6 +62,12 @@ def test_a_users_unit_is_written_and_shown(project: Path) -> None:
     assert "  systemctl --user enable --now agentos\n" in done.output
 
 
+def test_systemd_waits_longer_than_the_kernel_for_its_end(project: Path) -> None:
+    (project / "agentos.toml").write_text('[kernel]\nstop_timeout = "90.5s"\n')
+
+    assert "\nTimeoutStopSec=106s\n" in install("--user", "--print").output
+
+
 def test_another_unit_of_that_name_is_left_as_it_is_unless_it_shall_be_replaced(project: Path) -> None:
     path = project / "config" / "systemd" / "user" / "agentos.service"
     install("--user")
@@ -77,11 +83,16 @@ def test_another_unit_of_that_name_is_left_as_it_is_unless_it_shall_be_replaced(
     assert (replaced.exit_code, again.exit_code, path.read_text()) == (0, 0, ours)
 
 
+FILE = "agentos.toml"
+
+
 def test_the_units_of_the_how_to_are_those_that_it_writes() -> None:
     system, user = (b.text for b in blocks_of(ROOT / "docs/how-to/run-under-systemd.md") if b.language == "ini")
     written = [
-        service.write_unit(["/opt/agentos/bin/agentos"], "/etc/agentos/agentos.toml", False, "agentos", "agentos"),
-        service.write_unit(["/home/ada/.local/bin/agentos"], "/home/ada/.config/agentos/agentos.toml", True, None, ""),
+        service.write_unit(["/opt/agentos/bin/agentos"], f"/etc/agentos/{FILE}", False, "agentos", "agentos", 60),
+        service.write_unit(
+            ["/home/ada/.local/bin/agentos"], "/home/ada/.config/agentos/agentos.toml", True, None, "", 60
+        ),
     ]
 
     assert [re.sub(r"^# .*\n", "", text) for text in (system, user.replace("%h", "/home/ada"))] == written

@@ -1,6 +1,7 @@
 """``agentos service install``: writes a systemd unit that runs the kernel of a configuration file."""
 
 import difflib
+import math
 import os
 import pwd
 import re
@@ -17,6 +18,7 @@ from .common import Failed, check_default
 from .main import CONFIG
 from .run import load_configuration
 
+STOP_MARGIN = 15  # seconds from the kernel's own stop_timeout until systemd kills it
 SYSTEM_UNITS = Path("/etc/systemd/system")
 PLAIN_WORD = re.compile(r"[A-Za-z0-9_@+=:,./-]+")
 UNIT_NAME = re.compile(r"[a-z][a-z0-9_-]{0,40}")
@@ -38,7 +40,7 @@ Restart=on-failure
 RestartSec=5s
 WatchdogSec=30s
 KillMode=mixed
-TimeoutStopSec=60s
+TimeoutStopSec={stop}s
 
 [Install]
 WantedBy=multi-user.target
@@ -55,7 +57,7 @@ Restart=on-failure
 RestartSec=5s
 WatchdogSec=30s
 KillMode=mixed
-TimeoutStopSec=60s
+TimeoutStopSec={stop}s
 
 [Install]
 WantedBy=default.target
@@ -85,8 +87,9 @@ def install(file: Path, own: bool, run_as: str | None, name: str, replace: bool,
         raise Failed(f"--name: expected lower-case letters, digits, - and _, got {name!r}")
     check_user(run_as)
     check_default(file)
-    load_configuration(file, as_json=False)  # ends this command if FILE is wrong
-    text = write_unit(find_agentos(), str(file.absolute()), own, run_as, name)
+    config = load_configuration(file, as_json=False)  # ends this command if FILE is wrong
+    stop = math.ceil(config.kernel.stop_timeout) + STOP_MARGIN
+    text = write_unit(find_agentos(), str(file.absolute()), own, run_as, name, stop)
     if only_print:
         click.echo(text, nl=False)
         return
@@ -116,13 +119,16 @@ def find_agentos() -> list[str]:
     return [str(beside)] if beside.exists() else [sys.executable, "-P", "-m", "agentos"]
 
 
-def write_unit(command: Sequence[str], file: str, own: bool, run_as: str | None, name: str) -> str:
-    """The text of the unit; raises ``Failed`` if a path can't be written in one."""
+def write_unit(command: Sequence[str], file: str, own: bool, run_as: str | None, name: str, stop: int) -> str:
+    """The text of the unit, in which systemd waits ``stop`` seconds for the kernel's end.
+
+    Raises ``Failed`` if a path can't be written in one.
+    """
     agentos = " ".join(map(quote, command))
     if own:
-        return USER_UNIT.format(agentos=agentos, file=quote(file))
+        return USER_UNIT.format(agentos=agentos, file=quote(file), stop=stop)
     user = f"User={run_as}\n" if run_as is not None else ""
-    return SYSTEM_UNIT.format(agentos=agentos, file=quote(file), user=user, name=name)
+    return SYSTEM_UNIT.format(agentos=agentos, file=quote(file), user=user, name=name, stop=stop)
 
 
 def quote(word: str) -> str:

@@ -33,6 +33,7 @@ from .provider import (
     ProviderError,
     Question,
     counted_usage,
+    details_of,
 )
 from .thoughts import MAX_THOUGHTS
 from .transport import Transport
@@ -44,6 +45,7 @@ THINKING_BUDGETS = {"low": 1024, "medium": 8192, "high": 24_576}  # tokens, for 
 FIRST_THINKING, FIRST_ADAPTIVE = (3, 7), (4, 6)  # versions of Claude: with a budget of thoughts; with levels
 SAMPLING_VERSION = "2023-06-01"  # of the protocol, the last with temperature and top_p
 CHOICES: Mapping[ToolChoice, str] = {"auto": "auto", "none": "none", "required": "any"}
+INPUT_COUNTS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "cache_creation")
 THOUGHT_FIELDS = {"thinking": {"type", "thinking", "signature"}, "redacted_thinking": {"type", "data"}}
 
 
@@ -100,6 +102,7 @@ class _Events:
     thoughts: dict[int, dict[str, list[str]]] = field(factory=dict)  # the pieces of each field
     _thoughts_size: int = 0  # characters
     _latest: int = -1  # index of the block that began last
+    _counted: dict[str, Any] = field(factory=dict)  # the counts of input so far: later ones may lack some
 
     def join_thoughts(self) -> str:
         """The blocks in their order, as JSON."""
@@ -122,7 +125,7 @@ class _Events:
             case "message_delta":
                 if finish := text_field((event.get("delta") or {}).get("stop_reason"), "an end"):
                     builder.end_with(finish)
-                return Delta(usage=_usage(event.get("usage"), builder.usage.input if builder.usage else 0))
+                return Delta(usage=self._count(event.get("usage")))
             case "message_stop":
                 builder.end_stream()
         return Delta()
@@ -133,13 +136,28 @@ class _Events:
         content = message.get("content") or ()
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
         pieces = [self._start_block(builder, number, block) for number, block in enumerate(blocks)]
-        counted = _usage(message.get("usage"), 0)
+        counted = self._count(message.get("usage"))
         if finish := text_field(message.get("stop_reason"), "an end"):
             builder.end_with(finish)
         elif counted:
-            builder.usage, counted = Usage(counted.input), None  # what is generated is counted at the end
+            counted = evolve(counted, output=0, thinking=0)  # what is generated is counted at the end
         text, unseen = "".join(piece.text for piece in pieces), sum(piece.unseen for piece in pieces)
         return Delta(text, unseen, counted, begun=any(piece.begun for piece in pieces))
+
+    def _count(self, counted: object) -> Usage | None:
+        """Token counts; ``input_tokens`` is without what was cached, ``output_tokens`` with thoughts."""
+        if not isinstance(counted, dict):
+            return None
+        self._counted |= {name: counted[name] for name in INPUT_COUNTS if counted.get(name)}
+        hour = details_of(self._counted, "cache_creation").get("ephemeral_1h_input_tokens")
+        fresh, read, written, hourly = (
+            counted_usage(count).input for count in (*map(self._counted.get, INPUT_COUNTS[:3]), hour)
+        )
+        thinking = details_of(counted, "output_tokens_details").get("thinking_tokens")
+        generated = counted_usage(0, counted.get("output_tokens"), thinking)
+        thinking = min(generated.thinking, generated.output)
+        usage = Usage(fresh + read + written, generated.output - thinking, thinking, read, written, hourly)
+        return usage.with_input(usage.input)
 
     def _start_block(self, builder: AnswerBuilder, index: int, block: Mapping[str, Any]) -> Delta:
         self._latest = index
@@ -192,19 +210,6 @@ class _Events:
 def _index(event: Mapping[str, Any], otherwise: int) -> int:
     index = index_of(event.get("index"))
     return otherwise if index is None else index
-
-
-def _usage(counted: object, known_input: int) -> Usage | None:
-    """Token counts; cached input counts as input. ``known_input``: where only what was generated is counted."""
-    if not isinstance(counted, dict):
-        return None
-    names = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
-    details = counted.get("output_tokens_details")
-    thinking = details.get("thinking_tokens") if isinstance(details, dict) else 0
-    reported = counted_usage(0, counted.get("output_tokens"), thinking)
-    thinking = min(reported.thinking, reported.output)  # output_tokens includes them
-    tokens_in = sum(counted_usage(counted.get(name)).input for name in names)
-    return Usage(tokens_in or known_input, reported.output - thinking, thinking)
 
 
 def _request(question: Question, parts: Base64Parts) -> dict[str, Any]:

@@ -92,8 +92,23 @@ class Question(Struct, frozen=True, weakref=True):
 
 
 def counted_usage(*counts: object) -> Usage:
-    """Token counts from outside, in the order of :class:`Usage`; invalid ones become 0, as if there were no count."""
-    return Usage(*(count if type(count) is int and 0 <= count <= MAX_TOKENS else 0 for count in counts))
+    """Token counts from outside, in the order of :class:`Usage`; invalid ones become 0, as if there were no count.
+
+    No more input was cached than there is.
+    """
+    counted = Usage(*(count if type(count) is int and 0 <= count <= MAX_TOKENS else 0 for count in counts))
+    return counted.with_input(counted.input)
+
+
+def first_count(*counts: object) -> object:
+    """The first count that isn't 0 or missing: servers that speak one protocol name the same count differently."""
+    return next((count for count in counts if count), None)
+
+
+def details_of(counted: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """The details of a count in a vendor's usage; empty without any."""
+    details = counted.get(name)
+    return details if isinstance(details, dict) else {}
 
 
 class Delta(Struct, frozen=True):

@@ -232,7 +232,30 @@ async def test_cached_input_counts_and_there_are_no_more_thoughts_than_were_gene
 
     usages = [(await provider.answer(QUESTION, deaf)).usage for _ in range(3)]
 
-    assert usages == [Usage(28, 0, 7), Usage(28, 7, 0), Usage(28, 0, 0)]
+    assert usages == [Usage(28, 0, 7, 20, 3), Usage(28, 7, 0, 20, 3), Usage(28, 0, 0, 20, 3)]
+
+
+async def test_counts_at_the_end_replace_those_of_the_beginning_where_there_are_any(world: VendorWorld) -> None:
+    kept = {"ephemeral_5m_input_tokens": 10, "ephemeral_1h_input_tokens": 30}
+    first = {
+        "input_tokens": 5,
+        "cache_read_input_tokens": 20,
+        "cache_creation_input_tokens": 40,
+        "cache_creation": kept,
+    }
+    began = {"type": "message_start", "message": {"usage": {**first, "output_tokens": 1}}}
+    provider = await world.meet(
+        raw(began, ended(input_tokens=6, cache_read_input_tokens=None, output_tokens=7)),
+        raw(began, ended(input_tokens=5, cache_creation_input_tokens=25, output_tokens=7)),
+    )
+    heard: list[Delta] = []
+
+    usages = [(await provider.answer(QUESTION, heard.append)).usage for _ in range(2)]
+
+    assert usages == [Usage(66, 7, 0, 20, 40, 30), Usage(50, 7, 0, 20, 25, 25)]
+    assert next(delta.usage for delta in heard if delta.usage) == Usage(65, 0, 0, 20, 40, 30), (
+        "known before the end, for an answer that is cut off"
+    )
 
 
 @pytest.mark.parametrize(

@@ -235,6 +235,26 @@ async def test_there_are_no_more_thoughts_than_were_generated(world: VendorWorld
     assert (await provider.answer(QUESTION, deaf)).usage == Usage(5, 0, 3)
 
 
+@pytest.mark.parametrize(
+    ("counted", "usage"),
+    [
+        ({"prompt_tokens_details": {"cached_tokens": 8, "cache_write_tokens": 2}}, Usage(10, 5, 0, 8, 2)),
+        ({"prompt_cache_hit_tokens": 8, "prompt_cache_miss_tokens": 2}, Usage(10, 5, 0, 8)),
+        ({"cached_tokens": 8}, Usage(10, 5, 0, 8)),
+        ({"prompt_tokens_details": {"cached_tokens": 11, "cache_write_tokens": 3}}, Usage(10, 5, 0, 10)),
+        ({"prompt_tokens_details": {"cached_tokens": "8", "cache_write_tokens": -1}}, Usage(10, 5)),
+        ({"prompt_tokens_details": None, "cached_tokens": None}, Usage(10, 5)),
+    ],
+)
+async def test_cached_input_is_counted_by_each_servers_name(
+    world: VendorWorld, counted: dict[str, Any], usage: Usage
+) -> None:
+    counts = {"usage": {"prompt_tokens": 10, "completion_tokens": 5, **counted}}
+    provider = await world.meet(raw(choice("stop", content="42"), counts))
+
+    assert (await provider.answer(QUESTION, deaf)).usage == usage
+
+
 async def test_images_of_tools_follow_as_the_users(world: VendorWorld) -> None:
     calls = (ToolCall("c1", "see", {}), ToolCall("c2", "see", {}))
     provider = await world.meet()

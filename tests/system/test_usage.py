@@ -137,7 +137,7 @@ def test_the_command_shows_a_table_and_resets(own_kernel: OwnKernel) -> None:
         think(kernel, client, "asks")
         think(kernel, client, "asks")
     header, *rows = agentos("usage", "asks").splitlines()
-    assert header.split() == ["DAY", "NAME", "TOKENS", "CALLS", "COST", "USD", "CPU", "PEAK"]
+    assert header.split() == ["DAY", "NAME", "TOKENS", "CACHED", "CALLS", "COST", "USD", "CPU", "PEAK"]
     assert [row.split()[1:2] for row in rows] == [["asks"]]
     assert "budget used up until" in agentos("ps")
     assert "; used up" in agentos("inspect", "asks")

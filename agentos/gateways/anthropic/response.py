@@ -117,8 +117,15 @@ def _stop(answer: Answer) -> dict[str, object]:
 
 
 def _usage(usage: Usage, cost: float | None) -> dict[str, object]:
+    """``input_tokens`` is without what was cached, as Anthropic counts."""
     return {
-        "input_tokens": usage.input,
+        "input_tokens": usage.input - usage.cache_read - usage.cache_creation,
+        "cache_creation_input_tokens": usage.cache_creation,
+        "cache_read_input_tokens": usage.cache_read,
+        "cache_creation": {
+            "ephemeral_5m_input_tokens": usage.cache_creation - usage.cache_creation_1h,
+            "ephemeral_1h_input_tokens": usage.cache_creation_1h,
+        },
         "output_tokens": usage.generated,
         "output_tokens_details": {"thinking_tokens": usage.thinking},
         **({} if cost is None else {"cost": cost}),

@@ -15,10 +15,17 @@ ProviderName = Literal["offline", "gemini", "openai", "anthropic"]
 
 
 class Price(Struct, frozen=True):
-    """Price of a million tokens, in ``LLMSettings.currency``; thoughts count as output."""
+    """Price of a million tokens, in ``LLMSettings.currency``; thoughts count as output.
+
+    The others are those of input that the vendor reads from its prompt cache, writes to it, and writes to it to stay
+    for an hour; ``None``: see :func:`agentos.llm.prices.cache_prices`.
+    """
 
     input: float
     output: float
+    cache_read: float | None = None
+    cache_creation: float | None = None
+    cache_creation_1h: float | None = None
 
 
 class Timeouts(Struct, frozen=True):

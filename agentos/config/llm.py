@@ -98,6 +98,7 @@ class LLMTable:
     keep_contents: Annotated[int, Rule(lambda number: 0 <= number <= 1000, "a number from 0 to 1000")] | None = None
     cache: Seconds | None = None
     cache_shared: bool | None = None
+    prompt_caching: bool | None = None
     budget: Annotated[Sequence[Budget], FEW_LINES] = ()
     default_budget: Annotated[Sequence[Budget], FEW_LINES] | Literal["none"] | None = None
     fallback_after: Patience | None = None

@@ -169,7 +169,8 @@ class Line(LineStatus):
             client = self._routes.client_of(model)
             try:
                 client.check_supported(question.for_model(model, question.max_tokens))
-                self._budgets.check(queue_path, model, input_tokens, question.max_tokens, time.time())
+                limit, for_hour = question.max_tokens, question.for_hour
+                self._budgets.check(queue_path, model, input_tokens, limit, time.time(), for_hour=for_hour)
             except (QuotaExceeded, BadRequest) as error:
                 if question.embed and isinstance(error, QuotaExceeded):
                     raise

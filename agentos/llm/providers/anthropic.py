@@ -1,33 +1,30 @@
 """Provider for Anthropic, through its SDK, and for servers that speak its protocol."""
 
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import anthropic
 from attrs import define, evolve, field
 
-from agentos.llm.called_tools import arguments_text, index_of, object_of
-from agentos.llm.json_mode import check_answer, has_free_object, hold_text, instruct
+from agentos.llm.called_tools import arguments_text, index_of
+from agentos.llm.json_mode import check_answer, has_free_object, hold_text
 from agentos.llm.malformed import MalformedResponse
 from agentos.llm.sampling import LEVELS, Effort
 from agentos.llm.settings import Timeouts
 from agentos.llm.stream import AnswerBuilder, compact_json, id_field, text_field
 from agentos.llm.vendor_errors import find_error, message_of
 from agentos_sdk.characters import join_surrogates
-from agentos_sdk.values import Tool, ToolCall, ToolChoice, Usage
+from agentos_sdk.values import ToolChoice, Usage
 
 from .account import ProviderAccount
+from .anthropic_prompt import compose_prompt
 from .base64_parts import Base64Parts
-from .past_calls import accepted_messages, as_user
 from .provider import (
     Answer,
     Delta,
     Denied,
-    Image,
-    Message,
     OnDelta,
     Provider,
     ProviderError,
@@ -46,14 +43,18 @@ FIRST_THINKING, FIRST_ADAPTIVE = (3, 7), (4, 6)  # versions of Claude: with a bu
 SAMPLING_VERSION = "2023-06-01"  # of the protocol, the last with temperature and top_p
 CHOICES: Mapping[ToolChoice, str] = {"auto": "auto", "none": "none", "required": "any"}
 INPUT_COUNTS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "cache_creation")
-THOUGHT_FIELDS = {"thinking": {"type", "thinking", "signature"}, "redacted_thinking": {"type", "data"}}
 
 
 class Anthropic(Provider):
-    """A connection to Anthropic or a compatible server at ``base_url``. Make it in a thread: that takes 80 ms."""
+    """A connection to Anthropic or a compatible server at ``base_url``. Make it in a thread: that takes 80 ms.
 
-    def __init__(self, account: ProviderAccount, base_url: str | None, timeouts: Timeouts) -> None:
-        self._account = account
+    ``places_marks``: it places marks for the prompt cache in questions without any.
+    """
+
+    def __init__(
+        self, account: ProviderAccount, base_url: str | None, timeouts: Timeouts, places_marks: bool = True
+    ) -> None:
+        self._account, self._places_marks = account, places_marks
         self._transport = Transport(account, timeouts)
         client = anthropic.Anthropic(
             api_key=account.key or "none",
@@ -81,7 +82,7 @@ class Anthropic(Provider):
         await self._transport.aclose()
 
     def _compose(self, question: Question, parts: Base64Parts) -> None:
-        self._messages.create(stream=True, **_request(question, parts)).close()
+        self._messages.create(stream=True, **_request(question, parts, self._places_marks)).close()
 
     def _error_of_body(self, status: int, body: object, after: float | None) -> ProviderError:
         message = message_of(find_error(body) or body) if isinstance(body, dict) else body
@@ -212,7 +213,7 @@ def _index(event: Mapping[str, Any], otherwise: int) -> int:
     return otherwise if index is None else index
 
 
-def _request(question: Question, parts: Base64Parts) -> dict[str, Any]:
+def _request(question: Question, parts: Base64Parts, places_marks: bool) -> dict[str, Any]:
     sampling = {"temperature": question.temperature, "top_p": question.sampling.top_p}
     sampling = {name: value for name, value in sampling.items() if value is not None}
     thinking, effort = _thinking(question)
@@ -221,12 +222,10 @@ def _request(question: Question, parts: Base64Parts) -> dict[str, Any]:
     request: dict[str, Any] = {
         "model": question.model,
         "max_tokens": question.max_tokens or MAX_TOKENS + _usual_thinking(question.thinking_level),
-        "system": instruct(question) if is_instructed else question.system or None,
-        "messages": [*_turns(question.messages, parts)],
+        **compose_prompt(question, parts, places_marks),
         "stop_sequences": list(question.stop) or None,
         "thinking": thinking,
         "output_config": {name: value for name, value in output.items() if value is not None} or None,
-        "tools": [*map(_tool_declaration, question.tools)] or None,
         "tool_choice": _tool_choice(question) if question.tools else None,
         # Newer models reject them, and say so: a question that names them isn't changed silently.
         "extra_body": sampling or None,
@@ -259,54 +258,6 @@ def _version(model: str) -> tuple[int, int]:
     """The version in names such as claude-3-7-sonnet-20250219 and claude-opus-4-20250514; other models are new ones."""
     found = re.match(r"claude-(?:[a-z]+-)?(\d{1,2})(?:-(\d{1,2}))?(?!\d)", model)
     return (int(found[1]), int(found[2] or 0)) if found else (99, 0)
-
-
-def _turns(messages: Sequence[Message], parts: Base64Parts) -> Iterator[dict[str, Any]]:
-    """Convert the conversation; the results of several tools go into one turn, as their calls came in one."""
-    results: list[dict[str, Any]] = []
-    for message in accepted_messages(messages):
-        message = as_user(message) if message.role == "system" else message
-        if message.role == "tool":
-            content = _content(message.text, message.images, parts)
-            results.append({"type": "tool_result", "tool_use_id": message.answers or "", "content": content})
-            continue
-        if results:
-            yield {"role": "user", "content": results}
-            results = []
-        if message.calls:
-            text = [{"type": "text", "text": message.text}] if message.text else []
-            calls = [
-                {"type": "tool_use", "id": call.id, "name": call.name, "input": object_of(call.arguments)}
-                for call in message.calls
-            ]
-            yield {"role": "assistant", "content": [*_thoughts(message.calls), *text, *calls]}
-        elif message.text or message.role == "user":  # an empty turn is rejected, and the model said nothing in it
-            yield {"role": message.role, "content": _content(message.text, message.images, parts)}
-    if results:
-        yield {"role": "user", "content": results}
-
-
-def _thoughts(calls: Sequence[ToolCall]) -> Iterator[dict[str, str]]:
-    """The thoughts in the calls' signatures; a signature of another vendor is no JSON and left out."""
-    for call in calls:
-        for block in json.loads(call.signature) if call.signature and call.signature.startswith("[") else ():
-            if not isinstance(block, dict) or block.keys() != THOUGHT_FIELDS.get(block.get("type", "")):
-                raise ValueError("the signature of a tool call is not the one that came with it")
-            yield block
-
-
-def _content(text: str, images: Sequence[Image], parts: Base64Parts) -> str | list[dict[str, Any]]:
-    if not images:
-        return text
-    sources = ({"type": "base64", "media_type": image.mime_type, "data": parts.add(image.data)} for image in images)
-    said: list[dict[str, Any]] = [{"type": "text", "text": text}] if text else []
-    return [*said, *({"type": "image", "source": source} for source in sources)]
-
-
-def _tool_declaration(tool: Tool) -> dict[str, Any]:
-    schema = dict(tool.parameters) or {"type": "object"}
-    declared = {"name": tool.name, "description": tool.description, "input_schema": schema, "strict": tool.strict}
-    return {name: value for name, value in declared.items() if value}
 
 
 def _tool_choice(question: Question) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def question(path: str, body: Mapping[str, Any]) -> Question:
     return Question(
         model=body["model"],
         messages=tuple(message for turn in body["messages"] for message in _messages(turn)),
-        system=body.get("system"),
+        system=_content(body["system"])[0] if "system" in body else None,
         temperature=body.get("temperature"),
         max_tokens=body["max_tokens"],
         thinking_level=output.get("effort"),

@@ -114,8 +114,8 @@ def _conversation(request: Fields) -> tuple[BlockList, Sequence[Message]]:
                 messages.append(_assistant_message(message))
             case role:
                 raise Mistake(message.place("role"), str(Unexpected(role, "user", "assistant", "system")))
-    for message in takewhile(lambda message: message.role == "system", messages):
-        system.add_message(message.text, message.blocks)
+    for first in takewhile(lambda each: each.role == "system", messages):
+        system.add_message(first.text, first.blocks)
     _, messages = split_system(messages)
     if not messages:
         raise Mistake("messages", "expected at least one message")
@@ -129,8 +129,8 @@ def _mark(block: Fields) -> CacheMark | None:
     control = block.object("cache_control")
     if control is None:
         return None
-    if (kind := control.required_text("type")) != "ephemeral":
-        raise Mistake(control.place("type"), str(Unexpected(kind, "ephemeral")))
+    if (given := control.required_text("type")) != "ephemeral":
+        raise Mistake(control.place("type"), str(Unexpected(given, "ephemeral")))
     kind = block.data.get("type")
     if kind in ("thinking", "redacted_thinking") or (kind == "text" and not (block.text("text") or "").strip()):
         raise Mistake(block.place("cache_control"), "leave it out here: thoughts and blank texts can't be marked")

@@ -86,7 +86,7 @@ def test_a_provider_has_prompt_caching_of_its_own_or_that_of_all(
     found = choose_providers(
         LLMSettings(prompt_caching=of_all, providers={"one": one}),
         Variables({"ANTHROPIC_API_KEY": Variable("key")}),
-        {"A": "key"},
+        {"A": "sk-12345"},
     )
 
     [choice] = found["one"]

@@ -1,9 +1,9 @@
 """The prompt of a question as Anthropic's protocol has it: tools, system instructions and conversation.
 
 Their blocks are as the program sent them, with its marks for Anthropic's prompt cache. Where it set none, marks are
-placed: at the end of the tools and of the system instructions; and once the model has answered, at the end of the
-conversation and of what it answered last, where the cache has an entry then. A single question pays for no more than
-what usually comes again. docs/decisions/0096.
+placed: at the end of the tools and of the system instructions; and where the conversation is likely to go on, since the
+model has answered or may call tools, at its end and at that of what the last answer was for, where the cache has an
+entry. A single question pays for no more than what usually comes again. docs/decisions/0096.
 """
 
 import json
@@ -29,18 +29,19 @@ def compose_prompt(question: Question, parts: Base64Parts, places_marks: bool) -
     tools = [_tool_declaration(tool, question.marked_tools.get(tool.name)) for tool in question.tools]
     system, turns = _system(question), [*_turns(question.messages, parts)]
     if places_marks and not question.cache_marks:
-        system = _place_marks(tools, system, turns)
+        system = _place_marks(tools, system, turns, bool(tools) and question.tool_choice == "auto")
     whole = {"cache_control": _control(question.cache_mark)} if question.cache_mark is not None else {}
     return {"tools": tools or None, "system": system or None, "messages": turns, **whole}
 
 
-def _place_marks(tools: list[Json], system: str | list[Json], turns: list[Json]) -> list[Json]:
+def _place_marks(tools: list[Json], system: str | list[Json], turns: list[Json], may_call_tools: bool) -> list[Json]:
     """Mark the tools and turns; returns the system instructions with a mark."""
     marked = _as_blocks(system)
     for blocks in (tools, marked):
         _mark_last(blocks)
     answers = [place for place, turn in enumerate(turns) if turn["role"] == "assistant"]
-    for place in {answers[-1] - 1, len(turns) - 1} if answers else ():
+    ends = [answers[-1] - 1] if answers else []
+    for place in {*ends, len(turns) - 1} if answers or may_call_tools else ():
         if place >= 0 and turns[place]["role"] == "user":
             turns[place]["content"] = _as_blocks(turns[place]["content"])
             _mark_last(turns[place]["content"])

@@ -167,6 +167,7 @@ class OpenAI(Provider):
             "tools": [*map(_tool_declaration, question.tools)] or None,
             "tool_choice": question.tool_choice if question.tools else None,
             "response_format": _format(question.response_schema),
+            "prompt_cache_key": question.cache_key if self._is_openai else None,
             **question.sampling.given,
         }
         return {name: value for name, value in request.items() if value is not None}

@@ -54,7 +54,7 @@ class Question(Struct, frozen=True, weakref=True):
     ``max_tokens`` limits what is generated, thoughts included. ``response_schema`` is a JSON schema which the answer's
     text has to match. ``embed``: the answer is a vector for each message's text, of so many ``dimensions``.
     ``system_blocks`` are the parts of ``system``, empty: it is one. ``marked_tools``, by name, and ``cache_mark``, of
-    the question as a whole, are marks for the vendor's prompt cache.
+    the question as a whole, are marks for the vendor's prompt cache; OpenAI finds the entry of ``cache_key`` sooner.
 
     ``size``: bytes of memory of the parts that may be large: texts, images, and all that is JSON. It is measured when
     the question is made; a value that is passed is ignored. So make a large question in a thread: 16 MiB of JSON take
@@ -77,6 +77,7 @@ class Question(Struct, frozen=True, weakref=True):
     system_blocks: Sequence[Block] = ()
     marked_tools: Mapping[str, CacheMark] = {}
     cache_mark: CacheMark | None = None
+    cache_key: str | None = None
     size: int = 0
 
     def __post_init__(self) -> None:
@@ -107,7 +108,7 @@ class Question(Struct, frozen=True, weakref=True):
         return "1h" in self.cache_marks
 
     def _measure(self) -> int:
-        size = getsizeof(self.system) + json_bytes(self.response_schema)
+        size = getsizeof(self.system) + json_bytes(self.response_schema) + len(self.cache_key or "")
         for message in self.messages:
             size += getsizeof(message.text) + sum(len(image.data) for image in message.images)
             size += sum(json_bytes(call.arguments) for call in message.calls)

@@ -152,11 +152,15 @@ async def test_a_question_without_marks_gets_them_at_the_tools_the_instructions_
         {"role": "user", "content": [result("a picture")]},
     ]
     everything = await sent(tools=TOOLS, system="Be kind.", messages=turns)
-    once = await sent(tools=TOOLS, system=[text("Be kind."), text("Be brief.")])
+    once = await sent(system=[text("Be kind."), text("Be brief.")])
+    extracted = await sent(tools=TOOLS, tool_choice={"type": "any"})
+    begun = await sent(tools=TOOLS)
     nothing = await sent()
 
     assert set(marks(everything)) == {"tools.1", "system.0", "messages.0.content.0", "messages.2.content.0"}
-    assert set(marks(once)) == {"tools.1", "system.1"}
+    assert set(marks(once)) == {"system.1"}
+    assert set(marks(extracted)) == {"tools.1"}
+    assert set(marks(begun)) == {"tools.1", "messages.0.content.0"}
     assert marks(nothing) == {}
     assert nothing["messages"] == [{"role": "user", "content": "hello"}]
 

@@ -3,6 +3,7 @@
 import json
 import warnings
 from collections.abc import AsyncIterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -307,3 +308,37 @@ async def test_a_server_of_ones_own_needs_no_key(world: VendorWorld, monkeypatch
     with pytest.raises(Denied, match="set ANTHROPIC_API_KEY"):
         await provider.answer(QUESTION, deaf)
     await provider.aclose()
+
+
+def prefixes(body: Mapping[str, Any]) -> tuple[list[Any], list[int]]:
+    """The blocks of a prompt as Anthropic's cache compares them, and the places of those that are marked."""
+    turns = [(turn["role"], turn["content"]) for turn in body["messages"]]
+    blocks = [(role, block) for role, content in turns for block in as_list(content)]
+    everything = [*body.get("tools", ()), *as_list(body.get("system") or []), *blocks]
+    marked = [place for place, each in enumerate(everything) if "cache_control" in str(each)]
+    return [str(each).replace(f", 'cache_control': {KEPT}", "") for each in everything], marked
+
+
+def as_list(content: Any) -> list[Any]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+KEPT = {"type": "ephemeral"}
+
+
+async def test_each_step_of_a_loop_finds_what_the_one_before_has_written(world: VendorWorld) -> None:
+    calls = [ToolCall(f"c{number}", "now", {}) for number in range(15)]
+    say = Says([Thoughts("Which time zone?"), Text("Well."), *map(Called, calls)])
+    provider = await world.meet(say, say, say)
+    asked = replace(QUESTION, system="Be exact.", tools=(NOW,), thinking_level="low")
+    for _ in range(3):
+        answer = await provider.answer(asked, deaf)
+        results = [Message("tool", "noon", answers=call.id) for call in answer.calls]
+        turn = Message("assistant", answer.text, calls=answer.calls)
+        asked = replace(asked, messages=[*asked.messages, turn, *results])
+
+    steps = [prefixes(exchange.body) for exchange in world.vendor.exchanges]
+    for (earlier, ends), (later, reached) in pairwise(steps):
+        assert later[: ends[-1] + 1] == earlier[: ends[-1] + 1]
+        assert ends[-1] in reached, "however many blocks were added"
+    assert [len(marked) for _, marked in steps] == [3, 4, 4]

@@ -67,7 +67,8 @@ async def test_openai_itself_is_told_another_maximum_than_its_imitators_and_gets
     world: VendorWorld,
 ) -> None:
     wrong = Message("assistant", calls=[ToolCall("c1", "now", JsonText('{"a": "'))])
-    question = replace(QUESTION, max_tokens=100, messages=[*QUESTION.messages, wrong, Message("tool", answers="c1")])
+    said = {"max_tokens": 100, "cache_key": "talk-1"}
+    question = replace(QUESTION, **said, messages=[*QUESTION.messages, wrong, Message("tool", answers="c1")])
     imitator = await world.meet()
     trio.socket.set_custom_hostname_resolver(Everywhere())
     genuine_url = world.vendor.base_url.replace("127.0.0.1", "api.openai.com")
@@ -80,6 +81,7 @@ async def test_openai_itself_is_told_another_maximum_than_its_imitators_and_gets
     bodies = [exchange.body for exchange in world.vendor.exchanges]
     assert [body.get("max_tokens") for body in bodies] == [100, None]
     assert [body.get("max_completion_tokens") for body in bodies] == [None, 100]
+    assert [body.get("prompt_cache_key") for body in bodies] == [None, "talk-1"]
     calls = [body["messages"][-2]["tool_calls"][0]["function"]["arguments"] for body in bodies]
     assert calls == [json.dumps({"INVALID_JSON": '{"a": "'}, separators=(",", ":")), '{"a": "']
 

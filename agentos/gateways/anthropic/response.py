@@ -51,7 +51,8 @@ class Shape:
 
     def begin(self, model: str) -> bytes:
         """The first events of a stream."""
-        usage = {"input_tokens": self.input_tokens, "output_tokens": 0}
+        cached = {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}  # known at the end
+        usage = {"input_tokens": self.input_tokens, **cached, "output_tokens": 0}
         message = {**self._head(model), "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
         return _event("message_start", message=message) + _event("ping")
 

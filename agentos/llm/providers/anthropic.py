@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 import anthropic
 from attrs import define, evolve, field
@@ -29,6 +30,7 @@ from .provider import (
     Provider,
     ProviderError,
     Question,
+    Rejected,
     counted_usage,
     details_of,
 )
@@ -55,6 +57,7 @@ class Anthropic(Provider):
         self, account: ProviderAccount, base_url: str | None, timeouts: Timeouts, places_marks: bool = True
     ) -> None:
         self._account, self._places_marks = account, places_marks
+        self._is_anthropic = urlsplit(base_url or BASE_URL).hostname == "api.anthropic.com"
         self._transport = Transport(account, timeouts)
         client = anthropic.Anthropic(
             api_key=account.key or "none",
@@ -65,6 +68,20 @@ class Anthropic(Provider):
         self._messages = client.messages
 
     async def answer(self, question: Question, on_delta: OnDelta) -> Answer:
+        placed = self._places_marks and not question.cache_marks  # others may find out meanwhile
+        try:
+            return await self._answer(question, on_delta)
+        except Rejected as refusal:
+            if not placed or self._is_anthropic or "cache_control" not in str(refusal):
+                raise
+        self._places_marks = False  # the server knows no marks
+        try:
+            return await self._answer(question, on_delta)
+        except Rejected:
+            self._places_marks = True  # it wasn't that
+            raise
+
+    async def _answer(self, question: Question, on_delta: OnDelta) -> Answer:
         events, is_instructed = _Events(), has_free_object(question.response_schema)
         hear = hold_text(on_delta) if is_instructed else on_delta
         builder = AnswerBuilder(self._account, hear, events.parse, self._error_of_body)

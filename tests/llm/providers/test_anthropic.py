@@ -342,3 +342,30 @@ async def test_each_step_of_a_loop_finds_what_the_one_before_has_written(world: 
         assert later[: ends[-1] + 1] == earlier[: ends[-1] + 1]
         assert ends[-1] in reached, "however many blocks were added"
     assert [len(marked) for _, marked in steps] == [3, 4, 4]
+
+
+async def test_a_server_that_refuses_marks_is_asked_without(world: VendorWorld) -> None:
+    provider = await world.meet()
+    asked = replace(QUESTION, system="Be exact.")
+    refused = Refuses(400, "system.0.cache_control: Extra inputs are not permitted")
+
+    world.vendor.will(refused, Refuses(400, "max_tokens: too many"))
+    with pytest.raises(Rejected, match="max_tokens"):
+        await provider.answer(asked, deaf)
+    world.vendor.will(refused, Says([Text("42")]), Says([Text("43")]))
+    answers = [(await provider.answer(asked, deaf)).text for _ in range(2)]
+
+    assert answers == ["42", "43"]
+    marked = ["cache_control" in str(exchange.body) for exchange in world.vendor.exchanges]
+    assert marked == [True, False, True, False, False]
+
+
+async def test_a_programs_own_marks_are_not_taken_away(world: VendorWorld) -> None:
+    provider = await world.meet(*[Refuses(400, "cache_control: a maximum of 4 blocks")] * 2)
+
+    with pytest.raises(Rejected, match="cache_control"):
+        await provider.answer(replace(QUESTION, cache_mark="1h"), deaf)
+
+    assert [exchange.body["cache_control"] for exchange in world.vendor.exchanges] == [
+        {"type": "ephemeral", "ttl": "1h"}
+    ]

@@ -43,8 +43,9 @@ def _place_marks(tools: list[Json], system: str | list[Json], turns: list[Json],
     ends = [answers[-1] - 1] if answers else []
     for place in {*ends, len(turns) - 1} if answers or may_call_tools else ():
         if place >= 0 and turns[place]["role"] == "user":
-            turns[place]["content"] = _as_blocks(turns[place]["content"])
-            _mark_last(turns[place]["content"])
+            content = _as_blocks(turns[place]["content"])
+            _mark_last(content)
+            turns[place]["content"] = content or turns[place]["content"]
     return marked
 
 

@@ -156,12 +156,14 @@ async def test_a_question_without_marks_gets_them_at_the_tools_the_instructions_
     extracted = await sent(tools=TOOLS, tool_choice={"type": "any"})
     begun = await sent(tools=TOOLS)
     nothing = await sent()
+    blank = await sent(tools=TOOLS, messages=[{"role": "user", "content": " "}])
 
     assert set(marks(everything)) == {"tools.1", "system.0", "messages.0.content.0", "messages.2.content.0"}
     assert set(marks(once)) == {"system.1"}
     assert set(marks(extracted)) == {"tools.1"}
     assert set(marks(begun)) == {"tools.1", "messages.0.content.0"}
     assert marks(nothing) == {}
+    assert blank["messages"] == [{"role": "user", "content": " "}]
     assert nothing["messages"] == [{"role": "user", "content": "hello"}]
 
 

@@ -42,6 +42,9 @@ class PriceTable:
 
     input: Money | None = None
     output: Money | None = None
+    cache_read: Money | None = None
+    cache_creation: Money | None = None
+    cache_creation_1h: Money | None = None
 
 
 @frozen(kw_only=True)
@@ -95,6 +98,7 @@ class LLMTable:
     keep_contents: Annotated[int, Rule(lambda number: 0 <= number <= 1000, "a number from 0 to 1000")] | None = None
     cache: Seconds | None = None
     cache_shared: bool | None = None
+    prompt_caching: bool | None = None
     budget: Annotated[Sequence[Budget], FEW_LINES] = ()
     default_budget: Annotated[Sequence[Budget], FEW_LINES] | Literal["none"] | None = None
     fallback_after: Patience | None = None
@@ -131,7 +135,7 @@ def read_llm(reader: Reader, data: object) -> LLMSettings:
     for model, price in read.table.prices.items():
         one = reader.read(PriceTable, price, ("llm", "prices", model))
         if all([check_required_field(reader, one, "input"), check_required_field(reader, one, "output")]):
-            prices[model] = Price(one.table.input, one.table.output)
+            prices[model] = Price(**one.present_fields())
     budget = build_quotas(read.table.budget, partial(reader.report, read), "budget")
     if (given := read.table.default_budget) is not None:
         lines = () if given == "none" else given

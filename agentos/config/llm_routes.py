@@ -30,6 +30,7 @@ class ProviderTable:
     keys: Annotated[Sequence[str], Rule(len, "at least one key")] | None = None
     models: Annotated[Sequence[str], Rule(len, "at least one model or pattern")] | None = None
     concurrency: Annotated[int, Rule(lambda number: 1 <= number <= 1000, "a number from 1 to 1000")] | None = None
+    prompt_caching: bool | None = None
 
 
 @frozen(kw_only=True)
@@ -88,6 +89,8 @@ def _read_provider(reader: Reader, name: str, data: object) -> ProviderSettings 
         for key in ("base_url", "keys"):
             if getattr(table, key) is not None:
                 reader.add_mistake(read, "a provider of type offline has none: leave it out", key)
+    if table.type != "anthropic" and table.prompt_caching is not None:
+        reader.add_mistake(read, "a provider of type anthropic has it, no other: leave it out", "prompt_caching")
     return ProviderSettings(**made)
 
 

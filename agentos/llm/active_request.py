@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 
 import trio
-from attrs import Factory, define, field
+from attrs import Factory, define, evolve, field
 
 from agentos_sdk.values import Usage
 
@@ -120,9 +120,7 @@ class ActiveRequest:
 
     def record_answer(self, usage: Usage) -> None:
         """Record the final usage; counts that the provider didn't send are estimated."""
-        guess = Usage(self.input, estimate_tokens(self._characters), estimate_tokens(self._unseen))
-        generated = usage if usage.generated else guess
-        self._end_attempt(Usage(usage.input or guess.input, generated.output, generated.thinking), usage)
+        self._end_attempt(self._complete(usage), usage)
 
     def record_failure(self, error: ProviderError) -> None:
         """Record a failed attempt. One that was accepted costs its input at least, one that was refused nothing."""
@@ -138,10 +136,15 @@ class ActiveRequest:
             self.bound = f"claimed {reported.total} tokens, charged {self._last_usage.total} (at {bound})"
 
     def _estimated_usage(self) -> Usage:
-        output, counted = estimate_tokens(self._characters), self._reported_usage
-        if counted is None:
-            return Usage(self.input, output, estimate_tokens(self._unseen))
-        return Usage(counted.input or self.input, max(counted.output, output), counted.thinking)
+        counted = self._complete(self._reported_usage or Usage())
+        return evolve(counted, output=max(counted.output, estimate_tokens(self._characters)))
+
+    def _complete(self, counted: Usage) -> Usage:
+        """The counts of the provider; those that it didn't send are estimated."""
+        if not counted.generated:
+            output, thinking = estimate_tokens(self._characters), estimate_tokens(self._unseen)
+            counted = evolve(counted, output=output, thinking=thinking)
+        return counted if counted.input else evolve(counted, input=self.input)
 
     def _charged_usage(self, claim: Usage) -> tuple[Usage, Bound | None]:
         """Limit a claim to what is charged for it; and which bound was used."""

@@ -23,7 +23,7 @@ from fractions import Fraction
 from functools import partial
 from typing import Final
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 from msgspec import Struct
 
 from agentos.database import Database, DatabaseError
@@ -33,7 +33,7 @@ from agentos_sdk.errors import BadRequest, NotFound, QuotaExceeded, Unavailable
 from agentos_sdk.values import Usage
 
 from .answer_lengths import LEAST, AnswerLengths
-from .prices import find_price
+from .prices import cache_prices, find_price
 from .settings import Price, QueuePath
 
 log = logging.getLogger(__name__)
@@ -52,18 +52,27 @@ class Rate(Struct, frozen=True):
 
     input: Fraction
     output: Fraction
+    cache_read: Fraction
+    cache_creation: Fraction
+    cache_creation_1h: Fraction
 
     @classmethod
-    def of(cls, price: Price) -> "Rate":
-        per_token = Fraction(MONEY_UNITS, 10**6)
-        return cls(Fraction(str(price.input)) * per_token, Fraction(str(price.output)) * per_token)
+    def of(cls, model: str, price: Price) -> "Rate":
+        prices = (Fraction(str(price.input)), Fraction(str(price.output)), *cache_prices(model, price))
+        return cls(*(each * Fraction(MONEY_UNITS, 10**6) for each in prices))
 
-    def cost(self, tokens_in: int, generated: int) -> int:
-        return math.ceil(tokens_in * self.input + generated * self.output)
+    def cost(self, usage: Usage) -> int:
+        return math.ceil(self._exact(usage))
 
-    def affords(self, left: int, tokens_in: int) -> float:
+    def _exact(self, usage: Usage) -> Fraction:
+        fresh = usage.input - usage.cache_read - usage.cache_creation
+        cost = fresh * self.input + usage.cache_read * self.cache_read + usage.generated * self.output
+        short = usage.cache_creation - usage.cache_creation_1h
+        return cost + short * self.cache_creation + usage.cache_creation_1h * self.cache_creation_1h
+
+    def affords(self, left: int, expected: Usage) -> float:
         """How many tokens may be generated for what is ``left``; negative if that doesn't even pay for the input."""
-        rest = left - tokens_in * self.input
+        rest = left - self._exact(expected)
         return math.floor(rest / self.output) if self.output else math.inf if rest >= 0 else -1
 
 
@@ -98,7 +107,7 @@ class Budgets:
         publish: Publish = discard,
     ) -> None:
         self._quotas, self._database, self._max_tokens = quotas, database, max_tokens
-        self._rates = {model: Rate.of(price) for model, price in prices.items()}
+        self._rates = {model: Rate.of(model, price) for model, price in prices.items()}
         self._limits: dict[str, tuple[Quota, ...]] = {}
         self._refusing: dict[tuple[str, str, float], float] = {}  # name, what, per: when a budget that refused renews
         self._lengths = AnswerLengths()
@@ -127,18 +136,28 @@ class Budgets:
     def cost_units(self, model: str, usage: Usage) -> int | None:
         """The same in billionths."""
         rate = find_price(self._rates, model)
-        return rate.cost(usage.input, usage.generated) if rate is not None else None
+        return rate.cost(usage) if rate is not None else None
 
     def check(
-        self, queue_path: QueuePath, model: str, input_tokens: int, max_tokens: int | None, now: float, calls: int = 1
+        self,
+        queue_path: QueuePath,
+        model: str,
+        input_tokens: int,
+        max_tokens: int | None,
+        now: float,
+        calls: int = 1,
+        *,
+        for_hour: bool = False,
     ) -> None:
         """Refuse a request that can't be granted in this window, even if all reservations were returned unused.
 
+        ``for_hour``: the vendor is asked to keep some of the input in its cache for an hour, which may cost more.
         Raises ``QuotaExceeded``, which names the quota and the time of its renewal, and ``BadRequest`` if money is
         limited and the model has no price.
         """
         if states := self.budget_states(queue_path, now):
-            rate, least = self._rate(model, states), Usage(input_tokens, min(LEAST, self._wanted(max_tokens)))
+            rate = self._rate(model, states)
+            least = _expect(input_tokens, min(LEAST, self._wanted(max_tokens)), rate, for_hour)
             try:
                 self._quotas.check(_path(queue_path), _amounts(least, calls, rate), now)
             except QuotaExceeded as error:
@@ -185,7 +204,15 @@ class Budgets:
             raise Unavailable("the reset can't be saved, and holds until the kernel ends: see its log") from None
 
     async def reserve(
-        self, queue_path: QueuePath, model: str, input_tokens: int, max_tokens: int | None, now: float, calls: int = 1
+        self,
+        queue_path: QueuePath,
+        model: str,
+        input_tokens: int,
+        max_tokens: int | None,
+        now: float,
+        calls: int = 1,
+        *,
+        for_hour: bool = False,
     ) -> Grant:
         """Reserve what the request will likely use; on disk when this returns.
 
@@ -196,9 +223,11 @@ class Budgets:
         if not states:
             return Grant(max_tokens)
         rate, agent, wanted = self._rate(model, states), queue_path[-1].name, self._wanted(max_tokens)
-        room = min(_room(each, input_tokens, rate) for each in states)
+        least = _expect(input_tokens, 0, rate, for_hour)
+        room = min(_room(each, least, rate) for each in states)
         expected = self._expected(agent, model, wanted, room)
-        reservation = self._quotas.reserve(_path(queue_path), _amounts(Usage(input_tokens, expected), calls, rate), now)
+        amounts = _amounts(evolve(least, output=expected), calls, rate)
+        reservation = self._quotas.reserve(_path(queue_path), amounts, now)
         may_overrun = expected < wanted and room < math.inf
         if may_overrun:
             self._may_overrun.add(agent)
@@ -326,19 +355,26 @@ def _path(queue_path: QueuePath) -> Sequence[str]:
     return [account.name for account in queue_path]
 
 
+def _expect(tokens_in: int, generated: int, rate: Rate | None, for_hour: bool) -> Usage:
+    """What is reserved: with all input written to the vendor's cache, if that is dearer."""
+    if rate is None or max(rate.cache_creation, rate.cache_creation_1h) <= rate.input:
+        return Usage(tokens_in, generated)
+    return Usage(tokens_in, generated, 0, 0, tokens_in, tokens_in if for_hour else 0)
+
+
 def _amounts(usage: Usage, calls: int, rate: Rate | None) -> dict[str, int]:
     amounts = {"tokens": usage.total, "calls": calls}
     if rate is not None:
-        amounts["money"] = rate.cost(usage.input, usage.generated)
+        amounts["money"] = rate.cost(usage)
     return amounts
 
 
-def _room(state: BudgetState, tokens_in: int, rate: Rate | None) -> float:
+def _room(state: BudgetState, expected: Usage, rate: Rate | None) -> float:
     """How many tokens this quota allows to be generated."""
     if state.quota.what == "tokens":
-        return state.left - tokens_in
+        return state.left - expected.input
     if state.quota.what == "money" and rate is not None:
-        return rate.affords(state.left, tokens_in)
+        return rate.affords(state.left, expected)
     return math.inf
 
 

@@ -6,6 +6,7 @@ would make budgets worthless, and one that reports a billion would use them up a
 
 from typing import Literal
 
+from attrs import evolve
 from msgspec import Struct
 
 from agentos_sdk.values import Usage
@@ -49,13 +50,14 @@ def limit_claim(claim: Usage, sent: RequestSize, received: int, max_tokens: int 
     least = -(-(sent.size + received) // MAX_BYTES_PER_TOKEN)
     if claim.total < least:
         tokens_in = max(claim.input, -(-sent.size // MAX_BYTES_PER_TOKEN))
-        return Usage(tokens_in, max(claim.output, least - tokens_in - claim.thinking), claim.thinking), "least"
+        output = max(claim.output, least - tokens_in - claim.thinking)
+        return evolve(claim, input=tokens_in, output=output), "least"
     generated = received + min(MAX_GENERATED_TOKENS, MAX_GENERATED_TOKENS if max_tokens is None else max_tokens)
     most = sent.size + MAX_TOKENS_PER_IMAGE * sent.images + generated
     if claim.total > most:
         output = min(claim.output, generated)
         thinking = min(claim.thinking, generated - output)
-        return Usage(most - output - thinking, output, thinking), "most"
+        return evolve(claim, output=output, thinking=thinking).with_input(most - output - thinking), "most"
     return claim, None
 
 

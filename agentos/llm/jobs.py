@@ -92,7 +92,7 @@ def validate_question(question: Question) -> None:
     if (question.model and not MODEL_NAME.fullmatch(question.model)) or ".." in question.model:
         raise BadRequest(f"model: expected a name of letters, digits and . _ - : / @ +, got {question.model[:80]!r}")
     if len(question.messages) > MAX_PARTS or question.parts > MAX_PARTS:  # the first alone is counted already
-        raise BadRequest(f"messages: expected at most {MAX_PARTS} messages, images, tools and calls in all")
+        raise BadRequest(f"messages: expected at most {MAX_PARTS} messages, blocks, images, tools and calls in all")
 
 
 def queue_names(queue_path: QueuePath) -> Path:

@@ -81,7 +81,7 @@ class Line(LineStatus):
         }  # places at each provider
         self._wake = trio.Event()  # set when a request may be sent
         self._reservations = Reservations(budgets)
-        self.on_use: Callable[[str, int, int, int | None], None] = lambda name, calls, tokens, cost: None
+        self.on_use: Callable[[str, int, Usage, int | None], None] = lambda name, calls, used, cost: None
         self._memory = RequestMemory()
         self._weights: dict[Path, float] = {}
 
@@ -169,7 +169,8 @@ class Line(LineStatus):
             client = self._routes.client_of(model)
             try:
                 client.check_supported(question.for_model(model, question.max_tokens))
-                self._budgets.check(queue_path, model, input_tokens, question.max_tokens, time.time())
+                limit, for_hour = question.max_tokens, question.for_hour
+                self._budgets.check(queue_path, model, input_tokens, limit, time.time(), for_hour=for_hour)
             except (QuotaExceeded, BadRequest) as error:
                 if question.embed and isinstance(error, QuotaExceeded):
                     raise
@@ -298,7 +299,7 @@ class Line(LineStatus):
             job.is_counted = job.is_counted or bool(calls)
             self._record_use(queue_names(job.queue_path), calls, used)
             cost = self._budgets.cost_units(request.question.model, used)
-            self.on_use(job.queue_path[-1].name, calls, used.total, cost)
+            self.on_use(job.queue_path[-1].name, calls, used, cost)
             self.counts.add_use(job.queue_path[-1].name, request.question.model, calls, used, cost)
             with trio.move_on_after(FLUSH_SECONDS, shield=True):
                 await self._reservations.settle(grant, used, calls)

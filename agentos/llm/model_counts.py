@@ -27,6 +27,8 @@ class ModelUse(Struct):
     cost: int = 0
     seconds: float = 0.0
     waiting_seconds: float = 0.0
+    cache_read: int = 0
+    cache_creation: int = 0
 
 
 @define(eq=False)
@@ -42,6 +44,8 @@ class ModelCounts:
         use.input += usage.input
         use.output += usage.output
         use.thinking += usage.thinking
+        use.cache_read += usage.cache_read
+        use.cache_creation += usage.cache_creation
         use.cost += cost or 0
 
     def add_time(self, name: str, model: str, seconds: float, waiting: float) -> None:

@@ -28,16 +28,19 @@ class Reservations:
         of them is settled; then it tries again.
         """
         request, model, calls = job.request, job.request.question.model, int(not job.is_counted)
+        for_hour = request.question.for_hour
         while True:
             self._open += 1
             try:
                 return await self.budgets.reserve(
-                    job.queue_path, model, request.input, job.max_tokens, time.time(), calls
+                    job.queue_path, model, request.input, job.max_tokens, time.time(), calls, for_hour=for_hour
                 )
             except QuotaExceeded:
                 # `_settled` isn't set here: two waiting requests would wake each other forever.
                 self._open -= 1
-                self.budgets.check(job.queue_path, model, request.input, job.max_tokens, time.time(), calls)
+                self.budgets.check(
+                    job.queue_path, model, request.input, job.max_tokens, time.time(), calls, for_hour=for_hour
+                )
                 if not self._open:  # reserved by a kernel that was killed: never settled
                     raise
             except BaseException:

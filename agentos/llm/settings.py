@@ -15,10 +15,17 @@ ProviderName = Literal["offline", "gemini", "openai", "anthropic"]
 
 
 class Price(Struct, frozen=True):
-    """Price of a million tokens, in ``LLMSettings.currency``; thoughts count as output."""
+    """Price of a million tokens, in ``LLMSettings.currency``; thoughts count as output.
+
+    The others are those of input that the vendor reads from its prompt cache, writes to it, and writes to it to stay
+    for an hour; ``None``: see :func:`agentos.llm.prices.cache_prices`.
+    """
 
     input: float
     output: float
+    cache_read: float | None = None
+    cache_creation: float | None = None
+    cache_creation_1h: float | None = None
 
 
 class Timeouts(Struct, frozen=True):
@@ -68,7 +75,7 @@ class ProviderSettings(Struct, frozen=True):
     """One of several providers. ``keys`` are used in turn, each ``env:NAME`` or ``file:PATH`` with an absolute path.
 
     Without ``keys`` the key is that of the provider's own variable. ``models`` are names and patterns of
-    the models that it is asked for. ``concurrency=None``: that of :class:`LLMSettings`.
+    the models that it is asked for. ``concurrency=None``, ``prompt_caching=None``: that of :class:`LLMSettings`.
     """
 
     type: ProviderName
@@ -76,6 +83,7 @@ class ProviderSettings(Struct, frozen=True):
     keys: Sequence[str] = ()
     models: Sequence[str] = ("*",)
     concurrency: int | None = None
+    prompt_caching: bool | None = None
 
 
 Capability = Literal["images", "tools", "schema"]
@@ -109,7 +117,8 @@ class LLMSettings(Struct, frozen=True):
     each agent of level sandboxed that has none. At most ``per_agent``
     requests of one agent may wait, and ``in_all`` of all agents. The last ``keep_contents`` questions of each agent are
     kept with their answers, see :class:`agentos.llm.contents.Contents`. ``cache`` and ``cache_shared``: see
-    :class:`agentos.llm.response_cache.ResponseCache`.
+    :class:`agentos.llm.response_cache.ResponseCache`. ``prompt_caching``: providers of type anthropic place marks for
+    the vendor's prompt cache in questions without any.
 
     With ``providers``, by name and in the order of the file, ``provider`` and ``base_url`` are None. ``aliases`` map a
     name or a pattern to the models that are asked, the next one if one is unavailable for ``fallback_after`` seconds.
@@ -129,6 +138,7 @@ class LLMSettings(Struct, frozen=True):
     keep_contents: int = 50
     cache: float = 0.0
     cache_shared: bool = False
+    prompt_caching: bool = True
     providers: Mapping[str, ProviderSettings] = {}
     aliases: Mapping[str, Sequence[str]] = {}
     limits: Mapping[str, ModelLimits] = {}

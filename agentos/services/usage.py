@@ -15,6 +15,7 @@ from attrs import define, field
 from msgspec import Struct, structs
 
 from agentos.database import Database, DatabaseError
+from agentos_sdk.values import Usage
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +24,8 @@ TABLES: Final = (
         name TEXT, day TEXT, tokens INTEGER NOT NULL, calls INTEGER NOT NULL, cost INTEGER, cpu_seconds REAL,
         peak INTEGER, PRIMARY KEY (day, name)
     ) WITHOUT ROWID""",
+    "ALTER TABLE usage ADD COLUMN cache_read INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE usage ADD COLUMN cache_creation INTEGER NOT NULL DEFAULT 0",
 )
 WRITE_INTERVAL = 1.0  # seconds
 KEPT_DAYS = 400
@@ -32,8 +35,9 @@ OPERATOR = "operator"  # its connections are counted together
 
 
 class Row(Struct):
-    """The usage of one account on one day; ``day`` is ``2026-11-22``.
+    """The usage of one account on one day, with the table's columns in their order; ``day`` is ``2026-11-22``.
 
+    ``cache_read`` and ``cache_creation`` are parts of ``tokens``, see :class:`agentos_sdk.values.Usage`.
     ``cost`` is in billionths, None if the model of any call has no price; ``peak`` is the largest of a life, in bytes.
     ``cpu_seconds`` and ``peak`` are None if nothing has counted them.
     """
@@ -45,10 +49,14 @@ class Row(Struct):
     cost: int | None = 0
     cpu_seconds: float | None = None
     peak: int | None = None
+    cache_read: int = 0
+    cache_creation: int = 0
 
     def add(self, other: "Row") -> None:
         """Add another row of the same account and day."""
         self.tokens += other.tokens
+        self.cache_read += other.cache_read
+        self.cache_creation += other.cache_creation
         self.calls += other.calls
         self.cost = None if self.cost is None or other.cost is None else self.cost + other.cost
         if other.cpu_seconds is not None:
@@ -65,10 +73,12 @@ class UsageLog:
     _unwritten: dict[tuple[str, str], Row] = field(factory=dict)  # by name and day, the oldest first
     _failed: bool = False  # at the last attempt to write
 
-    def add_model_use(self, name: str, calls: int, tokens: int, cost: int | None) -> None:
+    def add_model_use(self, name: str, calls: int, used: Usage, cost: int | None) -> None:
         """Add what a question has used; ``cost`` in billionths, None if its model has no price."""
-        if calls or tokens:
-            self._add(Row(name.partition("#")[0], day_of(time.time()), tokens, calls, cost))
+        if calls or used.total:
+            row = Row(name.partition("#")[0], day_of(time.time()), used.total, calls, cost)
+            row.cache_read, row.cache_creation = used.cache_read, used.cache_creation
+            self._add(row)
 
     def add_life_use(self, name: str, cpu_seconds: float | None, peak: int | None) -> None:
         """Add CPU time, and the peak of the same life so far."""
@@ -125,17 +135,18 @@ def day_of(moment: float) -> str:
 
 def _save(rows: Sequence[Row], oldest: str, connection: sqlite3.Connection) -> None:
     connection.executemany(
-        """INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (day, name) DO UPDATE SET
+        """INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (day, name) DO UPDATE SET
             tokens = tokens + excluded.tokens, calls = calls + excluded.calls, cost = cost + excluded.cost,
             cpu_seconds = coalesce(cpu_seconds + excluded.cpu_seconds, cpu_seconds, excluded.cpu_seconds),
-            peak = coalesce(max(peak, excluded.peak), peak, excluded.peak)""",
+            peak = coalesce(max(peak, excluded.peak), peak, excluded.peak),
+            cache_read = cache_read + excluded.cache_read, cache_creation = cache_creation + excluded.cache_creation""",
         map(structs.astuple, rows),
     )
     connection.execute("DELETE FROM usage WHERE day < ?", (oldest,))
 
 
 def _load(name: str | None, since: str, connection: sqlite3.Connection) -> Sequence[Row]:
-    query = "SELECT name, day, tokens, calls, cost, cpu_seconds, peak FROM usage WHERE day >= ?"
+    query = "SELECT * FROM usage WHERE day >= ?"
     arguments: list[object] = [since]
     if name is not None:
         query, arguments = f"{query} AND name = ?", [since, name]

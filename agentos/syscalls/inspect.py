@@ -111,7 +111,14 @@ def describe_model(line: Line, agent: Agent) -> calls.Model:
         class_=find_class(agent.queue_path),
         place=queue_state.place,
         waits=line.wait_times(agent.queue_path),
-        spent=calls.Spent(calls=spent.calls, input=used.input, output=used.output, thinking=used.thinking),
+        spent=calls.Spent(
+            calls=spent.calls,
+            input=used.input,
+            output=used.output,
+            thinking=used.thinking,
+            cache_read=used.cache_read,
+            cache_creation=used.cache_creation,
+        ),
         budgets=[
             describe_budget(state, share.by_default and is_of_model(state, agent), state in refusing)
             for state in line.budget_states(agent.queue_path)

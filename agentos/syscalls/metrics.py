@@ -157,6 +157,8 @@ class MetricsCalls:
                 input=spent.usage.input,
                 output=spent.usage.output,
                 thinking=spent.usage.thinking,
+                cache_read=spent.usage.cache_read,
+                cache_creation=spent.usage.cache_creation,
                 waiting=place.waiting,
                 in_flight=place.in_flight,
                 position=place.position,

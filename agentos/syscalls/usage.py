@@ -70,4 +70,6 @@ def describe_row(row: Row) -> calls.DayUsage:
         cost=None if row.cost is None else row.cost / MONEY_UNITS,
         cpu_seconds=None if row.cpu_seconds is None else round(row.cpu_seconds, 3),
         peak_memory_bytes=row.peak,
+        cache_read=row.cache_read,
+        cache_creation=row.cache_creation,
     )

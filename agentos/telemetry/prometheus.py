@@ -123,6 +123,11 @@ def collect_models(counts: Iterable[NamedCounts]) -> Iterator[Metric]:
     labels = ["agent", "model"]
     calls = CounterMetricFamily("agentos_think_calls", "Calls of a model that used any tokens", labels=labels)
     tokens = CounterMetricFamily("agentos_think_tokens", "Tokens of models by type", labels=[*labels, "type"])
+    cached = CounterMetricFamily(
+        "agentos_think_cached_tokens",
+        "Tokens of the input that vendors read from their prompt caches (read) or wrote to them (creation)",
+        labels=[*labels, "type"],
+    )
     cost = CounterMetricFamily("agentos_think_cost", "Cost by the models' prices, in [llm] currency", labels=labels)
     seconds = CounterMetricFamily(
         "agentos_think_seconds", "Time that the provider worked", labels=labels, unit="seconds"
@@ -133,7 +138,9 @@ def collect_models(counts: Iterable[NamedCounts]) -> Iterator[Metric]:
             calls.add_metric([one.name, model], use.calls)
             for kind, count in (("input", use.input), ("output", use.output), ("thinking", use.thinking)):
                 tokens.add_metric([one.name, model, kind], count)
+            for kind, count in (("read", use.cache_read), ("creation", use.cache_creation)):
+                cached.add_metric([one.name, model, kind], count)
             cost.add_metric([one.name, model], use.cost / MONEY_UNITS)
             seconds.add_metric([one.name, model], use.seconds)
             waiting.add_metric([one.name, model], use.waiting_seconds)
-    yield from (calls, tokens, cost, seconds, waiting)
+    yield from (calls, tokens, cached, cost, seconds, waiting)

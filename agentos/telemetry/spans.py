@@ -150,6 +150,8 @@ class Spans:
             "gen_ai.response.model": answer.model,
             "gen_ai.response.finish_reasons": [str(answer.finish_reason)],
             "gen_ai.usage.input_tokens": used.input,
+            "gen_ai.usage.cache_read.input_tokens": used.cache_read,
+            "gen_ai.usage.cache_creation.input_tokens": used.cache_creation,
             "gen_ai.usage.output_tokens": used.generated,
             "gen_ai.usage.reasoning.output_tokens": used.thinking,
             "agentos.waiting_seconds": outcome.queued,

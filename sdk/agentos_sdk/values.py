@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
-from attrs import field, frozen
+from attrs import astuple, field, frozen
 
 from agentos_sdk.quantities import CpuShare, Seconds, Size
 from agentos_sdk.strict import Rule, Text
@@ -218,11 +218,18 @@ class Fallback:
 
 @frozen
 class Usage:
-    """Tokens of the question, of the answer without thoughts, and of the thoughts."""
+    """Tokens of the question, of the answer without thoughts, and of the thoughts.
+
+    Of ``input``, the vendor has read ``cache_read`` from its prompt cache and written ``cache_creation`` to it; of
+    these ``cache_creation_1h`` to stay for an hour.
+    """
 
     input: int = 0
     output: int = 0
     thinking: int = 0
+    cache_read: int = 0
+    cache_creation: int = 0
+    cache_creation_1h: int = 0
 
     @property
     def generated(self) -> int:
@@ -233,8 +240,14 @@ class Usage:
         return self.input + self.generated
 
     def __add__(self, other: "Usage") -> "Usage":
-        sums = (self.input + other.input, self.output + other.output, self.thinking + other.thinking)
+        sums = (mine + others for mine, others in zip(astuple(self), astuple(other), strict=True))
         return Usage(*(min(each, MAX_TOKENS) for each in sums))
+
+    def with_input(self, input: int) -> "Usage":
+        """The same with another ``input``, of which no more was cached than there is."""
+        read = min(self.cache_read, input)
+        creation = min(self.cache_creation, input - read)
+        return Usage(input, self.output, self.thinking, read, creation, min(self.cache_creation_1h, creation))
 
 
 @frozen(kw_only=True)

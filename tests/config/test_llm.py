@@ -34,7 +34,7 @@ breaker = 4
 cooldown = "5s"
 
 [llm.prices]
-llama = { input = 0.1, output = 0.4 }
+llama = { input = 0.1, output = 0.4, cache_read = 0, cache_creation_1h = 0.2 }
 
 [llm.offline]
 rules = "rules.toml"
@@ -61,7 +61,7 @@ def test_a_whole_table_becomes_settings(home: Path) -> None:
         per_agent=5,
         in_all=50,
         keep_contents=0,
-        prices={"llama": Price(0.1, 0.4)},
+        prices={"llama": Price(0.1, 0.4, 0.0, None, 0.2)},
         currency="EUR",
         timeouts=Timeouts(1.0, 20.0, 5.0, 60.0),
         retry=Retry(attempts=2, patience=60.0, first=1.0, factor=3.0, max=9.0, jitter=0.0, breaker=4, cooldown=5.0),

@@ -84,6 +84,11 @@ def test_aliases_and_limits_need_no_table_of_providers(home: Path) -> None:
             '[llm]\nmodel = "m"\n[llm.providers.x]\ntype = "offline"\nkeys = ["env:A"]',
             "llm.providers.x.keys: a provider of type offline has none",
         ),
+        (
+            '[llm]\nmodel = "m"\n[llm.providers.x]\ntype = "openai"\nprompt_caching = false',
+            "llm.providers.x.prompt_caching: a provider of type anthropic has it, no other",
+        ),
+        ('[llm]\nprompt_caching = "no"', "llm.prompt_caching: expected true or false"),
     ],
 )
 def test_a_mistake_is_told_with_its_path(home: Path, text: str, told: str) -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import trio
@@ -23,17 +24,18 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.listener import ConnectionLimit
 from agentos.kernel.table import Table
 from agentos.llm import budgets
+from agentos.llm.api_keys import Variable, Variables
 from agentos.llm.ask import ProviderClient
 from agentos.llm.budgets import Budgets
 from agentos.llm.contents import Asker
 from agentos.llm.jobs import ThinkResult
 from agentos.llm.line import Line
-from agentos.llm.providers.choose import NoProvider, ProviderChoice, connect
+from agentos.llm.providers.choose import NoProvider, ProviderChoice, choose_provider, connect
 from agentos.llm.providers.offline import Offline
 from agentos.llm.providers.offline_rules import Rule
 from agentos.llm.providers.provider import Provider, Question
 from agentos.llm.routes import Route
-from agentos.llm.settings import Account, LLMSettings, OfflineSettings, QueuePath, Retry, Share
+from agentos.llm.settings import Account, LLMSettings, OfflineSettings, ProviderName, QueuePath, Retry, Share
 from agentos.services.quotas import Quota
 from agentos.services.state.batch import StateLimits
 from agentos.services.state.rows import TABLES as STATE
@@ -41,10 +43,17 @@ from agentos.services.state.state import State
 from agentos.syscalls.state import syscalls as state_syscalls
 from agentos.syscalls.think import syscalls as think_syscalls
 from agentos_sdk.values import LLMClass
+from tests.llm.vendors import anthropic_wire, gemini_wire, openai_wire
+from tests.llm.vendors.server import Vendor, serve
 from tests.support.clients import openai
 from tests.support.rights import Grants, Notebook
 from tests.support.wire import PATIENCE
 
+WIRES: dict[ProviderName, ModuleType] = {
+    "openai": openai_wire,
+    "gemini": gemini_wire,
+    "anthropic": anthropic_wire,
+}
 MODEL = "offline-1"
 MIB = 1 << 20
 
@@ -179,6 +188,18 @@ async def served(
                 nursery.start_soon(partial(common.serve, listener, caller, key))
                 yield here
                 nursery.cancel_scope.cancel()
+
+
+@contextlib.asynccontextmanager
+async def behind(name: ProviderName, **settings: Any) -> AsyncIterator[tuple[Served, Vendor]]:
+    """The endpoint with a vendor behind the kernel."""
+    async with trio.open_nursery() as nursery:
+        vendor = await nursery.start(serve, WIRES[name])
+        asked = LLMSettings(provider=name, model="a-model", base_url=vendor.base_url, **settings)
+        choice = choose_provider(asked, Variables({f"{name.upper()}_API_KEY": Variable(vendor.key)}))
+        async with served(choice=choice, model="a-model", **settings) as here:
+            yield here, vendor
+        nursery.cancel_scope.cancel()
 
 
 async def until(holds: Callable[[], object], what: str) -> None:

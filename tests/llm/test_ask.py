@@ -283,6 +283,16 @@ async def test_the_provider_s_own_count_goes_before_what_was_guessed(autojump_cl
     assert one.total_usage == Usage(70, 30, 5)
 
 
+async def test_input_that_was_counted_before_an_abort_is_charged_as_counted(autojump_clock: MockClock) -> None:
+    counted = Usage(70, cache_read=60, cache_creation=5)
+    provider, one = Scripted([[Delta(usage=counted), "1234", Delta(unseen=40), math.inf]]), asked()
+
+    with trio.move_on_after(1):
+        await asking(provider).send(one)
+
+    assert one.total_usage == Usage(70, 1, 10, 60, 5)
+
+
 ONCE = Retry(attempts=1, breaker=5, cooldown=10.0)
 
 

@@ -25,6 +25,7 @@ from agentos.services.quotas import BudgetState, Quota, make_quotas
 from agentos_sdk.errors import BadRequest, QuotaExceeded, Unavailable
 from agentos_sdk.values import Usage
 from tests.support.rounds import rounds
+from tests.support.rows import each_row
 
 MINUTE, HOUR = 60.0, 3600.0
 NOON = 12 * HOUR
@@ -82,7 +83,7 @@ class World:
         _, model, tokens_in, grant = self.under_way.pop(which % len(self.under_way))
         generated = MAX_TOKENS if grant.max_tokens is None else grant.max_tokens
         usage = Usage(int(tokens_in * part_in), int(generated * part_out / 2), int(generated * part_out / 2))
-        cost = Rate.of(PRICES[model]).cost(usage.input, usage.generated)
+        cost = Rate.of(model, PRICES[model]).cost(usage)
         used = {"tokens": usage.total, "calls": calls, "money": cost}
         for hold in grant.reservation.holds if grant.reservation is not None else ():
             self.beyond[hold.key.name, hold.key.what, hold.key.per] += max(0, used[hold.key.what] - hold.amount)
@@ -181,7 +182,7 @@ def longest_answers(grants: list[Grant], state: BudgetState) -> int:
     for grant in grants:
         if grant.may_overrun and state.name in [account.name for account in grant.queue_path]:
             generated = MAX_TOKENS if grant.max_tokens is None else grant.max_tokens
-            cost = Rate.of(PRICES[grant.model]).cost(0, generated) + 1
+            cost = Rate.of(grant.model, PRICES[grant.model]).cost(Usage(0, generated)) + 1
             amount = {"tokens": generated, "money": cost}.get(state.quota.what, 0)
             agent = grant.queue_path[-1].name
             longest[agent] = max(longest.get(agent, 0), amount)
@@ -197,21 +198,57 @@ def longest_answers(grants: list[Grant], state: BudgetState) -> int:
 def test_what_money_affords_is_the_most_that_it_pays_for(
     left: int, tokens_in: int, input: float, output: float
 ) -> None:
-    rate = Rate.of(Price(input, output))
+    rate = Rate.of("m", Price(input, output))
 
-    generated = rate.affords(left, tokens_in)
+    generated = rate.affords(left, Usage(tokens_in))
 
     if generated >= 0:
-        assert rate.cost(tokens_in, int(generated)) <= left < rate.cost(tokens_in, int(generated) + 1)
+        assert rate.cost(Usage(tokens_in, int(generated))) <= left < rate.cost(Usage(tokens_in, int(generated) + 1))
     else:
-        assert rate.cost(tokens_in, 0) > left
+        assert rate.cost(Usage(tokens_in)) > left
 
 
 def test_money_is_exact_and_rounded_up_to_the_billionth() -> None:
-    assert Rate.of(Price(0.1, 0.7)).cost(3, 9) == 6600  # 0.1 * 1000 * 3 and 0.7 * 1000 * 9 as decimals, not as floats
-    assert Rate.of(Price(0.0001, 0.0)).cost(1, 5) == 1
-    assert Rate.of(Price(0.3, 0.0)).affords(300, 1) == math.inf
-    assert Rate.of(Price(0.3, 0.0)).affords(299, 1) < 0
+    # 0.1 * 1000 * 3 and 0.7 * 1000 * 9 as decimals, not as floats
+    assert Rate.of("m", Price(0.1, 0.7)).cost(Usage(3, 9)) == 6600
+    assert Rate.of("m", Price(0.0001, 0.0)).cost(Usage(1, 5)) == 1
+    assert Rate.of("m", Price(0.3, 0.0)).affords(300, Usage(1)) == math.inf
+    assert Rate.of("m", Price(0.3, 0.0)).affords(299, Usage(1)) < 0
+
+
+@each_row(
+    ("model", "price", "cost"),
+    [
+        ("m", Price(3.0, 15.0), 3 * 1000 + 15 * 20),
+        ("claude-x", Price(3.0, 15.0), 3 * 100 + 0.3 * 600 + 3.75 * 200 + 6 * 100 + 15 * 20),
+        ("anthropic/Claude-x", Price(3.0, 15.0, cache_read=0.5), 3 * 100 + 0.5 * 600 + 3.75 * 200 + 6 * 100 + 15 * 20),
+        ("m", Price(3.0, 15.0, 0.75), 3 * 400 + 0.75 * 600 + 15 * 20),
+        ("m", Price(3.0, 15.0, 0.0, 4.0, 5.0), 3 * 100 + 4 * 200 + 5 * 100 + 15 * 20),
+    ],
+)
+def test_cached_input_has_prices_of_its_own(model: str, price: Price, cost: float) -> None:
+    usage = Usage(1000, 20, 0, cache_read=600, cache_creation=300, cache_creation_1h=100)
+
+    assert Rate.of(model, price).cost(usage) == round(cost * 1000)
+
+
+async def test_money_is_reserved_for_input_that_is_written_to_a_cache_and_settled_by_what_was(tmp_path: Path) -> None:
+    agent = queue_path(*make_quotas(HOUR, money=0.003))
+    async with open_database(tmp_path / "db", {"quotas": TABLES}) as database:
+        budgets = await Budgets.load({"claude-x": Price(10.0, 0.0)}, database, MAX_TOKENS, NOON)
+
+        async def ask(tokens: int, used: Usage, for_hour: bool = False) -> int:
+            grant = await budgets.reserve(agent, "claude-x", tokens, 10, NOON, for_hour=for_hour)
+            [state] = budgets.budget_states(agent, NOON)
+            budgets.settle(grant, used, 1, NOON)
+            return state.reserved
+
+        assert await ask(100, Usage(100, 0, 0, 0, 100, 100), for_hour=True) == 2_000_000
+        assert left(budgets, agent) == [1_000_000]
+        with pytest.raises(QuotaExceeded):
+            budgets.check(agent, "claude-x", 80, 10, NOON, for_hour=True)
+        assert await ask(80, Usage(80, cache_read=80)) == 1_000_000
+        assert left(budgets, agent) == [1_000_000 - 80_000]
 
 
 async def test_thoughts_cost_what_output_costs(tmp_path: Path) -> None:
@@ -282,7 +319,7 @@ async def test_of_money_a_likely_answer_is_reserved_too(tmp_path: Path) -> None:
     async with opened(tmp_path) as (_, budgets):
         assert (await budgets.reserve(rich, "dear", 100, 32_000, NOON)).max_tokens == 32_000
         [money] = budgets.budget_states(rich, NOON)
-        assert money.reserved == Rate.of(PRICES["dear"]).cost(100, 1024)
+        assert money.reserved == Rate.of("dear", PRICES["dear"]).cost(Usage(100, 1024))
 
         assert (await budgets.reserve(poor, "dear", 100, 32_000, NOON)).max_tokens == 32_000  # 1,087 are left
         with pytest.raises(QuotaExceeded, match=r"money: the quota of 'other' is 0\.01 per 1h"):

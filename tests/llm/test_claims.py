@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from agentos.llm.claims import ENVELOPE_BYTES, MAX_TOKENS_PER_IMAGE, RequestSize, limit_claim, measure_request
-from agentos.llm.providers.provider import Image, Message, Question, estimate_input_tokens
+from agentos.llm.providers.provider import Image, Message, Question, counted_usage, estimate_input_tokens
 from agentos_sdk.codec import Text
 from agentos_sdk.values import Tool, ToolCall, Usage
 from tests.support.rows import each_row
@@ -23,6 +23,9 @@ COUNTS = st.integers(0, 10**9)
         (Usage(9 * 10**8, 20, 0), Usage(22180, 20, 0), "most"),
         (Usage(100, 9 * 10**8, 0), Usage(21120, 1080, 0), "most"),
         (Usage(100, 10, 9 * 10**8), Usage(21120, 10, 1070), "most"),
+        (Usage(1, 0, 0, 1), Usage(1320, 5, 0, 1), "least"),
+        (Usage(5280, 20, 0, 3000, 2000, 500), Usage(5280, 20, 0, 3000, 2000, 500), None),
+        (Usage(9 * 10**8, 20, 0, 22000, 9 * 10**7, 300), Usage(22180, 20, 0, 22000, 180, 180), "most"),
     ],
 )
 def test_a_claim_that_cant_be_true_is_charged_as_the_nearest_that_can(
@@ -31,7 +34,12 @@ def test_a_claim_that_cant_be_true_is_charged_as_the_nearest_that_can(
     assert limit_claim(claim, RequestSize(21120, 0), 80, 1000) == (charged, bound)
 
 
-@given(st.builds(Usage, COUNTS, COUNTS, COUNTS), st.integers(0, 10**7), st.integers(0, 9), st.integers(0, 10**7))
+@given(
+    st.builds(counted_usage, COUNTS, COUNTS, COUNTS, COUNTS, COUNTS, COUNTS),
+    st.integers(0, 10**7),
+    st.integers(0, 9),
+    st.integers(0, 10**7),
+)
 def test_what_is_charged_is_within_the_bounds_and_else_the_claim(
     claim: Usage, size: int, images: int, received: int
 ) -> None:
@@ -39,6 +47,8 @@ def test_what_is_charged_is_within_the_bounds_and_else_the_claim(
 
     assert (size + received) / 16 <= charged.total <= size + received + images * MAX_TOKENS_PER_IMAGE + 100
     assert (charged == claim) == (bound is None)
+    assert charged.cache_read + charged.cache_creation <= charged.input
+    assert charged.cache_creation_1h <= charged.cache_creation
 
 
 def test_bytes_of_all_that_is_sent_are_counted() -> None:

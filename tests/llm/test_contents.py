@@ -89,7 +89,8 @@ async def test_a_question_is_kept_with_its_answer_tokens_and_cost() -> None:
         {"role": "tool", "text": "3", "images": 0, "tool_calls": []},
     ]
     assert (found["answer"], found["tool_calls"]) == ("so", [{"name": "save", "arguments": {"text": "x"}}])
-    assert (found["usage"], found["cost"]) == ({"input": 3, "output": 4, "thinking": 5}, 0.012)
+    uncached = {"cache_read": 0, "cache_creation": 0, "cache_creation_1h": 0}
+    assert (found["usage"], found["cost"]) == ({"input": 3, "output": 4, "thinking": 5, **uncached}, 0.012)
     assert (found["agent_id"], found["name"], found["digest"]) == (7, "writer", "9a2d")
     assert (found["outcome"], found["error"], found["left_out"], found["tools"]) == ("ok", None, 0, ["add"])
 

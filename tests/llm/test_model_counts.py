@@ -21,9 +21,10 @@ async def test_calls_are_counted_with_their_tokens_and_times(autojump_clock: Moc
 def test_callers_of_one_kind_that_are_no_agents_are_counted_together() -> None:
     counts = ModelCounts()
     for name in ("operator#1", "operator#2", "guest ada", "guest#3"):
-        counts.add_use(name, "m", 1, Usage(1), 5)
+        counts.add_use(name, "m", 1, Usage(10, cache_read=6, cache_creation=3), 5)
 
-    assert counts.of("operator") == counts.of("guest") == {"m": ModelUse(2, 2, cost=10)}
+    together = ModelUse(2, 20, cost=10, cache_read=12, cache_creation=6)
+    assert counts.of("operator") == counts.of("guest") == {"m": together}
 
 
 def test_neither_names_nor_models_take_memory_without_bound() -> None:

@@ -19,6 +19,7 @@ def test_the_table_is_dated_and_has_the_default_model_of_each_vendor() -> None:
     assert table.currency == "USD"
     assert table.prices.keys() >= {ANTHROPIC_MODEL, GEMINI_MODEL, OPENAI_MODEL}
     assert all(0 < price.input < price.output < 1000 for price in table.prices.values())
+    assert all(0 < (price.cache_read or 0.01) < price.input for price in table.prices.values())
 
 
 def test_a_price_in_the_file_replaces_a_published_one_and_adds_others() -> None:

@@ -96,6 +96,8 @@ def test_a_question_has_the_attributes_of_the_conventions_and_no_contents(
         "gen_ai.usage.input_tokens": reply["usage"]["input"],
         "gen_ai.usage.output_tokens": reply["usage"]["output"] + reply["usage"]["thinking"],
         "gen_ai.usage.reasoning.output_tokens": reply["usage"]["thinking"],
+        "gen_ai.usage.cache_read.input_tokens": 0,
+        "gen_ai.usage.cache_creation.input_tokens": 0,
     }
     assert found["agentos.cost"] == pytest.approx(reply["tokens"] / 1000)
     assert found["agentos.waiting_seconds"] >= 0

@@ -6,11 +6,16 @@ import time
 from typing import Any
 
 import pytest
+from attrs import asdict
 
 from agentos_sdk import AgentOSClient
 from agentos_sdk.opcodes import Op
+from agentos_sdk.values import Usage
 from tests.conftest import OwnKernel
+from tests.llm.vendors import anthropic_wire
+from tests.llm.vendors.script import Says, Text
 from tests.support.kernel import Kernel, until
+from tests.support.vendor import vendor
 from tests.support.wire import HELLO, THINK, USAGE
 from tests.system.agents import in_state, info, up
 from tests.system.test_containers import SLEEPS, child, group, member
@@ -81,6 +86,35 @@ def test_it_outlives_the_kernel_and_kill_9_loses_only_what_was_not_written(own_k
         assert used(client)["asks"]["calls"] == 1
 
 
+def test_cached_input_of_a_vendor_is_charged_and_shown_and_outlives_the_kernel(own_kernel: OwnKernel) -> None:
+    counted = Usage(1000, 2, 0, cache_read=600, cache_creation=300)
+    cost = (100 * 10 + 600 * 1 + 300 * 12.5 + 2 * 50) / 1e6
+    asks = child("asks", SLEEPS, 'llm = { budget = [{ money = 1, per = "31d" }] }')
+    with vendor(anthropic_wire) as met:
+        met.models = {"claude-x": Says([Text("yes")], usage=counted)}
+        model = f'[llm]\nprovider = "anthropic"\nmodel = "claude-x"\nbase_url = "{met.base_url}"\n'
+        kernel = own_kernel(
+            model + "[llm.prices]\nclaude-x = { input = 10, output = 50 }\n" + asks, {"ANTHROPIC_API_KEY": met.key}
+        )
+        with kernel.client() as client:
+            with kernel.connect_as(info(client, "asks")["id"]) as wire:
+                reply = wire.call(THINK, {"prompt": "x" * 2000, "system_instruction": "be brief"})
+            assert reply["usage"] == asdict(counted)
+            assert (reply["tokens"], reply["cost"]) == (1002, pytest.approx(cost))
+            shown = client.inspect("asks")["llm"]
+            assert shown["budgets"][0]["used"] == pytest.approx(cost)
+            assert (shown["spent"]["cache_read"], shown["spent"]["cache_creation"]) == (600, 300)
+            figures = up(client.agent_metrics(info(client, "asks")["id"]))["metrics"]["llm"]
+            assert (figures["cache_read"], figures["cache_creation"]) == (600, 300)
+        assert met.exchanges[0].body["system"][0]["cache_control"] == {"type": "ephemeral"}
+        kernel.stop()
+        kernel.start_again()
+        with kernel.client() as client:
+            row = used(client)["asks"]
+            assert (row["tokens"], row["cache_read"], row["cache_creation"]) == (1002, 600, 300)
+            assert row["cost"] == pytest.approx(cost)
+
+
 def test_a_budget_that_refuses_is_told_once_in_its_window_and_can_be_reset(own_kernel: OwnKernel) -> None:
     kernel = own_kernel(OFFLINE + child("asks", SLEEPS, TIGHT) + child("beside"))
     said = "the budget of asks is used up: 1 of 1 calls per 31d; it refuses questions until"
@@ -137,7 +171,7 @@ def test_the_command_shows_a_table_and_resets(own_kernel: OwnKernel) -> None:
         think(kernel, client, "asks")
         think(kernel, client, "asks")
     header, *rows = agentos("usage", "asks").splitlines()
-    assert header.split() == ["DAY", "NAME", "TOKENS", "CALLS", "COST", "USD", "CPU", "PEAK"]
+    assert header.split() == ["DAY", "NAME", "TOKENS", "CACHED", "CALLS", "COST", "USD", "CPU", "PEAK"]
     assert [row.split()[1:2] for row in rows] == [["asks"]]
     assert "budget used up until" in agentos("ps")
     assert "; used up" in agentos("inspect", "asks")

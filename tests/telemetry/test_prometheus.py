@@ -23,7 +23,7 @@ def make_snapshot(name: str) -> Snapshot:
         kernel=KernelFigures(1.0, memory_bytes=5, waiting={"model": 4}),
         agents=[AgentFigures(1, name, "running", 2, 1.0, total_cpu_seconds=0.5, memory_bytes=1 << 20)],
         failed=3,
-        counts=[NamedCounts(name, calls, {"m\n": ModelUse(1, 10, 4, 2, 3_000_000_000, 0.25, 1.5)})],
+        counts=[NamedCounts(name, calls, {"m\n": ModelUse(1, 10, 4, 2, 3_000_000_000, 0.25, 1.5, 7, 8)})],
     )
 
 
@@ -46,6 +46,8 @@ def test_names_of_agents_and_models_end_no_label() -> None:
             ("agentos_calls_total", HOSTILE, "READ", "busy"): 1,
         }
         assert found["agentos_think_tokens_total", HOSTILE, "m\n", "thinking"] == 2
+        assert found["agentos_think_cached_tokens_total", HOSTILE, "m\n", "read"] == 7
+        assert found["agentos_think_cached_tokens_total", HOSTILE, "m\n", "creation"] == 8
         assert found["agentos_think_cost_total", HOSTILE, "m\n"] == 3
         assert found["agentos_think_waiting_seconds_total", HOSTILE, "m\n"] == 1.5
 

@@ -1,17 +1,19 @@
 """Parser of Anthropic's Messages requests into :class:`~agentos.llm.providers.provider.Question`.
 
 Unknown fields are ignored, as new versions of Anthropic's programs add some often. So are those that only save tokens
-or name an account: ``cache_control``, ``context_management``, ``metadata``, ``service_tier``. A field that
-can't be ignored without changing the answer is refused by name. No I/O.
+or name an account: ``context_management``, ``metadata``, ``service_tier``. A field that can't be ignored without
+changing the answer is refused by name. Marks of the prompt cache are kept at their blocks. No I/O.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 from attrs import frozen
 
 from agentos.gateways.request_fields import Fields, Mistake, check_stops, check_supported, decode_image, parse_object
 from agentos.llm.called_tools import arguments_of
+from agentos.llm.prompt_blocks import MAX_MARKS, BlockList, CacheMark
 from agentos.llm.providers.past_calls import split_system
 from agentos.llm.providers.provider import Image, Message, Question
 from agentos.llm.sampling import Sampling
@@ -32,6 +34,7 @@ EFFORTS: Mapping[str, ThinkingLevel] = {
     "max": "high",
 }
 MEDIUM_BUDGET, HIGH_BUDGET = 4096, 16384  # budget_tokens from which on the level is medium, and high
+TTLS: Mapping[str, CacheMark] = {"5m": "5m", "1h": "1h"}
 CHOICES: Mapping[str, ToolChoice] = {"auto": "auto", "any": "required", "tool": "required", "none": "none"}
 
 
@@ -65,10 +68,12 @@ def _question(request: Fields, model: str) -> Question:
     system, messages = _conversation(request)
     tools, choice = _tools(request)
     wanted = request.object("tool_choice")
-    return Question(
+    marks = ((tool.text("name") or "", _mark(tool)) for tool in request.objects("tools"))
+    offered = {tool.name for tool in tools}
+    question = Question(
         model=request.text("model") or model,
         messages=messages,
-        system=system,
+        system=system.text or None,
         temperature=request.number("temperature", 1),
         max_tokens=request.whole("max_tokens"),
         thinking_level=_thinking(request),
@@ -80,53 +85,83 @@ def _question(request: Fields, model: str) -> Question:
             top_p=request.number("top_p", 1),
             parallel_tool_calls=False if wanted is not None and wanted.flag("disable_parallel_tool_use") else None,
         ),
+        system_blocks=system.blocks,
+        marked_tools={name: mark for name, mark in marks if mark is not None and name in offered},
+        cache_mark=_mark(request),
     )
+    if (marked := len(question.cache_marks)) > MAX_MARKS:
+        raise Mistake("cache_control", f"expected at most {MAX_MARKS} in a request, got {marked}")
+    return question
 
 
-def _conversation(request: Fields) -> tuple[str | None, Sequence[Message]]:
-    texts: list[str] = []
+def _conversation(request: Fields) -> tuple[BlockList, Sequence[Message]]:
+    """The system instructions, and the messages after them."""
+    system = BlockList("\n\n")
     if request.data.get("system") is not None:
-        texts.append(_text(request, "system"))
+        for block in _text_blocks(request, "system"):
+            mark = _mark(block)
+            if text := block.text("text"):
+                system.add_text(text, mark)
     messages: list[Message] = []
     for message in request.objects("messages"):
         match message.required_text("role"):
             case "system":
-                messages.append(Message("system", _text(message, "content")))
+                said, _ = _content(_text_blocks(message, "content"))
+                messages.append(Message("system", said.text, blocks=said.blocks))
             case "user":
                 messages += _user_messages(message)
             case "assistant":
                 messages.append(_assistant_message(message))
             case role:
                 raise Mistake(message.place("role"), str(Unexpected(role, "user", "assistant", "system")))
-    first, messages = split_system(messages)
+    for first in takewhile(lambda each: each.role == "system", messages):
+        system.add_message(first.text, first.blocks)
+    _, messages = split_system(messages)
     if not messages:
         raise Mistake("messages", "expected at least one message")
     if messages[-1].role == "assistant":
         raise Mistake("messages", "expected the user's message last: an answer can't be begun for the model (prefill)")
-    return "\n\n".join(filter(None, [*texts, *first])) or None, messages
+    return system, messages
 
 
-def _text(fields: Fields, name: str) -> str:
-    """A field that is a string or an array of text blocks."""
-    text, _ = _content(_blocks(fields, name), images=False)
-    return text
+def _mark(block: Fields) -> CacheMark | None:
+    """The mark for the prompt cache at a block, a tool or the request."""
+    control = block.object("cache_control")
+    if control is None:
+        return None
+    if (given := control.required_text("type")) != "ephemeral":
+        raise Mistake(control.place("type"), str(Unexpected(given, "ephemeral")))
+    kind = block.data.get("type")
+    if kind in ("thinking", "redacted_thinking") or (kind == "text" and not (block.text("text") or "").strip()):
+        raise Mistake(block.place("cache_control"), "leave it out here: thoughts and blank texts can't be marked")
+    return control.named("ttl", TTLS) or "default"
 
 
-def _content(blocks: Iterable[Fields], images: bool) -> tuple[str, Sequence[Image]]:
-    """The texts of blocks, with a blank line between them, and their images."""
-    texts, shown = [], []
+def _text_blocks(fields: Fields, name: str) -> Iterator[Fields]:
+    """The blocks of a field that is a string or an array of text blocks."""
+    for block in _blocks(fields, name):
+        if (kind := block.required_text("type")) != "text":
+            raise Mistake(block.place("type"), str(Unexpected(kind, "text")))
+        yield block
+
+
+def _content(blocks: Iterable[Fields], before: str = "") -> tuple[BlockList, Sequence[Image]]:
+    """Blocks, with a blank line between their texts and ``before`` at the beginning, and their images."""
+    said, shown = BlockList("\n\n"), []
     for block in blocks:
-        kind = block.required_text("type")
-        if kind == "text":
-            texts.append(block.text("text") or "")
-        elif kind == "document" and images:
-            texts.append(_document(block))
-        elif kind == "image" and images:
-            shown.append(_image(block))
-        else:
-            allowed = ("text", "image", "document") if images else ("text",)
-            raise Mistake(block.place("type"), str(Unexpected(kind, *allowed)))
-    return "\n\n".join(texts), tuple(shown)
+        match block.required_text("type"):
+            case "text" | "document" as kind:
+                text = block.text("text") or "" if kind == "text" else _document(block)
+                said.add_text(before + text, _mark(block))
+                before = ""
+            case "image":
+                said.add("image", _mark(block))
+                shown.append(_image(block))
+            case kind:
+                raise Mistake(block.place("type"), str(Unexpected(kind, "text", "image", "document")))
+    if before:
+        said.add_text(before)
+    return said, tuple(shown)
 
 
 def _blocks(fields: Fields, name: str) -> Iterator[Fields]:
@@ -145,33 +180,33 @@ def _user_messages(message: Fields) -> Iterator[Message]:
     results = [block for block in blocks if block.data.get("type") == "tool_result"]
     yield from map(_tool_result, results)
     if len(blocks) > len(results) or not results:
-        text, images = _content((block for block in blocks if block.data.get("type") != "tool_result"), images=True)
-        yield Message("user", text, images)
+        said, images = _content(block for block in blocks if block.data.get("type") != "tool_result")
+        yield Message("user", said.text, images, blocks=said.blocks)
 
 
 def _tool_result(block: Fields) -> Message:
     answers, _ = split_call_id(block.required_text("tool_use_id"))
     blocks = _blocks(block, "content") if block.data.get("content") is not None else ()
-    text, images = _content(blocks, images=True)
-    if block.flag("is_error"):
-        text = f"Error: {text}"  # a tool's message has no field for it
-    return Message("tool", text, images, answers=answers)
+    said, images = _content(blocks, "Error: " if block.flag("is_error") else "")  # a tool's message has no field for it
+    return Message("tool", said.text, images, answers=answers, blocks=said.blocks, mark=_mark(block))
 
 
 def _assistant_message(message: Fields) -> Message:
     """Thoughts are left out: each provider makes its own anew."""
-    texts, calls = [], []
+    said, calls = BlockList(""), []
     for block in _blocks(message, "content"):
+        mark = _mark(block)
         match block.required_text("type"):
             case "text":
-                texts.append(block.text("text") or "")
+                said.add_text(block.text("text") or "", mark)
             case "tool_use":
+                said.add("call", mark)
                 calls.append(_call(block))
             case "thinking" | "redacted_thinking":
                 pass
             case kind:
                 raise Mistake(block.place("type"), str(Unexpected(kind, "text", "tool_use", "thinking")))
-    return Message("assistant", "".join(texts), calls=tuple(calls))
+    return Message("assistant", said.text, calls=tuple(calls), blocks=said.blocks)
 
 
 def _call(block: Fields) -> ToolCall:

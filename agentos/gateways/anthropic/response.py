@@ -51,7 +51,8 @@ class Shape:
 
     def begin(self, model: str) -> bytes:
         """The first events of a stream."""
-        usage = {"input_tokens": self.input_tokens, "output_tokens": 0}
+        cached = {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}  # known at the end
+        usage = {"input_tokens": self.input_tokens, **cached, "output_tokens": 0}
         message = {**self._head(model), "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
         return _event("message_start", message=message) + _event("ping")
 
@@ -117,8 +118,15 @@ def _stop(answer: Answer) -> dict[str, object]:
 
 
 def _usage(usage: Usage, cost: float | None) -> dict[str, object]:
+    """``input_tokens`` is without what was cached, as Anthropic counts."""
     return {
-        "input_tokens": usage.input,
+        "input_tokens": usage.input - usage.cache_read - usage.cache_creation,
+        "cache_creation_input_tokens": usage.cache_creation,
+        "cache_read_input_tokens": usage.cache_read,
+        "cache_creation": {
+            "ephemeral_5m_input_tokens": usage.cache_creation - usage.cache_creation_1h,
+            "ephemeral_1h_input_tokens": usage.cache_creation_1h,
+        },
         "output_tokens": usage.generated,
         "output_tokens_details": {"thinking_tokens": usage.thinking},
         **({} if cost is None else {"cost": cost}),

@@ -82,6 +82,7 @@ def _build_request(request: Fields, model: str) -> CompletionRequest:
         stop=_stop(request),
         response_schema=_schema(request),
         sampling=_sampling(request),
+        cache_key=request.text("prompt_cache_key"),
     )
     include_usage = options is not None and options.flag("include_usage")
     left_out = ["web_search_options"] if request.data.get("web_search_options") is not None else []

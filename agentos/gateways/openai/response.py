@@ -125,6 +125,7 @@ def _usage(usage: Usage, cost: float | None) -> dict[str, object]:
         "prompt_tokens": usage.input,
         "completion_tokens": usage.generated,
         "total_tokens": usage.total,
+        "prompt_tokens_details": {"cached_tokens": usage.cache_read, "cache_write_tokens": usage.cache_creation},
         "completion_tokens_details": {"reasoning_tokens": usage.thinking},
         **({} if cost is None else {"cost": cost}),
     }

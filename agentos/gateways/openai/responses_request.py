@@ -102,6 +102,7 @@ def parse_request(
         tool_choice=tools.choice,
         response_schema=_schema(text),
         sampling=_sampling(request, text),
+        cache_key=request.text("prompt_cache_key"),
     )
     check_supported(question.sampling, provider, {"verbosity": "text.verbosity"})
     sent = [each.data for each in items]

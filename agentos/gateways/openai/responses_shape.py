@@ -157,7 +157,7 @@ def _part(text: str) -> dict[str, Any]:
 def _usage(usage: Usage, cost: float | None) -> dict[str, Any]:
     return {
         "input_tokens": usage.input,
-        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "input_tokens_details": {"cached_tokens": usage.cache_read, "cache_write_tokens": usage.cache_creation},
         "output_tokens": usage.generated,
         "output_tokens_details": {"reasoning_tokens": usage.thinking},
         "total_tokens": usage.total,

@@ -1,38 +1,38 @@
 """Provider for Anthropic, through its SDK, and for servers that speak its protocol."""
 
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 import anthropic
 from attrs import define, evolve, field
 
-from agentos.llm.called_tools import arguments_text, index_of, object_of
-from agentos.llm.json_mode import check_answer, has_free_object, hold_text, instruct
+from agentos.llm.called_tools import arguments_text, index_of
+from agentos.llm.json_mode import check_answer, has_free_object, hold_text
 from agentos.llm.malformed import MalformedResponse
 from agentos.llm.sampling import LEVELS, Effort
 from agentos.llm.settings import Timeouts
 from agentos.llm.stream import AnswerBuilder, compact_json, id_field, text_field
 from agentos.llm.vendor_errors import find_error, message_of
 from agentos_sdk.characters import join_surrogates
-from agentos_sdk.values import Tool, ToolCall, ToolChoice, Usage
+from agentos_sdk.values import ToolChoice, Usage
 
 from .account import ProviderAccount
+from .anthropic_prompt import compose_prompt
 from .base64_parts import Base64Parts
-from .past_calls import accepted_messages, as_user
 from .provider import (
     Answer,
     Delta,
     Denied,
-    Image,
-    Message,
     OnDelta,
     Provider,
     ProviderError,
     Question,
+    Rejected,
     counted_usage,
+    details_of,
 )
 from .thoughts import MAX_THOUGHTS
 from .transport import Transport
@@ -44,14 +44,20 @@ THINKING_BUDGETS = {"low": 1024, "medium": 8192, "high": 24_576}  # tokens, for 
 FIRST_THINKING, FIRST_ADAPTIVE = (3, 7), (4, 6)  # versions of Claude: with a budget of thoughts; with levels
 SAMPLING_VERSION = "2023-06-01"  # of the protocol, the last with temperature and top_p
 CHOICES: Mapping[ToolChoice, str] = {"auto": "auto", "none": "none", "required": "any"}
-THOUGHT_FIELDS = {"thinking": {"type", "thinking", "signature"}, "redacted_thinking": {"type", "data"}}
+INPUT_COUNTS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "cache_creation")
 
 
 class Anthropic(Provider):
-    """A connection to Anthropic or a compatible server at ``base_url``. Make it in a thread: that takes 80 ms."""
+    """A connection to Anthropic or a compatible server at ``base_url``. Make it in a thread: that takes 80 ms.
 
-    def __init__(self, account: ProviderAccount, base_url: str | None, timeouts: Timeouts) -> None:
-        self._account = account
+    ``places_marks``: it places marks for the prompt cache in questions without any.
+    """
+
+    def __init__(
+        self, account: ProviderAccount, base_url: str | None, timeouts: Timeouts, places_marks: bool = True
+    ) -> None:
+        self._account, self._places_marks = account, places_marks
+        self._is_anthropic = urlsplit(base_url or BASE_URL).hostname == "api.anthropic.com"
         self._transport = Transport(account, timeouts)
         client = anthropic.Anthropic(
             api_key=account.key or "none",
@@ -62,6 +68,20 @@ class Anthropic(Provider):
         self._messages = client.messages
 
     async def answer(self, question: Question, on_delta: OnDelta) -> Answer:
+        placed = self._places_marks and not question.cache_marks  # others may find out meanwhile
+        try:
+            return await self._answer(question, on_delta)
+        except Rejected as refusal:
+            if not placed or self._is_anthropic or "cache_control" not in str(refusal):
+                raise
+        self._places_marks = False  # the server knows no marks
+        try:
+            return await self._answer(question, on_delta)
+        except Rejected:
+            self._places_marks = True  # it wasn't that
+            raise
+
+    async def _answer(self, question: Question, on_delta: OnDelta) -> Answer:
         events, is_instructed = _Events(), has_free_object(question.response_schema)
         hear = hold_text(on_delta) if is_instructed else on_delta
         builder = AnswerBuilder(self._account, hear, events.parse, self._error_of_body)
@@ -79,7 +99,7 @@ class Anthropic(Provider):
         await self._transport.aclose()
 
     def _compose(self, question: Question, parts: Base64Parts) -> None:
-        self._messages.create(stream=True, **_request(question, parts)).close()
+        self._messages.create(stream=True, **_request(question, parts, self._places_marks)).close()
 
     def _error_of_body(self, status: int, body: object, after: float | None) -> ProviderError:
         message = message_of(find_error(body) or body) if isinstance(body, dict) else body
@@ -100,6 +120,7 @@ class _Events:
     thoughts: dict[int, dict[str, list[str]]] = field(factory=dict)  # the pieces of each field
     _thoughts_size: int = 0  # characters
     _latest: int = -1  # index of the block that began last
+    _counted: dict[str, Any] = field(factory=dict)  # the counts of input so far: later ones may lack some
 
     def join_thoughts(self) -> str:
         """The blocks in their order, as JSON."""
@@ -122,7 +143,7 @@ class _Events:
             case "message_delta":
                 if finish := text_field((event.get("delta") or {}).get("stop_reason"), "an end"):
                     builder.end_with(finish)
-                return Delta(usage=_usage(event.get("usage"), builder.usage.input if builder.usage else 0))
+                return Delta(usage=self._count(event.get("usage")))
             case "message_stop":
                 builder.end_stream()
         return Delta()
@@ -133,13 +154,28 @@ class _Events:
         content = message.get("content") or ()
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
         pieces = [self._start_block(builder, number, block) for number, block in enumerate(blocks)]
-        counted = _usage(message.get("usage"), 0)
+        counted = self._count(message.get("usage"))
         if finish := text_field(message.get("stop_reason"), "an end"):
             builder.end_with(finish)
         elif counted:
-            builder.usage, counted = Usage(counted.input), None  # what is generated is counted at the end
+            counted = evolve(counted, output=0, thinking=0)  # what is generated is counted at the end
         text, unseen = "".join(piece.text for piece in pieces), sum(piece.unseen for piece in pieces)
         return Delta(text, unseen, counted, begun=any(piece.begun for piece in pieces))
+
+    def _count(self, counted: object) -> Usage | None:
+        """Token counts; ``input_tokens`` is without what was cached, ``output_tokens`` with thoughts."""
+        if not isinstance(counted, dict):
+            return None
+        self._counted |= {name: counted[name] for name in INPUT_COUNTS if counted.get(name)}
+        hour = details_of(self._counted, "cache_creation").get("ephemeral_1h_input_tokens")
+        fresh, read, written, hourly = (
+            counted_usage(count).input for count in (*map(self._counted.get, INPUT_COUNTS[:3]), hour)
+        )
+        thinking = details_of(counted, "output_tokens_details").get("thinking_tokens")
+        generated = counted_usage(0, counted.get("output_tokens"), thinking)
+        thinking = min(generated.thinking, generated.output)
+        usage = Usage(fresh + read + written, generated.output - thinking, thinking, read, written, hourly)
+        return usage.with_input(usage.input)
 
     def _start_block(self, builder: AnswerBuilder, index: int, block: Mapping[str, Any]) -> Delta:
         self._latest = index
@@ -194,20 +230,7 @@ def _index(event: Mapping[str, Any], otherwise: int) -> int:
     return otherwise if index is None else index
 
 
-def _usage(counted: object, known_input: int) -> Usage | None:
-    """Token counts; cached input counts as input. ``known_input``: where only what was generated is counted."""
-    if not isinstance(counted, dict):
-        return None
-    names = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
-    details = counted.get("output_tokens_details")
-    thinking = details.get("thinking_tokens") if isinstance(details, dict) else 0
-    reported = counted_usage(0, counted.get("output_tokens"), thinking)
-    thinking = min(reported.thinking, reported.output)  # output_tokens includes them
-    tokens_in = sum(counted_usage(counted.get(name)).input for name in names)
-    return Usage(tokens_in or known_input, reported.output - thinking, thinking)
-
-
-def _request(question: Question, parts: Base64Parts) -> dict[str, Any]:
+def _request(question: Question, parts: Base64Parts, places_marks: bool) -> dict[str, Any]:
     sampling = {"temperature": question.temperature, "top_p": question.sampling.top_p}
     sampling = {name: value for name, value in sampling.items() if value is not None}
     thinking, effort = _thinking(question)
@@ -216,12 +239,10 @@ def _request(question: Question, parts: Base64Parts) -> dict[str, Any]:
     request: dict[str, Any] = {
         "model": question.model,
         "max_tokens": question.max_tokens or MAX_TOKENS + _usual_thinking(question.thinking_level),
-        "system": instruct(question) if is_instructed else question.system or None,
-        "messages": [*_turns(question.messages, parts)],
+        **compose_prompt(question, parts, places_marks),
         "stop_sequences": list(question.stop) or None,
         "thinking": thinking,
         "output_config": {name: value for name, value in output.items() if value is not None} or None,
-        "tools": [*map(_tool_declaration, question.tools)] or None,
         "tool_choice": _tool_choice(question) if question.tools else None,
         # Newer models reject them, and say so: a question that names them isn't changed silently.
         "extra_body": sampling or None,
@@ -254,54 +275,6 @@ def _version(model: str) -> tuple[int, int]:
     """The version in names such as claude-3-7-sonnet-20250219 and claude-opus-4-20250514; other models are new ones."""
     found = re.match(r"claude-(?:[a-z]+-)?(\d{1,2})(?:-(\d{1,2}))?(?!\d)", model)
     return (int(found[1]), int(found[2] or 0)) if found else (99, 0)
-
-
-def _turns(messages: Sequence[Message], parts: Base64Parts) -> Iterator[dict[str, Any]]:
-    """Convert the conversation; the results of several tools go into one turn, as their calls came in one."""
-    results: list[dict[str, Any]] = []
-    for message in accepted_messages(messages):
-        message = as_user(message) if message.role == "system" else message
-        if message.role == "tool":
-            content = _content(message.text, message.images, parts)
-            results.append({"type": "tool_result", "tool_use_id": message.answers or "", "content": content})
-            continue
-        if results:
-            yield {"role": "user", "content": results}
-            results = []
-        if message.calls:
-            text = [{"type": "text", "text": message.text}] if message.text else []
-            calls = [
-                {"type": "tool_use", "id": call.id, "name": call.name, "input": object_of(call.arguments)}
-                for call in message.calls
-            ]
-            yield {"role": "assistant", "content": [*_thoughts(message.calls), *text, *calls]}
-        elif message.text or message.role == "user":  # an empty turn is rejected, and the model said nothing in it
-            yield {"role": message.role, "content": _content(message.text, message.images, parts)}
-    if results:
-        yield {"role": "user", "content": results}
-
-
-def _thoughts(calls: Sequence[ToolCall]) -> Iterator[dict[str, str]]:
-    """The thoughts in the calls' signatures; a signature of another vendor is no JSON and left out."""
-    for call in calls:
-        for block in json.loads(call.signature) if call.signature and call.signature.startswith("[") else ():
-            if not isinstance(block, dict) or block.keys() != THOUGHT_FIELDS.get(block.get("type", "")):
-                raise ValueError("the signature of a tool call is not the one that came with it")
-            yield block
-
-
-def _content(text: str, images: Sequence[Image], parts: Base64Parts) -> str | list[dict[str, Any]]:
-    if not images:
-        return text
-    sources = ({"type": "base64", "media_type": image.mime_type, "data": parts.add(image.data)} for image in images)
-    said: list[dict[str, Any]] = [{"type": "text", "text": text}] if text else []
-    return [*said, *({"type": "image", "source": source} for source in sources)]
-
-
-def _tool_declaration(tool: Tool) -> dict[str, Any]:
-    schema = dict(tool.parameters) or {"type": "object"}
-    declared = {"name": tool.name, "description": tool.description, "input_schema": schema, "strict": tool.strict}
-    return {name: value for name, value in declared.items() if value}
 
 
 def _tool_choice(question: Question) -> dict[str, Any]:

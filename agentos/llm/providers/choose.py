@@ -24,13 +24,17 @@ EXTRAS = ("openai", "anthropic")  # providers with an SDK, a package of that nam
 
 @frozen
 class ProviderChoice:
-    """``base_url=None``: the provider's default URL. ``variable`` names the environment variable of the key."""
+    """``base_url=None``: the provider's default URL. ``variable`` names the environment variable of the key.
+
+    ``prompt_caching``: see :class:`agentos.llm.settings.LLMSettings`.
+    """
 
     provider: ProviderName
     model: str
     base_url: str | None = None
     key: str | None = field(default=None, repr=False)
     variable: str = ""
+    prompt_caching: bool = True
 
 
 class NoProvider(Struct, frozen=True):
@@ -87,7 +91,8 @@ def _anthropic(settings: LLMSettings, variables: Variables) -> ProviderChoice | 
     key = variables.get(variable)
     if key is None and settings.base_url is None:
         return NoProvider(f'[llm] provider = "anthropic" needs a key: set {variable}')
-    return ProviderChoice("anthropic", settings.model or ANTHROPIC_MODEL, settings.base_url, key, variable)
+    model = settings.model or ANTHROPIC_MODEL
+    return ProviderChoice("anthropic", model, settings.base_url, key, variable, settings.prompt_caching)
 
 
 async def connect(choice: ProviderChoice | NoProvider, settings: LLMSettings) -> Provider:
@@ -129,7 +134,7 @@ def _vendor(choice: ProviderChoice, timeouts: Timeouts) -> Provider:
         if choice.provider == "anthropic":
             from .anthropic import Anthropic
 
-            return Anthropic(account, choice.base_url, timeouts)
+            return Anthropic(account, choice.base_url, timeouts, choice.prompt_caching)
         from .openai import OpenAI
 
         return OpenAI(account, choice.base_url, timeouts)

@@ -219,5 +219,5 @@ def _thinking(model: str, effort: Effort | None) -> types.ThinkingConfig | None:
 def _usage(counted: object) -> Usage | None:
     if not isinstance(counted, dict) or counted.get("promptTokenCount") is None:
         return None
-    names = ("promptTokenCount", "candidatesTokenCount", "thoughtsTokenCount")
+    names = ("promptTokenCount", "candidatesTokenCount", "thoughtsTokenCount", "cachedContentTokenCount")
     return counted_usage(*map(counted.get, names)) + counted_usage(counted.get("toolUsePromptTokenCount"))

@@ -34,7 +34,8 @@ def describe_missing(choices: Choices) -> Sequence[str]:
 def _choose(
     name: str, provider: ProviderSettings, settings: LLMSettings, variables: Variables, environment: Mapping[str, str]
 ) -> Sequence[ProviderChoice | NoProvider]:
-    own = replace(settings, provider=provider.type, base_url=provider.base_url, providers={})
+    caching = settings.prompt_caching if provider.prompt_caching is None else provider.prompt_caching
+    own = replace(settings, provider=provider.type, base_url=provider.base_url, prompt_caching=caching, providers={})
     if not provider.keys:
         return [_name(name, choose_provider(own, variables))]
     found: list[ProviderChoice | NoProvider] = []

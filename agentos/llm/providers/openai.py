@@ -32,6 +32,8 @@ from .provider import (
     Question,
     Rejected,
     counted_usage,
+    details_of,
+    first_count,
 )
 from .thoughts import Thoughts, call_fields, message_fields, sign_call
 from .transport import Transport
@@ -165,6 +167,7 @@ class OpenAI(Provider):
             "tools": [*map(_tool_declaration, question.tools)] or None,
             "tool_choice": question.tool_choice if question.tools else None,
             "response_format": _format(question.response_schema),
+            "prompt_cache_key": question.cache_key if self._is_openai else None,
             **question.sampling.given,
         }
         return {name: value for name, value in request.items() if value is not None}
@@ -282,8 +285,11 @@ def _add_call_piece(part: Mapping[str, Any], builder: AnswerBuilder) -> int:
 def _usage(counted: object) -> Usage | None:
     if not isinstance(counted, dict) or counted.get("prompt_tokens") is None:
         return None
-    details = counted.get("completion_tokens_details")
-    thinking = details.get("reasoning_tokens") if isinstance(details, dict) else 0
-    reported = counted_usage(counted["prompt_tokens"], counted.get("completion_tokens"), thinking)
+    thinking = details_of(counted, "completion_tokens_details").get("reasoning_tokens")
+    cached = details_of(counted, "prompt_tokens_details")
+    other_names = map(counted.get, ("prompt_cache_hit_tokens", "cached_tokens"))  # DeepSeek's and Kimi's
+    read = first_count(cached.get("cached_tokens"), *other_names)
+    written = cached.get("cache_write_tokens")
+    reported = counted_usage(counted["prompt_tokens"], counted.get("completion_tokens"), thinking, read, written)
     thinking = min(reported.thinking, reported.output)  # completion_tokens includes them
-    return Usage(reported.input, reported.output - thinking, thinking)
+    return evolve(reported, output=reported.output - thinking, thinking=thinking)

@@ -13,6 +13,8 @@ from typing import Final
 from attrs import evolve
 from msgspec.structs import replace
 
+from agentos.llm.prompt_blocks import wrap_blocks
+
 from .provider import Message
 
 NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -68,7 +70,8 @@ def split_system(messages: Sequence[Message]) -> tuple[list[str], list[Message]]
 
 def as_user(message: Message) -> Message:
     """A system message for vendors that take none within a conversation: the user's, and marked."""
-    return replace(message, role="user", text=f"<system>\n{message.text}\n</system>")
+    text = f"<system>\n{message.text}\n</system>"
+    return replace(message, role="user", text=text, blocks=wrap_blocks(message.blocks, len("<system>\n"), len(text)))
 
 
 def accepted_name(name: str) -> str:

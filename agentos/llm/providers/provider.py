@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from itertools import chain
 from sys import getsizeof
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -10,6 +11,7 @@ from attrs import field, frozen
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
+from agentos.llm.prompt_blocks import Block, CacheMark
 from agentos.llm.sampling import Effort, Sampling
 from agentos_sdk.values import MAX_TOKENS, Tool, ToolCall, ToolChoice, Usage
 
@@ -33,6 +35,8 @@ class Message(Struct, frozen=True):
     """One turn of a conversation. ``calls`` are the assistant's; ``answers`` is the id of the call a tool answered.
 
     A system message within the conversation is one; those before it are in the question's field ``system``.
+    ``blocks`` are its parts in their order, empty: the text, then images, then calls. ``mark`` is that of a tool's
+    result as a whole.
     """
 
     role: Role
@@ -40,6 +44,8 @@ class Message(Struct, frozen=True):
     images: Sequence[Image] = ()
     calls: Sequence[ToolCall] = ()
     answers: str | None = None
+    blocks: Sequence[Block] = ()
+    mark: CacheMark | None = None
 
 
 class Question(Struct, frozen=True, weakref=True):
@@ -47,6 +53,8 @@ class Question(Struct, frozen=True, weakref=True):
 
     ``max_tokens`` limits what is generated, thoughts included. ``response_schema`` is a JSON schema which the answer's
     text has to match. ``embed``: the answer is a vector for each message's text, of so many ``dimensions``.
+    ``system_blocks`` are the parts of ``system``, empty: it is one. ``marked_tools``, by name, and ``cache_mark``, of
+    the question as a whole, are marks for the vendor's prompt cache; OpenAI finds the entry of ``cache_key`` sooner.
 
     ``size``: bytes of memory of the parts that may be large: texts, images, and all that is JSON. It is measured when
     the question is made; a value that is passed is ignored. So make a large question in a thread: 16 MiB of JSON take
@@ -66,6 +74,10 @@ class Question(Struct, frozen=True, weakref=True):
     sampling: Sampling = Sampling()
     embed: bool = False
     dimensions: int | None = None
+    system_blocks: Sequence[Block] = ()
+    marked_tools: Mapping[str, CacheMark] = {}
+    cache_mark: CacheMark | None = None
+    cache_key: str | None = None
     size: int = 0
 
     def __post_init__(self) -> None:
@@ -80,20 +92,51 @@ class Question(Struct, frozen=True, weakref=True):
 
     @property
     def parts(self) -> int:
-        """Number of messages, images, tools and calls."""
-        return len(self.tools) + sum(1 + len(message.images) + len(message.calls) for message in self.messages)
+        """Number of messages, blocks, images, tools and calls."""
+        return len(self.tools) + len(self.system_blocks) + sum(map(_parts_of, self.messages))
+
+    @property
+    def cache_marks(self) -> Sequence[CacheMark]:
+        """All marks for the vendor's prompt cache."""
+        blocks = chain(self.system_blocks, *(message.blocks for message in self.messages))
+        marks = chain((self.cache_mark,), self.marked_tools.values(), (message.mark for message in self.messages))
+        return [mark for mark in chain(marks, (block.mark for block in blocks)) if mark is not None]
+
+    @property
+    def for_hour(self) -> bool:
+        """Whether the vendor is asked to keep some of the prompt for an hour."""
+        return "1h" in self.cache_marks
 
     def _measure(self) -> int:
-        size = getsizeof(self.system) + json_bytes(self.response_schema)
+        size = getsizeof(self.system) + json_bytes(self.response_schema) + len(self.cache_key or "")
         for message in self.messages:
             size += getsizeof(message.text) + sum(len(image.data) for image in message.images)
             size += sum(json_bytes(call.arguments) for call in message.calls)
         return size + sum(getsizeof(tool.description) + json_bytes(tool.parameters) for tool in self.tools)
 
 
+def _parts_of(message: Message) -> int:
+    return 1 + max(len(message.blocks), len(message.images) + len(message.calls))
+
+
 def counted_usage(*counts: object) -> Usage:
-    """Token counts from outside, in the order of :class:`Usage`; invalid ones become 0, as if there were no count."""
-    return Usage(*(count if type(count) is int and 0 <= count <= MAX_TOKENS else 0 for count in counts))
+    """Token counts from outside, in the order of :class:`Usage`; invalid ones become 0, as if there were no count.
+
+    No more input was cached than there is.
+    """
+    counted = Usage(*(count if type(count) is int and 0 <= count <= MAX_TOKENS else 0 for count in counts))
+    return counted.with_input(counted.input)
+
+
+def first_count(*counts: object) -> object:
+    """The first count that isn't 0 or missing: servers that speak one protocol name the same count differently."""
+    return next((count for count in counts if count), None)
+
+
+def details_of(counted: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """The details of a count in a vendor's usage; empty without any."""
+    details = counted.get(name)
+    return details if isinstance(details, dict) else {}
 
 
 class Delta(Struct, frozen=True):

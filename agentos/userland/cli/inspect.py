@@ -191,7 +191,8 @@ def describe_use(spent: Mapping[str, Any]) -> str:
     if not spent["calls"]:
         return ""
     generated = spent["output"] + spent["thinking"]
-    return f"{plural(spent['calls'], 'question')} asked, {spent['input']} tokens in, {generated} out"
+    cached = f" ({spent['cache_read']} cached)" if spent["cache_read"] else ""
+    return f"{plural(spent['calls'], 'question')} asked, {spent['input']} tokens in{cached}, {generated} out"
 
 
 def describe_waits(model: Mapping[str, Any]) -> str:

@@ -21,8 +21,8 @@ from .times import FORMS, read_time
 def usage(name: str | None, since: str | None, socket_path: str | None, as_json: bool) -> None:
     """Show what agents have used, by day.
 
-    Tokens, calls and cost of the model, CPU time, and the peak memory of a life. Days are those of UTC. NAME is an
-    agent or another owner of a budget.
+    Tokens of the model, how many of them the vendor read from its prompt cache (cached), calls, cost, CPU time, and
+    the peak memory of a life. Days are those of UTC. NAME is an agent or another owner of a budget.
     """
     fields = {"name": name, "since": read_time(since, "--since")}
     with kernel(socket_path) as client:
@@ -34,7 +34,7 @@ def usage(name: str | None, since: str | None, socket_path: str | None, as_json:
     if not rows:
         click.echo(f"nothing was used{'' if name is None else f' by {printable(name)}'} in these days")
         return
-    header = ["DAY", "NAME", "TOKENS", "CALLS", f"COST {reply['currency']}", "CPU", "PEAK"]
+    header = ["DAY", "NAME", "TOKENS", "CACHED", "CALLS", f"COST {reply['currency']}", "CPU", "PEAK"]
     for number, line in enumerate(format_table(usage_cells(rows), header)):
         click.echo(click.style(printable(line), bold=not number))
 
@@ -45,6 +45,7 @@ def usage_cells(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
             row["day"],
             row["name"],
             str(row["tokens"]),
+            str(row["cache_read"]),
             str(row["calls"]),
             f"{row['cost']:.6g}" if row["calls"] and row["cost"] is not None else UNKNOWN,
             format_cpu(row["cpu_seconds"]),

@@ -37,6 +37,8 @@ class Usage(Result):
     input: int
     output: int
     thinking: int
+    cache_read: int = Field(0, description="of input: read from the vendor's prompt cache")
+    cache_creation: int = Field(0, description="of input: written to it")
 
 
 class Thought(Result):

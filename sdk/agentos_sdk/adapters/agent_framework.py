@@ -201,6 +201,8 @@ def _usage(used: Mapping[str, int]) -> UsageDetails:
         input_token_count=used["input"],
         output_token_count=output,
         total_token_count=used["input"] + output,
+        cache_read_input_token_count=used.get("cache_read", 0),
+        cache_creation_input_token_count=used.get("cache_creation", 0),
         reasoning_output_token_count=used["thinking"],
     )
 

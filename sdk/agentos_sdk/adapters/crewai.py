@@ -142,7 +142,8 @@ class AgentOSLLM(BaseLLM):
     ) -> Any:
         usage, calls = reply["usage"], reply["tool_calls"]
         counted = {"prompt_tokens": usage["input"], "completion_tokens": usage["output"] + usage["thinking"]}
-        self._track_token_usage_internal({**counted, "total_tokens": sum(usage.values())})
+        cached = {"cached_prompt_tokens": usage.get("cache_read", 0)}
+        self._track_token_usage_internal({**counted, **cached, "total_tokens": reply["tokens"]})
         self._context = reply.get("context") or self._context
         self._signatures.keep(calls)
         if calls and functions and isinstance(calls[0]["arguments"], dict):

@@ -74,6 +74,7 @@ def usage_metadata(usage: Mapping[str, int]) -> UsageMetadata:
         input_tokens=usage["input"],
         output_tokens=output,
         total_tokens=usage["input"] + output,
+        input_token_details={name: usage.get(name, 0) for name in ("cache_read", "cache_creation")},
         output_token_details={"reasoning": usage["thinking"]},
     )
 

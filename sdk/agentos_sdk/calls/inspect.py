@@ -33,12 +33,17 @@ class Budget:
 
 @record
 class Spent:
-    """Questions asked since the kernel started, and their tokens."""
+    """Questions asked since the kernel started, and their tokens.
+
+    ``cache_read`` and ``cache_creation`` are parts of ``input``.
+    """
 
     calls: int
     input: int
     output: int
     thinking: int
+    cache_read: int = 0
+    cache_creation: int = 0
 
 
 @record

@@ -190,7 +190,10 @@ class CgroupUse:
 
 @record
 class AgentModelUse:
-    """Questions asked since the kernel started, with their tokens; and its present questions in the queue."""
+    """Questions asked since the kernel started, with their tokens; and its present questions in the queue.
+
+    ``cache_read`` and ``cache_creation`` are parts of ``input``.
+    """
 
     calls: int
     input: int
@@ -199,6 +202,8 @@ class AgentModelUse:
     waiting: int
     in_flight: int
     position: int | None
+    cache_read: int = 0
+    cache_creation: int = 0
 
 
 @record

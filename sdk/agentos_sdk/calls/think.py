@@ -116,7 +116,7 @@ class Message:
 
 @record
 class Thought:
-    """The whole answer. ``tokens`` is the sum of ``usage``.
+    """The whole answer. ``tokens`` is ``usage.total``.
 
     ``finish_reason`` is stop, length, tool_calls or content_filter. ``queued_ms`` is the part of ``latency_ms`` that
     was spent in the queue. ``cached``: an equal question was answered before, and the model wasn't asked.

@@ -13,6 +13,7 @@ from .request import Request
 class DayUsage:
     """What one agent has used on one day of UTC, such as ``2026-11-22``.
 
+    Of the ``tokens``, vendors have read ``cache_read`` from their prompt caches and written ``cache_creation`` to them.
     ``cost`` is ``None`` if the model of any call has no price.
     ``cpu_seconds`` and ``peak_memory_bytes``, the largest of a life, are ``None`` if nothing has counted them.
     """
@@ -24,6 +25,8 @@ class DayUsage:
     cost: float | None
     cpu_seconds: float | None
     peak_memory_bytes: int | None
+    cache_read: int = 0
+    cache_creation: int = 0
 
 
 @record

@@ -43,7 +43,8 @@ class History:
         An answer from the cache has a usage of 0, which counts nothing.
         """
         if any(usage.values()):
-            self._counted, self._tokens = len(self.messages) + 1, sum(usage.values())
+            self._counted = len(self.messages) + 1
+            self._tokens = usage["input"] + usage["output"] + usage["thinking"]
 
     def shown(self) -> list[Message]:
         """The messages for the next question."""

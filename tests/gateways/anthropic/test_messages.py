@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from agentos.llm.prompt_blocks import Block
 from agentos.llm.providers.offline_rules import CallTemplate, Rule
 from agentos.llm.providers.provider import Image, Message, Question, estimate_input_tokens
 from agentos.llm.settings import OfflineSettings
@@ -151,7 +152,8 @@ async def test_an_image() -> None:
     async with served() as here:
         await ask(here, [{"type": "image", "source": source}, {"type": "text", "text": "what?"}])
 
-    assert here.asked[0].messages == [Message("user", "what?", (Image(PNG, "image/png"),))]
+    in_order = (Block("image"), Block("text", 0, 5))
+    assert here.asked[0].messages == [Message("user", "what?", (Image(PNG, "image/png"),), blocks=in_order)]
 
 
 async def test_a_large_request() -> None:

@@ -150,7 +150,6 @@ def test_what_saves_tokens_or_names_an_account_is_let_pass() -> None:
         metadata={"user_id": "u"},
         service_tier="auto",
         context_management={"edits": []},
-        cache_control={"type": "ephemeral"},
         mcp_servers=[],
         container=None,
         unheard_of=1,

@@ -16,13 +16,11 @@ from agentos.llm.settings import ProviderName
 from agentos.llm.stream import MalformedResponse
 from agentos.services.quotas import Quota
 from agentos_sdk.errors import BadRequest
-from tests.gateways.served import MODEL, Served, served
+from tests.gateways.served import MODEL, Served, behind, served
 from tests.llm.vendors.script import Raw, Refuses, Says
 from tests.support.clients import openai
 from tests.support.rights import Grants, Notebook
 from tests.support.rows import each_row
-
-from .test_upstream import behind
 
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(httpx2|openai|httpcore):ResourceWarning")
 

@@ -60,6 +60,7 @@ def test_all_that_a_question_has() -> None:
         reasoning_effort="medium",
         tools=[WEATHER],
         stop=["END", "."],
+        prompt_cache_key="talk-1",
         response_format={"type": "json_schema", "json_schema": {"name": "it", "schema": schema, "strict": True}},
     )
 
@@ -72,6 +73,7 @@ def test_all_that_a_question_has() -> None:
         tools=(Tool("weather", Text("of a place"), WEATHER["function"]["parameters"], strict=True),),  # type: ignore[index]
         stop=["END", "."],
         response_schema=schema,
+        cache_key="talk-1",
     )
 
 

@@ -18,7 +18,7 @@ from tests.support.clients import chat
 from tests.support.rows import each_row
 
 SHAPE = Shape("chatcmpl-1", 1_700_000_000)
-USAGE = Usage(input=11, output=5, thinking=7)
+USAGE = Usage(input=11, output=5, thinking=7, cache_read=6, cache_creation=3)
 CALLS = (ToolCall("call_0", "weather", {"place": "Paris"}, "s1gn"), ToolCall("call_1", "time", {}))
 
 
@@ -44,6 +44,8 @@ def test_what_was_used_with_thoughts_among_what_was_generated() -> None:
     assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (11, 12, 23)
     assert usage.completion_tokens_details is not None
     assert usage.completion_tokens_details.reasoning_tokens == 7
+    assert usage.prompt_tokens_details is not None
+    assert (usage.prompt_tokens_details.cached_tokens, usage.prompt_tokens_details.cache_write_tokens) == (6, 3)
 
 
 def test_calls_of_tools() -> None:

@@ -21,6 +21,10 @@ def asked(input: object = "hello", *, earlier: Any = (), provider: str = "openai
     return parse_request(parse_body(json.dumps({"input": input, **fields}).encode()), earlier, "default", provider)
 
 
+def test_the_key_of_the_prompt_cache_is_kept() -> None:
+    assert asked(prompt_cache_key="talk-1").question.cache_key == "talk-1"
+
+
 def test_a_type_of_hosted_tools_counts_once_however_many_there_are() -> None:
     kinds = [f"web_search_{n}" for n in range(16)]
 
@@ -51,6 +55,7 @@ def test_a_type_of_hosted_tools_counts_once_however_many_there_are() -> None:
         ({"text": {"verbosity": "low"}, "provider": "gemini"}, "text.verbosity"),
         ({"reasoning": {"effort": "all"}}, "reasoning.effort"),
         ({"temperature": 3}, "temperature"),
+        ({"prompt_cache_key": 3}, "prompt_cache_key"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"input": []}, "input"),
         ({"input": None}, "input"),

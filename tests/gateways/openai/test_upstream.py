@@ -1,29 +1,17 @@
 """OpenAI's own client, with a vendor behind the kernel: what is forwarded, and what becomes of its refusals."""
 
-import contextlib
 import json
-from collections.abc import AsyncIterator
-from types import ModuleType
 from typing import Any
 
 import pytest
-import trio
 
-from agentos.llm.providers.choose import ProviderChoice
 from agentos.llm.settings import ProviderName
-from tests.gateways.served import Served, served
-from tests.llm.vendors import anthropic_wire, gemini_wire, openai_wire
+from tests.gateways.served import Served, behind
 from tests.llm.vendors.script import Raw, Refuses, Says, Text
-from tests.llm.vendors.server import Vendor, serve
 from tests.support.clients import httpx2, openai
 
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(httpx2|openai|httpcore):ResourceWarning")
 
-WIRES: dict[ProviderName, ModuleType] = {
-    "openai": openai_wire,
-    "gemini": gemini_wire,
-    "anthropic": anthropic_wire,
-}
 SETTINGS: dict[str, Any] = {
     "top_p": 0.5,
     "seed": 7,
@@ -41,16 +29,6 @@ OF_GEMINI = {
     "presence_penalty": "presencePenalty",
     "frequency_penalty": "frequencyPenalty",
 }
-
-
-@contextlib.asynccontextmanager
-async def behind(name: ProviderName) -> AsyncIterator[tuple[Served, Vendor]]:
-    async with trio.open_nursery() as nursery:
-        vendor = await nursery.start(serve, WIRES[name])
-        choice = ProviderChoice(name, "a-model", vendor.base_url, vendor.key, f"{name.upper()}_API_KEY")
-        async with served(choice=choice) as here:
-            yield here, vendor
-        nursery.cancel_scope.cancel()
 
 
 async def ask(here: Served, **more: Any) -> Any:

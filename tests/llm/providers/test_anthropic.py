@@ -3,6 +3,7 @@
 import json
 import warnings
 from collections.abc import AsyncIterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -232,7 +233,29 @@ async def test_cached_input_counts_and_there_are_no_more_thoughts_than_were_gene
 
     usages = [(await provider.answer(QUESTION, deaf)).usage for _ in range(3)]
 
-    assert usages == [Usage(28, 0, 7), Usage(28, 7, 0), Usage(28, 0, 0)]
+    assert usages == [Usage(28, 0, 7, 20, 3), Usage(28, 7, 0, 20, 3), Usage(28, 0, 0, 20, 3)]
+
+
+async def test_counts_at_the_end_replace_those_of_the_beginning_where_there_are_any(world: VendorWorld) -> None:
+    kept = {"ephemeral_5m_input_tokens": 10, "ephemeral_1h_input_tokens": 30}
+    first = {
+        "input_tokens": 5,
+        "cache_read_input_tokens": 20,
+        "cache_creation_input_tokens": 40,
+        "cache_creation": kept,
+    }
+    began = {"type": "message_start", "message": {"usage": {**first, "output_tokens": 1}}}
+    provider = await world.meet(
+        raw(began, ended(input_tokens=6, cache_read_input_tokens=None, output_tokens=7)),
+        raw(began, ended(input_tokens=5, cache_creation_input_tokens=25, output_tokens=7)),
+    )
+    heard: list[Delta] = []
+
+    usages = [(await provider.answer(QUESTION, heard.append)).usage for _ in range(2)]
+
+    assert usages == [Usage(66, 7, 0, 20, 40, 30), Usage(50, 7, 0, 20, 25, 25)]
+    known = [delta.usage for delta in heard if delta.usage]
+    assert known[1] == Usage(65, 0, 0, 20, 40, 30), "before the end, for an answer that is cut off"
 
 
 @pytest.mark.parametrize(
@@ -285,3 +308,64 @@ async def test_a_server_of_ones_own_needs_no_key(world: VendorWorld, monkeypatch
     with pytest.raises(Denied, match="set ANTHROPIC_API_KEY"):
         await provider.answer(QUESTION, deaf)
     await provider.aclose()
+
+
+def prefixes(body: Mapping[str, Any]) -> tuple[list[Any], list[int]]:
+    """The blocks of a prompt as Anthropic's cache compares them, and the places of those that are marked."""
+    turns = [(turn["role"], turn["content"]) for turn in body["messages"]]
+    blocks = [(role, block) for role, content in turns for block in as_list(content)]
+    everything = [*body.get("tools", ()), *as_list(body.get("system") or []), *blocks]
+    marked = [place for place, each in enumerate(everything) if "cache_control" in str(each)]
+    return [str(each).replace(f", 'cache_control': {KEPT}", "") for each in everything], marked
+
+
+def as_list(content: Any) -> list[Any]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+KEPT = {"type": "ephemeral"}
+
+
+async def test_each_step_of_a_loop_finds_what_the_one_before_has_written(world: VendorWorld) -> None:
+    calls = [ToolCall(f"c{number}", "now", {}) for number in range(15)]
+    say = Says([Thoughts("Which time zone?"), Text("Well."), *map(Called, calls)])
+    provider = await world.meet(say, say, say)
+    asked = replace(QUESTION, system="Be exact.", tools=(NOW,), thinking_level="low")
+    for _ in range(3):
+        answer = await provider.answer(asked, deaf)
+        results = [Message("tool", "noon", answers=call.id) for call in answer.calls]
+        turn = Message("assistant", answer.text, calls=answer.calls)
+        asked = replace(asked, messages=[*asked.messages, turn, *results])
+
+    steps = [prefixes(exchange.body) for exchange in world.vendor.exchanges]
+    for (earlier, ends), (later, reached) in pairwise(steps):
+        assert later[: ends[-1] + 1] == earlier[: ends[-1] + 1]
+        assert ends[-1] in reached, "however many blocks were added"
+    assert [len(marked) for _, marked in steps] == [3, 4, 4]
+
+
+async def test_a_server_that_refuses_marks_is_asked_without(world: VendorWorld) -> None:
+    provider = await world.meet()
+    asked = replace(QUESTION, system="Be exact.")
+    refused = Refuses(400, "system.0.cache_control: Extra inputs are not permitted")
+
+    world.vendor.will(refused, Refuses(400, "max_tokens: too many"))
+    with pytest.raises(Rejected, match="max_tokens"):
+        await provider.answer(asked, deaf)
+    world.vendor.will(refused, Says([Text("42")]), Says([Text("43")]))
+    answers = [(await provider.answer(asked, deaf)).text for _ in range(2)]
+
+    assert answers == ["42", "43"]
+    marked = ["cache_control" in str(exchange.body) for exchange in world.vendor.exchanges]
+    assert marked == [True, False, True, False, False]
+
+
+async def test_a_programs_own_marks_are_not_taken_away(world: VendorWorld) -> None:
+    provider = await world.meet(*[Refuses(400, "cache_control: a maximum of 4 blocks")] * 2)
+
+    with pytest.raises(Rejected, match="cache_control"):
+        await provider.answer(replace(QUESTION, cache_mark="1h"), deaf)
+
+    assert [exchange.body["cache_control"] for exchange in world.vendor.exchanges] == [
+        {"type": "ephemeral", "ttl": "1h"}
+    ]

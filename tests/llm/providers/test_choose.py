@@ -2,14 +2,15 @@
 
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 
 from agentos.llm.api_keys import Variable, Variables
 from agentos.llm.providers.choose import NoProvider, ProviderChoice, choose_provider, connect
+from agentos.llm.providers.keys import choose_providers
 from agentos.llm.providers.provider import Denied, Failing, Message, Question
-from agentos.llm.settings import LLMSettings, OfflineSettings, ProviderName
+from agentos.llm.settings import LLMSettings, OfflineSettings, ProviderName, ProviderSettings
 from tests.support.rows import each_row
 
 
@@ -72,6 +73,25 @@ def test_the_configuration_decides_or_the_first_key(
     settings: LLMSettings, values: Mapping[str, str], choice: ProviderChoice
 ) -> None:
     assert choose_provider(settings, variables(values)) == choice
+
+
+@pytest.mark.parametrize(
+    ("of_all", "own", "places"), [(True, None, True), (True, False, False), (False, None, False), (False, True, True)]
+)
+@pytest.mark.parametrize("keys", [(), ("env:A",)])
+def test_a_provider_has_prompt_caching_of_its_own_or_that_of_all(
+    of_all: bool, own: bool | None, places: bool, keys: Sequence[str]
+) -> None:
+    one = ProviderSettings("anthropic", keys=keys, prompt_caching=own)
+    found = choose_providers(
+        LLMSettings(prompt_caching=of_all, providers={"one": one}),
+        Variables({"ANTHROPIC_API_KEY": Variable("key")}),
+        {"A": "sk-12345"},
+    )
+
+    [choice] = found["one"]
+    assert isinstance(choice, ProviderChoice)
+    assert choice.prompt_caching == places
 
 
 def test_openai_has_a_model_of_its_own_but_other_servers_have_to_be_asked_for_one() -> None:

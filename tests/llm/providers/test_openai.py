@@ -67,7 +67,8 @@ async def test_openai_itself_is_told_another_maximum_than_its_imitators_and_gets
     world: VendorWorld,
 ) -> None:
     wrong = Message("assistant", calls=[ToolCall("c1", "now", JsonText('{"a": "'))])
-    question = replace(QUESTION, max_tokens=100, messages=[*QUESTION.messages, wrong, Message("tool", answers="c1")])
+    said = {"max_tokens": 100, "cache_key": "talk-1"}
+    question = replace(QUESTION, **said, messages=[*QUESTION.messages, wrong, Message("tool", answers="c1")])
     imitator = await world.meet()
     trio.socket.set_custom_hostname_resolver(Everywhere())
     genuine_url = world.vendor.base_url.replace("127.0.0.1", "api.openai.com")
@@ -80,6 +81,7 @@ async def test_openai_itself_is_told_another_maximum_than_its_imitators_and_gets
     bodies = [exchange.body for exchange in world.vendor.exchanges]
     assert [body.get("max_tokens") for body in bodies] == [100, None]
     assert [body.get("max_completion_tokens") for body in bodies] == [None, 100]
+    assert [body.get("prompt_cache_key") for body in bodies] == [None, "talk-1"]
     calls = [body["messages"][-2]["tool_calls"][0]["function"]["arguments"] for body in bodies]
     assert calls == [json.dumps({"INVALID_JSON": '{"a": "'}, separators=(",", ":")), '{"a": "']
 
@@ -233,6 +235,26 @@ async def test_there_are_no_more_thoughts_than_were_generated(world: VendorWorld
     provider = await world.meet(raw(choice("stop", content="42"), {"choices": [], "usage": usage}))
 
     assert (await provider.answer(QUESTION, deaf)).usage == Usage(5, 0, 3)
+
+
+@pytest.mark.parametrize(
+    ("counted", "usage"),
+    [
+        ({"prompt_tokens_details": {"cached_tokens": 8, "cache_write_tokens": 2}}, Usage(10, 5, 0, 8, 2)),
+        ({"prompt_cache_hit_tokens": 8, "prompt_cache_miss_tokens": 2}, Usage(10, 5, 0, 8)),
+        ({"cached_tokens": 8}, Usage(10, 5, 0, 8)),
+        ({"prompt_tokens_details": {"cached_tokens": 11, "cache_write_tokens": 3}}, Usage(10, 5, 0, 10)),
+        ({"prompt_tokens_details": {"cached_tokens": "8", "cache_write_tokens": -1}}, Usage(10, 5)),
+        ({"prompt_tokens_details": None, "cached_tokens": None}, Usage(10, 5)),
+    ],
+)
+async def test_cached_input_is_counted_by_each_servers_name(
+    world: VendorWorld, counted: dict[str, Any], usage: Usage
+) -> None:
+    counts = {"usage": {"prompt_tokens": 10, "completion_tokens": 5, **counted}}
+    provider = await world.meet(raw(choice("stop", content="42"), counts))
+
+    assert (await provider.answer(QUESTION, deaf)).usage == usage
 
 
 async def test_images_of_tools_follow_as_the_users(world: VendorWorld) -> None:

@@ -35,7 +35,7 @@ def question(path: str, body: Mapping[str, Any]) -> Question:
     return Question(
         model=body["model"],
         messages=tuple(message for turn in body["messages"] for message in _messages(turn)),
-        system=body.get("system"),
+        system=_content(body["system"])[0] if "system" in body else None,
         temperature=body.get("temperature"),
         max_tokens=body["max_tokens"],
         thinking_level=output.get("effort"),
@@ -80,7 +80,7 @@ def _tool(declared: Mapping[str, Any]) -> Tool:
 
 def events(says: Says, body: Mapping[str, Any]) -> Iterator[bytes | Step]:
     message = {"id": "msg_1", "type": "message", "role": "assistant", "model": says.model, "content": []}
-    began = {} if says.usage is None else {"usage": {"input_tokens": says.usage.input, "output_tokens": 1}}
+    began = {} if says.usage is None else {"usage": {**_input(says.usage), "output_tokens": 1}}
     yield _sse("message_start", message={**message, **began})
     yield _sse("ping")
     for number, step in enumerate(says.steps):
@@ -116,6 +116,17 @@ def _block(number: int, block: Mapping[str, Any], *deltas: Mapping[str, Any]) ->
     for delta in deltas:
         yield _sse("content_block_delta", index=number, delta=delta)
     yield _sse("content_block_stop", index=number)
+
+
+def _input(usage: Usage) -> Mapping[str, Any]:
+    five = usage.cache_creation - usage.cache_creation_1h
+    kept = {"ephemeral_5m_input_tokens": five, "ephemeral_1h_input_tokens": usage.cache_creation_1h}
+    return {
+        "input_tokens": usage.input - usage.cache_read - usage.cache_creation,
+        "cache_read_input_tokens": usage.cache_read,
+        "cache_creation_input_tokens": usage.cache_creation,
+        "cache_creation": kept,
+    }
 
 
 def _usage(usage: Usage) -> Mapping[str, Any]:

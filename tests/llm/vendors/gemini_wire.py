@@ -118,7 +118,8 @@ def _usage(usage: Usage | None) -> dict[str, Any]:
     if usage is None:
         return {}
     counted = {"promptTokenCount": usage.input, "candidatesTokenCount": usage.output, "totalTokenCount": usage.total}
-    return {"usageMetadata": {**counted, **({"thoughtsTokenCount": usage.thinking} if usage.thinking else {})}}
+    more = {"thoughtsTokenCount": usage.thinking, "cachedContentTokenCount": usage.cache_read}
+    return {"usageMetadata": {**counted, **{name: count for name, count in more.items() if count}}}
 
 
 def refusal(refuses: Refuses) -> tuple[Mapping[str, str], bytes]:

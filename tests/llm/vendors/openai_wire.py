@@ -119,6 +119,7 @@ def _usage(usage: Usage) -> Mapping[str, Any]:
         "completion_tokens": usage.generated,
         "total_tokens": usage.total,
         "completion_tokens_details": {"reasoning_tokens": usage.thinking},
+        "prompt_tokens_details": {"cached_tokens": usage.cache_read, "cache_write_tokens": usage.cache_creation},
     }
 
 

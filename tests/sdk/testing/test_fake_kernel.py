@@ -69,7 +69,7 @@ def test_of_several_replies_the_first_that_fits_is_given_as_often_as_it_says(fak
 
     assert [reply["content"] for reply in replies] == ["", "4", "WHY?"]
     assert replies[0]["code"] == "quota_exceeded"
-    assert replies[1]["usage"] == {"input": 0, "output": 0, "thinking": 0}, "what wasn't given is empty"
+    assert set(replies[1]["usage"].values()) == {0}, "what wasn't given is empty"
     assert isinstance(fake.calls("think")[0].error, QuotaExceeded)
 
 

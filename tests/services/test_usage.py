@@ -1,0 +1,36 @@
+"""What agents have used by day, in a database that an earlier release may have made."""
+
+import time
+from pathlib import Path
+
+from agentos.database import open_database
+from agentos.services.usage import TABLES, Row, UsageLog, day_of
+from agentos_sdk.values import Usage
+
+TODAY = day_of(time.time())
+
+
+async def test_cached_input_is_added_up_by_day_and_kept(tmp_path: Path) -> None:
+    async with open_database(tmp_path / "db", {"usage": TABLES}) as database:
+        log = UsageLog(database)
+        for used in (Usage(10, 1, 1, 6, 3), Usage(20, 0, 0, 20)):
+            log.add_model_use("writer#1", 1, used, 5)
+            await log.write()
+        log.add_life_use("writer", 0.5, 1000)
+        await log.write()
+
+    async with open_database(tmp_path / "db", {"usage": TABLES}) as database:
+        [row] = await UsageLog(database).read("writer", TODAY)
+    assert (row.tokens, row.calls, row.cost, row.cache_read, row.cache_creation) == (32, 2, 10, 26, 3)
+
+
+async def test_the_database_of_a_release_without_cached_input_opens_with_its_rows(tmp_path: Path) -> None:
+    before = "INSERT INTO usage VALUES ('writer', ?, 7, 1, NULL, 0.5, 1000)"
+    async with open_database(tmp_path / "db", {"usage": TABLES[:1]}) as database:
+        await database.write(lambda connection: connection.execute(before, [TODAY]))
+
+    async with open_database(tmp_path / "db", {"usage": TABLES}) as database:
+        log = UsageLog(database)
+        assert await log.read(None, TODAY) == [Row("writer", TODAY, 7, 1, None, 0.5, 1000)]
+        log.add_model_use("writer", 1, Usage(5, cache_read=4), 1)
+        assert await log.read(None, TODAY) == [Row("writer", TODAY, 12, 2, None, 0.5, 1000, 4)]

@@ -68,11 +68,11 @@ class Anthropic(Provider):
         self._messages = client.messages
 
     async def answer(self, question: Question, on_delta: OnDelta) -> Answer:
-        placed = self._places_marks and not question.cache_marks  # others may find out meanwhile
+        places_marks = self._places_marks  # another question may find out meanwhile
         try:
             return await self._answer(question, on_delta)
         except Rejected as refusal:
-            if not placed or self._is_anthropic or "cache_control" not in str(refusal):
+            if not places_marks or self._is_anthropic or "cache_control" not in str(refusal) or question.cache_marks:
                 raise
         self._places_marks = False  # the server knows no marks
         try:

@@ -6,8 +6,10 @@ A kernel claims ranges of up to :data:`BLOCK` uids for its state directory, and 
     {"first": 1610612736, "count": 64, "state": "/var/lib/agentos/shop-1a2b3c4d"}
 
 While a kernel runs it also holds a lock on the bytes of the lock file that have the numbers of its uids (fcntl(2),
-F_OFD_SETLK). Linux releases it when the kernel ends, however that comes. A claim is given up when no other uid is left,
-its state directory doesn't exist any more and no kernel holds it. Everything here blocks.
+F_OFD_SETLK). Linux releases it when the kernel ends, however that comes. A path may be that of several directories, in
+mount namespaces of their own: a claim is of the one in which any of its uids is assigned. A claim is given up when no
+other uid is left, no kernel holds it and its state directory doesn't exist any more, or is one without its uids.
+Everything here blocks.
 """
 
 import contextlib
@@ -51,6 +53,7 @@ class HostIdRegistry:
     def __init__(self, directory: Path, state: str) -> None:
         self._path, self._state = directory / "claims.json", state
         self._lock = open_file(directory / "lock", os.O_RDWR | os.O_CREAT)
+        self._held = set[int]()  # the first uids of the claims that are this kernel's
 
     def close(self) -> None:
         os.close(self._lock)
@@ -59,7 +62,8 @@ class HostIdRegistry:
         """Hold and return this state directory's ranges, until :meth:`close`.
 
         ``used`` are the uids assigned in it. Those that no kernel has claimed become its own, and so do those of a
-        state directory that doesn't exist any more: it was moved here. The others aren't returned.
+        state directory that doesn't exist any more: it was moved here. The others aren't returned, and neither are
+        ranges of this path without any of these uids, which may be another directory's.
         """
         with self._exclusively():
             claims = [
@@ -70,10 +74,14 @@ class HostIdRegistry:
             ]
             unclaimed = frozenset(used).difference(*(claim.ids for claim in claims))
             claims += [Claim(run.start, len(run), self._state) for run in _runs(unclaimed)]
-            own = [claim.ids for claim in claims if claim.state == self._state]
+            own = [claim.ids for claim in claims if claim.state == self._state and not used.isdisjoint(claim.ids)]
             for ids in own:
                 if not self._hold(ids):
-                    raise HostIdError(f"another kernel's agents have uids of {self._state}, from {ids.start} on")
+                    raise HostIdError(
+                        f"another kernel's agents have uids of {self._state}, from {ids.start} on: one of the two "
+                        "state directories is a copy of the other; stop that kernel, or choose another with --state-dir"
+                    )
+            self._held.update(ids.start for ids in own)
             self._write(claims)
         return own
 
@@ -87,6 +95,7 @@ class HostIdRegistry:
                 free = self._find_free(wanted, claims, spare)
             if free is not None:
                 self._write([*claims, Claim(free.start, len(free), self._state)])
+                self._held.add(free.start)
         return free
 
     @contextlib.contextmanager
@@ -111,7 +120,9 @@ class HostIdRegistry:
         return None
 
     def _is_abandoned(self, claim: Claim) -> bool:
-        return claim.state != self._state and not os.path.lexists(claim.state) and self._is_free(claim.ids)
+        own = claim.state == self._state
+        is_left = claim.first not in self._held if own else not os.path.lexists(claim.state)
+        return is_left and self._is_free(claim.ids)
 
     def _hold(self, ids: range) -> bool:
         """Lock these uids' bytes; False if another kernel has one of them."""

@@ -1,6 +1,8 @@
 """The files of a sandbox's root: which host paths are bound where, and which files and tmpfs are its own."""
 
-import os.path
+import os
+import re
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 
 from agentos_sdk.values import HostIds
@@ -22,6 +24,8 @@ _ETC_FILES = {
 
 SYSTEM_PATHS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime")
+RUNTIME_FILES = re.compile(r"/etc/(java(-[\w.-]+)?|fonts|perl|python3(\.\d+)?|mime\.types|magic(\.mime)?)")
+"""What distributions keep of a language's runtime in /etc: settings without which it doesn't start."""
 CERTIFICATES = ("/etc/ssl", "/etc/pki", "/etc/ca-certificates", "/etc/crypto-policies")  # and settings of TLS
 NETWORK_FILES: Mapping[Network, Sequence[str]] = {
     "none": (),
@@ -50,9 +54,24 @@ FORBIDDEN_PREFIXES = frozenset(
 )
 
 
+def list_runtime_files(etc: str = "/etc") -> list[str]:
+    """The host's :data:`RUNTIME_FILES` that root alone may write and everyone may read."""
+    return [f"/etc/{name}" for name in sorted(os.listdir(etc)) if _is_public(os.path.join(etc, name), f"/etc/{name}")]
+
+
+def _is_public(path: str, shown: str) -> bool:
+    if not RUNTIME_FILES.fullmatch(shown):
+        return False
+    found = os.lstat(path)
+    needed = stat.S_IROTH | stat.S_IXOTH if stat.S_ISDIR(found.st_mode) else stat.S_IROTH
+    kept = stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode)
+    return kept and found.st_uid == 0 and found.st_mode & (needed | stat.S_IWGRP | stat.S_IWOTH) == needed
+
+
 def bind_steps(policy: Policy, host: Host) -> Iterator[s.Bind]:
     """Yield the host paths to mount inside; an outer directory comes before a path within it."""
-    wanted = [*SYSTEM_PATHS, *SYSTEM_FILES, *NETWORK_FILES[policy.network]]
+    runtime_files = sorted(filter(RUNTIME_FILES.fullmatch, host.directories))
+    wanted = [*SYSTEM_PATHS, *SYSTEM_FILES, *runtime_files, *NETWORK_FILES[policy.network]]
     trees = [path for path in wanted if path in host.directories]
     if policy.interpreter is not None:
         trees += [policy.interpreter.prefix, policy.interpreter.base_prefix]
@@ -104,6 +123,7 @@ def detach_steps(policy: Policy, binds: Sequence[s.Bind], host_ids: HostIds) -> 
             yield s.DetachImage(bind.source, bind.target)
             continue
         ours = bind.device or bind.source in (*SYSTEM_PATHS, *SYSTEM_FILES, *NETWORK_FILES["host"], policy.socket)
+        ours = ours or RUNTIME_FILES.fullmatch(bind.source) is not None
         follow = bind.target not in _targets_without_symlinks(policy)
         always = bind.target in (CODE, WORKSPACE)
         owner = None if ours else (host_ids.uid, host_ids.gid)

@@ -6,6 +6,7 @@ import errno
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,25 @@ async def test_we_are_the_parent_of_its_first_process(spawner: Spawner) -> None:
     assert int(rows["PPid"]) == os.getpid()
     await kill(entered)
     await kill(agent)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("/usr/bin/java", "-version"),
+        ("/bin/cat", "/etc/python3/debian_config"),
+        ("/bin/cat", "/etc/fonts/fonts.conf"),
+        ("/bin/cat", "/etc/mime.types"),
+    ],
+    ids=["java", "python", "fonts", "types"],
+)
+async def test_what_the_host_keeps_of_runtimes_in_etc_is_there(spawner: Spawner, argv: Sequence[str]) -> None:
+    if missing := [path for path in argv if path.startswith("/") and not Path(path).exists()]:
+        pytest.skip(f"this host has no {missing[0]}")
+
+    ended = await jail.run(spawner, jail.a_plan(*argv))
+
+    assert (ended.status.code, bool(ended.out + ended.err)) == (0, True), ended.err
 
 
 async def test_its_walls_are_as_high_as_the_others(spawner: Spawner) -> None:

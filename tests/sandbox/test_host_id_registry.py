@@ -64,7 +64,7 @@ def test_uids_of_a_removed_project_are_free_when_no_others_are_left(shared: Path
             assert second.claim(few) is None, "its kernel runs"
     with contextlib.closing(HostIdRegistry(shared, str(shared.parent / "b"))) as second:
         assert second.claim(few) == few
-        assert second.hold_claimed(frozenset()) == [few]
+        assert second.hold_claimed({few.start}) == [few]
 
 
 def test_a_project_that_exists_keeps_its_uids_while_it_does_not_run(shared: Path) -> None:
@@ -74,7 +74,53 @@ def test_a_project_that_exists_keeps_its_uids_while_it_does_not_run(shared: Path
         assert second.claim(range(70000, 70010)) is None
         assert second.claim(range(70000, 70012)) == range(70010, 70012)
     with contextlib.closing(HostIdRegistry(shared, str(shared.parent / "a"))) as first:
-        assert first.hold_claimed(frozenset()) == [range(70000, 70010)]
+        assert first.hold_claimed({70000}) == [range(70000, 70010)]
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["both run", "one is stopped"])
+def test_directories_with_the_same_path_have_uids_of_their_own(shared: Path, stopped: bool) -> None:
+    """As in two mount namespaces that share the registry."""
+    state, wanted = str(shared.parent / "a"), range(70000, 80000)
+    with contextlib.ExitStack() as undo:
+        first = undo.enter_context(contextlib.closing(HostIdRegistry(shared, state)))
+        [one] = [first.claim(wanted)]
+        assert one is not None
+        if stopped:
+            undo.close()
+        with contextlib.closing(HostIdRegistry(shared, state)) as second:
+            assert second.hold_claimed(frozenset()) == []
+            other = second.claim(wanted)
+            assert other is not None
+            assert not set(one) & set(other)
+
+    for order in ((one, other), (other, one)):
+        with contextlib.ExitStack() as undo:
+            for ids in order:
+                again = undo.enter_context(contextlib.closing(HostIdRegistry(shared, state)))
+                assert again.hold_claimed({ids.start}) == [ids]
+
+
+def test_uids_without_any_use_are_claimed_again_when_no_others_are_left(shared: Path) -> None:
+    few, state = range(70000, 70000 + BLOCK), str(shared.parent / "a")
+    with contextlib.closing(HostIdRegistry(shared, state)) as first:
+        assert first.claim(few) == few
+        assert first.claim(few) is None, "they are its own"
+        with contextlib.closing(HostIdRegistry(shared, state)) as second:
+            assert second.claim(few) is None, "its kernel runs"
+    with contextlib.closing(HostIdRegistry(shared, state)) as second:
+        assert second.hold_claimed(frozenset()) == []
+        assert second.claim(few) == few
+
+
+def test_a_copy_of_a_directory_that_runs_is_refused_and_told_what_to_do(shared: Path) -> None:
+    state = str(shared.parent / "a")
+    with contextlib.closing(HostIdRegistry(shared, state)) as first:
+        first.claim(range(70000, 70010))
+        with (
+            contextlib.closing(HostIdRegistry(shared, state)) as second,
+            pytest.raises(HostIdError, match="stop that kernel, or choose another with --state-dir"),
+        ):
+            second.hold_claimed({70003})
 
 
 def test_a_moved_state_directory_takes_its_uids_along(shared: Path) -> None:

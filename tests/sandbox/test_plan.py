@@ -1,5 +1,8 @@
 """Whatever is asked of whatever host, the steps come in an order that works and ends with everything confined."""
 
+import os
+from pathlib import Path
+
 import attrs
 import pytest
 from hypothesis import assume, given
@@ -10,7 +13,7 @@ from agentos.sandbox.filters import seccomp
 from agentos.sandbox.host import Host
 from agentos.sandbox.plan import NEWNET, plan_entry, plan_sandbox, split_plan
 from agentos.sandbox.policy import NETWORKS, PROFILES, BadPolicy, Directory, Image, Interpreter, Limits, Policy, Program
-from agentos.sandbox.root_files import NETWORK_FILES, SYSTEM_FILES, SYSTEM_PATHS
+from agentos.sandbox.root_files import NETWORK_FILES, SYSTEM_FILES, SYSTEM_PATHS, list_runtime_files
 from agentos.sandbox.steps import Step
 from agentos_sdk.values import HostIds
 from tests.support.rows import each_row
@@ -309,3 +312,26 @@ def test_the_environment_is_what_was_given_and_what_the_sandbox_is() -> None:
     environment = dict(execute.environment)
     assert environment.keys() == {"PATH", "HOME", "TMPDIR", "LANG", "USER", "LOGNAME", "AGENTOS_SOCKET", "A"}
     assert (environment["A"], environment["HOME"]) == ("1", "/tmp")
+
+
+def test_files_of_runtimes_in_etc_are_bound() -> None:
+    found = ("/etc/java-17-openjdk", "/etc/python3.11", "/etc/mime.types")
+    steps = made(
+        Policy(), Host(0, 0, "x86_64", directories=frozenset({"/usr", *found, "/etc/javascript", "/etc/shadow"}))
+    )
+
+    assert {step.source for step in steps if isinstance(step, s.Bind) and step.source.startswith("/etc/")} == {*found}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the files must be root's")
+def test_only_files_of_runtimes_that_everyone_may_read_and_root_alone_may_write_are_shown(tmp_path: Path) -> None:
+    for name in ("java-17-openjdk", "java-21", "python3.11", "perl", "fonts", "javascript", "ssl", "ssh"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "mime.types").touch()
+    (tmp_path / "magic").touch(0o600)
+    (tmp_path / "java-21").chmod(0o750)
+    (tmp_path / "perl").chmod(0o775)
+    os.chown(tmp_path / "fonts", 1000, 1000)
+    (tmp_path / "python3").symlink_to("/root")
+
+    assert list_runtime_files(str(tmp_path)) == ["/etc/java-17-openjdk", "/etc/mime.types", "/etc/python3.11"]

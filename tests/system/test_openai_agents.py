@@ -37,7 +37,7 @@ def test_the_openai_package_uses_responses_and_embeddings(kernel: Kernel, client
     script = """
     import json, openai
     client = openai.OpenAI()
-    first = client.responses.create(model="gpt-5", input="I am Ada.", store=True)
+    first = client.responses.create(model="gpt-5", input="I am Ada.")
     with client.responses.stream(model="gpt-5", input="What is my name?", previous_response_id=first.id) as stream:
         kinds = [event.type for event in stream]
         second = stream.get_final_response()
@@ -53,7 +53,7 @@ def test_the_openai_package_uses_responses_and_embeddings(kernel: Kernel, client
 
 AGENT = """
 import asyncio, json
-from agents import Agent, ModelSettings, Runner, function_tool, set_tracing_disabled
+from agents import Agent, Runner, function_tool, set_tracing_disabled
 set_tracing_disabled(True)
 
 @function_tool
@@ -66,7 +66,7 @@ async def main():
     whole = (await Runner.run(agent, "What is the weather in Paris?")).final_output
     streamed = Runner.run_streamed(agent, "What is the weather in Rome?")
     kinds = {event.data.type async for event in streamed.stream_events() if event.type == "raw_response_event"}
-    keeping = Agent(name="keeper", model="gpt-5", model_settings=ModelSettings(store=True))
+    keeping = Agent(name="keeper", model="gpt-5")
     first = await Runner.run(keeping, "I am Ada.")
     second = await Runner.run(keeping, "What is my name?", previous_response_id=first.last_response_id)
     return [whole, streamed.final_output, "response.function_call_arguments.done" in kinds, second.final_output]

@@ -1,6 +1,5 @@
 """OpenAI's Responses at an agent's endpoint: created by THINK calls, and stored ones retrieved and deleted."""
 
-import secrets
 import time
 from collections.abc import Callable
 from functools import partial
@@ -13,10 +12,11 @@ from agentos.gateways.think_calls import ThinkCalls
 from agentos.http.exchange import Exchange
 from agentos.llm.jobs import ThinkResult
 from agentos_sdk import codec
+from agentos_sdk.errors import CallError
 
 from .responses_request import ResponsesRequest, parse_body, parse_request
 from .responses_shape import ResponseShape
-from .stored_responses import StoredResponses
+from .stored_responses import StoredResponses, new_id
 
 
 @define(eq=False)
@@ -28,9 +28,9 @@ class Responses:
     async def create(self, exchange: Exchange) -> None:
         body = await exchange.body()
         asked = await self._read(body)
-        if asked.store:
-            await self._stored.check_room(len(body))
-        shape = ResponseShape(f"resp_{secrets.token_hex(16)}", int(time.time()), asked.echo, asked.tools)
+        keeps = await self._stored.check_room(asked.store, len(body))
+        now = time.time()
+        shape = ResponseShape(new_id(asked.store, now), int(now), {**asked.echo, "store": keeps}, asked.tools)
         ask = partial(self._answer, asked, shape)
         await self._calls.answer(exchange, asked.question, ask, shape, stream=asked.stream, left_out=asked.left_out)
 
@@ -48,10 +48,15 @@ class Responses:
     async def _answer(
         self, asked: ResponsesRequest, shape: ResponseShape, on_text: Callable[[str], None] | None
     ) -> ThinkResult:
-        """Ask the model, and store its answer if that is wanted: without it the request has failed."""
+        """Ask the model, and store its answer. A request that asks for that fails without it, another one says so."""
         thought = await self._calls.think(asked.question, on_text, asked.class_, asked.left_out)
-        if asked.store:
-            await self._stored.add(shape.response(thought.answer, thought.cost), asked.input)
+        if shape.echo["store"]:
+            try:
+                await self._stored.add(shape.response(thought.answer, thought.cost), asked.input)
+            except CallError:
+                if asked.store:
+                    raise
+                shape.echo = {**shape.echo, "store": False}
         return thought
 
     async def retrieve(self, exchange: Exchange, id: str) -> None:

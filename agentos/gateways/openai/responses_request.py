@@ -46,13 +46,13 @@ TEXT_PARTS = {"input_text": "text", "output_text": "text", "text": "text", "refu
 class ResponsesRequest:
     """``input`` are the request's items as they were sent; ``echo`` are the fields that its response repeats.
 
-    ``store``: keep the response for a request that names its id as ``previous_response_id``. ``tools`` are those of the
-    request by the model's names; ``left_out`` are types of tools that the model isn't offered.
+    ``store``: keep the response for a request that names its id as ``previous_response_id``; None if it doesn't say.
+    ``tools`` are those of the request by the model's names; ``left_out`` are types of tools that it isn't offered.
     """
 
     question: Question
     stream: bool
-    store: bool
+    store: bool | None
     input: Sequence[Mapping[str, Any]]
     echo: Mapping[str, Any]
     class_: LLMClass | None = None
@@ -109,7 +109,7 @@ def parse_request(
     return ResponsesRequest(
         question,
         request.flag("stream"),
-        request.flag("store"),
+        request.choice("store"),
         sent,
         _echo(request),
         read_class(request),
@@ -225,7 +225,6 @@ def _echo(request: Fields) -> Mapping[str, Any]:
         "parallel_tool_calls": True,
         "previous_response_id": None,
         "reasoning": {"effort": None, "summary": None},
-        "store": False,
         "temperature": None,
         "text": {"format": {"type": "text"}},
         "tool_choice": "auto",

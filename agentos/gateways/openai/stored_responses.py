@@ -1,9 +1,11 @@
-"""Responses that an agent has asked to keep: in the session scope of its state, by its STORE, FETCH and DELETE calls.
+"""Stored responses: in the session scope of their agent's state, by its STORE, FETCH and DELETE calls.
 
-So each is the agent's alone, counts for its quota of state, and is removed when the agent has ended.
+So each is the agent's alone, counts for its quota of state, and is removed when the agent has ended. One that no
+request asked to store has a key that gives way (:mod:`agentos.services.state.giving_way`).
 """
 
 import re
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,16 +13,20 @@ import msgspec
 from attrs import define
 
 from agentos.gateways.think_calls import ThinkCalls
+from agentos.kernel.ports import Right
 from agentos.kernel.request_body import parse_text
 from agentos.kernel.table import LARGE_BODY_BYTES
 from agentos.llm.jobs import MAX_PARTS
+from agentos.services.state.giving_way import GIVES_WAY, MAX_BYTES_GIVING_WAY, MAX_KEYS_GIVING_WAY
 from agentos_sdk import codec
 from agentos_sdk.calls.state import Delete, Deleted, Fetch, KeyList, Keys, Store
 from agentos_sdk.errors import BadRequest, NotFound, QuotaExceeded, TooLarge
 from agentos_sdk.opcodes import Op
 
 PREFIX = "openai/responses/"  # of the keys
-MAX_STORED = 256  # responses of one session
+ASKED = PREFIX + "resp_1"  # with which the keys begin of those that a request asked to store
+MAX_STORED = 256  # responses of one session that a request asked to store
+MAX_CHAIN = 512  # responses that one request continues
 MAX_CONVERSATION = 16 << 20  # bytes of the stored items that one request continues, as of a request itself
 MAX_BYTES = LARGE_BODY_BYTES  # of one response with its input, as of any value of state
 ID = re.compile("resp_[0-9a-f]{32}")
@@ -32,13 +38,21 @@ class StoredResponses:
 
     _calls: ThinkCalls
 
-    async def check_room(self, request_size: int) -> None:
-        """Refuse to answer what can't be stored: ``QuotaExceeded``, or ``TooLarge`` for the request alone."""
-        _check_size(request_size)
-        keys = await self._calls.perform(Op.KEYS, Keys(prefix=PREFIX, scope="session", limit=MAX_STORED))
-        assert isinstance(keys, KeyList), "KEYS' reply before it is encoded"
-        if keys.count >= MAX_STORED:
-            raise QuotaExceeded(f"store: {MAX_STORED} responses are stored, which is all there may be: delete some")
+    async def check_room(self, asked: bool | None, request_size: int) -> bool:
+        """Whether to store the response to a request of this size; ``asked`` is what it says, None if nothing.
+
+        Raises ``QuotaExceeded``, or ``TooLarge`` for the request alone, if it asks for what can't be stored.
+        """
+        if asked is None:
+            caller = self._calls.caller
+            return request_size <= MAX_BYTES and caller.authorizer.decide(caller, Right("store")).effect == "allow"
+        if asked:
+            _check_size(request_size)
+            keys = await self._calls.perform(Op.KEYS, Keys(prefix=ASKED, scope="session", limit=MAX_STORED))
+            assert isinstance(keys, KeyList), "KEYS' reply before it is encoded"
+            if keys.count >= MAX_STORED:
+                raise QuotaExceeded(f"store: {MAX_STORED} responses are stored, which is all there may be: delete some")
+        return asked
 
     async def add(self, response: Mapping[str, Any], items: Sequence[Mapping[str, Any]]) -> None:
         """Store a response. Raises ``TooLarge``, and ``QuotaExceeded`` if it exceeds the agent's quota of state."""
@@ -76,8 +90,8 @@ class StoredResponses:
         parts = size = 0
         before: str | None = last
         while before is not None:
-            if len(turns) == MAX_STORED:
-                raise BadRequest(f"previous_response_id: expected at most {MAX_STORED} responses before this one")
+            if len(turns) == MAX_CHAIN:
+                raise BadRequest(f"previous_response_id: expected at most {MAX_CHAIN} responses before this one")
             found, found_size = await self.find(before, "previous_response_id")
             turns.append([*found["input"], *found["response"]["output"]])
             parts, size = parts + len(turns[-1]), size + found_size
@@ -90,6 +104,13 @@ class StoredResponses:
         return [item for turn in reversed(turns) for item in turn], size
 
 
+def new_id(asked: bool | None, now: float) -> str:
+    """An id; those of responses that no request asked to store are in the order of time, until the year 2527."""
+    if asked:
+        return f"{ASKED.removeprefix(PREFIX)}{secrets.token_hex(16)[1:]}"
+    return f"resp_{int(now * 1000):012x}{secrets.token_hex(10)}"
+
+
 def _key(id: str, param: str | None = None) -> str:
     if not ID.fullmatch(id):
         raise _missing(id, param)
@@ -97,7 +118,13 @@ def _key(id: str, param: str | None = None) -> str:
 
 
 def _missing(id: str, param: str | None = None) -> NotFound:
-    return NotFound(f"there is no stored response {id[:80]!r}", **({} if param is None else {"param": param}))
+    text = f"there is no stored response {id[:80]!r}"
+    if ID.fullmatch(id) and (PREFIX + id).startswith(GIVES_WAY):
+        text += (
+            f": without store: true the latest {MAX_KEYS_GIVING_WAY} are kept, of {MAX_BYTES_GIVING_WAY >> 20} MiB "
+            "together, as long as nothing else needs the room"
+        )
+    return NotFound(text, **({} if param is None else {"param": param}))
 
 
 def _check_size(size: int) -> None:

@@ -21,7 +21,7 @@ from agentos.sandbox.errors import SandboxError, StepFailed
 from agentos.sandbox.filters import landlock, seccomp
 from agentos.sandbox.host import Host
 from agentos.sandbox.policy import Interpreter
-from agentos.sandbox.root_files import GID, NETWORK_FILES, SYSTEM_FILES, SYSTEM_PATHS, UID
+from agentos.sandbox.root_files import GID, NETWORK_FILES, SYSTEM_FILES, SYSTEM_PATHS, UID, list_runtime_files
 from agentos.sandbox.spawner import Spawner
 from agentos.sandbox.steps import Step
 from agentos_sdk.values import HostIds
@@ -44,7 +44,7 @@ _TRUE_PROGRAM = s.Execute(("/bin/true",), (("PATH", "/usr/bin:/bin"),), "/")
 
 def read_host(memory_cgroup: bool = False) -> Host:
     """Return the properties of this host that a plan needs. ``memory_cgroup``: a cgroup limits the programs' memory."""
-    paths = (*SYSTEM_PATHS, *SYSTEM_FILES, *NETWORK_FILES["host"])
+    paths = (*SYSTEM_PATHS, *SYSTEM_FILES, *list_runtime_files(), *NETWORK_FILES["host"])
     links = {path: os.readlink(path) for path in SYSTEM_PATHS if os.path.islink(path)}
     hard = {name: resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[1] for name in _RLIMITS}
     return Host(

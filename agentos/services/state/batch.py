@@ -3,17 +3,19 @@
 import json
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from attrs import define, field
 from msgspec import Struct
-from outcome import Outcome, capture
+from outcome import Error, Outcome, capture
 
 from agentos_sdk import codec
 from agentos_sdk.errors import QuotaExceeded
 
-from .rows import check_version, is_expired
+from .giving_way import gives_way, list_room, list_surplus
+from .rows import check_version, is_expired, remove_rows
 from .spaces import list_accounts
 
 MAX_BATCHED_BYTES = 4 << 10  # of a key and its value; a larger one has a statement of its own
@@ -39,6 +41,10 @@ class Change(Struct, frozen=True):
     ttl: float | None
     if_version: int | None
     caller: int | None = None
+
+    @property
+    def size(self) -> int:
+        return len(self.key.encode()) + len(self.value)
 
 
 class Row(NamedTuple):
@@ -72,7 +78,7 @@ class Plan:
         return [capture(self._decide, one, limits, now) for one in changes]
 
     def _decide(self, one: Change, limits: StateLimits, now: float) -> int:
-        place, size = (one.space, one.key), len(one.key.encode()) + len(one.value)
+        place, size = (one.space, one.key), one.size
         replaced = self.present.get(place)
         present, expires, charged, old_size = replaced or (0, None, "", 0)
         check_version(one.key, one.if_version, 0 if is_expired(expires, now) else present)
@@ -104,7 +110,39 @@ class Plan:
 
 
 def store_all(limits: StateLimits, changes: Sequence[Change], connection: sqlite3.Connection) -> Sequence[Outcome[int]]:
-    """Store values; the outcome of each is its version. Few statements for all of them: see :data:`Batch`."""
+    """Store values; the outcome of each is its version. Few statements for all of them: see :data:`Batch`.
+
+    Values that give way are removed for those that would exceed a limit, which are then stored after all others.
+    """
+    outcomes = list(_store(limits, changes, connection))
+    while refused := _find_refused(outcomes):
+        wanted = Counter[str]()
+        for at, account in refused.items():
+            wanted[account] += changes[at].size
+        if not _make_room(wanted, connection):
+            break
+        again = _store(limits, [changes[at] for at in refused], connection)
+        for at, outcome in zip(refused, again, strict=True):
+            outcomes[at] = outcome
+    for space in {one.space for one in changes if gives_way(one.space, one.key)}:
+        remove_rows(list_surplus(space, connection), connection)
+    return outcomes
+
+
+def _find_refused(outcomes: Sequence[Outcome[int]]) -> Mapping[int, str]:
+    """Of the changes that would exceed a limit, the account with that limit."""
+    errors = ((at, one.error) for at, one in enumerate(outcomes) if isinstance(one, Error))
+    return {at: str(error.details["name"]) for at, error in errors if isinstance(error, QuotaExceeded)}
+
+
+def _make_room(wanted: Mapping[str, int], connection: sqlite3.Connection) -> bool:
+    """Remove values that give way from these accounts, as many as have so many bytes; returns whether any was."""
+    rows = {row for account, size in wanted.items() for row in list_room(account, size, connection)}
+    remove_rows(rows, connection)
+    return bool(rows)
+
+
+def _store(limits: StateLimits, changes: Sequence[Change], connection: sqlite3.Connection) -> Sequence[Outcome[int]]:
     now = time.time()
     plan = _read_plan(changes, connection)
     outcomes = plan.decide(changes, limits, now)

@@ -3,7 +3,7 @@
 import math
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -136,6 +136,13 @@ def _remove(connection: sqlite3.Connection, condition: str, values: tuple[object
         _charge(connection, account, -keys, -size)
     if charged:
         connection.execute(f"DELETE FROM state WHERE {condition}", values)  # noqa: S608
+
+
+def remove_rows(rows: Iterable[tuple[str, str, str, int]], connection: sqlite3.Connection) -> None:
+    """Remove keys, each given as its space, key, account and size."""
+    for space, key, account, size in rows:
+        _charge(connection, account, -1, -size)
+        connection.execute("DELETE FROM state WHERE space = ? AND key = ?", (space, key))
 
 
 def check_version(key: str, wanted: int | None, present: int) -> None:

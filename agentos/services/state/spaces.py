@@ -18,6 +18,10 @@ def account_of(space: str) -> str:
     return space.partition("~")[0]
 
 
+def is_session(space: str) -> bool:
+    return "~" in space
+
+
 def list_accounts(account: str) -> list[str]:
     """An account and those above it, the outermost first; none for the empty one."""
     return list(itertools.accumulate(account.split("/"), "{}/{}".format)) if account else []

@@ -25,7 +25,7 @@ from agentos_sdk.values import Scope
 
 from .batch import Change, StateLimits, store_all
 from .rows import Found, Swept, delete_all, fetch_all, list_keys, remove_former, sweep
-from .spaces import GLOBAL, account_of
+from .spaces import GLOBAL, account_of, is_session
 
 log = logging.getLogger(__name__)
 
@@ -154,7 +154,7 @@ class State:
             charged_to = self._find_owner(account, changer)
             self.publish(StateChanged("global", key, version, None, deleted, charged_to, account))
         else:
-            scope: Scope = "session" if "~" in space else "agent"
+            scope: Scope = "session" if is_session(space) else "agent"
             owner = self._find_owner(space, changer)
             self.publish(StateChanged(scope, key, version, owner, deleted, None, account_of(space)))
 

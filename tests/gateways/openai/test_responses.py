@@ -201,10 +201,11 @@ async def test_a_mistake_is_named() -> None:
     assert here.asked == []
 
 
-async def test_a_response_is_stored_only_if_asked() -> None:
+@pytest.mark.parametrize("more", [{}, {"store": None}, {"store": True}], ids=["unsaid", "null", "true"])
+async def test_a_response_is_stored_unless_said_otherwise(more: dict[str, Any]) -> None:
     async with served() as here, here.client() as client:
-        forgotten = await create(here)
-        kept = await create(here, store=True)
+        forgotten = await create(here, store=False)
+        kept = await create(here, **more)
 
         assert (forgotten.to_dict()["store"], kept.to_dict()["store"]) == (False, True)
         assert await client.responses.retrieve(kept.id) == kept
@@ -217,13 +218,14 @@ async def test_a_response_is_stored_only_if_asked() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_conversation_goes_on_from_a_stored_response(stream: bool) -> None:
+@pytest.mark.parametrize("more", [{}, {"store": True}], ids=["unsaid", "asked"])
+async def test_a_conversation_goes_on_from_a_stored_response(stream: bool, more: dict[str, Any]) -> None:
     async with served(Rule(match="name", reply="You are Ada.")) as here:
-        first = await create(here, "I am Ada.", store=True, instructions="Only for this one.")
+        first = await create(here, "I am Ada.", instructions="Only for this one.", **more)
         if stream:
-            second = (await events(here, "Who?", store=True, previous_response_id=first.id))[-1].response
+            second = (await events(here, "Who?", previous_response_id=first.id, **more))[-1].response
         else:
-            second = await create(here, "Who?", store=True, previous_response_id=first.id)
+            second = await create(here, "Who?", previous_response_id=first.id, **more)
         third = await create(here, "My name?", previous_response_id=second.id)
 
     assert third.previous_response_id == second.id
@@ -320,6 +322,51 @@ async def test_too_large_an_input_is_not_stored_and_the_model_not_asked() -> Non
 
     assert error.status_code == 413
     assert here.asked == []
+
+
+async def test_responses_that_were_not_asked_to_be_stored_take_no_room_from_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("agentos.gateways.openai.stored_responses.MAX_STORED", 1)
+    async with served(max_keys=2) as here, here.client() as client:
+        unasked = [await create(here) for _ in range(3)]
+        asked = await create(here, store=True)
+        store = Store(key="own", value=Raw(b"1"), scope="session")
+        await here.caller.table.perform(Op.STORE, Call(here.caller, False, send_nothing), store)
+        last = await create(here)
+
+        assert [said.to_dict()["store"] for said in (*unasked, asked, last)] == [True] * 4 + [False]
+        assert await client.responses.retrieve(asked.id) == asked
+        for gone in unasked:
+            with pytest.raises(openai.NotFoundError, match="without store: true the latest 256 are kept"):
+                await client.responses.retrieve(gone.id)
+        with pytest.raises(openai.NotFoundError):
+            await client.responses.retrieve(last.id)
+
+
+@pytest.mark.parametrize("grants", [Grants(denied=["store"]), Grants(asked=["store"])], ids=["denied", "asked"])
+async def test_nothing_is_stored_unasked_where_the_agent_may_not_store(grants: Grants) -> None:
+    notebook = Notebook()
+    async with served(grants=grants, notebook=notebook) as here:
+        whole, told = await create(here), await events(here)
+
+    said = [whole, told[0].response, told[-1].response]
+    assert [each.to_dict()["store"] for each in said] == [False] * 3
+    assert {entry.call for entry in notebook.entries} == {"THINK"}
+
+
+async def test_too_large_an_input_is_answered_and_not_stored_unless_asked() -> None:
+    async with served(Rule(match="x", reply="long"), max_payload=4 << 20) as here:
+        said = await create(here, "x" * (1 << 20))
+
+    assert (said.output_text, said.to_dict()["store"]) == ("long", False)
+
+
+async def test_an_answer_that_cannot_be_stored_unasked_says_so_at_its_end() -> None:
+    async with served(max_keys=0) as here:
+        told = await events(here)
+
+    assert [event.response.to_dict()["store"] for event in (told[0], told[-1])] == [True, False]
 
 
 async def test_storing_needs_the_agents_own_rights_and_is_recorded() -> None:

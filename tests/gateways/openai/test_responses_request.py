@@ -96,7 +96,7 @@ def test_what_a_program_may_say_without_effect() -> None:
     said = asked(background=False, include=[], truncation="disabled", user="u", service_tier="auto", max_tool_calls=3)
 
     assert said.question.messages == [Message("user", "hello")]
-    assert (said.question.model, said.stream, said.store) == ("default", False, False)
+    assert (said.question.model, said.stream, said.store) == ("default", False, None)
 
 
 def test_calls_belong_to_the_assistants_message_before_them() -> None:

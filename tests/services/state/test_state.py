@@ -17,6 +17,7 @@ from outcome import Error, Outcome, Value, acapture
 from agentos.database import open_database
 from agentos.services.events import Event, StateChanged, discard
 from agentos.services.state.batch import Change, StateLimits
+from agentos.services.state.giving_way import GIVES_WAY, MAX_BYTES_GIVING_WAY, MAX_KEYS_GIVING_WAY
 from agentos.services.state.rows import TABLES
 from agentos.services.state.spaces import GLOBAL, end_of_prefix, list_accounts
 from agentos.services.state.state import State
@@ -442,3 +443,56 @@ def test_the_end_of_a_prefix_is_behind_all_that_begin_with_it(prefix: str, other
 def test_the_accounts_of_a_guests_agent() -> None:
     assert list_accounts("guest ada/w/x") == ["guest ada", "guest ada/w", "guest ada/w/x"]
     assert list_accounts("") == []
+
+
+def giving_way(number: int) -> str:
+    return f"{GIVES_WAY}{number:011x}"
+
+
+async def kept_of(kept: State, space: str) -> list[str]:
+    return await kept.keys(space, [""], "", 1000)
+
+
+@pytest.mark.parametrize(
+    "limits", [StateLimits(3, 10_000), StateLimits(100, 3 * len(giving_way(0)) + 3)], ids=["keys", "bytes"]
+)
+@pytest.mark.parametrize("account", ["a", "a/b", "a/b/c"])
+async def test_values_that_give_way_are_removed_for_any_other_the_oldest_first(
+    limits: StateLimits, account: str, tmp_path: Path
+) -> None:
+    async with opened(tmp_path, limits) as kept:
+        for number in (3, 1, 2):
+            await store(kept, giving_way(number), space="a/b~1", account="a/b")
+        await store(kept, "another", account="z")
+        await store(kept, "asked", account=account)
+
+        assert await kept_of(kept, "a/b~1") == [giving_way(2), giving_way(3)]
+        assert await kept_of(kept, GLOBAL) == ["another", "asked"]
+        assert (await used(kept, "a/b"))[0] == (2 if account == "a" else 3)
+        assert (await used(kept, "a"))[0] == 3
+
+
+async def test_a_value_for_which_nothing_gives_way_is_refused(tmp_path: Path) -> None:
+    async with opened(tmp_path, StateLimits(2, 10_000)) as kept:
+        session = kept.session(7, "b")
+        await store(kept, giving_way(1), space=session, account="b")
+        await store(kept, giving_way(1), space="a", account="a")  # no session's
+        await store(kept, "x")
+        with pytest.raises(QuotaExceeded):
+            await store(kept, "y")
+
+        assert [await kept_of(kept, space) for space in (session, "a")] == [[giving_way(1)]] * 2
+
+
+@pytest.mark.parametrize(("size", "left"), [(1, MAX_KEYS_GIVING_WAY), (MAX_BYTES_GIVING_WAY // 3, 2)])
+async def test_a_session_has_so_many_values_that_give_way_and_no_more(size: int, left: int, tmp_path: Path) -> None:
+    last = left + 2
+    async with opened(tmp_path, StateLimits(1000, 1 << 30)) as kept:
+        await store(kept, "asked", space="a~1")
+        for number in range(last + 1):
+            await store(kept, giving_way(number), b"1" * size, space="a~1")
+
+        found = await kept_of(kept, "a~1")
+
+        assert found == ["asked", *map(giving_way, range(last + 1 - left, last + 1))]
+        assert (await used(kept, "a"))[0] == left + 1

@@ -115,19 +115,26 @@ def read_file(path: Path) -> str:
         return file.read()
 
 
-def replace_file(path: Path, text: str, *, sync: bool = True) -> None:
-    """Replace ``path`` atomically by a private file with this text, synced to disk unless ``sync`` is false."""
+def replace_file(path: Path, content: str | bytes, *, sync: bool = True) -> None:
+    """Replace ``path`` atomically by a private file with this content, synced to disk unless ``sync`` is false.
+
+    If writing raises ``OSError`` the former file is as it was, and nothing is left beside it.
+    """
     temporary = path.with_name(path.name + ".new")
-    with open(open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        if sync:
-            os.fsync(file.fileno())
-    os.replace(temporary, path)
+    with open(open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb", buffering=0) as file:
+        try:
+            append_whole(file.fileno(), content.encode() if isinstance(content, str) else content)
+            if sync:
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
 
 
 def append_whole(fd: int, data: bytes) -> None:
-    """Append all of ``data`` to a file opened with ``O_APPEND``; if that raises ``OSError`` nothing is appended."""
+    """Write all of ``data`` to a file that is empty or opened with ``O_APPEND``; on ``OSError`` nothing is added."""
     size, rest = os.fstat(fd).st_size, memoryview(data)
     try:
         while rest:

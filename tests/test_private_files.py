@@ -1,5 +1,6 @@
 """What the kernel keeps on disk: refused where others could change it, and opened without following symlinks."""
 
+import errno
 import os
 import stat
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from agentos.private_files import (
     read_file,
     replace_file,
 )
+from tests.support.rows import each_row
 
 ROOT = os.geteuid() == 0
 
@@ -105,6 +107,36 @@ def test_files_stay_in_the_directory_that_is_held_when_it_is_moved_and_another_t
         assert read_file(held / "note") == "second"
     assert list(state.iterdir()) == []
     assert os.listdir(moved) == ["note"]
+
+
+@each_row("content", ["text", b"bytes"])
+def test_a_file_that_can_not_be_replaced_stays_and_nothing_is_left_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | bytes
+) -> None:
+    replace_file(tmp_path / "note", "first")
+    write = os.write
+
+    def write_one_byte(fd: int, data: bytes) -> int:
+        if len(data) == 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(fd, data[:1])
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", write_one_byte)
+        with pytest.raises(OSError, match="No space"):
+            replace_file(tmp_path / "note", content)
+
+    assert read_file(tmp_path / "note") == "first"
+    assert os.listdir(tmp_path) == ["note"]
+
+
+def test_a_directory_is_not_replaced_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "note").mkdir()
+
+    with pytest.raises(IsADirectoryError):
+        replace_file(tmp_path / "note", "text")
+
+    assert os.listdir(tmp_path) == ["note"]
 
 
 def test_a_symlink_is_neither_opened_nor_written_through(tmp_path: Path) -> None:

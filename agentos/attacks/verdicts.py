@@ -1,6 +1,5 @@
 """Judges each attack by the attacker's report and by what was observed outside, and formats the results."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 
 from attrs import frozen
@@ -91,13 +90,3 @@ def to_json(verdicts: Sequence[Verdict]) -> list[dict[str, str]]:
             }
         )
     return found
-
-
-def dump_verdicts(verdicts: Sequence[Verdict]) -> str:
-    """The verdicts as JSON, for another process."""
-    return json.dumps([[verdict.check, verdict.outcome, verdict.detail] for verdict in verdicts])
-
-
-def load_verdicts(text: str) -> list[Verdict]:
-    """Parse the result of :func:`dump_verdicts`."""
-    return [Verdict(*row) for row in json.loads(text)]

@@ -28,7 +28,6 @@ from .llm_routes import read_routes
 from .reader import Reader, ReadTable
 from .toml_lines import Keys
 
-Positive = Annotated[float, Rule(lambda number: number > 0, "a number above 0")]
 Count = Annotated[int, Rule(lambda number: number >= 1, "a whole number from 1 up")]
 Chance = Annotated[float, Rule(lambda number: 0 <= number <= 1, "a number from 0 to 1")]
 Patience = Annotated[Seconds, Rule(lambda seconds: seconds > 0, "a duration above 0s")]

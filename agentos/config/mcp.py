@@ -29,8 +29,6 @@ BACKOFF = Backoff(first=0.0, min=1.0, max=30.0)
 OF_PROGRAMS = ("script", "args", "env", "cwd", "code", "workspace", "python", "network", "isolation", "limits")
 DEFAULT_LEVEL = "minimal"
 
-Patience = Annotated[Seconds, Rule(lambda seconds: 1 <= seconds <= 3600, "a duration from 1s to 1h")]
-
 
 @frozen(kw_only=True)
 class McpTable:

@@ -31,7 +31,6 @@ WRITE_INTERVAL = 1.0  # seconds
 KEPT_DAYS = 400
 MAX_UNWRITTEN = 10_000  # rows in memory while the database can't be written; then the oldest are dropped
 MAX_ROWS = 10_000  # in one reply; the newest days
-OPERATOR = "operator"  # its connections are counted together
 
 
 class Row(Struct):

@@ -4,6 +4,7 @@
 ``--bare`` it attacks without a kernel, to show that the attacker gets through: in a guest, which forgets everything.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -49,6 +50,16 @@ def here() -> list[Verdict]:
     return harness.attack(run)
 
 
+def dump_verdicts(verdicts: Sequence[Verdict]) -> str:
+    """The verdicts as JSON, for another process."""
+    return json.dumps([[verdict.check, verdict.outcome, verdict.detail] for verdict in verdicts])
+
+
+def load_verdicts(text: str) -> list[Verdict]:
+    """Parse the result of :func:`dump_verdicts`."""
+    return [Verdict(*row) for row in json.loads(text)]
+
+
 @frozen
 class Guest:
     """A Linux of its own with cgroup v2: one boot."""
@@ -63,9 +74,9 @@ class Guest:
         ended = cgroup2_vm.run(cgroup2_vm.Job(argv, user=self.user, env=env))
         if ended.code:
             raise RuntimeError(f"the guest: {ended.out} {ended.err}")
-        return verdicts.load_verdicts(ended.out)
+        return load_verdicts(ended.out)
 
 
 if __name__ == "__main__":
     found = harness.attack(run_bare) if "--bare" in sys.argv else here()
-    print(verdicts.dump_verdicts(found) if "--json" in sys.argv else verdicts.format_table(found))
+    print(dump_verdicts(found) if "--json" in sys.argv else verdicts.format_table(found))

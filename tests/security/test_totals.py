@@ -11,6 +11,7 @@ from agentos.attacks.verdicts import Verdict
 from agentos.sandbox.cgroups import discover
 from agentos.sandbox.filters import syscall_numbers
 from tests.security.conftest import Attacked
+from tests.security.settings import dump_verdicts, load_verdicts
 
 # Not in a guest, for root: it lacks devices, networks, instructions or kernel features, or its Linux refuses by itself.
 NOTHING_TO_FIND = {
@@ -68,5 +69,5 @@ def test_an_attack_counts_as_blocked_only_where_those_outside_agree() -> None:
 def test_what_a_table_says_can_be_read_back() -> None:
     found = verdicts.judge({}, {}, {})
 
-    assert verdicts.load_verdicts(verdicts.dump_verdicts(found)) == found
+    assert load_verdicts(dump_verdicts(found)) == found
     assert verdicts.format_table(found).count(os.linesep) == len(found) + 3

@@ -23,7 +23,7 @@ import trio
 from attrs import define, field
 
 from agentos.finishing import run_and_finish
-from agentos.private_files import append_whole, display_path, hold_directory, open_file
+from agentos.private_files import append_whole, display_path, hold_directory, open_file, replace_file
 from agentos.threads import run_in_thread
 
 from .record import Party, Record, Severity
@@ -158,18 +158,7 @@ class EventFiles:
                         elif line.seq in kept or (line.last and run == begun):
                             lines += [raw] if run == begun else [run, raw]
                             begun = run
-        new = self.directory / "merged"
-        try:
-            fd = open_file(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            try:
-                append_whole(fd, b"".join(lines))
-            finally:
-                os.close(fd)
-            os.replace(new, second)
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.unlink(new)
-            raise
+        replace_file(second, b"".join(lines), sync=False)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(first)
         del self._numbers[0]

@@ -252,9 +252,6 @@ class Redactor:
             text = text.replace(value.decode(), MARK)
         return text
 
-    def finds(self, text: str) -> bool:
-        return any(value.decode() in text for value in self._values)
-
     @property
     def _pattern(self) -> "re.Pattern[bytes]":
         return re.compile(b"|".join(map(re.escape, self._values)))  # the longest first; the module keeps it compiled

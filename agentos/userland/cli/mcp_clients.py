@@ -89,11 +89,6 @@ def token(name: str, level: str | None, permissions_file: Path | None, state_dir
     click.echo(f"agentos: the token of {entry.guest}, at most {entry.rights}; it isn't shown again", err=True)
 
 
-def client_row(entry: "ClientEntry", used: float | None) -> list[str]:
-    last = format_time(used) if used is not None else "never"
-    return [entry.name, entry.transport, printable(entry.rights), elicitation_of(entry), last]
-
-
 def elicitation_of(entry: "ClientEntry") -> str:
     return "never" if entry.transport == "http" else entry.elicitation
 

@@ -15,7 +15,6 @@ from .resources import UNKNOWN, format_bytes, format_cpu
 Agent = Mapping[str, Any]
 
 SORTS = {"m": "memory", "c": "cpu", "r": "restarts", "n": "name"}
-ENDED = ("exited", "failed", "stopped")
 MIN_NAME, MIN_NOTE = 12, 12
 MAX_STATE = 11  # in a terminal that is narrower than WIDE
 WIDE = 100

@@ -107,8 +107,7 @@ def test_texts_are_redacted_whole() -> None:
     redactor = Redactor([TOKEN, f"{TOKEN}x"])
 
     assert redactor.redact(f"a={TOKEN}xb={TOKEN}") == f"a={MARK}b={MARK}"
-    assert redactor.finds(f"https://x/{TOKEN}")
-    assert not redactor.finds("https://x/")
+    assert redactor.redact("https://x/") == "https://x/"
 
 
 @each_row(
@@ -176,7 +175,7 @@ def test_former_values_are_redacted_and_not_sent() -> None:
 
     [(_, sent)] = secrets.headers_for(["github"], parse_destination("GET https://x.com/"))
     assert sent == "Bearer value-9"
-    hidden = [number for number in range(10) if secrets.redactor().finds(f"value-{number}")]
+    hidden = [number for number in range(10) if secrets.redactor().redact(f"value-{number}") == MARK]
     assert hidden == [*range(9 - FORMER_VALUES, 10)]
 
 

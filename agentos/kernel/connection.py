@@ -21,7 +21,8 @@ from agentos_sdk.opcodes import Op
 from . import connection_calls
 from .call import Call, Gone, Input
 from .caller import MAX_CALLS, Caller
-from .deferred import WITHDRAWN, Deferred, DeferredCalls
+from .deferred import Deferred, DeferredCalls
+from .drivers import WITHDRAWN
 from .poller import Poller
 from .ports import MustAsk
 from .replies import encode_error

@@ -37,6 +37,11 @@ class Prepared(Struct, frozen=True):
     shown: Callable[[], str] | None = None
     identity: Callable[[], bytes] | None = None
 
+    async def __aenter__(self) -> "Prepared":
+        return self  # what a ``def`` has prepared holds nothing open
+
+    async def __aexit__(self, *_: object) -> None: ...
+
 
 class Refused(PermissionDenied):
     """A refusal while a call is prepared. ``about`` describes the call's object in the audit log."""

@@ -1,120 +1,39 @@
 """Dispatch tables: the handler and body limit of each opcode, per caller, built before a frame arrives."""
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from copy import copy
 from functools import partial
-from inspect import isasyncgenfunction, isawaitable, iscoroutinefunction, unwrap
-from typing import Any, Literal
+from typing import Any, Protocol
 
 import trio
-from msgspec import Struct
-from msgspec.structs import replace
 
 from agentos_sdk.calls.background import Accepted
-from agentos_sdk.errors import PermissionDenied, UnknownCall
+from agentos_sdk.errors import UnknownCall
 from agentos_sdk.opcodes import Op, op_name
 
 from . import connection_calls
-from .asking import approve, ask_and_repeat
-from .background import Background
 from .call import Call, Gone
-from .call_counts import outcome_of
 from .caller import Caller
-from .deferred import Defer, deferred_entry, wait
-from .observed import Observe, observe_answer, observe_perform
+from .deferred import Begun, Defer
+from .drivers import at_once, by_callback
 from .ports import Decision, MustAsk
-from .prepared import Prepared, Record, note_refusal, require
 from .replies import encode_error, encode_in_turns, encode_reply
 from .request_body import Reader, read
+from .steps import Observe, Steps, build_steps
+from .syscall import SMALL_BODY_BYTES, Syscall
 
-SMALL_BODY_BYTES = 256 << 10  # bytes; default limit of a body
-LARGE_BODY_BYTES = 1 << 20
 MAX_RECORDED_BYTES = 300  # bytes of a refused call's body that the audit log records
 
 Now = Callable[[Caller, bytes], bytes]
 Later = Callable[[Call, bytes], Awaitable[bytes]]
 InTurns = Callable[[Caller, bytes], Awaitable[bytes]]
-Perform = Callable[[Call, Any], Awaitable[object]]
 
 
-class Syscall(Struct, frozen=True):
-    """One system call: its opcode, the type of its request, and its ``prepare`` or, if it needs no right, its handler.
+class Finish(Protocol):
+    """Serves a request that has been read, and encodes and counts what it came to."""
 
-    ``prepare`` takes ``(caller, request)``, has no effects and gives a :class:`~agentos.kernel.prepared.Prepared`. A
-    ``def`` returns it, and the call is answered while input is read. An async context manager yields it: the call runs
-    in a task, and what the context manager holds is released before the reply is sent.
-
-    A ``def`` handler takes ``(caller, request)`` and answers while input is read; an ``async def`` takes ``(call,
-    request)`` and runs in a task. Replies are values that :func:`agentos_sdk.codec.encode` takes, or encoded bytes.
-
-    With ``request=None`` the request is the raw bytes, or what ``parse`` makes of them. A ``def`` handler of raw bytes
-    counts the call itself.
-
-    ``omittable`` are fields that EXPLAIN need not be given, with a value for each. ``encode`` makes the bytes of the
-    reply. ``limit`` is the largest body in bytes; ``failure`` holds the keys of a failed reply besides ``success``,
-    ``error`` and ``code``. Fields in ``verbatim`` are JSON that is passed on unchanged, as ``msgspec.Raw``.
-
-    ``audit`` selects what the audit log records besides refusals: nothing, the outcome, or also the intent before
-    anything is done. ``charge`` is called first, and not for EXPLAIN: it takes a token of a rate limit or refuses.
-
-    ``in_order``: the handler, or ``act``, is an ``async def`` of the caller without a task. Other connections are
-    served while it works, but its own connection answers nothing else until it has returned. ``takes_chunks``: the
-    client may send it CHUNK frames while it is in flight. ``background`` runs requests that have ``async_`` set.
-
-    ``deferred``: ``prepare`` is a ``def``, and its ``act`` returns a :data:`~agentos.kernel.deferred.Begin`. So the
-    call waits without a task, which costs more than all that a short call does.
-    """
-
-    op: Op
-    request: type | None
-    handler: Callable[[Any, Any], Any] | None = None
-    prepare: Callable[[Caller, Any], Any] | None = None
-    limit: int = SMALL_BODY_BYTES
-    failure: Mapping[str, object] = {}
-    verbatim: Collection[str] = ()
-    parse: Callable[[Caller, bytes], Awaitable[Any]] | None = None
-    encode: Callable[[Caller, Any], Awaitable[bytes]] | None = None
-    omittable: Mapping[str, object] = {}
-    audit: Literal["none", "outcome", "intent"] = "none"
-    charge: Callable[[Caller], None] | None = None
-    in_order: bool = False
-    takes_chunks: bool = False
-    background: Background | None = None
-    deferred: bool = False
-
-    @property
-    def waits(self) -> bool:
-        """Whether the call may wait and gets a task."""
-        if self.prepare is not None:
-            return isasyncgenfunction(unwrap(self.prepare))
-        return iscoroutinefunction(self.handler) and not self.in_order
-
-    @asynccontextmanager
-    async def preview(self, caller: Caller, request: Any) -> AsyncIterator[Prepared]:
-        """What the request would do, which is held meanwhile; nothing is done. Raises what ``prepare`` raises."""
-        assert self.prepare is not None, "the call needs rights"
-        if not self.waits:
-            yield self.prepare(caller, request)
-            return
-        async with self.prepare(caller, request) as prepared:
-            yield prepared
-
-    async def read(self, caller: Caller, body: bytes, reader: Reader) -> Any:
-        """Parse a body without blocking the event loop."""
-        if self.request is not None:
-            return await reader.read(caller, self.request, body, self.verbatim)
-        return await self.parse(caller, body) if self.parse is not None else body
-
-    def encode_failure(self, error: BaseException) -> bytes:
-        """The body of a failed reply."""
-        return encode_error(error, self.op.name, self.failure)
-
-    def fail(self, caller: Caller, error: BaseException) -> bytes:
-        """Count a call that failed; returns the body of its reply."""
-        caller.counts.fail(self.op, error)
-        return self.encode_failure(error)
+    def __call__(self, caller: Caller, request: Any, call: Call | None = None) -> Coroutine[Any, Any, bytes]: ...
 
 
 class Table:
@@ -126,10 +45,10 @@ class Table:
     ``turns`` answers in the order of the requests, like ``now``, but lets other tasks run meanwhile. It is used for
     calls that are ``in_order``, and for immediate ones above :data:`~agentos.kernel.request_body.MAX_INLINE_BYTES`.
     ``deferred`` begins calls that wait without a task; it too raises ``MustAsk``, and leaves large bodies to ``later``.
-    ``observe`` is told of every call that has ended, unless its request could not be read. With it none is deferred.
+    ``observe`` is told of every call that has ended, unless its request could not be read.
     """
 
-    __slots__ = ("deferred", "later", "limits", "now", "observe", "performs", "reader", "syscalls", "turns")
+    __slots__ = ("deferred", "later", "limits", "now", "observe", "reader", "steps", "syscalls", "turns")
 
     def __init__(self, syscalls: Iterable[Syscall], observe: Observe | None = None) -> None:
         self.observe = observe
@@ -139,30 +58,25 @@ class Table:
         self.later: list[Later | None] = [None] * 256
         self.turns: list[InTurns | None] = [None] * 256
         self.deferred: list[Defer | None] = [None] * 256
-        self.performs: dict[Op, Perform] = {}
+        self.steps: dict[Op, Steps] = {}
         self.reader = Reader()
         for syscall in syscalls:
             self.syscalls[syscall.op] = syscall
             self.limits[syscall.op] = syscall.limit
-            perform = _perform(syscall) if syscall.prepare is not None else syscall.handler
-            assert perform is not None, "a call is prepared or handled"
-            if observe is not None:
-                perform = observe_perform(perform, syscall.op, observe)
+            steps = build_steps(syscall, observe)
+            finish = _finish(syscall, steps)
+            self.now[syscall.op] = None
             if syscall.waits or syscall.prepare is not None:
-                self.performs[syscall.op] = perform
-                self.later[syscall.op] = _later(syscall, perform, self.reader)
+                self.steps[syscall.op] = steps
+                self.later[syscall.op] = _later(syscall, finish, self.reader)
             if syscall.deferred:
-                self.now[syscall.op] = None
-                if observe is None:
-                    self.deferred[syscall.op] = deferred_entry(syscall)
-            elif syscall.waits:
-                self.now[syscall.op] = None
-            else:
-                answer = _answer(syscall)
-                if observe is not None:
-                    answer = observe_answer(answer, syscall.op, observe, syscall.in_order)
-                self.now[syscall.op] = None if syscall.in_order else _now(syscall, answer)
-                self.turns[syscall.op] = _in_turns(syscall, answer, self.reader)
+                self.deferred[syscall.op] = _defer(syscall, finish)
+            elif not syscall.waits:
+                if syscall.request is not None:
+                    self.turns[syscall.op] = _in_turns(syscall, finish, self.reader)
+                if not syscall.in_order:
+                    plain = syscall.prepare is None and observe is None
+                    self.now[syscall.op] = _now_plain(syscall) if plain else _now(syscall, steps, finish)
         for op in connection_calls.OPS:
             self.now[op] = None
 
@@ -171,11 +85,11 @@ class Table:
 
         Only for calls that may wait or need rights. Raises ``CallError``.
         """
-        if op not in self.performs:
+        if op not in self.steps:
             raise UnknownCall(f"this kernel has no call {op.name}")
         counts = call.caller.counts
         try:
-            reply = await self.performs[op](call, request)
+            reply = await self.steps[op](call.caller, request, call)
         except BaseException as error:
             counts.fail(op, error)
             raise
@@ -233,39 +147,17 @@ def _unknown(number: int) -> Now:
     return refuse
 
 
-def _answer(syscall: Syscall) -> Callable[[Caller, Any], Any]:
-    """The function that answers without a task: the handler, or ``act`` once its rights have been required."""
-    prepare = syscall.prepare
-    if prepare is None:
-        assert syscall.handler is not None, "a call is prepared or handled"
-        return syscall.handler
-
-    def answer(caller: Caller, request: Any) -> Any:
-        try:
-            prepared: Prepared = prepare(caller, request)
-        except PermissionDenied as error:
-            note_refusal(caller, syscall.op.name, error)
-            raise
-        for right in prepared.rights:
-            caller.require_right(right, prepared.about)
-        if prepared.error is not None:
-            raise prepared.error
-        return prepared.act(caller)
-
-    return answer
-
-
-def _now(syscall: Syscall, answer: Callable[[Caller, Any], Any]) -> Now:
-    op, request, verbatim = int(syscall.op), syscall.request, syscall.verbatim
+def _now_plain(syscall: Syscall) -> Now:
+    """The direct path of a handler that needs no right and isn't observed."""
+    op, request, verbatim, handler = int(syscall.op), syscall.request, syscall.verbatim, syscall.handler
+    assert handler is not None, "a call is prepared or handled"
     if request is None:
-        raw: Now = answer
+        raw: Now = handler
         return raw
 
     def reply(caller: Caller, body: bytes) -> bytes:
         try:
-            encoded = encode_reply(answer(caller, read(request, body, verbatim)))
-        except MustAsk:
-            raise
+            encoded = encode_reply(handler(caller, read(request, body, verbatim)))
         except Exception as error:
             return syscall.fail(caller, error)
         caller.counts.ok[op] += 1
@@ -274,120 +166,82 @@ def _now(syscall: Syscall, answer: Callable[[Caller, Any], Any]) -> Now:
     return reply
 
 
-def _in_turns(syscall: Syscall, answer: Callable[[Caller, Any], Any], reader: Reader) -> InTurns | None:
-    if syscall.request is None:
-        return None
+def _now(syscall: Syscall, steps: Steps, finish: Finish) -> Now:
+    request, verbatim = syscall.request, syscall.verbatim
 
-    async def reply(caller: Caller, body: bytes) -> bytes:
+    def reply(caller: Caller, body: bytes) -> bytes:
+        if request is None:
+            return at_once(steps(caller, body))  # type: ignore[arg-type,return-value] # its handler counts, and returns bytes
         try:
-            answered = answer(caller, await syscall.read(caller, body, reader))
-            encoded = encode_reply(await answered if syscall.in_order else answered)
-        except MustAsk:
-            raise
+            asked = read(request, body, verbatim)
         except Exception as error:
             return syscall.fail(caller, error)
-        caller.counts.ok[syscall.op] += 1
-        return encoded
+        return at_once(finish(caller, asked))
 
     return reply
 
 
-def _later(syscall: Syscall, perform: Perform, reader: Reader) -> Later:
+def _defer(syscall: Syscall, finish: Finish) -> Defer:
+    request, verbatim = syscall.request, syscall.verbatim
+    assert request is not None, "a deferred call has a request"
+
+    def begin(caller: Caller, body: bytes, answer: Callable[[bytes], object]) -> Begun:
+        try:
+            asked = read(request, body, verbatim)
+        except Exception as error:
+            return syscall.fail(caller, error)
+        return by_callback(finish(caller, asked), answer)
+
+    return begin
+
+
+def _in_turns(syscall: Syscall, finish: Finish, reader: Reader) -> InTurns:
+    async def reply(caller: Caller, body: bytes) -> bytes:
+        try:
+            request = await syscall.read(caller, body, reader)
+        except Exception as error:
+            return syscall.fail(caller, error)
+        return await finish(caller, request)
+
+    return reply
+
+
+def _later(syscall: Syscall, finish: Finish, reader: Reader) -> Later:
     background = syscall.background
 
     async def reply(call: Call, body: bytes) -> bytes:
         try:
             request = await syscall.read(call.caller, body, reader)
             if background is not None and request.async_:
-                answer = partial(perform_and_encode, request=request)
+                answer = partial(finish, call.caller, request)
                 number = background.start(call, syscall.op, request.request_id, len(body), answer)
                 return encode_reply(Accepted(request_id=number))
         except Exception as error:
             return syscall.fail(call.caller, error)
-        return await perform_and_encode(call, request)
-
-    async def perform_and_encode(call: Call, request: Any) -> bytes:
-        try:
-            answered = await perform(call, request)
-            encode = encode_in_turns(answered) if syscall.encode is None else syscall.encode(call.caller, answered)
-            encoded = await encode
-        except (Gone, trio.Cancelled) as error:
-            call.caller.counts.fail(syscall.op, error)
-            raise
-        except Exception as error:
-            return syscall.fail(call.caller, error)
-        call.caller.counts.ok[syscall.op] += 1
-        return encoded
+        return await finish(call.caller, request, call)
 
     return reply
 
 
-def _perform(syscall: Syscall) -> Perform:
-    """The steps of a call that needs rights: prepare, require, record the intent, act, record the outcome.
+def _finish(syscall: Syscall, steps: Steps) -> Finish:
+    """Run the steps, encode the reply, and count the call by how it has ended."""
+    op, encode = int(syscall.op), syscall.encode
 
-    Where a person must approve, the first attempt ends before the intent, and what was prepared is released.
-    """
-    assert syscall.prepare is not None, "the call needs rights"
-    prepare: Callable[[Caller, Any], AbstractAsyncContextManager[Prepared]] = syscall.prepare
-    if not syscall.waits:
-        prepare = _open(syscall.prepare, syscall.deferred)
-    name, audit, charge = syscall.op.name, syscall.audit, syscall.charge
-
-    async def perform(call: Call, request: Any) -> object:
-        if charge is not None:
-            charge(call.caller)
+    async def finish(caller: Caller, request: Any, call: Call | None = None) -> bytes:
         try:
-            return await attempt(call, request)
-        except MustAsk as asked:
-            first = asked
-        return await ask_and_repeat(call, first, partial(attempt, call, request))
-
-    async def attempt(call: Call, request: Any) -> object:
-        caller, outcome = call.caller, "cancelled"
-        prepared: Prepared | None = None
-        record: Record | None = None
-        try:
-            async with prepare(caller, request) as prepared:
-                allowed = require(caller, prepared)
-                if allowed.must_ask:
-                    await approve(caller, name, request, prepared, allowed)
-                if audit == "intent" and prepared.announce and prepared.error is None:
-                    allowed.intent = await caller.audit.intend(allowed.entry("intent"))
-                    record = allowed
-                    record.require_again(prepared.rights)  # recording took a while: they may have been revoked
-                record = allowed
-                if prepared.error is not None:
-                    raise prepared.error
-                reply = await prepared.act(call)
-            outcome = "ok"
-            return reply
-        except Exception as error:
-            if isinstance(error, PermissionDenied) and prepared is None:
-                note_refusal(caller, name, error)
-            outcome = call.outcome or outcome_of(error)
+            answered = await steps(caller, request, call)
+            if call is None:
+                reply = encode_reply(answered)
+            else:
+                reply = await (encode_in_turns(answered) if encode is None else encode(caller, answered))
+        except MustAsk:
             raise
-        finally:
-            if record is not None and (audit != "none" or record.must_ask):
-                caller.audit.note(record.entry("outcome", outcome, call.remark))
+        except (Gone, trio.Cancelled) as error:
+            caller.counts.fail(op, error)
+            raise
+        except Exception as error:
+            return syscall.fail(caller, error)
+        caller.counts.ok[op] += 1
+        return reply
 
-    return perform
-
-
-def _open(
-    prepare: Callable[[Caller, Any], Prepared], deferred: bool
-) -> Callable[[Caller, Any], AbstractAsyncContextManager[Prepared]]:
-    """A ``prepare`` that answers at once, or begins something, in the form of one that may wait."""
-
-    @asynccontextmanager
-    async def opened(caller: Caller, request: Any) -> AsyncIterator[Prepared]:
-        prepared = prepare(caller, request)
-
-        async def act(call: Call) -> object:
-            answered = prepared.act(call.caller)
-            if deferred:
-                return await wait(answered)
-            return await answered if isawaitable(answered) else answered
-
-        yield replace(prepared, act=act)
-
-    return opened
+    return finish

@@ -14,7 +14,8 @@ from agentos.kernel import background as module
 from agentos.kernel.background import KEEP_SECONDS, MAX_CALLS, MAX_HELD_BYTES, MAX_TAKEN_BYTES, Background
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
-from agentos.kernel.table import Syscall, Table
+from agentos.kernel.syscall import Syscall
+from agentos.kernel.table import Table
 from agentos.syscalls import background as syscalls
 from agentos_sdk.errors import BadRequest, Busy
 from agentos_sdk.opcodes import Op

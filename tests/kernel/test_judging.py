@@ -13,7 +13,8 @@ from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Decision, Effect, Entry, Right
 from agentos.kernel.prepared import NO_RULE, Prepared, Refused
-from agentos.kernel.table import Syscall, Table
+from agentos.kernel.syscall import Syscall
+from agentos.kernel.table import Table
 from agentos_sdk.errors import ApprovalRequired, Busy, PermissionDenied, QuotaExceeded
 from agentos_sdk.opcodes import Op
 from tests.support.rights import Grants, Notebook

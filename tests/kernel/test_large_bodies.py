@@ -21,7 +21,8 @@ from agentos.kernel.connection import Connection
 from agentos.kernel.poller import Poller
 from agentos.kernel.replies import encode_in_turns
 from agentos.kernel.request_body import MAX_INLINE_BYTES
-from agentos.kernel.table import Syscall, Table
+from agentos.kernel.syscall import Syscall
+from agentos.kernel.table import Table
 from agentos.llm.settings import Account
 from agentos.services.audit.traffic import Traffic
 from agentos.services.mailboxes import Mailboxes

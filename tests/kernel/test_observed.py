@@ -9,7 +9,8 @@ from attrs import frozen
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Decision, Right
-from agentos.kernel.table import Syscall, Table
+from agentos.kernel.syscall import Syscall
+from agentos.kernel.table import Table
 from agentos_sdk.errors import Busy
 from agentos_sdk.opcodes import Op
 from tests.support.rights import Grants, Notebook

@@ -12,7 +12,8 @@ from agentos.kernel.call import Call
 from agentos.kernel.call_counts import CallCounts
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
-from agentos.kernel.table import SMALL_BODY_BYTES, Syscall, Table
+from agentos.kernel.syscall import SMALL_BODY_BYTES, Syscall
+from agentos.kernel.table import Table
 from agentos_sdk.errors import Busy, CallError
 from agentos_sdk.opcodes import Op
 from tests.support.rights import Grants, Notebook

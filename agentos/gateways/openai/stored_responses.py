@@ -12,7 +12,7 @@ from attrs import define
 
 from agentos.gateways.think_calls import ThinkCalls
 from agentos.kernel.request_body import parse_text
-from agentos.kernel.table import LARGE_BODY_BYTES
+from agentos.kernel.syscall import LARGE_BODY_BYTES
 from agentos.llm.jobs import MAX_PARTS
 from agentos_sdk import codec
 from agentos_sdk.calls.state import Delete, Deleted, Fetch, KeyList, Keys, Store

@@ -156,7 +156,7 @@ class Connection:
 
     async def _answer_in_turn(self, number: int, op: int, body: bytes) -> bool:
         """Answer a call that needs no task; False if it needs one, or if the connection itself has to answer."""
-        turns = self.caller.table.turns[op]
+        turns = self.caller.table.entries[op].turns
         if turns is None:
             return False
         try:
@@ -193,14 +193,15 @@ class Connection:
         """Answer requests that never wait, in order, until the turn is over. Returns the first other request."""
         caller, requests, calls, own, writer = self.caller, self._requests, self._calls, self._reply_id, self._writer
         table, turn_ends, take = caller.table, self._turn_ends, self._requests.popleft
-        nows, deferred, found = table.now, table.deferred, None
+        entries, found = table.entries, None
         out: list[bytes] = []
         if own and calls:
             return None  # version 1 answers in order
         while requests:
             number, op, body = request = take()
-            now = nows[op]
-            if now is None and (begin := deferred[op]) is not None and len(body) <= MAX_INLINE_BYTES:
+            entry = entries[op]
+            now = entry.now
+            if now is None and (begin := entry.begin) is not None and len(body) <= MAX_INLINE_BYTES:
                 writer.push(out)
                 if self._deferred.add((own or number, op, body), begin, self._reserved):
                     self._reserved = 0
@@ -209,7 +210,7 @@ class Connection:
                     continue
                 found = request
                 break
-            if now is None or (len(body) > MAX_INLINE_BYTES and table.turns[op]):
+            if now is None or (len(body) > MAX_INLINE_BYTES and entry.turns):
                 found = request
                 break
             if own:
@@ -324,16 +325,9 @@ class Connection:
         return True
 
     def _find_later(self, op: int) -> Later:
-        table = self.caller.table
-        later, refuse = table.later[op], table.now[op]
-        if later is not None:
-            return later
-        assert refuse is not None, "an opcode is answered now, later, or by the connection"
-
-        async def reply(call: Call, body: bytes) -> bytes:  # the call was allowed when it arrived
-            return refuse(call.caller, body)
-
-        return reply
+        later = self.caller.table.entries[op].later
+        assert later is not None, "an opcode is answered now, later, or by the connection"
+        return later
 
     def _begin(self, number: int, op: int, body: bytes) -> Call:
         call = Call(self.caller, self._nursery is not None, partial(self._send_chunk, number))

@@ -1,8 +1,8 @@
 """Drivers of a call's steps: at once while input is read, in a task, or by the callback that tells a result."""
 
-# The steps of a call (steps.py) are one coroutine. Most calls never wait in it, so it needs no task: whoever starts it
-# runs it to its end by one ``send``. A task costs more than a short call, so one that waits only for its turn in a batch
-# has none either: it yields what begins the batch's work, and is continued when the result is told.
+# The steps of a call (steps.py) are one coroutine. Most calls never wait in it, so they need no task: one ``send`` runs
+# the coroutine to its end. A task costs more than a short call, so one that waits only for its turn in a batch has none
+# either: it yields what begins the batch's work, and is continued when the result is told.
 # What must stay true: a coroutine that is driven without a task awaits nothing of Trio's, and each one is driven to its
 # end, for it records the outcome there. docs/decisions/0059 has the figures.
 

@@ -1,12 +1,12 @@
 """The steps of a call, written once: prepare, require, ask, record the intent, act, record the outcome."""
 
-# Calls are answered in three ways: while input is read, in a task, or begun now and finished by a callback. The order of
-# the steps is what permissions and the audit log stand on, so it is one coroutine for all three; drivers.py runs it.
-# ``call`` is None without a task. Then a call about which a person must be asked raises MustAsk before anything is done,
-# and is made anew in a task, where asking.py holds nothing while it waits.
-# What must stay true: nothing is done before every right is held and the intent is on disk; each call with an intent has
-# an outcome, also if it is cancelled; the outcome is recorded after what was prepared has been released, for that may
-# fail; the observer is told once of a call, when it has ended. docs/decisions/0028.
+# Calls are answered in three ways: while input is read, in a task, or begun now and finished by a callback. The order
+# of the steps is what permissions and the audit log stand on, so it is one coroutine for all three; drivers.py runs it.
+# ``call`` is None without a task. Then a call about which a person must be asked raises MustAsk before anything is
+# done, and is made anew in a task, where asking.py holds nothing while it waits.
+# What must stay true: nothing is done before every right is held and the intent is on disk; each call with an intent
+# has an outcome, also if it is cancelled; the outcome is recorded after what was prepared has been released, for that
+# may fail; the observer is told once of a call, when it has ended. docs/decisions/0028.
 
 import time
 from collections.abc import Callable, Coroutine

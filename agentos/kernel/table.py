@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Protocol
 
 import trio
+from msgspec import Struct
 
 from agentos_sdk.calls.background import Accepted
 from agentos_sdk.errors import UnknownCall
@@ -36,49 +37,57 @@ class Finish(Protocol):
     def __call__(self, caller: Caller, request: Any, call: Call | None = None) -> Coroutine[Any, Any, bytes]: ...
 
 
+class Entry(Struct, frozen=True):
+    """How an opcode is answered; the connection tries the ways in this order.
+
+    ``now`` answers while input is read. ``begin`` begins what waits without a task. ``turns`` answers in the order of
+    the requests, like ``now``, but lets other tasks run meanwhile: calls that are ``in_order``, and bodies above
+    :data:`~agentos.kernel.request_body.MAX_INLINE_BYTES`. ``later`` answers in a task. Those before it raise
+    :class:`~agentos.kernel.ports.MustAsk` for what a person must approve, and ``later`` asks.
+    """
+
+    now: Now | None = None
+    begin: Defer | None = None
+    turns: InTurns | None = None
+    later: Later | None = None
+
+
+class Denied(Entry, frozen=True):
+    """Refused unread."""
+
+
+class AtOnce(Entry, frozen=True):
+    """Answered without a task, unless a person must approve. HELLO, CANCEL and EXIT are: by the connection itself."""
+
+
+class Waits(Entry, frozen=True):
+    """Answered in a task, or without one by the callback that tells the result."""
+
+
 class Table:
-    """One entry per opcode: an immediate handler, a waiting handler, or a refusal; and the limit of the body.
+    """One entry per opcode, and the limit of the body.
 
-    A call with rights that answers immediately has both handlers: the immediate one raises
-    :class:`~agentos.kernel.ports.MustAsk` for what a person must approve, and the waiting one asks.
-
-    ``turns`` answers in the order of the requests, like ``now``, but lets other tasks run meanwhile. It is used for
-    calls that are ``in_order``, and for immediate ones above :data:`~agentos.kernel.request_body.MAX_INLINE_BYTES`.
-    ``deferred`` begins calls that wait without a task; it too raises ``MustAsk``, and leaves large bodies to ``later``.
     ``observe`` is told of every call that has ended, unless its request could not be read.
     """
 
-    __slots__ = ("deferred", "later", "limits", "now", "observe", "reader", "steps", "syscalls", "turns")
+    __slots__ = ("entries", "limits", "observe", "reader", "steps", "syscalls")
 
     def __init__(self, syscalls: Iterable[Syscall], observe: Observe | None = None) -> None:
         self.observe = observe
         self.syscalls: dict[int, Syscall] = {}  # by opcode
         self.limits = [SMALL_BODY_BYTES] * 256
-        self.now: list[Now | None] = [_unknown(number) for number in range(256)]
-        self.later: list[Later | None] = [None] * 256
-        self.turns: list[InTurns | None] = [None] * 256
-        self.deferred: list[Defer | None] = [None] * 256
+        self.entries: list[Entry] = [_unknown(number) for number in range(256)]
         self.steps: dict[Op, Steps] = {}
         self.reader = Reader()
         for syscall in syscalls:
             self.syscalls[syscall.op] = syscall
             self.limits[syscall.op] = syscall.limit
             steps = build_steps(syscall, observe)
-            finish = _finish(syscall, steps)
-            self.now[syscall.op] = None
             if syscall.waits or syscall.prepare is not None:
                 self.steps[syscall.op] = steps
-                self.later[syscall.op] = _later(syscall, finish, self.reader)
-            if syscall.deferred:
-                self.deferred[syscall.op] = _defer(syscall, finish)
-            elif not syscall.waits:
-                if syscall.request is not None:
-                    self.turns[syscall.op] = _in_turns(syscall, finish, self.reader)
-                if not syscall.in_order:
-                    plain = syscall.prepare is None and observe is None
-                    self.now[syscall.op] = _now_plain(syscall) if plain else _now(syscall, steps, finish)
+            self.entries[syscall.op] = _entry(syscall, steps, self.reader, direct=observe is None)
         for op in connection_calls.OPS:
-            self.now[op] = None
+            self.entries[op] = AtOnce()
 
     async def perform(self, op: Op, call: Call, request: object) -> object:
         """Serve a call that a gateway has parsed, with the same checks and audit entries; returns the unencoded reply.
@@ -109,14 +118,12 @@ class Table:
         if not refused:
             return self
         table = copy(self)
-        table.now, table.later = list(self.now), list(self.later)
-        table.turns, table.deferred = list(self.turns), list(self.deferred)
+        table.entries = list(self.entries)
         for op, decision in refused.items():
-            table.now[op] = self._refused(op, decision)
-            table.later[op] = table.turns[op] = table.deferred[op] = None
+            table.entries[op] = self._refused(op, decision)
         return table
 
-    def _refused(self, op: Op, decision: Decision) -> Now:
+    def _refused(self, op: Op, decision: Decision) -> Entry:
         error, observe = decision.refusal, self.observe
         reply = self.encode_failure(op, error)
 
@@ -128,7 +135,10 @@ class Table:
                 observe(caller, op, None, error, time.time_ns())
             return reply
 
-        return refuse
+        async def refuse_later(call: Call, body: bytes) -> bytes:  # the call was allowed when it arrived
+            return refuse(call.caller, body)
+
+        return Denied(refuse, later=refuse_later)
 
     def encode_failure(self, op: int, error: BaseException) -> bytes:
         """The body of a failed reply to this opcode, whether it is served or not."""
@@ -136,7 +146,7 @@ class Table:
         return syscall.encode_failure(error) if syscall is not None else encode_error(error)
 
 
-def _unknown(number: int) -> Now:
+def _unknown(number: int) -> Entry:
     error = UnknownCall(f"this kernel has no call {op_name(number)}")
     reply = encode_error(error)
 
@@ -144,7 +154,22 @@ def _unknown(number: int) -> Now:
         caller.counts.fail(number, error)
         return reply
 
-    return refuse
+    return Denied(refuse)
+
+
+def _entry(syscall: Syscall, steps: Steps, reader: Reader, direct: bool) -> Entry:
+    """The ways to answer a call; a handler without rights is called ``direct`` if nothing observes it."""
+    finish = _finish(syscall, steps)
+    later = _later(syscall, finish, reader) if syscall.waits or syscall.prepare is not None else None
+    if syscall.deferred:
+        return Waits(begin=_defer(syscall, finish), later=later)
+    if syscall.waits:
+        return Waits(later=later)
+    turns = _in_turns(syscall, finish, reader) if syscall.request is not None else None
+    if syscall.in_order:
+        return AtOnce(turns=turns, later=later)
+    direct = direct and syscall.prepare is None
+    return AtOnce(_now_plain(syscall) if direct else _now(syscall, steps, finish), turns=turns, later=later)
 
 
 def _now_plain(syscall: Syscall) -> Now:
@@ -169,16 +194,17 @@ def _now_plain(syscall: Syscall) -> Now:
 def _now(syscall: Syscall, steps: Steps, finish: Finish) -> Now:
     request, verbatim = syscall.request, syscall.verbatim
 
-    def reply(caller: Caller, body: bytes) -> bytes:
+    def answer(caller: Caller, body: bytes) -> bytes:
         if request is None:
-            return at_once(steps(caller, body))  # type: ignore[arg-type,return-value] # its handler counts, and returns bytes
+            reply: bytes = at_once(steps(caller, body))  # its handler counts, and returns bytes
+            return reply
         try:
             asked = read(request, body, verbatim)
         except Exception as error:
             return syscall.fail(caller, error)
         return at_once(finish(caller, asked))
 
-    return reply
+    return answer
 
 
 def _defer(syscall: Syscall, finish: Finish) -> Defer:

@@ -40,7 +40,7 @@ class Client:
     acts: list[float]
 
     async def ask(self, op: Op, fields: Mapping[str, object], streams: bool = False) -> Any:
-        later = self.table.later[op]
+        later = self.table.entries[op].later
         assert later is not None
         return json.loads(await later(Call(self.caller, streams, unused), json.dumps(fields).encode()))
 
@@ -231,7 +231,7 @@ async def test_a_reply_that_could_not_be_delivered_is_collected_again(autojump_c
         await one.start(request_id=2)
         await trio.sleep(1)
         call = Call(one.caller, False, unused)
-        later = one.table.later[Op.ASYNC_POLL]
+        later = one.table.entries[Op.ASYNC_POLL].later
         assert later is not None
         await later(call, b'{"max": 1}')
         assert call.undelivered is not None

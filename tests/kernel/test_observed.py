@@ -58,12 +58,12 @@ async def test_each_way_to_answer_tells_of_the_end() -> None:
     seen: Seen = []
     table = observed_table(seen)
     caller = Caller(7, "agent", "tester", table, Grants(asked=["dubious"]), Notebook())
-    now, turn, later = table.now, table.turns[Op.LIST], table.later[Op.WAIT]
+    now, turn, later = table.entries, table.entries[Op.LIST].turns, table.entries[Op.WAIT].later
     assert turn is not None
     assert later is not None
 
     for op, body in ((Op.NOOP, b"x"), (Op.KEYS, b"{}")):
-        answer = now[op]
+        answer = now[op].now
         assert answer is not None
         answer(caller, body)
     await turn(caller, b"{}")
@@ -87,7 +87,7 @@ def test_a_call_that_is_always_refused_is_told_of_without_its_request() -> None:
     seen: Seen = []
     table = observed_table(seen).with_refusals({Op.WAIT: Decision("deny", "the rule", "no")})
     caller = Caller(7, "agent", "tester", table, Grants(), Notebook())
-    refuse = table.now[Op.WAIT]
+    refuse = table.entries[Op.WAIT].now
     assert refuse is not None
 
     refuse(caller, b"{}")
@@ -99,7 +99,7 @@ def test_a_call_that_is_always_refused_is_told_of_without_its_request() -> None:
 def test_a_request_that_cannot_be_read_is_no_call(body: bytes) -> None:
     seen: Seen = []
     table = observed_table(seen)
-    answer = table.now[Op.KEYS]
+    answer = table.entries[Op.KEYS].now
     assert answer is not None
 
     answer(Caller(7, "agent", "tester", table, Grants(), Notebook()), body)

@@ -11,7 +11,7 @@
 import time
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from agentos_sdk.errors import PermissionDenied
 
@@ -31,19 +31,34 @@ The request is None if it isn't read, because all calls of this opcode are refus
 """
 
 
-class Steps(Protocol):
+class Serve(Protocol):
     """Serves a request that has been read; returns the reply, not encoded."""
 
     def __call__(self, caller: Caller, request: Any, call: Call | None = None) -> Coroutine[Any, Any, Any]: ...
 
 
+class Steps(NamedTuple):
+    """``alone`` without a task; it raises MustAsk where ``in_task``, which takes a call, asks a person."""
+
+    alone: Serve
+    in_task: Serve
+
+
 def build_steps(syscall: Syscall, observe: Observe | None = None) -> Steps:
     """The steps of a system call; those of a handler, which needs no right, are the handler alone."""
-    steps = handle(syscall) if syscall.prepare is None else judge(syscall)
-    return steps if observe is None else tell(steps, syscall.op, observe)
+    if syscall.prepare is None:
+        alone = in_task = handle(syscall)
+    else:
+        alone = judge(syscall)
+        in_task = ask(syscall, alone)
+    return (
+        Steps(alone, in_task)
+        if observe is None
+        else Steps(tell(alone, syscall.op, observe), tell(in_task, syscall.op, observe))
+    )
 
 
-def handle(syscall: Syscall) -> Steps:
+def handle(syscall: Syscall) -> Serve:
     handler, waits, awaits = syscall.handler, syscall.waits, syscall.waits or syscall.in_order
     assert handler is not None, "a call is prepared or handled"
 
@@ -54,25 +69,27 @@ def handle(syscall: Syscall) -> Steps:
     return handled
 
 
-def judge(syscall: Syscall) -> Steps:
-    prepare, name, audit, charge = syscall.prepare, syscall.op.name, syscall.audit, syscall.charge
+def judge(syscall: Syscall) -> Serve:
+    prepare, name = syscall.prepare, syscall.op.name
     assert prepare is not None, "the call needs rights"
     waits, awaits, begins = syscall.waits, syscall.waits or syscall.in_order, syscall.deferred
+    recorded, intends = syscall.audit != "none", syscall.audit == "intent"
 
     async def attempt(caller: Caller, request: Any, call: Call | None = None) -> object:
         outcome, prepared, record = "cancelled", None, None
         try:
             async with prepare(caller, request) as prepared:
-                allowed = require(caller, prepared)
-                if allowed.must_ask:
-                    if call is None:
-                        raise MustAsk
-                    await approve(caller, name, request, prepared, allowed)
-                if audit == "intent" and prepared.announce and prepared.error is None:
-                    allowed.intent = await caller.audit.intend(allowed.entry("intent"))
+                allowed = require(caller, prepared, recorded)
+                if allowed is not None:
+                    if allowed.must_ask:
+                        if call is None:
+                            raise MustAsk
+                        await approve(caller, name, request, prepared, allowed)
+                    if intends and prepared.announce and prepared.error is None:
+                        allowed.intent = await caller.audit.intend(allowed.entry("intent"))
+                        record = allowed
+                        record.require_again(prepared.rights)  # recording took a while: they may have been revoked
                     record = allowed
-                    record.require_again(prepared.rights)  # recording took a while: they may have been revoked
-                record = allowed
                 if prepared.error is not None:
                     raise prepared.error
                 reply = prepared.act(call if waits else caller)
@@ -88,28 +105,33 @@ def judge(syscall: Syscall) -> Steps:
             outcome = (call is not None and call.outcome) or outcome_of(error)
             raise
         finally:
-            if record is not None and (audit != "none" or record.must_ask):
+            if record is not None:
                 caller.audit.note(record.entry("outcome", outcome, call.remark if call is not None else ""))
 
-    async def ask(caller: Caller, request: Any, call: Call | None = None) -> object:
+    return attempt
+
+
+def ask(syscall: Syscall, attempt: Serve) -> Serve:
+    charge = syscall.charge
+
+    async def asked(caller: Caller, request: Any, call: Call | None = None) -> object:
+        assert call is not None, "it may wait for a person"
         if charge is not None:
             charge(caller)
         try:
             return await attempt(caller, request, call)
-        except MustAsk as asked:
-            if call is None:
-                raise
-            first = asked
+        except MustAsk as raised:
+            first = raised
         return await ask_and_repeat(call, first, partial(attempt, caller, request, call))
 
-    return ask
+    return asked
 
 
-def tell(steps: Steps, op: int, observe: Observe) -> Steps:
+def tell(serve: Serve, op: int, observe: Observe) -> Serve:
     async def told(caller: Caller, request: Any, call: Call | None = None) -> object:
         began = time.time_ns()
         try:
-            reply = await steps(caller, request, call)
+            reply = await serve(caller, request, call)
         except MustAsk:
             raise
         except BaseException as error:

@@ -21,7 +21,7 @@ from .drivers import at_once, by_callback
 from .ports import Decision, MustAsk
 from .replies import encode_error, encode_in_turns, encode_reply
 from .request_body import Reader, read
-from .steps import Observe, Steps, build_steps
+from .steps import Observe, Serve, Steps, build_steps
 from .syscall import SMALL_BODY_BYTES, Syscall
 
 MAX_RECORDED_BYTES = 300  # bytes of a refused call's body that the audit log records
@@ -70,21 +70,21 @@ class Table:
     ``observe`` is told of every call that has ended, unless its request could not be read.
     """
 
-    __slots__ = ("entries", "limits", "observe", "reader", "steps", "syscalls")
+    __slots__ = ("entries", "limits", "observe", "reader", "served", "syscalls")
 
     def __init__(self, syscalls: Iterable[Syscall], observe: Observe | None = None) -> None:
         self.observe = observe
         self.syscalls: dict[int, Syscall] = {}  # by opcode
         self.limits = [SMALL_BODY_BYTES] * 256
         self.entries: list[Entry] = [_unknown(number) for number in range(256)]
-        self.steps: dict[Op, Steps] = {}
+        self.served: dict[Op, Serve] = {}
         self.reader = Reader()
         for syscall in syscalls:
             self.syscalls[syscall.op] = syscall
             self.limits[syscall.op] = syscall.limit
             steps = build_steps(syscall, observe)
             if syscall.waits or syscall.prepare is not None:
-                self.steps[syscall.op] = steps
+                self.served[syscall.op] = steps.in_task
             self.entries[syscall.op] = _entry(syscall, steps, self.reader, direct=observe is None)
         for op in connection_calls.OPS:
             self.entries[op] = AtOnce()
@@ -94,11 +94,11 @@ class Table:
 
         Only for calls that may wait or need rights. Raises ``CallError``.
         """
-        if op not in self.steps:
+        if op not in self.served:
             raise UnknownCall(f"this kernel has no call {op.name}")
         counts = call.caller.counts
         try:
-            reply = await self.steps[op](call.caller, request, call)
+            reply = await self.served[op](call.caller, request, call)
         except BaseException as error:
             counts.fail(op, error)
             raise
@@ -159,8 +159,12 @@ def _unknown(number: int) -> Entry:
 
 def _entry(syscall: Syscall, steps: Steps, reader: Reader, direct: bool) -> Entry:
     """The ways to answer a call; a handler without rights is called ``direct`` if nothing observes it."""
-    finish = _finish(syscall, steps)
-    later = _later(syscall, finish, reader) if syscall.waits or syscall.prepare is not None else None
+    finish = _finish(syscall, steps.alone)
+    later = (
+        _later(syscall, _finish(syscall, steps.in_task), reader)
+        if syscall.waits or syscall.prepare is not None
+        else None
+    )
     if syscall.deferred:
         return Waits(begin=_defer(syscall, finish), later=later)
     if syscall.waits:
@@ -169,7 +173,7 @@ def _entry(syscall: Syscall, steps: Steps, reader: Reader, direct: bool) -> Entr
     if syscall.in_order:
         return AtOnce(turns=turns, later=later)
     direct = direct and syscall.prepare is None
-    return AtOnce(_now_plain(syscall) if direct else _now(syscall, steps, finish), turns=turns, later=later)
+    return AtOnce(_now_plain(syscall) if direct else _now(syscall, steps.alone, finish), turns=turns, later=later)
 
 
 def _now_plain(syscall: Syscall) -> Now:
@@ -191,15 +195,15 @@ def _now_plain(syscall: Syscall) -> Now:
     return reply
 
 
-def _now(syscall: Syscall, steps: Steps, finish: Finish) -> Now:
+def _now(syscall: Syscall, serve: Serve, finish: Finish) -> Now:
     request, verbatim = syscall.request, syscall.verbatim
 
     def answer(caller: Caller, body: bytes) -> bytes:
         if request is None:
-            reply: bytes = at_once(steps(caller, body))  # its handler counts, and returns bytes
+            reply: bytes = at_once(serve(caller, body))  # its handler counts, and returns bytes
             return reply
         try:
-            asked = read(request, body, verbatim)
+            asked: Any = read(request, body, verbatim)
         except Exception as error:
             return syscall.fail(caller, error)
         return at_once(finish(caller, asked))
@@ -213,7 +217,7 @@ def _defer(syscall: Syscall, finish: Finish) -> Defer:
 
     def begin(caller: Caller, body: bytes, answer: Callable[[bytes], object]) -> Begun:
         try:
-            asked = read(request, body, verbatim)
+            asked: Any = read(request, body, verbatim)
         except Exception as error:
             return syscall.fail(caller, error)
         return by_callback(finish(caller, asked), answer)
@@ -249,13 +253,13 @@ def _later(syscall: Syscall, finish: Finish, reader: Reader) -> Later:
     return reply
 
 
-def _finish(syscall: Syscall, steps: Steps) -> Finish:
+def _finish(syscall: Syscall, serve: Serve) -> Finish:
     """Run the steps, encode the reply, and count the call by how it has ended."""
     op, encode = int(syscall.op), syscall.encode
 
     async def finish(caller: Caller, request: Any, call: Call | None = None) -> bytes:
         try:
-            answered = await steps(caller, request, call)
+            answered = await serve(caller, request, call)
             if call is None:
                 reply = encode_reply(answered)
             else:

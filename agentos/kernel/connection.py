@@ -123,7 +123,7 @@ class Connection:
             elif op == Op.CANCEL:
                 writer.reply(own, op, await connection_calls.cancel(caller, self._calls, body))
             else:
-                later = self._find_later(op)
+                later = caller.table.entries[op].later
                 answer = partial(self._answer, self._begin(own, op, body), own, op, body, later)
                 if not await self._unless_gone(answer):
                     return False
@@ -172,7 +172,9 @@ class Connection:
         while True:
             if self._requests and perf_counter() > self._turn_ends:
                 await self._yield()
-            if self._in_order_behind_deferred and not await self._unless_gone(self._deferred.wait_answered):
+            # Version 1 answers what has arrived only after the call in flight.
+            behind = self._reply_id and self._calls and (self._requests or frames.broken is not None)
+            if behind and not await self._unless_gone(self._deferred.wait_answered):
                 return None
             if self._deferred.asked:
                 return self._deferred.asked.pop(0)
@@ -234,11 +236,6 @@ class Connection:
                 break
         writer.push(out)
         return found
-
-    @property
-    def _in_order_behind_deferred(self) -> bool:
-        """Whether something has arrived that version 1 answers only after the call in flight."""
-        return bool(self._reply_id and self._calls and (self._requests or self._frames.broken is not None))
 
     async def _yield(self) -> None:
         """Let other tasks run, and continue when the peer has taken all queued replies."""
@@ -315,7 +312,7 @@ class Connection:
     async def _start_call(self, number: int, op: int, body: bytes) -> bool:
         """Start a task for a call that may wait; False when the peer closed the connection meanwhile."""
         assert self._nursery is not None, "version 2 has a nursery"
-        allowance, later = self.caller.allowance, self._find_later(op)
+        allowance, later = self.caller.allowance, self.caller.table.entries[op].later
         if self._reserved:  # it had room when it began to arrive; waiting for bytes while it holds some might never end
             if allowance.calls >= MAX_CALLS and not await self._unless_gone(allowance.wait_for_call):
                 return False
@@ -323,11 +320,6 @@ class Connection:
             return False
         self._nursery.start_soon(self._answer, self._begin(number, op, body), number, op, body, later)
         return True
-
-    def _find_later(self, op: int) -> Later:
-        later = self.caller.table.entries[op].later
-        assert later is not None, "an opcode is answered now, later, or by the connection"
-        return later
 
     def _begin(self, number: int, op: int, body: bytes) -> Call:
         call = Call(self.caller, self._nursery is not None, partial(self._send_chunk, number))
@@ -339,8 +331,9 @@ class Connection:
         self._reserved = 0
         return call
 
-    async def _answer(self, call: Call, number: int, op: int, body: bytes, later: Later) -> None:
+    async def _answer(self, call: Call, number: int, op: int, body: bytes, later: Later | None) -> None:
         """Answer a call that may wait. Once its reply is sent, another call may have its number."""
+        assert later is not None, "an opcode is answered now, later, or by the connection"
         allowance, activity, held, delivered = self.caller.allowance, self.caller.activity, 0, False
         try:
             reply: bytes | None = None

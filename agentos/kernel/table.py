@@ -1,10 +1,10 @@
 """Dispatch tables: the handler and body limit of each opcode, per caller, built before a frame arrives."""
 
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from copy import copy
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import trio
 from msgspec import Struct
@@ -16,7 +16,7 @@ from agentos_sdk.opcodes import Op, op_name
 from . import connection_calls
 from .call import Call, Gone
 from .caller import Caller
-from .deferred import Begun, Defer
+from .deferred import Defer
 from .drivers import at_once, by_callback
 from .ports import Decision, MustAsk
 from .replies import encode_error, encode_in_turns, encode_reply
@@ -29,12 +29,6 @@ MAX_RECORDED_BYTES = 300  # bytes of a refused call's body that the audit log re
 Now = Callable[[Caller, bytes], bytes]
 Later = Callable[[Call, bytes], Awaitable[bytes]]
 InTurns = Callable[[Caller, bytes], Awaitable[bytes]]
-
-
-class Finish(Protocol):
-    """Serves a request that has been read, and encodes and counts what it came to."""
-
-    def __call__(self, caller: Caller, request: Any, call: Call | None = None) -> Coroutine[Any, Any, bytes]: ...
 
 
 class Entry(Struct, frozen=True):
@@ -83,8 +77,7 @@ class Table:
             self.syscalls[syscall.op] = syscall
             self.limits[syscall.op] = syscall.limit
             steps = build_steps(syscall, observe)
-            if syscall.waits or syscall.prepare is not None:
-                self.served[syscall.op] = steps.in_task
+            self.served[syscall.op] = steps.in_task
             self.entries[syscall.op] = _entry(syscall, steps, self.reader, direct=observe is None)
         for op in connection_calls.OPS:
             self.entries[op] = AtOnce()
@@ -92,7 +85,7 @@ class Table:
     async def perform(self, op: Op, call: Call, request: object) -> object:
         """Serve a call that a gateway has parsed, with the same checks and audit entries; returns the unencoded reply.
 
-        Only for calls that may wait or need rights. Raises ``CallError``.
+        Not for calls whose request is raw bytes. Raises ``CallError``.
         """
         if op not in self.served:
             raise UnknownCall(f"this kernel has no call {op.name}")
@@ -160,29 +153,26 @@ def _unknown(number: int) -> Entry:
 def _entry(syscall: Syscall, steps: Steps, reader: Reader, direct: bool) -> Entry:
     """The ways to answer a call; a handler without rights is called ``direct`` if nothing observes it."""
     finish = _finish(syscall, steps.alone)
-    later = (
-        _later(syscall, _finish(syscall, steps.in_task), reader)
-        if syscall.waits or syscall.prepare is not None
-        else None
-    )
+    later = _later(syscall, _finish(syscall, steps.in_task), reader)
     if syscall.deferred:
-        return Waits(begin=_defer(syscall, finish), later=later)
+        return Waits(begin=_inline(syscall, finish, by_callback), later=later)
     if syscall.waits:
         return Waits(later=later)
-    turns = _in_turns(syscall, finish, reader) if syscall.request is not None else None
+    if syscall.request is None:  # its handler counts, and returns bytes
+        serve = steps.alone
+        return AtOnce(syscall.handler if direct else lambda caller, body: at_once(serve(caller, body)))
+    turns = _in_turns(syscall, finish, reader)
     if syscall.in_order:
         return AtOnce(turns=turns, later=later)
-    direct = direct and syscall.prepare is None
-    return AtOnce(_now_plain(syscall) if direct else _now(syscall, steps.alone, finish), turns=turns, later=later)
+    plain = direct and syscall.prepare is None
+    return AtOnce(_direct(syscall) if plain else _inline(syscall, finish, at_once), turns=turns, later=later)
 
 
-def _now_plain(syscall: Syscall) -> Now:
+def _direct(syscall: Syscall) -> Now:
     """The direct path of a handler that needs no right and isn't observed."""
     op, request, verbatim, handler = int(syscall.op), syscall.request, syscall.verbatim, syscall.handler
     assert handler is not None, "a call is prepared or handled"
-    if request is None:
-        raw: Now = handler
-        return raw
+    assert request is not None, "raw bytes are not read"
 
     def reply(caller: Caller, body: bytes) -> bytes:
         try:
@@ -195,48 +185,34 @@ def _now_plain(syscall: Syscall) -> Now:
     return reply
 
 
-def _now(syscall: Syscall, serve: Serve, finish: Finish) -> Now:
+def _inline(syscall: Syscall, finish: Serve, drive: Callable[..., Any]) -> Callable[..., Any]:
+    """Read a request while input is read, and have ``drive`` run its steps."""
     request, verbatim = syscall.request, syscall.verbatim
+    assert request is not None, "raw bytes aren't read"
 
-    def answer(caller: Caller, body: bytes) -> bytes:
-        if request is None:
-            reply: bytes = at_once(serve(caller, body))  # its handler counts, and returns bytes
-            return reply
+    def reply(caller: Caller, body: bytes, *answer: Callable[[bytes], object]) -> Any:
         try:
             asked: Any = read(request, body, verbatim)
         except Exception as error:
             return syscall.fail(caller, error)
-        return at_once(finish(caller, asked))
+        return drive(finish(caller, asked), *answer)
 
-    return answer
-
-
-def _defer(syscall: Syscall, finish: Finish) -> Defer:
-    request, verbatim = syscall.request, syscall.verbatim
-    assert request is not None, "a deferred call has a request"
-
-    def begin(caller: Caller, body: bytes, answer: Callable[[bytes], object]) -> Begun:
-        try:
-            asked: Any = read(request, body, verbatim)
-        except Exception as error:
-            return syscall.fail(caller, error)
-        return by_callback(finish(caller, asked), answer)
-
-    return begin
+    return reply
 
 
-def _in_turns(syscall: Syscall, finish: Finish, reader: Reader) -> InTurns:
+def _in_turns(syscall: Syscall, finish: Serve, reader: Reader) -> InTurns:
     async def reply(caller: Caller, body: bytes) -> bytes:
         try:
             request = await syscall.read(caller, body, reader)
         except Exception as error:
             return syscall.fail(caller, error)
-        return await finish(caller, request)
+        encoded: bytes = await finish(caller, request)
+        return encoded
 
     return reply
 
 
-def _later(syscall: Syscall, finish: Finish, reader: Reader) -> Later:
+def _later(syscall: Syscall, finish: Serve, reader: Reader) -> Later:
     background = syscall.background
 
     async def reply(call: Call, body: bytes) -> bytes:
@@ -248,12 +224,13 @@ def _later(syscall: Syscall, finish: Finish, reader: Reader) -> Later:
                 return encode_reply(Accepted(request_id=number))
         except Exception as error:
             return syscall.fail(call.caller, error)
-        return await finish(call.caller, request, call)
+        encoded: bytes = await finish(call.caller, request, call)
+        return encoded
 
     return reply
 
 
-def _finish(syscall: Syscall, serve: Serve) -> Finish:
+def _finish(syscall: Syscall, serve: Serve) -> Serve:
     """Run the steps, encode the reply, and count the call by how it has ended."""
     op, encode = int(syscall.op), syscall.encode
 

@@ -17,7 +17,7 @@ from agentos.kernel.syscall import Syscall
 from agentos.kernel.table import Table
 from agentos_sdk.errors import ApprovalRequired, Busy, PermissionDenied, QuotaExceeded
 from agentos_sdk.opcodes import Op
-from tests.support.rights import Grants, Notebook
+from tests.support.rights import Grants, Notebook, require_right
 
 
 @frozen
@@ -86,7 +86,7 @@ def test_a_refused_caller_is_told_the_rule_and_it_is_written_down(
     notebook = Notebook()
 
     with pytest.raises(error) as caught:
-        caller(notebook, **grants).require_right(Right("read", "/etc/shadow"))
+        require_right(caller(notebook, **grants), Right("read", "/etc/shadow"))
 
     assert caught.value.details == {"rule": "the rule"}  # type: ignore[attr-defined]
     [entry] = notebook.entries

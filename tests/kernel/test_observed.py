@@ -13,7 +13,7 @@ from agentos.kernel.syscall import Syscall
 from agentos.kernel.table import Table
 from agentos_sdk.errors import Busy
 from agentos_sdk.opcodes import Op
-from tests.support.rights import Grants, Notebook
+from tests.support.rights import Grants, Notebook, require_right
 
 Seen = list[tuple[str, object]]
 
@@ -43,7 +43,7 @@ def observed_table(seen: Seen) -> Table:
         (
             Syscall(Op.NOOP, None, lambda caller, body: body),
             Syscall(Op.KEYS, What, refuse),
-            Syscall(Op.TREE, What, lambda caller, request: caller.require_right(Right("dubious"))),
+            Syscall(Op.TREE, What, lambda caller, request: require_right(caller, Right("dubious"))),
             Syscall(Op.LIST, What, in_order, in_order=True),
             Syscall(Op.WAIT, What, wait),
         ),

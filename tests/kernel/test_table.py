@@ -16,7 +16,7 @@ from agentos.kernel.syscall import SMALL_BODY_BYTES, Syscall
 from agentos.kernel.table import Table
 from agentos_sdk.errors import Busy, CallError
 from agentos_sdk.opcodes import Op
-from tests.support.rights import Grants, Notebook
+from tests.support.rights import Grants, Notebook, require_right
 
 
 @frozen
@@ -67,7 +67,7 @@ def test_a_request_that_does_not_fit_never_reaches_the_handler() -> None:
 
 
 def test_a_refused_right_is_a_reply() -> None:
-    table = Table((Syscall(Op.KEYS, Repeat, lambda caller, request: caller.require_right(Right("forbidden"))),))
+    table = Table((Syscall(Op.KEYS, Repeat, lambda caller, request: require_right(caller, Right("forbidden"))),))
 
     assert ask(table, Op.KEYS, b'{"what": ""}')["code"] == "permission_denied"
 
@@ -124,7 +124,7 @@ def test_calls_are_counted_by_their_outcome() -> None:
             Syscall(Op.KEYS, Repeat, lambda caller, request: {}),
             Syscall(Op.LIST, Repeat, refuse),
             Syscall(Op.STATUS, Repeat, lambda caller, request: 1 / 0),
-            Syscall(Op.TREE, Repeat, lambda caller, request: caller.require_right(Right("dubious"))),
+            Syscall(Op.TREE, Repeat, lambda caller, request: require_right(caller, Right("dubious"))),
         )
     )
     one = caller(table)

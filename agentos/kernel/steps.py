@@ -11,7 +11,7 @@
 import time
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from agentos_sdk.errors import PermissionDenied
 
@@ -37,24 +37,15 @@ class Serve(Protocol):
     def __call__(self, caller: Caller, request: Any, call: Call | None = None) -> Coroutine[Any, Any, Any]: ...
 
 
-class Steps(NamedTuple):
-    """``alone`` without a task; it raises MustAsk where ``in_task``, which takes a call, asks a person."""
+def build_steps(syscall: Syscall, observe: Observe | None = None) -> tuple[Serve, Serve]:
+    """The steps without a task, which raise MustAsk, and those in one, which take a call and ask a person.
 
-    alone: Serve
-    in_task: Serve
-
-
-def build_steps(syscall: Syscall, observe: Observe | None = None) -> Steps:
-    """The steps of a system call; those of a handler, which needs no right, are the handler alone."""
-    if syscall.prepare is None:
-        alone = in_task = handle(syscall)
-    else:
-        alone = judge(syscall)
-        in_task = ask(syscall, alone)
+    Those of a handler, which needs no right, are the handler alone.
+    """
+    alone = handle(syscall) if syscall.prepare is None else judge(syscall)
+    in_task = alone if syscall.prepare is None else ask(syscall, alone)
     return (
-        Steps(alone, in_task)
-        if observe is None
-        else Steps(tell(alone, syscall.op, observe), tell(in_task, syscall.op, observe))
+        (alone, in_task) if observe is None else (tell(alone, syscall.op, observe), tell(in_task, syscall.op, observe))
     )
 
 

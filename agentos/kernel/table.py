@@ -21,7 +21,7 @@ from .drivers import at_once, by_callback
 from .ports import Decision, MustAsk
 from .replies import encode_error, encode_in_turns, encode_reply
 from .request_body import Reader, read
-from .steps import Observe, Serve, Steps, build_steps
+from .steps import Observe, Serve, build_steps
 from .syscall import SMALL_BODY_BYTES, Syscall
 
 MAX_RECORDED_BYTES = 300  # bytes of a refused call's body that the audit log records
@@ -76,11 +76,25 @@ class Table:
         for syscall in syscalls:
             self.syscalls[syscall.op] = syscall
             self.limits[syscall.op] = syscall.limit
-            steps = build_steps(syscall, observe)
-            self.served[syscall.op] = steps.in_task
-            self.entries[syscall.op] = _entry(syscall, steps, self.reader, direct=observe is None)
+            alone, self.served[syscall.op] = build_steps(syscall, observe)
+            self.entries[syscall.op] = self._entry(syscall, alone)
         for op in connection_calls.OPS:
             self.entries[op] = AtOnce()
+
+    def _entry(self, syscall: Syscall, alone: Serve) -> Entry:
+        finish, direct = _finish(syscall, alone), self.observe is None
+        later = _later(syscall, _finish(syscall, self.served[syscall.op]), self.reader)
+        if syscall.deferred:
+            return Waits(begin=_inline(syscall, finish, by_callback), later=later)
+        if syscall.waits:
+            return Waits(later=later)
+        if syscall.request is None:  # its handler counts, and returns bytes
+            return AtOnce(syscall.handler if direct else lambda caller, body: at_once(alone(caller, body)))
+        turns = _in_turns(syscall, finish, self.reader)
+        if syscall.in_order:
+            return AtOnce(turns=turns, later=later)
+        plain = direct and syscall.prepare is None
+        return AtOnce(_direct(syscall) if plain else _inline(syscall, finish, at_once), turns=turns, later=later)
 
     async def perform(self, op: Op, call: Call, request: object) -> object:
         """Serve a call that a gateway has parsed, with the same checks and audit entries; returns the unencoded reply.
@@ -148,24 +162,6 @@ def _unknown(number: int) -> Entry:
         return reply
 
     return Denied(refuse)
-
-
-def _entry(syscall: Syscall, steps: Steps, reader: Reader, direct: bool) -> Entry:
-    """The ways to answer a call; a handler without rights is called ``direct`` if nothing observes it."""
-    finish = _finish(syscall, steps.alone)
-    later = _later(syscall, _finish(syscall, steps.in_task), reader)
-    if syscall.deferred:
-        return Waits(begin=_inline(syscall, finish, by_callback), later=later)
-    if syscall.waits:
-        return Waits(later=later)
-    if syscall.request is None:  # its handler counts, and returns bytes
-        serve = steps.alone
-        return AtOnce(syscall.handler if direct else lambda caller, body: at_once(serve(caller, body)))
-    turns = _in_turns(syscall, finish, reader)
-    if syscall.in_order:
-        return AtOnce(turns=turns, later=later)
-    plain = direct and syscall.prepare is None
-    return AtOnce(_direct(syscall) if plain else _inline(syscall, finish, at_once), turns=turns, later=later)
 
 
 def _direct(syscall: Syscall) -> Now:

@@ -1,7 +1,6 @@
 """The steps of a call, run without a task: at once, or begun now and continued by a callback."""
 
 import pytest
-import trio
 from attrs import define, field
 from outcome import Error, Value
 
@@ -32,14 +31,15 @@ async def steps(batch: Batch) -> str:
 
 def test_steps_that_are_run_at_once_must_not_wait() -> None:
     with pytest.raises(RuntimeError, match="waits"):
-        at_once(trio.sleep_forever())
+        at_once(steps(Batch()))
 
 
 @pytest.mark.parametrize(("told", "reply"), [(Value(7), "stored 7"), (Error(Busy("later")), "busy")])
 def test_a_result_continues_the_steps(told: Value[int] | Error, reply: str) -> None:
     batch, replies = Batch(), list[str]()
 
-    assert callable(by_callback(steps(batch), replies.append))
+    withdraw = by_callback(steps(batch), replies.append)
+    assert callable(withdraw)
     assert replies == []
     batch.done[0](told)
 

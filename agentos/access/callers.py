@@ -16,9 +16,10 @@ from agentos.kernel.background import Background
 from agentos.kernel.call_counts import CallCounts
 from agentos.kernel.caller import Caller
 from agentos.kernel.listener import Peer
-from agentos.kernel.observed import Observe
 from agentos.kernel.ports import AuditLog, Decision
-from agentos.kernel.table import Syscall, Table
+from agentos.kernel.steps import Observe
+from agentos.kernel.syscall import Syscall
+from agentos.kernel.table import Table
 from agentos.llm.line import Line
 from agentos.llm.settings import Account, QueuePath, Share
 from agentos.permissions import set_examples, set_files

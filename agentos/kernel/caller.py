@@ -12,7 +12,7 @@ from attrs import define, field
 from agentos_sdk.errors import CallError
 
 from .call_counts import CallCounts
-from .ports import Approvals, AuditLog, Authorizer, Decision, Entry, MustAsk, Phase, Right
+from .ports import Approvals, AuditLog, Authorizer, Decision, Entry, Phase, Right
 
 if TYPE_CHECKING:
     from .table import Table
@@ -187,18 +187,6 @@ class Caller:
         self.counts.shrink()
         if self.allowance.unused:
             self.allowance, self.activity = OF_ENDED
-
-    def require_right(self, right: Right, about: str | None = None) -> Decision:
-        """Return the decision if this caller holds ``right``.
-
-        Raises :class:`~agentos.kernel.ports.MustAsk` if a person can be asked, otherwise as :meth:`refuse` does.
-        """
-        decision = self.authorizer.decide(self, right)
-        if decision.effect == "allow":
-            return decision
-        if decision.effect == "ask" and self.approvals is not None:
-            raise MustAsk
-        raise self.refuse(right, decision, about)
 
     def refuse(self, right: Right, decision: Decision, about: str | None = None) -> CallError:
         """Record a refusal; returns ``PermissionDenied``, or ``ApprovalRequired`` for a rule that asks."""

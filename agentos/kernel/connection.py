@@ -21,7 +21,8 @@ from agentos_sdk.opcodes import Op
 from . import connection_calls
 from .call import Call, Gone, Input
 from .caller import MAX_CALLS, Caller
-from .deferred import WITHDRAWN, Deferred, DeferredCalls
+from .deferred import Deferred, DeferredCalls
+from .drivers import WITHDRAWN
 from .poller import Poller
 from .ports import MustAsk
 from .replies import encode_error
@@ -122,7 +123,7 @@ class Connection:
             elif op == Op.CANCEL:
                 writer.reply(own, op, await connection_calls.cancel(caller, self._calls, body))
             else:
-                later = self._find_later(op)
+                later = caller.table.entries[op].later
                 answer = partial(self._answer, self._begin(own, op, body), own, op, body, later)
                 if not await self._unless_gone(answer):
                     return False
@@ -155,7 +156,7 @@ class Connection:
 
     async def _answer_in_turn(self, number: int, op: int, body: bytes) -> bool:
         """Answer a call that needs no task; False if it needs one, or if the connection itself has to answer."""
-        turns = self.caller.table.turns[op]
+        turns = self.caller.table.entries[op].turns
         if turns is None:
             return False
         try:
@@ -171,7 +172,9 @@ class Connection:
         while True:
             if self._requests and perf_counter() > self._turn_ends:
                 await self._yield()
-            if self._in_order_behind_deferred and not await self._unless_gone(self._deferred.wait_answered):
+            # Version 1 answers what has arrived only after the call in flight.
+            behind = self._reply_id and self._calls and (self._requests or frames.broken is not None)
+            if behind and not await self._unless_gone(self._deferred.wait_answered):
                 return None
             if self._deferred.asked:
                 return self._deferred.asked.pop(0)
@@ -192,14 +195,15 @@ class Connection:
         """Answer requests that never wait, in order, until the turn is over. Returns the first other request."""
         caller, requests, calls, own, writer = self.caller, self._requests, self._calls, self._reply_id, self._writer
         table, turn_ends, take = caller.table, self._turn_ends, self._requests.popleft
-        nows, deferred, found = table.now, table.deferred, None
+        entries, found = table.entries, None
         out: list[bytes] = []
         if own and calls:
             return None  # version 1 answers in order
         while requests:
             number, op, body = request = take()
-            now = nows[op]
-            if now is None and (begin := deferred[op]) is not None and len(body) <= MAX_INLINE_BYTES:
+            entry = entries[op]
+            now = entry.now
+            if now is None and (begin := entry.begin) is not None and len(body) <= MAX_INLINE_BYTES:
                 writer.push(out)
                 if self._deferred.add((own or number, op, body), begin, self._reserved):
                     self._reserved = 0
@@ -208,7 +212,7 @@ class Connection:
                     continue
                 found = request
                 break
-            if now is None or (len(body) > MAX_INLINE_BYTES and table.turns[op]):
+            if now is None or (len(body) > MAX_INLINE_BYTES and entry.turns):
                 found = request
                 break
             if own:
@@ -232,11 +236,6 @@ class Connection:
                 break
         writer.push(out)
         return found
-
-    @property
-    def _in_order_behind_deferred(self) -> bool:
-        """Whether something has arrived that version 1 answers only after the call in flight."""
-        return bool(self._reply_id and self._calls and (self._requests or self._frames.broken is not None))
 
     async def _yield(self) -> None:
         """Let other tasks run, and continue when the peer has taken all queued replies."""
@@ -313,7 +312,7 @@ class Connection:
     async def _start_call(self, number: int, op: int, body: bytes) -> bool:
         """Start a task for a call that may wait; False when the peer closed the connection meanwhile."""
         assert self._nursery is not None, "version 2 has a nursery"
-        allowance, later = self.caller.allowance, self._find_later(op)
+        allowance, later = self.caller.allowance, self.caller.table.entries[op].later
         if self._reserved:  # it had room when it began to arrive; waiting for bytes while it holds some might never end
             if allowance.calls >= MAX_CALLS and not await self._unless_gone(allowance.wait_for_call):
                 return False
@@ -321,18 +320,6 @@ class Connection:
             return False
         self._nursery.start_soon(self._answer, self._begin(number, op, body), number, op, body, later)
         return True
-
-    def _find_later(self, op: int) -> Later:
-        table = self.caller.table
-        later, refuse = table.later[op], table.now[op]
-        if later is not None:
-            return later
-        assert refuse is not None, "an opcode is answered now, later, or by the connection"
-
-        async def reply(call: Call, body: bytes) -> bytes:  # the call was allowed when it arrived
-            return refuse(call.caller, body)
-
-        return reply
 
     def _begin(self, number: int, op: int, body: bytes) -> Call:
         call = Call(self.caller, self._nursery is not None, partial(self._send_chunk, number))
@@ -344,8 +331,9 @@ class Connection:
         self._reserved = 0
         return call
 
-    async def _answer(self, call: Call, number: int, op: int, body: bytes, later: Later) -> None:
+    async def _answer(self, call: Call, number: int, op: int, body: bytes, later: Later | None) -> None:
         """Answer a call that may wait. Once its reply is sent, another call may have its number."""
+        assert later is not None, "an opcode is answered now, later, or by the connection"
         allowance, activity, held, delivered = self.caller.allowance, self.caller.activity, 0, False
         try:
             reply: bytes | None = None

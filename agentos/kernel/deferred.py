@@ -7,106 +7,23 @@ import contextlib
 import socket
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
 import trio
 from attrs import define, field
-from outcome import Error, Outcome
 
-from agentos_sdk.errors import Cancelled, PermissionDenied
+from agentos_sdk.errors import Cancelled
 from agentos_sdk.frames import Frame
 
 from .call import Call, Gone
-from .call_counts import OK, outcome_of
 from .caller import Caller
+from .drivers import WITHDRAWN
 from .poller import Poller
 from .ports import MustAsk
-from .prepared import Prepared, Record, note_refusal, require
-from .replies import encode_reply
-from .request_body import read
 from .socket_writer import SocketWriter
 
-if TYPE_CHECKING:
-    from .table import Syscall
-
-WITHDRAWN = "withdrawn by its caller"
-
-Result = Outcome[Any]
-Done = Callable[[Result], object]
-Withdraw = Callable[[], bool]
-Begin = Callable[[Done], Withdraw]
-"""Begins an act that passes its result to ``Done`` later. The returned function withdraws the act.
-
-That function returns False if it is too late; otherwise no result comes.
-"""
-Answer = Callable[[bytes], object]
 Begun = bytes | Callable[[], object]
-Defer = Callable[[Caller, bytes, Answer], Begun]
-"""Begins a call. Returns the reply, or a function that withdraws the call; then ``Answer`` gets the reply later."""
-
-
-def deferred_entry(syscall: "Syscall") -> Defer:
-    """The entry of a table for a deferred call: it prepares, requires and begins it, and records the outcome later.
-
-    Raises :class:`~agentos.kernel.ports.MustAsk` for what a person must approve.
-    """
-    request, verbatim, prepare, op = syscall.request, syscall.verbatim, syscall.prepare, int(syscall.op)
-    assert request is not None, "a deferred call has a request"
-    assert prepare is not None, "and is prepared"
-    recorded = syscall.audit != "none"
-
-    def begin(caller: Caller, body: bytes, answer: Answer) -> Begun:
-        record: Record | None = None
-
-        def end(result: Result) -> None:
-            answer(encode(result))
-
-        def withdraw() -> None:
-            if drop():
-                end(Error(Cancelled(WITHDRAWN)))
-
-        def encode(result: Result) -> bytes:
-            outcome = OK
-            try:
-                reply = encode_reply(result.unwrap())
-                caller.counts.ok[op] += 1
-            except Exception as error:
-                outcome = outcome_of(error)
-                reply = syscall.fail(caller, error)
-            if record is not None and recorded:
-                caller.audit.note(record.entry("outcome", outcome))
-            return reply
-
-        try:
-            try:
-                prepared: Prepared = prepare(caller, read(request, body, verbatim))
-            except PermissionDenied as error:
-                note_refusal(caller, syscall.op.name, error)
-                raise
-            allowed = require(caller, prepared)
-            if allowed.must_ask:
-                raise MustAsk
-            record = allowed
-            if prepared.error is not None:
-                raise prepared.error
-            drop: Withdraw = prepared.act(caller)(end)
-        except MustAsk:
-            raise
-        except Exception as error:
-            return encode(Error(error))
-        return withdraw
-
-    return begin
-
-
-async def wait(begin: Begin) -> object:
-    """Begin an act, and wait for its result in this task."""
-    drop = begin(partial(trio.lowlevel.reschedule, trio.lowlevel.current_task()))
-
-    def abort(_: object) -> trio.lowlevel.Abort:
-        return trio.lowlevel.Abort.SUCCEEDED if drop() else trio.lowlevel.Abort.FAILED
-
-    return await trio.lowlevel.wait_task_rescheduled(abort)
+Defer = Callable[[Caller, bytes, Callable[[bytes], object]], Begun]
+"""Begins a call. Returns the reply, or a function that withdraws the call; then the argument gets the reply later."""
 
 
 @define(eq=False)

@@ -37,6 +37,11 @@ class Prepared(Struct, frozen=True):
     shown: Callable[[], str] | None = None
     identity: Callable[[], bytes] | None = None
 
+    async def __aenter__(self) -> "Prepared":
+        return self  # what a ``def`` has prepared holds nothing open
+
+    async def __aexit__(self, *_: object) -> None: ...
+
 
 class Refused(PermissionDenied):
     """A refusal while a call is prepared. ``about`` describes the call's object in the audit log."""
@@ -98,10 +103,11 @@ class Record:
                 raise decision.refusal
 
 
-def require(caller: Caller, prepared: Prepared) -> Record:
+def require(caller: Caller, prepared: Prepared, recorded: bool = True) -> Record | None:
     """Return the record of a call if no right of it is denied and, where a person must approve, one can be asked.
 
-    Otherwise ``PermissionDenied`` or ``ApprovalRequired``. The refusal is recorded.
+    None: nothing of the call is ``recorded`` and no person must approve. Otherwise ``PermissionDenied`` or
+    ``ApprovalRequired`` is raised, and the refusal is recorded.
     """
     decisions, must_ask = [], False
     for right in prepared.rights:
@@ -111,7 +117,7 @@ def require(caller: Caller, prepared: Prepared) -> Record:
                 raise caller.refuse(right, decision, prepared.about)
             must_ask = True
         decisions.append(decision)
-    return build_record(caller, prepared, decisions, must_ask)
+    return build_record(caller, prepared, decisions, must_ask) if recorded or must_ask else None
 
 
 def build_record(caller: Caller, prepared: Prepared, decisions: Sequence[Decision], must_ask: bool) -> Record:

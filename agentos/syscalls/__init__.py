@@ -10,7 +10,7 @@ from agentos.agents.supervision import Supervision
 from agentos.agents.workspaces.view import View
 from agentos.kernel.background import Background
 from agentos.kernel.caller import Caller
-from agentos.kernel.table import Syscall
+from agentos.kernel.syscall import Syscall
 from agentos.llm.line import Line
 from agentos.llm.settings import Account
 from agentos.mcp.servers import Servers

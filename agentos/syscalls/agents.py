@@ -16,7 +16,7 @@ from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
-from agentos.kernel.table import Syscall
+from agentos.kernel.syscall import Syscall
 from agentos.llm import line as llm
 from agentos.llm.jobs import queue_names
 from agentos.llm.queue_states import QueueState

@@ -11,7 +11,7 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
 from agentos.kernel.replies import encode_in_turns
-from agentos.kernel.table import Syscall
+from agentos.kernel.syscall import Syscall
 from agentos.permissions.approvals import Approvals
 from agentos.permissions.shown_lines import split_lines, to_plain
 from agentos_sdk.calls import permissions as calls

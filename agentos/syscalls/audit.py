@@ -10,7 +10,7 @@ from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
-from agentos.kernel.table import Syscall
+from agentos.kernel.syscall import Syscall
 from agentos.services.audit.categories import CATEGORIES, category_of
 from agentos.services.audit.chain import Row
 from agentos.services.audit.log import Audit

@@ -2,7 +2,7 @@
 
 from agentos.kernel.background import Background, BackgroundCall
 from agentos.kernel.call import Call
-from agentos.kernel.table import Syscall
+from agentos.kernel.syscall import Syscall
 from agentos_sdk import codec
 from agentos_sdk.calls.background import AsyncPoll
 from agentos_sdk.opcodes import Op

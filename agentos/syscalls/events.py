@@ -17,7 +17,7 @@ from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
-from agentos.kernel.table import LARGE_BODY_BYTES, Syscall
+from agentos.kernel.syscall import LARGE_BODY_BYTES, Syscall
 from agentos.permissions.authorizer import PermissionAuthorizer
 from agentos.services.event_log.ring import EventLog, Page, Start
 from agentos.services.event_log.subscription import Filter, Subscription, Viewer

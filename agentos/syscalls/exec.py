@@ -33,7 +33,7 @@ from agentos.kernel.call import Call, Gone
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
-from agentos.kernel.table import Syscall
+from agentos.kernel.syscall import Syscall
 from agentos.permissions.approval_text import describe_exec, describe_field, describe_text
 from agentos.permissions.exec_request import ExecRequest
 from agentos.sandbox.policy import Program

@@ -16,7 +16,7 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared, Refused
 from agentos.kernel.request_body import read_text
-from agentos.kernel.table import Syscall
+from agentos.kernel.syscall import Syscall
 from agentos.permissions.approval_text import describe_append, describe_write
 from agentos.services.files import io, present, resolve
 from agentos.services.files.resolve import Part, PathRequest, ResolvedPath

@@ -21,7 +21,7 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
 from agentos.kernel.request_body import MAX_ESCAPES, MAX_INLINE_BYTES
-from agentos.kernel.table import Syscall
+from agentos.kernel.syscall import Syscall
 from agentos.permissions.approval_text import describe_http
 from agentos.services.http.client import Client, Response
 from agentos.services.http.decompression import ACCEPTED

@@ -17,7 +17,7 @@ from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
-from agentos.kernel.table import Syscall
+from agentos.kernel.syscall import Syscall
 from agentos.llm.line import Line
 from agentos.permissions.approval_entries import Pending
 from agentos.permissions.approvals import Approvals

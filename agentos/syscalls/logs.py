@@ -18,7 +18,7 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
 from agentos.kernel.replies import encode_in_turns
-from agentos.kernel.table import Syscall
+from agentos.kernel.syscall import Syscall
 from agentos.services.logs.files import KERNEL, Line, Origin
 from agentos.services.logs.log import Logs
 from agentos.services.logs.pattern import Pattern, PatternError

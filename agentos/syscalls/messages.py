@@ -9,7 +9,7 @@ from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
-from agentos.kernel.table import LARGE_BODY_BYTES, Syscall
+from agentos.kernel.syscall import LARGE_BODY_BYTES, Syscall
 from agentos.permissions.approval_text import describe_message
 from agentos.services.audit.traffic import Party, Traffic
 from agentos.services.mailboxes import Mailbox, Mailboxes, Message

@@ -15,7 +15,7 @@ from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Decision, Question, Right
 from agentos.kernel.prepared import Prepared, Refused, build_record, denial, refuse_early
-from agentos.kernel.table import Syscall
+from agentos.kernel.syscall import Syscall
 from agentos.permissions.address_judge import find_tunnel_refusal
 from agentos.permissions.answers import Answer
 from agentos.permissions.approval_outcomes import show

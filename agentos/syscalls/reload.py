@@ -9,7 +9,7 @@ from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
-from agentos.kernel.table import Syscall
+from agentos.kernel.syscall import Syscall
 from agentos_sdk.calls import reload as calls
 from agentos_sdk.opcodes import Op
 

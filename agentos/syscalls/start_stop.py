@@ -12,7 +12,7 @@ from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
-from agentos.kernel.table import Syscall
+from agentos.kernel.syscall import Syscall
 from agentos_sdk.calls import agents as calls
 from agentos_sdk.errors import BadRequest, CallError
 from agentos_sdk.opcodes import Op

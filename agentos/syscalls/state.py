@@ -15,10 +15,10 @@ from outcome import Value
 from agentos.agents.state_spaces import StateSpaces
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
-from agentos.kernel.deferred import Begin, Done, Result, Withdraw
+from agentos.kernel.drivers import Begin, Done, Result, Withdraw
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
-from agentos.kernel.table import LARGE_BODY_BYTES, Syscall
+from agentos.kernel.syscall import LARGE_BODY_BYTES, Syscall
 from agentos.permissions.patterns.prefixes import intersect_prefixes
 from agentos.permissions.rule import Kind
 from agentos.services.state.batch import Change

@@ -14,7 +14,7 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
 from agentos.kernel.replies import encode_in_turns
-from agentos.kernel.table import Syscall
+from agentos.kernel.syscall import Syscall
 from agentos.kernel.text_buffer import TextBuffer
 from agentos.llm.classes import check_class
 from agentos.llm.contents import Asker

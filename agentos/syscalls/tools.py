@@ -12,7 +12,7 @@ from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
-from agentos.kernel.table import Syscall
+from agentos.kernel.syscall import Syscall
 from agentos.mcp.pins import Split
 from agentos.mcp.servers import Servers
 from agentos.permissions.approval_text import describe_tool_call

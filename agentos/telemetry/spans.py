@@ -100,7 +100,7 @@ class Spans:
             self._lives.pop(event.agent_id, None)
 
     def observe(self, caller: Caller, op: int, request: Any, outcome: object, began: int) -> None:
-        """Queue the span of a call that has ended, see :data:`agentos.kernel.observed.Observe`."""
+        """Queue the span of a call that has ended, see :data:`agentos.kernel.steps.Observe`."""
         if len(self._queue) >= MAX_QUEUED:
             self.dropped += 1
             return

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import agentos_sdk.calls
 from agentos.kernel import connection_calls
-from agentos.kernel.table import Syscall
+from agentos.kernel.syscall import Syscall
 from agentos_sdk.calls.request import Request
 from agentos_sdk.opcodes import Op
 from tests.support.calls import syscalls

@@ -14,7 +14,8 @@ from agentos.kernel import background as module
 from agentos.kernel.background import KEEP_SECONDS, MAX_CALLS, MAX_HELD_BYTES, MAX_TAKEN_BYTES, Background
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
-from agentos.kernel.table import Syscall, Table
+from agentos.kernel.syscall import Syscall
+from agentos.kernel.table import Table
 from agentos.syscalls import background as syscalls
 from agentos_sdk.errors import BadRequest, Busy
 from agentos_sdk.opcodes import Op
@@ -39,7 +40,7 @@ class Client:
     acts: list[float]
 
     async def ask(self, op: Op, fields: Mapping[str, object], streams: bool = False) -> Any:
-        later = self.table.later[op]
+        later = self.table.entries[op].later
         assert later is not None
         return json.loads(await later(Call(self.caller, streams, unused), json.dumps(fields).encode()))
 
@@ -230,7 +231,7 @@ async def test_a_reply_that_could_not_be_delivered_is_collected_again(autojump_c
         await one.start(request_id=2)
         await trio.sleep(1)
         call = Call(one.caller, False, unused)
-        later = one.table.later[Op.ASYNC_POLL]
+        later = one.table.entries[Op.ASYNC_POLL].later
         assert later is not None
         await later(call, b'{"max": 1}')
         assert call.undelivered is not None

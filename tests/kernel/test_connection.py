@@ -13,7 +13,8 @@ from agentos.kernel.call import Call
 from agentos.kernel.caller import MAX_CALLS, Caller
 from agentos.kernel.connection import Connection
 from agentos.kernel.poller import Poller
-from agentos.kernel.table import Syscall, Table
+from agentos.kernel.syscall import Syscall
+from agentos.kernel.table import Table
 from agentos_sdk.opcodes import Op
 from tests.support.rights import Grants, Notebook
 from tests.support.wire import HEADER_SIZE, HELLO, frame, header

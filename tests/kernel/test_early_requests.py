@@ -11,7 +11,8 @@ import trio.testing
 from agentos.kernel.caller import Caller
 from agentos.kernel.listener import ConnectionLimit, Listener, Peer, listen
 from agentos.kernel.poller import Poller
-from agentos.kernel.table import Syscall, Table
+from agentos.kernel.syscall import Syscall
+from agentos.kernel.table import Table
 from agentos_sdk.opcodes import Op
 from tests.support.rights import Grants, Notebook
 from tests.support.wire import HEADER_SIZE, frame

@@ -13,10 +13,11 @@ from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Decision, Effect, Entry, Right
 from agentos.kernel.prepared import NO_RULE, Prepared, Refused
-from agentos.kernel.table import Syscall, Table
+from agentos.kernel.syscall import Syscall
+from agentos.kernel.table import Table
 from agentos_sdk.errors import ApprovalRequired, Busy, PermissionDenied, QuotaExceeded
 from agentos_sdk.opcodes import Op
-from tests.support.rights import Grants, Notebook
+from tests.support.rights import Grants, Notebook, require_right
 
 
 @frozen
@@ -55,7 +56,7 @@ def prepared(
 
 async def answered(syscall: Syscall, caller: Caller, body: bytes = b"") -> Any:
     table = Table((syscall,))
-    now, turns, later = table.now[syscall.op], table.turns[syscall.op], table.later[syscall.op]
+    now, turns, later = table.entries[syscall.op].now, table.entries[syscall.op].turns, table.entries[syscall.op].later
     if now is not None:
         return json.loads(now(caller, body))
     if turns is not None:
@@ -85,7 +86,7 @@ def test_a_refused_caller_is_told_the_rule_and_it_is_written_down(
     notebook = Notebook()
 
     with pytest.raises(error) as caught:
-        caller(notebook, **grants).require_right(Right("read", "/etc/shadow"))
+        require_right(caller(notebook, **grants), Right("read", "/etc/shadow"))
 
     assert caught.value.details == {"rule": "the rule"}  # type: ignore[attr-defined]
     [entry] = notebook.entries
@@ -337,7 +338,7 @@ def test_a_table_refuses_at_once_and_its_original_does_not() -> None:
     table = Table((Syscall(Op.KEYS, None, lambda caller, body: b"{}"),))
     refusing = table.with_refusals({Op.KEYS: Decision("deny", "the rule", "no keys for you")})
 
-    refuse, grant = refusing.now[Op.KEYS], table.now[Op.KEYS]
+    refuse, grant = refusing.entries[Op.KEYS].now, table.entries[Op.KEYS].now
 
     assert refuse is not None
     assert grant is not None
@@ -352,7 +353,7 @@ def test_a_call_without_rights_is_refused_by_its_entry(effect: Effect, code: str
     notebook = Notebook()
     table = Table((Syscall(Op.KEYS, None, lambda caller, body: b"{}"),))
 
-    refuse = table.with_refusals({Op.KEYS: Decision(effect, "the rule", "no keys for you")}).now[Op.KEYS]
+    refuse = table.with_refusals({Op.KEYS: Decision(effect, "the rule", "no keys for you")}).entries[Op.KEYS].now
 
     assert refuse is not None
     assert json.loads(refuse(caller(notebook), b""))["code"] == code
@@ -366,4 +367,4 @@ def test_a_question_about_a_call_with_rights_is_left_to_its_entry() -> None:
     table = Table((Syscall(Op.KEYS, Path, prepare=prepare),))
 
     assert table.with_refusals({Op.KEYS: Decision("ask", "the rule", "somebody has to agree")}) is table
-    assert table.with_refusals({Op.KEYS: Decision("deny", "the rule", "no keys for you")}).now != table.now
+    assert table.with_refusals({Op.KEYS: Decision("deny", "the rule", "no keys for you")}).entries != table.entries

@@ -21,7 +21,8 @@ from agentos.kernel.connection import Connection
 from agentos.kernel.poller import Poller
 from agentos.kernel.replies import encode_in_turns
 from agentos.kernel.request_body import MAX_INLINE_BYTES
-from agentos.kernel.table import Syscall, Table
+from agentos.kernel.syscall import Syscall
+from agentos.kernel.table import Table
 from agentos.llm.settings import Account
 from agentos.services.audit.traffic import Traffic
 from agentos.services.mailboxes import Mailboxes
@@ -156,7 +157,7 @@ async def test_where_a_body_is_read_depends_on_its_size() -> None:
         return {}
 
     table = Table([Syscall(Op.KEYS, Note, at_once), Syscall(Op.WAIT, Note, wait)])
-    now, large, later = table.now[Op.KEYS], table.turns[Op.KEYS], table.later[Op.WAIT]
+    now, large, later = table.entries[Op.KEYS].now, table.entries[Op.KEYS].turns, table.entries[Op.WAIT].later
     assert now is not None
     assert large is not None
     assert later is not None
@@ -181,7 +182,7 @@ async def test_a_callers_many_large_bodies_do_not_delay_another_callers_one() ->
         return {}
 
     table = Table([Syscall(Op.KEYS, Note, note)])
-    large = table.turns[Op.KEYS]
+    large = table.entries[Op.KEYS].turns
     assert large is not None
     busy, honest = caller(table, 1), caller(table, 2)
     async with trio.open_nursery() as nursery:
@@ -199,7 +200,7 @@ async def test_a_callers_many_large_questions_do_not_delay_another_callers_one()
 
     async with served() as here:
         table = Table(think.syscalls(here.line, lambda who: (Account("agent"),), Background(), 1 << 20))
-        later = table.later[Op.THINK]
+        later = table.entries[Op.THINK].later
 
         async def ask(who: Caller) -> None:  # and be refused, once the question is read
             assert later is not None
@@ -241,7 +242,7 @@ async def test_others_have_their_turn_while_a_broadcast_is_decided() -> None:
         mail.open(number)
     no_audit: Any = None  # a broadcast isn't counted
     table = Table(messages.syscalls(mail, Registry(), Traffic(no_audit)))
-    broadcast = table.turns[Op.BROADCAST]
+    broadcast = table.entries[Op.BROADCAST].turns
     assert broadcast is not None
 
     steps = await steps_of_others(lambda: broadcast(caller(table), b'{"message": 1}'))

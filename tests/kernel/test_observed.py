@@ -9,10 +9,11 @@ from attrs import frozen
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Decision, Right
-from agentos.kernel.table import Syscall, Table
+from agentos.kernel.syscall import Syscall
+from agentos.kernel.table import Table
 from agentos_sdk.errors import Busy
 from agentos_sdk.opcodes import Op
-from tests.support.rights import Grants, Notebook
+from tests.support.rights import Grants, Notebook, require_right
 
 Seen = list[tuple[str, object]]
 
@@ -42,7 +43,7 @@ def observed_table(seen: Seen) -> Table:
         (
             Syscall(Op.NOOP, None, lambda caller, body: body),
             Syscall(Op.KEYS, What, refuse),
-            Syscall(Op.TREE, What, lambda caller, request: caller.require_right(Right("dubious"))),
+            Syscall(Op.TREE, What, lambda caller, request: require_right(caller, Right("dubious"))),
             Syscall(Op.LIST, What, in_order, in_order=True),
             Syscall(Op.WAIT, What, wait),
         ),
@@ -57,12 +58,12 @@ async def test_each_way_to_answer_tells_of_the_end() -> None:
     seen: Seen = []
     table = observed_table(seen)
     caller = Caller(7, "agent", "tester", table, Grants(asked=["dubious"]), Notebook())
-    now, turn, later = table.now, table.turns[Op.LIST], table.later[Op.WAIT]
+    now, turn, later = table.entries, table.entries[Op.LIST].turns, table.entries[Op.WAIT].later
     assert turn is not None
     assert later is not None
 
     for op, body in ((Op.NOOP, b"x"), (Op.KEYS, b"{}")):
-        answer = now[op]
+        answer = now[op].now
         assert answer is not None
         answer(caller, body)
     await turn(caller, b"{}")
@@ -86,7 +87,7 @@ def test_a_call_that_is_always_refused_is_told_of_without_its_request() -> None:
     seen: Seen = []
     table = observed_table(seen).with_refusals({Op.WAIT: Decision("deny", "the rule", "no")})
     caller = Caller(7, "agent", "tester", table, Grants(), Notebook())
-    refuse = table.now[Op.WAIT]
+    refuse = table.entries[Op.WAIT].now
     assert refuse is not None
 
     refuse(caller, b"{}")
@@ -98,7 +99,7 @@ def test_a_call_that_is_always_refused_is_told_of_without_its_request() -> None:
 def test_a_request_that_cannot_be_read_is_no_call(body: bytes) -> None:
     seen: Seen = []
     table = observed_table(seen)
-    answer = table.now[Op.KEYS]
+    answer = table.entries[Op.KEYS].now
     assert answer is not None
 
     answer(Caller(7, "agent", "tester", table, Grants(), Notebook()), body)

@@ -12,10 +12,11 @@ from agentos.kernel.call import Call
 from agentos.kernel.call_counts import CallCounts
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
-from agentos.kernel.table import SMALL_BODY_BYTES, Syscall, Table
+from agentos.kernel.syscall import SMALL_BODY_BYTES, Syscall
+from agentos.kernel.table import Table
 from agentos_sdk.errors import Busy, CallError
 from agentos_sdk.opcodes import Op
-from tests.support.rights import Grants, Notebook
+from tests.support.rights import Grants, Notebook, require_right
 
 
 @frozen
@@ -29,7 +30,7 @@ def caller(table: Table) -> Caller:
 
 
 def ask(table: Table, op: int, body: bytes) -> Any:
-    now = table.now[op]
+    now = table.entries[op].now
     assert now is not None
     return json.loads(now(caller(table), body))
 
@@ -37,7 +38,7 @@ def ask(table: Table, op: int, body: bytes) -> Any:
 def test_there_is_an_entry_for_every_opcode() -> None:
     table = Table(())
 
-    assert len(table.now) == len(table.later) == len(table.limits) == 256
+    assert len(table.entries) == len(table.limits) == 256
     for op in set(range(256)) - {Op.HELLO, Op.CANCEL, Op.EXIT}:
         assert ask(table, op, b"")["code"] == "unknown_call"
     assert set(table.limits) == {SMALL_BODY_BYTES}
@@ -66,7 +67,7 @@ def test_a_request_that_does_not_fit_never_reaches_the_handler() -> None:
 
 
 def test_a_refused_right_is_a_reply() -> None:
-    table = Table((Syscall(Op.KEYS, Repeat, lambda caller, request: caller.require_right(Right("forbidden"))),))
+    table = Table((Syscall(Op.KEYS, Repeat, lambda caller, request: require_right(caller, Right("forbidden"))),))
 
     assert ask(table, Op.KEYS, b'{"what": ""}')["code"] == "permission_denied"
 
@@ -97,7 +98,7 @@ def test_a_bug_of_ours_is_logged_and_its_reference_is_all_that_gets_out(caplog: 
 
 def test_what_takes_bare_bytes_gets_them_as_they_came() -> None:
     table = Table((Syscall(Op.NOOP, None, lambda caller, body: body),))
-    now = table.now[Op.NOOP]
+    now = table.entries[Op.NOOP].now
 
     assert now is not None
     assert now(caller(table), b"\xff") == b"\xff"
@@ -110,8 +111,8 @@ def test_a_handler_that_may_wait_is_answered_later() -> None:
 
     table = Table((Syscall(Op.KEYS, Repeat, handler),))
 
-    assert table.now[Op.KEYS] is None
-    assert table.later[Op.KEYS] is not None
+    assert table.entries[Op.KEYS].now is None
+    assert table.entries[Op.KEYS].later is not None
 
 
 def test_calls_are_counted_by_their_outcome() -> None:
@@ -123,14 +124,14 @@ def test_calls_are_counted_by_their_outcome() -> None:
             Syscall(Op.KEYS, Repeat, lambda caller, request: {}),
             Syscall(Op.LIST, Repeat, refuse),
             Syscall(Op.STATUS, Repeat, lambda caller, request: 1 / 0),
-            Syscall(Op.TREE, Repeat, lambda caller, request: caller.require_right(Right("dubious"))),
+            Syscall(Op.TREE, Repeat, lambda caller, request: require_right(caller, Right("dubious"))),
         )
     )
     one = caller(table)
     for op, body in ((Op.KEYS, b'{"what": ""}'), (Op.KEYS, b'{"what": ""}'), (Op.KEYS, b"{"), (Op.KILL, b"")):
-        (table.now[op] or _missing)(one, body)
+        (table.entries[op].now or _missing)(one, body)
     for op in (Op.LIST, Op.STATUS, Op.TREE):
-        (table.now[op] or _missing)(one, b'{"what": ""}')
+        (table.entries[op].now or _missing)(one, b'{"what": ""}')
 
     assert one.counts.own() == {
         (Op.KEYS, "ok"): 2,
@@ -149,7 +150,7 @@ async def test_calls_that_wait_are_counted_when_they_have_ended() -> None:
 
     table = Table((Syscall(Op.WAIT, Repeat, wait),))
     one = caller(table)
-    later = table.later[Op.WAIT]
+    later = table.entries[Op.WAIT].later
     assert later is not None
     for what in ("", "wait"):
         call = Call(one, streams=True, send=_send)

@@ -312,8 +312,10 @@ async def test_slow_files_of_one_caller_delay_no_question_and_no_thread_of_anoth
     slow_caller.approvals = other.approvals = desk.queue
 
     async def ask_for(asking: Caller, prepared: Prepared) -> None:
+        record = require(asking, prepared)
+        assert record is not None
         with pytest.raises(MustAsk):
-            await approve(asking, "READ", b"{}", prepared, require(asking, prepared))
+            await approve(asking, "READ", b"{}", prepared, record)
 
     async with trio.open_nursery() as nursery:
         for _ in range(100):

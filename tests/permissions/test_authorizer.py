@@ -14,7 +14,7 @@ from agentos.services.http.destination import parse_destination
 from agentos_sdk.errors import ApprovalRequired, NotFound, PermissionDenied, QuotaExceeded
 from agentos_sdk.opcodes import Op
 from tests.permissions.strategies import ABOUT_AGENTS, NAMES, objects, sets
-from tests.support.rights import Notebook
+from tests.support.rights import Notebook, require_right
 from tests.support.rows import each_row
 
 OPERATOR, GRANDPARENT, PARENT, CHILD, BELOW, STRANGER = 1, 2, 3, 4, 5, 9
@@ -60,19 +60,19 @@ def test_a_child_that_is_given_more_still_has_no_more_than_its_parent() -> None:
     authorizer = family(LEVELS["sandboxed"], LEVELS["readonly"], LEVELS["sandboxed"])
 
     with pytest.raises(PermissionDenied, match="WRITE: no rule of level readonly allows it"):
-        caller(authorizer, CHILD).require_right(Right("write", "/workspace/x", shown_as=None))
-    caller(authorizer, GRANDPARENT).require_right(Right("write", "/workspace/x"))
+        require_right(caller(authorizer, CHILD), Right("write", "/workspace/x", shown_as=None))
+    require_right(caller(authorizer, GRANDPARENT), Right("write", "/workspace/x"))
 
 
 def test_a_caller_that_is_narrowed_narrows_every_caller_below_it_at_once() -> None:
     authorizer = family(LEVELS["sandboxed"], LEVELS["sandboxed"])
     child = caller(authorizer, PARENT)
-    child.require_right(Right("think", "gemini-2"))
+    require_right(child, Right("think", "gemini-2"))
 
     authorizer.replace_set(GRANDPARENT, LEVELS["readonly"], OPERATOR)
 
     with pytest.raises(PermissionDenied):
-        child.require_right(Right("think", "gemini-2"))
+        require_right(child, Right("think", "gemini-2"))
     assert Op.THINK in authorizer.refused_calls(PARENT, [Op.THINK, Op.LIST])
     assert Op.LIST not in authorizer.refused_calls(PARENT, [Op.THINK, Op.LIST])
 
@@ -85,7 +85,7 @@ def test_a_connection_that_gave_rights_away_never_gets_them_back() -> None:
     authorizer.add_layer(OPERATOR, LEVELS["unrestricted"])
 
     with pytest.raises(PermissionDenied):
-        guest.require_right(Right("think", "llama"))
+        require_right(guest, Right("think", "llama"))
 
 
 def test_ones_own_rights_may_be_narrowed_and_never_widened() -> None:
@@ -109,7 +109,7 @@ def test_what_bounds_one_from_above_is_more_than_one_has() -> None:
 
 def test_a_call_without_a_grant_of_set_perms_is_refused_on_oneself_too() -> None:
     with pytest.raises(PermissionDenied, match="no rule of level readonly"):
-        caller(family(LEVELS["readonly"]), GRANDPARENT).require_right(Right("set_perms", agent=GRANDPARENT))
+        require_right(caller(family(LEVELS["readonly"]), GRANDPARENT), Right("set_perms", agent=GRANDPARENT))
 
 
 def test_decisions_stay_as_fast_however_often_one_narrows_oneself() -> None:
@@ -140,7 +140,7 @@ def test_the_operator_above_may_set_anew_what_was_narrowed() -> None:
 
     authorizer.replace_set(GRANDPARENT, LEVELS["sandboxed"], OPERATOR)
 
-    below.require_right(Right("think", "llama"))
+    require_right(below, Right("think", "llama"))
     assert len(authorizer.permissions_of(GRANDPARENT).sets()) == 1
 
 
@@ -149,18 +149,18 @@ def test_an_ancestor_may_do_to_those_below_it_what_it_may_not_to_others(action: 
     authorizer = family(LEVELS["sandboxed"], LEVELS["sandboxed"], LEVELS["sandboxed"])
     parent = caller(authorizer, PARENT)
 
-    parent.require_right(Right(action, agent=CHILD))
+    require_right(parent, Right(action, agent=CHILD))
     for other in (GRANDPARENT, STRANGER):
         with pytest.raises(PermissionDenied, match="neither you nor an agent that you spawned"):
-            parent.require_right(Right(action, agent=other))
-    caller(authorizer, OPERATOR).require_right(Right(action, agent=STRANGER))
+            require_right(parent, Right(action, agent=other))
+    require_right(caller(authorizer, OPERATOR), Right(action, agent=STRANGER))
 
 
 def test_the_default_denials_hold_for_the_operator() -> None:
     authorizer = family()
 
     with pytest.raises(PermissionDenied, match="default denials"):
-        caller(authorizer, OPERATOR).require_right(Right("read", "/home/ada/.ssh/id_ed25519"))
+        require_right(caller(authorizer, OPERATOR), Right("read", "/home/ada/.ssh/id_ed25519"))
 
 
 def test_what_a_person_has_to_agree_to_is_refused_as_such_and_noted() -> None:
@@ -168,7 +168,7 @@ def test_what_a_person_has_to_agree_to_is_refused_as_such_and_noted() -> None:
     asking = caller(authorizer, GRANDPARENT)
 
     with pytest.raises(ApprovalRequired, match="a person has to agree") as refused:
-        asking.require_right(Right("read", "/workspace/plan.md"))
+        require_right(asking, Right("read", "/workspace/plan.md"))
 
     assert refused.value.details["rule"] == "ask read /workspace/plan.md (here)"
     [entry] = asking.audit.entries  # type: ignore[attr-defined]
@@ -329,14 +329,14 @@ def test_a_refused_destination_says_what_would_allow_it(own: tuple[str, str, str
     authorizer = family(custom(own))
 
     with pytest.raises(PermissionDenied, match=why):
-        caller(authorizer, GRANDPARENT).require_right(Right("http", parse_destination(what)))
+        require_right(caller(authorizer, GRANDPARENT), Right("http", parse_destination(what)))
 
 
 def test_a_set_without_rules_for_domains_says_that_it_has_none() -> None:
     authorizer = family(LEVELS["sandboxed"])
 
     with pytest.raises(PermissionDenied, match=r"no rule of level sandboxed allows it; it has no rules for domains$"):
-        caller(authorizer, GRANDPARENT).require_right(Right("http", parse_destination("https://a.b/")))
+        require_right(caller(authorizer, GRANDPARENT), Right("http", parse_destination("https://a.b/")))
 
 
 def with_secrets(*names: str, level: str = "sandboxed") -> PermissionSet:

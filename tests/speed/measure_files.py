@@ -72,7 +72,7 @@ async def _read(directory: Path, rounds: int) -> list[float]:
         InPlace(),
         [],
     )
-    later = table.later[Op.READ]
+    later = table.entries[Op.READ].later
     assert later is not None
     async with open_audit(directory / "audit", "0") as log:
         caller = Caller(1, "operator", "operator", table, authorizer, log)

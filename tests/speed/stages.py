@@ -48,7 +48,7 @@ class Stage:
 
 TAKE = "agentos_sdk.frames:Frames.take"
 DECODE = "agentos.kernel.request_body:Reader.read"
-REQUIRE = "agentos.kernel.table:require"
+REQUIRE = "agentos.kernel.steps:require"
 LIMITER = "agentos.threads:Limiter.run"
 RESOLVE = "agentos.services.files.resolve:resolve_file"
 ENCODE = "agentos.syscalls.files:encode_content"

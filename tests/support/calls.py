@@ -5,7 +5,7 @@ from typing import Any
 
 from agentos.agents.registry import Registry
 from agentos.agents.workspaces.view import View
-from agentos.kernel.table import Syscall
+from agentos.kernel.syscall import Syscall
 from agentos.services.event_log.ring import EventLog
 from agentos.services.mailboxes import Mailboxes
 from agentos.syscalls import Services, table

@@ -6,6 +6,7 @@ from attrs import define, field
 
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Decision, Entry, Right
+from agentos.kernel.prepared import Prepared, require
 from agentos_sdk.errors import Unavailable
 
 
@@ -39,3 +40,8 @@ class Notebook:
 
     def note(self, entry: Entry) -> None:
         self.entries.append(entry)
+
+
+def require_right(caller: Caller, right: Right) -> None:
+    """Raise what a call that needs this right would, if the caller lacks it."""
+    require(caller, Prepared((right,), print))

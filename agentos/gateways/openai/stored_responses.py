@@ -15,7 +15,7 @@ from attrs import define
 from agentos.gateways.think_calls import ThinkCalls
 from agentos.kernel.ports import Right
 from agentos.kernel.request_body import parse_text
-from agentos.kernel.table import LARGE_BODY_BYTES
+from agentos.kernel.syscall import LARGE_BODY_BYTES
 from agentos.llm.jobs import MAX_PARTS
 from agentos.services.state.giving_way import GIVES_WAY, MAX_BYTES_GIVING_WAY, MAX_KEYS_GIVING_WAY
 from agentos_sdk import codec

@@ -3,7 +3,7 @@
 Their blocks are as the program sent them, with its marks for Anthropic's prompt cache. Where it set none, marks are
 placed: at the end of the tools and of the system instructions; and where the conversation is likely to go on, since the
 model has answered or may call tools, at its end and at that of what the last answer was for, where the cache has an
-entry. A single question pays for no more than what usually comes again. docs/decisions/0096.
+entry. A single question pays for no more than what usually comes again. docs/decisions/0094.
 """
 
 import json

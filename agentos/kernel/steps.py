@@ -1,0 +1,134 @@
+"""The steps of a call, written once: prepare, require, ask, record the intent, act, record the outcome."""
+
+# Calls are answered in three ways: while input is read, in a task, or begun now and finished by a callback. The order
+# of the steps is what permissions and the audit log stand on, so it is one coroutine for all three; drivers.py runs it.
+# ``call`` is None without a task. Then a call about which a person must be asked raises MustAsk before anything is
+# done, and is made anew in a task, where asking.py holds nothing while it waits.
+# What must stay true: nothing is done before every right is held and the intent is on disk; each call with an intent
+# has an outcome, also if it is cancelled; the outcome is recorded after what was prepared has been released, for that
+# may fail; the observer is told once of a call, when it has ended. docs/decisions/0028.
+
+import time
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Protocol
+
+from agentos_sdk.errors import PermissionDenied
+
+from .asking import approve, ask_and_repeat
+from .call import Call
+from .call_counts import outcome_of
+from .caller import Caller
+from .drivers import in_task, suspend
+from .ports import MustAsk
+from .prepared import note_refusal, require
+from .syscall import Syscall
+
+Observe = Callable[[Caller, int, Any, object, int], None]
+"""Takes caller, opcode, request, reply or error, and the call's start in nanoseconds since the epoch.
+
+The request is None if it isn't read, because all calls of this opcode are refused. An observer must not wait or raise.
+"""
+
+
+class Serve(Protocol):
+    """Serves a request that has been read; returns the reply, not encoded."""
+
+    def __call__(self, caller: Caller, request: Any, call: Call | None = None) -> Coroutine[Any, Any, Any]: ...
+
+
+def build_steps(syscall: Syscall, observe: Observe | None = None) -> tuple[Serve, Serve]:
+    """The steps without a task, which raise MustAsk, and those in one, which take a call and ask a person.
+
+    Those of a handler, which needs no right, are the handler alone.
+    """
+    alone = handle(syscall) if syscall.prepare is None else judge(syscall)
+    in_task = alone if syscall.prepare is None else ask(syscall, alone)
+    return (
+        (alone, in_task) if observe is None else (tell(alone, syscall.op, observe), tell(in_task, syscall.op, observe))
+    )
+
+
+def handle(syscall: Syscall) -> Serve:
+    handler, waits, awaits = syscall.handler, syscall.waits, syscall.waits or syscall.in_order
+    assert handler is not None, "a call is prepared or handled"
+
+    async def handled(caller: Caller, request: Any, call: Call | None = None) -> object:
+        reply = handler(call if waits else caller, request)
+        return await reply if awaits else reply
+
+    return handled
+
+
+def judge(syscall: Syscall) -> Serve:
+    prepare, name = syscall.prepare, syscall.op.name
+    assert prepare is not None, "the call needs rights"
+    waits, awaits, begins = syscall.waits, syscall.waits or syscall.in_order, syscall.deferred
+    recorded, intends = syscall.audit != "none", syscall.audit == "intent"
+
+    async def attempt(caller: Caller, request: Any, call: Call | None = None) -> object:
+        outcome, prepared, record = "cancelled", None, None
+        try:
+            async with prepare(caller, request) as prepared:
+                allowed = require(caller, prepared, recorded)
+                if allowed is not None:
+                    if allowed.must_ask:
+                        if call is None:
+                            raise MustAsk
+                        await approve(caller, name, request, prepared, allowed)
+                    if intends and prepared.announce and prepared.error is None:
+                        allowed.intent = await caller.audit.intend(allowed.entry("intent"))
+                        record = allowed
+                        record.require_again(prepared.rights)  # recording took a while: they may have been revoked
+                    record = allowed
+                if prepared.error is not None:
+                    raise prepared.error
+                reply = prepared.act(call if waits else caller)
+                if begins:
+                    reply = await (suspend if call is None else in_task)(reply)
+                elif awaits:
+                    reply = await reply
+            outcome = "ok"
+            return reply
+        except Exception as error:
+            if isinstance(error, PermissionDenied) and prepared is None:
+                note_refusal(caller, name, error)
+            outcome = (call is not None and call.outcome) or outcome_of(error)
+            raise
+        finally:
+            if record is not None:
+                caller.audit.note(record.entry("outcome", outcome, call.remark if call is not None else ""))
+
+    return attempt
+
+
+def ask(syscall: Syscall, attempt: Serve) -> Serve:
+    charge = syscall.charge
+
+    async def asked(caller: Caller, request: Any, call: Call | None = None) -> object:
+        assert call is not None, "it may wait for a person"
+        if charge is not None:
+            charge(caller)
+        try:
+            return await attempt(caller, request, call)
+        except MustAsk as raised:
+            first = raised
+        return await ask_and_repeat(call, first, partial(attempt, caller, request, call))
+
+    return asked
+
+
+def tell(serve: Serve, op: int, observe: Observe) -> Serve:
+    async def told(caller: Caller, request: Any, call: Call | None = None) -> object:
+        began = time.time_ns()
+        try:
+            reply = await serve(caller, request, call)
+        except MustAsk:
+            raise
+        except BaseException as error:
+            observe(caller, op, request, error, began)
+            raise
+        observe(caller, op, request, reply, began)
+        return reply
+
+    return told

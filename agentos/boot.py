@@ -15,7 +15,8 @@ from attrs import frozen
 
 from agentos import __version__
 from agentos.agents import kept_stops
-from agentos.agents.commands.approval_notices import ApprovalNotices
+from agentos.agents.commands.noticed_events import describe_notice, describe_request
+from agentos.agents.commands.notices import Notices
 from agentos.agents.commands.run import CommandRunner
 from agentos.agents.event_lines import log_last_state
 from agentos.agents.health import HealthChecks
@@ -146,8 +147,7 @@ async def run_kernel(settings: Settings, host: Host, kernel_log: KernelLog) -> s
         await recorder.begin(database)
         await run_in_thread(log_exposed_files, settings.config)
         model, stops = await open_model(settings.config.llm, database, events.publish), await KeptStops.load(database)
-        kernel = settings.config.kernel
-        limits = StateLimits(kernel.max_state_keys, kernel.max_state_bytes)
+        limits = StateLimits(settings.config.kernel.max_state_keys, settings.config.kernel.max_state_bytes)
         stored = await State.load(database, limits, events.publish)
         await stops.forget_others(list_agents(list_places(settings.config.root)))
         secrets = await run_in_thread(read_secrets, settings.config)
@@ -155,10 +155,11 @@ async def run_kernel(settings: Settings, host: Host, kernel_log: KernelLog) -> s
         access = open_access(settings.config, settings.show, host, stores)
         await access.approvals.load()
         mcp = await set_up_mcp(database, access.approvals, access.callers, settings.config.mcp)
+        kernel = Kernel(settings, host, model, access, stops, mcp, recorder)
         if (killed := await run_in_thread(describe_kill, last)) is not None:
             events.publish(killed)
             audit.note(kernel_entry(KILLED, killed.text, "lost"))
-        return await Kernel(settings, host, model, access, stops, mcp, recorder).serve()
+        return await kernel.serve()
 
 
 def choose_check(settings: Settings, host: Host, last: RunRecord | None) -> CheckIdentity:
@@ -218,17 +219,10 @@ class Kernel:
         )
         self.network = Network(settings.config, self.callers, self.line, self.connection_limit)
         runner = CommandRunner(self.jails)
-        self.notices = ApprovalNotices(
-            command=settings.config.approvals.notify,
-            directory=str(settings.config.directory),
-            environment={"PATH": PATH, "LANG": "C.UTF-8", "HOME": home(), RUN_VARIABLE: host.run.id},
-            runner=runner,
-            family_of=access.approvals.family_of,
-            lines_of=access.approvals.lines_of,
-        )
+        self.notices = self._construct_notices(access, runner)
         self.sampler = self._construct_sampler(access)
         subscribers = (
-            self.notices.take_event,
+            *(notices.take_event for notices in self.notices),
             self.network.client.take_event,
             self.sampler.take_event,
             self.traffic.take_event,
@@ -286,6 +280,18 @@ class Kernel:
             read_disk=measured.read_disk,
         )
         return Sampler(sources, self.count_loop, self.events.publish, str(self.host.state_dir))
+
+    def _construct_notices(self, access: Access, runner: CommandRunner) -> Sequence[Notices]:
+        """The commands of ``[approvals] notify`` and ``[notify]``; the first, if there is one, has the requests."""
+        config = self.settings.config
+        environment = {"PATH": PATH, "LANG": "C.UTF-8", "HOME": home(), RUN_VARIABLE: self.host.run.id}
+        make = partial(Notices, directory=str(config.directory), environment=environment, runner=runner)
+        requests, approvals = config.approvals.notify, access.approvals
+        describe = describe_notice(approvals, access.registry, requests=not requests)
+        return (
+            make("approvals.notify", requests, listed="requests", describe=describe_request(approvals)),
+            make("notify.command", config.notify.command, listed="notices", describe=describe),
+        )
 
     def _construct_tree(self, access: Access, stops: KeptStops, host_view: View, runner: CommandRunner) -> Supervision:
         """The agent tree, not running yet."""
@@ -365,7 +371,6 @@ class Kernel:
                         self.pins,
                         self.lives,
                         self.approvals,
-                        self.notices,
                         self.state,
                         self.event_log,
                         self.callers.background,
@@ -373,7 +378,7 @@ class Kernel:
                         self.telemetry,
                         self.recorder,
                     )
-                    for service in services:
+                    for service in (*services, *self.notices):
                         nursery.start_soon(service.serve)
                     if self.settings.watch:
                         nursery.start_soon(Watch(self.reload).serve)

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from agentos.services.events import (
     AgentEscalated,
@@ -35,38 +35,41 @@ REMEDIES = '. So that one agent can\'t end all: strategy = "one_for_one" and on_
 
 def log_event(event: Event) -> None:
     """Log starts, ends, failed health checks, restarts, escalations, and calls that wait for a person."""
+    for level, text in describe_event(event):
+        log.log(level, "%s", text)
+
+
+def describe_event(event: Event) -> Iterator[tuple[int, str]]:
+    """The lines for a person, each with its level, of an event that is logged."""
     match event:
         case AgentReady(name=name, pid=pid):
-            log.info("%s: running (pid %s)", name, pid)
+            yield logging.INFO, f"{name}: running (pid {pid})"
         case AgentExited(name=name, reason=reason):
-            log.info("%s: %s", name, reason)
+            yield logging.INFO, f"{name}: {reason}"
         case AgentRestarting(name=name, delay=delay, failures=failures):
-            log.info("%s: will be restarted in %.1f s (failure %d in a row)", name, delay, failures)
+            yield logging.INFO, f"{name}: will be restarted in {delay:.1f} s (failure {failures} in a row)"
         case AgentStopped(name=name, by=by):
-            log.info("%s: stopped by %s, until it is started", name, by)
+            yield logging.INFO, f"{name}: stopped by {by}, until it is started"
         case KernelKilled(text=text):
-            log.warning("%s", text)
+            yield logging.WARNING, text
         case KernelStopping():
-            log.info("stopping, agents first; once more to hurry")
+            yield logging.INFO, "stopping, agents first; once more to hurry"
         case AgentUnhealthy(name=name, reason=reason):
-            log.warning("%s: unhealthy: %s", name, reason)
+            yield logging.WARNING, f"{name}: unhealthy: {reason}"
         case BudgetExhausted(name, what, used, most, per, renews_at):
             renewed = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(renews_at))
-            log.warning(
-                "the budget of %s is used up: %s of %s %s per %s; it refuses questions until %s",
-                *(name, f"{used:,.10g}", f"{most:,.10g}", what, duration(per), renewed),
-            )
+            spent = f"{used:,.10g} of {most:,.10g} {what} per {duration(per)}"
+            yield logging.WARNING, f"the budget of {name} is used up: {spent}; it refuses questions until {renewed}"
         case ApprovalRequested(id=number, name=name, call=call):
-            log.info("approval %d: %s waits with %s for a person: see `agentos approvals`", number, name, call)
+            yield logging.INFO, f"approval {number}: {name} waits with {call} for a person: see `agentos approvals`"
         case AgentEscalated(supervisor=supervisor, reason=reason):
-            log.warning("%s: given up: %s%s", supervisor, reason, REMEDIES if supervisor == ROOT else "")
-
+            yield logging.WARNING, f"{supervisor}: given up: {reason}{REMEDIES if supervisor == ROOT else ''}"
         case ConfigReloaded(changes, settings, kernel_restart):
             lines = [f"{kind} {name}{describe_fields(fields)}" for kind, name, fields in changes]
             lines += [f"changed {key}" for key in settings]
-            log.info("%s", "\n".join(["configuration reloaded:", *lines] if lines else ["configuration reloaded"]))
+            yield logging.INFO, "\n".join(["configuration reloaded:", *lines] if lines else ["configuration reloaded"])
             if kernel_restart:
-                log.warning("not changed until the kernel is started anew: %s", ", ".join(kernel_restart))
+                yield logging.WARNING, f"not changed until the kernel is started anew: {', '.join(kernel_restart)}"
 
 
 def describe_fields(fields: Sequence[str]) -> str:

@@ -30,6 +30,7 @@ from agentos.config.schema import (
     FileTable,
     KernelSettings,
     LogTable,
+    NotifyTable,
     RootTable,
     SupervisorTable,
 )
@@ -76,6 +77,7 @@ PLACES = {
     "kernel": KernelSettings,
     "logs": LogTable,
     "approvals": ApprovalTable,
+    "notify": NotifyTable,
     "dashboard": DashboardTable,
     "llm": LLMTable,
     "http": HttpTable,
@@ -115,6 +117,7 @@ class Builder(Reader):
         self.metrics = MetricsSettings()
         self.otel = OtelSettings()
         self.approvals = ApprovalSettings()
+        self.notify = NotifyTable()
         self.dashboard: DashboardSettings | None = None
         self.mcp: Mapping[str, ServerSettings] = {}
 
@@ -130,6 +133,7 @@ class Builder(Reader):
         self.metrics = read_metrics(self, file.metrics)
         self.otel = read_otel(self, file.otel)
         self.approvals = self._read_approvals(self.read(ApprovalTable, file.approvals, ("approvals",)))
+        self.notify = self.read(NotifyTable, file.notify, ("notify",)).table
         root = self.read(RootTable, self._drop_keys_of_children(file.supervisor), ("supervisor",))
         self._sets = read_permissions(self, file.permissions, self._secrets)
         self.mcp = read_mcp(self, file.mcp, self._sets, self._secrets)

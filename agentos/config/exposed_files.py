@@ -52,8 +52,9 @@ def _list_programs(config: Config, agents: Mapping[str, AgentSpec]) -> Iterator[
             named = [spec.script, spec.python, *(spec.command or ()), *health]
             for path in _list_files(spec.cwd or str(config.directory), named):
                 yield f"{name}, which has no jail", path, RUN
-    for path in _list_files(str(config.directory), config.approvals.notify):
-        yield "[approvals] notify", path, RUN
+    for key, command in (("[approvals] notify", config.approvals.notify), ("[notify] command", config.notify.command)):
+        for path in _list_files(str(config.directory), command):
+            yield key, path, RUN
 
 
 def _list_contents(config: Config) -> Iterator[tuple[str, str, str]]:

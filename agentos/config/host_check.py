@@ -106,15 +106,12 @@ def missing_model(config: Config) -> str | None:
     return "; ".join(missing) or None
 
 
-def missing_notify_program(config: Config) -> str | None:
-    """Why the program of ``[approvals] notify`` can't be run, if there is one."""
-    if not config.approvals.notify:
-        return None
-    program = config.approvals.notify[0]
-    path = program if "/" not in program else str(config.directory / program)
-    if shutil.which(path) is not None:
-        return None
-    return f"[approvals] notify: {program} is no program that can be run: install it, or name it by its path"
+def missing_notify_programs(config: Config) -> Iterator[str]:
+    """Why each of the programs that are told of something can't be run."""
+    for key, command in (("[approvals] notify", config.approvals.notify), ("[notify] command", config.notify.command)):
+        for program in command[:1]:
+            if shutil.which(program if "/" not in program else str(config.directory / program)) is None:
+                yield f"{key}: {program} is no program that can be run: install it, or name it by its path"
 
 
 def find_packages(config: Config) -> Mapping[str, str | None]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from attrs import field, frozen
 
 from agentos.agents.spec import GroupSpec
-from agentos.config.schema import KernelSettings
+from agentos.config.schema import KernelSettings, NotifyTable
 from agentos.foreign_files import read_regular
 from agentos.llm.settings import LLMSettings
 from agentos.mcp.settings import ServerSettings
@@ -64,6 +64,7 @@ class Config:
     logs: LogSettings = LogSettings()
     http: HttpSettings = HttpSettings()
     approvals: ApprovalSettings = ApprovalSettings()
+    notify: NotifyTable = NotifyTable()
     dashboard: DashboardSettings | None = None
     metrics: MetricsSettings = MetricsSettings()
     otel: OtelSettings = OtelSettings()
@@ -100,7 +101,8 @@ def load(path: str | Path) -> Config:
     if of_file:
         raise ConfigError(_locate_mistakes(name, text, [*of_file, *builder.faults]))
     located = _locate_mistakes(name, text, builder.faults)
-    parts = (builder.logs, builder.http, builder.approvals, builder.dashboard, builder.metrics, builder.otel)
+    told = (builder.approvals, builder.notify)
+    parts = (builder.logs, builder.http, *told, builder.dashboard, builder.metrics, builder.otel)
     return Config(kernel, llm, root, file.parent, file, permissions, *parts, builder.mcp, located)
 
 

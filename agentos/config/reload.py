@@ -204,6 +204,7 @@ def compare_configs(old: Config, new: Config, live_limits: Collection[str]) -> R
             ("llm", old.llm, new.llm),
             ("http", old.http, new.http),
             ("approvals", old.approvals, new.approvals),
+            ("notify", old.notify, new.notify),
             ("metrics", old.metrics, new.metrics),
             ("otel", old.otel, new.otel),
         )

@@ -107,6 +107,13 @@ class ApprovalTable:
 
 
 @frozen(kw_only=True)
+class NotifyTable:
+    """``[notify]``: ``command`` is a program with its arguments that gets notices for a person."""
+
+    command: Words = ()
+
+
+@frozen(kw_only=True)
 class DashboardTable:
     """``[dashboard]``: ``listen`` is HOST:PORT; ``allowed_hosts`` are names by which a reverse proxy is reached."""
 
@@ -121,6 +128,7 @@ class FileTable:
     kernel: object = field(factory=dict)
     logs: object = field(factory=dict)
     approvals: object = field(factory=dict)
+    notify: object = field(factory=dict)
     dashboard: object = None
     llm: object = field(factory=dict)
     http: object = field(factory=dict)

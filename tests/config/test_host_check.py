@@ -7,7 +7,7 @@ import pytest
 
 from agentos.config.host_check import (
     find_packages,
-    missing_notify_program,
+    missing_notify_programs,
     unreachable_files,
     unreadable_secrets,
     unstartable_programs,
@@ -88,15 +88,16 @@ def place(home: Path) -> Path:
 
 
 def test_the_program_that_notifies_is_looked_for(place: Path) -> None:
-    def missing(program: str) -> str | None:
-        return missing_notify_program(loaded(f'[approvals]\nnotify = ["{program}", "x"]\n'))
+    def missing(program: str) -> list[str]:
+        text = f'[approvals]\nnotify = ["{program}", "x"]\n[notify]\ncommand = ["{program}"]\n'
+        return [*missing_notify_programs(loaded(text))]
 
     (place / "tell").write_text("#!/bin/sh\n")
-    why = "[approvals] notify: {} is no program that can be run: install it, or name it by its path"
-    assert missing("no-such-program") == why.format("no-such-program")
-    assert missing("./tell") == why.format("./tell")
+    why = "{}: {} is no program that can be run: install it, or name it by its path"
+    for program in ("no-such-program", "./tell"):
+        assert missing(program) == [why.format(key, program) for key in ("[approvals] notify", "[notify] command")]
     (place / "tell").chmod(0o755)
-    assert (missing("./tell"), missing("sh"), missing_notify_program(loaded(""))) == (None, None, None)
+    assert (missing("./tell"), missing("sh"), [*missing_notify_programs(loaded(""))]) == ([], [], [])
 
 
 def test_packages_that_a_file_needs_and_this_python_lacks(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

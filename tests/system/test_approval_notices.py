@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agentos.agents.commands.approval_notices import MAX_WAITING, TIMEOUT
+from agentos.agents.commands.notices import MAX_WAITING, TIMEOUT
 from tests.support.askers import Asker, list_pending
 from tests.support.kernel import Kernel, running, until
 from tests.support.wire import DECIDE, EXEC, WRITE

@@ -24,7 +24,7 @@ def check(file: Path) -> None:
         find_packages,
         list_mcp_problems,
         missing_model,
-        missing_notify_program,
+        missing_notify_programs,
         unreachable_files,
         unreadable_secrets,
         unstartable_agents,
@@ -57,8 +57,8 @@ def check(file: Path) -> None:
         click.echo(printable(f"on this host the kernel would not start: {problem}"))
     for problem in list_mcp_problems(config):
         click.echo(printable(problem))
-    if (why := missing_notify_program(config)) is not None:
-        click.echo(printable(f"on this host no person would be notified: {why}"))
+    for problem in missing_notify_programs(config):
+        click.echo(printable(f"on this host no person would be notified: {problem}"))
     if (why := missing_model(config)) is not None:
         click.echo(printable(f"on this host no model can be asked: {why}"))
     for why, names in unstartable_agents(config).items() if agents else ():

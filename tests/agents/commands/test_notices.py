@@ -3,24 +3,27 @@
 import json
 from typing import Any
 
-from agentos.agents.commands.approval_notices import MAX_OF_FAMILY, MAX_WAITING, ApprovalNotices
-from agentos.services.events import ApprovalRequested
+from agentos.agents.commands.notices import MAX_OF_FAMILY, MAX_WAITING, Notices
+from agentos.services.events import ApprovalRequested, Event
 
 
-def notices() -> ApprovalNotices:
+def describe(event: Event) -> tuple[str, bytes]:
+    assert isinstance(event, ApprovalRequested)
+    return f"agent {event.id // 100}", b'{"id":%d}' % event.id
+
+
+def notices() -> Notices:
     """Notices of requests whose ids have the family in the hundreds."""
     runner: Any = None  # it isn't run here
-    return ApprovalNotices(
-        ["true"], "/", {}, runner, lambda number: f"agent {number // 100}", lambda number: [["READ ", "/x"]]
-    )
+    return Notices("approvals.notify", ["true"], "/", {}, runner, "requests", describe)
 
 
-def tell(told: ApprovalNotices, *numbers: int) -> None:
+def tell(told: Notices, *numbers: int) -> None:
     for number in numbers:
         told.take_event(ApprovalRequested(number, number // 100, "a", "READ", "READ /x", "ask", "0", 0.0, 1.0))
 
 
-def take(told: ApprovalNotices) -> tuple[list[int], int]:
+def take(told: Notices) -> tuple[list[int], int]:
     """The ids in one input, and how many requests are missing."""
     given: dict[str, Any] = json.loads(told._take_input())
     return [one["id"] for one in given["requests"]], given["missed"]

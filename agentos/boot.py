@@ -378,8 +378,10 @@ class Kernel:
                         self.telemetry,
                         self.recorder,
                     )
-                    for service in (*services, *self.notices):
+                    for service in services:
                         nursery.start_soon(service.serve)
+                    for notices in self.notices:
+                        nursery.start_soon(notices.serve)
                     if self.settings.watch:
                         nursery.start_soon(Watch(self.reload).serve)
                     host = ProgramHost(

@@ -222,7 +222,7 @@ class Supervision:
         agent is left.
         """
         within = (ROOT, SPAWNED) if parent is None else (*parent.path, parent.name)
-        if self.stopping or not (parent.spawns if parent is not None else self.tracker.find_supervisor(within)):
+        if self._asked.is_set() or not (parent.spawns if parent is not None else self.tracker.find_supervisor(within)):
             raise Unavailable(NOT_NOW)
         agent = self._add_agent(spec, (*within, spec.name), parent, spawner)  # nothing is awaited before: it counts
         agent.converse = converse

@@ -127,7 +127,10 @@ class Spawning:
             copy = await trio.to_thread.run_sync(draft.script.copy, self.supervision.deps.run.directory)
             spec = replace(spec, script=copy)
         try:
-            agent = await self._start(spec, call.caller, parent)
+            if self.registry.is_taken(spec.name) or self.is_taken(spec.name):
+                raise AlreadyExists(f"name: {spec.name!r} is taken")
+            self._check_child_count(call.caller, parent)
+            agent = await self.supervision.spawn(spec, call.caller, parent)
         except StartError as error:
             script_copies.discard(spec)
             if error.end.exit_code is not None or error.end.signal is not None:
@@ -149,12 +152,6 @@ class Spawning:
             restart_policy=POLICIES[spec.restart],
             isolation=describe_isolation(agent),
         )
-
-    async def _start(self, spec: AgentSpec, caller: Caller, parent: Agent | None) -> Agent:
-        if self.registry.is_taken(spec.name) or self.is_taken(spec.name):
-            raise AlreadyExists(f"name: {spec.name!r} is taken")
-        self._check_child_count(caller, parent)
-        return await self.supervision.spawn(spec, caller, parent)
 
     def _check_child_count(self, caller: Caller, parent: Agent | None) -> None:
         """Raise ``QuotaExceeded`` if the guest, the agent or one that it descends from has too many living agents."""

@@ -10,7 +10,7 @@ TSC := $(VENV)/node/node_modules/.bin/tsc
 # Three workers, as a test waits for a third of its time; each gets whole files. SEED=7 shuffles them, and their tests.
 WORKERS := -n 4 --dist loadfile --no-loadscope-reorder
 SHUFFLED := $(if $(SEED),--random-order-seed=$(SEED))
-# What a test needs is told by its marks, which its fixtures set: tests/support/costs.py.
+# What a test needs is told by its marks, which its fixtures set: tests/support/runs/costs.py.
 QUICK := not (kernel or guest or browser or framework or page or slow or alone)
 OWN := page or framework
 # All stages run, each prints a summary, and the status is 0 only where all passed. $(1): more options of pytest.
@@ -84,12 +84,12 @@ night: $(READY)
 PROOF := $(BIN)/python -m pytest --hypothesis-profile=night --timeout=4000 --capture=no
 
 proof-kills: $(READY)
-	$(PROOF) tests/system/test_kill_9.py
+	$(PROOF) tests/system/kernel/test_kill_9.py
 
 proof-loop: $(READY)
-	$(PROOF) tests/system/test_loop_crashes.py
+	$(PROOF) tests/system/loop/test_loop_crashes.py
 
-ATTACKS := tests/security tests/sandbox/test_filtered_*.py tests/system/test_filtered_*.py
+ATTACKS := tests/security tests/sandbox/attacks/test_filtered_*.py tests/system/network/test_filtered_*.py
 security: $(READY)
 	@$(BIN)/python -m pytest $(WORKERS) $(SHUFFLED) -m "not alone" $(ATTACKS); first=$$?; \
 	  $(BIN)/python -m pytest $(SHUFFLED) -m alone $(ATTACKS) && [ $$first = 0 ]
@@ -143,7 +143,7 @@ $(CLIENTS) $(FRAMEWORKS) $(OTHER_FRAMEWORKS) $(COMPARED): $(VENV)/%/ready: pypro
 	@touch $@
 
 clients: $(READY) $(CLIENTS)
-	$(BIN)/python -m pytest tests/system/test_vendor_clients.py
+	$(BIN)/python -m pytest tests/system/model/test_vendor_clients.py
 
 frameworks: $(FRAMEWORKS)
 

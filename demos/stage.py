@@ -22,7 +22,7 @@ import click
 from attrs import frozen
 
 from agentos.sandbox.report.doctor import kernel_cgroup
-from agentos.userland.cli.demo import is_installed
+from agentos.userland.cli.kernel.demo import is_installed
 from agentos_sdk import AgentOSClient, AgentOSError
 
 PATIENCE = 60.0  # seconds that what a demo promises may take

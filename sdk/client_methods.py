@@ -1,6 +1,6 @@
 """The methods of both clients: the table from which ``generate_clients.py`` writes them.
 
-A new call adds an entry here, and in ``agentos_sdk/trio_calls.py`` the line with its reply. Types, defaults and
+A new call adds an entry here, and in ``agentos_sdk/clients/trio_calls.py`` the line with its reply. Types, defaults and
 docstrings come from the classes in ``agentos_sdk/calls``. Names and the order of parameters are those of the original
 SDK, as far as it had the call.
 """
@@ -9,24 +9,8 @@ from typing import Any
 
 import attrs
 
-from agentos_sdk.calls import (
-    agents,
-    audit,
-    contents,
-    events,
-    host,
-    http,
-    inspect,
-    kernel,
-    messages,
-    metrics,
-    permissions,
-    reload,
-    state,
-    think,
-    tools,
-    usage,
-)
+from agentos_sdk.calls import agents, events, host, http, inspect, kernel, messages, state, think, tools, usage
+from agentos_sdk.calls.operator import audit, contents, metrics, permissions, reload
 from agentos_sdk.calls.request import Request
 
 HIDDEN = {"stream", "follow", "wait", "tty", "async_", "request_id"}  # fields that are no parameters, see `shown`

@@ -30,11 +30,10 @@ from supervisors.exits import (
     gave_up,
 )
 from supervisors.inbox import Call, Due, Inbox, Item, Over, Retry, Stop
-from supervisors.intensity import Intensity
 from supervisors.reports import Observer
 from supervisors.spec import ChildSpec, Shutdown, SupervisorSpec, valid_shutdown
 from supervisors.staff import Staff
-from supervisors.strategy import affected, comes_back, shuts_down
+from supervisors.strategy import Intensity, affected, comes_back, shuts_down
 
 T = TypeVar("T")
 

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.support import costs, mounts, progress, rounds
+from tests.support import mounts
 from tests.support.guest import guest  # noqa: F401 - a fixture
 from tests.support.kernel import Kernel, running, shared
+from tests.support.runs import costs, progress, rounds
 from tests.support.wire import Wire
 
 # The width of a table. Readline, which pytest imports, sets both; a worker inherits them.

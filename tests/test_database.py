@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from outcome import Error, Outcome, Value, acapture, capture
 
 from agentos.database import MAX_QUEUED_UNITS, Database, DatabaseError, open_database
-from tests.support.rounds import rounds
+from tests.support.runs.rounds import rounds
 from tests.support.wire import PATIENCE
 
 SCHEMAS = {"numbers": ["CREATE TABLE numbers (number INTEGER PRIMARY KEY)"]}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agentos.foreign_files import read_regular
+from agentos.services.files.foreign_files import read_regular
 
 
 @pytest.mark.parametrize("kind", ["fifo", "fifo with a writer", "directory", "symlink"])

@@ -6,17 +6,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from agentos.boot.last_run import Doing, RunRecord, RunRecorder, check_database, describe_kill, host_boot, read_record
 from agentos.database import DatabaseError, Identity, open_database
-from agentos.last_run import (
-    Doing,
-    RunRecord,
-    RunRecorder,
-    check_database,
-    describe_kill,
-    host_boot,
-    read_record,
-)
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 AT = RunRecord(host_boot(), 1.0, database=Identity("a", 7), synced=5)
 AFTER_POWER_FAILURE = replace(AT, host="another boot")

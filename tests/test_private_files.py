@@ -17,7 +17,7 @@ from agentos.private_files import (
     read_file,
     replace_file,
 )
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 ROOT = os.geteuid() == 0
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agentos.programs import ProgramHost
+from agentos.boot.programs import ProgramHost
 
 
 async def test_a_program_that_fails_doesnt_end_the_kernel(caplog: pytest.LogCaptureFixture) -> None:

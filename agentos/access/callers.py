@@ -15,25 +15,26 @@ from agentos.agents.spec import AgentSpec, check_guest_name
 from agentos.kernel.background import Background
 from agentos.kernel.call_counts import CallCounts
 from agentos.kernel.caller import Caller
-from agentos.kernel.listener import Peer
 from agentos.kernel.ports import AuditLog, Decision
 from agentos.kernel.steps import Observe
 from agentos.kernel.syscall import Syscall
 from agentos.kernel.table import Table
+from agentos.kernel.wire.listener import Peer
 from agentos.llm.line import Line
 from agentos.llm.settings import Account, QueuePath, Share
-from agentos.permissions import set_examples, set_files
-from agentos.permissions.approvals import Approvals
+from agentos.permissions.approvals.approvals import Approvals
 from agentos.permissions.authorizer import AgentTree, PermissionAuthorizer
 from agentos.permissions.levels import LEVELS, default, is_trusted
 from agentos.permissions.patterns.base import Names
 from agentos.permissions.rule import PermissionSet
+from agentos.permissions.sets import examples as set_examples
+from agentos.permissions.sets import files as set_files
 from agentos.services.events import AgentOver, Event
 from agentos.services.http.secrets import Secrets
 from agentos.services.mailboxes import Mailboxes
 from agentos.services.quotas import Quota, limits_model, merge_quotas
 from agentos.threads import run_in_thread
-from agentos_sdk import codec
+from agentos_sdk.encoding import codec
 from agentos_sdk.errors import AlreadyExists, BadRequest
 from agentos_sdk.opcodes import Op
 from agentos_sdk.values import Limits

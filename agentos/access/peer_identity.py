@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 import trio
 from attrs import define, field
 
-from agentos.agents.leftover_processes import parent_of
+from agentos.agents.life.leftover_processes import parent_of
 from agentos.agents.registry import Agent, Registry
-from agentos.kernel.listener import Peer
+from agentos.kernel.wire.listener import Peer
 from agentos_sdk.errors import PermissionDenied
 
 MAX_ANCESTORS = 1000  # bounds the walk, since /proc may change during it

@@ -8,12 +8,12 @@ from hashlib import sha256
 from attrs import evolve
 from msgspec import Struct
 
-from agentos.kernel.request_body import read_text
-from agentos.llm.called_tools import read_arguments
+from agentos.kernel.wire.request_body import read_text
+from agentos.llm.answers.called_tools import read_arguments
 from agentos.llm.providers import provider as llm
-from agentos_sdk import codec
 from agentos_sdk.calls import think as calls
-from agentos_sdk.characters import join_surrogates_in
+from agentos_sdk.encoding import codec
+from agentos_sdk.encoding.characters import join_surrogates_in
 from agentos_sdk.errors import BadRequest
 from agentos_sdk.values import LLMClass, ToolCall
 

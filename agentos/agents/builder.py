@@ -17,7 +17,7 @@ from agentos.permissions.rule import PermissionSet
 from agentos.sandbox.policy import Network
 from agentos.services.quotas import Quota, make_quotas
 from agentos_sdk import values
-from agentos_sdk.strict import quote
+from agentos_sdk.encoding.strict import quote
 from supervisors import Backoff, ChildSpec, SpecError, SupervisorSpec
 from supervisors.strategy import Restart
 

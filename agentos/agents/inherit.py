@@ -4,8 +4,8 @@ import attrs
 from msgspec.structs import replace
 
 from agentos.sandbox.policy import NETWORKS
+from agentos_sdk.encoding.quantities import CpuShare, Size
 from agentos_sdk.errors import PermissionDenied
-from agentos_sdk.quantities import CpuShare, Size
 from agentos_sdk.values import Limits
 
 from .spec import AgentSpec, BadField, Isolation

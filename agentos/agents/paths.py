@@ -11,9 +11,9 @@ from agentos.services.files.regular_file import check_single_link, check_single_
 from agentos_sdk.errors import NotFound, PermissionDenied
 
 from .builder import ReportMistake, Request, report_bad_field
-from .host_faults import describe_missing_interpreter, find_program_faults
 from .jail import layout
-from .life import PATH
+from .life.host_faults import describe_missing_interpreter, find_program_faults
+from .life.life import PATH
 from .registry import Agent
 from .spec import AgentSpec, BadField
 

@@ -29,11 +29,11 @@ from agentos_sdk.errors import AlreadyExists, BadRequest, CallError, NotFound, U
 from agentos_sdk.values import End, Layer, ResourceUsage
 from supervisors import Supervisor
 
-from .failures import Failures
-from .last_of_programs import LastOfPrograms
-from .lifecycle import ALIVE, NEXT, State
-from .output import Output
-from .packed_layers import PackedLayers
+from .life.failures import Failures
+from .life.last_of_programs import LastOfPrograms
+from .life.lifecycle import ALIVE, NEXT, State
+from .life.output import Output
+from .life.packed_layers import PackedLayers
 from .spec import AgentSpec
 
 if TYPE_CHECKING:
@@ -317,7 +317,7 @@ class Registry:
         agent.renew()  # a supervisor above may have restarted the group it belongs to
 
     def change(self, agent: Agent, event: AgentEvent) -> None:
-        """Change the agent's state as :data:`~agentos.agents.lifecycle.NEXT` says, and publish the event."""
+        """Change the agent's state as :data:`~agentos.agents.life.lifecycle.NEXT` says, and publish the event."""
         state = NEXT[agent.state].get(type(event))
         assert state is not None, f"{agent.name}: {type(event).__name__} is impossible in the state {agent.state}"
         is_new = state is not agent.state or isinstance(event, AgentSpawned)  # the first life has its state already

@@ -14,7 +14,7 @@ from agentos.llm.settings import Share
 from agentos.permissions.rule import PermissionSet
 from agentos.sandbox.policy import Network
 from agentos.services.quotas import merge_quotas
-from agentos_sdk.codec import Rule, Seconds
+from agentos_sdk.encoding.codec import Rule, Seconds
 from agentos_sdk.errors import AlreadyExists, BadRequest, CallError
 from agentos_sdk.values import Limits
 from supervisors import Backoff

@@ -20,9 +20,6 @@ from agentos.agents.builder import (
 )
 from agentos.agents.paths import HostPaths
 from agentos.agents.spec import AgentSpec, BadField, GroupSpec
-from agentos.config.http import HttpTable, read_http
-from agentos.config.llm import LLMTable, check_prices, read_llm
-from agentos.config.permissions import read_agent_permissions, read_permissions
 from agentos.config.schema import (
     AgentTable,
     ApprovalTable,
@@ -34,25 +31,28 @@ from agentos.config.schema import (
     RootTable,
     SupervisorTable,
 )
-from agentos.config.telemetry import MetricsTable, OtelTable, read_metrics, read_otel
+from agentos.config.tables.http import HttpTable, read_http
+from agentos.config.tables.llm import LLMTable, check_prices, read_llm
+from agentos.config.tables.permissions import read_agent_permissions, read_permissions
+from agentos.config.tables.telemetry import MetricsTable, OtelTable, read_metrics, read_otel
 from agentos.llm.settings import LLMSettings
 from agentos.mcp.settings import ServerSettings
-from agentos.permissions.approvals import ApprovalSettings
+from agentos.permissions.approvals.approvals import ApprovalSettings
 from agentos.permissions.rule import PermissionSet
 from agentos.services.http.secrets import SecretSettings
 from agentos.services.http.settings import HttpSettings
 from agentos.services.logs.log import LogSettings
 from agentos.services.quotas import Quota
 from agentos.telemetry.settings import MetricsSettings, OtelSettings
-from agentos_sdk.codec import path
+from agentos_sdk.encoding.codec import path
 from agentos_sdk.frameworks import MEMORY, framework_env
 from agentos_sdk.values import Limits
 from supervisors import Backoff, ChildSpec, SupervisorSpec
 
-from .dashboard import DashboardSettings, read_dashboard
-from .mcp import McpTable, read_mcp
 from .reader import Reader, ReadTable
 from .start_order import find_order_mistakes
+from .tables.dashboard import DashboardSettings, read_dashboard
+from .tables.mcp import McpTable, read_mcp
 from .toml_lines import Keys
 
 ROOT = "root"

@@ -5,8 +5,8 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 
 from agentos.agents.spec import AgentSpec
-from agentos.agents.tree_changes import list_places
-from agentos.agents.tree_reload import list_agents
+from agentos.agents.tree.changes import list_places
+from agentos.agents.tree.reload import list_agents
 from agentos.agents.workspaces.config_file import list_entries
 from agentos.protected_names import OBEYED, STUBS, WATCHED
 

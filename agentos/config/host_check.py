@@ -10,12 +10,12 @@ from msgspec.structs import replace
 from agentos.agents.jail import layout
 from agentos.agents.jail.isolation_report import Layers, NotIsolated, judge
 from agentos.agents.spec import AgentSpec, GroupSpec
-from agentos.llm.api_keys import read_variables
+from agentos.llm.models.api_keys import read_variables
 from agentos.llm.providers.keys import choose_providers, describe_missing
 from agentos.llm.settings import LLMSettings
-from agentos.mcp.sdk import MISSING, is_installed
+from agentos.mcp.connection.sdk import MISSING, is_installed
 from agentos.mcp.servers import read_secrets
-from agentos.sandbox.inside import shebang
+from agentos.sandbox.inside.programs import shebang
 from agentos.sandbox.report.doctor import try_layers
 from agentos.sandbox.report.levels import Finding
 from agentos.services.http.secrets import UnreadableSecret, read_source, read_value

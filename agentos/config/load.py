@@ -9,20 +9,20 @@ from attrs import field, frozen
 
 from agentos.agents.spec import GroupSpec
 from agentos.config.schema import KernelSettings, NotifyTable
-from agentos.foreign_files import read_regular
 from agentos.llm.settings import LLMSettings
 from agentos.mcp.settings import ServerSettings
-from agentos.permissions.approvals import ApprovalSettings
+from agentos.permissions.approvals.approvals import ApprovalSettings
 from agentos.permissions.rule import PermissionSet
+from agentos.services.files.foreign_files import read_regular
 from agentos.services.http.settings import HttpSettings
 from agentos.services.logs.log import LogSettings
 from agentos.telemetry.settings import MetricsSettings, OtelSettings
-from agentos_sdk.codec import is_deeper
-from agentos_sdk.codec import path as dotted
+from agentos_sdk.encoding.codec import is_deeper
+from agentos_sdk.encoding.codec import path as dotted
 
 from .build import ROOT, Builder
-from .dashboard import DashboardSettings
 from .fixes import fix_syntax, fix_value
+from .tables.dashboard import DashboardSettings
 from .toml_lines import Keys, find_lines
 
 MAX_BYTES = 4 << 20

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import attrs
 
 from agentos.agents.spec import BadField, HostFault
-from agentos_sdk.codec import Invalid, decode
+from agentos_sdk.encoding.codec import Invalid, decode
 
 from .toml_lines import Keys
 

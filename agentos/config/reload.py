@@ -14,8 +14,8 @@ from attrs import define, field
 from msgspec import Struct, structs
 
 from agentos.access.callers import Callers
-from agentos.agents.tree_changes import TreeChange, compare_trees, list_places
-from agentos.agents.tree_reload import TreeReload, list_agents
+from agentos.agents.tree.changes import TreeChange, compare_trees, list_places
+from agentos.agents.tree.reload import TreeReload, list_agents
 from agentos.agents.workspaces.config_file import ConfigFile, Unprotected
 from agentos.kernel.internal_errors import internal
 from agentos.mcp.servers import Servers, find_changed

@@ -25,8 +25,8 @@ from agentos.agents.spec import (
 )
 from agentos.sandbox.host_ids import FIRST_ID, ID_COUNT
 from agentos.sandbox.policy import Network
-from agentos.sandbox.zygote import TIMEOUT
-from agentos_sdk.codec import Rule, Seconds, Size
+from agentos.sandbox.start.zygote import TIMEOUT
+from agentos_sdk.encoding.codec import Rule, Seconds, Size
 from agentos_sdk.values import Backoff, Limits, Share
 from supervisors.strategy import AutoShutdown, Restart
 

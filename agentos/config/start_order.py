@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from agentos.agents.spec import AgentSpec, GroupSpec
-from agentos_sdk.strict import quote
+from agentos_sdk.encoding.strict import quote
 
 Child = AgentSpec | GroupSpec
 Node = tuple[str, str]  # "begin" or "up", and the name of a child

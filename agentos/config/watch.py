@@ -16,10 +16,10 @@ from attrs import define
 from agentos.agents.jail import layout
 from agentos.agents.registry import Agent
 from agentos.agents.spec import AgentSpec, BadField
-from agentos.agents.tree_changes import list_places
-from agentos.agents.tree_reload import list_agents
-from agentos.foreign_files import read_regular
-from agentos.sandbox.root_files import CODE
+from agentos.agents.tree.changes import list_places
+from agentos.agents.tree.reload import list_agents
+from agentos.sandbox.files.root_files import CODE
+from agentos.services.files.foreign_files import read_regular
 from agentos.threads import run_in_thread
 from agentos_sdk.errors import CallError
 

@@ -15,10 +15,10 @@ from agentos.http.exchange import Exchange
 from agentos.http.server import HTTPListener, with_own_allowance
 from agentos.kernel.caller import Allowance, Caller
 from agentos.kernel.internal_errors import internal
-from agentos.kernel.listener import ConnectionLimit
+from agentos.kernel.wire.listener import ConnectionLimit
 from agentos.llm.line import Line
 from agentos.llm.settings import QueuePath
-from agentos_sdk import codec
+from agentos_sdk.encoding import codec
 from agentos_sdk.errors import CallError
 
 from .anthropic import response as anthropic_response

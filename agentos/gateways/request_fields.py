@@ -6,15 +6,15 @@ from typing import Any, TypeVar
 
 from attrs import frozen
 
-from agentos.kernel.request_body import LARGE_TEXT_BYTES, parse_text
-from agentos.llm import sampling
+from agentos.kernel.wire.request_body import LARGE_TEXT_BYTES, parse_text
+from agentos.llm.answers import sampling
+from agentos.llm.answers.sampling import Sampling
 from agentos.llm.providers.provider import Image
-from agentos.llm.sampling import Sampling
-from agentos_sdk import codec
 from agentos_sdk.calls import think
-from agentos_sdk.codec import Invalid
+from agentos_sdk.encoding import codec
+from agentos_sdk.encoding.codec import Invalid
+from agentos_sdk.encoding.strict import Unexpected
 from agentos_sdk.errors import BadRequest
-from agentos_sdk.strict import Unexpected
 
 T = TypeVar("T")
 

@@ -11,14 +11,14 @@ from agentos.access.think_request import ThinkRequest
 from agentos.http.exchange import Exchange
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Allowance, Caller
-from agentos.kernel.request_body import MAX_INLINE_BYTES
-from agentos.kernel.text_buffer import TextBuffer
-from agentos.llm.jobs import ThinkResult
+from agentos.kernel.wire.request_body import MAX_INLINE_BYTES
+from agentos.kernel.wire.text_buffer import TextBuffer
 from agentos.llm.line import Line
 from agentos.llm.providers.provider import Answer, Question
+from agentos.llm.queue.jobs import ThinkResult
 from agentos.llm.settings import QueuePath
-from agentos_sdk import codec
 from agentos_sdk.calls import think
+from agentos_sdk.encoding import codec
 from agentos_sdk.errors import CallError, NotFound
 from agentos_sdk.opcodes import Op
 from agentos_sdk.values import LLMClass
@@ -36,7 +36,7 @@ class AnswerShape(Protocol):
     """The response to one request as bytes: whole, or the events of its stream."""
 
     def whole(self, answer: Answer, cost: float | None) -> bytes:
-        """The response without a stream. ``cost``: see :class:`~agentos.llm.jobs.ThinkResult`."""
+        """The response without a stream. ``cost``: see :class:`~agentos.llm.queue.jobs.ThinkResult`."""
 
     def begin(self, model: str) -> bytes: ...
 

@@ -5,7 +5,7 @@ import logging
 
 import trio
 
-from agentos.kernel.listener import ACCEPT_PAUSE_SECONDS
+from agentos.kernel.wire.listener import ACCEPT_PAUSE_SECONDS
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from attrs import define, evolve, field
 from hypercorn.typing import ASGIFramework, ASGIReceiveCallable, ASGISendCallable, ASGISendEvent, Scope
 
 from agentos.kernel.caller import MAX_CONNECTIONS, Allowance, Caller
-from agentos.kernel.listener import ConnectionLimit
+from agentos.kernel.wire.listener import ConnectionLimit
 
 from .accept import accept
 from .connection import DISCONNECTED, HTTPConnection

@@ -10,7 +10,7 @@ from agentos_sdk.opcodes import Op
 
 from .call import Call
 from .caller import Allowance, Caller
-from .replies import encode_error
+from .wire.replies import encode_error
 
 MAX_CALLS = 64  # of one caller: under way, and answered but not collected
 MAX_HELD_BYTES = 16 << 20  # of one caller's replies; with as many no further call is accepted, and no reply kept

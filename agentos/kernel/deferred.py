@@ -17,9 +17,9 @@ from agentos_sdk.frames import Frame
 from .call import Call, Gone
 from .caller import Caller
 from .drivers import WITHDRAWN
-from .poller import Poller
 from .ports import MustAsk
-from .socket_writer import SocketWriter
+from .wire.poller import Poller
+from .wire.socket_writer import SocketWriter
 
 Begun = bytes | Callable[[], object]
 Defer = Callable[[Caller, bytes, Callable[[bytes], object]], Begun]

@@ -15,7 +15,7 @@ from pathlib import Path
 from agentos.private_files import UnsafeFile, display_path, hold_directory, open_file
 from agentos_sdk.project import RunningKernel, is_locked, runtime_directory
 
-from .listener import ListenError
+from .wire.listener import ListenError
 
 log = logging.getLogger("agentos.kernel")
 

@@ -12,8 +12,8 @@ from agentos_sdk.opcodes import Op
 from .background import Background
 from .caller import Caller
 from .prepared import Prepared
-from .replies import encode_error
-from .request_body import Reader
+from .wire.replies import encode_error
+from .wire.request_body import Reader
 
 SMALL_BODY_BYTES = 256 << 10  # bytes; default limit of a body
 LARGE_BODY_BYTES = 1 << 20
@@ -27,7 +27,8 @@ class Syscall(Struct, frozen=True):
     in a task, and what the context manager holds is released before the reply is sent.
 
     A ``def`` handler takes ``(caller, request)`` and answers while input is read; an ``async def`` takes ``(call,
-    request)`` and runs in a task. Replies are values that :func:`agentos_sdk.codec.encode` takes, or encoded bytes.
+    request)`` and runs in a task. Replies are values that :func:`agentos_sdk.encoding.codec.encode` takes, or encoded
+    bytes.
 
     With ``request=None`` the request is the raw bytes, or what ``parse`` makes of them. A ``def`` handler of raw bytes
     counts the call itself.

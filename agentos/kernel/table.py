@@ -13,16 +13,16 @@ from agentos_sdk.calls.background import Accepted
 from agentos_sdk.errors import UnknownCall
 from agentos_sdk.opcodes import Op, op_name
 
-from . import connection_calls
 from .call import Call, Gone
 from .caller import Caller
 from .deferred import Defer
 from .drivers import at_once, by_callback
 from .ports import Decision, MustAsk
-from .replies import encode_error, encode_in_turns, encode_reply
-from .request_body import Reader, read
 from .steps import Observe, Serve, build_steps
 from .syscall import SMALL_BODY_BYTES, Syscall
+from .wire import connection_calls
+from .wire.replies import encode_error, encode_in_turns, encode_reply
+from .wire.request_body import Reader, read
 
 MAX_RECORDED_BYTES = 300  # bytes of a refused call's body that the audit log records
 
@@ -36,7 +36,7 @@ class Entry(Struct, frozen=True):
 
     ``now`` answers while input is read. ``begin`` begins what waits without a task. ``turns`` answers in the order of
     the requests, like ``now``, but lets other tasks run meanwhile: calls that are ``in_order``, and bodies above
-    :data:`~agentos.kernel.request_body.MAX_INLINE_BYTES`. ``later`` answers in a task. Those before it raise
+    :data:`~agentos.kernel.wire.request_body.MAX_INLINE_BYTES`. ``later`` answers in a task. Those before it raise
     :class:`~agentos.kernel.ports.MustAsk` for what a person must approve, and ``later`` asks.
     """
 

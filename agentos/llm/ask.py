@@ -13,11 +13,11 @@ from attrs import define, evolve, field
 from agentos.services.events import Publish, discard
 from agentos_sdk.errors import BadRequest, CallError, Timeout
 
-from .active_request import ActiveRequest, Stalled
-from .circuit_breaker import PROBE_POLL, State
-from .model_availability import ModelAvailability
-from .outages import Outages
-from .provider_models import ModelUnavailable, ProviderModels
+from .answers.sampling import unsupported_parameter
+from .models.availability import ModelAvailability
+from .models.circuit_breaker import PROBE_POLL, State
+from .models.outages import Outages
+from .models.provider_models import ModelUnavailable, ProviderModels
 from .providers.provider import (
     Answer,
     Delta,
@@ -34,8 +34,8 @@ from .providers.provider import (
     Unforeseen,
     ask,
 )
+from .queue.active_request import ActiveRequest, Stalled
 from .retry import retry_delay
-from .sampling import unsupported_parameter
 from .settings import ModelLimits, ProviderName, Retry, Timeouts
 
 log = logging.getLogger(__name__)

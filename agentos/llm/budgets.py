@@ -32,8 +32,8 @@ from agentos.services.quotas import MONEY_UNITS, OF_MODEL, Amounts, BudgetState,
 from agentos_sdk.errors import BadRequest, NotFound, QuotaExceeded, Unavailable
 from agentos_sdk.values import Usage
 
-from .answer_lengths import LEAST, AnswerLengths
-from .prices import cache_prices, find_price
+from .answers.answer_lengths import LEAST, AnswerLengths
+from .models.prices import cache_prices, find_price
 from .settings import Price, QueuePath
 
 log = logging.getLogger(__name__)

@@ -22,24 +22,24 @@ from agentos.threads import run_in_thread
 from agentos_sdk.errors import BadRequest, CallError, QuotaExceeded
 from agentos_sdk.values import LLMClass, Usage
 
-from .active_request import ActiveRequest
+from .answers.contents import Asker, Contents, OpenQuestion
+from .answers.response_cache import ResponseCache
 from .ask import CannotAnswer, ProviderClient
 from .budgets import Budgets
-from .claims import RequestSize, measure_request
-from .classes import find_class, find_weight
-from .contents import Asker, Contents, OpenQuestion
-from .fair_queue import MIN_CHARGE, weighted_cost
-from .fair_tree import Path
-from .jobs import Job, ThinkResult, charge_for, outermost_account, queue_names, validate_question
-from .lanes import Lanes
 from .line_status import LineStatus
 from .memory import RequestMemory
-from .prices import find_price
-from .provider_models import ModelUnavailable
+from .models.prices import find_price
+from .models.provider_models import ModelUnavailable
+from .models.routes import Candidates, Route
 from .providers.provider import Answer, Question, estimate_input_tokens
-from .reservations import Reservations
-from .response_cache import ResponseCache
-from .routes import Candidates, Route
+from .queue.active_request import ActiveRequest
+from .queue.claims import RequestSize, measure_request
+from .queue.classes import find_class, find_weight
+from .queue.fair_queue import MIN_CHARGE, weighted_cost
+from .queue.fair_tree import Path
+from .queue.jobs import Job, ThinkResult, charge_for, outermost_account, queue_names, validate_question
+from .queue.lanes import Lanes
+from .queue.reservations import Reservations
 from .settings import DEFAULT_CONTEXT, LLMSettings, QueuePath
 
 MAX_INLINE_BYTES = 64 << 10  # bytes of a request that is measured in the event loop; larger ones in a thread

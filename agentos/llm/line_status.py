@@ -12,12 +12,13 @@ from agentos_sdk.values import Usage, Waits
 
 from .ask import ProviderClient
 from .budgets import Budgets
-from .fair_queue import FairQueue
-from .fair_tree import Path
-from .jobs import Job, queue_names
-from .model_availability import ModelState
-from .model_counts import ModelCounts
-from .queue_states import (
+from .models.availability import ModelState
+from .models.counts import ModelCounts
+from .models.routes import Route, Routes
+from .queue.fair_queue import FairQueue
+from .queue.fair_tree import Path
+from .queue.jobs import Job, queue_names
+from .queue.states import (
     QueueState,
     SentRequest,
     WaitingRequest,
@@ -26,7 +27,6 @@ from .queue_states import (
     list_waiting,
     queue_states,
 )
-from .routes import Route, Routes
 from .settings import LLMSettings, QueuePath
 
 FAIRNESS_SECONDS = 60.0  # seconds at least over which fairness is computed

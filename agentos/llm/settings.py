@@ -9,7 +9,7 @@ from msgspec import Struct
 from agentos.services.quotas import Quota, make_quotas
 from agentos_sdk.values import LLMClass
 
-from .fair_queue import MAX_WAITING, MAX_WAITING_PER_AGENT
+from .queue.fair_queue import MAX_WAITING, MAX_WAITING_PER_AGENT
 
 ProviderName = Literal["offline", "gemini", "openai", "anthropic"]
 
@@ -18,7 +18,7 @@ class Price(Struct, frozen=True):
     """Price of a million tokens, in ``LLMSettings.currency``; thoughts count as output.
 
     The others are those of input that the vendor reads from its prompt cache, writes to it, and writes to it to stay
-    for an hour; ``None``: see :func:`agentos.llm.prices.cache_prices`.
+    for an hour; ``None``: see :func:`agentos.llm.models.prices.cache_prices`.
     """
 
     input: float
@@ -42,8 +42,8 @@ class Retry(Struct, frozen=True):
 
     ``first`` and ``max`` are seconds. While the provider answers 429, a request is retried for ``patience`` seconds and
     no attempt is counted. After ``breaker`` failed attempts of one model in a row, counted as in
-    :class:`~agentos.llm.circuit_breaker.CircuitBreaker`, no request for that model is sent for ``cooldown`` seconds;
-    then one request probes the provider.
+    :class:`~agentos.llm.models.circuit_breaker.CircuitBreaker`, no request for that model is sent for ``cooldown``
+    seconds; then one request probes the provider.
     """
 
     attempts: int = 5
@@ -116,9 +116,9 @@ class LLMSettings(Struct, frozen=True):
     request without its own, if a budget applies; ``budget`` is that of all agents together, ``default_budget`` that of
     each agent of level sandboxed that has none. At most ``per_agent``
     requests of one agent may wait, and ``in_all`` of all agents. The last ``keep_contents`` questions of each agent are
-    kept with their answers, see :class:`agentos.llm.contents.Contents`. ``cache`` and ``cache_shared``: see
-    :class:`agentos.llm.response_cache.ResponseCache`. ``prompt_caching``: providers of type anthropic place marks for
-    the vendor's prompt cache in questions without any.
+    kept with their answers, see :class:`agentos.llm.answers.contents.Contents`. ``cache`` and ``cache_shared``: see
+    :class:`agentos.llm.answers.response_cache.ResponseCache`. ``prompt_caching``: providers of type anthropic place
+    marks for the vendor's prompt cache in questions without any.
 
     With ``providers``, by name and in the order of the file, ``provider`` and ``base_url`` are None. ``aliases`` map a
     name or a pattern to the models that are asked, the next one if one is unavailable for ``fallback_after`` seconds.
@@ -156,7 +156,7 @@ class Share(Struct, frozen=True):
 
     The agent and its descendants together may use at most ``budget``. The SDK's ``Share`` has a budget as it is
     written; here each amount in it is a quota, and the quotas of the agent's permissions are added.
-    ``by_default``: the budget is the default one. ``class_=None``: see :func:`agentos.llm.classes.find_class`.
+    ``by_default``: the budget is the default one. ``class_=None``: see :func:`agentos.llm.queue.classes.find_class`.
     """
 
     weight: float = 1.0

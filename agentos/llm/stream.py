@@ -12,13 +12,14 @@ from typing import Any
 from attrs import define, field
 from msgspec.structs import replace
 
-from agentos_sdk import codec
-from agentos_sdk.characters import ends_in_half, join_surrogates
+from agentos_sdk.encoding import codec
+from agentos_sdk.encoding.characters import ends_in_half, join_surrogates
 from agentos_sdk.values import Usage
 
-from .called_tools import GENERATED_ID_PREFIX, MAX_ARGUMENT_DEPTH, MAX_CALLS, CalledTools, new_id
-from .finish_reasons import FAILURES, FINISH_REASONS, MALFORMED_CALL, NOT_YET, plain_word
-from .malformed import MAX_CONTAINERS, MAX_EVENT, MalformedResponse, parse_json
+from .answers.called_tools import GENERATED_ID_PREFIX, MAX_ARGUMENT_DEPTH, MAX_CALLS, CalledTools, new_id
+from .answers.finish_reasons import FAILURES, FINISH_REASONS, MALFORMED_CALL, NOT_YET, plain_word
+from .answers.malformed import MAX_CONTAINERS, MAX_EVENT, MalformedResponse, parse_json
+from .answers.vendor_errors import find_error, may_pass, message_of, plain_text, status_of
 from .providers.account import ErrorOfStatus, ProviderAccount
 from .providers.provider import (
     Answer,
@@ -32,7 +33,6 @@ from .providers.provider import (
     estimate_input_tokens,
     estimate_tokens,
 )
-from .vendor_errors import find_error, may_pass, message_of, plain_text, status_of
 
 __all__ = [
     "GENERATED_ID_PREFIX",

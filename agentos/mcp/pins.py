@@ -21,9 +21,9 @@ from msgspec import Struct
 from agentos.database import Database, DatabaseError
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Decision, Question, Right
-from agentos.permissions.answers import Answer
-from agentos.permissions.approval_text import escape
-from agentos.permissions.approvals import Approvals
+from agentos.permissions.approvals.answers import Answer
+from agentos.permissions.approvals.approvals import Approvals
+from agentos.permissions.approvals.text import escape
 from agentos.threads import run_in_thread
 from agentos_sdk.errors import ApprovalRefused, CallError
 

@@ -23,9 +23,9 @@ from agentos.services.http.request import Headers, OutgoingRequest, Permit
 from agentos.threads import run_in_thread
 from agentos_sdk.errors import CallError, PermissionDenied
 
+from .connection.messages import Parsed, check_depth, parse_line, quote_line
+from .connection.server_events import ServerEvents
 from .errors import BadServer
-from .messages import Parsed, check_depth, parse_line, quote_line
-from .server_events import ServerEvents
 from .validation import validate
 
 MAX_MESSAGE_BYTES: Final = 1 << 20

@@ -17,22 +17,22 @@ from attrs import define, field
 from msgspec.structs import replace
 
 from agentos.agents.jail.jail import Unhealthy
-from agentos.agents.lifecycle import State
+from agentos.agents.life.lifecycle import State
 from agentos.agents.registry import Agent, StartError
-from agentos.agents.supervision import Supervision
+from agentos.agents.tree.supervision import Supervision
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.llm.line import Line
 from agentos.services.events import AgentOver, Event
 from agentos.services.http.secrets import read_source
 from agentos.threads import run_in_thread
+from agentos_sdk.clients.suggestions import suggest_name
 from agentos_sdk.errors import Busy, CallError, NotFound, PermissionDenied, Timeout, Unavailable
-from agentos_sdk.suggestions import suggest_name
 
+from .connection.requests import Requests
+from .connection.sdk import load_sdk
 from .pins import Pinning, Split
-from .requests import Requests
 from .result import CallResult
-from .sdk import load_sdk
 from .session import Session, Transport
 from .settings import ServerSettings
 from .tool import Tool

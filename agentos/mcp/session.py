@@ -12,13 +12,13 @@ from agentos.agents.registry import Agent
 from agentos.kernel.call import Call
 from agentos_sdk.errors import Busy, Unavailable
 
-from .requests import Requests
+from .connection.requests import Requests
 from .result import CallResult
 from .settings import ServerSettings
 from .tool import Tool
 
 if TYPE_CHECKING:
-    from .client import Connected
+    from .connection.client import Connected
 
 MAX_OPEN_CALLS: Final = 32
 ENDING_SECONDS: Final = 1.0  # from the end of its output until a program is killed
@@ -56,7 +56,7 @@ class Session:
 
     async def converse(self, agent: Agent, stream: trio.SocketStream) -> None:
         """Speak with the program of a life; a server that breaks the protocol is killed, and its supervisor decides."""
-        from .transport import LineTransport
+        from .connection.transport import LineTransport
 
         async with stream:
             secrets = [secret.encode() for secret in self.secrets]
@@ -69,7 +69,7 @@ class Session:
 
     async def run(self, transport: Transport, on_ready: Callable[[], None], root: str | None) -> str:
         """Serve calls until the connection is over; returns why. Raises nothing but cancellation."""
-        from .client import connect, describe_failure
+        from .connection.client import connect, describe_failure
 
         waiting, late = trio.CancelScope(), False
 

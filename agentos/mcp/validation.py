@@ -10,8 +10,8 @@ import mcp_types
 from msgspec.structs import replace
 from pydantic import ValidationError
 
+from .connection.messages import Parsed, fail_message
 from .errors import quote_server
-from .messages import Parsed, fail_message
 
 REFUSED: Final = "_agentos_refused"  # a key of a page: why tools are left out, by name
 MAX_SCHEMA_DEPTH: Final = 32  # levels of a schema that are looked at

@@ -12,7 +12,7 @@ from agentos.kernel.ports import Effect
 from agentos.services.http.destination import is_address
 from agentos.shell.reader import parse_text, parse_words
 from agentos.shell.reading import Opaque
-from agentos_sdk.strict import quote
+from agentos_sdk.encoding.strict import quote
 
 from .exec_decision import deny_dangerous
 from .exec_request import ExecRequest

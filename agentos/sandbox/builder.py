@@ -11,17 +11,17 @@ from attrs import Factory, define
 
 from agentos.threads import Limiter, run_in_thread
 
-from . import handshake
 from . import plan as p
 from . import steps as s
-from .ahead import MountTable, TakenJail, WaitingJail, WaitingJails, are_equal, is_memory_short, read_file_ids
 from .cgroups import lifetime, v2
 from .cgroups.values import CgroupEntry, CgroupError, Limits
 from .errors import SandboxError, StepFailed
-from .handshake import NewProcess, close_all
 from .sandbox import reap
+from .start import handshake
+from .start.ahead import MountTable, TakenJail, WaitingJail, WaitingJails, are_equal, is_memory_short, read_file_ids
+from .start.handshake import NewProcess, close_all
+from .start.zygote import Zygote, plan_file
 from .steps import Step
-from .zygote import Zygote, plan_file
 
 MEMORY_PERIOD = 5.0  # seconds between two looks whether memory is short
 REBUILD_DELAY = 1.0  # seconds from a change of the mount table until waiting jails are replaced: many may follow

@@ -22,11 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from agentos_sdk.values import HostIds
 
 from . import steps as s
-from .filters import landlock, seccomp
-from .filters.landlock import PathRule
-from .host import Host
-from .policy import MIB, BadPolicy, Image, Limits, Policy, Program
-from .root_files import (
+from .files.root_files import (
     CODE,
     DEVICES,
     GID,
@@ -43,6 +39,10 @@ from .root_files import (
     script_path,
     tmpfs_steps,
 )
+from .filters import landlock, seccomp
+from .filters.landlock import PathRule
+from .host import Host
+from .policy import MIB, BadPolicy, Image, Limits, Policy, Program
 from .steps import Step
 
 NEWNS, NEWCGROUP, NEWUTS, NEWIPC = 0x20000, 0x2000000, 0x4000000, 0x8000000

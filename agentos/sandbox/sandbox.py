@@ -15,7 +15,7 @@ from agentos.threads import Limiter
 
 from .errors import SandboxError
 from .inside import keeper
-from .inside.shim import CONTINUE_ALL, STOP_ALL
+from .inside.programs.shim import CONTINUE_ALL, STOP_ALL
 from .report.walls import Observed
 from .status import Status
 

@@ -11,7 +11,7 @@ import trio
 from attrs import define, field
 from msgspec import Struct
 
-from agentos_sdk import codec
+from agentos_sdk.encoding import codec
 from agentos_sdk.errors import AlreadyExists, BadRequest, Busy, CallError, NotFound
 
 from .events import AgentEscalated, Event, MessageReceived, Publish, discard

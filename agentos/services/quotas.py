@@ -17,8 +17,8 @@ from attrs import define, field, frozen
 from attrs.validators import ge
 from msgspec import Struct
 
+from agentos_sdk.encoding.quantities import duration
 from agentos_sdk.errors import QuotaExceeded
-from agentos_sdk.quantities import duration
 
 OF_MODEL = frozenset({"tokens", "calls", "money"})  # what budgets of the model limit
 MONEY_UNITS = 10**9  # money is counted in billionths: this many are 1.0 of any currency

@@ -3,10 +3,10 @@
 from msgspec import Struct
 
 from agentos.access.callers import Callers
-from agentos.agents.life_counter import LifeCounter
+from agentos.agents.life.counter import LifeCounter
 from agentos.agents.registry import Registry
 from agentos.agents.state_spaces import StateSpaces
-from agentos.agents.supervision import Supervision
+from agentos.agents.tree.supervision import Supervision
 from agentos.agents.workspaces.view import View
 from agentos.kernel.background import Background
 from agentos.kernel.caller import Caller
@@ -14,7 +14,7 @@ from agentos.kernel.syscall import Syscall
 from agentos.llm.line import Line
 from agentos.llm.settings import Account
 from agentos.mcp.servers import Servers
-from agentos.permissions.approvals import Approvals
+from agentos.permissions.approvals.approvals import Approvals
 from agentos.services.audit.log import Audit
 from agentos.services.audit.traffic import Traffic
 from agentos.services.event_log.ring import EventLog
@@ -24,30 +24,12 @@ from agentos.services.mailboxes import Mailboxes
 from agentos.services.metrics.sampler import Sampler
 from agentos_sdk.opcodes import Op
 
-from . import (
-    agents,
-    approvals,
-    audit,
-    background,
-    contents,
-    events,
-    exec,
-    files,
-    http,
-    inspect,
-    kernel,
-    logs,
-    messages,
-    metrics,
-    permissions,
-    reload,
-    start_stop,
-    state,
-    think,
-    tools,
-    usage,
-)
-from .spawn import Spawning
+from . import background, events, http, messages, state
+from .agents import agents, inspect, logs, start_stop
+from .agents.spawn import Spawning
+from .files import exec, files
+from .model import contents, think, tools, usage
+from .operator import approvals, audit, kernel, metrics, permissions, reload
 
 
 class Services(Struct, frozen=True):

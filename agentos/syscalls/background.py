@@ -3,8 +3,8 @@
 from agentos.kernel.background import Background, BackgroundCall
 from agentos.kernel.call import Call
 from agentos.kernel.syscall import Syscall
-from agentos_sdk import codec
 from agentos_sdk.calls.background import AsyncPoll
+from agentos_sdk.encoding import codec
 from agentos_sdk.opcodes import Op
 
 from .json_text import encode_json

@@ -23,8 +23,8 @@ from agentos.services.event_log.ring import EventLog, Page, Start
 from agentos.services.event_log.subscription import Filter, Subscription, Viewer
 from agentos.services.events import CustomEvent
 from agentos.services.rate_limit import Rate
-from agentos_sdk import codec
 from agentos_sdk.calls import events as calls
+from agentos_sdk.encoding import codec
 from agentos_sdk.errors import BadRequest, QuotaExceeded
 from agentos_sdk.opcodes import Op
 

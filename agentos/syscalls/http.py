@@ -20,19 +20,19 @@ from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
-from agentos.kernel.request_body import MAX_ESCAPES, MAX_INLINE_BYTES
 from agentos.kernel.syscall import Syscall
-from agentos.permissions.approval_text import describe_http
+from agentos.kernel.wire.request_body import MAX_ESCAPES, MAX_INLINE_BYTES
+from agentos.permissions.approvals.text import describe_http
 from agentos.services.http.client import Client, Response
 from agentos.services.http.decompression import ACCEPTED
 from agentos.services.http.destination import METHOD, Destination, parse_url
 from agentos.services.http.request import CONNECTION_HEADERS, Headers, Hop, OutgoingRequest
 from agentos.threads import run_in_thread
-from agentos_sdk import codec
 from agentos_sdk.calls.http import HTTP, HTTPPart
+from agentos_sdk.encoding import codec
+from agentos_sdk.encoding.strict import quote
 from agentos_sdk.errors import BadRequest, CallError, Timeout
 from agentos_sdk.opcodes import Op
-from agentos_sdk.strict import quote
 
 from .json_text import base64_pieces, decode_base64, json_pieces
 

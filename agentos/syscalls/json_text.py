@@ -6,7 +6,7 @@ from binascii import a2b_base64, b2a_base64
 
 import trio
 
-from agentos_sdk import codec
+from agentos_sdk.encoding import codec
 from agentos_sdk.errors import BadRequest
 
 PIECE_CHARS = 256 << 10  # characters of base64 decoded at a time, so that other threads run in between

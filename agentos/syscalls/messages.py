@@ -10,14 +10,14 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
 from agentos.kernel.syscall import LARGE_BODY_BYTES, Syscall
-from agentos.permissions.approval_text import describe_message
+from agentos.permissions.approvals.text import describe_message
 from agentos.services.audit.traffic import Party, Traffic
 from agentos.services.mailboxes import Mailbox, Mailboxes, Message
-from agentos_sdk import codec
 from agentos_sdk.calls.messages import Broadcast, Delivered, Recv, Register, Registered, Send, Sent
+from agentos_sdk.encoding import codec
+from agentos_sdk.encoding.strict import quote
 from agentos_sdk.errors import BadRequest, NotFound
 from agentos_sdk.opcodes import Op
-from agentos_sdk.strict import quote
 
 BATCH = 64  # mailboxes that BROADCAST checks between two checkpoints: 1 ms
 

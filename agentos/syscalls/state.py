@@ -25,8 +25,8 @@ from agentos.services.state.batch import Change
 from agentos.services.state.rows import Found
 from agentos.services.state.spaces import GLOBAL
 from agentos.threads import Limiter
-from agentos_sdk import codec
 from agentos_sdk.calls import state as calls
+from agentos_sdk.encoding import codec
 from agentos_sdk.errors import BadRequest, PermissionDenied
 from agentos_sdk.opcodes import Op
 from agentos_sdk.values import Scope

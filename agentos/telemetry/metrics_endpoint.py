@@ -12,7 +12,7 @@ from agentos.http.exchange import Exchange
 from agentos.http.server import HTTPListener
 from agentos.kernel.caller import Caller
 from agentos.kernel.internal_errors import internal
-from agentos.kernel.listener import ConnectionLimit
+from agentos.kernel.wire.listener import ConnectionLimit
 from agentos.threads import run_in_thread
 
 from .prometheus import wants_openmetrics, write_metrics

@@ -8,12 +8,12 @@ from msgspec import Struct
 
 from agentos import __version__
 from agentos.access.callers import Callers
-from agentos.agents.lifecycle import State
+from agentos.agents.life.lifecycle import State
 from agentos.agents.registry import Registry
 from agentos.agents.spec import GUEST
 from agentos.kernel.call_counts import CallCounts
 from agentos.llm.line import Line
-from agentos.llm.model_counts import ModelUse
+from agentos.llm.models.counts import ModelUse
 from agentos.services.metrics.figures import AgentFigures, KernelFigures
 from agentos.services.metrics.sampler import Sampler
 

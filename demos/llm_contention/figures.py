@@ -6,7 +6,7 @@ from typing import Any
 
 from attrs import frozen
 
-from agentos.llm.fair_queue import jain_index, weighted_cost
+from agentos.llm.queue.fair_queue import jain_index, weighted_cost
 
 
 @frozen

@@ -11,7 +11,7 @@ import stat
 import struct
 from _socket import AF_UNIX, SO_PEERCRED, SOCK_STREAM, SOL_SOCKET, socket
 
-from .client_calls import Calls
+from .clients.client_calls import Calls
 from .errors import CallError, ConnectionFailed, from_reply
 from .frames import HEADER, MAGIC, frame
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
-    from .state import State
+    from .clients.state import State
 
     Reply = dict[str, Any]
 
@@ -88,7 +88,7 @@ class AgentOSClient(Calls):
     @property
     def state(self) -> State:
         """The global keys of the kernel's state as a mapping; ``state.agent`` and ``state.session`` are the others."""
-        from .state import State
+        from .clients.state import State
 
         return State(self)
 
@@ -145,12 +145,12 @@ class AgentOSClient(Calls):
         return reply if convert is None else convert(reply)
 
     def _open_stream(self, op: int, fields: Mapping[str, object]) -> Any:
-        from .chunks import STREAMS
+        from .encoding.chunks import STREAMS
 
         return STREAMS[op](self.socket_path, fields, self._hellos)
 
     def _question(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        from .question import question
+        from .clients.question import question
 
         return question(arguments)
 

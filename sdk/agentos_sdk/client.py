@@ -10,15 +10,15 @@ from typing import TypeVar
 import trio
 from attrs import define, field
 
-from . import codec
 from .blocking import check_owner, connection_error, default_socket
 from .calls.connection import Cancel, Hello, Welcome
 from .calls.request import Request
+from .clients.trio_calls import TrioCalls
+from .clients.trio_state import TrioState
+from .encoding import codec
 from .errors import ConnectionFailed, from_reply
 from .frames import MAX_ID, Frames, frame
 from .opcodes import Op
-from .trio_calls import TrioCalls
-from .trio_state import TrioState
 
 Reply = TypeVar("Reply")
 T = TypeVar("T")

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from attrs import astuple, field, frozen
 
-from agentos_sdk.quantities import CpuShare, Seconds, Size
-from agentos_sdk.strict import Rule, Text
+from agentos_sdk.encoding.quantities import CpuShare, Seconds, Size
+from agentos_sdk.encoding.strict import Rule, Text
 
 MAX_TOKENS = 10**9  # largest count of tokens; a provider that names more is not believed
 MAX_BUDGET_LINES = 16  # lines of one budget: each is checked with every question

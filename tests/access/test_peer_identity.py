@@ -11,7 +11,7 @@ import trio.testing
 from agentos.access import peer_identity
 from agentos.access.peer_identity import Peers, find_agent_pid
 from agentos.agents.registry import Registry
-from agentos.kernel.listener import Peer
+from agentos.kernel.wire.listener import Peer
 from agentos_sdk.errors import PermissionDenied
 
 # Two generations: the pids of a child and of its child.

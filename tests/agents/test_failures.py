@@ -1,4 +1,4 @@
-from agentos.agents.failures import MANY, WINDOW, Failures
+from agentos.agents.life.failures import MANY, WINDOW, Failures
 from agentos_sdk.values import End
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from agentos.agents.host_faults import find_host_faults, find_program_faults
 from agentos.agents.jail.interpreters import interpreter
+from agentos.agents.life.host_faults import find_host_faults, find_program_faults
 from agentos.agents.spec import AgentSpec
 from tests.config.saying import agent, loaded
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 
 def test_a_fifo_that_replaces_a_script_while_it_is_checked_is_not_waited_for(tmp_path: Path) -> None:

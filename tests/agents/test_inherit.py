@@ -13,7 +13,7 @@ from agentos.agents.inherit import DEFAULTS, STRICTNESS, ExceedsParent, effectiv
 from agentos.agents.jail import layout
 from agentos.agents.spec import AgentSpec
 from agentos.sandbox.policy import NETWORKS
-from agentos_sdk.quantities import Size
+from agentos_sdk.encoding.quantities import Size
 from agentos_sdk.values import Limits
 
 AMOUNTS = st.none() | st.integers(1, 2**40)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agentos.agents.leftover_processes import (
+from agentos.agents.life.leftover_processes import (
     LIFE_VARIABLE,
     MAX_DIRECTORY_BYTES,
     RUN_VARIABLE,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.agents.lifecycle import ALIVE, NEXT, State
+from agentos.agents.life.lifecycle import ALIVE, NEXT, State
 from agentos.services import events
 from agentos.services.events import (
     AgentEvent,
@@ -18,7 +18,7 @@ from agentos.services.events import (
     AgentState,
     ResourceWarning,
 )
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "life-of-an-agent.md"
 CLASSES = {each for each in vars(events).values() if isinstance(each, type) and issubclass(each, AgentEvent)}

@@ -6,13 +6,13 @@ import pytest
 import trio
 import trio.testing
 
-from agentos.agents import output
 from agentos.agents.commands.fair_reader import Turns
-from agentos.agents.output import MAX_LINE_CHARS, MAX_LINES, Output, Pump
-from agentos.agents.output_rate import OutputRate
-from agentos.kernel.poller import Poller
+from agentos.agents.life import output
+from agentos.agents.life.output import MAX_LINE_CHARS, MAX_LINES, Output, Pump
+from agentos.agents.life.output_rate import OutputRate
+from agentos.kernel.wire.poller import Poller
 from agentos_sdk.values import Line
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 
 def texts(kept: Output) -> list[str]:

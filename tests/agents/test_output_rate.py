@@ -2,8 +2,8 @@
 
 from attrs import define
 
-from agentos.agents.output_rate import BYTES_PER_SECOND, LEAST_SHARE, LINE_COST_BYTES, OutputRate
-from tests.support.rows import each_row
+from agentos.agents.life.output_rate import BYTES_PER_SECOND, LEAST_SHARE, LINE_COST_BYTES, OutputRate
+from tests.support.runs.rows import each_row
 
 MIB = 1 << 20
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from agentos.agents.last_of_programs import MAX_PROGRAMS
-from agentos.agents.lifecycle import State
+from agentos.agents.life.last_of_programs import MAX_PROGRAMS
+from agentos.agents.life.lifecycle import State
 from agentos.agents.registry import LAST_LINES, MAX_ENDED, MAX_ENDED_WHOLE, Agent, Registry, describe_end
 from agentos.agents.spec import AgentSpec
 from agentos.kernel.caller import Caller
@@ -29,7 +29,7 @@ from agentos_sdk.errors import AlreadyExists, BadRequest, NotFound
 from agentos_sdk.opcodes import Op
 from agentos_sdk.values import End, Layer
 from tests.support.rights import Grants, Notebook
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 numbers = itertools.count(1)
 TABLE = Table(())

@@ -4,7 +4,7 @@ import pytest
 
 from agentos.agents.spec import RESERVED, check_guest_name, check_name, is_reserved
 from agentos_sdk.errors import AlreadyExists, BadRequest
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 
 @each_row("name", RESERVED)

@@ -2,9 +2,9 @@
 
 A kernel runs with a profile hook in all its threads. Two NOOP calls with a marker as their body enclose each call, so
 the trace begins and ends inside the kernel. Other tasks of the kernel work meanwhile, so each call is made several
-times, after different ones, and only functions that it passes each time count. A room is a folder of the project.
-Functions that a library generates (attrs, cattrs) and the libraries themselves aren't counted, nor is the poller: which
-of its functions run depends on how long the steps of other tasks take.
+times, after different ones, and only functions that it passes each time count. A room is a package below agentos, with
+its sub-rooms. Functions that a library generates (attrs, cattrs) and the libraries themselves aren't counted, nor is
+the poller: which of its functions run depends on how long the steps of other tasks take.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ import agentos
 from tests.support.wire import EXEC, NOOP, PATIENCE, READ, SPAWN, THINK, WRITE, Wire
 
 ROOT = Path(agentos.__file__).parents[1]
-POLLER = "agentos/kernel/poller.py"
+POLLER = "agentos/kernel/wire/poller.py"
 # What NOOP passes, which asks whether the kernel is idle.
 IDLE = ("agentos/kernel/", "agentos/syscalls/__init__.py", "sdk/agentos_sdk/frames.py")
 TURNS = 11  # in which each call is made once; the first one imports, and isn't counted
@@ -76,8 +76,8 @@ class Road:
 
     @property
     def rooms(self) -> Sequence[str]:
-        """The folders of the functions, in the same order, without repetitions in a row."""
-        return [room for room, _ in groupby(str(Path(file).parent) for file, _ in self.functions)]
+        """The rooms of the functions, in the same order, without repetitions in a row."""
+        return [room for room, _ in groupby(str(Path(*Path(file).parent.parts[:2])) for file, _ in self.functions)]
 
     @property
     def files(self) -> int:
@@ -85,7 +85,7 @@ class Road:
 
     @property
     def changes(self) -> int:
-        """Of room: from one folder to another."""
+        """From one room to another."""
         return len(self.rooms) - 1
 
     @property

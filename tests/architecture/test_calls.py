@@ -6,12 +6,12 @@ import pkgutil
 from pathlib import Path
 
 import agentos_sdk.calls
-from agentos.kernel import connection_calls
 from agentos.kernel.syscall import Syscall
+from agentos.kernel.wire import connection_calls
 from agentos_sdk.calls.request import Request
 from agentos_sdk.opcodes import Op
 from tests.support.calls import syscalls
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 ROOT = Path(__file__).parents[2]
 WITHOUT_RIGHTS = frozenset(
@@ -22,8 +22,8 @@ WITHOUT_A_REQUEST = frozenset({Op.NOOP, Op.EXIT})  # bytes and nothing
 
 def requests() -> dict[Op, type]:
     found: dict[Op, type] = {}
-    for module in pkgutil.iter_modules(agentos_sdk.calls.__path__):
-        for value in vars(importlib.import_module(f"agentos_sdk.calls.{module.name}")).values():
+    for module in pkgutil.walk_packages(agentos_sdk.calls.__path__, "agentos_sdk.calls."):
+        for value in vars(importlib.import_module(module.name)).values():
             if isinstance(value, type) and issubclass(value, Request) and isinstance(vars(value).get("op"), Op):
                 found[value.op] = value
     return found

@@ -46,13 +46,13 @@ def test_the_layers_hold() -> None:
         ("supervisors/child.py", "import agentos_sdk.errors", "Imports go down"),
         ("agentos/services/mailboxes.py", "import agentos_sdk.calls.messages", "Requests and replies stay at the edge"),
         (
-            "agentos/userland/cli/logs.py",
-            "import agentos.agents.output",
+            "agentos/userland/cli/agents/logs.py",
+            "import agentos.agents.life.output",
             "Programs see the kernel through system calls",
         ),
         ("sdk/agentos_sdk/start.py", "import attrs", "Plain rooms: standard library only"),
-        ("sdk/agentos_sdk/suggestions.py", "import agentos_sdk.values", "Plain rooms: standard library only"),
-        ("sdk/agentos_sdk/loop/engine.py", "import msgspec", "Plain rooms: standard library only"),
+        ("sdk/agentos_sdk/clients/suggestions.py", "import agentos_sdk.values", "Plain rooms: standard library only"),
+        ("sdk/agentos_sdk/loop/engine/engine.py", "import msgspec", "Plain rooms: standard library only"),
     ],
 )
 def test_an_import_that_goes_astray_is_caught(copy: Path, file: str, line: str, contract: str) -> None:

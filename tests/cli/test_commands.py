@@ -7,10 +7,10 @@ import subprocess
 import pytest
 from click import unstyle
 
-from agentos.userland.cli.agents import agent_lines, missing_layers
+from agentos.userland.cli.agents.agents import agent_lines, missing_layers
+from agentos.userland.cli.agents.inspect import describe_isolation, describe_limits, describe_network, describe_usage
 from agentos.userland.cli.common import fit_columns
-from agentos.userland.cli.inspect import describe_isolation, describe_limits, describe_network, describe_usage
-from agentos.userland.cli.kernel import find_last_error, list_problems
+from agentos.userland.cli.kernel.kernel import find_last_error, list_problems
 from agentos.userland.cli.main import COMMANDS
 from tests.cli.conftest import Agentos
 from tests.support.kernel import Kernel, running

@@ -18,7 +18,7 @@ from agentos_sdk import ConnectionFailed
 from agentos_sdk.blocking import AgentOSClient
 from agentos_sdk.frames import frame
 from agentos_sdk.project import find_project
-from tests.cli.test_projects import OTHER, ROOT, Desk, desk, place
+from tests.cli.agents.test_projects import OTHER, ROOT, Desk, desk, place
 from tests.support.wire import PATIENCE
 
 __all__ = ["desk", "place"]  # fixtures

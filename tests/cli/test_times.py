@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from agentos.userland.cli.times import parse_time
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 
 @each_row(("text", "ago"), [("10m", 600), ("2h", 7200), ("1d", 86400), ("0s", 0), ("now", 0)])

@@ -10,7 +10,7 @@ from typing import Any
 import h11
 import trio
 
-from tests.speed.llm.simulator import EVENT_STREAM, Exchange, Gone
+from tests.speed.llm.simulation.simulator import EVENT_STREAM, Exchange, Gone
 
 SECONDS = 0.1  # that an answer takes
 SLOTS = 4  # answers at a time

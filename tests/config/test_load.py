@@ -7,7 +7,7 @@ import pytest
 from agentos.agents.spec import AgentSpec, GroupSpec
 from agentos.config.load import Config, ConfigError, load
 from agentos.config.schema import KernelSettings, UidRange
-from agentos_sdk.codec import CpuShare, Seconds, Size
+from agentos_sdk.encoding.codec import CpuShare, Seconds, Size
 from agentos_sdk.values import Limits
 from supervisors import Backoff
 from tests.config.saying import agent, loaded, said

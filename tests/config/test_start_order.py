@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.config.saying import loaded, said
-from tests.system.test_containers import IN_ORDER, child, group, member
+from tests.system.lives.test_containers import IN_ORDER, child, group, member
 
 SLEEPS = '["sleep", "1000"]'
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentos.config.toml_lines import Keys, find_lines
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 TEXT = '''\
 # a comment

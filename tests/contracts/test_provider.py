@@ -6,6 +6,7 @@ import pytest
 import trio
 from msgspec.structs import replace
 
+from agentos.llm.answers.sampling import Sampling
 from agentos.llm.providers.provider import (
     Delta,
     Denied,
@@ -18,8 +19,7 @@ from agentos.llm.providers.provider import (
     RateLimited,
     Rejected,
 )
-from agentos.llm.sampling import Sampling
-from agentos_sdk import codec
+from agentos_sdk.encoding import codec
 from agentos_sdk.values import Tool, ToolCall
 from tests.contracts.worlds import WORLDS, World
 from tests.llm.vendors.script import Break, Called, Refuses, Says, Silent, Text, Until

@@ -10,7 +10,7 @@ from agentos.llm.providers.offline import Offline
 from agentos.llm.providers.offline_rules import CallTemplate, Failure, Rule
 from agentos.llm.providers.provider import FinishReason, Provider
 from agentos.llm.settings import LLMSettings, OfflineSettings, ProviderName
-from agentos_sdk.codec import Seconds
+from agentos_sdk.encoding.codec import Seconds
 from tests.llm.vendors import anthropic_wire, gemini_wire, openai_wire
 from tests.llm.vendors.script import Break, Called, Refuses, Says, Script, Silent, Text, Until
 from tests.llm.vendors.server import Vendor, serve

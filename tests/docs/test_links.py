@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from tests.docs.blocks import ROOT, pages
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)

@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 ROOT = Path(__file__).parents[2]
 PLACES = ("README.md", ".env.example", "Dockerfile", "Makefile", "docs", "agentos", "sdk", "supervisors", "demos")

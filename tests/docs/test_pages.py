@@ -8,7 +8,7 @@ from tests.docs.blocks import ROOT, blocks_of, pages
 from tests.docs.frameworks import give_framework
 from tests.docs.visit import CHECKS, Visit
 from tests.support.kernel import running
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 from tests.system.jails import need_cgroups
 
 # The examples of these pages use the agents that the page on the right sets up.

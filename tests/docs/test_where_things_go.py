@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "explanation" / "where-things-go.md"

@@ -7,7 +7,7 @@ import pytest
 from agentos_sdk import AgentOSClient
 from tests.frameworks.programs import PYTHON, RULES, TOML
 from tests.support.kernel import Kernel, shared
-from tests.support.mcp_servers import PLAIN, allow_tools
+from tests.support.servers.mcp_servers import PLAIN, allow_tools
 
 
 @pytest.fixture(scope="module")

@@ -21,27 +21,27 @@ from agentos.database import open_database
 from agentos.gateways.endpoint import Endpoints
 from agentos.kernel.background import Background
 from agentos.kernel.caller import Caller
-from agentos.kernel.listener import ConnectionLimit
 from agentos.kernel.table import Table
+from agentos.kernel.wire.listener import ConnectionLimit
 from agentos.llm import budgets
-from agentos.llm.api_keys import Variable, Variables
+from agentos.llm.answers.contents import Asker
 from agentos.llm.ask import ProviderClient
 from agentos.llm.budgets import Budgets
-from agentos.llm.contents import Asker
-from agentos.llm.jobs import ThinkResult
 from agentos.llm.line import Line
+from agentos.llm.models.api_keys import Variable, Variables
+from agentos.llm.models.routes import Route
 from agentos.llm.providers.choose import NoProvider, ProviderChoice, choose_provider, connect
 from agentos.llm.providers.offline import Offline
 from agentos.llm.providers.offline_rules import Rule
 from agentos.llm.providers.provider import Provider, Question
-from agentos.llm.routes import Route
+from agentos.llm.queue.jobs import ThinkResult
 from agentos.llm.settings import Account, LLMSettings, OfflineSettings, ProviderName, QueuePath, Retry, Share
 from agentos.services.quotas import Quota
 from agentos.services.state.batch import StateLimits
 from agentos.services.state.rows import TABLES as STATE
 from agentos.services.state.state import State
+from agentos.syscalls.model.think import syscalls as think_syscalls
 from agentos.syscalls.state import syscalls as state_syscalls
-from agentos.syscalls.think import syscalls as think_syscalls
 from agentos_sdk.values import LLMClass
 from tests.llm.vendors import anthropic_wire, gemini_wire, openai_wire
 from tests.llm.vendors.server import Vendor, serve

@@ -24,10 +24,10 @@ from attrs import frozen
 from agentos.access.think_request import digest_question, parse_think
 from agentos.gateways.anthropic.request import parse_request as parse_messages
 from agentos.gateways.openai import request, responses_request
-from agentos.llm.claims import measure_request
 from agentos.llm.providers.account import ProviderAccount
-from agentos.llm.providers.base64_parts import Base64Parts
+from agentos.llm.providers.prompts.base64_parts import Base64Parts
 from agentos.llm.providers.provider import Image, Message, Question
+from agentos.llm.queue.claims import measure_request
 from agentos.llm.settings import Timeouts
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import trio
 
-from agentos.kernel.poller import Poller
+from agentos.kernel.wire.poller import Poller
 from tests.support.kernel import Kernel, until
 from tests.support.wire import GET_AUDIT_LOG
 

@@ -7,10 +7,10 @@ import pytest
 import trio
 import trio.testing
 
-from agentos.kernel.poller import TURN_SECONDS, Poller
+from agentos.kernel.wire.poller import TURN_SECONDS, Poller
 from agentos_sdk import AgentOSClient
 from tests.conftest import Connect
-from tests.kernel.test_poller import Pairs, pairs, spend  # noqa: F401 - a fixture
+from tests.kernel.wire.test_poller import Pairs, pairs, spend  # noqa: F401 - a fixture
 from tests.support.kernel import Kernel, until
 from tests.support.wire import CANCEL, EXIT, FETCH, HELLO, NOOP, RECV, STORE, Wire, frame, header
 

@@ -3,7 +3,7 @@
 import trio
 import trio.testing
 
-from agentos.kernel.turns import Turns
+from agentos.kernel.wire.turns import Turns
 
 
 def test_one_with_many_items_does_not_stand_before_anothers_first() -> None:

@@ -9,9 +9,8 @@ import trio
 from msgspec.structs import replace
 from trio.testing import MockClock
 
-from agentos.llm.active_request import ActiveRequest
 from agentos.llm.ask import ProviderClient
-from agentos.llm.model_availability import MAX_MODELS
+from agentos.llm.models.availability import MAX_MODELS
 from agentos.llm.providers.provider import (
     Answer,
     Delta,
@@ -25,6 +24,7 @@ from agentos.llm.providers.provider import (
     Rejected,
     Unforeseen,
 )
+from agentos.llm.queue.active_request import ActiveRequest
 from agentos.llm.settings import Retry, Timeouts
 from agentos.services.events import Event, ModelAvailable, ModelPaused
 from agentos_sdk.errors import BadRequest, Timeout, Unavailable

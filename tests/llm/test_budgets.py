@@ -24,8 +24,8 @@ from agentos.services.events import BudgetExhausted
 from agentos.services.quotas import BudgetState, Quota, make_quotas
 from agentos_sdk.errors import BadRequest, QuotaExceeded, Unavailable
 from agentos_sdk.values import Usage
-from tests.support.rounds import rounds
-from tests.support.rows import each_row
+from tests.support.runs.rounds import rounds
+from tests.support.runs.rows import each_row
 
 MINUTE, HOUR = 60.0, 3600.0
 NOON = 12 * HOUR

@@ -19,8 +19,6 @@ from agentos.database import Database, open_database
 from agentos.llm import budgets
 from agentos.llm.ask import ProviderClient
 from agentos.llm.budgets import Budgets
-from agentos.llm.claims import ENVELOPE_BYTES
-from agentos.llm.fair_queue import QueueFull
 from agentos.llm.line import Line
 from agentos.llm.memory import MAX_FAMILY_BYTES
 from agentos.llm.providers.provider import (
@@ -33,7 +31,9 @@ from agentos.llm.providers.provider import (
     RateLimited,
     Rejected,
 )
-from agentos.llm.queue_states import QueueState
+from agentos.llm.queue.claims import ENVELOPE_BYTES
+from agentos.llm.queue.fair_queue import QueueFull
+from agentos.llm.queue.states import QueueState
 from agentos.llm.settings import DEFAULT_BUDGET, Account, LLMSettings, QueuePath, Retry, Share
 from agentos.services.quotas import Quotas, make_quotas
 from agentos_sdk.errors import BadRequest, Busy, Internal, QuotaExceeded, Unavailable

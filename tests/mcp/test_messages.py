@@ -7,9 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentos.mcp.connection.messages import (
+    MAX_CONTENT_BYTES,
+    MAX_TOOLS,
+    TRUNCATED,
+    UNREADABLE,
+    Parsed,
+    cut_result,
+    parse_line,
+)
 from agentos.mcp.errors import BadServer
-from agentos.mcp.messages import MAX_CONTENT_BYTES, MAX_TOOLS, TRUNCATED, UNREADABLE, Parsed, cut_result, parse_line
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 
 def parse(message: dict[str, Any]) -> Parsed:

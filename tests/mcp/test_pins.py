@@ -14,7 +14,7 @@ from agentos.mcp.pins import Pins, Split
 from agentos.mcp.tool import Tool, make_tool
 from agentos.permissions.shown_lines import split_lines, to_plain
 from agentos_sdk.errors import NotFound
-from tests.permissions.approval_desk import OPERATOR, SCHEMAS, Desk, caller, opened
+from tests.permissions.approvals.approval_desk import OPERATOR, SCHEMAS, Desk, caller, opened
 
 ASKER = caller(9, "mcp.notes", "guest")
 SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}}

@@ -17,8 +17,8 @@ from agentos.services.http.request import Hop, Permit
 from agentos.services.http.secrets import Secrets, SecretSettings
 from agentos_sdk.errors import CallError, PermissionDenied
 from tests.support.clients import mcp, mcpserver
-from tests.support.http_server import Asked, HttpServer, response
-from tests.support.mcp_http import mcp_http_server
+from tests.support.servers.http_server import Asked, HttpServer, response
+from tests.support.servers.mcp_http import mcp_http_server
 from tests.support.wire import PATIENCE
 
 TOKEN = "t0ken-0123456789"

@@ -10,14 +10,14 @@ def run(program: str) -> str:
 
 
 def test_a_kernel_starts_without_importing_it() -> None:
-    assert run("import sys, agentos.boot; print({'mcp', 'mcp_types'} & set(sys.modules))") == "set()"
+    assert run("import sys, agentos.boot.kernel; print({'mcp', 'mcp_types'} & set(sys.modules))") == "set()"
 
 
 def test_without_it_the_error_names_the_package() -> None:
     program = """
 import sys
 sys.modules["mcp"] = None
-from agentos.mcp.sdk import load_sdk
+from agentos.mcp.connection.sdk import load_sdk
 try:
     load_sdk()
 except Exception as error:

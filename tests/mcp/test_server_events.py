@@ -8,7 +8,7 @@ from attrs import define
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.mcp.server_events import END_OF_EVENT, ServerEvents
+from agentos.mcp.connection.server_events import END_OF_EVENT, ServerEvents
 
 
 @define
@@ -56,7 +56,7 @@ async def test_each_part_of_an_event_is_searched_with_the_three_bytes_before_it(
             searched.append(len(text) - begin)
             return END_OF_EVENT.finditer(text, begin)
 
-    monkeypatch.setattr("agentos.mcp.server_events.END_OF_EVENT", Counting)
+    monkeypatch.setattr("agentos.mcp.connection.server_events.END_OF_EVENT", Counting)
 
     [data] = await events_of([b"data: ", *[b"x"] * 1000, b"\n\n"])
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from agentos.mcp.messages import UNREADABLE, Parsed
+from agentos.mcp.connection.messages import UNREADABLE, Parsed
 from agentos.mcp.validation import REFUSED, find_fault, validate
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}

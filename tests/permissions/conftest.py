@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from trio.testing import MockClock
 
-from .approval_desk import Desk, opened
+from .approvals.approval_desk import Desk, opened
 
 
 @pytest.fixture

@@ -3,11 +3,11 @@
 from agentos.kernel.ports import Right
 from agentos.permissions.exec_request import ExecRequest
 from agentos.permissions.levels import LEVELS
-from agentos.permissions.set_examples import decide_by_set
+from agentos.permissions.sets.examples import decide_by_set
 from agentos.shell.reader import parse_text
 from agentos.shell.reading import Commands
 from tests.permissions.strategies import NAMES
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 SIMPLE = r"""
 ls -la

@@ -15,7 +15,7 @@ from agentos_sdk.errors import ApprovalRequired, NotFound, PermissionDenied, Quo
 from agentos_sdk.opcodes import Op
 from tests.permissions.strategies import ABOUT_AGENTS, NAMES, objects, sets
 from tests.support.rights import Notebook, require_right
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 OPERATOR, GRANDPARENT, PARENT, CHILD, BELOW, STRANGER = 1, 2, 3, 4, 5, 9
 PARENTS = {GRANDPARENT: OPERATOR, PARENT: GRANDPARENT, CHILD: PARENT, BELOW: CHILD, STRANGER: OPERATOR}

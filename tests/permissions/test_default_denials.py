@@ -5,10 +5,10 @@ import pytest
 from agentos.kernel.ports import Right
 from agentos.permissions.exec_request import ExecRequest
 from agentos.permissions.levels import LEVELS
-from agentos.permissions.set_examples import decide_by_set
+from agentos.permissions.sets.examples import decide_by_set
 from agentos.shell.reader import MAX_LENGTH, parse_text
 from tests.permissions.strategies import NAMES
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 
 def decided(line: str, *, jailed: bool = False) -> str:

@@ -4,9 +4,9 @@ from agentos.kernel.ports import Right
 from agentos.permissions.levels import LEVELS, NARROWEST_FIRST, default, is_wider
 from agentos.permissions.patterns.base import Names
 from agentos.permissions.rules import Rules
-from agentos.permissions.set_examples import decide_by_set, parse_example
+from agentos.permissions.sets.examples import decide_by_set, parse_example
 from agentos_sdk.opcodes import Op
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 JAILED = Names("/home/ada", "/etc/agentos", "/workspace", "/agent")
 HOST = Names("/home/ada", "/etc/agentos")

@@ -8,7 +8,7 @@ from agentos.permissions.levels import LEVELS
 from agentos.permissions.patterns.base import Names
 from agentos.permissions.rule import PermissionSet, Rule
 from tests.support.rights import Notebook
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 NAMES = Names("/home/op")
 

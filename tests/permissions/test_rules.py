@@ -4,9 +4,9 @@ from hypothesis import strategies as st
 from agentos.kernel.ports import Right
 from agentos.permissions.rule import EFFECTS, KIND_OF_ACTION, PermissionSet, Rule
 from agentos.permissions.rules import AgentRelation, Rules, parse_pattern
-from agentos.permissions.set_examples import parse_example
+from agentos.permissions.sets.examples import parse_example
 from tests.permissions.strategies import NAMES, objects, rules, sets
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 
 def made(*lines: tuple[str, str, str]) -> Rules:

@@ -10,14 +10,14 @@ from agentos.permissions import unreachable_rules
 from agentos.permissions.levels import LEVELS
 from agentos.permissions.rule import PermissionSet
 from agentos.permissions.rules import Rules
-from agentos.permissions.set_files import BadSet, describe_set, describe_whole_set, read_set
-from agentos.permissions.set_schema import LimitsTable
+from agentos.permissions.sets.files import BadSet, describe_set, describe_whole_set, read_set
+from agentos.permissions.sets.schema import LimitsTable
 from agentos.services.quotas import MONEY_UNITS, Quota
-from agentos_sdk.codec import path
+from agentos_sdk.encoding.codec import path
 from agentos_sdk.values import Limits
 from tests.permissions.strategies import NAMES, objects
 from tests.permissions.tables import tables
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 WHOLE: dict[str, Any] = {
     "level": "readonly",

@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from agentos.sandbox.report import probe
-from agentos.sandbox.spawner import Spawner
+from agentos.sandbox.start.spawner import Spawner
 from tests.sandbox.jail import outer, start_spawner
 
 

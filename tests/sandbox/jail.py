@@ -13,13 +13,13 @@ import trio
 from attrs import frozen
 
 import agentos_sdk
-from agentos.sandbox.closer import Closer
 from agentos.sandbox.errors import StepFailed
 from agentos.sandbox.plan import plan_sandbox
 from agentos.sandbox.policy import Interpreter, Policy, Program
 from agentos.sandbox.report import probe
 from agentos.sandbox.sandbox import Sandbox
-from agentos.sandbox.spawner import Spawner
+from agentos.sandbox.start.closer import Closer
+from agentos.sandbox.start.spawner import Spawner
 from agentos.sandbox.status import Status
 from agentos.sandbox.steps import Step
 from agentos_sdk.values import HostIds

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 import pytest
 from attrs import frozen
 
-from agentos.sandbox import handshake
 from agentos.sandbox import steps as s
 from agentos.sandbox.errors import SandboxError, StepFailed
 from agentos.sandbox.filters import bpf, seccomp
 from agentos.sandbox.filters.seccomp import ALLOW, OneOf, Profile, Refusal, Rule, compile_filter
 from agentos.sandbox.policy import Directory
-from agentos.sandbox.spawner import Spawner
+from agentos.sandbox.start import handshake
+from agentos.sandbox.start.spawner import Spawner
 from agentos.sandbox.steps import Step
 from tests.sandbox.jail import Belongings, a_plan
 

@@ -9,14 +9,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from agentos.sandbox import steps as s
+from agentos.sandbox.files.root_files import NETWORK_FILES, SYSTEM_FILES, SYSTEM_PATHS, list_runtime_files
 from agentos.sandbox.filters import seccomp
 from agentos.sandbox.host import Host
 from agentos.sandbox.plan import NEWNET, plan_entry, plan_sandbox, split_plan
 from agentos.sandbox.policy import NETWORKS, PROFILES, BadPolicy, Directory, Image, Interpreter, Limits, Policy, Program
-from agentos.sandbox.root_files import NETWORK_FILES, SYSTEM_FILES, SYSTEM_PATHS, list_runtime_files
 from agentos.sandbox.steps import Step
 from agentos_sdk.values import HostIds
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 MOUNTING = (s.MountRoot, s.MakeDirectory, s.WriteFile, s.Link, s.Bind, s.Protect, s.MountTmpfs, s.MountProc)
 OPENING = (s.OpenSource, s.DetachSource, s.DetachImage)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentos.sandbox.policy import NETWORKS, PROFILES, BadPolicy, Directory, Image, Interpreter, Limits, Policy, Program
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 numbers = st.integers(1, 1 << 40)
 limits = st.builds(Limits, **{one.name: numbers for one in attrs.fields(Limits)})

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from agentos.sandbox.errors import StepFailed
-from agentos.sandbox.inside.shebang import FirstLine, read_first_line
+from agentos.sandbox.inside.programs.shebang import FirstLine, read_first_line
 from agentos.sandbox.plan import plan_unjailed
 from agentos.sandbox.policy import Limits, Program
 from agentos.sandbox.report import probe
-from agentos.sandbox.spawner import Spawner
+from agentos.sandbox.start.spawner import Spawner
 from tests.sandbox.jail import start_spawner
 
 ELF = b"\x7fELF" + b"\0" * 60 + b"/lib/ld-none-x.so.1\0" + b"\0" * 100

@@ -20,7 +20,7 @@ from agentos.sandbox.errors import StepFailed
 from agentos.sandbox.plan import plan_sandbox
 from agentos.sandbox.policy import Directory, Policy, Program
 from agentos.sandbox.report import probe
-from agentos.sandbox.spawner import Spawner
+from agentos.sandbox.start.spawner import Spawner
 from agentos.sandbox.steps import Step
 from agentos_sdk.values import HostIds
 from tests.sandbox import jail

@@ -11,7 +11,7 @@ import trio
 from agentos.agents.workspaces.workspace import Workspaces
 from agentos.sandbox.errors import StepFailed
 from agentos.sandbox.policy import Limits
-from agentos.sandbox.spawner import Spawner
+from agentos.sandbox.start.spawner import Spawner
 from agentos_sdk.values import HostIds
 from tests.sandbox import jail
 

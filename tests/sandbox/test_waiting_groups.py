@@ -9,7 +9,6 @@ import pytest
 import trio
 import trio.testing
 
-from agentos.sandbox.ahead import MAX_WAITING, TakenJail
 from agentos.sandbox.cgroups import v2
 from agentos.sandbox.cgroups.discover import discover_here, open_root
 from agentos.sandbox.cgroups.values import Limits
@@ -18,7 +17,8 @@ from agentos.sandbox.plan import plan_unjailed
 from agentos.sandbox.policy import Limits as PolicyLimits
 from agentos.sandbox.policy import Program
 from agentos.sandbox.report import probe
-from agentos.sandbox.spawner import Spawner
+from agentos.sandbox.start.ahead import MAX_WAITING, TakenJail
+from agentos.sandbox.start.spawner import Spawner
 from tests.sandbox.jail import Belongings, kill, line, python
 
 FOREVER = "import time; print('here', flush=True); time.sleep(600)"

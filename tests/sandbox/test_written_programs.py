@@ -16,7 +16,7 @@ from agentos.sandbox.plan import plan_entry, plan_sandbox
 from agentos.sandbox.policy import Policy
 from agentos.sandbox.policy import Program as Run
 from agentos.sandbox.report import probe, walls
-from agentos.sandbox.spawner import Spawner
+from agentos.sandbox.start.spawner import Spawner
 from tests.sandbox import jail
 
 CHECKS = ("strict.memfd_exec", "strict.written_exec")

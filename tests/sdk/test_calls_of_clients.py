@@ -12,16 +12,18 @@ import pytest
 import trio
 
 import generate_clients
-from agentos_sdk import AgentOSClient, Kernel, chunks, connect, streams
+from agentos_sdk import AgentOSClient, Kernel, connect
 from agentos_sdk.calls.agents import AgentInfo, Killed, LogsReply
 from agentos_sdk.calls.usage import DayUsage
+from agentos_sdk.clients import streams
+from agentos_sdk.encoding import chunks
 from agentos_sdk.errors import NotFound
 from agentos_sdk.opcodes import Op
 from agentos_sdk.testing import FakeKernel, replies
 from agentos_sdk.testing.fake_server import Server
 from client_methods import METHODS, Method
 from tests.architecture.test_calls import requests
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 WITHOUT_A_METHOD = {Op.HELLO, Op.CANCEL, Op.LLM_REPORT, Op.ASYNC_POLL}  # the connection's; the original's clients'
 OF_THE_CONNECTION = {

@@ -6,7 +6,7 @@ import pytest
 
 from agentos_sdk import errors
 from agentos_sdk.errors import BY_CODE, AgentOSError, CallError, ConnectionFailed, Internal, NotFound, from_reply
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 CODES = re.findall(
     r"\w+",

@@ -14,7 +14,7 @@ from agentos_sdk.opcodes import Op
 from tests.conftest import OwnKernel
 from tests.sdk.impostors import Answer, listening
 from tests.support.kernel import Kernel
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 from tests.support.wire import PATIENCE, frame
 
 STREAMS: list[Callable[[AgentOSClient], Iterator[object]]] = [

@@ -12,10 +12,13 @@ from tests.support.wire import PATIENCE
 
 SDK = str(Path(agentos_sdk.__file__).parents[1])
 FIRST = [
-    *("agentos_sdk", "agentos_sdk.blocking", "agentos_sdk.client_calls"),
+    *("agentos_sdk", "agentos_sdk.blocking", "agentos_sdk.clients", "agentos_sdk.clients.client_calls"),
     *("agentos_sdk.errors", "agentos_sdk.frames"),
 ]
-OTHERS = ("arguments", "chunks", "opcodes", "question", "suggestions", "loop.agentic_loop", "loop.program")
+OTHERS = (
+    *("clients.arguments", "encoding.chunks", "opcodes", "clients.question", "clients.suggestions"),
+    *("loop.agentic_loop", "loop.program"),
+)
 PLAIN = [*FIRST, *(f"agentos_sdk.{name}" for name in OTHERS)]
 LATER = {"json", "re", "enum", "socket", "selectors", "collections", "functools", "typing", "importlib", "logging"}
 

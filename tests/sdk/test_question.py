@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from agentos_sdk.calls.think import DECODED_CHARS as SIZE
 from agentos_sdk.calls.think import Image, Message, Part, Think, Thought
-from agentos_sdk.codec import Invalid, Text, decode, encode, parse
+from agentos_sdk.clients.question import encode_image, question
+from agentos_sdk.encoding.codec import Invalid, Text, decode, encode, parse
 from agentos_sdk.opcodes import Op
-from agentos_sdk.question import encode_image, question
 from agentos_sdk.values import ToolCall, Usage
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 USER = {"role": "user", "content": "hello"}
 PNG = b"\x89PNG\r\n\x1a\n rest"

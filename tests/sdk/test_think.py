@@ -10,7 +10,7 @@ import trio
 
 from agentos_sdk import AgentOSClient, ConnectionFailed, client, connect, errors
 from agentos_sdk import Kernel as Client
-from agentos_sdk.chunks import Thoughts
+from agentos_sdk.encoding.chunks import Thoughts
 from agentos_sdk.opcodes import Op
 from agentos_sdk.values import ToolCall
 from tests.support.kernel import Kernel

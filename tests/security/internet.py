@@ -18,14 +18,14 @@ from agentos.kernel.table import Table
 from agentos.permissions.address_judge import judge_address_of
 from agentos.permissions.authorizer import AgentTree, PermissionAuthorizer
 from agentos.permissions.patterns.base import Names
-from agentos.permissions.set_files import read_set
+from agentos.permissions.sets.files import read_set
 from agentos.services.http.destination import parse_url
 from agentos.services.http.egress import Egress
 from agentos.services.http.settings import HttpSettings
 from agentos_sdk.errors import CallError, PermissionDenied
 from tests.security.ssrf_corpus import ASK, BAD, CORPUS, DENIED, HOST, INSIDE, RECORDS, ROUTER, RULES
-from tests.support.dns_server import DnsServer, serve_dns
 from tests.support.rights import Notebook
+from tests.support.servers.dns_server import DnsServer, serve_dns
 from tests.support.wire import PATIENCE
 
 PORTS = (80, 443, 5432, 8080)

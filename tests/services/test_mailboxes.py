@@ -13,7 +13,7 @@ from trio.testing import wait_all_tasks_blocked
 from agentos.services.events import AgentEscalated, AgentExited, Event, MessageReceived
 from agentos.services.mailboxes import MAX_BATCH_BYTES, MAX_BYTES, MAX_MESSAGES, MAX_NAMES, Mailbox, Mailboxes, Message
 from agentos_sdk.errors import AlreadyExists, BadRequest, Busy, NotFound
-from tests.support.rounds import rounds
+from tests.support.runs.rounds import rounds
 
 SIZES = st.sampled_from(
     [0, 1, 10, 1 << 10, MAX_BATCH_BYTES // 2, MAX_BATCH_BYTES - 1, MAX_BATCH_BYTES, MAX_BATCH_BYTES + 1, MAX_BYTES]

@@ -10,7 +10,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from agentos.services.quotas import MONEY_UNITS, Quota, Quotas, Reservation, Row, window_index
 from agentos_sdk.errors import QuotaExceeded
-from tests.support.rounds import rounds
+from tests.support.runs.rounds import rounds
 
 MINUTE, HOUR = 60.0, 3600.0
 NOON = 12 * HOUR

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from agentos.shell.programs import BUILTINS
 from agentos.shell.reader import parse_text
 from agentos.shell.reading import Commands, Opaque, Reading, Word
-from tests.support.rounds import rounds
+from tests.support.runs.rounds import rounds
 
 from .texts import random_text
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from agentos.shell.reader import MAX_LENGTH, parse_text, parse_words
 from agentos.shell.reading import Command, Commands, Opaque, Redirect
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 from tests.support.wire import PATIENCE
 
 from .texts import PIECES

@@ -1,7 +1,7 @@
 """Which variables no command is given, and which make another command of it."""
 
 from agentos.shell.variables import names_not_plain, names_read_by_bash
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 
 @each_row(

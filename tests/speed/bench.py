@@ -18,29 +18,27 @@ from types import FrameType
 
 from attrs import frozen
 
-from tests.speed import (
-    measure_agents,
-    measure_audit,
-    measure_beside,
-    measure_dashboard,
-    measure_events,
-    measure_files,
-    measure_host,
-    measure_http,
-    measure_jails,
-    measure_llm,
-    measure_metrics,
-    measure_permissions,
-    measure_replacement,
-    measure_spawn,
-    measure_state,
-    measure_tunnel,
-    measure_wire,
-)
+from tests.speed.measure import audit as measure_audit
+from tests.speed.measure import beside as measure_beside
+from tests.speed.measure import dashboard as measure_dashboard
+from tests.speed.measure import events as measure_events
+from tests.speed.measure import files as measure_files
+from tests.speed.measure import host as measure_host
+from tests.speed.measure import http as measure_http
+from tests.speed.measure import llm as measure_llm
+from tests.speed.measure import metrics as measure_metrics
+from tests.speed.measure import permissions as measure_permissions
+from tests.speed.measure import state as measure_state
+from tests.speed.measure import tunnel as measure_tunnel
+from tests.speed.measure import wire as measure_wire
 from tests.speed.pages import replace_figures
 from tests.speed.place import Place
 from tests.speed.processes import ROOT, MeasurementError
 from tests.speed.results import HEAD, WORSE, Figure, Result, Row, as_markdown, machine, read_figures
+from tests.speed.starts import agents as measure_agents
+from tests.speed.starts import jails as measure_jails
+from tests.speed.starts import replacement as measure_replacement
+from tests.speed.starts import spawn as measure_spawn
 from tests.speed.tools import NoCompilerError, compile_modules, compile_tools
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.speed.measure_dashboard import SCROLL, Dashboard, busy_dashboard
+from tests.speed.measure.dashboard import SCROLL, Dashboard, busy_dashboard
 from tests.speed.place import Place
 from tests.speed.processes import MeasurementError
 from tests.speed.tools import Tools

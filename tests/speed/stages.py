@@ -24,10 +24,10 @@ from typing import Any
 from attrs import frozen
 
 from tests.speed.caller import Caller
-from tests.speed.measure_jails import FAST, REST, SPAWN, WAIT
 from tests.speed.place import config
 from tests.speed.processes import MeasurementError, Server, serving
 from tests.speed.results import lined_up
+from tests.speed.starts.jails import FAST, REST, SPAWN, WAIT
 
 READ, WRITE, EXEC = 0x02, 0x03, 0x04
 WARM = 5  # calls that aren't counted
@@ -47,21 +47,21 @@ class Stage:
 
 
 TAKE = "agentos_sdk.frames:Frames.take"
-DECODE = "agentos.kernel.request_body:Reader.read"
+DECODE = "agentos.kernel.wire.request_body:Reader.read"
 REQUIRE = "agentos.kernel.steps:require"
 LIMITER = "agentos.threads:Limiter.run"
 RESOLVE = "agentos.services.files.resolve:resolve_file"
-ENCODE = "agentos.syscalls.files:encode_content"
-SPEC = "agentos.syscalls.spawn:Spawning._prepare"
+ENCODE = "agentos.syscalls.files.files:encode_content"
+SPEC = "agentos.syscalls.agents.spawn:Spawning._prepare"
 INTEND = "agentos.services.audit.log:Audit.intend"
 JAIL = "agentos.agents.jail.factory:Jails._prepare"
-LAUNCH = "agentos.sandbox.spawner:Spawner._launch"
-WALK = "agentos.sandbox.handshake:wait_confined"
-EXECUTE = "agentos.sandbox.handshake:wait_exec"
-READY = "agentos.agents.life:Life._wait_until_ready"
-ACT = "agentos.syscalls.spawn:Spawning._act"
+LAUNCH = "agentos.sandbox.start.spawner:Spawner._launch"
+WALK = "agentos.sandbox.start.handshake:wait_confined"
+EXECUTE = "agentos.sandbox.start.handshake:wait_exec"
+READY = "agentos.agents.life.life:Life._wait_until_ready"
+ACT = "agentos.syscalls.agents.spawn:Spawning._act"
 GROUP = "agentos.sandbox.cgroups.lifetime:create"
-DESCENT = "agentos.sandbox.handshake:receive_descendant"
+DESCENT = "agentos.sandbox.start.handshake:receive_descendant"
 END = "agentos.agents.commands.run:CommandRunner._read_until_end"
 REMOVE = "agentos.sandbox.cgroups.lifetime:remove"
 

@@ -11,7 +11,7 @@ from tests.speed.place import Place
 from tests.speed.processes import ROOT
 from tests.speed.results import WORSE, Figure, Result, Row, as_markdown, read_figures
 from tests.speed.tools import Tools
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 LATENCY = Row("latency", " ms", most=5)
 RATE = Row("rate", "/s", more=True)

@@ -40,7 +40,9 @@ def compile_tools(into: Path) -> Tools:
     if compiler is None:
         raise NoCompilerError("No C compiler: the load and the floor are C programs; install one that is called cc.")
     for name, sources in SOURCES.items():
-        subprocess.run([compiler, *FLAGS, "-o", into / name, *(HERE / source for source in sources)], check=True)
+        subprocess.run(
+            [compiler, *FLAGS, "-o", into / name, *(HERE / "floor" / source for source in sources)], check=True
+        )
     return Tools(**{name: into / name for name in SOURCES})
 
 

@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from tests.supervisors.otp_replay import Replay, plain, settle
+from tests.supervisors.otp.otp_replay import Replay, plain, settle
 
 CRASH = "crash"
 

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from supervisors import Backoff, ChildSpec, SpecError, SupervisorSpec, Task, Template
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 
 async def nothing() -> None: ...

@@ -35,14 +35,14 @@ PR_SET_PDEATHSIG = 1
 PRELOADED = (
     "agentos.__main__",
     "agentos.userland.cli.main",
-    "agentos.userland.cli.run",
+    "agentos.userland.cli.kernel.run",
     "agentos.userland.cli.console",
-    "agentos.userland.cli.notify",
-    "agentos.userland.cli.run_display",
-    "agentos.boot",
-    "agentos.host_setup",
+    "agentos.userland.cli.approvals.notify",
+    "agentos.userland.cli.kernel.display",
+    "agentos.boot.kernel",
+    "agentos.boot.host",
     "agentos.config.load",
-    "agentos.config.dashboard",
+    "agentos.config.tables.dashboard",
     "agentos.llm.providers.offline",
     "agentos.userland.web.serve",
     "importlib.readers",
@@ -256,11 +256,16 @@ def become_program(cwd: str, env: Mapping[str, str], streams: Sequence[int]) -> 
     time.tzset()
 
 
+def module_name(file: Path) -> str:
+    """The name of a module of the command line."""
+    return ".".join(["agentos.userland.cli", *file.relative_to(COMMANDS).with_suffix("").parts])
+
+
 def main() -> None:
     import gc
 
     gc.disable()
-    for name in (*PRELOADED, *(f"agentos.userland.cli.{file.stem}" for file in sorted(COMMANDS.glob("[a-z]*.py")))):
+    for name in (*PRELOADED, *map(module_name, sorted(COMMANDS.rglob("[a-z]*.py")))):
         importlib.import_module(name)
     gc.freeze()
     gc.enable()

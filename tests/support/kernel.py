@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agentos_sdk import AgentOSClient
-from tests.support import costs, fork_server
+from tests.support import fork_server
+from tests.support.runs import costs
 from tests.support.wire import LIST, NOOP, PATIENCE, SPAWN, Wire
 
 PROGRAM = (sys.executable, "-m", "agentos", "run")

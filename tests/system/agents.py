@@ -4,7 +4,7 @@ import time
 from textwrap import dedent
 from typing import Any
 
-from agentos.agents.output import MAX_BYTES, MAX_LINE_CHARS, MAX_LINES
+from agentos.agents.life.output import MAX_BYTES, MAX_LINE_CHARS, MAX_LINES
 from agentos.services.audit.pace import INTENTS_PER_SECOND, MAX_BURST
 from agentos_sdk import AgentOSClient
 from tests.support.kernel import Kernel, until

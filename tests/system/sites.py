@@ -18,8 +18,8 @@ from pathlib import Path
 import trio
 from attrs import frozen
 
-from tests.support.dns_server import DnsServer, serve_dns
-from tests.support.http_server import make_authority, make_server_context
+from tests.support.servers.dns_server import DnsServer, serve_dns
+from tests.support.servers.http_server import make_authority, make_server_context
 from tests.support.wire import PATIENCE
 
 

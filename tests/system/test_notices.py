@@ -12,7 +12,7 @@ from tests.support.askers import Asker
 from tests.support.kernel import Kernel, running, until
 from tests.support.wire import EXEC
 from tests.system.agents import in_state, up
-from tests.system.test_containers import child
+from tests.system.lives.test_containers import child
 
 NOTIFY = '[notify]\ncommand = ["sh", "-c", "cat >> notices"]\n'
 QUICK = 'max_restarts = 1\nrestart_window = "60s"\nbackoff = { first = 0.1, min = 0.1, max = 0.2 }'

@@ -4,7 +4,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from agentos.kernel.call_counts import CallCounts
-from agentos.llm.model_counts import ModelUse
+from agentos.llm.models.counts import ModelUse
 from agentos.services.metrics.figures import AgentFigures, KernelFigures
 from agentos.telemetry.prometheus import wants_openmetrics, write_metrics
 from agentos.telemetry.snapshot import NamedCounts, Snapshot

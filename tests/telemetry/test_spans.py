@@ -13,8 +13,8 @@ from agentos.kernel.table import Table
 from agentos.telemetry.otel import convert_span
 from agentos.telemetry.spans import MAX_BATCH, MAX_QUEUED, Span, SpanId, Spans, Value
 from agentos_sdk.opcodes import Op
-from tests.support.otlp import read
 from tests.support.rights import Grants, Notebook
+from tests.support.servers.otlp import read
 
 
 def test_spans_that_are_not_exported_are_dropped_and_counted() -> None:

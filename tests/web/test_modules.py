@@ -155,7 +155,7 @@ def test_an_emitted_event_is_shown_by_its_sources_name_whatever_its_data_are(
 ) -> None:
     shown = page.evaluate(
         """async (event) => {
-          const { describe, eventLine, subject } = await load("parts/event.js");
+          const { describe, eventLine, subject } = await load("parts/text/event.js");
           const { render } = await load("core/html.js");
           render(eventLine(event), document.createElement("div"));
           return [subject(event), describe(event)];
@@ -198,7 +198,7 @@ FLEET = [
 def test_a_filter_finds_what_fulfils_all_its_words(page: Any, text: str, found: list[int]) -> None:
     got = page.evaluate(
         """async ([text, rows]) => {
-          const { test, problem } = (await load("parts/filter.js")).matcher(text);
+          const { test, problem } = (await load("parts/text/filter.js")).matcher(text);
           return [rows.filter(test).map((row) => row.id), problem];
         }""",
         [text, FLEET],
@@ -217,7 +217,7 @@ def test_a_filter_finds_what_fulfils_all_its_words(page: Any, text: str, found: 
     ],
 )
 def test_a_filter_names_its_mistake(page: Any, text: str, problem: str) -> None:
-    said = page.evaluate("""async (text) => (await load("parts/filter.js")).matcher(text).problem""", text)
+    said = page.evaluate("""async (text) => (await load("parts/text/filter.js")).matcher(text).problem""", text)
 
     assert problem in said
 
@@ -251,7 +251,7 @@ def test_a_filter_names_its_mistake(page: Any, text: str, problem: str) -> None:
     ],
 )
 def test_values_are_written_as_people_read_them(page: Any, call: str, text: str) -> None:
-    module = page.evaluate_handle("""load("parts/format.js")""")
+    module = page.evaluate_handle("""load("parts/text/format.js")""")
 
     assert module.evaluate(f"(module) => module.{call}") == text
 
@@ -275,7 +275,7 @@ def test_a_command_is_split_at_spaces_outside_quotes(page: Any, line: str, parts
 def test_colours_of_output_become_classes_and_other_sequences_nothing(page: Any) -> None:
     shown = page.evaluate(
         r"""async () => {
-          const { coloured } = await load("parts/ansi.js");
+          const { coloured } = await load("parts/text/ansi.js");
           const { html, render } = await load("core/html.js");
           const box = document.createElement("div");
           const text = "a\u001b[1;31mred\u001b[0m\u001b]0;title\u0007b\u001b[2J\u001b[38;5;31mc\u001b[?25ld\u001b";
@@ -292,7 +292,7 @@ def test_colours_of_output_become_classes_and_other_sequences_nothing(page: Any)
 def test_the_last_line_of_stderr_is_of_the_last_life(page: Any) -> None:
     found = page.evaluate(
         """async () => {
-          const { lastOfStderr } = await load("parts/ends.js");
+          const { lastOfStderr } = await load("parts/text/ends.js");
           const end = { stream: "kernel", text: "ended: exit status 1" };
           const error = (text) => ({ stream: "stderr", text });
           const given = { stream: "kernel", text: "given up" };
@@ -311,7 +311,7 @@ def test_the_last_line_of_stderr_is_of_the_last_life(page: Any) -> None:
 def test_a_difference_has_what_one_side_has_more_of(page: Any) -> None:
     shown = page.evaluate(
         """async () => {
-          const { diff } = await load("parts/diff.js");
+          const { diff } = await load("parts/text/diff.js");
           const { html, render } = await load("core/html.js");
           const box = document.createElement("div");
           render(html`${diff(["a", "b", "b"], ["b", "<c>"])}`, box);

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agentos.userland.cli.kernel import quote_ended
+from agentos.userland.cli.kernel.kernel import quote_ended
 from tests.support.kernel import Kernel, shared, until
 from tests.web.chromium import Open, find_chromium, log_in, pages
 

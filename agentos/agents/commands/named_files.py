@@ -10,7 +10,7 @@ from attrs import define, field
 
 from agentos.agents.jail.root_access import Ended, root_of
 from agentos.agents.registry import Agent
-from agentos.sandbox import openat2
+from agentos.sandbox.files import openat2
 from agentos.services.files.as_user import Identity, acting_as
 from agentos.services.files.regular_file import check_regular_file, reopen
 from agentos.services.files.resolve import open_host_root

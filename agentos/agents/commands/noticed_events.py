@@ -7,9 +7,9 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import asdict
 
-from agentos.agents.event_lines import describe_event, identify_log
 from agentos.agents.registry import Registry
-from agentos.permissions.approvals import Approvals
+from agentos.agents.tree.event_lines import describe_event, identify_log
+from agentos.permissions.approvals.approvals import Approvals
 from agentos.services.event_log.records import describe
 from agentos.services.events import (
     AgentEscalated,

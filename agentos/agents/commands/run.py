@@ -16,7 +16,7 @@ from agentos.agents.jail.errors import PROGRAM_STEPS, JailError
 from agentos.agents.jail.factory import Jails
 from agentos.agents.jail.jail import Jail, KernelAddress
 from agentos.agents.jail.one_shot import OneShot
-from agentos.agents.lifecycle import State
+from agentos.agents.life.lifecycle import State
 from agentos.agents.registry import Agent
 from agentos.sandbox.cgroups import lifetime
 from agentos.sandbox.cgroups.discover import Group

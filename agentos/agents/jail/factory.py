@@ -11,11 +11,10 @@ from attrs import define, evolve, field
 from msgspec.structs import replace
 
 from agentos.agents.commands.fair_reader import Turns
-from agentos.agents.host_faults import find_host_faults
-from agentos.agents.output_rate import OutputRate
+from agentos.agents.life.host_faults import find_host_faults
+from agentos.agents.life.output_rate import OutputRate
 from agentos.agents.registry import Agent
 from agentos.agents.workspaces.workspace import Workspace, Workspaces
-from agentos.sandbox.ahead import MAX_WAITING
 from agentos.sandbox.cgroups import lifetime, v1, v2
 from agentos.sandbox.cgroups.discover import Cgroups, Group
 from agentos.sandbox.cgroups.values import CgroupEntry, CgroupError
@@ -25,8 +24,9 @@ from agentos.sandbox.host_ids import HostIdPool
 from agentos.sandbox.plan import plan_sandbox, plan_unjailed
 from agentos.sandbox.policy import BadPolicy, Directory, Policy
 from agentos.sandbox.report.walls import Observed
-from agentos.sandbox.sample import take_sample
-from agentos.sandbox.spawner import Spawner
+from agentos.sandbox.start.ahead import MAX_WAITING
+from agentos.sandbox.start.sample import take_sample
+from agentos.sandbox.start.spawner import Spawner
 from agentos.sandbox.steps import Join, RunScript, Step
 from agentos.sandbox.watch.disk import DiskWatcher
 from agentos.sandbox.watch.memory import MemoryWatcher

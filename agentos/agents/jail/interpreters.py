@@ -5,11 +5,11 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from agentos.foreign_files import read_regular
-from agentos.sandbox import interpreter_prefixes
-from agentos.sandbox.interpreter_prefixes import is_within
+from agentos.sandbox.files import interpreter_prefixes
+from agentos.sandbox.files.interpreter_prefixes import is_within
+from agentos.sandbox.files.root_files import SYSTEM_PATHS
 from agentos.sandbox.policy import Interpreter
-from agentos.sandbox.root_files import SYSTEM_PATHS
+from agentos.services.files.foreign_files import read_regular
 
 _INSTEAD = "install it in a directory of its own (pyenv, uv and conda do), or name the system's"
 

@@ -11,7 +11,6 @@ from msgspec import Struct
 
 from agentos.agents.registry import Agent
 from agentos.agents.workspaces.workspace import Workspace
-from agentos.sandbox.ahead import TakenJail
 from agentos.sandbox.cgroups.discover import Group
 from agentos.sandbox.cgroups.values import CgroupEntry, CgroupError, Evidence
 from agentos.sandbox.host import Host
@@ -19,6 +18,7 @@ from agentos.sandbox.plan import plan_way_in
 from agentos.sandbox.policy import Limits, Policy
 from agentos.sandbox.report.limits import describe_ending
 from agentos.sandbox.sandbox import Sandbox
+from agentos.sandbox.start.ahead import TakenJail
 from agentos.sandbox.status import Status
 from agentos.sandbox.steps import SocketAddress, Step
 from agentos.sandbox.watch import disk, memory

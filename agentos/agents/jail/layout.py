@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from agentos.agents.inherit import effective, named
 from agentos.agents.spec import AgentSpec, BadField, HostFault
 from agentos.agents.workspaces.workspace import Workspace, describe_unfit
+from agentos.sandbox.files.root_files import CODE, SDK, SYSTEM_PATHS, WORKSPACE
 from agentos.sandbox.policy import Interpreter, Limits, Policy, Program
-from agentos.sandbox.root_files import CODE, SDK, SYSTEM_PATHS, WORKSPACE
 from agentos.sandbox.steps import SocketAddress
 
 from .interpreters import NoInterpreter, interpreter

@@ -2,7 +2,7 @@
 
 from attrs import field, frozen
 
-from agentos.agents.output import Output
+from agentos.agents.life.output import Output
 from agentos.agents.spec import AgentSpec
 from agentos.sandbox.policy import Program
 

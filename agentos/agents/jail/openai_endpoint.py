@@ -8,7 +8,7 @@ from attrs import field, frozen
 
 from agentos.agents.spec import AgentSpec
 from agentos.kernel.caller import Caller
-from agentos.kernel.listener import BACKLOG, ListenError
+from agentos.kernel.wire.listener import BACKLOG, ListenError
 from agentos.sandbox.steps import SocketAddress
 
 PORT = 80  # in a jail: its programs can't bind ports below 1024, so there is no conflict
@@ -39,7 +39,9 @@ class Endpoint:
 
 
 def endpoint(spec: AgentSpec) -> Endpoint:
-    """Create the endpoint of one life. Raises :class:`~agentos.kernel.listener.ListenError` if no port is available."""
+    """Create the endpoint of one life. Raises :class:`~agentos.kernel.wire.listener.ListenError` if no port is
+    available.
+    """
     if spec.jailed and spec.network != "host":
         return Endpoint(PORT)
     try:

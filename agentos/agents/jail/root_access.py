@@ -4,7 +4,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-from agentos.sandbox import openat2
+from agentos.sandbox.files import openat2
 from agentos.sandbox.sandbox import Sandbox
 
 

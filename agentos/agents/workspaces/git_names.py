@@ -18,7 +18,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
-from agentos.foreign_files import read_regular
+from agentos.services.files.foreign_files import read_regular
 
 from .git_exclude import find_repository, read_first_line
 from .obeyed_names import list_held

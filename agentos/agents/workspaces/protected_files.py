@@ -29,11 +29,11 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from agentos.foreign_files import read_regular
 from agentos.private_files import read_file, replace_file
 from agentos.protected_names import IN_GIT, OBEYED, STUBS, WATCHED
+from agentos.sandbox.files.root_files import WORKSPACE
 from agentos.sandbox.inside import libc
-from agentos.sandbox.root_files import WORKSPACE
+from agentos.services.files.foreign_files import read_regular
 
 from . import git_exclude
 from .git_names import GitNames

@@ -15,7 +15,7 @@ from msgspec import Struct
 from agentos.agents.jail.root_access import Ended, root_of
 from agentos.agents.registry import Agent
 from agentos.agents.spec import AgentSpec
-from agentos.sandbox import openat2
+from agentos.sandbox.files import openat2
 from agentos_sdk.errors import BadRequest, NotFound, PermissionDenied
 
 MAX_SCRIPT = 4 << 20  # bytes

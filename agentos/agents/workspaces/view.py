@@ -13,7 +13,7 @@ from agentos.agents.inherit import effective
 from agentos.agents.jail.jail import Jail
 from agentos.agents.jail.root_access import Ended, directory_of
 from agentos.agents.spec import AgentSpec
-from agentos.sandbox.root_files import CODE, WORKSPACE
+from agentos.sandbox.files.root_files import CODE, WORKSPACE
 from agentos.sandbox.sandbox import Sandbox
 from agentos.services.files.as_user import Identity
 from agentos.services.files.resolve import PathRequest

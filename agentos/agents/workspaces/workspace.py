@@ -17,9 +17,9 @@ import agentos
 import agentos_sdk
 import supervisors
 from agentos.private_files import check_file, display_path, hold_directory
-from agentos.sandbox import images
 from agentos.sandbox.errors import EXHAUSTED
-from agentos.sandbox.images import ImageInUse, ImageSize, ImageUnavailable
+from agentos.sandbox.files import images
+from agentos.sandbox.files.images import ImageInUse, ImageSize, ImageUnavailable
 from agentos.sandbox.policy import MIB, Directory, Image, Limits
 from agentos_sdk.values import HostIds
 

@@ -8,7 +8,7 @@ from attrs import frozen
 from agentos.gateways.think_calls import ThinkCalls, unknown_model
 from agentos.http.exchange import Exchange
 from agentos.llm.providers.provider import estimate_input_tokens
-from agentos_sdk import codec
+from agentos_sdk.encoding import codec
 from agentos_sdk.errors import NotFound
 
 from . import request, response

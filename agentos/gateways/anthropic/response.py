@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from attrs import define
 
 from agentos.gateways.error_status import error_text, status
-from agentos.llm.called_tools import object_of
+from agentos.llm.answers.called_tools import object_of
 from agentos.llm.providers.provider import Answer, FinishReason
-from agentos_sdk import codec
+from agentos_sdk.encoding import codec
 from agentos_sdk.errors import CallError
 from agentos_sdk.values import ToolCall, Usage
 

@@ -17,7 +17,7 @@ from agentos.agents.jail.filtered_network import FilteredNetwork
 from agentos.http.accept import accept
 from agentos.kernel.caller import Allowance, Caller
 from agentos.kernel.internal_errors import internal
-from agentos.kernel.listener import ConnectionLimit
+from agentos.kernel.wire.listener import ConnectionLimit
 from agentos.permissions.authorizer import PermissionAuthorizer
 from agentos.sandbox.errors import SandboxError
 from agentos.services.http.destination import Destination, is_address, parse_host, parse_tunnel, parse_url

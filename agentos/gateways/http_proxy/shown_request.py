@@ -8,7 +8,7 @@ from typing import Final
 import trio
 
 from agentos.kernel.ports import Right
-from agentos.permissions.approval_text import describe_http, describe_right
+from agentos.permissions.approvals.text import describe_http, describe_right
 from agentos.services.http.destination import Destination
 from agentos_sdk.errors import BadRequest, Timeout, TooLarge
 

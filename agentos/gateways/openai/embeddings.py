@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from attrs import frozen
 
 from agentos.gateways.request_fields import Fields, Mistake, parse_object
+from agentos.llm.answers.vectors import unpack_vector
 from agentos.llm.providers.provider import Answer, Message, Question
-from agentos.llm.vectors import unpack_vector
-from agentos_sdk import codec
+from agentos_sdk.encoding import codec
+from agentos_sdk.encoding.strict import Unexpected
 from agentos_sdk.errors import BadRequest
-from agentos_sdk.strict import Unexpected
 
 FORMATS = ("float", "base64")
 

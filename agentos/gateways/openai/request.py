@@ -10,15 +10,15 @@ from typing import Any
 from attrs import frozen
 
 from agentos.gateways.request_fields import Fields, Mistake, check_stops, check_supported, decode_image, parse_object
-from agentos.llm.called_tools import read_arguments
-from agentos.llm.providers.past_calls import split_system
+from agentos.llm.answers.called_tools import read_arguments
+from agentos.llm.answers.sampling import Effort, Sampling, Verbosity
+from agentos.llm.providers.prompts.past_calls import split_system
+from agentos.llm.providers.prompts.thoughts import sign_call, sign_calls
 from agentos.llm.providers.provider import Image, Message, Question
-from agentos.llm.providers.thoughts import sign_call, sign_calls
-from agentos.llm.sampling import Effort, Sampling, Verbosity
-from agentos_sdk import codec
-from agentos_sdk.codec import Invalid
+from agentos_sdk.encoding import codec
+from agentos_sdk.encoding.codec import Invalid
+from agentos_sdk.encoding.strict import Unexpected
 from agentos_sdk.errors import BadRequest
-from agentos_sdk.strict import Unexpected
 from agentos_sdk.values import LLMClass, Tool, ToolCall, ToolChoice
 
 MAX_BIASES = 1024  # tokens

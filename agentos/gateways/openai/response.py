@@ -6,9 +6,9 @@ from typing import Any
 from attrs import frozen
 
 from agentos.gateways.error_status import error_text, status, upstream
+from agentos.llm.providers.prompts.thoughts import call_fields, has_fields, message_fields
 from agentos.llm.providers.provider import Answer
-from agentos.llm.providers.thoughts import call_fields, has_fields, message_fields
-from agentos_sdk import codec
+from agentos_sdk.encoding import codec
 from agentos_sdk.errors import CallError
 from agentos_sdk.values import ToolCall, Usage
 

@@ -10,8 +10,8 @@ from attrs import define, field
 from agentos.gateways.request_fields import Fields
 from agentos.gateways.think_calls import ThinkCalls
 from agentos.http.exchange import Exchange
-from agentos.llm.jobs import ThinkResult
-from agentos_sdk import codec
+from agentos.llm.queue.jobs import ThinkResult
+from agentos_sdk.encoding import codec
 from agentos_sdk.errors import CallError
 
 from .responses_request import ResponsesRequest, parse_body, parse_request

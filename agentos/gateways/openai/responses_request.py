@@ -10,12 +10,12 @@ from attrs import evolve, frozen
 from msgspec.structs import replace
 
 from agentos.gateways.request_fields import Fields, Mistake, check_supported, parse_object
-from agentos.llm.providers.past_calls import split_system
+from agentos.llm.answers.sampling import Sampling
+from agentos.llm.providers.prompts.past_calls import split_system
 from agentos.llm.providers.provider import Image, Message, Question, Role
-from agentos.llm.sampling import Sampling
-from agentos_sdk import codec
+from agentos_sdk.encoding import codec
+from agentos_sdk.encoding.strict import Unexpected
 from agentos_sdk.errors import BadRequest
-from agentos_sdk.strict import Unexpected
 from agentos_sdk.values import LLMClass, ToolCall
 
 from .request import EFFORTS, VERBOSITIES, parse_call, parse_image, read_class

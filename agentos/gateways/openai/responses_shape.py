@@ -6,7 +6,7 @@ from typing import Any
 from attrs import define, field
 
 from agentos.llm.providers.provider import Answer
-from agentos_sdk import codec
+from agentos_sdk.encoding import codec
 from agentos_sdk.errors import CallError
 from agentos_sdk.values import ToolCall, Usage
 

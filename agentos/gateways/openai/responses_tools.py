@@ -13,8 +13,8 @@ from typing import Any
 from attrs import evolve, frozen
 
 from agentos.gateways.request_fields import Fields, Mistake
-from agentos_sdk import codec
-from agentos_sdk.strict import Unexpected
+from agentos_sdk.encoding import codec
+from agentos_sdk.encoding.strict import Unexpected
 from agentos_sdk.values import Tool, ToolCall, ToolChoice
 
 HOSTED = ("code_interpreter", "file_search", "image_generation", "mcp", "tool_search", "web_search")

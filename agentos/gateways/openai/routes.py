@@ -8,7 +8,7 @@ from attrs import define, field
 
 from agentos.gateways.think_calls import ThinkCalls, unknown_model
 from agentos.http.exchange import Exchange
-from agentos_sdk import codec
+from agentos_sdk.encoding import codec
 from agentos_sdk.errors import NotFound
 
 from . import embeddings, request, response

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import httpx2
 from attrs import field, frozen
 
-from agentos.llm.vendor_errors import message_of
+from agentos.llm.answers.vendor_errors import message_of
 
 from .provider import Denied, Failing, ProviderError, RateLimited, Rejected, Unforeseen
 

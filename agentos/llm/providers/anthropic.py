@@ -9,19 +9,20 @@ from urllib.parse import urlsplit
 import anthropic
 from attrs import define, evolve, field
 
-from agentos.llm.called_tools import arguments_text, index_of
-from agentos.llm.json_mode import check_answer, has_free_object, hold_text
-from agentos.llm.malformed import MalformedResponse
-from agentos.llm.sampling import LEVELS, Effort
+from agentos.llm.answers.called_tools import arguments_text, index_of
+from agentos.llm.answers.json_mode import check_answer, has_free_object, hold_text
+from agentos.llm.answers.malformed import MalformedResponse
+from agentos.llm.answers.sampling import LEVELS, Effort
+from agentos.llm.answers.vendor_errors import find_error, message_of
 from agentos.llm.settings import Timeouts
 from agentos.llm.stream import AnswerBuilder, compact_json, id_field, text_field
-from agentos.llm.vendor_errors import find_error, message_of
-from agentos_sdk.characters import join_surrogates
+from agentos_sdk.encoding.characters import join_surrogates
 from agentos_sdk.values import ToolChoice, Usage
 
 from .account import ProviderAccount
-from .anthropic_prompt import compose_prompt
-from .base64_parts import Base64Parts
+from .prompts.anthropic_prompt import compose_prompt
+from .prompts.base64_parts import Base64Parts
+from .prompts.thoughts import MAX_THOUGHTS
 from .provider import (
     Answer,
     Delta,
@@ -34,7 +35,6 @@ from .provider import (
     counted_usage,
     details_of,
 )
-from .thoughts import MAX_THOUGHTS
 from .transport import Transport
 
 BASE_URL = "https://api.anthropic.com"

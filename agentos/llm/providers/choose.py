@@ -9,7 +9,7 @@ import trio
 from attrs import field, frozen
 from msgspec import Struct
 
-from agentos.llm.api_keys import Variables
+from agentos.llm.models.api_keys import Variables
 from agentos.llm.settings import LLMSettings, OfflineSettings, ProviderName, Timeouts, is_url
 
 from .provider import Denied, Failing, Provider

@@ -10,17 +10,17 @@ from typing import Any
 from google import genai
 from google.genai import types
 
-from agentos.llm.called_tools import arguments_text, object_of, read_arguments
-from agentos.llm.embeddings import read_gemini
-from agentos.llm.json_mode import is_any_object
-from agentos.llm.sampling import LEVELS, Effort
+from agentos.llm.answers.called_tools import arguments_text, object_of, read_arguments
+from agentos.llm.answers.embeddings import read_gemini
+from agentos.llm.answers.json_mode import is_any_object
+from agentos.llm.answers.sampling import LEVELS, Effort
 from agentos.llm.settings import Timeouts
 from agentos.llm.stream import GENERATED_ID_PREFIX, AnswerBuilder, compact_json, id_field, new_id, text_field
 from agentos_sdk.values import ThinkingLevel, Tool, ToolCall, ToolChoice, Usage
 
 from .account import ProviderAccount, parse_seconds
-from .base64_parts import Base64Parts
-from .past_calls import accepted_messages, as_user
+from .prompts.base64_parts import Base64Parts
+from .prompts.past_calls import accepted_messages, as_user
 from .provider import (
     Answer,
     Delta,

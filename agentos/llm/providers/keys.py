@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from attrs import evolve
 from msgspec.structs import replace
 
-from agentos.llm.api_keys import Variable, Variables
+from agentos.llm.models.api_keys import Variable, Variables
 from agentos.llm.settings import LLMSettings, ProviderSettings
 from agentos.services.http.secrets import read_source
 

@@ -18,11 +18,11 @@ from attrs import define, field
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentos.llm.called_tools import read_arguments
-from agentos.llm.schema_example import UnsupportedSchema, smallest_value
+from agentos.llm.answers.called_tools import read_arguments
+from agentos.llm.answers.schema_example import UnsupportedSchema, smallest_value
+from agentos.llm.answers.vectors import pack_vector
 from agentos.llm.settings import OfflineSettings
-from agentos.llm.vectors import pack_vector
-from agentos_sdk.codec import Text
+from agentos_sdk.encoding.codec import Text
 from agentos_sdk.values import ToolCall, Usage
 
 from .offline_rules import CallTemplate, Rule, fill_references, read_rules

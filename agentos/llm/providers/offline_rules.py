@@ -34,9 +34,9 @@ from typing import Annotated, Any, Literal
 
 from attrs import frozen
 
-from agentos_sdk import codec
-from agentos_sdk.codec import Invalid, Mistake, Seconds
-from agentos_sdk.strict import Several
+from agentos_sdk.encoding import codec
+from agentos_sdk.encoding.codec import Invalid, Mistake, Seconds
+from agentos_sdk.encoding.strict import Several
 
 from .provider import FinishReason, Message, Question
 

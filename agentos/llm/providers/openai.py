@@ -10,17 +10,18 @@ import openai
 from attrs import evolve
 from msgspec.structs import replace
 
-from agentos.llm.called_tools import arguments_text, index_of, object_of
-from agentos.llm.embeddings import read_openai
-from agentos.llm.json_mode import instruct, is_any_object, mentions_json
+from agentos.llm.answers.called_tools import arguments_text, index_of, object_of
+from agentos.llm.answers.embeddings import read_openai
+from agentos.llm.answers.json_mode import instruct, is_any_object, mentions_json
+from agentos.llm.answers.vendor_errors import find_error, status_of
 from agentos.llm.settings import Timeouts
 from agentos.llm.stream import AnswerBuilder, compact_json, id_field, text_field
-from agentos.llm.vendor_errors import find_error, status_of
 from agentos_sdk.values import Tool, ToolCall, Usage
 
 from .account import ProviderAccount
-from .base64_parts import Base64Parts
-from .past_calls import accepted_messages, as_user
+from .prompts.base64_parts import Base64Parts
+from .prompts.past_calls import accepted_messages, as_user
+from .prompts.thoughts import Thoughts, call_fields, message_fields, sign_call
 from .provider import (
     Answer,
     Delta,
@@ -35,7 +36,6 @@ from .provider import (
     details_of,
     first_count,
 )
-from .thoughts import Thoughts, call_fields, message_fields, sign_call
 from .transport import Transport
 
 BASE_URL = "https://api.openai.com/v1"

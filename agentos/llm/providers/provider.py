@@ -11,8 +11,8 @@ from attrs import field, frozen
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from agentos.llm.prompt_blocks import Block, CacheMark
-from agentos.llm.sampling import Effort, Sampling
+from agentos.llm.answers.prompt_blocks import Block, CacheMark
+from agentos.llm.answers.sampling import Effort, Sampling
 from agentos_sdk.values import MAX_TOKENS, Tool, ToolCall, ToolChoice, Usage
 
 Role = Literal["user", "assistant", "tool", "system"]

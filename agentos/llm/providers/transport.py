@@ -14,16 +14,16 @@ import httpcore2
 import httpx2
 import trio
 
-from agentos.llm.embeddings import BodyReader
-from agentos.llm.malformed import MalformedResponse
+from agentos.llm.answers.embeddings import BodyReader
+from agentos.llm.answers.malformed import MalformedResponse
+from agentos.llm.answers.vendor_errors import message_of, plain_text
 from agentos.llm.settings import Timeouts
-from agentos.llm.vendor_errors import message_of, plain_text
 from agentos.threads import run_in_thread
-from agentos_sdk import codec
+from agentos_sdk.encoding import codec
 
 from .account import ErrorOfStatus, ProviderAccount, retry_after_of
-from .base64_parts import Base64Parts
 from .http_client import make_client
+from .prompts.base64_parts import Base64Parts
 from .provider import Answer, Delta, OnDelta, ProviderError, Question, Rejected
 
 for _library in ("httpcore2", "httpx2", "openai", "google_genai", "anthropic"):

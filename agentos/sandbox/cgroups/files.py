@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from agentos.sandbox import proc_files
+from agentos.sandbox.files import proc_files
 
 from .values import CgroupError
 

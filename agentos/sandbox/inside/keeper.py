@@ -21,8 +21,9 @@ from typing import NoReturn
 
 from agentos.sandbox import steps as s
 
-from . import libc, messages, program
-from .shim import CONTINUE_ALL, STOP_ALL
+from . import libc, messages
+from .programs import program
+from .programs.shim import CONTINUE_ALL, STOP_ALL
 
 NAME = "agentos-keeper"  # as shown by ps
 KILL_DESCENDANTS = signal.SIGTERM  # from the kernel: kill all descendants

@@ -30,7 +30,7 @@ import socket
 import struct
 from collections.abc import Mapping, Sequence
 
-from .shebang import CannotExecute
+from .programs.shebang import CannotExecute
 
 BORN, BELOW, FOUND, CONFINED, LISTENING = "born", "below", "found", "confined", "listening"
 FAILED, GO = "failed", "go"

@@ -8,9 +8,10 @@ from typing import Any, NoReturn
 
 from agentos.sandbox import steps as s
 
-from . import enter, filters, identity, keeper, libc, memory, messages, network, program, script, shim
+from . import enter, filters, identity, keeper, libc, memory, messages, network
 from .low_priority import LowPriority
 from .mounts import Root
+from .programs import program, script, shim
 
 COPY_DELAY = 0.02  # seconds that a process waits before it copies memory ahead: if many are started, there is no time
 NEWPID, _NEWCGROUP = 0x20000000, 0x2000000

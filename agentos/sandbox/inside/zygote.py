@@ -30,7 +30,8 @@ from typing import Any, NoReturn
 
 from agentos.sandbox import steps as s
 
-from . import identity, janitor, libc, memory, messages, script, sources, walk
+from . import identity, janitor, libc, memory, messages, sources, walk
+from .programs import script
 
 NAME = "agentos-zygote"  # as shown by ps, for the zygote and processes that wait for a plan
 MAX_REQUEST = 1 << 15  # bytes

@@ -17,7 +17,6 @@ import trio
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentos.sandbox import images
 from agentos.sandbox.cgroups import files
 from agentos.sandbox.cgroups.discover import (
     DELEGATE_ADVICE,
@@ -33,7 +32,8 @@ from agentos.sandbox.cgroups.discover import (
 from agentos.sandbox.cgroups.values import CgroupError
 from agentos.sandbox.cgroups.values import Limits as CgroupLimits
 from agentos.sandbox.errors import SandboxError
-from agentos.sandbox.spawner import Spawner
+from agentos.sandbox.files import images
+from agentos.sandbox.start.spawner import Spawner
 
 from . import levels, probe, remedies
 from .levels import Finding

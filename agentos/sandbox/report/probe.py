@@ -13,16 +13,17 @@ from functools import partial
 import trio
 from msgspec.structs import replace
 
-from agentos.sandbox import host_ids, interpreter_prefixes
+from agentos.sandbox import host_ids
 from agentos.sandbox import plan as p
 from agentos.sandbox import steps as s
 from agentos.sandbox.cgroups.discover import Cgroups
 from agentos.sandbox.errors import SandboxError, StepFailed
+from agentos.sandbox.files import interpreter_prefixes
+from agentos.sandbox.files.root_files import GID, NETWORK_FILES, SYSTEM_FILES, SYSTEM_PATHS, UID, list_runtime_files
 from agentos.sandbox.filters import landlock, seccomp
 from agentos.sandbox.host import Host
 from agentos.sandbox.policy import Interpreter
-from agentos.sandbox.root_files import GID, NETWORK_FILES, SYSTEM_FILES, SYSTEM_PATHS, UID, list_runtime_files
-from agentos.sandbox.spawner import Spawner
+from agentos.sandbox.start.spawner import Spawner
 from agentos.sandbox.steps import Step
 from agentos_sdk.values import HostIds
 

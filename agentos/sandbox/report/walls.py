@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from attrs import evolve
 from msgspec import Struct
 
-from agentos.sandbox import proc_files
 from agentos.sandbox import steps as s
+from agentos.sandbox.files import proc_files
 from agentos.sandbox.filters import seccomp
 from agentos.sandbox.steps import Step
 from agentos_sdk.values import Layer

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from agentos.sandbox.cgroups.values import format_size
 from agentos.sandbox.errors import EXHAUSTED, NO_DESCRIPTOR
-from agentos.sandbox.proc_files import read_file
+from agentos.sandbox.files.proc_files import read_file
 
 from . import processes as process_list
 from .processes import Process, ProcessCache, list_unlinked_files

@@ -5,7 +5,7 @@ from typing import Final, Literal, TypeAlias
 
 from msgspec import Struct
 
-from agentos_sdk import codec
+from agentos_sdk.encoding import codec
 
 Severity = Literal["info", "warning", "error"]
 Party: TypeAlias = int | str

@@ -19,7 +19,7 @@ from agentos.services.events import (
     MessageReceived,
     StateChanged,
 )
-from agentos_sdk import codec
+from agentos_sdk.encoding import codec
 
 from .record import KERNEL, Draft, Severity
 

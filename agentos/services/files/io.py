@@ -10,7 +10,7 @@ import os
 import secrets
 import stat
 
-from agentos.sandbox import openat2
+from agentos.sandbox.files import openat2
 from agentos.threads import check_cancelled
 from agentos_sdk.errors import BadRequest, Busy, CallError, PermissionDenied, QuotaExceeded
 

@@ -5,7 +5,7 @@ from hashlib import sha256
 
 from msgspec import Struct
 
-from agentos.sandbox import openat2
+from agentos.sandbox.files import openat2
 from agentos_sdk.errors import CallError
 
 from .as_user import acting_as

@@ -4,7 +4,7 @@ import contextlib
 import os
 import stat
 
-from agentos.sandbox import openat2
+from agentos.sandbox.files import openat2
 from agentos_sdk.errors import BadRequest, PermissionDenied
 
 MAX_CHECKED_FILES = 100_000  # below a directory that an agent may be shown as a whole

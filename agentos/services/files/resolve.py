@@ -1,7 +1,7 @@
 """Path and symlink resolution: a path is walked once with openat2; a file descriptor (O_PATH) holds the result.
 
 The permission check uses the name of what was opened, and later operations use the descriptor, so a symlink swapped in
-between has no effect (:mod:`agentos.sandbox.openat2`). Permissions are not decided here. Everything blocks.
+between has no effect (:mod:`agentos.sandbox.files.openat2`). Permissions are not decided here. Everything blocks.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from typing import Self
 from attrs import define
 from msgspec import Struct
 
-from agentos.sandbox import openat2
+from agentos.sandbox.files import openat2
 from agentos_sdk.errors import (
     BadRequest,
     Busy,

@@ -9,7 +9,7 @@ import trio
 from attrs import define
 from msgspec import Struct
 
-from agentos.sandbox.proc_files import read_file
+from agentos.sandbox.files.proc_files import read_file
 
 from .figures import KernelFigures
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from agentos.sandbox.proc_files import read_file
+from agentos.sandbox.files.proc_files import read_file
 from agentos.sandbox.watch.processes import PAGE_SIZE, TICKS_PER_SECOND, read_small_file
 
 from .figures import HostFigures

@@ -11,7 +11,7 @@ from attrs import define, field
 from msgspec import Struct
 from outcome import Error, Outcome, capture
 
-from agentos_sdk import codec
+from agentos_sdk.encoding import codec
 from agentos_sdk.errors import QuotaExceeded
 
 from .giving_way import gives_way, list_room, list_surplus

@@ -14,8 +14,8 @@ import click
 from click.core import ParameterSource
 
 from agentos_sdk import AgentOSClient, AgentOSError, CallError, ConnectionFailed, default_socket
+from agentos_sdk.clients.suggestions import suggest_name
 from agentos_sdk.project import is_own_config
-from agentos_sdk.suggestions import suggest_name
 
 NO_AGENT = re.compile(r"no agent (?:or group )?is called '([^']+)'$")
 REPLY_MARGIN = 10.0  # seconds that a reply may take beyond the call's own waiting time

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 import click
 
-from agentos_sdk.quantities import seconds
+from agentos_sdk.encoding.quantities import seconds
 
 FORMS = "10m, 1d, yesterday, today, now, 18:00 or 2026-01-31 18:00"
 _DAYS_AGO = {"today": 0, "yesterday": 1}

@@ -17,8 +17,8 @@ from pydantic import BaseModel, Field
 from agentos_sdk.errors import ApprovalRequired
 
 from .performing import Progress, perform
-from .session import Session
 from .tools import Call
+from .transports.session import Session
 
 QUOTED = "\u2039{}\u203a"  # the kernel escapes these quotation marks in what is quoted
 

@@ -10,7 +10,7 @@ from mcp.server.session import ServerSession
 from mcp.server.subscriptions import InMemorySubscriptionBus, ResourcesListChanged, ResourceUpdated
 
 from .performing import request_errors
-from .session import EVERYTHING, Session
+from .transports.session import EVERYTHING, Session
 
 MAX_LEGACY_CONNECTIONS = 64  # the oldest is told nothing any more
 AGENTS, TREE = "agentos://agents", "agentos://tree"

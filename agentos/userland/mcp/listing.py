@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Mapping
 
-from agentos_sdk.calls.permissions import Approvals
+from agentos_sdk.calls.operator.permissions import Approvals
 from agentos_sdk.errors import CallError
 
-from .session import Session
 from .tools import Tool
+from .transports.session import Session
 
 KINDS: Mapping[str, str] = {
     "READ": "read",

@@ -10,15 +10,15 @@ from mcp.shared.exceptions import MCPError
 from mcp.types import INTERNAL_ERROR
 
 from agentos_sdk.calls.host import Exec, Executed
-from agentos_sdk.calls.permissions import Approvals
+from agentos_sdk.calls.operator.permissions import Approvals
 from agentos_sdk.calls.think import Think
 from agentos_sdk.client import Kernel
-from agentos_sdk.codec import Text
+from agentos_sdk.clients.streams import Outputs, Thoughts
+from agentos_sdk.encoding.codec import Text
 from agentos_sdk.errors import ApprovalRequired, CallError, ConnectionFailed
-from agentos_sdk.streams import Outputs, Thoughts
 
-from .session import Revoked, Session
 from .tools import Call
+from .transports.session import Revoked, Session
 
 HEARTBEAT = 5.0  # seconds without progress after which the client hears that the call goes on
 MIN_INTERVAL = 0.1  # seconds between two reports

@@ -14,7 +14,7 @@ from agentos_sdk.errors import CallError, ConnectionFailed, NotFound
 from .changes import AGENTS, TREE
 from .performing import describe_error
 from .results import Agents
-from .session import Revoked, Session
+from .transports.session import Revoked, Session
 
 LOG = "agentos://agents/{name}/logs"
 LOG_TAIL = 100  # lines

@@ -19,8 +19,8 @@ from .changes import Changes
 from .listing import find_possible
 from .performing import Report, perform, reporting, request_errors, tool_errors
 from .resources import add_resources, list_logs
-from .session import Session
 from .tools import TOOLS, Tool
+from .transports.session import Session
 
 INSTRUCTIONS = (
     "AgentOS runs agents as supervised processes in jails and decides each call by the permissions of this client. "

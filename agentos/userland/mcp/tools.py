@@ -7,15 +7,15 @@ from attrs import frozen
 from mcp.types import ToolAnnotations
 from pydantic import Field
 
-from agentos_sdk import codec
 from agentos_sdk.calls.agents import Kill, List, Logs, Pause, Restart, Resume, Spawn, Wait
 from agentos_sdk.calls.host import Exec, Read, Write
 from agentos_sdk.calls.http import HTTP
 from agentos_sdk.calls.messages import Recv, Send
-from agentos_sdk.calls.permissions import Approvals
+from agentos_sdk.calls.operator.permissions import Approvals
 from agentos_sdk.calls.request import Request
 from agentos_sdk.calls.state import Delete, Fetch, Keys, Store
 from agentos_sdk.calls.think import Think
+from agentos_sdk.encoding import codec
 from agentos_sdk.errors import BadRequest
 
 from . import results

@@ -3,8 +3,8 @@
 import os
 import re
 
-from agentos_sdk.loop.images import KINDS, MAX_IMAGE
-from agentos_sdk.question import detect_mime_type
+from agentos_sdk.clients.question import detect_mime_type
+from agentos_sdk.loop.tools.images import KINDS, MAX_IMAGE
 
 from .saved_files import SaveError
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from agentos_sdk import AgentOSClient, AgentOSError
 from agentos_sdk.loop import AgenticLoop, TaskResult
-from agentos_sdk.loop.result import LoopError, is_amount
-from agentos_sdk.loop.told import STOP
+from agentos_sdk.loop.engine.result import LoopError, is_amount
+from agentos_sdk.loop.engine.told import STOP
 
 Step = Mapping[str, Any]
 RETRY_SECONDS = 0.2

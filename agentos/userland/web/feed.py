@@ -22,9 +22,9 @@ import msgspec
 import trio
 from attrs import define, field
 
-from agentos_sdk import codec
 from agentos_sdk.calls.connection import Hello
 from agentos_sdk.client import Kernel, attach
+from agentos_sdk.encoding import codec
 from agentos_sdk.opcodes import Op
 
 from .links import Level

@@ -12,9 +12,9 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from agentos.threads import run_in_thread
 from agentos_sdk.client import Kernel
+from agentos_sdk.clients.streams import Stream
 from agentos_sdk.errors import CallError
 from agentos_sdk.opcodes import Op
-from agentos_sdk.streams import Stream
 
 from .sessions import Session
 

@@ -14,11 +14,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 from agentos_sdk.blocking import AgentOSClient, check_owner, connection_error, encode, error_text, parse_reply
-from agentos_sdk.chunks import stream_call
+from agentos_sdk.encoding.chunks import stream_call
 from agentos_sdk.errors import CallError, ConnectionFailed, from_reply
 from agentos_sdk.frames import HEADER, MAGIC, frame
 from agentos_sdk.loop.blocking_driver import BlockingDriver
-from agentos_sdk.loop.effects import Call, Effect, NextPiece, OpenStream, Run, Sleep, Together, Work, drive
+from agentos_sdk.loop.engine.effects import Call, Effect, NextPiece, OpenStream, Run, Sleep, Together, Work, drive
 from agentos_sdk.opcodes import Op
 
 Reply = dict[str, Any]

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
 
-from agentos_sdk.loop.budget import Budget, Spent
-from agentos_sdk.loop.call_tools import EXEC, HTTP, SPAWN, foreign_tool, work_elsewhere
-from agentos_sdk.loop.effects import Call, Work
-from agentos_sdk.loop.file_tools import EDIT_FILE, LIST_FILES, READ_FILE, SEARCH_FILES, WRITE_FILE, apply_plan
-from agentos_sdk.loop.result import TaskResult
-from agentos_sdk.loop.schema import mistakes
-from agentos_sdk.loop.tools import Context, Tool, ToolError, checked, parameters, shorten
+from agentos_sdk.loop.engine.budget import Budget, Spent
+from agentos_sdk.loop.engine.effects import Call, Work
+from agentos_sdk.loop.engine.result import TaskResult
+from agentos_sdk.loop.tools.call_tools import EXEC, HTTP, SPAWN, foreign_tool, work_elsewhere
+from agentos_sdk.loop.tools.file_tools import EDIT_FILE, LIST_FILES, READ_FILE, SEARCH_FILES, WRITE_FILE, apply_plan
+from agentos_sdk.loop.tools.schema import mistakes
+from agentos_sdk.loop.tools.tools import Context, Tool, ToolError, checked, parameters, shorten
 from agentos_sdk.opcodes import Op
 
 MAX_MESSAGES = 10  # that one receive_messages returns

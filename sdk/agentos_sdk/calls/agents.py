@@ -5,9 +5,9 @@ from typing import Any, Literal
 
 from attrs import field
 
-from agentos_sdk.codec import Seconds
+from agentos_sdk.encoding.codec import Seconds
+from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
-from agentos_sdk.record import record
 from agentos_sdk.values import Backoff, InLine, Layer, Limits, LogLine, Share
 
 from .request import Request

@@ -6,9 +6,9 @@ from typing import Annotated, Literal, TypeAlias
 
 from attrs import field
 
-from agentos_sdk.codec import Rule, Seconds, Text
+from agentos_sdk.encoding.codec import Rule, Seconds, Text
+from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
-from agentos_sdk.record import record
 
 from .request import Request, RequestId
 

@@ -5,9 +5,9 @@ from typing import Annotated, TypeAlias
 
 from attrs import field
 
-from agentos_sdk.codec import Rule, Seconds, Text
+from agentos_sdk.encoding.codec import Rule, Seconds, Text
+from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
-from agentos_sdk.record import record
 
 from .host import Encoding
 from .request import Request, RequestId

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Literal
 
+from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
-from agentos_sdk.record import record
 from agentos_sdk.values import End, HostIds, InLine, Limits, LLMClass, ResourceUsage, Waits
 
 from .agents import Isolation

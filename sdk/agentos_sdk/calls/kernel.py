@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from agentos_sdk.codec import Seconds
+from agentos_sdk.encoding.codec import Seconds
+from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
-from agentos_sdk.record import record
 
 from .inspect import ModelState
 from .request import Request

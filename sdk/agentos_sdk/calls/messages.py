@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from agentos_sdk.codec import Seconds
+from agentos_sdk.encoding.codec import Seconds
+from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
-from agentos_sdk.record import record
 
 from .request import Request
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, ClassVar, Generic, TypeAlias, TypeVar
 
-from agentos_sdk.codec import Rule
+from agentos_sdk.encoding.codec import Rule
 from agentos_sdk.opcodes import Op
 
 Reply = TypeVar("Reply")

@@ -4,9 +4,9 @@ import re
 from collections.abc import Sequence
 from typing import Annotated, TypeAlias
 
-from agentos_sdk.codec import Rule, Seconds
+from agentos_sdk.encoding.codec import Rule, Seconds
+from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
-from agentos_sdk.record import record
 from agentos_sdk.values import Scope
 
 from .request import Number, Page, Request

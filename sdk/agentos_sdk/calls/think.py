@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from attrs import field
 
-from agentos_sdk.codec import Rule, Seconds, Text
+from agentos_sdk.encoding.codec import Rule, Seconds, Text
+from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
-from agentos_sdk.record import record
 from agentos_sdk.values import Fallback, LLMClass, ThinkingLevel, Tool, ToolCall, ToolChoice, Usage
 
 from .request import Request, RequestId

@@ -5,9 +5,9 @@ from typing import Annotated, Any, TypeAlias
 
 from attrs import field
 
-from agentos_sdk.codec import Rule, Seconds
+from agentos_sdk.encoding.codec import Rule, Seconds
+from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
-from agentos_sdk.record import record
 
 from .request import Request
 

@@ -10,21 +10,21 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .agentic_loop import AgenticLoop, run_task
-    from .budget import Budget
-    from .conversation import Conversation
-    from .functions import tool
-    from .result import TaskResult
+    from .engine.budget import Budget
+    from .engine.conversation import Conversation
+    from .engine.result import TaskResult
+    from .tools.functions import tool
     from .trio_loop import TrioAgenticLoop, TrioConversation, trio_run_task
 
 _MODULE_OF = {
     "AgenticLoop": "agentic_loop",
-    "Budget": "budget",
-    "Conversation": "conversation",
-    "TaskResult": "result",
+    "Budget": "engine.budget",
+    "Conversation": "engine.conversation",
+    "TaskResult": "engine.result",
     "TrioAgenticLoop": "trio_loop",
     "TrioConversation": "trio_loop",
     "run_task": "agentic_loop",
-    "tool": "functions",
+    "tool": "tools.functions",
     "trio_run_task": "trio_loop",
 }
 

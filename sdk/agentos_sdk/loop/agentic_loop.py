@@ -8,12 +8,12 @@ from typing import Any
 from agentos_sdk.blocking import AgentOSClient
 
 from .blocking_driver import BlockingDriver
-from .budget import MAX_ITERATIONS, Budget
-from .driving import OnStep, Options, drive, read_transcript
-from .functions import tool
+from .engine.budget import MAX_ITERATIONS, Budget
+from .engine.driving import OnStep, Options, drive, read_transcript
+from .engine.result import TaskResult
 from .instructions import INSTRUCTION
-from .result import TaskResult
-from .tools import Tool
+from .tools.functions import tool
+from .tools.tools import Tool
 
 
 def options(

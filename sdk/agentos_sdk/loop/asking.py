@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from agentos_sdk.opcodes import Op
 
-from .call_tools import DONE_DESCRIPTION
-from .effects import Call, Sleep, Work
-from .history import RESULT_HEAD, History, estimate_tokens
+from .engine.effects import Call, Sleep, Work
+from .engine.history import RESULT_HEAD, History, estimate_tokens
 from .text_protocol import describe, is_only_json, parse_calls
+from .tools.call_tools import DONE_DESCRIPTION
 
 if TYPE_CHECKING:
-    from .budget import Spent
-    from .engine import Task
-    from .records import Records
+    from .engine.budget import Spent
+    from .engine.engine import Task
+    from .engine.records import Records
 
 DEFAULT_CONTEXT = 128_000  # tokens, until an answer of the model says what [llm.context] has
 PAUSES = (1.0, 3.0, 10.0)  # seconds before the next attempts

@@ -10,12 +10,12 @@ from functools import partial
 from typing import Any, TypeVar
 
 from agentos_sdk.blocking import AgentOSClient
-from agentos_sdk.chunks import stream_call
+from agentos_sdk.encoding.chunks import stream_call
 from agentos_sdk.errors import CallError, from_reply
 from agentos_sdk.opcodes import Op
 
-from .driving import Me
-from .effects import Call, Effect, NextPiece, OpenStream, Run, Sleep, Together, TookTooLong, Work, advance
+from .engine.driving import Me
+from .engine.effects import Call, Effect, NextPiece, OpenStream, Run, Sleep, Together, TookTooLong, Work, advance
 
 T = TypeVar("T")
 

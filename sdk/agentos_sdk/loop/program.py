@@ -15,12 +15,12 @@ from agentos_sdk.blocking import AgentOSClient
 from agentos_sdk.opcodes import Op
 
 from .blocking_driver import BlockingDriver
-from .budget import Budget
-from .call_tools import RESULT_LINE
-from .driving import Options, drive
+from .engine.budget import Budget
+from .engine.driving import Options, drive
+from .engine.result import LoopError, TaskResult
 from .instructions import INSTRUCTION
-from .result import LoopError, TaskResult
-from .tools import shorten
+from .tools.call_tools import RESULT_LINE
+from .tools.tools import shorten
 
 MAX_LINE = 2000  # characters of the result in the agent's output
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from agentos_sdk.nesting import is_nested_deeper
+from agentos_sdk.encoding.nesting import is_nested_deeper
 
 MAX_DEPTH = 32  # levels of nested arrays and objects in a call: what a record and a question can hold
 MAX_UNREADABLE = 1000  # brackets of an answer that begin no JSON, after which no more is looked for

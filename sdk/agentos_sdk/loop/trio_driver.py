@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 import trio
 
-from agentos_sdk import codec
 from agentos_sdk.client import Kernel, Pending
+from agentos_sdk.encoding import codec
 
-from .effects import Call, Effect, NextPiece, OpenStream, Run, Sleep, Together, TookTooLong, Work, drive
+from .engine.effects import Call, Effect, NextPiece, OpenStream, Run, Sleep, Together, TookTooLong, Work, drive
 
 T = TypeVar("T")
 

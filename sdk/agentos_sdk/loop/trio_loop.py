@@ -7,10 +7,10 @@ from typing import Any
 from agentos_sdk.client import Kernel, connect
 
 from .agentic_loop import options
-from .budget import MAX_ITERATIONS
-from .conversation import Exchange
-from .driving import Me, drive, read_transcript
-from .result import TaskResult
+from .engine.budget import MAX_ITERATIONS
+from .engine.conversation import Exchange
+from .engine.driving import Me, drive, read_transcript
+from .engine.result import TaskResult
 from .trio_driver import run_work
 
 

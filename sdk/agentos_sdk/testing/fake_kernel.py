@@ -15,8 +15,8 @@ from typing import Any, Self
 
 from attrs import define, field
 
-from agentos_sdk import codec
 from agentos_sdk.calls.messages import Recv
+from agentos_sdk.encoding import codec
 from agentos_sdk.errors import BadRequest, CallError, Cancelled, Unavailable, UnknownCall
 from agentos_sdk.opcodes import Op, op_name
 

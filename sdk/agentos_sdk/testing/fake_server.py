@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from agentos_sdk import codec
 from agentos_sdk.calls.connection import Cancel, Hello
+from agentos_sdk.encoding import codec
 from agentos_sdk.errors import BadRequest, CallError, PermissionDenied
 from agentos_sdk.frames import MAX_PAYLOAD, Frames, frame
 from agentos_sdk.opcodes import Op

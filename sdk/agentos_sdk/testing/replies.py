@@ -10,12 +10,13 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import attrs
 
-from agentos_sdk import calls, codec
+from agentos_sdk import calls
 from agentos_sdk.calls.request import Request
+from agentos_sdk.clients.suggestions import suggest_name
+from agentos_sdk.encoding import codec
+from agentos_sdk.encoding.strict import wire_name
 from agentos_sdk.errors import BadRequest, CallError
 from agentos_sdk.opcodes import Op
-from agentos_sdk.strict import wire_name
-from agentos_sdk.suggestions import suggest_name
 
 RAW = frozenset({Op.NOOP, Op.EXIT})  # calls whose bodies aren't JSON
 # What a failed reply has besides success, error and code, so that clients find a field of the call's reply there.
@@ -40,8 +41,8 @@ FAILURES: Mapping[int, Mapping[str, object]] = {
 @cache
 def request_types() -> Mapping[Op, type[Request[Any]]]:
     """The request type of each call that has one."""
-    for module in pkgutil.iter_modules(calls.__path__):
-        importlib.import_module(f"{calls.__name__}.{module.name}")
+    for module in pkgutil.walk_packages(calls.__path__, f"{calls.__name__}."):
+        importlib.import_module(module.name)
     found = [cls for cls in Request.__subclasses__() if getattr(sys.modules[cls.__module__], cls.__name__) is cls]
     return {cls.op: cls for cls in found}
 

@@ -51,7 +51,7 @@ class RunningKernel:
     ) -> None:
         if config is not None and toml is not None:
             raise TypeError("RunningKernel: expected config or toml, got both")
-        if importlib.util.find_spec("agentos.boot") is None:
+        if importlib.util.find_spec("agentos.boot.kernel") is None:
             raise KernelFailed(
                 f"agentos-kernel isn't installed for {sys.executable}: pip install . in AgentOS's repository"
             )

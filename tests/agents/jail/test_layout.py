@@ -13,9 +13,9 @@ from agentos.agents.jail.layout import AgentContents, LayoutError
 from agentos.agents.spec import AgentSpec, HostFault
 from agentos.agents.workspaces.workspace import Workspace
 from agentos.sandbox.policy import Directory, Interpreter
-from agentos_sdk.quantities import CpuShare, Size
+from agentos_sdk.encoding.quantities import CpuShare, Size
 from agentos_sdk.values import Limits
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 PYTHON = Interpreter("/opt/python/bin/python3", "/opt/python", "/opt/python")
 IN_MEMORY = Workspace("tmp", None, "tmpfs")

@@ -9,7 +9,7 @@ import pytest
 from agentos.agents.workspaces.view import View
 from agentos.services.files.as_user import Identity
 from agentos_sdk.errors import BadRequest, PermissionDenied
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agentos.llm.prompt_blocks import Block
+from agentos.llm.answers.prompt_blocks import Block
 from agentos.llm.providers.offline_rules import CallTemplate, Rule
 from agentos.llm.providers.provider import Image, Message, Question, estimate_input_tokens
 from agentos.llm.settings import OfflineSettings

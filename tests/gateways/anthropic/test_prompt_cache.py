@@ -17,7 +17,7 @@ from agentos_sdk.values import Usage
 from tests.gateways.served import Served, behind
 from tests.llm.vendors.script import Says, Text
 from tests.support.clients import anthropic
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(httpx2|anthropic|openai|httpcore):ResourceWarning")
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from agentos.gateways.anthropic.call_ids import join_call_id, split_call_id
 from agentos.gateways.anthropic.request import MessagesRequest, parse_request
 from agentos.llm.providers.provider import Image, Message, Question
-from agentos_sdk.codec import Text
+from agentos_sdk.encoding.codec import Text
 from agentos_sdk.errors import BadRequest
 from agentos_sdk.values import Tool, ToolCall
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 USER = {"role": "user", "content": "hello"}
 TOOL = {"name": "weather", "input_schema": {"type": "object"}}

@@ -10,7 +10,7 @@ from attrs import define, field
 
 from agentos.gateways.http_proxy.shown_request import MAX_BODY
 from agentos.permissions.shown_lines import to_plain
-from tests.permissions.approval_desk import OPERATOR, Desk, opened
+from tests.permissions.approvals.approval_desk import OPERATOR, Desk, opened
 
 from .world import World, world
 

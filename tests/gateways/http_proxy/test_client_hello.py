@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentos.gateways.http_proxy.client_hello import MAX_HELLO_BYTES, HelloReader, NoServerName
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 from .hellos import extension, hello, real_hello, records, server_name
 

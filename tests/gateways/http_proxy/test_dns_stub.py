@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from agentos.gateways.http_proxy import dns_stub
 from agentos.gateways.http_proxy.dns_stub import MAX_CONNECTIONS, DNSStub
 from agentos.gateways.http_proxy.name_table import NameTable
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 A, AAAA, HTTPS, IN = 1, 28, 65, 1
 

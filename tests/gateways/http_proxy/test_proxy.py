@@ -13,9 +13,9 @@ from attrs import evolve
 from agentos.gateways.http_proxy import outgoing
 from agentos.gateways.http_proxy.client_hello import RETRY_RANDOM
 from agentos.gateways.http_proxy.proxy import MAX_SILENT
-from agentos.kernel.listener import OPERATOR_RESERVE
-from tests.support.dns_server import Records
-from tests.support.rows import each_row
+from agentos.kernel.wire.listener import OPERATOR_RESERVE
+from tests.support.runs.rows import each_row
+from tests.support.servers.dns_server import Records
 from tests.support.wire import PATIENCE
 
 from .hellos import counted, hello, real_hello, records, server_name

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from agentos.gateways.http_proxy import incoming
 from agentos.gateways.http_proxy.incoming import Body, Incoming
 from agentos.gateways.http_proxy.request_head import MAX_HEAD_BYTES, MAX_HEADERS, BadHead, parse_head
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 from .streams import connected
 

@@ -11,9 +11,9 @@ from attrs import define, field
 from agentos.agents.jail.filtered_network import FilteredNetwork
 from agentos.gateways.http_proxy.proxy import Proxy
 from agentos.kernel.caller import Caller
-from agentos.kernel.listener import ConnectionLimit
 from agentos.kernel.ports import Effect
 from agentos.kernel.table import Table
+from agentos.kernel.wire.listener import ConnectionLimit
 from agentos.permissions.authorizer import AgentTree, PermissionAuthorizer
 from agentos.permissions.levels import LEVELS
 from agentos.permissions.patterns.base import Names
@@ -22,8 +22,8 @@ from agentos.sandbox.steps import SocketAddress
 from agentos.services.http.egress import Egress
 from agentos.services.http.settings import HttpSettings
 from agentos_sdk.errors import QuotaExceeded
-from tests.support.dns_server import DnsServer, Records, serve_dns
 from tests.support.rights import Notebook
+from tests.support.servers.dns_server import DnsServer, Records, serve_dns
 
 AGENT = 7
 NAMES = Names("/home/op", "/etc/agentos")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agentos.gateways.openai.embeddings import parse_request
-from agentos.llm.embeddings import read_gemini, read_openai
+from agentos.llm.answers.embeddings import read_gemini, read_openai
 from agentos.llm.providers.provider import Message, Question
 from agentos.llm.settings import ProviderName
 from agentos.llm.stream import MalformedResponse
@@ -20,7 +20,7 @@ from tests.gateways.served import MODEL, Served, behind, served
 from tests.llm.vendors.script import Raw, Refuses, Says
 from tests.support.clients import openai
 from tests.support.rights import Grants, Notebook
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator '(httpx2|openai|httpcore):ResourceWarning")
 

@@ -17,12 +17,12 @@ from trio.testing import wait_all_tasks_blocked
 from agentos.http import connection, exchange
 from agentos.kernel import caller
 from agentos.kernel.caller import MAX_BODY_BYTES, MAX_CONNECTIONS
-from agentos.kernel.listener import OPERATOR_RESERVE, ConnectionLimit
+from agentos.kernel.wire.listener import OPERATOR_RESERVE, ConnectionLimit
 from agentos.llm.providers.offline_rules import Rule
 from agentos.llm.settings import OfflineSettings
 from tests.gateways.served import MIB, MODEL, Served, served, until
-from tests.support.rounds import rounds
-from tests.support.rows import each_row
+from tests.support.runs.rounds import rounds
+from tests.support.runs.rows import each_row
 from tests.support.wire import PATIENCE
 
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentos.gateways.openai.request import parse_request
-from agentos.kernel.request_body import LARGE_TEXT_BYTES
+from agentos.kernel.wire.request_body import LARGE_TEXT_BYTES
 from agentos.llm.providers.provider import Image, Message, Question
-from agentos_sdk.codec import Text
+from agentos_sdk.encoding.codec import Text
 from agentos_sdk.errors import BadRequest
 from agentos_sdk.values import Tool, ToolCall, Usage
 from tests.support.clients import chat
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
 HELLO: dict[str, Any] = {"role": "user", "content": "hello"}

@@ -15,7 +15,7 @@ from agentos_sdk import errors
 from agentos_sdk.errors import CallError
 from agentos_sdk.values import ToolCall, Usage
 from tests.support.clients import chat
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 SHAPE = Shape("chatcmpl-1", 1_700_000_000)
 USAGE = Usage(input=11, output=5, thinking=7, cache_read=6, cache_creation=3)

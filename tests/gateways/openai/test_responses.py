@@ -14,7 +14,7 @@ from agentos.llm.providers.offline_rules import CallTemplate, Rule
 from agentos.llm.providers.provider import Image, Message, Question
 from agentos.services.quotas import Quota
 from agentos_sdk.calls.state import Store
-from agentos_sdk.codec import Text
+from agentos_sdk.encoding.codec import Text
 from agentos_sdk.errors import Unavailable
 from agentos_sdk.opcodes import Op
 from agentos_sdk.values import Tool, ToolCall

@@ -12,7 +12,7 @@ from agentos.gateways.openai.responses_request import ResponsesRequest, parse_bo
 from agentos.llm.providers.provider import Message
 from agentos_sdk.errors import BadRequest
 from agentos_sdk.values import ToolCall
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 FUNCTIONS: Any = [{"type": "function", "name": name, "parameters": {"type": "object"}} for name in ("look", "leap")]
 

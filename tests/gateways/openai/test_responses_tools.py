@@ -9,7 +9,7 @@ import pytest
 
 from agentos.gateways.openai.responses_tools import MAX_NAME, ProgramTool
 from agentos.llm.providers.offline_rules import CallTemplate, Rule
-from agentos_sdk.codec import Text
+from agentos_sdk.encoding.codec import Text
 from agentos_sdk.values import ToolCall
 from tests.gateways.served import MODEL, Served, served
 from tests.support.clients import openai, responses

@@ -31,7 +31,7 @@ from agentos.llm.providers.provider import (
     Rejected,
 )
 from agentos.llm.settings import LLMSettings, Timeouts
-from agentos_sdk import codec
+from agentos_sdk.encoding import codec
 from agentos_sdk.values import Tool, ToolCall, ToolChoice, Usage
 from tests.contracts.worlds import VENDORS, VendorWorld
 from tests.llm.vendors.script import Break, Called, Raw, Refuses, Says, Script, Silent, Text, Thoughts, Trouble, Until

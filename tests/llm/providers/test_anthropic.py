@@ -11,9 +11,9 @@ import trio
 from attrs import evolve
 from msgspec.structs import replace
 
+from agentos.llm.answers.sampling import Effort, Sampling
 from agentos.llm.providers.choose import connect
 from agentos.llm.providers.provider import Delta, Denied, Failing, Image, Message, Question, RateLimited, Rejected
-from agentos.llm.sampling import Effort, Sampling
 from agentos.llm.settings import LLMSettings
 from agentos_sdk.values import Tool, ToolCall, Usage
 from tests.contracts.worlds import VendorWorld, anthropic, gemini

@@ -5,8 +5,8 @@ import json
 
 import httpx2
 
-from agentos.llm.providers.base64_parts import SLICE, Base64Parts
-from tests.support.rows import each_row
+from agentos.llm.providers.prompts.base64_parts import SLICE, Base64Parts
+from tests.support.runs.rows import each_row
 
 
 async def sent(request: httpx2.Request) -> bytes:

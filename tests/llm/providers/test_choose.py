@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from agentos.llm.api_keys import Variable, Variables
+from agentos.llm.models.api_keys import Variable, Variables
 from agentos.llm.providers.choose import NoProvider, ProviderChoice, choose_provider, connect
 from agentos.llm.providers.keys import choose_providers
 from agentos.llm.providers.provider import Denied, Failing, Message, Question
 from agentos.llm.settings import LLMSettings, OfflineSettings, ProviderName, ProviderSettings
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 
 def variables(values: Mapping[str, str]) -> Variables:
@@ -156,7 +156,7 @@ provider = sys.argv[1]
 sys.modules[provider] = None  # as if it weren't installed
 from agentos.llm.providers.choose import choose_provider
 from agentos.llm.settings import LLMSettings
-from agentos.llm.api_keys import Variables
+from agentos.llm.models.api_keys import Variables
 print(choose_provider(LLMSettings(provider=provider, model="m", base_url="http://127.0.0.1:1/v1"), Variables({})))
 """
 

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from agentos.llm.providers.provider import Answer, Delta, Message, ProviderError, Question
-from agentos_sdk import codec
+from agentos_sdk.encoding import codec
 from tests.contracts.worlds import VENDORS, VendorWorld
 from tests.llm.vendors.script import Raw, Says
 

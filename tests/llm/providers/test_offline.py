@@ -29,9 +29,9 @@ from agentos.llm.providers.provider import (
     estimate_input_tokens,
 )
 from agentos.llm.settings import OfflineSettings
-from agentos_sdk.codec import Text
+from agentos_sdk.encoding.codec import Text
 from agentos_sdk.values import Tool, ToolCall, Usage
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 
 def question(text: str = "hello", **more: Any) -> Question:

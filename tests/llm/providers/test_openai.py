@@ -23,7 +23,7 @@ from agentos.llm.providers.provider import (
     Unforeseen,
 )
 from agentos.llm.settings import LLMSettings
-from agentos_sdk.codec import Text as JsonText
+from agentos_sdk.encoding.codec import Text as JsonText
 from agentos_sdk.values import Tool, ToolCall, Usage
 from tests.contracts.worlds import VendorWorld, openai
 from tests.llm.vendors.script import MODEL, Called, Raw, Refuses, Says, Text, Trouble

@@ -9,7 +9,7 @@ import pytest
 import trio
 from msgspec.structs import replace
 
-from agentos.llm.providers.past_calls import ID, NAME, accepted_messages, accepted_name, split_system
+from agentos.llm.providers.prompts.past_calls import ID, NAME, accepted_messages, accepted_name, split_system
 from agentos.llm.providers.provider import Answer, Delta, Message, Question, Rejected
 from agentos_sdk.values import ToolCall
 from tests.contracts.worlds import VendorWorld, anthropic, gemini, openai

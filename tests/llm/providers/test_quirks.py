@@ -19,7 +19,7 @@ from agentos.llm.providers.provider import (
     Rejected,
     Unforeseen,
 )
-from agentos_sdk import codec
+from agentos_sdk.encoding import codec
 from agentos_sdk.values import Tool
 from tests.contracts.worlds import VendorWorld, anthropic, gemini, openai
 from tests.llm.vendors.script import Raw, Refuses, Says, Text, Until

@@ -5,9 +5,9 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from agentos.llm.called_tools import object_of
+from agentos.llm.answers.called_tools import object_of
 from agentos.llm.providers.provider import Image, Message, Question
-from agentos_sdk import codec
+from agentos_sdk.encoding import codec
 from agentos_sdk.values import Tool, ToolCall, ToolChoice, Usage
 
 from .script import Called, Refuses, Says, Step, Text, Thoughts, Trouble

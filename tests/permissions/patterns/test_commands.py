@@ -8,7 +8,7 @@ from agentos.permissions.patterns.base import BadPattern
 from agentos.permissions.patterns.commands import parse_command_pattern
 from agentos.shell import reader
 from agentos.shell.reading import Command, Word
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 
 def means(pattern: str, command: str, *, deny: bool = False) -> bool:

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from agentos.permissions.patterns.base import BadPattern
 from agentos.permissions.patterns.domains import DomainPattern, parse_domain_pattern
 from agentos.services.http.destination import Destination, parse_destination
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 PUBLIC = "192.0.2.1"  # stands for any address that needs no rule of its own
 

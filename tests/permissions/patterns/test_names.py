@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from agentos.permissions.patterns.base import BadPattern
 from agentos.permissions.patterns.names import MAX_NAME_LENGTH, match_any, parse_model_pattern, parse_name_pattern
-from tests.support.rounds import rounds
-from tests.support.rows import each_row
+from tests.support.runs.rounds import rounds
+from tests.support.runs.rows import each_row
 
 
 def matches(text: str, name: str) -> bool:

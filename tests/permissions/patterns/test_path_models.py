@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agentos.permissions.patterns.base import Names
 from agentos.permissions.patterns.paths import PathPattern, match_any, parse_path_pattern, words
-from tests.support.rounds import rounds
+from tests.support.runs.rounds import rounds
 
 
 def read(text: str) -> PathPattern:

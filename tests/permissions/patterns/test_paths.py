@@ -12,7 +12,7 @@ from agentos.permissions.patterns.paths import (
     match_any,
     parse_path_pattern,
 )
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 JAILED = Names(home="/home/ada", workspace="/workspace", code="/agent", config="/etc/agentos")
 HOST = Names(home="/home/ada", config="/etc/agentos")

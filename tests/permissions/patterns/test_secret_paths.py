@@ -3,7 +3,7 @@ import pytest
 from agentos.permissions.patterns.base import Names
 from agentos.permissions.patterns.paths import match_any, parse_path_pattern
 from agentos.permissions.patterns.secret_paths import GROUPS, SECRETS
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 NAMES = Names(home="/root", workspace="/workspace", code="/agent", config="/etc/agentos")
 PLACES = ("/workspace", "/workspace/a/b", "/home/ada", "/home/bob/work", "/root", "/srv/data", "")

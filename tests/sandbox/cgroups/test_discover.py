@@ -19,7 +19,7 @@ from agentos.sandbox.cgroups.discover import (
     parse_mounts,
 )
 from agentos.sandbox.cgroups.values import CONTROLLERS
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 FILES = frozenset({"cgroup.procs", "cgroup.subtree_control"})
 ROOT, USER = 0, 1000

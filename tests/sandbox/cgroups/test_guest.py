@@ -12,11 +12,11 @@ from tests.tools.cgroup2_vm import Ended
 INSIDE = (
     "tests/sandbox/cgroups/test_real.py",
     "tests/sandbox/test_waiting_groups.py",
-    "tests/system/test_waiting_jails.py",
+    "tests/system/sandboxes/test_waiting_jails.py",
     # A kernel of another age, whose files can't be mapped and which has no loop devices.
     "tests/sandbox/test_sources.py",
-    "tests/sandbox/test_workspaces.py",
-    "tests/sandbox/test_ahead.py",
+    "tests/sandbox/hosts/test_workspaces.py",
+    "tests/sandbox/start/test_ahead.py",
 )
 # One that swaps takes two CPUs, and two hundred of anything take minutes.
 OPTIONS = ("-rA", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-k", "not swapped and not two_hundred")

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from agentos.sandbox.cgroups import values
 from agentos.sandbox.cgroups.values import CgroupError, EnforcedLimits, Evidence, Limits
-from agentos_sdk import quantities
-from tests.support.rows import each_row
+from agentos_sdk.encoding import quantities
+from tests.support.runs.rows import each_row
 
 shares = st.floats(values.MIN_CPU, 10_000, allow_nan=False)
 

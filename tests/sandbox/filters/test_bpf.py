@@ -26,7 +26,7 @@ from agentos.sandbox.filters.bpf import (
     run,
     validate,
 )
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 LOAD, ADD, RETURN_A = bpf.LD | bpf.IMM, bpf.ALU | bpf.ADD | bpf.K, bpf.RET | bpf.A
 

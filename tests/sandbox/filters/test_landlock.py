@@ -32,7 +32,7 @@ from agentos.sandbox.filters.landlock import (
     probe_abi,
     rights_known_to,
 )
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 EVERYTHING = HandledRights(ALL_FILES, PortRights(3), Scope(3))
 ABIS = range(1, 12)

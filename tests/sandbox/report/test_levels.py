@@ -15,7 +15,7 @@ from agentos.sandbox.report.levels import (
 )
 from agentos.sandbox.report.walls import LAYERS
 from agentos_sdk.values import Layer
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 YES, NO, UNASKED = Finding(True), Finding(False, "why", "knob"), Finding(False, "nobody needs it", asked=False)
 

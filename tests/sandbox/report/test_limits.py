@@ -11,7 +11,7 @@ from agentos.sandbox.cgroups.values import EnforcedLimits, Evidence
 from agentos.sandbox.cgroups.values import Limits as CgroupLimits
 from agentos.sandbox.policy import MIB, Limits
 from agentos.sandbox.report.limits import SHIM_PROCESSES, ObservedLimits, describe_ending, limit_layers
-from agentos.sandbox.spawner import Spawner
+from agentos.sandbox.start.spawner import Spawner
 from agentos.sandbox.status import Status
 from agentos.sandbox.watch import disk
 from agentos.sandbox.watch import memory as memory_watch
@@ -19,7 +19,7 @@ from agentos.sandbox.watch.disk import Image, Tmpfs, read_tmpfs
 from agentos.sandbox.watch.tree_usage import Usage
 from agentos_sdk.values import Layer
 from tests.sandbox.jail import kill, line, python
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 ASKED = Limits(memory=256 * MIB, max_pids=64, cpu_quota=50_000, cpu_weight=100, disk=16 * MIB, inodes=100)
 IN_FORCE = EnforcedLimits(memory=256 * MIB, swap=0, pids=65, cpu=0.5, weight=100)

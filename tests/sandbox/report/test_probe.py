@@ -8,7 +8,7 @@ import trio
 from agentos.sandbox import steps as s
 from agentos.sandbox.errors import StepFailed
 from agentos.sandbox.report import probe, walls
-from agentos.sandbox.spawner import Spawner
+from agentos.sandbox.start.spawner import Spawner
 from tests.sandbox import jail
 from tests.sandbox.jail import Belongings, a_plan
 
@@ -34,7 +34,7 @@ async def test_a_host_without_user_namespaces_is_told_which_setting_is_in_the_wa
 import os, sys, trio
 sys.path[:0] = sys.argv[1:]
 from agentos.sandbox.report import probe
-from agentos.sandbox.spawner import Spawner
+from agentos.sandbox.start.spawner import Spawner
 async def main(spawner):
     finding = (await probe.probe_layers(spawner, probe.read_host()))['user_ns']
     print(finding.works, '|', finding.reason, '|', finding.remedy)

@@ -6,7 +6,7 @@ import sys
 
 from agentos.sandbox.report import remedies
 from agentos.sandbox.report.remedies import Surroundings, find_remedy
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 UBUNTU = {"kernel.apparmor_restrict_unprivileged_userns": "1", "user.max_user_namespaces": "31000"}
 DEBIAN_10 = {"kernel.unprivileged_userns_clone": "0"}

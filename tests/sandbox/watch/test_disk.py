@@ -19,7 +19,7 @@ from agentos.sandbox.plan import plan_sandbox
 from agentos.sandbox.policy import MIB, Limits, Policy, Program
 from agentos.sandbox.report import probe
 from agentos.sandbox.sandbox import Sandbox
-from agentos.sandbox.spawner import Spawner
+from agentos.sandbox.start.spawner import Spawner
 from agentos.sandbox.watch.disk import (
     MAX_CLOSED_WALKS,
     DiskWatcher,

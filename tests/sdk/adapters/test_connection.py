@@ -23,7 +23,7 @@ from agentos_sdk.adapters.tools import (
     run_tool,
 )
 from agentos_sdk.errors import ConnectionFailed, NotFound, PermissionDenied
-from agentos_sdk.loop import host_files
+from agentos_sdk.loop.tools import host_files
 from agentos_sdk.opcodes import Op
 from tests.support.kernel import Kernel, shared, until
 

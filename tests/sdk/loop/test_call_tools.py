@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from agentos_sdk.adapters.tools import RECEIVE_MESSAGES
-from agentos_sdk.loop.budget import Budget, Spent
-from agentos_sdk.loop.call_tools import EXEC
-from agentos_sdk.loop.effects import Work
-from agentos_sdk.loop.tools import Context, Tool
-from tests.support.rows import each_row
+from agentos_sdk.loop.engine.budget import Budget, Spent
+from agentos_sdk.loop.engine.effects import Work
+from agentos_sdk.loop.tools.call_tools import EXEC
+from agentos_sdk.loop.tools.tools import Context, Tool
+from tests.support.runs.rows import each_row
 
 HUGE = 10**400  # no float
 

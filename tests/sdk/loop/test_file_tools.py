@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from agentos_sdk.loop import file_tools, search_program
-from agentos_sdk.loop.file_tools import READ_FILE, plan_edit, search_files
-from agentos_sdk.loop.tools import Plan, ToolError
+from agentos_sdk.loop.tools import file_tools, search_program
+from agentos_sdk.loop.tools.file_tools import READ_FILE, plan_edit, search_files
+from agentos_sdk.loop.tools.tools import Plan, ToolError
 from tests.support.wire import PATIENCE
 
 

@@ -12,18 +12,18 @@ import trio
 
 from agentos_sdk import AgentOSClient, connect
 from agentos_sdk.loop.blocking_driver import BlockingDriver
-from agentos_sdk.loop.budget import Budget, Spent
-from agentos_sdk.loop.call_tools import SPAWN
-from agentos_sdk.loop.driving import ask_user, printable
-from agentos_sdk.loop.effects import Call, Work
-from agentos_sdk.loop.functions import tool
-from agentos_sdk.loop.records import Records
-from agentos_sdk.loop.schema import mistakes
-from agentos_sdk.loop.steps import Steps
-from agentos_sdk.loop.tools import Context, ToolError
+from agentos_sdk.loop.engine.budget import Budget, Spent
+from agentos_sdk.loop.engine.driving import ask_user, printable
+from agentos_sdk.loop.engine.effects import Call, Work
+from agentos_sdk.loop.engine.records import Records
+from agentos_sdk.loop.engine.steps import Steps
+from agentos_sdk.loop.tools.call_tools import SPAWN
+from agentos_sdk.loop.tools.functions import tool
+from agentos_sdk.loop.tools.schema import mistakes
+from agentos_sdk.loop.tools.tools import Context, ToolError
 from agentos_sdk.loop.trio_driver import run_work
 from agentos_sdk.testing import FakeKernel
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 CONTEXT = Context("t", "agent", 0, None, None, Records("t").replace, Spent(Budget(), time.time()))
 

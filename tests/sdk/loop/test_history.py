@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos_sdk.loop.budget import Budget, Spent
-from agentos_sdk.loop.history import History, estimate_tokens
-from tests.support.rows import each_row
+from agentos_sdk.loop.engine.budget import Budget, Spent
+from agentos_sdk.loop.engine.history import History, estimate_tokens
+from tests.support.runs.rows import each_row
 
 TASK = {"role": "user", "content": "the task " * 50}
 

@@ -3,11 +3,11 @@
 import time
 from typing import Any
 
-from agentos_sdk.loop.budget import Budget, Spent
-from agentos_sdk.loop.effects import Call, Work
-from agentos_sdk.loop.records import Records
-from agentos_sdk.loop.steps import IN_DOUBT, Outcome, Steps
-from agentos_sdk.loop.tools import Context, Tool
+from agentos_sdk.loop.engine.budget import Budget, Spent
+from agentos_sdk.loop.engine.effects import Call, Work
+from agentos_sdk.loop.engine.records import Records
+from agentos_sdk.loop.engine.steps import IN_DOUBT, Outcome, Steps
+from agentos_sdk.loop.tools.tools import Context, Tool
 from agentos_sdk.opcodes import Op
 
 

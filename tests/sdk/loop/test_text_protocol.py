@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from agentos_sdk.loop.text_protocol import MAX_UNREADABLE, is_only_json, parse_calls
 from tests.support.call_counts import count_calls
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 LS = {"name": "exec", "arguments": {"command": "ls"}}
 

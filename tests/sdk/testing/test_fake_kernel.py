@@ -14,7 +14,7 @@ from agentos_sdk.opcodes import Op
 from agentos_sdk.testing import FakeKernel
 from agentos_sdk.testing.replies import encode_reply, request_types
 from tests.support.kernel import until
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 from tests.support.wire import HELLO, NOOP, PATIENCE, SEND, Wire, header
 
 ECHO = """

@@ -9,7 +9,7 @@ from agentos_sdk.opcodes import Op
 from agentos_sdk.testing import FakeKernel
 from agentos_sdk.testing.replies import request_types
 from tests.support.kernel import running
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 from tests.support.wire import Reply, Wire
 
 Asked = Sequence[tuple[int, object]]

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentos.services.audit.redaction import redact
-from tests.support.rounds import rounds
-from tests.support.rows import each_row
+from tests.support.runs.rounds import rounds
+from tests.support.runs.rows import each_row
 
 SECRET = "hunter2-Tr0ub4dor"
 BEGINNINGS = [

@@ -17,7 +17,7 @@ from agentos.services.audit.query import Query
 from agentos.services.audit.reserve import HEAD_RESERVE_BYTES, REFILL_STEP_BYTES, ROWS_RESERVE_BYTES, WAL_BYTES
 from agentos_sdk.errors import Unavailable
 from tests.support.mounts import small_disk
-from tests.support.rounds import rounds
+from tests.support.runs.rounds import rounds
 from tests.support.wire import PATIENCE
 
 from .audited import DENIED, READ, SMALL, entry, found, sound, told, written

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from agentos.services.audit.chain import GENESIS, Row, digest
 from agentos.services.audit.segments import SELECT
 from agentos.services.audit.verify import verify_log
-from tests.support.rounds import rounds
+from tests.support.runs.rounds import rounds
 
 from .audited import SMALL, change, found, make, opened, sound
 

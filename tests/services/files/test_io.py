@@ -20,7 +20,7 @@ from agentos.services.files.resolve import Part, ResolvedPath, resolve_file, res
 from agentos.threads import run_in_thread
 from agentos_sdk.errors import BadRequest, CallError, NotFound, PermissionDenied, QuotaExceeded
 from tests.support.mounts import mounted
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 from .places import found, hosts, in_thread, own
 

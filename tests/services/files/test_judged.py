@@ -21,9 +21,9 @@ from agentos.kernel.ports import Decision, Effect, Entry, Right
 from agentos.kernel.table import Table
 from agentos.permissions.rule import describe_right
 from agentos.services.files.resolve import PathRequest
-from agentos.syscalls.files import Files, WriteRequest
-from agentos_sdk import codec
+from agentos.syscalls.files.files import Files, WriteRequest
 from agentos_sdk.calls.host import Read
+from agentos_sdk.encoding import codec
 from agentos_sdk.errors import ApprovalRequired, CallError, NotFound, PermissionDenied, Unavailable
 from agentos_sdk.opcodes import Op
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agentos.sandbox import openat2
+from agentos.sandbox.files import openat2
 from agentos.services.files.resolve import resolve_file, resolve_for_writing
 from agentos_sdk.errors import BadRequest, CallError, NotFound, PermissionDenied, Unavailable
 

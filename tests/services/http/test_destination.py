@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from agentos.services.http.addresses import address_text
 from agentos.services.http.destination import Destination, parse_destination, parse_tunnel, parse_url
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 
 def host_of(url: str) -> str:

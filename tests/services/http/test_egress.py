@@ -19,8 +19,8 @@ from agentos.services.http.dns_client import DnsError, decode_answer, encode_que
 from agentos.services.http.egress import Egress
 from agentos.services.http.settings import HttpSettings
 from agentos_sdk.errors import PermissionDenied, Timeout, Unavailable
-from tests.support.dns_server import DnsServer, serve_dns
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
+from tests.support.servers.dns_server import DnsServer, serve_dns
 from tests.support.wire import PATIENCE
 
 OWNER = 7

@@ -12,8 +12,15 @@ from agentos.services.http.client import Client
 from agentos.services.http.egress import Egress
 from agentos.services.http.request import OutgoingRequest, Permit
 from agentos.services.http.settings import HttpSettings
-from tests.support.http_server import Asked, HttpServer, http_server, make_authority, make_server_context, response
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
+from tests.support.servers.http_server import (
+    Asked,
+    HttpServer,
+    http_server,
+    make_authority,
+    make_server_context,
+    response,
+)
 from tests.support.wire import PATIENCE
 
 from .test_secret_requests import allow, follow

@@ -16,7 +16,7 @@ from agentos.services.http.request import Headers, Hop, OutgoingRequest, Permit
 from agentos.services.http.secrets import MARK, Secrets, SecretSettings
 from agentos.services.http.settings import HttpSettings
 from agentos_sdk.errors import Unavailable
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 TOKEN = "ghp_0123456789'abcdef"
 Answer = Callable[[trio.SocketStream, bytes], Awaitable[None]]

@@ -23,7 +23,7 @@ from agentos.services.http.secrets import (
     UnreadableSecret,
     read_value,
 )
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 VALUES = st.lists(st.text("abc-", min_size=1, max_size=6), min_size=1, max_size=4)
 TOKEN = "ghp_0123456789abcdef"

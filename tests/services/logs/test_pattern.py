@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentos.services.logs.pattern import MAX_PATTERN_CHARS, Pattern, PatternError
-from tests.support.rows import each_row
+from tests.support.runs.rows import each_row
 
 ATOMS = st.sampled_from(
     ["a", "b", ".", "[ab]", "[^a]", "[a-c1]", r"\w", r"\d", r"\s", r"\W", r"\b", r"\x61", "^", "$", "1", " "]

@@ -6,7 +6,7 @@ import trio
 from attrs import define, field
 
 from agentos.services.metrics.proc import ProcessFigures
-from agentos.syscalls.metrics import BATCH, MetricsCalls
+from agentos.syscalls.operator.metrics import BATCH, MetricsCalls
 
 AGENTS = 500
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from attrs import field, frozen
 
-from agentos.llm.fair_queue import jain_index, weighted_cost
+from agentos.llm.queue.fair_queue import jain_index, weighted_cost
 
-from .loads import Agent, Kind, Request
-from .simulator import Served
+from .simulation.loads import Agent, Kind, Request
+from .simulation.simulator import Served
 
 
 @frozen

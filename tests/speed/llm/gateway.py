@@ -13,16 +13,16 @@ from typing import get_args
 import trio
 from attrs import frozen
 
-from agentos.llm.classes import CLASS_WEIGHTS
-from agentos.llm.fair_queue import jain_index, weighted_cost
+from agentos.llm.queue.classes import CLASS_WEIGHTS
+from agentos.llm.queue.fair_queue import jain_index, weighted_cost
 from agentos_sdk.client import Kernel, connect
 from agentos_sdk.opcodes import Op
 from agentos_sdk.values import LLMClass
 from tests.speed.processes import MeasurementError
 
-from .loads import SIZES
-from .play import FIRST, Stage, log, run, simulator
-from .simulator import Asked, Behaviour, Outage, Served
+from .simulation.loads import SIZES
+from .simulation.play import FIRST, Stage, log, run, simulator
+from .simulation.simulator import Asked, Behaviour, Outage, Served
 
 MODELS = ("one", "two")
 CLASSES: Sequence[LLMClass] = ("interactive", "normal", "batch")

@@ -7,10 +7,10 @@ from attrs import frozen
 
 from tests.speed.processes import pinned
 
-from .loads import Agent, Request
-from .play import Stage, run, simulator
-from .simulator import Asked, Behaviour
-from .strategies import Ask, Target, ours, package
+from .simulation.loads import Agent, Request
+from .simulation.play import Stage, run, simulator
+from .simulation.simulator import Asked, Behaviour
+from .simulation.strategies import Ask, Target, ours, package
 
 WARM = 20  # calls that don't count
 

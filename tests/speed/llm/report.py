@@ -15,9 +15,9 @@ from tests.speed.results import Result, table
 
 from . import gateway
 from .figures import Figures
-from .loads import SIZES, Kind
-from .scenes import AT_ONCE, CONTEST, FLOODED, KERNEL, TITLES, Played
-from .strategies import STRATEGIES
+from .simulation.loads import SIZES, Kind
+from .simulation.scenes import AT_ONCE, CONTEST, FLOODED, KERNEL, TITLES, Played
+from .simulation.strategies import STRATEGIES
 
 PAGE = ROOT / "docs" / "reference" / "llm-figures.md"
 CSV, PLOT = (ROOT / "docs" / "figures" / f"llm.{kind}" for kind in ("csv", "svg"))

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from .figures import Log, Outcome, Waits, fairness, figures, percentile
-from .loads import Agent, Kind, Request
-from .simulator import Asked, Fate, Served
+from .simulation.loads import Agent, Kind, Request
+from .simulation.simulator import Asked, Fate, Served
 
 
 def outcome(id: str, asked_at: float, answered_at: float, failure: str | None = None, kind: Kind = "light") -> Outcome:

@@ -8,9 +8,9 @@ import pytest
 from tests.support.wire import PATIENCE
 
 from .gateway import BUDGET, CLASSES, FALLBACK_AFTER, MODELS, Row, outage, share, spend
-from .play import Stage
 from .report import gateway_table
-from .simulator import Outage
+from .simulation.play import Stage
+from .simulation.simulator import Outage
 
 RUN = [sys.executable, "-m", "agentos", "run"]
 

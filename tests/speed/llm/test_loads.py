@@ -5,10 +5,10 @@ from collections import Counter
 
 import pytest
 
-from agentos.llm.fair_queue import jain_index, weighted_cost
+from agentos.llm.queue.fair_queue import jain_index, weighted_cost
 
-from .loads import FLOOD, SIZES, Agent, contest, flooded, modest
-from .simulator import Asked, Behaviour
+from .simulation.loads import FLOOD, SIZES, Agent, contest, flooded, modest
+from .simulation.simulator import Asked, Behaviour
 
 
 def ids(agents: list[Agent]) -> list[tuple[str, float]]:

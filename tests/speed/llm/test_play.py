@@ -10,11 +10,11 @@ import pytest
 from tests.speed.processes import MeasurementError
 
 from .figures import figures
-from .loads import Agent, contest, modest
-from .play import Stage
-from .scenes import KERNEL
-from .simulator import Behaviour
-from .strategies import STRATEGIES, ours
+from .simulation.loads import Agent, contest, modest
+from .simulation.play import Stage
+from .simulation.scenes import KERNEL
+from .simulation.simulator import Behaviour
+from .simulation.strategies import STRATEGIES, ours
 
 AT_ONCE = Behaviour(slots=2, base=0.0, per_input=0.0, per_output=0.0)
 RUN = [sys.executable, "-m", "agentos", "run"]

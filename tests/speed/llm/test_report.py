@@ -5,9 +5,9 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from .figures import Figures, OfKind, Waits
-from .loads import Kind
 from .report import as_markdown, losses, plot, write_csv
-from .scenes import AT_ONCE, CONTEST, FIRST_COME, FLOODED, KERNEL, PACKAGE, Played
+from .simulation.loads import Kind
+from .simulation.scenes import AT_ONCE, CONTEST, FIRST_COME, FLOODED, KERNEL, PACKAGE, Played
 
 
 def played(strategy: str, makespan: float, failed: int = 0) -> Played:

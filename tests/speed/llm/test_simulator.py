@@ -10,9 +10,9 @@ from tests.support.clients import openai
 from tests.support.wire import PATIENCE
 
 from .figures import Log
-from .play import log, simulator
-from .simulator import Asked, Behaviour
-from .strategies import MODEL
+from .simulation.play import log, simulator
+from .simulation.simulator import Asked, Behaviour
+from .simulation.strategies import MODEL
 
 pytestmark = [  # OpenAI's package leaves the generators of a stream that has ended to the garbage collector
     pytest.mark.filterwarnings("ignore:Async generator:ResourceWarning"),

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from .loads import Request
-from .simulator import Asked
-from .strategies import FirstCome, RoundRobin, Rule, Waiting
+from .simulation.loads import Request
+from .simulation.simulator import Asked
+from .simulation.strategies import FirstCome, RoundRobin, Rule, Waiting
 
 
 def waiting(id: str) -> Waiting:

@@ -12,12 +12,12 @@ from typing import Any, Literal, Protocol
 import trio
 from attrs import asdict, frozen
 
-from agentos.userland.mcp.session import open_session
+from agentos.userland.mcp.transports.session import open_session
 from agentos_sdk import connect
 from tests.support.clients import mcp
 from tests.support.kernel import Kernel
 from tests.support.wire import PATIENCE
-from tests.userland.mcp.http_serving import Http
+from tests.userland.mcp.transports.http_serving import Http
 
 ERAS = {"legacy": "2025-11-25", "auto": "2026-07-28"}  # by mode of the SDK's client
 STATE_KEY = bytes(range(32))
@@ -25,7 +25,7 @@ STATE_KEY = bytes(range(32))
 
 @frozen
 class TestEntry:
-    """What the operator has set for a client; see :class:`agentos.userland.mcp.session.Entry`."""
+    """What the operator has set for a client; see :class:`agentos.userland.mcp.transports.session.Entry`."""
 
     __test__ = False
 

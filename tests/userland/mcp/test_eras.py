@@ -12,8 +12,14 @@ from tests.support.clients import mcp
 from tests.support.kernel import Kernel, descendants
 from tests.support.wire import PATIENCE
 from tests.userland.mcp.asking import answered, append, ask, asking, last_decision
-from tests.userland.mcp.http_serving import CLIENTS_GENERATORS, broken_off, connected, make_client, serving_http
 from tests.userland.mcp.serving import ERAS, Cell, Person, TestEntry, error_of, eventually, value_of
+from tests.userland.mcp.transports.http_serving import (
+    CLIENTS_GENERATORS,
+    broken_off,
+    connected,
+    make_client,
+    serving_http,
+)
 
 SLEEP = ["sleep", "1000"]
 pytestmark = CLIENTS_GENERATORS

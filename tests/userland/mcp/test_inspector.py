@@ -11,9 +11,9 @@ import pytest
 
 from agentos.userland.mcp import clients
 from agentos.userland.mcp.clients import ClientEntry
-from tests.support.http_server import HttpServer, http_server, response
 from tests.support.kernel import Kernel, running
-from tests.support.npm import need_packages
+from tests.support.servers.http_server import HttpServer, http_server, response
+from tests.support.servers.npm import need_packages
 from tests.support.wire import PATIENCE
 
 PACKAGE = "@modelcontextprotocol/inspector-cli@0.15.0"  # the newest for Debian's Node 20

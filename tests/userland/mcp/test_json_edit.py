@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentos.userland.mcp.json_edit import NotJSON, get_member, set_member
-from tests.support.rounds import rounds
-from tests.support.rows import each_row
+from tests.support.runs.rounds import rounds
+from tests.support.runs.rows import each_row
 
 SERVER = {"command": "agentos", "args": ["mcp"]}
 

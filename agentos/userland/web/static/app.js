@@ -1,7 +1,7 @@
 // The frame: top bar, navigation, page, panel, status line, keys. All of it is drawn again when a value it reads changes.
 
-import "./parts/chart.js";
-import "./parts/log.js";
+import "./parts/charts/chart.js";
+import "./parts/text/log.js";
 import "./parts/table.js";
 
 import { answerable, connect, connected, findAgent, kernel, level, lostAt, refusal, restarted, whyUntold } from "./core/feed.js";
@@ -20,8 +20,8 @@ import { systemPage } from "./pages/system.js";
 import { tracePage } from "./pages/trace.js";
 import { treePage } from "./pages/tree.js";
 import { UNTOLD, asked, possible, toastList } from "./parts/actions.js";
-import { asTable, zoom } from "./parts/charts.js";
-import { clock, elapsed, plural, visible } from "./parts/format.js";
+import { asTable, zoom } from "./parts/charts/charts.js";
+import { clock, elapsed, plural, visible } from "./parts/text/format.js";
 import { openKeys, openPalette, singleKeys } from "./parts/palette.js";
 
 /** @typedef {{word: string, key: string, icon: string, show: () => unknown, minor?: boolean, whole?: boolean}} Page */

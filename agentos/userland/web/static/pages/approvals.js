@@ -5,7 +5,7 @@ import { html, keyed } from "../core/html.js";
 import { adjust, route } from "../core/route.js";
 import { signal } from "../core/signals.js";
 import { UNTOLD, toast, whyDisabled } from "../parts/actions.js";
-import { countdown, exactTime, plural, visible } from "../parts/format.js";
+import { countdown, exactTime, plural, visible } from "../parts/text/format.js";
 
 /** @typedef {Record<string, any>} Row */
 

@@ -4,7 +4,7 @@ import { ask, forget } from "../core/ask.js";
 import { kernel, ofThisRun } from "../core/feed.js";
 import { html, keyed } from "../core/html.js";
 import { adjust, route } from "../core/route.js";
-import { duration, exactTime, number, readable, timeOfDay, visible } from "../parts/format.js";
+import { duration, exactTime, number, readable, timeOfDay, visible } from "../parts/text/format.js";
 import { shown } from "../parts/reply.js";
 
 /** @typedef {Record<string, any>} Row */

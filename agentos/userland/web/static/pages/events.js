@@ -4,8 +4,8 @@ import { events } from "../core/feed.js";
 import { html, keyed } from "../core/html.js";
 import { adjust, route } from "../core/route.js";
 import { signal } from "../core/signals.js";
-import { ROUTINE, describe, eventLine, subject } from "../parts/event.js";
-import { plural } from "../parts/format.js";
+import { ROUTINE, describe, eventLine, subject } from "../parts/text/event.js";
+import { plural } from "../parts/text/format.js";
 
 const held = signal(/** @type {Record<string, any>[]|null} */ (null));
 

@@ -4,8 +4,8 @@ import { connected, now, stream } from "../core/feed.js";
 import { html } from "../core/html.js";
 import { signal } from "../core/signals.js";
 import { whyDisabled } from "../parts/actions.js";
-import { coloured } from "../parts/ansi.js";
-import { clock, elapsed, visible } from "../parts/format.js";
+import { coloured } from "../parts/text/ansi.js";
+import { clock, elapsed, visible } from "../parts/text/format.js";
 
 /** @typedef {Record<string, any>} Row */
 /** @typedef {{name: string, command: string, began: number, output: {error: boolean, text: string}[], kept: number, cut: boolean, reply: Row|null, withdraw: () => void}} Run */

@@ -5,8 +5,8 @@ import { kernel, whyUntold } from "../core/feed.js";
 import { html } from "../core/html.js";
 import { link } from "../core/route.js";
 import { UNTOLD } from "../parts/actions.js";
-import { OF_MODEL, charts } from "../parts/charts.js";
-import { clock, countdown, duration, number, visible } from "../parts/format.js";
+import { OF_MODEL, charts } from "../parts/charts/charts.js";
+import { clock, countdown, duration, number, visible } from "../parts/text/format.js";
 import { shown } from "../parts/reply.js";
 import { bar } from "../parts/state.js";
 

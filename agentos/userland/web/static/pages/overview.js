@@ -4,10 +4,10 @@ import { agents, answerable, events, kernel, lastEvent, whyUntold } from "../cor
 import { html, keyed } from "../core/html.js";
 import { adjust, link } from "../core/route.js";
 import { actionButton, confirmation, possible } from "../parts/actions.js";
-import { charts } from "../parts/charts.js";
-import { lastEnd } from "../parts/ends.js";
-import { bytes, countdown, cutMiddle, elapsed, plural, visible } from "../parts/format.js";
-import { ROUTINE, eventLine } from "../parts/event.js";
+import { charts } from "../parts/charts/charts.js";
+import { lastEnd } from "../parts/text/ends.js";
+import { bytes, countdown, cutMiddle, elapsed, plural, visible } from "../parts/text/format.js";
+import { ROUTINE, eventLine } from "../parts/text/event.js";
 import { firstQuoted } from "./approvals.js";
 import { ORDER, glyph, stateColour, stateWord } from "../parts/state.js";
 

@@ -5,8 +5,8 @@ import { call } from "../core/feed.js";
 import { html } from "../core/html.js";
 import { signal } from "../core/signals.js";
 import { toast, whyDisabled } from "../parts/actions.js";
-import { copied } from "../parts/copied.js";
-import { duration, exactTime, number, visible } from "../parts/format.js";
+import { copied } from "../parts/text/copied.js";
+import { duration, exactTime, number, visible } from "../parts/text/format.js";
 import { refused, shown } from "../parts/reply.js";
 import { DECISIONS, changeButton, draftOf, rightsForm } from "./rightsform.js";
 

@@ -6,8 +6,8 @@ import { call, findAgent } from "../core/feed.js";
 import { html } from "../core/html.js";
 import { signal } from "../core/signals.js";
 import { toast, whyDisabled } from "../parts/actions.js";
-import { diff } from "../parts/diff.js";
-import { visible } from "../parts/format.js";
+import { diff } from "../parts/text/diff.js";
+import { visible } from "../parts/text/format.js";
 
 /** @typedef {Record<string, any>} Row */
 /** @typedef {{name: string, before: Row, set: Row, problem: string, busy: boolean}} Draft */

@@ -5,7 +5,7 @@ import { signal } from "../core/signals.js";
 import { call, connected, kernel, sessions, whyUntold } from "../core/feed.js";
 import { html } from "../core/html.js";
 import { UNTOLD, toast, whyDisabled } from "../parts/actions.js";
-import { elapsed, exactTime, number, plural, visible, visibleLines } from "../parts/format.js";
+import { elapsed, exactTime, number, plural, visible, visibleLines } from "../parts/text/format.js";
 import { hostCheck } from "../parts/hostcheck.js";
 import { facts, refused } from "../parts/reply.js";
 

@@ -5,7 +5,7 @@ import { agents, findAgent, ofThisRun } from "../core/feed.js";
 import { html, keyed } from "../core/html.js";
 import { adjust, route } from "../core/route.js";
 import { signal } from "../core/signals.js";
-import { duration, exactTime, number, readable, visible, visibleLines } from "../parts/format.js";
+import { duration, exactTime, number, readable, visible, visibleLines } from "../parts/text/format.js";
 import { facts, shown } from "../parts/reply.js";
 
 /** @typedef {Record<string, any>} Row */

@@ -5,7 +5,7 @@ import { agents } from "../core/feed.js";
 import { html, keyed } from "../core/html.js";
 import { adjust, route } from "../core/route.js";
 import { signal } from "../core/signals.js";
-import { plural } from "../parts/format.js";
+import { plural } from "../parts/text/format.js";
 import { shown } from "../parts/reply.js";
 import { stateColour } from "../parts/state.js";
 import { agentRow, chip, escalations, foldRow, notice, supervisorRow } from "../parts/treerow.js";

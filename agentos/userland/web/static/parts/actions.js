@@ -3,7 +3,7 @@
 import { call, connected, level } from "../core/feed.js";
 import { html, keyed } from "../core/html.js";
 import { signal } from "../core/signals.js";
-import { plural, visible } from "./format.js";
+import { plural, visible } from "./text/format.js";
 
 /** @typedef {{call: string, word: string, effect: string, danger: boolean, line: (name: string) => string, args: (names: string[]) => Record<string, any>[]}} Action */
 /** @typedef {{text: string, error: boolean, id: number}} Toast */

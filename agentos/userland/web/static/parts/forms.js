@@ -6,7 +6,7 @@ import { adjust } from "../core/route.js";
 import { effect, signal } from "../core/signals.js";
 import { toast, whyDisabled } from "./actions.js";
 import { openDialog } from "./dialog.js";
-import { visible } from "./format.js";
+import { visible } from "./text/format.js";
 
 /** @typedef {Record<string, any>} Row */
 /** @typedef {{field: string, text: string}} Problem */

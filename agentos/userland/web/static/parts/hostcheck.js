@@ -4,7 +4,7 @@ import { call, commands, now } from "../core/feed.js";
 import { html } from "../core/html.js";
 import { signal } from "../core/signals.js";
 import { whyDisabled } from "./actions.js";
-import { elapsed, visible } from "./format.js";
+import { elapsed, visible } from "./text/format.js";
 
 /** @typedef {Record<string, any>} Row */
 /** `found` is what the command printed as JSON; `problem` says why there is nothing.

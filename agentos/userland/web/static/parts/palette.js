@@ -6,7 +6,7 @@ import { go } from "../core/route.js";
 import { asked, possible } from "./actions.js";
 import { openDialog } from "./dialog.js";
 import { openSpawn } from "./forms.js";
-import { visible } from "./format.js";
+import { visible } from "./text/format.js";
 import { stateWord } from "./state.js";
 
 /** @typedef {{text: string, hint: string, run: () => void}} Choice */

@@ -1,7 +1,7 @@
 // What stands where a reply will be: nothing, or the kernel's sentence if it refused.
 
 import { html } from "../core/html.js";
-import { visible } from "./format.js";
+import { visible } from "./text/format.js";
 
 /** @param {import("../core/feed.js").Reply|null} reply @param {(reply: any) => unknown} show */
 export function shown(reply, show) {

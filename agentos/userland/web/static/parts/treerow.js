@@ -3,10 +3,10 @@
 import { events } from "../core/feed.js";
 import { html } from "../core/html.js";
 import { signal } from "../core/signals.js";
-import { cores } from "./cpu.js";
-import { bytes, cutMiddle, number, plural, timeOfDay, visible } from "./format.js";
+import { cores } from "./charts/cpu.js";
+import { bytes, cutMiddle, number, plural, timeOfDay, visible } from "./text/format.js";
 import { fresh } from "./fresh.js";
-import { memoryLimit } from "./limits.js";
+import { memoryLimit } from "./charts/limits.js";
 import { bar, stateColour, stateTag, stateWord } from "./state.js";
 
 /** @typedef {Record<string, any>} Row */

@@ -1,0 +1,1 @@
+"""One life of an agent: its process, its output, its health and its end."""

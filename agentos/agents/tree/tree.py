@@ -1,0 +1,65 @@
+"""The reply of TREE: the supervision tree as plain values."""
+
+from typing import Any
+
+from agentos.agents.life.lifecycle import State
+from agentos.agents.registry import Agent, Registry
+from supervisors import Supervisor
+from supervisors.children import ChildInfo
+
+from .container import Container
+
+AgentsByPath = dict[tuple[tuple[str, ...], str], Agent]
+
+
+def describe_tree(supervisor: Supervisor, registry: Registry) -> dict[str, Any]:
+    """A supervisor with everything below it, in start order, as plain values.
+
+    Containers aren't shown; their child takes their place.
+    """
+    agents = {(agent.path, agent.name): agent for agent in registry}
+    return _describe_supervisor(supervisor, agents)
+
+
+def _describe_supervisor(supervisor: Supervisor, agents: AgentsByPath) -> dict[str, Any]:
+    spec = supervisor.spec
+    containers = {child.id: child.start for child in spec.children if isinstance(child.start, Container)}
+    return {
+        "name": supervisor.id,
+        "type": "supervisor",
+        "strategy": spec.strategy,
+        "intensity": spec.intensity,
+        "period": spec.period,
+        "children": [
+            _describe_child(child, containers.get(child.id), supervisor.path, agents)
+            for child in reversed(supervisor.children())
+        ],
+    }
+
+
+def _describe_child(
+    child: ChildInfo, container: Container | None, path: tuple[str, ...], agents: AgentsByPath
+) -> dict[str, Any]:
+    restart, state, group = child.restart, child.state, child.child
+    if container is not None:
+        restart, group = container.child.restart, container.group
+        state = "restarting" if state == "running" else state  # a group without a supervisor waits for its restart
+    common = {"restart": restart, "significant": child.significant}
+    if isinstance(group, Supervisor):
+        return _describe_supervisor(group, agents) | common
+    agent = agents.get((path, child.id))
+    if agent is None:
+        return {"name": child.id, "type": "supervisor", "state": state, "children": [], **common}
+    below = _describe_supervisor(agent.children, agents)["children"] if agent.children is not None else []
+    return {
+        "name": agent.name,
+        "type": "agent",
+        "id": agent.id,
+        "pid": agent.pid,
+        "state": str(agent.state),
+        **({"stopped_by": agent.stopped_by, "kept": agent.kept_stopped} if agent.state is State.STOPPED else {}),
+        **({"failed_checks": agent.health.failures} if agent.health.failures and agent.alive else {}),
+        "restarts": agent.restarts,
+        **common,
+        "children": below,
+    }

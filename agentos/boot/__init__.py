@@ -1,0 +1,1 @@
+"""Constructs the kernel from a configuration, and runs it."""

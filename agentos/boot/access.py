@@ -1,0 +1,126 @@
+"""Construction of what knows agents and callers: identities, rights, mailboxes, approvals, subscribers."""
+
+import os
+from functools import partial
+
+from attrs import frozen
+from msgspec.structs import replace
+
+from agentos.access.callers import Callers
+from agentos.access.event_sight import find_family, list_above
+from agentos.agents.jail.usage import UsageReader
+from agentos.agents.life.counter import LifeCounter
+from agentos.agents.life.entries import LifeEntries
+from agentos.agents.life.life import home
+from agentos.agents.registry import Registry
+from agentos.agents.state_spaces import StateSpaces
+from agentos.agents.tree.event_lines import add_to_output, identify_log, log_event, log_kernel_event
+from agentos.config.load import Config
+from agentos.database import Database
+from agentos.kernel.background import Background
+from agentos.llm.models.model import Model
+from agentos.llm.models.prices import prices_of
+from agentos.permissions.approvals.answers import Answers
+from agentos.permissions.approvals.approvals import Approvals, ApprovalSettings
+from agentos.permissions.patterns.base import Names
+from agentos.sandbox.files.root_files import CODE, WORKSPACE
+from agentos.services.audit.log import Audit
+from agentos.services.event_log.ring import EventLog
+from agentos.services.events import Events, Subscriber
+from agentos.services.http.secrets import Secrets
+from agentos.services.logs.log import Logs
+from agentos.services.mailboxes import Mailboxes
+from agentos.services.state.state import State
+from agentos.services.usage import UsageLog
+
+from .host import Host
+
+
+@frozen
+class Stores:
+    """What was opened and read before agents and callers are known."""
+
+    events: Events
+    model: Model
+    database: Database
+    audit: Audit
+    logs: Logs
+    state: State
+    event_log: EventLog
+    secrets: Secrets
+
+
+@frozen
+class Access:
+    """Identities and what belongs to them: agents, events, usage, state, callers, mailboxes, approvals, audit log."""
+
+    events: Events
+    event_log: EventLog
+    registry: Registry
+    mail: Mailboxes
+    state: StateSpaces
+    audit: Audit
+    lives: LifeCounter
+    life_entries: LifeEntries
+    logs: Logs
+    approvals: Approvals
+    callers: Callers
+
+
+def open_access(config: Config, show: Subscriber, host: Host, stores: Stores) -> Access:
+    """Construct what knows agents and callers, and subscribe to events."""
+    events, mail, used = stores.events, Mailboxes(stores.events.publish), UsageLog(stores.database)
+    model, audit, logs = stores.model, stores.audit, stores.logs
+    registry = Registry(events.publish)
+    approvals = _construct_approvals(config.approvals, registry, stores.database, audit)
+    spaces = StateSpaces(registry, stores.state)
+    lives = LifeCounter(registry, UsageReader(registry), used)
+    model.line.on_use = used.add_model_use
+    model.line.contents.list_secrets = stores.secrets.list_values
+    life_entries = LifeEntries(registry, audit)
+    names = Names(home(), str(config.directory))
+    callers = Callers(
+        registry=registry,
+        mail=mail,
+        line=model.line,
+        audit=audit,
+        approvals=approvals,
+        background=Background(),
+        secrets=stores.secrets,
+        known=config.permissions,
+        names=names,
+        jailed=replace(names, workspace=WORKSPACE, code=CODE),
+        kernel_account=model.account,
+        default_budget=config.llm.default_budget,
+        priced=bool(prices_of(config.llm)),
+        kernels=[os.path.realpath(path) for path in (host.state_dir, host.run.directory)],
+    )
+    approvals.on_forgotten = callers.authorizer.announce_change
+    event_log = stores.event_log
+    event_log.above = partial(list_above, registry)
+    event_log.find_family = partial(find_family, registry, callers.find_guest)
+    events.log = event_log.take_event
+    events.subscribers = (
+        log_event,
+        life_entries.record,
+        approvals.end_life,
+        partial(add_to_output, registry),
+        mail.send_escalation,
+        callers.forget_agent,
+        lives.count_end,
+        spaces.end_session,
+        show,
+        logs.take_event,
+        partial(log_kernel_event, logs),
+    )
+    logs.identify = partial(identify_log, registry)
+    return Access(events, event_log, registry, mail, spaces, audit, lives, life_entries, logs, approvals, callers)
+
+
+def _construct_approvals(settings: ApprovalSettings, registry: Registry, database: Database, audit: Audit) -> Approvals:
+    def name_of(number: int) -> str | None:
+        agent = registry.get(number)
+        return registry.lasting_name_of(agent) if agent is not None else None
+
+    answers = Answers(database, name_of)
+    return Approvals(settings, database, audit, answers, registry.publish, registry.lasting_name)

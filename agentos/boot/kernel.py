@@ -1,0 +1,464 @@
+"""Kernel startup and shutdown: constructs all services in order, builds the call table and runs the agent tree."""
+
+import contextlib
+import gc
+import logging
+import os
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import trio
+from attrs import frozen
+
+from agentos import __version__
+from agentos.agents.commands.noticed_events import describe_notice, describe_request
+from agentos.agents.commands.notices import Notices
+from agentos.agents.commands.run import CommandRunner
+from agentos.agents.jail.factory import Jails
+from agentos.agents.jail.measured import MeasuredAgents
+from agentos.agents.life.health import HealthChecks
+from agentos.agents.life.leftover_processes import RUN_VARIABLE, Sweeper
+from agentos.agents.life.life import PATH, LifeDeps, home
+from agentos.agents.life.output_rate import OutputRate
+from agentos.agents.registry import Agent
+from agentos.agents.tree import kept_stops
+from agentos.agents.tree.changes import list_places
+from agentos.agents.tree.event_lines import log_last_state
+from agentos.agents.tree.kept_stops import KeptStops
+from agentos.agents.tree.reload import TreeReload, list_agents
+from agentos.agents.tree.supervision import SpawnLimits, Supervision
+from agentos.agents.workspaces.view import View
+from agentos.agents.workspaces.workspace import Workspaces
+from agentos.boot.last_run import MAX_NAMES, Doing, RunRecord, RunRecorder, check_database, describe_kill, read_record
+from agentos.config.exposed_files import log_exposed_files
+from agentos.config.load import Config
+from agentos.config.reload import Reload
+from agentos.config.watch import Watch
+from agentos.database import CheckIdentity, DatabaseError, Identity, open_database
+from agentos.kernel.caller import Caller
+from agentos.kernel.record import record_kernel
+from agentos.kernel.wire.listener import ConnectionLimit, Listener, ListenError, listen, listen_again
+from agentos.kernel.wire.poller import Poller
+from agentos.llm import budgets
+from agentos.llm.models.model import Model, open_model
+from agentos.mcp.pins import TABLES as PINS
+from agentos.permissions.approvals.answers import TABLES as ANSWERS
+from agentos.permissions.approvals.entries import TABLES as APPROVALS
+from agentos.private_files import UnsafeFile, describe_error
+from agentos.sandbox.report import probe
+from agentos.services import usage
+from agentos.services.audit.chain import KILLED, kernel_entry
+from agentos.services.audit.log import open_audit
+from agentos.services.audit.traffic import Traffic
+from agentos.services.event_log.file import open_event_log
+from agentos.services.events import Events, IsolationProbed, KernelStarted, Subscriber
+from agentos.services.logs.log import KernelLog, open_logs
+from agentos.services.metrics.kernel_figures import LoopCounts
+from agentos.services.metrics.sampler import AgentSources, Sampler
+from agentos.services.state.batch import StateLimits
+from agentos.services.state.rows import TABLES as STATE
+from agentos.services.state.state import State
+from agentos.syscalls import Services, table
+from agentos.threads import run_in_thread
+from agentos_sdk.project import CONFIG, RunningKernel, project_id
+
+from . import signals
+from .access import Access, Stores, open_access
+from .host import BootError, Host, affordable_connections, is_root, open_host
+from .mcp import McpSetup, set_up_mcp
+from .network import Network, read_secrets
+from .programs import Program, ProgramHost
+from .telemetry import Telemetry
+
+log = logging.getLogger("agentos.kernel")
+
+SCHEMAS: Mapping[str, Sequence[str]] = {  # of the database
+    "quotas": budgets.TABLES,
+    "usage": usage.TABLES,
+    "kept_stops": kept_stops.TABLES,
+    "approvals": APPROVALS,
+    "answers": ANSWERS,
+    "mcp_pins": PINS,
+    "state": STATE,
+}
+FULL_COLLECTION = 30  # collections of the middle generation before one of all: a thousand new connections cause none
+COUNT_SECONDS = 3600.0  # seconds for which the audit log's counts stand
+
+
+@frozen
+class Settings:
+    """The options of ``agentos run``: ``socket`` and ``state_dir`` are final, ``show`` is called with every event.
+
+    ``watch``: reload the configuration file when it is saved, and restart an agent when its script is saved.
+    """
+
+    config: Config
+    socket: str
+    state_dir: Path
+    show: Subscriber
+    watch: bool = False
+    programs: Sequence[Program] = ()  # run in the kernel's process while it serves
+    accept_lost_state: bool = False  # begin with a database that is missing, older or another one
+
+
+def run(settings: Settings) -> str | None:
+    """Run a kernel until a signal stops it (None) or its root supervisor gives up (the reason).
+
+    Raises :class:`BootError` if the kernel can't start.
+    """
+    with KernelLog() as kernel_log, open_host(settings.config.kernel, settings.socket, settings.state_dir) as host:
+        try:
+            with record_kernel(describe_kernel(settings)):
+                return trio.run(run_kernel, settings, host, kernel_log)
+        except (ListenError, DatabaseError) as error:
+            raise BootError(str(error)) from None
+        except UnsafeFile as error:
+            raise BootError(describe_error(error, settings.state_dir)) from None
+
+
+def describe_kernel(settings: Settings) -> RunningKernel:
+    """The kernel's record, for other processes of its user."""
+    file = settings.config.file
+    return RunningKernel(
+        name=project_id(str(file or settings.config.directory / CONFIG)),
+        pid=os.getpid(),
+        since=time.time(),
+        socket=settings.socket,
+        state_dir=str(settings.state_dir),
+        file=os.path.realpath(file) if file else None,
+    )
+
+
+async def run_kernel(settings: Settings, host: Host, kernel_log: KernelLog) -> str | None:
+    """Open the files in the state directory, then run a kernel; the files are closed last."""
+    events, recorder = Events(), RunRecorder(host.state_dir)
+    last = await run_in_thread(read_record, host.state_dir)
+    async with (
+        open_logs(host.state_dir / "logs", settings.config.logs) as logs,
+        recorder.keep(),
+        open_database(host.state_dir / "agentos.db", SCHEMAS, choose_check(settings, host, last)) as database,
+        open_audit(host.state_dir / "audit", __version__, events.publish) as audit,
+        open_event_log(host.state_dir / "events") as event_log,
+    ):
+        kernel_log.attach(logs)
+        await recorder.begin(database)
+        await run_in_thread(log_exposed_files, settings.config)
+        model, stops = await open_model(settings.config.llm, database, events.publish), await KeptStops.load(database)
+        limits = StateLimits(settings.config.kernel.max_state_keys, settings.config.kernel.max_state_bytes)
+        stored = await State.load(database, limits, events.publish)
+        await stops.forget_others(list_agents(list_places(settings.config.root)))
+        secrets = await run_in_thread(read_secrets, settings.config)
+        stores = Stores(events, model, database, audit, logs, stored, event_log, secrets)
+        access = open_access(settings.config, settings.show, host, stores)
+        await access.approvals.load()
+        mcp = await set_up_mcp(database, access.approvals, access.callers, settings.config.mcp)
+        kernel = Kernel(settings, host, model, access, stops, mcp, recorder)
+        if (killed := await run_in_thread(describe_kill, last)) is not None:
+            events.publish(killed)
+            audit.note(kernel_entry(KILLED, killed.text, "lost"))
+        return await kernel.serve()
+
+
+def choose_check(settings: Settings, host: Host, last: RunRecord | None) -> CheckIdentity:
+    """What decides whether the database is the one that the last kernel had."""
+
+    def check(found: Identity | None) -> None:
+        try:
+            check_database(last, host.state_dir, found)
+        except DatabaseError as error:
+            if not settings.accept_lost_state:
+                raise
+            log.warning("accepted: %s", error)
+
+    return check
+
+
+class Kernel:
+    """All services of one kernel, constructed in dependency order."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        host: Host,
+        model: Model,
+        access: Access,
+        stops: KeptStops,
+        mcp: McpSetup,
+        recorder: RunRecorder,
+    ) -> None:
+        kernel, root = settings.config.kernel, settings.config.root
+        self.settings, self.host, self.model = settings, host, model
+        self.events, self.callers, self.line = access.events, access.callers, model.line
+        self.approvals = access.approvals
+        self.state = access.state.state
+        self.event_log = access.event_log
+        self.lives, self.life_entries, self.traffic = access.lives, access.life_entries, Traffic(access.audit)
+        self.started = trio.Event()
+        self.connection_limit = ConnectionLimit(min(kernel.max_connections, affordable_connections()))
+        self.poller = Poller()
+        # Kills what ended agents left; jails: a sandbox with its resources for each life of an agent.
+        self.sweeper = Sweeper(host.run)
+        self.jails = Jails(
+            spawner=host.spawner,
+            host=probe.read_host(),
+            cgroups=host.cgroups,
+            outer_ids=host.outer_ids,
+            workspaces=Workspaces(
+                host.state_dir,
+                is_root(),
+                [Path(host.run.directory), Path(settings.socket)],
+                str(settings.config.file) if settings.config.file is not None else None,
+            ),
+            sdk=host.sdk,
+            sdk_alone=host.sdk_alone,
+            waived=kernel.waive,
+            output_rate=OutputRate(access.logs.fill),
+        )
+        self.network = Network(settings.config, self.callers, self.line, self.connection_limit)
+        runner = CommandRunner(self.jails)
+        self.notices = self._construct_notices(access, runner)
+        self.sampler = self._construct_sampler(access)
+        subscribers = (
+            *(notices.take_event for notices in self.notices),
+            self.network.client.take_event,
+            self.sampler.take_event,
+            self.traffic.take_event,
+        )
+        self.events.subscribers = (*self.events.subscribers, *subscribers)
+        self.telemetry = Telemetry(
+            config=settings.config,
+            sampler=self.sampler,
+            registry=access.registry,
+            callers=self.callers,
+            line=self.line,
+            egress=self.network.egress,
+            connection_limit=self.connection_limit,
+            events=self.events,
+        )
+        self.telemetry.open()
+        host_view = View(str(settings.config.directory), home())
+        self.supervision = self._construct_tree(access, stops, host_view, runner)
+        self.servers, self.pins = mcp.open_servers(self.supervision, self.line, self.network.client), mcp.pins
+        self.events.subscribers = (*self.events.subscribers, self.servers.take_event)
+        self.reload = Reload(
+            settings.config,
+            TreeReload(self.supervision, self.callers.declare, self.forget_agent, self.jails.change_limits),
+            self.callers,
+            self.servers,
+            self.jails.live_limits,
+            self.jails.workspaces.config_file,
+            self.jails.find_config_writers,
+        )
+        # The table of each caller is made from this one, so it comes before the first agent.
+        self.callers.serve(table(self._list_services(access, host_view)))
+        self.supervision.build(root)
+        self.recorder = recorder
+        recorder.look = self.look
+
+    def look(self) -> Doing:
+        """What would be lost if the kernel were killed now."""
+        registry, counts = self.supervision.deps.registry, self.count_loop().waiting
+        running = [agent.name for agent in registry if agent.pid is not None]
+        return Doing(
+            tuple(running[:MAX_NAMES]),
+            len(running),
+            counts["mailboxes"],
+            sum(agent.caller.allowance.calls for agent in registry if agent.alive),
+            counts["approvals"],
+        )
+
+    def _construct_sampler(self, access: Access) -> Sampler:
+        measured = MeasuredAgents(access.registry, self.jails.disk)
+        sources = AgentSources(
+            list_agents=measured.list_agents,
+            find_agent=measured.find_agent,
+            read_usage=access.lives.reader.read_running,
+            read_working_set=measured.read_working_set,
+            read_disk=measured.read_disk,
+        )
+        return Sampler(sources, self.count_loop, self.events.publish, str(self.host.state_dir))
+
+    def _construct_notices(self, access: Access, runner: CommandRunner) -> Sequence[Notices]:
+        """The commands of ``[approvals] notify`` and ``[notify]``; the first, if there is one, has the requests."""
+        config = self.settings.config
+        environment = {"PATH": PATH, "LANG": "C.UTF-8", "HOME": home(), RUN_VARIABLE: self.host.run.id}
+        make = partial(Notices, directory=str(config.directory), environment=environment, runner=runner)
+        requests, approvals = config.approvals.notify, access.approvals
+        describe = describe_notice(approvals, access.registry, requests=not requests)
+        return (
+            make("approvals.notify", requests, listed="requests", describe=describe_request(approvals)),
+            make("notify.command", config.notify.command, listed="notices", describe=describe),
+        )
+
+    def _construct_tree(self, access: Access, stops: KeptStops, host_view: View, runner: CommandRunner) -> Supervision:
+        """The agent tree, not running yet."""
+        kernel = self.settings.config.kernel
+        return Supervision(
+            registry=access.registry,
+            make_caller=self.callers.of_agent,
+            deps=LifeDeps(
+                registry=access.registry,
+                jails=self.jails,
+                connection_limit=self.connection_limit,
+                poller=self.poller,
+                run=self.host.run,
+                sweeper=self.sweeper,
+                host_view=host_view,
+                health=HealthChecks(access.registry, runner),
+                background=self.callers.background,
+                serve=self.network.openai_endpoint(),
+                serve_network=self.network.serve_filtered,
+                find_ports=self.callers.authorizer.named_ports,
+            ),
+            limits=SpawnLimits(kernel.max_children, kernel.spawn_rate),
+            kernel_account=self.model.account,
+            default_budget=self.settings.config.llm.default_budget,
+            queue_path=self.callers.queue_path,
+            kept_stops=stops,
+            stop_timeout=kernel.stop_timeout,
+        )
+
+    def _list_services(self, access: Access, host_view: View) -> Services:
+        """What the system calls use."""
+        config = self.settings.config
+        return Services(
+            registry=access.registry,
+            supervision=self.supervision,
+            reload=self.reload.request,
+            callers=self.callers,
+            mail=access.mail,
+            state=access.state,
+            events=access.event_log,
+            traffic=self.traffic,
+            line=self.line,
+            kernel_account=self.model.account,
+            sampler=self.sampler,
+            audit=access.audit,
+            lives=access.lives,
+            approvals=access.approvals,
+            logs=access.logs,
+            background=self.callers.background,
+            host_view=host_view,
+            http=self.network.client,
+            mcp=self.servers,
+            max_payload=config.kernel.max_payload,
+            config_file=str(config.file) if config.file is not None else None,
+            upstream_proxy=self.network.egress.upstream_proxy,
+        )
+
+    async def serve(self) -> str | None:
+        """Listen, run the tree and shut down. Returns why the root gave up, or None if it was asked to end."""
+        operators = self.settings.socket
+        terminal = signals.has_terminal()
+        # One that comes as soon as clients can connect is received.
+        with signals.open_signals(terminal) as received, listen(operators) as listener:
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self.poller.run)
+                    nursery.start_soon(self.serve_operators, listener)
+                    nursery.start_soon(listen_again, operators, self.serve_operators)
+                    services = (
+                        self.host.spawner,
+                        self.sweeper,
+                        self.jails,
+                        self.line,
+                        self.network.client,
+                        self.reload,
+                        self.servers,
+                        self.pins,
+                        self.lives,
+                        self.approvals,
+                        self.state,
+                        self.event_log,
+                        self.callers.background,
+                        self.sampler,
+                        self.telemetry,
+                        self.recorder,
+                    )
+                    for service in services:
+                        nursery.start_soon(service.serve)
+                    for notices in self.notices:
+                        nursery.start_soon(notices.serve)
+                    if self.settings.watch:
+                        nursery.start_soon(Watch(self.reload).serve)
+                    host = ProgramHost(
+                        self.callers, self.poller, self.connection_limit, self.network.egress, self.dismiss
+                    )
+                    for program in self.settings.programs:
+                        nursery.start_soon(host.run, program)
+                    nursery.start_soon(self.probe_host)
+                    nursery.start_soon(self.write_counts)
+                    publish = self.events.publish
+                    nursery.start_soon(signals.obey, received, terminal, self.supervision, self.reload, publish)
+                    reason = await self.supervision.run(partial(self.announce, nursery))
+                    if reason is not None:
+                        log_last_state(self.supervision.deps.registry, reason)
+                    nursery.cancel_scope.cancel()
+            finally:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(operators)
+        return reason
+
+    async def serve_operators(self, listener: socket.socket) -> None:
+        await Listener(listener, self.connection_limit, self.poller, self.callers.admit, self.dismiss).serve()
+
+    def dismiss(self, caller: Caller) -> None:
+        """Clean up after a connection on the operator's socket; the session of an agent lasts longer."""
+        self.callers.dismiss(caller)
+        if caller.kind != "agent":
+            self.state.end_session(caller.id)
+            self.event_log.forget(caller.id)
+
+    def forget_agent(self, agent: Agent) -> None:
+        """Clean up after a declared agent that a reload has removed; it may have been stopped before."""
+        self.callers.forget(agent)
+        self.state.end_session(agent.id)
+
+    async def probe_host(self) -> None:
+        """Try the isolation layers. Agents start when this is done, clients are served before."""
+        self.jails.host, self.jails.found = await probe.examine(self.host.spawner, self.jails.host, self.host.cgroups)
+        self.jails.probed.set()
+        await self.started.wait()
+        self.events.publish(IsolationProbed(self.jails.found))
+
+    def count_loop(self) -> LoopCounts:
+        """The kernel's connections, and what waits in its queues."""
+        limit = self.connection_limit
+        waiting = {
+            "model": self.line.depth,
+            "mailboxes": sum(len(mailbox.messages) for mailbox in self.callers.mail),
+            "approvals": len(self.approvals.pending()),
+            "audit": self.traffic.audit.waiting,
+        }
+        return LoopCounts(limit.connections, limit.capacity, waiting)
+
+    async def write_counts(self) -> None:
+        """Write to the audit log what is only counted: on each full hour, and when the kernel ends."""
+        try:
+            while True:
+                await trio.sleep(COUNT_SECONDS - time.time() % COUNT_SECONDS)
+                self._flush_counts()
+        finally:
+            self._flush_counts()
+
+    def _flush_counts(self) -> None:
+        self.traffic.flush()
+        self.life_entries.flush()
+
+    def announce(self, nursery: trio.Nursery, missing: Sequence[str]) -> None:
+        """Publish that the kernel is ready, and which agents are ``missing``.
+
+        What clients need not wait for is loaded afterwards, in the background.
+        """
+        # Later full collections skip all objects that exist now: 60 ms each. None before: with 200 agents it would hold
+        # up the event loop for 0.1 s, and find nothing.
+        gc.freeze()
+        young, middle, _ = gc.get_threshold()
+        gc.set_threshold(young, middle, FULL_COLLECTION)
+        self.events.publish(KernelStarted(self.model.description, missing, self.model.default_budget))
+        self.started.set()
+        if self.line.model:
+            nursery.start_soon(self.line.prepare)

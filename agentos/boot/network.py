@@ -1,0 +1,85 @@
+"""Construction of what connects and listens for agents: HTTP requests, filtered networks, OpenAI endpoints."""
+
+import contextlib
+import os
+import socket
+from typing import TYPE_CHECKING
+
+from attrs import define, field
+
+from agentos.access.callers import Callers
+from agentos.agents.jail import openai_endpoint
+from agentos.agents.jail.filtered_network import FilteredNetwork
+from agentos.config.load import Config
+from agentos.kernel.caller import Caller
+from agentos.kernel.wire.listener import ConnectionLimit
+from agentos.llm.line import Line
+from agentos.services.http.client import Client
+from agentos.services.http.egress import Egress
+from agentos.services.http.secrets import Secrets, UnreadableSecret
+from agentos.threads import run_in_thread
+
+from .host import BootError
+
+if TYPE_CHECKING:
+    from agentos.gateways.http_proxy.proxy import Proxy
+
+
+def read_secrets(config: Config) -> Secrets:
+    """The secrets of HTTP requests, read from their files and the environment. Raises :class:`BootError`. Blocks."""
+    secrets = Secrets(proxied=config.http.upstream_proxy is not None)
+    try:
+        secrets.replace(config.http.secrets, secrets.read(config.http.secrets, os.environ))
+    except UnreadableSecret as error:
+        raise BootError(f"{config.file}: {error}") from None
+    return secrets
+
+
+@define(eq=False)
+class Network:
+    """What one kernel sends to the network for agents, and what it serves in their jails."""
+
+    config: Config
+    callers: Callers
+    line: Line
+    connection_limit: ConnectionLimit
+    egress: Egress = field(init=False)
+    client: Client = field(init=False)
+    _proxy: "Proxy | None" = None
+
+    def __attrs_post_init__(self) -> None:
+        self.egress = Egress(self.config.http)
+        self.client = Client(self.egress)
+        self.callers.authorizer.observers.append(self.client.judge_again)
+
+    def openai_endpoint(self) -> openai_endpoint.Serve | None:
+        """The server for OpenAI-compatible requests; ``None`` if the configuration doesn't enable it."""
+        if not self.config.llm.openai_endpoint:
+            return None
+        from agentos.gateways.endpoint import Endpoints  # hypercorn: 0.1 s and 20 MiB, loaded only if needed
+
+        max_payload = self.config.kernel.max_payload
+        endpoints = Endpoints(self.line, self.callers.queue_path, self.connection_limit, max_payload)
+
+        async def serve(listener: socket.socket, caller: Caller, key: str | None) -> None:
+            on_host = key is not None  # otherwise it is in a jail's own network
+            with self.egress.refuse(listener) if on_host else contextlib.nullcontext():
+                await endpoints.serve(listener, caller, key)
+
+        return serve
+
+    async def serve_filtered(self, network: FilteredNetwork, caller: Caller) -> None:
+        """Serve the filtered network of one life of an agent. The proxy is loaded for the first one: 0.05 s."""
+        if self._proxy is None:
+            proxy = await run_in_thread(_load_proxy)
+            authorizer, ask_seconds = self.callers.authorizer, self.config.approvals.timeout
+            self._proxy = self._proxy or proxy(
+                self.egress, authorizer, self.connection_limit, ask_seconds, self.callers.charge_http
+            )
+        await self._proxy.serve(network, caller)
+
+
+def _load_proxy() -> "type[Proxy]":
+    from agentos.gateways.http_proxy.proxy import Proxy
+
+    return Proxy

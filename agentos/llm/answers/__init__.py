@@ -1,0 +1,1 @@
+"""What goes into a question and comes out of an answer, whatever the provider."""

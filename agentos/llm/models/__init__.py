@@ -1,0 +1,1 @@
+"""The models: routes, availability, prices and keys."""

@@ -1,0 +1,1 @@
+"""Parts of prompts in vendors' formats."""

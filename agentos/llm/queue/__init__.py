@@ -1,0 +1,1 @@
+"""The queue for the model: who is next, and what a question reserves."""

@@ -1,0 +1,87 @@
+"""What is written of approvals to the audit log and the database, before it takes effect."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Final, Literal
+
+from attrs import frozen
+
+from agentos.database import Database, DatabaseError
+from agentos.kernel.caller import Caller
+from agentos.kernel.ports import AuditLog, Decision
+from agentos.permissions.shown_lines import to_plain
+from agentos_sdk.errors import Unavailable
+
+from . import entries as approval_entries
+from .answers import Answer
+from .entries import Entry, Pending
+from .text import escape
+
+ALLOWED: Final = Decision("allow", "only the operator", "")
+
+Remember = Literal["once", "agent", "always"]
+
+
+@frozen
+class ApprovalRecords:
+    """Entries outlast the kernel in the ``database``; the ``audit`` log has what was asked and what was decided."""
+
+    database: Database
+    audit: AuditLog
+
+    async def load(self) -> tuple[int, Sequence[Pending]]:
+        """The highest id so far, and the entries that were pending when the last kernel ended."""
+        return await self.database.write(approval_entries.load)
+
+    async def add(self, entry: Entry) -> None:
+        """Record an entry. Raises ``CallError`` or ``DatabaseError``."""
+        pending, caller, question = entry.pending, entry.caller, entry.question
+        assert caller is not None, "it was asked in this run"
+        assert question is not None, "it was asked in this run"
+        about = f"approval {pending.id}: {pending.call} {pending.about}, sha256 {pending.digest}"
+        asked = caller.entry("APPROVAL_REQUESTED", about, question.asked[0][1], "outcome", "requested")
+        await self.audit.intend(asked)
+        await self.database.write(partial(approval_entries.insert, pending))
+
+    async def decide(
+        self,
+        by: Caller,
+        answered_by: str,
+        entry: Entry,
+        allow: bool,
+        remember: Remember,
+        reason: str | None,
+        given: Sequence[Answer],
+    ) -> None:
+        """Record a decision of the operator ``by``, and the answers that are remembered. Raises ``CallError``.
+
+        ``answered_by`` is the text that stands for the operator, or for a person that has answered by another program.
+        """
+        pending, outcome = entry.pending, "allowed" if allow else "refused"
+        why = f", because {escape(reason)!r}" if reason else ""
+        about = (
+            f"approval {pending.id} {outcome} ({remember}) by {answered_by}{why}: {pending.agent}, "
+            f"sha256 {pending.digest}: {to_plain(pending.shown)}"
+        )
+        number = await self.audit.intend(by.entry("APPROVAL_DECIDED", about, ALLOWED, "intent"))
+        try:
+            await self.database.write(partial(approval_entries.decide, pending.id, given))
+        except DatabaseError as error:
+            self.audit.note(by.entry("APPROVAL_DECIDED", about, ALLOWED, "outcome", "unavailable", None, number))
+            raise Unavailable(f"not decided: {error}") from None
+        self.audit.note(by.entry("APPROVAL_DECIDED", about, ALLOWED, "outcome", outcome, None, number))
+
+    def forget(self, by: Caller, answer: Answer) -> None:
+        """Record that the operator ``by`` has revoked a remembered answer."""
+        about = (
+            f"answer {answer.id} forgotten by {describe_operator(by)}: {answer.agent} {answer.action} {answer.object}"
+        )
+        self.audit.note(by.entry("APPROVAL_DECIDED", about, ALLOWED, "outcome", "forgotten"))
+
+    def remove(self, number: int) -> None:
+        """Remove the entry of an approval that has expired. Raises ``DatabaseError``."""
+        self.database.submit(partial(approval_entries.delete, number), f"the end of approval {number}")
+
+
+def describe_operator(by: Caller) -> str:
+    return f"uid {by.uid} on connection {by.id}"

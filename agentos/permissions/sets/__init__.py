@@ -1,0 +1,1 @@
+"""Permission sets in files."""

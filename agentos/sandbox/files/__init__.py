@@ -1,0 +1,1 @@
+"""What of the host's files a sandbox shows."""

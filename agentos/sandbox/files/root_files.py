@@ -1,0 +1,174 @@
+"""The files of a sandbox's root: which host paths are bound where, and which files and tmpfs are its own."""
+
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+
+from agentos.sandbox import steps as s
+from agentos.sandbox.host import Host
+from agentos.sandbox.policy import BadPolicy, Directory, Image, Network, Policy
+from agentos.sandbox.steps import Step
+from agentos_sdk.values import HostIds
+
+UID = GID = 1000  # inside
+CODE, WORKSPACE, SDK, SOCKET = "/agent", "/workspace", "/sdk", "/run/agentos.sock"
+DEVICES = ("null", "zero", "full", "random", "urandom")
+_ETC_FILES = {
+    "passwd": f"agent:x:{UID}:{GID}:agent:{WORKSPACE}:/bin/sh\n",
+    "group": f"agent:x:{GID}:\n",
+    "hosts": "127.0.0.1 localhost\n::1 localhost\n",
+    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+}
+
+SYSTEM_PATHS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime")
+RUNTIME_FILES = re.compile(r"/etc/(java(-[\w.-]+)?|fonts|perl|python3(\.\d+)?|mime\.types|magic(\.mime)?)")
+"""What distributions keep of a language's runtime in /etc: settings without which it doesn't start."""
+CERTIFICATES = ("/etc/ssl", "/etc/pki", "/etc/ca-certificates", "/etc/crypto-policies")  # and settings of TLS
+NETWORK_FILES: Mapping[Network, Sequence[str]] = {
+    "none": (),
+    "filtered": CERTIFICATES,
+    "host": ("/etc/resolv.conf", *CERTIFICATES),
+}
+
+FORBIDDEN_PREFIXES = frozenset(
+    {
+        "/",
+        "/dev",
+        "/etc",
+        "/home",
+        "/mnt",
+        "/proc",
+        "/root",
+        "/run",
+        "/srv",
+        "/sys",
+        "/tmp",
+        "/var",
+        CODE,
+        WORKSPACE,
+        SDK,
+    }
+)
+
+
+def list_runtime_files(etc: str = "/etc") -> list[str]:
+    """The host's :data:`RUNTIME_FILES` that root alone may write and everyone may read."""
+    return [f"/etc/{name}" for name in sorted(os.listdir(etc)) if _is_public(os.path.join(etc, name), f"/etc/{name}")]
+
+
+def _is_public(path: str, shown: str) -> bool:
+    if not RUNTIME_FILES.fullmatch(shown):
+        return False
+    found = os.lstat(path)
+    needed = stat.S_IROTH | stat.S_IXOTH if stat.S_ISDIR(found.st_mode) else stat.S_IROTH
+    kept = stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode)
+    return kept and found.st_uid == 0 and found.st_mode & (needed | stat.S_IWGRP | stat.S_IWOTH) == needed
+
+
+def bind_steps(policy: Policy, host: Host) -> Iterator[s.Bind]:
+    """Yield the host paths to mount inside; an outer directory comes before a path within it."""
+    runtime_files = sorted(filter(RUNTIME_FILES.fullmatch, host.directories))
+    wanted = [*SYSTEM_PATHS, *SYSTEM_FILES, *runtime_files, *NETWORK_FILES[policy.network]]
+    trees = [path for path in wanted if path in host.directories]
+    if policy.interpreter is not None:
+        trees += [policy.interpreter.prefix, policy.interpreter.base_prefix]
+    bound: list[str] = []
+    for path in sorted(trees, key=lambda path: path.count("/")):
+        if any(path.startswith(own + "/") for own in ("/dev", "/proc", "/sys", CODE, WORKSPACE, SDK)):
+            raise BadPolicy(f"the interpreter's prefix is {path}, which a sandbox uses for its own files")
+        if path in FORBIDDEN_PREFIXES:
+            raise BadPolicy(f"the interpreter's prefix is {path}, which contains more than an interpreter")
+        if not any(path == former or path.startswith(former + "/") for former in bound):
+            bound.append(path)
+            yield s.Bind(path, path)
+    for name in DEVICES:
+        if name == "zero" and not host.memory_cgroup and host.landlock_abi == 0:
+            continue  # mapped shared it is memory that no watcher finds; only Landlock can make it read-only
+        yield s.Bind(f"/dev/{name}", f"/dev/{name}", device=True)
+    if policy.sdk is not None:
+        yield s.Bind(policy.sdk, f"{SDK}/agentos_sdk")
+        for name in ("agentos.py", "agentic.py"):
+            yield s.Bind(f"{policy.sdk}/in_sandbox/{name}", f"{SDK}/{name}")
+    if policy.script is not None:
+        yield s.Bind(policy.script, script_path(policy.script))
+    if policy.code is not None:
+        yield s.Bind(policy.code, CODE)
+    if policy.workspace is not None:
+        yield s.Bind(policy.workspace.path, WORKSPACE, writable=True, executable=policy.profile != "strict")
+    if policy.socket is not None:
+        yield s.Bind(policy.socket, SOCKET)
+
+
+def is_own(bind: s.Bind) -> bool:
+    """Whether this is the agent's own and not the same for all."""
+    return bind.target in (CODE, WORKSPACE, SOCKET) or bind.target.startswith(f"{CODE}/")
+
+
+def script_path(script: str) -> str:
+    return f"{CODE}/{os.path.basename(script)}"
+
+
+def open_steps(policy: Policy, binds: Sequence[s.Bind], wanted: Sequence[s.Bind]) -> Iterator[Step]:
+    """Open the sources of the wanted binds."""
+    not_followed = {bind.source for bind in binds if bind.target in _targets_without_symlinks(policy)}
+    return (s.OpenSource(path, path not in not_followed) for path in dict.fromkeys(bind.source for bind in wanted))
+
+
+def detach_steps(policy: Policy, binds: Sequence[s.Bind], host_ids: HostIds) -> Iterator[Step]:
+    for bind in binds:
+        if bind.writable and isinstance(policy.workspace, Image):
+            yield s.DetachImage(bind.source, bind.target)
+            continue
+        ours = bind.device or bind.source in (*SYSTEM_PATHS, *SYSTEM_FILES, *NETWORK_FILES["host"], policy.socket)
+        ours = ours or RUNTIME_FILES.fullmatch(bind.source) is not None
+        follow = bind.target not in _targets_without_symlinks(policy)
+        always = bind.target in (CODE, WORKSPACE)
+        owner = None if ours else (host_ids.uid, host_ids.gid)
+        yield s.DetachSource(bind.source, bind.target, follow, owner, always, bind.writable)
+
+
+def _targets_without_symlinks(policy: Policy) -> Sequence[str]:
+    """Return the targets with sources that an agent may have made: symlinks in their paths are refused."""
+    return (CODE, WORKSPACE, *([script_path(policy.script)] if policy.script is not None else ()))
+
+
+def root_steps(policy: Policy, host: Host, binds: tuple[s.Bind, ...]) -> Iterator[Step]:
+    """Fill the new root with what is the same for all agents of this kernel."""
+    for directory in ("/dev", "/etc", "/proc", "/run", "/tmp", CODE, WORKSPACE):
+        yield s.MakeDirectory(directory)
+    for path, target in sorted(host.links.items()):
+        yield s.Link(path, target)
+    for name, text in _ETC_FILES.items():
+        yield s.WriteFile(f"/etc/{name}", text)
+    if policy.network == "filtered":
+        yield s.WriteFile("/etc/resolv.conf", "nameserver 127.0.0.1\n")
+    yield from binds
+    yield s.MakeDirectory("/dev/shm")
+    for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
+        yield s.Link(f"/dev/{name}", f"/proc/self/fd{target}")
+    yield s.MountProc("/proc")
+
+
+def tmpfs_steps(policy: Policy, host: Host, within_tmp: tuple[s.Bind, ...]) -> Iterator[Step]:
+    """Mount the agent's own tmpfs. A mount over a directory comes before mounts within that directory."""
+    limits, counted = policy.limits, not host.memory_cgroup
+    executable = policy.profile != "strict"
+    yield s.MountTmpfs("/tmp", limits.tmp, limits.inodes, executable, counted)
+    yield from within_tmp
+    if policy.workspace is None:
+        yield s.MountTmpfs(WORKSPACE, limits.disk, limits.inodes, executable, counted)
+    if isinstance(policy.workspace, Directory) and policy.workspace.protected:
+        yield s.Protect(WORKSPACE, policy.workspace.protected)
+    yield s.MountTmpfs("/dev/shm", limits.tmp, limits.inodes, False, counted)
+    if policy.socket is not None:
+        yield s.Link("/tmp/agentos.sock", SOCKET)
+
+
+def git_files(policy: Policy) -> Mapping[str, str]:
+    """Return files for /etc that make git ignore protected names, so that placeholder files aren't committed."""
+    if not isinstance(policy.workspace, Directory) or not policy.workspace.protected:
+        return {}
+    ignored = "".join(f"/{name}\n" for name in policy.workspace.protected if not name.startswith(".git/"))
+    return {"gitconfig": "[core]\n\texcludesFile = /etc/gitignore\n", "gitignore": ignored}

@@ -1,0 +1,1 @@
+"""Runs the agent's program, last of all steps."""

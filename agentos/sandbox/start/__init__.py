@@ -1,0 +1,1 @@
+"""Starts processes in sandboxes: the spawner, the zygote and jails that wait."""

@@ -1,0 +1,273 @@
+"""Handler of EXEC: parses a command, checks permission, runs it and builds the reply."""
+
+import math
+import os
+import pwd
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import cache
+from hashlib import sha256
+
+import trio
+from attrs import field, frozen
+
+from agentos.agents.commands.named_files import NamedFiles, identity_of, root_for
+from agentos.agents.commands.output_streams import Live, Name, Stream
+from agentos.agents.commands.run import (
+    SHELL,
+    BesideAgent,
+    CommandRequest,
+    CommandResult,
+    CommandRunner,
+    OnHost,
+    OwnJail,
+)
+from agentos.agents.jail import layout
+from agentos.agents.jail.root_access import Ended
+from agentos.agents.life.leftover_processes import RUN_VARIABLE
+from agentos.agents.life.life import PATH, home
+from agentos.agents.registry import Agent, Registry
+from agentos.agents.tree.supervision import Supervision
+from agentos.kernel.background import Background
+from agentos.kernel.call import Call, Gone
+from agentos.kernel.caller import Caller
+from agentos.kernel.ports import Right
+from agentos.kernel.prepared import Prepared
+from agentos.kernel.syscall import Syscall
+from agentos.permissions.approvals.text import describe_exec, describe_field, describe_text
+from agentos.permissions.exec_request import ExecRequest
+from agentos.sandbox.files.root_files import WORKSPACE
+from agentos.sandbox.policy import Program
+from agentos.sandbox.status import Status
+from agentos.shell.reader import parse_text, parse_words
+from agentos.shell.reading import Reading
+from agentos.shell.variables import names_not_plain, names_read_by_bash
+from agentos.syscalls.json_text import encode_json
+from agentos.threads import run_in_thread
+from agentos_sdk.calls.host import Exec, Output
+from agentos_sdk.encoding import codec
+from agentos_sdk.errors import BadRequest
+from agentos_sdk.opcodes import Op
+
+from .terminal import Typist
+
+MAX_TIMEOUT_SECONDS = 3600.0  # seconds; the largest timeout
+MAX_INLINE_CHARS = (
+    200  # characters of a command that are read in the event loop, in 1 ms at worst; longer ones in a thread
+)
+SHELL_ARGV = (
+    SHELL,
+    "--noprofile",
+    "--norc",
+    "-p",
+    "-c",
+    "--",
+)  # -p: import no functions and options from the environment
+ON_HOST = {"PATH": PATH, "LANG": "C.UTF-8", "SHELL": SHELL}
+FAILURE = {"stdout": "", "stderr": "", "exit_code": -1}
+
+
+@frozen(eq=False)
+class Commands:
+    """Answers EXEC. ``base`` is the directory that the operator's relative paths are resolved against."""
+
+    registry: Registry
+    runner: CommandRunner
+    run: str  # this run's id, in the environment of all processes started on the host
+    base: str
+    _reading: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1), init=False)
+
+    @asynccontextmanager
+    async def prepare(self, caller: Caller, request: Exec) -> AsyncIterator[Prepared]:
+        """Run a command until it ends."""
+        agent = self._find_agent(caller, request)
+        check_request(request)
+        if request.tty is not None and agent is None and caller.kind == "guest":
+            raise BadRequest("tty: expected the name of an agent: a guest's own commands have no terminal")
+        jailed = agent.spec.jailed if agent is not None else caller.kind == "guest"
+        directory = await self._directory(agent, jailed, request.cwd)
+        reading = await self._read(caller, request.command)
+        wanted = ExecRequest(reading, directory, jailed, tuple(names_not_plain(request.env)), digest_input(request))
+        another = agent if agent is not None and agent.id != caller.id else None
+
+        async def act(call: Call) -> bytes:
+            tty = request.tty
+            if request.stream or tty is not None:
+                call.require_stream("stream" if tty is None else "tty")
+            if tty is None:
+                call.refuse_input()
+            environment = self._environment(caller, agent)
+            given = {name: value for name, value in environment.items() if not names_read_by_bash([name])}
+            more = {"TERM": tty.term} if tty is not None else {}
+            size = (tty.rows, tty.cols) if tty is not None else None
+            program = Program(
+                argv(request), {**given, **more, **request.env}, directory, stdin=request.stdin.encode(), terminal=size
+            )
+            out, err = open_streams(call) if request.stream or tty is not None else (Stream(), Stream())
+            type_into = Typist(call.input.take).type_into if call.input is not None else None
+            timeout = request.timeout or math.inf
+            command = CommandRequest(program, timeout, caller.kind, caller.id, out, err, type_into)
+            where = BesideAgent.of(agent) if agent is not None else OwnJail() if command.kind == "guest" else OnHost()
+            done = await self.runner.run(where, command)
+            await out.end()
+            await err.end()
+            await caller.allowance.wait_for_reply_room()  # a caller that doesn't read its replies gets no more of them
+            return await encode_result(done, out, err)
+
+        @cache
+        def look() -> tuple[str, bytes]:  # once: what is shown is what the approval is bound to
+            return look_at_command(request, wanted, agent)
+
+        right = Right("exec", wanted, another.id if another is not None else None)
+        yield Prepared(
+            (right,),
+            act,
+            about=f"beside {another.name}: {wanted}" if another is not None else None,
+            shown=lambda: look()[0],
+            identity=lambda: look()[1],
+        )
+
+    async def _read(self, caller: Caller, command: str | Sequence[str]) -> Reading:
+        length = len(command) if isinstance(command, str) else sum(map(len, command))
+        if length <= MAX_INLINE_CHARS:
+            return parse_command(command)
+        async with caller.turn:
+            return await run_in_thread(parse_command, command, limiter=self._reading)
+
+    def _find_agent(self, caller: Caller, request: Exec) -> Agent | None:
+        """The agent to run it beside; an agent's own by default. None: on the host or in a new jail."""
+        if request.name is None and request.id is None:
+            return self.registry.find(caller.id, None) if caller.kind == "agent" else None
+        return self.registry.find(request.id, request.name)
+
+    async def _directory(self, agent: Agent | None, jailed: bool, cwd: str | None) -> str:
+        own = agent.spec.cwd if agent is not None else None
+        if jailed:
+            try:
+                return layout.directory_inside(cwd) if cwd is not None else own or WORKSPACE
+            except layout.LayoutError as error:
+                raise BadRequest(str(error)) from None
+        if cwd is None:
+            return own or (self.base if agent is None else "/")
+        path = home() + cwd[1:] if cwd == "~" or cwd.startswith("~/") else cwd
+        # Symlinks are resolved once: the command runs in the checked directory, unless it is replaced meanwhile.
+        return await trio.to_thread.run_sync(os.path.realpath, os.path.join(self.base, path))
+
+    def _environment(self, caller: Caller, agent: Agent | None) -> Mapping[str, str]:
+        """An agent's own environment, or that of a login shell; never the kernel's."""
+        if agent is not None:
+            return agent.jail.parts.environment if agent.jail is not None else {}
+        if caller.kind == "guest":
+            return {}
+        name = user_name()
+        return {**ON_HOST, "HOME": home(), "USER": name, "LOGNAME": name, RUN_VARIABLE: self.run}
+
+
+def syscalls(registry: Registry, supervision: Supervision, background: Background, base: str) -> tuple[Syscall, ...]:
+    deps = supervision.deps
+    commands = Commands(registry, deps.health.commands, deps.run.id, base)
+    return (
+        Syscall(
+            Op.EXEC,
+            Exec,
+            prepare=commands.prepare,
+            failure=FAILURE,
+            audit="intent",
+            takes_chunks=True,
+            background=background,
+        ),
+    )
+
+
+def check_request(request: Exec) -> None:
+    """Raise ``BadRequest`` for requests that are invalid for every caller."""
+    words = [request.command] if isinstance(request.command, str) else list(request.command)
+    if not words or not words[0]:
+        raise BadRequest("command: expected a line for the shell, or a program and its arguments")
+    if not 0 <= request.timeout <= MAX_TIMEOUT_SECONDS:
+        raise BadRequest(
+            f"timeout: expected at most {MAX_TIMEOUT_SECONDS:g} seconds, or 0 for none, got {request.timeout:g}"
+        )
+    if request.tty is not None and request.stdin:
+        raise BadRequest("stdin: expected none with tty: what is typed comes in CHUNK frames")
+    for name in request.env:
+        if not name or "=" in name or name.startswith("AGENTOS_"):
+            raise BadRequest(f"env.{name}: expected a variable's name, without '=' and not AGENTOS_... (ours)")
+    for name in names_read_by_bash(request.env):
+        raise BadRequest(f"env.{name}: bash reads this before its line, and what it does there can't be checked")
+
+
+def digest_input(request: Exec) -> str:
+    """What a command gets besides its words, for the exact text of a remembered answer; empty if that is nothing."""
+    if request.tty is not None:
+        return "a terminal"
+    if not request.env and not request.stdin:
+        return ""
+    given = codec.encode([sorted(request.env.items()), request.stdin])
+    return f"an environment and standard input, sha256 {sha256(given).hexdigest()}"
+
+
+def look_at_command(request: Exec, wanted: ExecRequest, agent: Agent | None) -> tuple[str, bytes]:
+    """What a person sees of a command, and the digest of the files that it names. Blocks: it reads those files."""
+    words = [word.text for one in wanted.reading.commands for word in one.words if word.text is not None]
+    paths = [os.path.normpath(os.path.join(wanted.directory, word)) for word in dict.fromkeys(words)]
+    try:
+        with root_for(agent, wanted.jailed)() as root:
+            files = NamedFiles(root, identity_of(agent))
+            digest = files.digest(paths)
+            shown = describe_exec(request.command, wanted.directory, files.is_changeable)
+    except Ended:
+        digest, shown = b"", describe_exec(request.command, wanted.directory, lambda path: False)
+    lines = [shown]
+    if agent is not None:
+        lines.append(describe_field("in the jail of " if wanted.jailed else "on the host, as ", agent.name))
+    lines += [describe_field("env: ", f"{name}={value}") for name, value in request.env.items()]
+    if request.stdin:
+        lines.append(describe_text("with this standard input", request.stdin))
+    if request.tty is not None:
+        lines.append("with a terminal: what is typed into it isn't known yet")
+    return "\n".join(lines), digest
+
+
+def argv(request: Exec) -> Sequence[str]:
+    return (*SHELL_ARGV, request.command) if isinstance(request.command, str) else tuple(request.command)
+
+
+def parse_command(command: str | Sequence[str]) -> Reading:
+    return parse_text(command) if isinstance(command, str) else parse_words(command)
+
+
+def user_name() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
+
+
+def open_streams(call: Call) -> tuple[Live, Live]:
+    """Streams that send output as it arrives; the command is cancelled when the connection is gone."""
+
+    async def send(name: Name, text: str) -> None:
+        try:
+            await call.send(codec.encode(Output(stream=name, text=codec.Text(text))))
+        except Gone:
+            call.scope.cancel()
+            await trio.lowlevel.checkpoint()
+
+    return Live(name="stdout", send=send), Live(name="stderr", send=send)
+
+
+async def encode_result(done: CommandResult, out: Stream, err: Stream) -> bytes:
+    """Encode the reply in pieces; other tasks run between two of them."""
+    return b'{"success":true,"stdout":"%s","stderr":"%s","exit_code":%d,"timed_out":%s,"truncated":%s}' % (
+        await encode_json(out.kept),
+        await encode_json(err.kept),
+        exit_code(done.status),
+        codec.encode(done.timed_out),
+        codec.encode(out.truncated or err.truncated),
+    )
+
+
+def exit_code(status: Status) -> int:
+    """The exit code as a shell reports it: 128 plus the number of a signal."""
+    return status.code if status.code is not None else 128 + (status.signal or 0)

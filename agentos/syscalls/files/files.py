@@ -1,0 +1,220 @@
+"""Handlers of READ and WRITE."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import cache, partial
+from typing import Literal
+from weakref import WeakKeyDictionary
+
+from attrs import field, frozen
+from msgspec import Struct
+
+from agentos.agents.registry import Registry
+from agentos.agents.workspaces.view import View
+from agentos.kernel.call import Call
+from agentos.kernel.caller import Caller
+from agentos.kernel.ports import Right
+from agentos.kernel.prepared import Prepared, Refused
+from agentos.kernel.syscall import Syscall
+from agentos.kernel.wire.request_body import read_text
+from agentos.permissions.approvals.text import describe_append, describe_write
+from agentos.services.files import io, present, resolve
+from agentos.services.files.resolve import Part, PathRequest, ResolvedPath
+from agentos.syscalls.json_text import PIECE_CHARS, base64_pieces, decode_base64, json_pieces
+from agentos.threads import Limiter
+from agentos_sdk.calls.host import Read, Write, Written
+from agentos_sdk.errors import BadRequest, PermissionDenied
+from agentos_sdk.opcodes import Op
+
+from .file_paths import PathResolver
+
+MAX_INLINE_BYTES = 4 << 10  # bytes of a body that are parsed in the event loop
+LARGE_FILE_BYTES = 1 << 20  # bytes of a file; at most two larger reads are held in memory at once
+WORKER_THREADS = 8  # threads; a file system that hangs delays only callers that wait for it
+MAX_CALLS_PER_CALLER = 4  # calls of one caller that are in flight at once
+PATH_RULE = "paths of this kind of caller"  # in the audit log if no rule applies
+
+
+@frozen(eq=False)
+class Files:
+    """Answers READ and WRITE. No reply has more than ``most`` bytes of a file."""
+
+    paths: PathResolver
+    most: int
+    _own: Limiter = field(factory=lambda: Limiter(WORKER_THREADS), init=False)
+    _hosts: Limiter = field(factory=lambda: Limiter(WORKER_THREADS), init=False)
+    _strangers: Limiter = field(factory=lambda: Limiter(2), init=False)
+    _large: Limiter = field(factory=lambda: Limiter(2), init=False)
+    _reading: Limiter = field(factory=lambda: Limiter(1), init=False)
+    _turns: WeakKeyDictionary[Caller, Limiter] = field(factory=WeakKeyDictionary, init=False)
+
+    def syscalls(self) -> tuple[Syscall, ...]:
+        """READ and WRITE."""
+        return (
+            Syscall(
+                Op.READ,
+                Read,
+                prepare=self.prepare_read,
+                failure={"content": "", "size": 0},
+                audit="outcome",
+            ),
+            Syscall(
+                Op.WRITE,
+                None,
+                parse=self.parse_write,
+                prepare=self.prepare_write,
+                limit=self.most,
+                failure={"bytes_written": 0},
+                omittable={"content": ""},
+                audit="intent",
+            ),
+        )
+
+    @asynccontextmanager
+    async def prepare_read(self, caller: Caller, request: Read) -> AsyncIterator[Prepared]:
+        """Read a part of a file, or all of it."""
+        async with self._turn(caller):
+            file, right = await self._resolve(caller, request)
+
+            async def act(call: Call) -> bytes:
+                file.require()
+                await (
+                    caller.allowance.wait_for_reply_room()
+                )  # a caller that doesn't read its replies gets no more of them
+                if file.part is not None:
+                    return await self._encode_reply(file.part, request)
+                wanted = file.size - request.offset
+                if min(wanted, request.limit if request.limit is not None else wanted) <= LARGE_FILE_BYTES:
+                    return await self._read_content(file, request)
+                async with self._large:
+                    return await self._read_content(file, request)
+
+            with file:
+                yield Prepared((right,), act, identity=partial(identify_for_reading, file))
+
+    async def parse_write(self, caller: Caller, body: bytes) -> "WriteRequest":
+        """Parse the body. A caller's large bodies are parsed one after the other."""
+        if len(body) <= MAX_INLINE_BYTES:
+            return parse_write(body)
+        async with caller.turn:
+            return await self._reading.run(partial(parse_write, body))
+
+    @asynccontextmanager
+    async def prepare_write(self, caller: Caller, request: "WriteRequest") -> AsyncIterator[Prepared]:
+        """Replace a file or append to it."""
+        async with self._turn(caller):
+            file, right = await self._resolve(caller, request)
+
+            async def act(call: Call) -> Written:
+                write = io.replace if request.mode == "write" else io.append
+                await self._workers(file.request).run(partial(write, file, request.data))
+                return Written(bytes_written=len(request.data))
+
+            @cache
+            def look() -> present.Present:  # once: what is shown is what the approval is bound to
+                return present.look_at(file)
+
+            with file:
+                yield Prepared(
+                    (right,),
+                    act,
+                    shown=lambda: describe_change(file.real, request, look()),
+                    identity=lambda: look().identity,
+                )
+
+    def _turn(self, caller: Caller) -> Limiter:
+        """The limit of one caller's calls: further ones wait, those of other callers do not."""
+        limiter = self._turns.get(caller)
+        if limiter is None:
+            limiter = self._turns[caller] = Limiter(MAX_CALLS_PER_CALLER)
+        return limiter
+
+    async def _read_content(self, file: ResolvedPath, request: Read) -> bytes:
+        read = partial(io.read, file, request.offset, request.limit, self.most)
+        return await self._encode_reply(await self._workers(file.request).run(read), request)
+
+    async def _encode_reply(self, part: Part, request: Read) -> bytes:
+        encoded = await encode_content(part, request, self.most)
+        pieces = [b'{"success":true,"content":"', *encoded, b'","size":%d}' % part.size]
+        if sum(map(len, pieces)) > self.most:
+            what = f"that part of {request.path} as JSON is more than the {self.most} bytes that a reply may have"
+            raise BadRequest(f"limit: {what}: read less at a time")
+        return b"".join(pieces)
+
+    async def _resolve(self, caller: Caller, request: "Read | WriteRequest") -> tuple[ResolvedPath, Right]:
+        """Resolve a path: the file, and the right to act on its real path. A small part to be read is read at once.
+
+        Only a caller that may read it learns, when it acts, that the file is missing. A symlink's target is never
+        revealed, its existence only if the caller may act on what has the link's name.
+        """
+        action: Literal["read", "write"] = "read" if isinstance(request, Read) else "write"
+        try:
+            path_request = self.paths.path_request(caller, request.path)
+            right = Right(action, path_request.name, shown_as=path_request.given)
+            allowed = caller.authorizer.decide(caller, right).effect == "allow"
+            threads = self._workers(path_request)
+            if not path_request.top and not allowed:
+                threads = self._strangers  # the path may lead to an allowed file, but mostly such requests are refused
+            if isinstance(request, Read):
+                read = partial(io.read_early, offset=request.offset, limit=request.limit, max_bytes=self.most)
+                file = await threads.run(partial(resolve.resolve_file, path_request, read if allowed else None))
+            else:
+                file = await threads.run(partial(resolve.resolve_for_writing, path_request))
+            if file.real != path_request.name:
+                link = ", which is judged where its links lead" if allowed else ""
+                right = Right(action, file.real, shown_as=f"{path_request.given}{link}")
+            return file, right
+        except PermissionDenied as error:
+            raise Refused(error, request.path, PATH_RULE) from None
+
+    def _workers(self, path_request: PathRequest) -> Limiter:
+        return self._own if path_request.top else self._hosts
+
+
+def syscalls(registry: Registry, host: View, max_payload: int) -> tuple[Syscall, ...]:
+    """``host`` is the operator's view of the host."""
+    return Files(PathResolver(registry, host), max_payload).syscalls()
+
+
+async def encode_content(part: Part, request: Read, most: int) -> list[bytes]:
+    """The data encoded for a JSON string in the reply; truncated above ``most`` bytes."""
+    if request.encoding == "base64":
+        return await base64_pieces(part.data)
+    try:
+        text = await json_pieces(part.data, "strict", whole=not part.cut, most=most)
+    except UnicodeDecodeError as error:
+        at = request.offset + error.start
+        raise BadRequest(f"{request.path}: not UTF-8 at byte {at}: read it with encoding base64") from None
+    if part.data and not any(text):
+        raise BadRequest("limit: the character there has more bytes: read at least 4 at a time")
+    return text
+
+
+def identify_for_reading(file: ResolvedPath) -> bytes:
+    """The device and inode of the file; of a missing one why it can't be read."""
+    return present.identify(file.fd) or str(file.error).encode(errors="replace")
+
+
+def describe_change(path: str, request: "WriteRequest", found: present.Present) -> str:
+    """What a person sees of a WRITE: the change of the present file."""
+    if request.mode == "append" and (found.content is not None or found.problem):
+        return describe_append(path, found.size, request.data, found.problem)
+    return describe_write(path, found.content, request.data, found.problem)
+
+
+class WriteRequest(Struct, frozen=True):
+    """A WRITE with its content as bytes."""
+
+    path: str
+    mode: str
+    data: bytes
+
+
+def parse_write(body: bytes) -> WriteRequest:
+    """Parse a body and decode its content."""
+    request = read_text(Write, body)
+    text = request.content
+    if request.encoding == "base64":
+        return WriteRequest(request.path, request.mode, decode_base64(text, "content"))
+    pieces = (text[at : at + PIECE_CHARS] for at in range(0, len(text), PIECE_CHARS))
+    return WriteRequest(request.path, request.mode, b"".join(piece.encode() for piece in pieces))

@@ -1,0 +1,193 @@
+"""THINK and LLM_REPORT: queue a question for the model and build the reply from the answer."""
+
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+
+import trio
+
+from agentos.access.think_request import MAX_INLINE_BYTES, ThinkRequest, digest_question, parse_think
+from agentos.kernel.background import Background
+from agentos.kernel.call import Call, Gone
+from agentos.kernel.caller import Caller
+from agentos.kernel.ports import Right
+from agentos.kernel.prepared import Prepared
+from agentos.kernel.syscall import Syscall
+from agentos.kernel.wire.replies import encode_in_turns
+from agentos.kernel.wire.text_buffer import TextBuffer
+from agentos.llm.answers.contents import Asker
+from agentos.llm.line import Line
+from agentos.llm.models.routes import LONG_SPELLING, Route, plain_model_name
+from agentos.llm.providers.provider import Question
+from agentos.llm.queue.classes import check_class
+from agentos.llm.queue.jobs import ThinkResult, validate_question
+from agentos.llm.settings import QueuePath
+from agentos.permissions.approvals.text import describe_message
+from agentos.services.quotas import OF_MODEL
+from agentos_sdk.calls import think as calls
+from agentos_sdk.encoding import codec
+from agentos_sdk.errors import CallError, Timeout
+from agentos_sdk.opcodes import Op
+from agentos_sdk.values import Fallback
+
+FAILURE = {"content": "", "tokens": 0}
+MAX_DIGESTED_INLINE = 64 << 10  # bytes of a question whose digest is computed in the event loop, in 0.2 ms
+
+
+def syscalls(
+    line: Line, queue_path: Callable[[Caller], QueuePath], background: Background, max_payload: int
+) -> tuple[Syscall, ...]:
+    async def parse(caller: Caller, body: bytes) -> ThinkRequest:
+        if len(body) <= MAX_INLINE_BYTES:
+            return parse_think(body, line.model)
+        return await caller.table.reader.run(caller, parse_think, body, line.model)
+
+    @asynccontextmanager
+    async def prepare(caller: Caller, request: ThinkRequest) -> AsyncIterator[Prepared]:
+        question = request.question
+        if question.model.startswith(LONG_SPELLING):
+            question = question.for_model(plain_model_name(question.model), question.max_tokens)
+        validate_question(question)  # before anything looks at each of its parts
+        route, rights = find_route(caller, line.resolve(question.model))
+
+        async def act(call: Call) -> ThinkResult:
+            path = queue_path(caller)
+            check_class(request.class_, "class", path)
+            if request.stream:
+                call.require_stream("stream")
+            if question.size > MAX_DIGESTED_INLINE:
+                digest = await caller.table.reader.run(caller, digest_question, question)
+            else:
+                digest = digest_question(question)
+            asked = f"question sha256:{digest}"
+            left_out = f"; left out: {', '.join(request.left_out)}" if request.left_out else ""
+            call.remark = asked + left_out
+            asker = Asker(caller.id, caller.name, caller.family, digest) if caller.kind != "operator" else None
+            think = partial(line.think, path, question, asker=asker, route=route, class_=request.class_)
+            if request.stream:
+                think = partial(stream_answer, call, think)
+            with trio.move_on_after(math.inf if request.timeout is None else request.timeout):
+                thought = await think()
+                call.remark = f"{describe_use(thought, line.currency)}, {asked}"
+                call.remark += ", from the cache" if thought.cached else f", queued {thought.queued:.3f} s"
+                if thought.bound is not None:
+                    call.remark += f"; {thought.bound}"
+                if thought.requested_model is not None:
+                    call.remark += f"; {describe_fallbacks(thought)}"
+                call.remark += left_out
+                return thought
+            raise Timeout(f"the model hasn't answered within the {request.timeout:g} s that timeout names")
+
+        yield Prepared(rights, act, shown=partial(describe_question, question))
+
+    async def encode(caller: Caller, thought: ThinkResult) -> bytes:
+        await caller.allowance.wait_for_reply_room()  # a caller that doesn't read its replies gets no more of them
+        return await encode_in_turns(build_reply(thought))
+
+    def prepare_report(caller: Caller, request: calls.LLMReport) -> Prepared:
+        def act(caller: Caller) -> calls.Reported:
+            path = queue_path(caller)
+            used_up = any(one.left <= 0 and one.quota.what in OF_MODEL for one in line.budget_states(path))
+            return calls.Reported(tokens=line.usage_of(path).usage.total, quota_exceeded=used_up)
+
+        return Prepared((Right("llm_report"),), act)
+
+    return (
+        Syscall(
+            Op.THINK,
+            None,
+            parse=parse,
+            prepare=prepare,
+            encode=encode,
+            limit=max_payload,
+            failure=FAILURE,
+            audit="outcome",
+            background=background,
+        ),
+        Syscall(Op.LLM_REPORT, calls.LLMReport, prepare=prepare_report),
+    )
+
+
+def find_route(caller: Caller, route: Route) -> tuple[Route, Sequence[Right]]:
+    """The models of a route that rules allow the caller, and the rights that the call needs.
+
+    If none is allowed, it is the first one about which a person is asked, else the first one, which is denied.
+    """
+    rights = [Right("think", model) for model in route.models]
+    if len(rights) == 1:
+        return route, rights
+    decisions = {right: caller.authorizer.decide(caller, right) for right in rights}
+    allowed = [right for right in rights if decisions[right].effect == "allow"]
+    asked = [right for right in rights if decisions[right].effect == "ask"]
+    usable = allowed or asked[:1] or rights[:1]
+    passed = [Fallback(str(right.object), decisions[right].reason) for right in rights if right not in usable]
+    return Route(route.name, [str(right.object) for right in usable], passed), usable
+
+
+def describe_fallbacks(thought: ThinkResult) -> str:
+    """What became of an alias, for the audit log."""
+    passed = "".join(f", not {each.model}: {each.reason}" for each in thought.fallbacks)
+    return f"{thought.requested_model} was {thought.model}{passed}"
+
+
+def describe_question(question: Question) -> str:
+    """What a person sees of a question."""
+    system = [("system", question.system)] if question.system is not None else []
+    turns = [(f"{one.role}{f', {len(one.images)} images' * bool(one.images)}", one.text) for one in question.messages]
+    tools = [("tools", "\n".join(tool.name for tool in question.tools))] if question.tools else []
+    return describe_message("THINK with", question.model, [*system, *turns, *tools])
+
+
+def describe_use(thought: ThinkResult, currency: str) -> str:
+    """Tokens and cost for the audit log: ``in 12, out 340, cost 0.00021 USD``; the cost is null without a price."""
+    used = thought.answer.usage
+    cost = "null" if thought.cost is None else f"{thought.cost:.10g} {currency}"
+    return f"in {used.input}, out {used.generated}, cost {cost}"
+
+
+def build_reply(thought: ThinkResult) -> calls.Thought:
+    answer = thought.answer
+    return calls.Thought(
+        content=codec.Text(answer.text),
+        tokens=answer.usage.total,
+        model=answer.model,
+        usage=answer.usage,
+        finish_reason=answer.finish_reason,
+        tool_calls=answer.calls,
+        queued_ms=round(thought.queued * 1000, 3),
+        latency_ms=round((thought.queued + thought.latency) * 1000, 3),
+        cached=thought.cached,
+        requested_model=thought.requested_model,
+        fallbacks=thought.fallbacks,
+        cost=thought.cost,
+        context=thought.context,
+    )
+
+
+async def stream_answer(call: Call, ask: Callable[[Callable[[str], None]], Awaitable[ThinkResult]]) -> ThinkResult:
+    """Ask, and send each piece of the answer as it arrives; all pieces are sent on return."""
+    pieces = TextBuffer()
+    failure: CallError | Gone | None = None
+    thought: ThinkResult | None = None
+    async with trio.open_nursery() as nursery:
+
+        async def deliver() -> None:
+            nonlocal failure
+            try:
+                while text := await pieces.next():
+                    await call.send(codec.encode(calls.Delta(delta=codec.Text(text))))
+            except Gone as gone:
+                failure = gone
+                nursery.cancel_scope.cancel()
+
+        nursery.start_soon(deliver)
+        try:
+            thought = await ask(pieces.add)
+        except CallError as error:
+            failure = error
+        pieces.end()
+    if failure is not None:
+        raise failure
+    assert thought is not None, "an answer, or a failure"
+    return thought

@@ -1,0 +1,75 @@
+"""Handler of USAGE."""
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from agentos.agents.life.counter import LifeCounter
+from agentos.agents.registry import Registry
+from agentos.database import DatabaseError
+from agentos.kernel.call import Call
+from agentos.kernel.caller import Caller
+from agentos.kernel.ports import Right
+from agentos.kernel.prepared import Prepared
+from agentos.kernel.syscall import Syscall
+from agentos.llm.line import Line
+from agentos.services.quotas import MONEY_UNITS
+from agentos.services.usage import Row, day_of
+from agentos_sdk.calls import usage as calls
+from agentos_sdk.errors import BadRequest, CallError, PermissionDenied, Unavailable
+from agentos_sdk.opcodes import Op
+
+DEFAULT_DAYS = 7
+MAX_TIME = 253_402_300_799.0  # seconds since the epoch: the end of the year 9999
+
+
+def syscalls(registry: Registry, line: Line, lives: LifeCounter) -> tuple[Syscall, ...]:
+    @asynccontextmanager
+    async def prepare(caller: Caller, request: calls.Usage) -> AsyncIterator[Prepared]:
+        async def act(call: Call) -> calls.UsageReply:
+            account = find_account(registry, request.name) if request.name is not None else None
+            if request.reset:
+                assert account is not None, "checked before"
+                await line.reset_budget(account)
+            since = time.time() - (DEFAULT_DAYS - 1) * 86400 if request.since is None else request.since
+            await lives.count_running()
+            try:
+                rows = await lives.log.read(account, day_of(since))
+            except DatabaseError as error:
+                raise Unavailable(f"the usage can't be read: {error}") from None
+            return calls.UsageReply(usage=[describe_row(row) for row in rows], currency=line.currency)
+
+        about = f"reset the budget of {request.name}" if request.reset else request.name
+        yield Prepared((Right("usage"),), act, about=about, announce=request.reset, error=find_mistake(caller, request))
+
+    return (Syscall(Op.USAGE, calls.Usage, prepare=prepare, failure={"usage": []}, audit="intent"),)
+
+
+def find_mistake(caller: Caller, request: calls.Usage) -> CallError | None:
+    if request.since is not None and request.since > MAX_TIME:
+        return BadRequest("since: expected seconds since the epoch, before the year 10000")
+    if request.reset and caller.kind != "operator":
+        return PermissionDenied("reset: only the operator may reset a budget")
+    if request.reset and request.name is None:
+        return BadRequest("name: expected the owner of the budget that is to be reset")
+    return None
+
+
+def find_account(registry: Registry, name: str) -> str:
+    """The account of the agent that got the name last; any other name is that of an account itself."""
+    agent = registry.find_by_name(name)
+    return agent.queue_path[-1].name if agent is not None else name
+
+
+def describe_row(row: Row) -> calls.DayUsage:
+    return calls.DayUsage(
+        name=row.name,
+        day=row.day,
+        tokens=row.tokens,
+        calls=row.calls,
+        cost=None if row.cost is None else row.cost / MONEY_UNITS,
+        cpu_seconds=None if row.cpu_seconds is None else round(row.cpu_seconds, 3),
+        peak_memory_bytes=row.peak,
+        cache_read=row.cache_read,
+        cache_creation=row.cache_creation,
+    )

@@ -1,0 +1,76 @@
+"""Handlers of APPROVALS and DECIDE."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from attrs import frozen
+from msgspec.structs import asdict
+
+from agentos.kernel.call import Call
+from agentos.kernel.caller import Caller
+from agentos.kernel.ports import Right
+from agentos.kernel.prepared import Prepared
+from agentos.kernel.syscall import Syscall
+from agentos.kernel.wire.replies import encode_in_turns
+from agentos.permissions.approvals.approvals import Approvals
+from agentos.permissions.shown_lines import split_lines, to_plain
+from agentos_sdk.calls.operator import permissions as calls
+from agentos_sdk.errors import BadRequest
+from agentos_sdk.opcodes import Op
+
+FIELDS = tuple(calls.Pending.__annotations__)
+MAX_SHOWN_CHARS = 1 << 20  # of all texts in one list, or a single longer one
+
+
+@frozen
+class ApprovalCalls:
+    """Handlers of APPROVALS and DECIDE."""
+
+    approvals: Approvals
+
+    @asynccontextmanager
+    async def prepare_list(self, caller: Caller, request: calls.Approvals) -> AsyncIterator[Prepared]:
+        async def act(call: Call) -> calls.ApprovalsReply:
+            if request.follow:
+                call.require_stream("follow")
+                while True:  # until the client withdraws it
+                    await call.send(await encode_in_turns(self._list()))
+                    await self.approvals.wait_for_news()
+            return self._list()
+
+        yield Prepared((Right("approvals"),), act)
+
+    @asynccontextmanager
+    async def prepare_decide(self, caller: Caller, request: calls.Decide) -> AsyncIterator[Prepared]:
+        """The decision is recorded as APPROVAL_DECIDED."""
+        if request.forget and request.allow:
+            raise BadRequest("allow: expected false with forget, which revokes a remembered answer")
+
+        async def act(call: Call) -> calls.Decided:
+            if request.forget:
+                await self.approvals.forget(caller, request.id)
+            else:
+                remembered = (request.remember, request.for_, request.reason)
+                bound = (request.digest, request.via, request.any_path)
+                await self.approvals.decide(caller, request.id, request.allow, *remembered, *bound)
+            return calls.Decided(id=request.id)
+
+        yield Prepared((Right("decide"),), act, f"approval {request.id}")
+
+    def _list(self) -> calls.ApprovalsReply:
+        waiting, listed, room = self.approvals.pending(), list[calls.Pending](), MAX_SHOWN_CHARS
+        for pending in waiting:
+            room -= len(pending.shown)
+            if listed and room < 0:
+                break
+            one = asdict(pending) | {"shown": to_plain(pending.shown), "lines": split_lines(pending.shown)}
+            listed.append(calls.Pending(**{name: one[name] for name in FIELDS}))
+        return calls.ApprovalsReply(pending=listed, omitted=len(waiting) - len(listed))
+
+
+def syscalls(approvals: Approvals) -> tuple[Syscall, ...]:
+    handler = ApprovalCalls(approvals)
+    return (
+        Syscall(Op.APPROVALS, calls.Approvals, prepare=handler.prepare_list),
+        Syscall(Op.DECIDE, calls.Decide, prepare=handler.prepare_decide),
+    )

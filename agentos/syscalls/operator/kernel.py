@@ -1,0 +1,167 @@
+"""Handlers of SHUTDOWN and STATUS."""
+
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+
+import trio
+from msgspec import Struct, field
+
+from agentos import __version__
+from agentos.agents.life.failures import MANY, WINDOW
+from agentos.agents.life.lifecycle import State
+from agentos.agents.registry import Agent, Registry
+from agentos.agents.tree.supervision import Supervision
+from agentos.kernel.call import Call
+from agentos.kernel.caller import Caller
+from agentos.kernel.ports import Right
+from agentos.kernel.prepared import Prepared
+from agentos.kernel.syscall import Syscall
+from agentos.llm.line import Line
+from agentos.permissions.approvals.approvals import Approvals
+from agentos.permissions.approvals.entries import Pending
+from agentos.sandbox.report.levels import LIMIT_LAYERS
+from agentos.services.audit.log import Audit
+from agentos.services.quotas import BudgetState
+from agentos.syscalls.agents.inspect import describe_budget, model_states
+from agentos_sdk.calls import kernel as calls
+from agentos_sdk.encoding.quantities import duration
+from agentos_sdk.opcodes import Op
+from supervisors import Backoff
+
+MANY_FAILURES = 3  # in a row, from which on an agent that waits for its restart needs attention
+BATCH = 50  # agents that STATUS looks at between two checkpoints
+
+
+class KernelCalls(Struct, frozen=True):
+    """Handlers of the calls about the kernel as a whole."""
+
+    supervision: Supervision
+    line: Line
+    audit: Audit
+    approvals: Approvals
+    config_file: str | None
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def registry(self) -> Registry:
+        return self.supervision.registry
+
+    @asynccontextmanager
+    async def prepare_shutdown(self, caller: Caller, request: calls.Shutdown) -> AsyncIterator[Prepared]:
+        async def act(call: Call) -> calls.Stopping:
+            self.supervision.shut_down(request.grace)
+            return calls.Stopping(stopping=True)
+
+        yield Prepared((Right("shutdown"),), act)
+
+    @asynccontextmanager
+    async def prepare_status(self, caller: Caller, request: calls.Status) -> AsyncIterator[Prepared]:
+        async def act(call: Call) -> calls.KernelStatus:
+            attention = [*self.find_agent_problems(caller)]
+            if caller.kind == "operator":  # no other caller can decide
+                attention += count_waiting(self.approvals.pending())
+            budgets: dict[tuple[str, str, float], BudgetState] = {}
+            for number, agent in enumerate([*self.registry]):  # others come and go meanwhile
+                budgets |= {(one.name, one.quota.what, one.quota.per): one for one in self.find_spent(agent)}
+                if number % BATCH == BATCH - 1:
+                    await trio.lowlevel.checkpoint()
+            models, health = model_states(self.line, self.line.model_states()), self.audit.health
+            attention += [describe_spent(one) for one in budgets.values()]
+            attention += [
+                calls.Attention(kind="model", text=f"{one.model} by {one.name} is {one.state}: {one.reason}")
+                for one in models
+                if one.state != "ok"
+            ]
+            if health.problem is not None:
+                attention.append(calls.Attention(kind="audit", text=f"the audit log: {health.problem}"))
+            if health.lost:
+                attention.append(calls.Attention(kind="audit", text=f"{health.lost} entries of the audit log are lost"))
+            return calls.KernelStatus(
+                kernel_version=__version__,
+                up_ms=int((time.monotonic() - self.began) * 1000),
+                agents=Counter(str(agent.state) for agent in self.registry),
+                attention=attention,
+                model=next(iter(models), None) if self.line.model else None,
+                isolation=self.supervision.deps.jails.found,
+                audit=calls.AuditStatus(
+                    entries=health.entries, lost=health.lost, checked_at=health.checked_at, problem=health.problem
+                ),
+                config=self.config_file if caller.kind == "operator" else None,
+            )
+
+        yield Prepared((Right("status"),), act)
+
+    def find_agent_problems(self, caller: Caller) -> Iterator[calls.Attention]:
+        """What is wrong with agents. How one ended is told only to callers whose agent it is."""
+        for agent in self.registry:
+            why = agent.end.reason if agent.end is not None and self.registry.is_own(caller, agent.id) else ""
+            last = f"; the last time: {why}" if why else ""
+            if agent.state is State.FAILED:
+                yield about(agent, "failed", f"failed{f': {why}' if why else ''}")
+            elif agent.state is State.BACKING_OFF and agent.failures >= MANY_FAILURES:
+                yield about(agent, "restarts", f"failed {agent.failures} times in a row{last}")
+            elif agent.spec.required and not agent.arrived.is_set():
+                yield about(agent, "late", f"is required, and isn't up yet{last}")
+            elif text := describe_recent_failures(agent, with_reason=bool(last)):
+                yield about(agent, "restarts", text)
+            # A limit that this host can't enforce is a lasting state, which the log and `ps` tell.
+            missing = [layer for layer in agent.lacking if layer not in LIMIT_LAYERS.values()]
+            if agent.alive and missing:
+                text = f"{agent.name}: {', '.join(missing)} doesn't stand"
+                yield calls.Attention(kind="isolation", name=agent.name, text=text)
+
+    def find_spent(self, agent: Agent) -> Sequence[BudgetState]:
+        """The budgets that apply to an agent and have nothing left."""
+        if agent.over.is_set() and not agent.declared:
+            return ()
+        return [one for one in self.line.budget_states(agent.queue_path) if not one.left]
+
+
+def describe_recent_failures(agent: Agent, with_reason: bool) -> str | None:
+    """How many lives failed within its backoff's ``reset_after``, or many in ten minutes; None if none did.
+
+    Agents that were stopped, and spawned ones that are over, need no attention.
+    """
+    if agent.failed is None or agent.stopped_by is not None or (agent.over.is_set() and not agent.declared):
+        return None
+    now, window = time.monotonic(), (agent.spec.backoff or Backoff()).healthy_after
+    if agent.failed.count(now, WINDOW) >= MANY:
+        window = WINDOW
+    if not (times := agent.failed.count(now, window)):
+        return None
+    many = "once" if times == 1 else f"{times} times"
+    last = f"; the last time: {agent.failed.last.reason}" if with_reason and agent.failed.last is not None else ""
+    return f"failed {many} within {duration(window)}{last}"
+
+
+def about(agent: Agent, kind: str, text: str) -> calls.Attention:
+    return calls.Attention(kind=kind, name=agent.name, text=f"{agent.name} {text}")
+
+
+def describe_spent(spent: BudgetState) -> calls.Attention:
+    budget = describe_budget(spent)
+    window = f"{budget.most:,.10g} {budget.what} per {duration(budget.per)}"
+    renewed = duration(max(0.0, budget.renews_at - time.time()))
+    return calls.Attention(
+        kind="budget", name=budget.name, text=f"the budget of {budget.name} is used up: {window}; renews in {renewed}"
+    )
+
+
+def count_waiting(pending: Sequence[Pending]) -> Iterator[calls.Attention]:
+    """How many calls of each agent wait for a person."""
+    for name, count in Counter(one.agent for one in pending if one.caller_present).items():
+        calls_text = "1 call waits" if count == 1 else f"{count} calls wait"
+        text = f"{name}: {calls_text} for a person: `agentos approvals`"
+        yield calls.Attention(kind="approval", name=name, text=text)
+
+
+def syscalls(
+    supervision: Supervision, line: Line, audit: Audit, approvals: Approvals, config_file: str | None
+) -> tuple[Syscall, ...]:
+    handlers = KernelCalls(supervision, line, audit, approvals, config_file)
+    return (
+        Syscall(Op.SHUTDOWN, calls.Shutdown, prepare=handlers.prepare_shutdown, audit="intent"),
+        Syscall(Op.STATUS, calls.Status, prepare=handlers.prepare_status),
+    )

@@ -1,0 +1,311 @@
+"""Handlers of METRICS_SYSTEM, METRICS_AGENT, METRICS_ALL_AGENTS and METRICS_CGROUP."""
+
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import trio
+from attrs import define, evolve, field
+
+from agentos.agents.jail.measured import LifeFigures, read_lives
+from agentos.agents.registry import Agent, Registry
+from agentos.kernel.call import Call
+from agentos.kernel.caller import Caller
+from agentos.kernel.ports import Right
+from agentos.kernel.prepared import Prepared
+from agentos.kernel.syscall import Syscall
+from agentos.llm.line import Line
+from agentos.llm.queue.jobs import queue_names
+from agentos.llm.queue.states import QueueState
+from agentos.llm.settings import Account
+from agentos.sandbox.cgroups.values import CgroupError
+from agentos.services.metrics import cgroup
+from agentos.services.metrics.figures import AgentFigures, Reading
+from agentos.services.metrics.proc import ProcessFigures
+from agentos.services.metrics.sampler import Sampler
+from agentos.syscalls.agents.inspect import describe_budget, model_states
+from agentos.threads import run_in_thread
+from agentos_sdk.calls.operator import metrics as calls
+from agentos_sdk.encoding import codec
+from agentos_sdk.errors import BadRequest, NotFound
+from agentos_sdk.opcodes import Op, op_name
+
+BATCH = 50  # agents that METRICS_ALL_AGENTS describes between two checkpoints
+MIN_CPU_SECONDS = 0.5  # seconds over which the CPU time of processes is averaged at least
+
+
+@define(eq=False)
+class MetricsCalls:
+    """Handlers of the calls about metrics."""
+
+    registry: Registry
+    line: Line
+    kernel_account: Account
+    sampler: Sampler
+    _began: float = field(factory=time.monotonic)
+    _processes: dict[int, tuple[int, ProcessFigures]] = field(factory=dict)  # by agent id: a life, an earlier reading
+
+    def prepare_system(self, caller: Caller, request: calls.MetricsSystem) -> Prepared:
+        def act(caller: Caller) -> calls.MetricsReply:
+            return calls.MetricsReply(metrics=self.describe_system(request.history))
+
+        return Prepared((Right("metrics_system"),), act)
+
+    @asynccontextmanager
+    async def prepare_agent(self, caller: Caller, request: calls.MetricsAgent) -> AsyncIterator[Prepared]:
+        agent = self.find_agent(caller, request.agent_id)
+
+        async def act(call: Call) -> calls.AgentMetricsReply:
+            await self.sampler.refresh([agent.id])
+            (found,) = await self.measure([agent], with_pss=True)
+            if request.history is not None:
+                past = self.sampler.history(agent.id, request.history)
+                found = evolve(found, history=past)  # type: ignore[misc]  # a record is an attrs class
+            return calls.AgentMetricsReply(metrics=found)
+
+        yield Prepared((Right("metrics_agent", agent=agent.id),), act)
+
+    def prepare_all(self, caller: Caller, request: calls.MetricsAllAgents) -> Prepared:
+        async def act(caller: Caller) -> bytes:
+            agents = []
+            for number, agent in enumerate([one for one in self.registry if not one.over.is_set()]):
+                right = Right("metrics_all_agents", agent=agent.id)
+                if caller.kind == "operator" or caller.authorizer.decide(caller, right).effect == "allow":
+                    agents.append(agent)
+                if number % BATCH == BATCH - 1:
+                    await trio.lowlevel.checkpoint()
+            await self.sampler.refresh([agent.id for agent in agents])
+            pieces = []
+            for at in range(0, len(agents), BATCH):
+                found = await self.measure(agents[at : at + BATCH], with_pss=False)
+                pieces.append(codec.encode(found)[1:-1])
+            return b'{"success":true,"agents":[%b],"count":%d}' % (b",".join(pieces), len(agents))
+
+        return Prepared((Right("metrics_all_agents"),), act)
+
+    @asynccontextmanager
+    async def prepare_cgroup(self, caller: Caller, request: calls.MetricsCgroup) -> AsyncIterator[Prepared]:
+        agent = self.find_agent(caller, request.agent_id)
+
+        async def act(call: Call) -> calls.CgroupMetricsReply:
+            jail = agent.jail
+            if jail is None:
+                raise NotFound(f"{agent.name} is {agent.state}: it has a control group only while it runs")
+            if jail.group is None:
+                raise NotFound(f"{agent.name} has no control group: none is delegated to this kernel")
+            try:
+                found = await run_in_thread(cgroup.read_cgroup, jail.group)
+            except CgroupError as error:
+                raise NotFound(f"{agent.name} is ending, and its control group with it: {error}") from None
+            return calls.CgroupMetricsReply(metrics=describe_cgroup(agent, found))
+
+        yield Prepared((Right("metrics_cgroup", agent=agent.id),), act)
+
+    def find_agent(self, caller: Caller, number: int | None) -> Agent:
+        """The agent with that id, by default the caller itself."""
+        if number is None and caller.kind != "agent":
+            raise BadRequest("agent_id: required field missing: only an agent has metrics of its own")
+        return self.registry.find(caller.id if number is None else number, None)
+
+    async def measure(self, agents: Sequence[Agent], with_pss: bool) -> list[calls.AgentMetrics]:
+        """The metrics of agents; their processes are read in one thread call."""
+        jails = {agent.id: agent.jail for agent in agents if agent.jail is not None}
+        lives = await run_in_thread(read_lives, jails, with_pss) if jails else {}
+        places, nothing = self.line.queue_states(), QueueState()
+        self._forget_ended()
+        return [
+            self.describe_agent(
+                agent,
+                lives.get(agent.id) if agent.jail is jails.get(agent.id) else None,  # otherwise it has ended meanwhile
+                places.get(queue_names(agent.queue_path), nothing),
+            )
+            for agent in agents
+        ]
+
+    def _forget_ended(self) -> None:
+        """Forget the readings of agents that have ended for good. Once per batch: all that are kept are looked at."""
+        for number in list(self._processes):
+            agent = self.registry.get(number)
+            if agent is None or agent.over.is_set():
+                del self._processes[number]
+
+    def describe_agent(self, agent: Agent, life: LifeFigures | None, state: QueueState) -> calls.AgentMetrics:
+        figures, spent, place = self.sampler.find(agent.id), self.line.usage_of(agent.queue_path), state.place
+        assert figures is not None, "the registry knows the agent"
+        use = describe_use(figures, life.counted) if life is not None and life.counted is not None else None
+        total = figures.total_cpu_seconds
+        if use is not None and total is not None and use.cpu_seconds is not None and figures.cpu_seconds is not None:
+            total += max(0.0, use.cpu_seconds - figures.cpu_seconds)
+        counted: dict[str, dict[str, int]] = {}
+        for (op, outcome), count in agent.caller.counts.own().items():
+            counted.setdefault(op_name(op), {})[outcome] = count
+        return calls.AgentMetrics(
+            agent_id=agent.id,
+            name=agent.name,
+            status=str(agent.state),
+            uptime_ms=int((trio.current_time() - agent.since) * 1000) if agent.pid is not None else 0,
+            source=figures.source,
+            reason=figures.reason,
+            total_cpu_seconds=total,
+            process=self.describe_processes(agent, life.processes) if life is not None else None,
+            cgroup=use,
+            calls=counted,
+            llm=calls.AgentModelUse(
+                calls=spent.calls,
+                input=spent.usage.input,
+                output=spent.usage.output,
+                thinking=spent.usage.thinking,
+                cache_read=spent.usage.cache_read,
+                cache_creation=spent.usage.cache_creation,
+                waiting=place.waiting,
+                in_flight=place.in_flight,
+                position=place.position,
+            ),
+        )
+
+    def describe_processes(self, agent: Agent, now: ProcessFigures) -> calls.ProcessMetrics:
+        """Processes with their CPU time since an earlier reading of the same life, or since it began."""
+        lives, before = self._processes.get(agent.id, (0, now))
+        if lives != agent.lives:
+            before = ProcessFigures(time.time() - (trio.current_time() - agent.since), cpu_seconds=0.0)
+        elapsed, cpu = now.at - before.at, None
+        if now.cpu_seconds is not None and before.cpu_seconds is not None and elapsed > 0:
+            cpu = max(0.0, now.cpu_seconds - before.cpu_seconds) / elapsed
+        if elapsed >= MIN_CPU_SECONDS or lives != agent.lives:
+            self._processes[agent.id] = agent.lives, now
+        return calls.ProcessMetrics(
+            cpu=cpu,
+            cpu_seconds=now.cpu_seconds,
+            memory=calls.ProcessMemory(rss=now.rss, pss=now.pss, vms=now.vms),
+            threads=now.threads,
+            fds=now.fds,
+        )
+
+    def describe_system(self, history: float | None) -> calls.SystemMetrics:
+        host = self.sampler.host()
+        total, available = host.memory_total_bytes, host.memory_available_bytes
+        return calls.SystemMetrics(
+            cpu=calls.HostCpu(used=host.cpu, count=host.cpu_count, load=host.load),
+            memory=calls.HostMemory(
+                total_bytes=total,
+                used_bytes=subtract(total, available),
+                available_bytes=available,
+                swap_total_bytes=host.swap_total_bytes,
+                swap_used_bytes=subtract(host.swap_total_bytes, host.swap_free_bytes),
+            ),
+            disk=calls.HostDisk(
+                total_bytes=host.disk_total_bytes,
+                used_bytes=subtract(host.disk_total_bytes, host.disk_free_bytes),
+                free_bytes=host.disk_free_bytes,
+            ),
+            network=calls.HostNetwork(received_bytes=host.received_bytes, sent_bytes=host.sent_bytes),
+            kernel=self.describe_kernel(),
+            llm=self.describe_line(),
+            history=self.sampler.kernel_history(history) if history is not None else None,
+        )
+
+    def describe_kernel(self) -> calls.KernelMetrics:
+        kernel = self.sampler.kernel()
+        return calls.KernelMetrics(
+            at=kernel.at,
+            up_ms=int((time.monotonic() - self._began) * 1000),
+            cpu=kernel.cpu,
+            cpu_seconds=kernel.cpu_seconds,
+            memory_bytes=kernel.memory_bytes,
+            threads=kernel.threads,
+            fds=kernel.fds,
+            fds_limit=kernel.fds_limit,
+            connections=kernel.connections,
+            connections_limit=kernel.connections_limit,
+            loop_lag_seconds=kernel.loop_lag_seconds,
+            waiting=kernel.waiting,
+            agents=Counter(str(agent.state) for agent in self.registry),
+        )
+
+    def describe_line(self) -> calls.LineMetrics:
+        line = self.line
+        return calls.LineMetrics(
+            waiting=[
+                calls.WaitingQuestion(
+                    agent=one.agent,
+                    model=one.model,
+                    position=one.position,
+                    class_=one.class_,
+                    state=one.state,
+                    since_ms=int(one.since * 1000),
+                    tokens_guess=one.tokens,
+                )
+                for one in line.list_waiting()
+            ],
+            in_flight=[
+                calls.SentQuestion(agent=one.agent, model=one.model, since_ms=int(one.since * 1000), tokens=one.tokens)
+                for one in line.list_in_flight()
+            ],
+            jain=line.fairness(),
+            budgets=[describe_budget(standing) for standing in line.budget_states((self.kernel_account,))],
+            providers=model_states(line, line.model_states()),
+        )
+
+
+def describe_use(figures: AgentFigures, counted: Reading) -> calls.CgroupUse:
+    """Present counts of a cgroup, with the CPU share and the limits of the last sample."""
+    used = counted.usage
+    return calls.CgroupUse(
+        at=counted.at,
+        cpu=figures.cpu,
+        cpu_seconds=used.cpu_seconds,
+        memory_bytes=used.memory,
+        memory_peak_bytes=used.peak,
+        memory_limit_bytes=figures.memory_limit_bytes,
+        pids=used.pids,
+        pids_limit=figures.pids_limit,
+    )
+
+
+def describe_cgroup(agent: Agent, found: cgroup.CgroupFigures) -> calls.CgroupMetrics:
+    limits, pressure = found.limits, found.pressure
+    return calls.CgroupMetrics(
+        agent_id=agent.id,
+        name=agent.name,
+        version=found.version,
+        memory=calls.CgroupMemory(
+            current_bytes=found.memory,
+            peak_bytes=found.memory_peak,
+            limit_bytes=limits.memory,
+            events=found.memory_events,
+        ),
+        cpu=calls.CgroupCpu(
+            usage_seconds=found.cpu_seconds,
+            throttled_seconds=found.throttled_seconds,
+            throttled_periods=found.throttled_periods,
+            periods=found.periods,
+            limit=limits.cpu,
+            weight=limits.weight,
+        ),
+        pids=calls.CgroupPids(current=found.pids, peak=found.pids_peak, limit=limits.pids, refused=found.forks_refused),
+        io=calls.CgroupIo(read_bytes=found.read_bytes, written_bytes=found.written_bytes),
+        pressure={
+            name: calls.CgroupPressure(
+                some=one.some, some_seconds=one.some_seconds, full=one.full, full_seconds=one.full_seconds
+            )
+            for name, one in pressure.items()
+        }
+        if pressure is not None
+        else None,
+    )
+
+
+def subtract(total: int | None, rest: int | None) -> int | None:
+    """Used bytes: the total minus the available ones; None if either is unknown."""
+    return None if total is None or rest is None else total - rest
+
+
+def syscalls(registry: Registry, line: Line, kernel_account: Account, sampler: Sampler) -> tuple[Syscall, ...]:
+    handlers = MetricsCalls(registry, line, kernel_account, sampler)
+    return (
+        Syscall(Op.METRICS_SYSTEM, calls.MetricsSystem, prepare=handlers.prepare_system),
+        Syscall(Op.METRICS_AGENT, calls.MetricsAgent, prepare=handlers.prepare_agent),
+        Syscall(Op.METRICS_ALL_AGENTS, calls.MetricsAllAgents, prepare=handlers.prepare_all, in_order=True),
+        Syscall(Op.METRICS_CGROUP, calls.MetricsCgroup, prepare=handlers.prepare_cgroup),
+    )

@@ -1,0 +1,1 @@
+"""Commands about agents, their output and what they exchange."""

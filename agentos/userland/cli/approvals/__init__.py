@@ -1,0 +1,1 @@
+"""Commands about approvals: the list, the desk, and the program that is notified."""

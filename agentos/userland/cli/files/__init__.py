@@ -1,0 +1,1 @@
+"""Commands that copy files into and out of agents."""

@@ -1,0 +1,142 @@
+"""``agentos run``: runs a kernel in the foreground."""
+
+import gc
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from agentos.userland.cli.common import Failed, default_config
+from agentos.userland.cli.main import CONFIG
+from agentos.userland.directories import state_home
+from agentos_sdk import ConnectionFailed
+from agentos_sdk.project import default_project_socket, find_project, project_id
+
+if TYPE_CHECKING:
+    from agentos.boot.programs import Program
+    from agentos.config.load import Config
+    from agentos.userland.cli.console import Console
+
+STATE_DIR = (
+    "What must survive the kernel: database, audit log, kept workspaces, agents' uids, the lock, the last run's id."
+)
+
+
+@click.command()
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.option("--socket", "socket", metavar="PATH", help="Where to listen.")
+@click.option("--state-dir", metavar="DIR", type=click.Path(path_type=Path), help=STATE_DIR)
+@click.option("--watch", is_flag=True, help="Reload FILE when it is saved; restart an agent when its script is.")
+@click.option("--dashboard", is_flag=True, help="Serve the dashboard and print its link, also without [dashboard].")
+@click.option("--accept-lost-state", is_flag=True, help="Begin though agentos.db is missing, older or another one.")
+@click.option("--insecure-listen", is_flag=True, help="Allow it on another address than the loopback's, without TLS.")
+@click.option("--json", "as_json", is_flag=True, help="Print each line as a JSON object.")
+@click.option("--quiet", is_flag=True, help="Print only the kernel's own lines.")
+@click.option("--show", multiple=True, metavar="NAME", help="Of agents, print only what this one writes; repeatable.")
+def run(
+    file: Path | None,
+    socket: str | None,
+    state_dir: Path | None,
+    watch: bool,
+    dashboard: bool,
+    accept_lost_state: bool,
+    insecure_listen: bool,
+    as_json: bool,
+    quiet: bool,
+    show: tuple[str, ...],
+) -> None:
+    """Run a kernel with the tree that FILE describes.
+
+    The default for FILE is ./agentos.toml if there is one. Ctrl-C stops the agents in order, a second one hurries. The
+    exit status is 0 after a clean stop, and 1 when the root supervisor gave up or a required agent didn't come up.
+    """
+    gc.disable()  # modules are loaded a sixth faster: nearly all that they make stays
+    from agentos.boot.host import BootError
+    from agentos.boot.kernel import Settings
+    from agentos.boot.kernel import run as boot
+    from agentos.userland.cli.approvals.notify import ServiceManager
+    from agentos.userland.cli.console import Console
+
+    from .display import RunDisplay
+
+    gc.freeze()  # no later collection goes through what was imported; to collect now takes 50 ms, for 1 MiB
+    gc.enable()
+    manager = ServiceManager.from_environment(os.environ)
+    if file is None and default_config(CONFIG):
+        file = CONFIG
+    if quiet and show:
+        raise click.UsageError("--quiet and --show exclude each other: --show prints no other agent's lines")
+    if watch and file is None:
+        raise Failed("--watch needs a configuration file: name one, or make one with `agentos init`")
+    config = load_configuration(file, as_json)
+    project = str(config.file or config.directory / CONFIG)
+    path = socket or os.environ.get("AGENTOS_SOCKET") or config.kernel.socket or default_project_socket(project)
+    state = state_dir or Path(config.kernel.state_dir or default_state_dir(project))
+    with Console(config.kernel.log_level, as_json, show or ([] if quiet else None)) as console:
+        display = RunDisplay(console, manager, path, has_file=file is not None).show
+        programs = dashboard_programs(config, dashboard, insecure_listen, state, console)
+        try:
+            place = os.path.abspath(path), state.absolute()
+            gave_up = boot(Settings(config, *place, display, watch, programs, accept_lost_state))
+        except BootError as error:
+            raise Failed(str(error)) from None
+        result = "stopped" if gave_up is None else gave_up
+        if gave_up is None:
+            console.say(result)
+        else:  # the log has said why
+            console.say("`agentos logs --last-run` shows the log of this run, with the last state of each agent")
+        manager.notify("STOPPING=1", f"STATUS={result}")
+    sys.exit(0 if gave_up is None else 1)
+
+
+def dashboard_programs(
+    config: "Config", wanted: bool, insecure: bool, state_dir: Path, console: "Console"
+) -> "list[Program]":
+    """The dashboard, if ``--dashboard`` or the configuration asks for it. Raises ``Failed``."""
+    from agentos.config.tables.dashboard import DashboardSettings
+
+    settings = config.dashboard or (DashboardSettings() if wanted else None)
+    if settings is None:
+        return []
+    from agentos.userland.web import serve  # 0.2 s
+
+    options = serve.DashboardOptions(settings.host, settings.port, settings.allowed_hosts, insecure)
+    try:
+        listeners = serve.open_listeners(options)
+    except serve.DashboardError as error:
+        raise Failed(str(error)) from None
+    on_terminal = sys.stdout.isatty()  # a journal or a log file would keep the link's token
+    return [serve.Program(listeners, options, state_dir.absolute(), console.say, with_link=on_terminal)]
+
+
+def load_configuration(file: Path | None, as_json: bool) -> "Config":
+    """The configuration in ``file``, or the defaults; prints its mistakes and ends with status 2."""
+    from agentos.config.load import Config, ConfigError, load
+
+    try:
+        return load(file) if file is not None else Config.without_file(Path.cwd())
+    except OSError as error:
+        raise Failed(f"the current directory can't be used: {error.strerror}") from None
+    except ConfigError as error:
+        mistakes = {"success": False, "code": "bad_request", "error": str(error)}
+        click.echo(json.dumps(mistakes) if as_json else str(error), err=not as_json)
+        raise SystemExit(2) from None
+
+
+def default_state_dir(file: str) -> Path:
+    """The project's directory in /var/lib/agentos for root, else in agentos in $XDG_STATE_HOME or ~/.local/state."""
+    if os.geteuid() == 0:
+        return Path("/var/lib/agentos", project_id(file))
+    return Path(state_home(), "agentos", project_id(file))
+
+
+def find_state_dir() -> Path:
+    """The state directory of the current directory's project: of its kernel if it runs, else what ``run`` would use."""
+    try:
+        project = find_project()
+    except ConnectionFailed as error:
+        raise Failed(str(error), {"code": "unavailable"}) from None
+    return Path(project.state_dir or default_state_dir(project.file))

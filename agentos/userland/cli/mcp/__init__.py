@@ -1,0 +1,1 @@
+"""Commands about MCP: clients, servers and their tools."""

@@ -1,0 +1,1 @@
+"""Commands about the model: questions and usage."""

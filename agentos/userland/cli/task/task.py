@@ -1,0 +1,319 @@
+"""``agentos task``: lets a jailed agent work on a task, and shows what it does."""
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import click
+
+from agentos.userland.cli.approvals.approvals import is_terminal
+from agentos.userland.cli.common import (
+    Failed,
+    json_option,
+    kernel,
+    parse_permission_set,
+    print_json_line,
+    printable,
+    read_stdin,
+    socket_option,
+    text_width,
+    wrap_error,
+)
+from agentos.userland.task.directory import TaskDirectory, real_directory
+from agentos.userland.task.images import name_images
+from agentos.userland.task.records import (
+    PlaceUser,
+    TaskNote,
+    begin_note,
+    forget_note,
+    has_begun,
+    is_running,
+    store_note,
+)
+from agentos.userland.task.repository import add_notes, describe_changes, describe_git, read_notes
+from agentos.userland.task.running import RunningTask
+from agentos.userland.task.saved_files import Change, SaveError
+from agentos_sdk import AgentOSClient, AgentOSError
+from agentos_sdk.loop import AgenticLoop, Budget, TaskResult
+from agentos_sdk.loop.blocking_driver import BlockingDriver
+from agentos_sdk.loop.engine.driving import caller_kind, next_task_name
+from agentos_sdk.loop.engine.result import LoopError
+
+from .lines import change_lines, command_lines, find_commands, result_lines
+from .screen import describe_waiting_request, show_task
+from .tasks import check_free, find_task
+
+ASK = {"write": ["${workspace}/**"], "commands": ["*"], "domains": ["*"], "tools": ["*"]}
+MAX_TASK = 64 << 10  # bytes of a task from stdin
+STATUS = {"done": 0, "failed": 1, "budget": 2, "stopped": 130}
+WAITS = 3
+
+
+@click.command()
+@click.argument("words", nargs=-1, metavar="{[TEXT] | undo ID}")
+@click.option("--dir", "directory", metavar="PATH", help="Work on this directory; its files are saved before.")
+@click.option("--level", metavar="LEVEL|SET|JSON|FILE.json", help="What the agent may do. Default: sandboxed.")
+@click.option("--ask", is_flag=True, help="Ask before each file that it writes and each command that it runs.")
+@click.option("--model", metavar="NAME", help="A model or an alias; default: the kernel's.")
+@click.option(
+    *("--budget", "budget"),
+    multiple=True,
+    metavar="NAME=AMOUNT",
+    help="iterations=30, tokens=50000, money=0.5 or time=10m; repeatable. Default: iterations=20.",
+)
+@click.option("--resume", metavar="ID", help="Go on with this task; TEXT says what is to be done next.")
+@click.option("--continue", "continued", is_flag=True, help="Go on with the last task.")
+@click.option("--review", is_flag=True, help="Work on a copy of --dir; show the changes, and apply them after a y.")
+@click.option("-p", "--print", "quiet", is_flag=True, help="Print the result alone, for scripts.")
+@json_option
+@socket_option
+def task(
+    words: tuple[str, ...],
+    directory: str | None,
+    level: str | None,
+    ask: bool,
+    model: str | None,
+    budget: tuple[str, ...],
+    resume: str | None,
+    continued: bool,
+    review: bool,
+    quiet: bool,
+    as_json: bool,
+    socket_path: str | None,
+) -> None:
+    """Let an agent work on a task until it is done.
+
+    TEXT is the task in plain words. Without TEXT it is read from stdin; on a terminal it is a conversation: each line
+    is what to do next.
+
+    The agent is called task-1, task-2 …, and works in a jail: in a workspace of its own, or with --dir in that
+    directory. Ctrl-C stops it after its step, and refuses what waits for approval; a second one ends it.
+    `agentos task undo ID` restores the files of --dir.
+
+    The exit status is 0 when the task is done, 1 when it failed, 2 when its budget is used up, 3 when it waits for an
+    approval that no terminal can give, and 130 when it was stopped.
+    """
+    if words[:1] == ("undo",) and len(words) == 2:
+        from .undo import undo
+
+        undo(words[1], socket_path, as_json)
+        return
+    if len(words) > 1:
+        raise click.UsageError("TEXT: expected one argument: write the task in quotation marks")
+    parsed = parse_budget(budget)
+    goes_on = resume is not None or continued
+    if review and directory is None:
+        raise click.UsageError("--review needs --dir: it works on a copy of that directory")
+    if goes_on and (directory is not None or level is not None or ask or model is not None):
+        raise click.UsageError("--resume and --continue keep the directory, the permissions and the model of the task")
+    options = {"model": model, "budget": parsed, "permissions": make_permissions(level, ask)}
+    talks = not words and not goes_on and not quiet and not as_json and is_terminal()
+    text = "" if talks else read_text(words, needed=not goes_on)
+    with kernel(socket_path) as client:
+        try:
+            if talks:
+                from .conversation import TaskConversation
+
+                sys.exit(TaskConversation(client, socket_path, directory, review, options).serve())
+            if goes_on:
+                begun = go_on(client, find_task(client, resume), text, {"budget": parsed})
+            else:
+                shows_steps = not (as_json or quiet)
+                begun = begin(client, text, directory, review, options, say_first if shows_steps else say)
+            sys.exit(follow(client, begun, socket_path, as_json, quiet))
+        except (LoopError, SaveError) as error:
+            raise Failed(str(error)) from None
+        except KeyboardInterrupt:  # while the files are saved
+            sys.exit(130)
+
+
+class Begun(NamedTuple):
+    """A task that is to run: its record for the operator, its directory if it has one, and what does it."""
+
+    note: TaskNote
+    directory: TaskDirectory | None
+    options: Mapping[str, Any]
+    work: Callable[[AgenticLoop], TaskResult]
+
+
+def say_first(text: str) -> None:
+    """Tell the user what explains the steps that follow, where those are shown."""
+    click.echo(printable_lines(text))
+
+
+def begin(
+    client: AgentOSClient,
+    text: str,
+    directory: str | None,
+    review: bool,
+    options: Mapping[str, Any],
+    warn: Callable[[str], None],
+) -> Begun:
+    """Prepare a new task: its name, and its directory. ``warn`` tells what won't work in it."""
+    driver = BlockingDriver(client)
+    if driver.run(caller_kind(driver.me())) != "operator":
+        raise Failed("only the operator can start tasks: run this outside of an agent", {"code": "permission_denied"})
+    text = name_images(text, real_directory(directory) if directory is not None else None)
+    note = begin_note(driver.run(next_task_name()), text)
+    if directory is None:
+        store_note(client, note)
+        return Begun(note, None, options, lambda loop: loop.run(text, task_id=note.name))
+    path = real_directory(directory)
+    check_free(client, path)
+    if (changes := describe_changes(path)) is not None:
+        say(changes)
+    said, for_model = describe_git(path)
+    if said:
+        warn(said)
+    notes = read_notes(path)
+    if notes.said:
+        say(notes.said)
+    saved = TaskDirectory.save(path, with_copy=review, user=PlaceUser(client.socket_path, note.name))
+    if not review:
+        say(f"the files of {path} are saved: `agentos task undo {note.name}` restores them")
+    note = note._replace(directory=path, saved=str(saved.place))
+    store_note(client, note)
+    whole = add_notes(f"{text}\n\n({for_model})" if for_model else text, notes)
+    options = {**options, "workspace": saved.workspace, "limits": saved.limits()}
+    return Begun(note, saved, options, lambda loop: loop.run(whole, task_id=note.name))
+
+
+def go_on(client: AgentOSClient, note: TaskNote, text: str, options: Mapping[str, Any], compact: bool = False) -> Begun:
+    """Prepare to go on with a task; ``compact``: with a summary of what was said and done."""
+    text = name_images(text, note.directory or None)
+    directory = TaskDirectory(note.directory, note.place) if note.directory else None
+    if directory is not None and not is_running(client, note.name):
+        check_free(client, note.directory)
+        directory.note_start()
+    return Begun(note, directory, options, lambda loop: loop.resume(note.name, text, compact=compact))
+
+
+def follow(client: AgentOSClient, begun: Begun, path: str | None, as_json: bool, quiet: bool) -> int:
+    """Show a task until it is over, then what it has done; returns the exit status."""
+    name = begun.note.name
+    running = RunningTask(client.socket_path, name, begun.options, begun.work)
+    request = show_task(running, path, as_json, quiet)
+    if request is not None:
+        fields = {"kind": "waiting", "task": name, "request": request}
+        advice = f"`agentos approve {request['id']}`, then `agentos task --resume {name}`"
+        print_json_line(fields) if as_json else say(f"{name} {describe_waiting_request(request)}: {advice}")
+        return WAITS
+    if running.error is not None:
+        failed = explain_error(client, begun.note, running.error)
+        if not running.is_killed:
+            raise failed
+        say(str(failed))
+        return STATUS["stopped"]
+    result = running.result
+    assert result is not None, "it is over without an error"
+    if running.is_killed:
+        result = result._replace(status="stopped", reason="it was ended")
+    if not as_json and not quiet and result.summary == running.said:
+        result = result._replace(summary="")  # a step has shown it
+    show_end(client, begun, result, as_json, quiet)
+    if begun.directory is not None and begun.directory.has_copy:
+        if result.status == "done" and not as_json and not quiet:
+            from .review import review
+
+            return review(begun.directory, name)
+        if begun.directory.proposed():
+            advice = f": `agentos task --resume {name}` shows the changes, and asks" if result.status == "done" else ""
+            say(f"the changes are in a copy, and aren't applied to {begun.directory.path}{advice}")
+    return STATUS[result.status]
+
+
+def explain_error(client: AgentOSClient, note: TaskNote, error: str) -> Failed:
+    """Why a task couldn't be worked on; one that wasn't begun is forgotten."""
+    try:
+        if not has_begun(client, note.name):
+            forget_note(client, note)
+            return Failed(error)
+    except AgentOSError:
+        pass  # the kernel has ended, which is the error
+    return Failed(f"{error}; `agentos task --resume {note.name}` goes on", {"code": "unavailable"})
+
+
+def show_end(client: AgentOSClient, begun: Begun, result: TaskResult, as_json: bool, quiet: bool) -> None:
+    """Show the result, the files that were changed, and the commands."""
+    changes: list[Change] = []
+    review: dict[str, bool] = {}
+    if begun.directory is not None:
+        try:
+            changes = begun.directory.changes()
+            if begun.directory.has_copy:
+                review = {"applied": not begun.directory.proposed()}
+            else:
+                begun.directory.note_end()
+        except SaveError as error:
+            say(f"it isn't known which files were changed: {error}")
+    try:
+        commands = find_commands(AgenticLoop(client).transcript(begun.note.name))
+    except LoopError as error:
+        commands = []
+        say(str(error))
+    if as_json:
+        files = [change._asdict() for change in changes]
+        print_json_line({"kind": "result", **result._asdict(), "files": files, "commands": commands, **review})
+        return
+    if quiet:
+        click.echo(printable_lines(result.summary or result.reason))
+        return
+    for line in result_lines(result, text_width()):
+        click.echo(line)
+    if begun.directory is not None and not begun.directory.has_copy:
+        for line in change_lines(changes, begun.note.name):
+            click.echo(line)
+    for line in command_lines(commands, text_width()):
+        click.echo(line)
+
+
+def read_text(words: tuple[str, ...], needed: bool) -> str:
+    """The task: the argument, or stdin."""
+    if words and words[0] != "-":
+        return words[0]
+    if not words and (not needed or sys.stdin.isatty()):
+        if needed:
+            raise click.UsageError('TEXT: expected what to do, such as agentos task "Write a test for parse.py"')
+        return ""
+    text = read_stdin(MAX_TASK).strip()
+    if not text:
+        raise Failed("stdin: expected the task as text")
+    return text
+
+
+def make_permissions(level: str | None, ask: bool) -> Any:
+    """The permissions of the task's agent; ``--ask`` adds to what they ask about."""
+    wanted = parse_permission_set(level) if level is not None else "sandboxed"
+    if not ask:
+        return wanted
+    given: dict[str, Any] = {"level": wanted} if isinstance(wanted, str) else wanted
+    asked = given.get("ask")
+    if not isinstance(asked, dict):
+        return {**given, "ask": ASK if asked is None else asked}  # the kernel says what is wrong with another one
+    return {**given, "ask": {**asked, **{kind: [*asked.get(kind, ()), *rules] for kind, rules in ASK.items()}}}
+
+
+def parse_budget(given: tuple[str, ...]) -> Budget:
+    """The budget of a task from ``NAME=AMOUNT``."""
+    table: dict[str, object] = {}
+    for item in given:
+        name, equals, amount = item.partition("=")
+        if not equals:
+            raise Failed(f"--budget {item}: expected NAME=AMOUNT, such as tokens=50000")
+        try:
+            table[name] = float(amount) if name == "money" else int(amount)
+        except ValueError:
+            table[name] = amount
+    try:
+        return Budget.of(table)
+    except ValueError as error:
+        raise Failed(f"--{error}") from None
+
+
+def printable_lines(text: str) -> str:
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def say(text: str) -> None:
+    """Something the user should know, on stderr."""
+    click.secho(wrap_error(f"agentos: {printable(text)}"), fg="yellow", err=True)

@@ -1,0 +1,87 @@
+"""``agentos tasks``: lists the tasks of ``agentos task``."""
+
+import os
+
+import click
+
+from agentos.userland.cli.common import (
+    Failed,
+    fit_columns,
+    format_table,
+    json_option,
+    kernel,
+    print_json,
+    printable,
+    socket_option,
+    table_width,
+)
+from agentos.userland.cli.times import format_time
+from agentos.userland.task.records import TaskNote, find_end, find_note, is_running, list_notes
+from agentos_sdk import AgentOSClient
+from agentos_sdk.loop import TaskResult
+from agentos_sdk.loop.engine.result import LoopError
+
+
+@click.command()
+@json_option
+@socket_option
+def tasks(socket_path: str | None, as_json: bool) -> None:
+    """List the tasks of `agentos task`, the last one first."""
+    with kernel(socket_path) as client:
+        found = [{**note._asdict(), "status": find_status(client, note.name)} for note in list_notes(client)][::-1]
+    if as_json:
+        print_json(found)
+        return
+    if not found:
+        click.echo("no task yet: `agentos task TEXT` begins one")
+        return
+    rows = [
+        [
+            each["name"],
+            each["status"],
+            format_time(each["at"]),
+            printable(each["text"].split("\n")[0]),
+            printable(each["directory"]),
+        ]
+        for each in found
+    ]
+    header, *fitted = fit_columns(
+        rows, ["TASK", "STATUS", "SINCE", "TEXT", "DIRECTORY"], ("TEXT", "DIRECTORY"), table_width()
+    )
+    for line in format_table(fitted, header):
+        click.echo(line)
+
+
+def find_status(client: AgentOSClient, name: str) -> str:
+    """``running``, how the task has ended, or ``interrupted``: it can be resumed."""
+    if is_running(client, name):
+        return "running"
+    ended = find_end(client, name)
+    if ended is None:
+        return "interrupted"
+    try:
+        return TaskResult.from_record(ended).status
+    except LoopError:  # something else in its jail has stored it
+        return "failed"
+
+
+def check_free(client: AgentOSClient, directory: str) -> None:
+    """Fail if a task works in a directory, in one below it or above it: its files can't be told from another's."""
+    for note in list_notes(client):
+        overlap = note.directory and os.path.commonpath([note.directory, directory]) in (note.directory, directory)
+        if overlap and is_running(client, note.name):
+            advice = f"`agentos task --resume {note.name}` shows it, `agentos kill {note.name}` ends it"
+            raise Failed(f"{note.name} works in {note.directory}: wait for its end; {advice}", {"code": "conflict"})
+
+
+def find_task(client: AgentOSClient, name: str | None) -> TaskNote:
+    """A task by its name, or the last one."""
+    if name is None:
+        notes = list(list_notes(client))
+        if not notes:
+            raise Failed("there is no task yet: `agentos task TEXT` begins one", {"code": "not_found"})
+        return notes[-1]
+    note = find_note(client, name)
+    if note is None:
+        raise Failed(f"there is no task {name!r}: `agentos tasks` lists them", {"code": "not_found"})
+    return note

@@ -1,0 +1,67 @@
+"""``agentos top``: a live view of the agents, with keys that sort, filter, kill, pause and restart."""
+
+import curses
+import shutil
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import click
+
+from agentos.userland.cli.common import Failed, kernel, socket_option
+
+from .poller import Poller
+from .screen import Screen
+from .table import Shares, View, list_rows, make_table
+
+MIN_DELAY = 1.0  # seconds: the kernel reads what agents use no more often
+
+
+@click.command()
+@click.option("-d", "--delay", type=click.FloatRange(MIN_DELAY, 3600), default=1.0, help="Seconds between two updates.")
+@click.option("--once", is_flag=True, help="Print one table and end, as in a pipe.")
+@socket_option
+def top(delay: float, once: bool, socket_path: str | None) -> None:
+    """Watch the agents: CPU time, memory, restarts.
+
+    Keys: m, c, r, n sort by memory, CPU, restarts, name; / filters; t shows the
+    tree, a those that have ended; k kills, p pauses or resumes, R restarts the
+    agent at the cursor, after a question; q ends.
+    """
+    with kernel(socket_path) as client:
+        agents = client.list_agents(all=True)
+    if once or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        print_table(agents)
+        return
+    with raise_on_signals(), Poller.started(socket_path, delay) as poller:
+        try:
+            Screen.run(poller)
+        except curses.error as error:
+            raise Failed(f"this terminal can't be used: {error}: set TERM, or use --once") from None
+        except KeyboardInterrupt:
+            pass
+
+
+def print_table(agents: list[dict[str, Any]]) -> None:
+    shares = Shares()
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 1000
+    header, lines = make_table(list_rows(agents, View(sort="memory"), shares), shares, width)
+    for number, line in enumerate([header, *lines]):
+        click.echo(click.style(line, bold=not number))
+
+
+@contextmanager
+def raise_on_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP raise ``SystemExit``, so that the terminal is restored."""
+
+    def end(number: int, frame: object) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

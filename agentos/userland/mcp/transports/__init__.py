@@ -1,0 +1,1 @@
+"""How clients of MCP connect: stdio and HTTP."""

@@ -1,0 +1,1 @@
+"""What both clients share: their methods, and what these are made of."""

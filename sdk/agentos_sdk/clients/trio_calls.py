@@ -1,0 +1,159 @@
+"""The methods of the Trio client: the parameters and docstrings of ``client_calls.py``, awaited, with typed results.
+
+``kill = call(Calls.kill, Kill)`` is a coroutine function with the parameters of ``Calls.kill``, which makes the fields
+of the request from them. It sends these and returns the reply of ``Kill``. mypy and editors see that by the types of
+:func:`call`, ``help`` and ``inspect`` by the signature that :func:`describe` sets.
+"""
+
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import update_wrapper
+from inspect import signature
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar, get_type_hints
+
+from agentos_sdk.calls.agents import Kill, List, Logs, Pause, Restart, Resume, Spawn, Start, Stop, Tree, TreeReply, Wait
+from agentos_sdk.calls.events import Emit, PollEvents, Subscribe, Unsubscribe
+from agentos_sdk.calls.host import Exec, Read, Write
+from agentos_sdk.calls.http import HTTP
+from agentos_sdk.calls.inspect import Inspect
+from agentos_sdk.calls.kernel import Shutdown, Status
+from agentos_sdk.calls.messages import Broadcast, Received, Recv, Register, Send
+from agentos_sdk.calls.operator.audit import AuditConfig, AuditLog, GetAuditLog, SetAuditConfig
+from agentos_sdk.calls.operator.contents import GetContents
+from agentos_sdk.calls.operator.metrics import (
+    AgentMetricsReply,
+    AllAgentsMetrics,
+    CgroupMetricsReply,
+    MetricsAgent,
+    MetricsAllAgents,
+    MetricsCgroup,
+    MetricsReply,
+    MetricsSystem,
+)
+from agentos_sdk.calls.operator.permissions import (
+    Approvals,
+    ApprovalsReply,
+    Decide,
+    Explain,
+    GetPerms,
+    PermsReply,
+    SetPerms,
+)
+from agentos_sdk.calls.operator.reload import Reload
+from agentos_sdk.calls.request import Request
+from agentos_sdk.calls.state import Delete, Fetch, Keys, Store
+from agentos_sdk.calls.think import Think
+from agentos_sdk.calls.tools import CallTool, ListTools
+from agentos_sdk.calls.usage import Usage, UsageReply
+
+from .client_calls import Calls
+from .streams import ApprovalLists, Events, Outputs, Pages, Parts, Thoughts, question_in_thread
+
+P = ParamSpec("P")
+Reply = TypeVar("Reply")
+Value = TypeVar("Value")
+Fields: TypeAlias = Mapping[str, Any]
+Text: TypeAlias = Callable[Concatenate[Any, P], Any]
+Method: TypeAlias = Callable[Concatenate[Any, P], Coroutine[Any, Any, Value]]
+
+FIELDS = Calls()  # its methods return the fields of their requests
+
+
+def call(
+    text: Text[P], request: type[Request[Reply]], prepare: Callable[[Fields], Awaitable[Fields]] | None = None
+) -> Method[P, Reply]:
+    """The method that makes this request and returns its reply; ``prepare`` is applied to the fields first."""
+
+    async def method(kernel: Any, /, *args: P.args, **kwargs: P.kwargs) -> Reply:
+        fields = text(FIELDS, *args, **kwargs)
+        reply: Reply = await kernel.make_call(request, await prepare(fields) if prepare else fields)
+        return reply
+
+    return describe(method, text, request.reply)
+
+
+def part(text: Text[P], request: type[Request[Any]], field: Value) -> Method[P, Value]:
+    """Like :func:`call`, for one field of the reply: to mypy a value of it, at run time the slot that reads it."""
+    slot: Any = field
+
+    async def method(kernel: Any, /, *args: P.args, **kwargs: P.kwargs) -> Value:
+        reply = await kernel.make_call(request, text(FIELDS, *args, **kwargs))
+        value: Value = slot.__get__(reply)
+        return value
+
+    return describe(method, text, get_type_hints(request.reply)[slot.__name__])
+
+
+def stream(text: Text[P], kind: Callable[[Any, Fields], Value]) -> Callable[Concatenate[Any, P], Value]:
+    """The method that opens a stream of this kind."""
+
+    def method(kernel: Any, /, *args: P.args, **kwargs: P.kwargs) -> Value:
+        return kind(kernel, text(FIELDS, *args, **kwargs))
+
+    return describe(method, text, kind)
+
+
+def describe(method: Value, text: Callable[..., Any], result: object) -> Value:
+    """``method`` with the name, docstring and parameters of ``text``, for ``help`` and ``inspect``."""
+    described: Any = method
+    update_wrapper(described, text)
+    described.__annotations__ = {**text.__annotations__, "return": result}
+    described.__signature__ = signature(text).replace(return_annotation=result)
+    return method
+
+
+class TrioCalls:
+    """The calls as methods. A parameter that is None is left out of the request, so that the kernel's default holds."""
+
+    spawn = call(Calls.spawn, Spawn)
+    kill = call(Calls.kill, Kill)
+    start = call(Calls.start, Start)
+    stop = call(Calls.stop, Stop)
+    restart = call(Calls.restart, Restart)
+    shutdown = call(Calls.shutdown, Shutdown)
+    status = call(Calls.status, Status)
+    reload = call(Calls.reload, Reload)
+    wait = call(Calls.wait, Wait)
+    pause = call(Calls.pause, Pause)
+    resume = call(Calls.resume, Resume)
+    list_agents = call(Calls.list_agents, List)
+    tree = part(Calls.tree, Tree, TreeReply.tree)
+    inspect = call(Calls.inspect, Inspect)
+    usage = part(Calls.usage, Usage, UsageReply.usage)
+    metrics = part(Calls.metrics, MetricsSystem, MetricsReply.metrics)
+    agent_metrics = part(Calls.agent_metrics, MetricsAgent, AgentMetricsReply.metrics)
+    all_agent_metrics = part(Calls.all_agent_metrics, MetricsAllAgents, AllAgentsMetrics.agents)
+    cgroup_metrics = part(Calls.cgroup_metrics, MetricsCgroup, CgroupMetricsReply.metrics)
+    logs = call(Calls.logs, Logs)
+    follow_logs = stream(Calls.follow_logs, Pages)
+    get_permissions = part(Calls.get_permissions, GetPerms, PermsReply.permissions)
+    set_permissions = call(Calls.set_permissions, SetPerms)
+    explain = call(Calls.explain, Explain)
+    approvals = part(Calls.approvals, Approvals, ApprovalsReply.pending)
+    follow_approvals = stream(Calls.follow_approvals, ApprovalLists)
+    decide = call(Calls.decide, Decide)
+    get_audit_log = part(Calls.get_audit_log, GetAuditLog, AuditLog.entries)
+    set_audit_config = part(Calls.set_audit_config, SetAuditConfig, AuditConfig.config)
+    get_contents = call(Calls.get_contents, GetContents)
+    read_file = call(Calls.read_file, Read)
+    write_file = call(Calls.write_file, Write)
+    exec = call(Calls.exec, Exec)
+    exec_stream = stream(Calls.exec_stream, Outputs)
+    register_name = call(Calls.register_name, Register)
+    send_message = call(Calls.send_message, Send)
+    recv_messages = part(Calls.recv_messages, Recv, Received.messages)
+    broadcast = call(Calls.broadcast, Broadcast)
+    store = call(Calls.store, Store)
+    fetch = call(Calls.fetch, Fetch)
+    delete = call(Calls.delete, Delete)
+    keys = call(Calls.keys, Keys)
+    subscribe = call(Calls.subscribe, Subscribe)
+    follow_events = stream(Calls.follow_events, Events)
+    unsubscribe = call(Calls.unsubscribe, Unsubscribe)
+    poll_events = call(Calls.poll_events, PollEvents)
+    emit_event = call(Calls.emit_event, Emit)
+    think = call(Calls.think, Think, question_in_thread)
+    think_stream = stream(Calls.think_stream, Thoughts)
+    http = call(Calls.http, HTTP)
+    http_stream = stream(Calls.http_stream, Parts)
+    tools = call(Calls.tools, ListTools)
+    tool_call = call(Calls.tool_call, CallTool)

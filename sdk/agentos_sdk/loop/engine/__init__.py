@@ -1,0 +1,1 @@
+"""The agentic loop itself: its steps, its history and its budget."""

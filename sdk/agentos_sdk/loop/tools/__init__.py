@@ -1,0 +1,1 @@
+"""The tools that the agentic loop gives a model."""

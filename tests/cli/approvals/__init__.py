@@ -1,0 +1,1 @@
+"""Commands about approvals, permissions and the audit."""

@@ -1,0 +1,1 @@
+"""Small demos and examples."""

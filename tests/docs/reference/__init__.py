@@ -1,0 +1,1 @@
+"""Pages that list what the code has."""

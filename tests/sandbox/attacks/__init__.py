@@ -1,0 +1,1 @@
+"""Attacks from inside a sandbox."""

@@ -1,0 +1,1 @@
+"""How processes start and end in sandboxes."""

@@ -1,0 +1,1 @@
+"""Attacks on the kernel's process and its channels."""

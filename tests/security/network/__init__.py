@@ -1,0 +1,1 @@
+"""Attacks over networks and MCP."""

@@ -1,0 +1,1 @@
+"""A simulated queue for the model."""

@@ -1,0 +1,1 @@
+"""Measurements of starts and ends of agents."""

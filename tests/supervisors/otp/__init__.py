@@ -1,0 +1,1 @@
+"""OTP's traces, and a model of OTP."""

@@ -1,0 +1,1 @@
+"""When children are restarted."""

@@ -1,0 +1,1 @@
+"""How tests run: what they cost, and how far they are."""

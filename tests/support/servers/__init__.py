@@ -1,0 +1,1 @@
+"""Servers to test against."""

@@ -1,0 +1,1 @@
+"""Commands, files, state and guests."""

@@ -1,0 +1,1 @@
+"""The kernel itself: its ends, its limits and what it leaves."""

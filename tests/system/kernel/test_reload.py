@@ -1,0 +1,471 @@
+"""RELOAD: what goes on, what starts, stops and restarts, what changes as it runs, and what a wrong file does."""
+
+import random
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentos_sdk import AgentOSClient
+from agentos_sdk.opcodes import Op
+from tests.conftest import OwnKernel
+from tests.support.kernel import Kernel, until
+from tests.system.agents import RELAY, as_agent, ask, in_state, info, up, written
+from tests.system.jails import crippled, group_of, need_cgroups
+from tests.system.lives.test_containers import BAD, IN_ORDER, SLEEPS, child, group, member, states
+from tests.system.lives.test_start_stop import TOGETHER, pids
+
+OTHER = '["sleep", "1001"]'
+Changes = dict[str, tuple[str, list[str]]]
+
+
+def reload(kernel: Kernel, client: AgentOSClient, toml: str, dry_run: bool = False) -> Changes:
+    """Write the file and reload it; the changes by name."""
+    (kernel.place / "agentos.toml").write_text(toml)
+    reply = up(client.reload(dry_run))
+    return {one["agent"]: (one["change"], one["fields"]) for one in reply["changes"]}
+
+
+def kept(before: dict[str, int], after: dict[str, int], *names: str) -> None:
+    """These agents have the process that they had."""
+    assert {name: after[name] for name in names} == {name: before[name] for name in names}
+
+
+def test_only_what_differs_is_touched(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(child("stays") + child("goes") + child("other") + child("patient"))
+    with kernel.client() as client:
+        before, removed = pids(client), info(client, "goes")["id"]
+        text = child("stays") + child("other", OTHER) + child("patient", SLEEPS, 'shutdown = "1s"') + child("comes")
+
+        changes = reload(kernel, client, text)
+
+        assert changes == {
+            "other": ("restarted", ["command"]),
+            "patient": ("updated", ["shutdown"]),
+            "comes": ("added", []),
+            "goes": ("removed", []),
+        }
+        in_state(client, "comes", "running")
+        in_state(client, "other", "running")
+        after = pids(client)
+        kept(before, after, "stays", "patient")
+        assert after["other"] != before["other"]
+        assert (info(client, "goes")["state"], info(client, "goes")["id"]) == ("exited", removed)
+        assert client.send_message("hi", to_name="goes")["code"] == "not_found"
+        assert client.start("goes")["code"] in ("bad_request", "not_found")
+        assert up(client.spawn("goes", command=["sleep", "1000"]))["id"] != removed  # the name is free
+        assert reload(kernel, client, text) == {}
+    kernel.wait_line("removed goes")
+
+
+def test_a_file_with_mistakes_changes_nothing_and_all_are_told(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(child("a") + child("b"))
+    with kernel.client() as client:
+        before = pids(client)
+        (kernel.place / "agentos.toml").write_text(child("a", OTHER, "colour = 3") + child("c", SLEEPS, "args = 5"))
+
+        reply = client.reload()
+
+        assert reply["code"] == "bad_request"
+        assert "agentos.toml:4: supervisor.children[0].colour: unknown field" in reply["error"]
+        assert "agentos.toml:8: supervisor.children[1].args: expected an array" in reply["error"]
+        assert pids(client) == before
+        (kernel.place / "agentos.toml").unlink()
+        assert "can't be read" in client.reload()["error"]
+
+
+def test_a_dry_run_says_the_same_and_changes_nothing(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(child("a") + child("b"))
+    with kernel.client() as client:
+        before, text = pids(client), child("a", OTHER) + child("c")
+
+        told = reload(kernel, client, text, dry_run=True)
+
+        assert pids(client) == before
+        assert reload(kernel, client, text) == told
+
+
+def test_settings_that_need_a_new_kernel_are_told_each_time(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(child("a"))
+    with kernel.client() as client:
+        (kernel.place / "agentos.toml").write_text("[kernel]\nmax_children = 5\n[llm]\nconcurrency = 3\n" + child("a"))
+        for _ in range(2):
+            reply = up(client.reload())
+            assert (reply["changes"], reply["kernel_restart"]) == ([], ["kernel.max_children", "llm.concurrency"])
+
+
+def test_a_stopped_agent_stays_stopped_and_has_its_new_program_when_it_is_started(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(child("a") + child("b"))
+    with kernel.client() as client:
+        up(client.stop("a"))
+
+        assert reload(kernel, client, child("a", '["echo", "new"]', 'restart = "temporary"') + child("b"))
+
+        assert (info(client, "a")["state"], info(client, "a")["stopped_by"]) == ("stopped", "operator")
+        client.start("a")
+        written(client, "a", "new")
+
+
+def test_an_agent_that_failed_is_started_by_the_file_that_repairs_it(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(child("bad", BAD, "max_restarts = 0") + child("team") + group("g", member("m", BAD)))
+    with kernel.client() as client:
+        in_state(client, "bad", "failed")
+
+        reload(kernel, client, child("bad") + child("team") + group("g", member("m")))
+
+        assert {in_state(client, name, "running")["state"] for name in ("bad", "m")} == {"running"}
+
+
+def test_an_added_agent_that_cannot_start_fails_alone(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(child("a") + group("team", member("m"), TOGETHER))
+    with kernel.client() as client:
+        before = pids(client)
+        text = child("a") + child("bad", BAD, "max_restarts = 0")
+        text += group("team", member("m") + member("worse", BAD), TOGETHER)
+
+        assert reload(kernel, client, text) == {"bad": ("added", []), "worse": ("added", [])}
+
+        in_state(client, "bad", "failed")
+        in_state(client, "worse", "failed")
+        kept(before, pids(client), "a", "m")
+
+
+@pytest.mark.parametrize("strategy", [TOGETHER, IN_ORDER])
+def test_members_of_a_group_come_go_and_change_without_their_siblings(own_kernel: OwnKernel, strategy: str) -> None:
+    kernel = own_kernel(group("team", member("a") + member("b") + member("c"), strategy))
+    with kernel.client() as client:
+        before = pids(client)
+
+        changes = reload(kernel, client, group("team", member("d") + member("c") + member("a", OTHER), strategy))
+
+        assert changes == {
+            "team": ("updated", ["children"]),
+            "d": ("added", []),
+            "a": ("restarted", ["command"]),
+            "b": ("removed", []),
+        }
+        assert {**states(client), "b": "exited"} == {"a": "running", "b": "exited", "c": "running", "d": "running"}
+        kept(before, pids(client), "c")
+        before = pids(client)
+        up(client.restart("team"))
+        assert all(pids(client)[name] != before[name] for name in "acd")
+
+
+def test_groups_come_and_go_and_change_their_strategy(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(child("a") + group("team", member("b") + member("c")) + group("gone", member("d")))
+    with kernel.client() as client:
+        before = pids(client)
+        text = child("a") + group("team", member("b") + member("c"), TOGETHER) + group("new", member("e"))
+
+        changes = reload(kernel, client, text)
+
+        assert changes["team"] == ("updated", ["strategy"])
+        assert {changes[name][0] for name in "bc"} == {"restarted"}
+        assert {changes[name][0] for name in ("gone", "d")} == {"removed"}
+        assert {changes[name][0] for name in ("new", "e")} == {"added"}
+        for name in "bce":
+            in_state(client, name, "running")
+        kept(before, pids(client), "a")
+        assert {info(client, name)["supervisor"] for name in "bc"} == {"root/team"}
+        after = pids(client)
+        up(client.restart("team"))
+        assert all(pids(client)[name] != after[name] for name in "bc")
+        assert reload(kernel, client, child("a")).keys() == {"team", "b", "c", "new", "e"}
+        kept(before, pids(client), "a")
+
+
+def test_an_agent_that_moves_to_another_group_keeps_its_id_and_its_mail(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(child("a") + group("team", member("b"), TOGETHER))
+    with kernel.client() as client:
+        number = info(client, "a")["id"]
+        up(client.send_message("kept", to_name="a"))
+
+        assert reload(kernel, client, group("team", member("b") + member("a"), TOGETHER))["a"] == (
+            "restarted",
+            ["supervisor"],
+        )
+
+        in_state(client, "a", "running")
+        assert (info(client, "a")["id"], info(client, "a")["supervisor"]) == (number, "root/team")
+        with as_agent(kernel, number) as agent:
+            assert [letter["message"] for letter in agent.recv_messages(timeout=0)["messages"]] == ["kept"]
+
+
+def test_a_name_goes_from_an_agent_to_a_group_and_back(own_kernel: OwnKernel) -> None:
+    first, second = child("a") + child("x"), child("a") + group("x", member("b"), TOGETHER)
+    kernel = own_kernel(first)
+    with kernel.client() as client:
+        before = pids(client)
+        assert set(reload(kernel, client, second)) == {"x", "b"}
+        in_state(client, "b", "running")
+
+        assert set(reload(kernel, client, first)) == {"x", "b"}
+
+        in_state(client, "x", "running")
+        assert info(client, "b")["state"] == "exited"
+        kept(before, pids(client), "a")
+
+
+def test_permissions_and_shares_change_as_it_runs(own_kernel: OwnKernel, tmp_path: Path) -> None:
+    (tmp_path / "relay.py").write_text(RELAY)
+    script = f'script = "{tmp_path}/relay.py"'
+    first = child("a", None, script, 'ready = "hello"')
+    kernel = own_kernel(first)
+    with kernel.client() as client:
+        number, before = info(client, "a")["id"], pids(client)
+        assert ask(client, number, "tree")["success"]
+        up(client.set_permissions(level="standard", agent_id=number))
+
+        assert reload(kernel, client, first + 'shutdown = "2s"\n') == {"a": ("updated", ["shutdown"])}
+        assert client.get_permissions(number)["permissions"]["level"] == "standard"  # SET_PERMS holds on
+        share = 'llm = { weight = 3, budget = [{ tokens = 50, per = "1h" }] }\n'
+        rules = '[permissions.blind]\nlevel = "sandboxed"\ndeny = { calls = ["TREE"] }\n'
+        text = first + share + 'permissions = "blind"\n' + rules
+        assert reload(kernel, client, text) == {"a": ("updated", ["shutdown", "llm", "permissions"])}
+
+        assert ask(client, number, "tree")["code"] == "permission_denied"
+        assert [one["most"] for one in up(client.inspect("a"))["llm"]["budgets"]] == [50]
+        assert pids(client) == before
+
+
+def test_limits_of_a_cgroup_change_as_it_runs(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(child("a", SLEEPS, 'limits = { memory = "64M", disk = "10M" }'))
+    version = need_cgroups(kernel)
+    with kernel.client() as client:
+        before = pids(client)
+        limits = 'limits = { memory = "200M", disk = "10M", max_pids = 20, cpu_quota = "50%" }'
+
+        changes = reload(kernel, client, child("a", SLEEPS, limits))
+
+        assert changes == {"a": ("updated", ["limits.memory", "limits.max_pids", "limits.cpu_quota"])}
+        assert pids(client) == before
+        file = {1: "memory.limit_in_bytes", 2: "memory.max"}[version]
+        assert (group_of(before["a"], "memory") / file).read_text().strip() == str(200 << 20)
+        found = up(client.inspect("a"))
+        assert (found["limits"]["memory"], found["isolation"]["layers"]["memory"]["asked"]) == (200 << 20, 200 << 20)
+        assert str(200 << 20) in found["isolation"]["layers"]["memory"]["evidence"]
+        more = child("a", SLEEPS, limits.replace("10M", "20M"))
+        assert reload(kernel, client, more) == {"a": ("restarted", ["limits.disk"])}
+
+
+def test_a_memory_limit_below_what_is_in_use_restarts_the_agent(own_kernel: OwnKernel) -> None:
+    holds = (
+        """["python3", "-c", "held = b'x' * (100 << 20); print('has it', flush=True); import time; time.sleep(1000)"]"""
+    )
+    kernel = own_kernel(child("a", holds))
+    need_cgroups(kernel)
+    with kernel.client() as client:
+        written(client, "a", "has it")
+        before = pids(client)
+
+        changes = reload(kernel, client, child("a", holds, 'limits = { memory = "32M" }'))
+
+        assert changes == {"a": ("restarted", ["limits.memory"])}
+        until(lambda: "memory limit 32M reached" in kernel.said, "its new life has the limit")
+        assert pids(client) != before
+
+
+@pytest.mark.usefixtures("kernels")
+def test_a_watched_memory_limit_changes_as_it_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    grows = tmp_path / "grows.py"
+    grows.write_text(
+        "import signal\nheld = b'x' * (50 << 20)\nprint('has it', flush=True)\nsignal.sigwait([signal.SIGUSR1])\n"
+    )
+    first = child("a", None, f'script = "{grows}"', 'limits = { memory = "100M" }', 'restart = "temporary"')
+    with crippled(monkeypatch, "--hide", "/sys/fs/cgroup", toml=first) as kernel, kernel.client() as client:
+        written(client, "a", "has it")
+
+        assert reload(kernel, client, first.replace("100M", "150M")) == {"a": ("updated", ["limits.memory"])}
+        assert info(client, "a")["restarts"] == 0
+        assert reload(kernel, client, first.replace("100M", "30M")) == {"a": ("updated", ["limits.memory"])}
+
+        until(lambda: "memory limit 30M reached (watched" in kernel.said, "the watcher has the new figure")
+        assert reload(kernel, client, first.replace("100M", "900M")) == {"a": ("updated", ["limits.memory"])}
+
+
+def test_restart_limits_change_as_it_runs(own_kernel: OwnKernel) -> None:
+    crash = '["sh", "-c", "sleep 1; exit 1"]'
+    kernel = own_kernel(child("a", crash, 'max_restarts = "unlimited"', "backoff = { first = 1, max = 1 }"))
+    with kernel.client() as client:
+        until(lambda: info(client, "a")["restarts"] >= 1, "it was restarted")
+
+        assert reload(kernel, client, child("a", crash, "max_restarts = 1"))["a"][0] == "updated"
+
+        in_state(client, "a", "failed")
+
+
+def test_the_order_of_the_file_holds_for_agents_that_a_reload_starts(own_kernel: OwnKernel, tmp_path: Path) -> None:
+    kernel = own_kernel(child("db", SLEEPS, "sandboxed = false") + child("web"))
+    with kernel.client() as client:
+        script = tmp_path / "db.py"
+        script.write_text(
+            f"import os, time\nwhile not os.path.exists('{tmp_path}/go'): time.sleep(0.05)\n"
+            "from agentos_sdk import AgentOSClient\nAgentOSClient().hello()\ntime.sleep(1000)\n"
+        )
+        slow = child("db", None, f'script = "{script}"', 'ready = "hello"', "sandboxed = false")
+
+        reload(kernel, client, slow + child("web", OTHER, 'after = ["db"]'))
+
+        assert info(client, "web")["pid"] is None
+        (tmp_path / "go").touch()
+        in_state(client, "web", "running")
+        assert info(client, "db")["state"] == "running"
+
+
+def test_a_required_agent_that_is_added_and_does_not_come_up_ends_the_kernel(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(child("a"))
+    with kernel.client() as client:
+        reload(kernel, client, child("a") + child("bad", BAD, "required = true", "max_restarts = 0"))
+    kernel.wait_line("bad is required, and it was given up")
+    assert kernel.wait_end() == 1
+
+
+@pytest.mark.usefixtures("kernels")
+def test_a_start_that_waits_for_what_the_file_no_longer_says_begins_anew() -> None:
+    first = child("a", SLEEPS, 'ready = "hello"', "required = true") + child("b", SLEEPS, 'after = ["a"]')
+    kernel = Kernel(first + child("c"))
+    try:
+        kernel.wait_line("c: running")
+        with kernel.client() as client:
+            text = child("a", SLEEPS, 'ready = "hello"') + child("b") + child("c")
+            assert reload(kernel, client, text) == {"a": ("updated", ["required"]), "b": ("restarted", ["after"])}
+            in_state(client, "b", "running")
+            assert reload(kernel, client, child("a") + child("b") + child("c")) == {"a": ("restarted", ["ready"])}
+        kernel.wait_ready()
+        kernel.stop()
+    finally:
+        kernel.clean_up()
+
+
+@pytest.mark.usefixtures("kernels")
+def test_a_required_agent_that_is_removed_before_it_is_up_does_not() -> None:
+    kernel = Kernel(child("a", SLEEPS, 'ready = "hello"', "required = true") + child("b"))
+    try:
+        kernel.wait_line("b: running")
+        with kernel.client() as client:
+            assert reload(kernel, client, child("b")) == {"a": ("removed", [])}
+        kernel.wait_ready()
+        kernel.stop()
+    finally:
+        kernel.clean_up()
+
+
+def test_sighup_reloads_where_there_is_no_terminal(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(child("a"))
+    (kernel.place / "agentos.toml").write_text(child("a") + child("b", SLEEPS, "colour = 3"))
+    kernel.process.send_signal(signal.SIGHUP)
+    kernel.wait_line("nothing was reloaded: .*agentos.toml:7: supervisor.children.1..colour: unknown field")
+    (kernel.place / "agentos.toml").write_text(child("a") + child("b"))
+
+    kernel.process.send_signal(signal.SIGHUP)
+
+    kernel.wait_line("added b")
+    with kernel.client() as client:
+        in_state(client, "b", "running")
+        until(lambda: entries_of(client, "CONFIG_RELOADED"), "the reload is in the audit")
+        [entry] = entries_of(client, "CONFIG_RELOADED")
+    assert (entry["about"], entry["outcome"]) == ("b added", "ok")
+
+
+def entries_of(client: AgentOSClient, call: str) -> list[dict[str, Any]]:
+    return [entry for entry in client.get_audit_log("agents", limit=1000)["entries"] if entry["call"] == call]
+
+
+def test_a_name_that_a_spawned_agent_has_is_a_mistake(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(child("a"))
+    with kernel.client() as client:
+        number = up(client.spawn("b", command=["sleep", "1000"]))["id"]
+        (kernel.place / "agentos.toml").write_text(child("b") + child("c"))
+
+        reply = client.reload()
+
+        assert (reply["code"], f"the name 'b' is taken by a caller with the id {number}" in reply["error"]) == (
+            "bad_request",
+            True,
+        )
+        assert states(client) == {"a": "running", "b": "running"}
+
+
+def test_without_a_file_there_is_nothing_to_reload(own_kernel: OwnKernel) -> None:
+    with own_kernel(None).client() as client:
+        assert "without a configuration file" in client.reload()["error"]
+
+
+def test_an_agent_that_is_restarted_by_its_own_request_ends_well(own_kernel: OwnKernel, tmp_path: Path) -> None:
+    (tmp_path / "relay.py").write_text(RELAY)
+    mine = child("a", None, f'script = "{tmp_path}/relay.py"', 'permissions = "unrestricted"', 'ready = "hello"')
+    kernel = own_kernel(mine + child("b"))
+    with kernel.client() as client:
+        (kernel.place / "agentos.toml").write_text(mine + 'env = { X = "1" }\n' + child("b", OTHER))
+        before = pids(client)
+
+        up(client.send_message({"method": "reload", "with": {}}, to_name="a"))
+
+        until(lambda: "restarted a (env)" in kernel.said, "it has reloaded")
+        in_state(client, "a", "running")
+        in_state(client, "b", "running")
+        assert not set(pids(client).values()) & set(before.values())
+
+
+def test_a_client_that_goes_away_leaves_nothing_half_done(own_kernel: OwnKernel) -> None:
+    deaf = '["sh", "-c", "trap : TERM; while :; do sleep 0.1; done"]'
+    kernel = own_kernel(child("deaf", deaf, 'shutdown = "2s"') + child("b"))
+    with kernel.client() as client:
+        (kernel.place / "agentos.toml").write_text(child("b", OTHER) + child("c"))
+        with kernel.connect() as wire:
+            wire.send(Op.RELOAD, {})
+            until(lambda: info(client, "deaf")["state"] == "stopping", "the reload has begun")
+
+        in_state(client, "c", "running")
+        in_state(client, "b", "running")
+        assert info(client, "deaf")["state"] == "exited"
+
+
+ORDERED = '[supervisor]\nstrategy = "rest_for_one"\nintensity = 1000\n'
+FILES = (
+    child("a") + group("team", member("b") + member("c"), TOGETHER, "intensity = 1000") + child("d"),
+    child("a", OTHER) + group("team", member("c") + member("b", OTHER), TOGETHER, "intensity = 1000") + child("e"),
+    child("b") + group("team", member("a") + member("c")) + child("d", SLEEPS, 'shutdown = "1s"'),
+    group("team", member("c"), IN_ORDER, "intensity = 1000") + child("a", SLEEPS, "max_restarts = 7"),
+    ORDERED + child("c") + group("team", member("a") + member("b"), TOGETHER, "intensity = 1000") + child("d", OTHER),
+)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_storm_of_reloads_and_requests_ends_well(own_kernel: OwnKernel, seed: int) -> None:
+    """Each request is answered, and the tree is that of the last file, with all agents in it startable."""
+    kernel, file = own_kernel(FILES[0]), threading.Lock()
+    allowed = {None, "unavailable", "bad_request", "not_found"}
+
+    def work(number: int) -> set[Any]:
+        chance, codes = random.Random(f"{seed} {number}"), set[Any]()
+        with kernel.client() as client:
+            for _ in range(8):
+                if number < 2:
+                    with file:
+                        (kernel.place / "agentos.toml").write_text(chance.choice(FILES))
+                        codes.add(client.reload().get("code"))
+                else:
+                    op = chance.choice([Op.START, Op.STOP, Op.RESTART, Op.KILL])
+                    name = chance.choice(["a", "b", "c", "d", "e"] + ["team"] * (op is not Op.KILL))
+                    codes.add(client.request(op, {"name": name}).get("code"))
+        return codes
+
+    with ThreadPoolExecutor(6) as threads:
+        found = set[Any]().union(*threads.map(work, range(6)))
+
+    assert found <= allowed
+    with kernel.client() as client:
+        reload(kernel, client, FILES[1])
+        up(client.start(names=["a", "e", "team"]))
+        for name in "abce":
+            in_state(client, name, "running")
+        assert info(client, "d")["state"] in ("exited", "stopped")
+        assert reload(kernel, client, FILES[0])
+        up(client.start(names=["a", "d", "team"]))
+        for name in "abcd":
+            in_state(client, name, "running")
+    assert "bug " not in kernel.said

@@ -1,0 +1,1 @@
+"""The model, as agents and programs of other vendors reach it."""

@@ -1,0 +1,180 @@
+"""USAGE: what agents have used by day, over kernels that end or are killed, and the reset of a budget."""
+
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+from attrs import asdict
+
+from agentos_sdk import AgentOSClient
+from agentos_sdk.opcodes import Op
+from agentos_sdk.values import Usage
+from tests.conftest import OwnKernel
+from tests.llm.vendors import anthropic_wire
+from tests.llm.vendors.script import Says, Text
+from tests.support.kernel import Kernel, until
+from tests.support.servers.vendor import vendor
+from tests.support.wire import HELLO, THINK, USAGE
+from tests.system.agents import in_state, info, up
+from tests.system.lives.test_containers import SLEEPS, child, group, member
+
+PRICED = '[llm]\nprovider = "offline"\n[llm.prices]\noffline = { input = 1000, output = 1000 }\n'
+OFFLINE = '[llm]\nprovider = "offline"\n'
+TIGHT = 'llm = { budget = [{ calls = 1, per = "31d" }] }'
+WORK = "import time\nwhile time.process_time() < 0.5: pass\n"
+
+
+def used(client: AgentOSClient, name: str | None = None) -> dict[str, dict[str, Any]]:
+    """By name, for a test that ends on the day that it began."""
+    return {row["name"]: row for row in up(client.usage(name))["usage"]}
+
+
+def think(kernel: Kernel, client: AgentOSClient, name: str) -> str:
+    with kernel.connect_as(info(client, name)["id"]) as wire:
+        reply = wire.call(THINK, {"prompt": "how?"})
+    return "answered" if reply["success"] else str(reply["code"])
+
+
+def test_it_has_tokens_calls_cost_cpu_time_and_peak_of_each_agent(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(PRICED + child("asks"))
+    with kernel.client() as client:
+        up(client.spawn("works", command=["python3", "-c", WORK]))
+        in_state(client, "works", "exited")
+        assert [think(kernel, client, "asks") for _ in range(2)] == ["answered"] * 2
+
+        rows = used(client)
+        asks, works = rows["asks"], rows["works"]
+        assert (asks["calls"], asks["day"]) == (2, time.strftime("%Y-%m-%d", time.gmtime()))
+        assert asks["tokens"] > 0
+        assert asks["cost"] == pytest.approx(asks["tokens"] / 1000)
+        assert 0.4 <= works["cpu_seconds"] < 60
+        assert works["peak_memory_bytes"] > 1 << 20
+        assert list(used(client, "works")) == ["works"]
+
+
+def test_without_a_price_the_cost_is_unknown(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(OFFLINE + child("asks"))
+    with kernel.client() as client:
+        think(kernel, client, "asks")
+        assert used(client)["asks"]["cost"] is None
+
+
+def test_cpu_time_counts_while_an_agent_runs_and_once_only(kernel: Kernel) -> None:
+    with kernel.client() as client:
+        up(client.spawn("busy", command=["python3", "-c", WORK + "time.sleep(1000)"]))
+        until(lambda: used(client).get("busy", {}).get("cpu_seconds", 0) >= 0.4, "its work counts")
+        client.kill("busy", grace=0)
+
+        total = used(client)["busy"]["cpu_seconds"]
+        assert total == pytest.approx(info(client, "busy")["cpu_seconds"], abs=0.01)
+        assert used(client)["busy"]["cpu_seconds"] == total
+
+
+def test_it_outlives_the_kernel_and_kill_9_loses_only_what_was_not_written(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(OFFLINE + child("asks"))
+    with kernel.client() as client:
+        think(kernel, client, "asks")
+    kernel.stop()
+    kernel.start_again()
+    with kernel.client() as client:
+        assert used(client)["asks"]["calls"] == 1  # to read is to write
+    kernel.kill()
+    kernel.start_again()
+    with kernel.client() as client:
+        assert used(client)["asks"]["calls"] == 1
+
+
+def test_cached_input_of_a_vendor_is_charged_and_shown_and_outlives_the_kernel(own_kernel: OwnKernel) -> None:
+    counted = Usage(1000, 2, 0, cache_read=600, cache_creation=300)
+    cost = (100 * 10 + 600 * 1 + 300 * 12.5 + 2 * 50) / 1e6
+    asks = child("asks", SLEEPS, 'llm = { budget = [{ money = 1, per = "31d" }] }')
+    with vendor(anthropic_wire) as met:
+        met.models = {"claude-x": Says([Text("yes")], usage=counted)}
+        model = f'[llm]\nprovider = "anthropic"\nmodel = "claude-x"\nbase_url = "{met.base_url}"\n'
+        kernel = own_kernel(
+            model + "[llm.prices]\nclaude-x = { input = 10, output = 50 }\n" + asks, {"ANTHROPIC_API_KEY": met.key}
+        )
+        with kernel.client() as client:
+            with kernel.connect_as(info(client, "asks")["id"]) as wire:
+                reply = wire.call(THINK, {"prompt": "x" * 2000, "system_instruction": "be brief"})
+            assert reply["usage"] == asdict(counted)
+            assert (reply["tokens"], reply["cost"]) == (1002, pytest.approx(cost))
+            shown = client.inspect("asks")["llm"]
+            assert shown["budgets"][0]["used"] == pytest.approx(cost)
+            assert (shown["spent"]["cache_read"], shown["spent"]["cache_creation"]) == (600, 300)
+            figures = up(client.agent_metrics(info(client, "asks")["id"]))["metrics"]["llm"]
+            assert (figures["cache_read"], figures["cache_creation"]) == (600, 300)
+        assert met.exchanges[0].body["system"][0]["cache_control"] == {"type": "ephemeral"}
+        kernel.stop()
+        kernel.start_again()
+        with kernel.client() as client:
+            row = used(client)["asks"]
+            assert (row["tokens"], row["cache_read"], row["cache_creation"]) == (1002, 600, 300)
+            assert row["cost"] == pytest.approx(cost)
+
+
+def test_a_budget_that_refuses_is_told_once_in_its_window_and_can_be_reset(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(OFFLINE + child("asks", SLEEPS, TIGHT) + child("beside"))
+    said = "the budget of asks is used up: 1 of 1 calls per 31d; it refuses questions until"
+    with kernel.client() as client:
+        assert [think(kernel, client, "asks") for _ in range(3)] == ["answered", "quota_exceeded", "quota_exceeded"]
+        kernel.wait_line(said)
+        [budget] = client.inspect("asks")["llm"]["budgets"]
+        assert budget["refuses"]
+        assert info(client, "asks")["budget_renews_at"] == budget["renews_at"]
+        assert info(client, "beside")["budget_renews_at"] is None
+        assert kernel.said.count(said) == 1
+
+        up(client.usage("asks", reset=True))
+        assert info(client, "asks")["budget_renews_at"] is None
+        assert think(kernel, client, "asks") == "answered"
+        assert think(kernel, client, "asks") == "quota_exceeded"
+        until(lambda: kernel.said.count(said) == 2, "it is told again after a reset")
+
+
+def test_the_budget_of_a_group_and_of_all_agents_is_reset_by_its_owners_name(own_kernel: OwnKernel) -> None:
+    file = OFFLINE + 'budget = [{ calls = 2, per = "31d" }]\n' + group("team", member("one"), TIGHT)
+    kernel = own_kernel(file)
+    with kernel.client() as client:
+        assert [think(kernel, client, "one") for _ in range(2)] == ["answered", "quota_exceeded"]
+        assert client.usage("nobody", reset=True)["code"] == "not_found"
+        assert client.usage("one", reset=True)["code"] == "not_found"
+        up(client.usage("group team", reset=True))
+        assert [think(kernel, client, "one") for _ in range(2)] == ["answered", "quota_exceeded"]
+        up(client.usage("group team", reset=True))
+        assert think(kernel, client, "one") == "quota_exceeded"
+        up(client.usage("kernel", reset=True))
+        assert think(kernel, client, "one") == "answered"
+
+
+def test_only_the_operator_resets_and_an_agent_reads_no_usage(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(OFFLINE + child("asks", SLEEPS, TIGHT))
+    with kernel.client() as client, kernel.connect_as(info(client, "asks")["id"]) as agent, kernel.connect() as guest:
+        assert agent.call(USAGE, {})["code"] == "permission_denied"
+        assert guest.call(HELLO, {"as": "ann", "level": "unrestricted"})["success"]
+        assert guest.call(USAGE, {})["success"]
+        assert guest.call(USAGE, {"name": "asks", "reset": True})["code"] == "permission_denied"
+        assert client.usage(reset=True)["code"] == "bad_request"
+        assert client.request(Op.USAGE, {"since": 1e18})["code"] == "bad_request"
+
+
+def test_the_command_shows_a_table_and_resets(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(OFFLINE + child("asks", SLEEPS, TIGHT))
+
+    def agentos(*words: str) -> str:
+        command = [sys.executable, "-m", "agentos", *words, "--socket", kernel.socket]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    with kernel.client() as client:
+        think(kernel, client, "asks")
+        think(kernel, client, "asks")
+    header, *rows = agentos("usage", "asks").splitlines()
+    assert header.split() == ["DAY", "NAME", "TOKENS", "CACHED", "CALLS", "COST", "USD", "CPU", "PEAK"]
+    assert [row.split()[1:2] for row in rows] == [["asks"]]
+    assert "budget used up until" in agentos("ps")
+    assert "; used up" in agentos("inspect", "asks")
+    assert agentos("budget", "reset", "asks") == "the budgets of asks begin anew\n"
+    assert "budget used up" not in agentos("ps")
+    assert agentos("usage", "nothing") == "nothing was used by nothing in these days\n"

@@ -1,0 +1,1 @@
+"""Permissions, approvals and the audit."""

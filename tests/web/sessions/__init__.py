@@ -1,0 +1,1 @@
+"""Links, sessions and proofs."""

@@ -357,10 +357,10 @@ def without_descriptors() -> Iterator[None]:
 
 
 async def test_without_descriptors_none_is_built(spawner: Spawner) -> None:
-    before = Belongings.now()
+    before, plan = Belongings.now(), python(FOREVER)
 
     with without_descriptors():
-        await spawner.builder.build(python(FOREVER))
+        await spawner.builder.build(plan)
 
     assert Belongings.now() == before
     await build(spawner)

@@ -191,7 +191,7 @@ METHODS = (
     LIST,
     Method("tree", agents.Tree),
     Method("inspect", inspect.Inspect, positional="name agent_id"),
-    Method("usage", usage.Usage, positional="name since reset"),
+    Method("usage", usage.Usage, positional="name since reset by_model"),
     Method("metrics", metrics.MetricsSystem, positional="history"),
     Method("agent_metrics", metrics.MetricsAgent, positional="agent_id history"),
     Method("all_agent_metrics", metrics.MetricsAllAgents),

@@ -81,7 +81,7 @@ class Line(LineStatus):
         }  # places at each provider
         self._wake = trio.Event()  # set when a request may be sent
         self._reservations = Reservations(budgets)
-        self.on_use: Callable[[str, int, Usage, int | None], None] = lambda name, calls, used, cost: None
+        self.on_use: Callable[[str, str, int, Usage, int | None], None] = lambda name, model, calls, used, cost: None
         self._memory = RequestMemory()
         self._weights: dict[Path, float] = {}
 
@@ -299,7 +299,7 @@ class Line(LineStatus):
             job.is_counted = job.is_counted or bool(calls)
             self._record_use(queue_names(job.queue_path), calls, used)
             cost = self._budgets.cost_units(request.question.model, used)
-            self.on_use(job.queue_path[-1].name, calls, used, cost)
+            self.on_use(job.queue_path[-1].name, request.question.model, calls, used, cost)
             self.counts.add_use(job.queue_path[-1].name, request.question.model, calls, used, cost)
             with trio.move_on_after(FLUSH_SECONDS, shield=True):
                 await self._reservations.settle(grant, used, calls)

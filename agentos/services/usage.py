@@ -9,7 +9,7 @@ import sqlite3
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from attrs import define, field
 from msgspec import Struct, structs
@@ -26,6 +26,10 @@ TABLES: Final = (
     ) WITHOUT ROWID""",
     "ALTER TABLE usage ADD COLUMN cache_read INTEGER NOT NULL DEFAULT 0",
     "ALTER TABLE usage ADD COLUMN cache_creation INTEGER NOT NULL DEFAULT 0",
+    """CREATE TABLE model_usage (
+        name TEXT, day TEXT, model TEXT, tokens INTEGER NOT NULL, calls INTEGER NOT NULL, cost INTEGER,
+        cache_read INTEGER NOT NULL, cache_creation INTEGER NOT NULL, PRIMARY KEY (day, name, model)
+    ) WITHOUT ROWID""",
 )
 WRITE_INTERVAL = 1.0  # seconds
 KEPT_DAYS = 400
@@ -35,6 +39,8 @@ MAX_ROWS = 10_000  # in one reply; the newest days
 
 class Row(Struct):
     """The usage of one account on one day, with the table's columns in their order; ``day`` is ``2026-11-22``.
+
+    With a ``model``, of that model alone, and without CPU time and peak.
 
     ``cache_read`` and ``cache_creation`` are parts of ``tokens``, see :class:`agentos_sdk.values.Usage`.
     ``cost`` is in billionths, None if the model of any call has no price; ``peak`` is the largest of a life, in bytes.
@@ -50,6 +56,7 @@ class Row(Struct):
     peak: int | None = None
     cache_read: int = 0
     cache_creation: int = 0
+    model: str | None = None
 
     def add(self, other: "Row") -> None:
         """Add another row of the same account and day."""
@@ -69,15 +76,16 @@ class UsageLog:
     """The usage of all accounts by day, in ``database``."""
 
     database: Database
-    _unwritten: dict[tuple[str, str], Row] = field(factory=dict)  # by name and day, the oldest first
+    _unwritten: dict[tuple[str, str, str | None], Row] = field(factory=dict)  # by name, day and model, oldest first
     _failed: bool = False  # at the last attempt to write
 
-    def add_model_use(self, name: str, calls: int, used: Usage, cost: int | None) -> None:
+    def add_model_use(self, name: str, model: str, calls: int, used: Usage, cost: int | None) -> None:
         """Add what a question has used; ``cost`` in billionths, None if its model has no price."""
         if calls or used.total:
             row = Row(name.partition("#")[0], day_of(time.time()), used.total, calls, cost)
             row.cache_read, row.cache_creation = used.cache_read, used.cache_creation
             self._add(row)
+            self._add(structs.replace(row, model=model))
 
     def add_life_use(self, name: str, cpu_seconds: float | None, peak: int | None) -> None:
         """Add CPU time, and the peak of the same life so far."""
@@ -85,7 +93,7 @@ class UsageLog:
             self._add(Row(name, day_of(time.time()), cpu_seconds=cpu_seconds, peak=peak))
 
     def _add(self, row: Row) -> None:
-        key = row.name, row.day
+        key = row.name, row.day, row.model
         if key in self._unwritten:
             self._unwritten[key].add(row)
             return
@@ -121,10 +129,13 @@ class UsageLog:
         except DatabaseError as error:
             log.error("the usage of agents is not written: %s", error)
 
-    async def read(self, name: str | None, since: str) -> Sequence[Row]:
-        """The rows of one account or of all, from a day on, by day and name; raises ``DatabaseError``."""
+    async def read(self, name: str | None, since: str, *, by_model: bool = False) -> Sequence[Row]:
+        """The rows of one account or of all, from a day on, by day and name; raises ``DatabaseError``.
+
+        ``by_model``: one for each model, counted since the first release that does.
+        """
         await self.write()
-        return await self.database.write(partial(_load, name, since))
+        return await self.database.write(partial(_load_by_model if by_model else _load, name, since))
 
 
 def day_of(moment: float) -> str:
@@ -139,15 +150,40 @@ def _save(rows: Sequence[Row], oldest: str, connection: sqlite3.Connection) -> N
             cpu_seconds = coalesce(cpu_seconds + excluded.cpu_seconds, cpu_seconds, excluded.cpu_seconds),
             peak = coalesce(max(peak, excluded.peak), peak, excluded.peak),
             cache_read = cache_read + excluded.cache_read, cache_creation = cache_creation + excluded.cache_creation""",
-        map(structs.astuple, rows),
+        [structs.astuple(row)[:9] for row in rows if row.model is None],
+    )
+    connection.executemany(
+        """INSERT INTO model_usage VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (day, name, model) DO UPDATE SET
+            tokens = tokens + excluded.tokens, calls = calls + excluded.calls, cost = cost + excluded.cost,
+            cache_read = cache_read + excluded.cache_read, cache_creation = cache_creation + excluded.cache_creation""",
+        [
+            (row.name, row.day, row.model, row.tokens, row.calls, row.cost, row.cache_read, row.cache_creation)
+            for row in rows
+            if row.model is not None
+        ],
     )
     connection.execute("DELETE FROM usage WHERE day < ?", (oldest,))
+    connection.execute("DELETE FROM model_usage WHERE day < ?", (oldest,))
 
 
 def _load(name: str | None, since: str, connection: sqlite3.Connection) -> Sequence[Row]:
-    query = "SELECT * FROM usage WHERE day >= ?"
-    arguments: list[object] = [since]
+    return [Row(*row) for row in _select("usage", "day DESC, name DESC", name, since, connection)]
+
+
+def _load_by_model(name: str | None, since: str, connection: sqlite3.Connection) -> Sequence[Row]:
+    return [
+        Row(of, day, tokens, calls, cost, None, None, read, created, model)
+        for of, day, model, tokens, calls, cost, read, created in _select(
+            "model_usage", "day DESC, name DESC, model DESC", name, since, connection
+        )
+    ]
+
+
+def _select(
+    table: str, order: str, name: str | None, since: str, connection: sqlite3.Connection
+) -> Sequence[tuple[Any, ...]]:
+    query, arguments = f"SELECT * FROM {table} WHERE day >= ?", [since]  # noqa: S608 - a table of ours
     if name is not None:
         query, arguments = f"{query} AND name = ?", [since, name]
-    found = connection.execute(f"{query} ORDER BY day DESC, name DESC LIMIT {MAX_ROWS}", arguments).fetchall()
-    return [Row(*row) for row in reversed(found)]
+    found = connection.execute(f"{query} ORDER BY {order} LIMIT {MAX_ROWS}", arguments).fetchall()
+    return found[::-1]

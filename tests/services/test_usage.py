@@ -14,7 +14,7 @@ async def test_cached_input_is_added_up_by_day_and_kept(tmp_path: Path) -> None:
     async with open_database(tmp_path / "db", {"usage": TABLES}) as database:
         log = UsageLog(database)
         for used in (Usage(10, 1, 1, 6, 3), Usage(20, 0, 0, 20)):
-            log.add_model_use("writer#1", 1, used, 5)
+            log.add_model_use("writer#1", "claude-x", 1, used, 5)
             await log.write()
         log.add_life_use("writer", 0.5, 1000)
         await log.write()
@@ -32,5 +32,28 @@ async def test_the_database_of_a_release_without_cached_input_opens_with_its_row
     async with open_database(tmp_path / "db", {"usage": TABLES}) as database:
         log = UsageLog(database)
         assert await log.read(None, TODAY) == [Row("writer", TODAY, 7, 1, None, 0.5, 1000)]
-        log.add_model_use("writer", 1, Usage(5, cache_read=4), 1)
+        log.add_model_use("writer", "claude-x", 1, Usage(5, cache_read=4), 1)
         assert await log.read(None, TODAY) == [Row("writer", TODAY, 12, 2, None, 0.5, 1000, 4)]
+
+
+async def test_use_is_counted_by_model_too_and_outlives_the_kernel(tmp_path: Path) -> None:
+    async with open_database(tmp_path / "db", {"usage": TABLES}) as database:
+        log = UsageLog(database)
+        for name, model, cost in (("a", "x", 5), ("a", "y", None), ("a", "x", 7), ("b", "x", 1)):
+            log.add_model_use(name, model, 1, Usage(10, 1, cache_read=4), cost)
+        log.add_life_use("a", 0.5, 1000)
+        await log.write()
+        log.add_model_use("b", "x", 1, Usage(1), 2)
+        log.write_later()
+
+    async with open_database(tmp_path / "db", {"usage": TABLES}) as database:
+        log = UsageLog(database)
+        found = [
+            (row.name, row.model, row.tokens, row.calls, row.cost) for row in await log.read(None, TODAY, by_model=True)
+        ]
+        assert found == [("a", "x", 22, 2, 12), ("a", "y", 11, 1, None), ("b", "x", 12, 2, 3)]
+        assert [row.model for row in await log.read("b", TODAY, by_model=True)] == ["x"]
+        assert [(row.name, row.tokens, row.model) for row in await log.read(None, TODAY)] == [
+            ("a", 33, None),
+            ("b", 12, None),
+        ]

@@ -34,7 +34,7 @@ def syscalls(registry: Registry, line: Line, lives: LifeCounter) -> tuple[Syscal
             since = time.time() - (DEFAULT_DAYS - 1) * 86400 if request.since is None else request.since
             await lives.count_running()
             try:
-                rows = await lives.log.read(account, day_of(since))
+                rows = await lives.log.read(account, day_of(since), by_model=request.by_model)
             except DatabaseError as error:
                 raise Unavailable(f"the usage can't be read: {error}") from None
             return calls.UsageReply(usage=[describe_row(row) for row in rows], currency=line.currency)
@@ -72,4 +72,5 @@ def describe_row(row: Row) -> calls.DayUsage:
         peak_memory_bytes=row.peak,
         cache_read=row.cache_read,
         cache_creation=row.cache_creation,
+        model=row.model,
     )

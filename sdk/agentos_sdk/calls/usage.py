@@ -14,7 +14,7 @@ class DayUsage:
     """What one agent has used on one day of UTC, such as ``2026-11-22``.
 
     Of the ``tokens``, vendors have read ``cache_read`` from their prompt caches and written ``cache_creation`` to them.
-    ``cost`` is ``None`` if the model of any call has no price.
+    ``cost`` is ``None`` if the model of any call has no price. ``model`` is ``None`` unless asked for by model.
     ``cpu_seconds`` and ``peak_memory_bytes``, the largest of a life, are ``None`` if nothing has counted them.
     """
 
@@ -27,6 +27,7 @@ class DayUsage:
     peak_memory_bytes: int | None
     cache_read: int = 0
     cache_creation: int = 0
+    model: str | None = None
 
 
 @record
@@ -43,7 +44,8 @@ class Usage(Request[UsageReply]):
     """What agents have used by day: one, or all without ``name``.
 
     ``since`` is seconds since the epoch: that day and later ones; without it the last seven days. ``reset``, for the
-    operator only: set the used part of the budgets of ``name`` to 0 in their present windows.
+    operator only: set the used part of the budgets of ``name`` to 0 in their present windows. ``by_model``: a row for
+    each model, of what it was used.
     """
 
     op = Op.USAGE
@@ -51,3 +53,4 @@ class Usage(Request[UsageReply]):
     name: str | None = None
     since: Seconds | None = None
     reset: bool = False
+    by_model: bool = False

@@ -339,7 +339,7 @@ async def test_every_attempt_is_charged(tmp_path: Path) -> None:
     async with open_database(tmp_path / "db", {"quotas": budgets.TABLES}) as database:
         accounts = await Budgets.load(prices, database, 100, 0.0)
         async with open_line({"p": [Scripted([broken])], "q": [Scripted([["yes"]])]}, TWO, accounts) as line:
-            line.on_use = lambda name, calls, used, cost: spent.append((used.total, cost))
+            line.on_use = lambda name, model, calls, used, cost: spent.append((used.total, cost))
             thought = await line.think(path("x", make_quotas(60.0, tokens=1000)), replace(question(), model="fast"))
             [state] = line.budget_states(path("x", make_quotas(60.0, tokens=1000)))
 

@@ -59,7 +59,7 @@ class HTTPListener:
 
     async def _receive(self, stream: trio.SocketStream) -> None:
         try:
-            if self.connection_limit.describe_full(self.caller) is None:
+            if self.connection_limit.describe_full(self.caller, proven=False) is None:
                 with self.connection_limit.count(self.caller):
                     await self._run(HTTPConnection(stream, self._answer, self._idle, self.send_timeout))
             else:

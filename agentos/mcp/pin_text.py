@@ -10,13 +10,12 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from agentos.permissions.approvals.text import compare_lines, describe_field, escape
+from agentos.permissions.approvals.text import compare_lines, describe_field, escape, number_strange
 from agentos.permissions.shown_lines import MARK
 
 from .tool import FIELDS, Tool
 
 MAX_TEXT: Final = 48 << 10  # characters of a text, escaped; the queue of approvals takes 64 KiB
-MAX_LISTED: Final = 16  # characters outside ASCII that are listed by number
 LABELS: Final = {"inputSchema": "input schema", "outputSchema": "output schema"}  # of other fields the name is one
 
 
@@ -61,10 +60,7 @@ def _describe_change(server: str, change: Change) -> Iterator[str]:
         added += after
         yield LABELS.get(field, field)
         yield from _describe_difference(before, after)
-    strange = sorted({char for line in (change.tool.name, *added) for char in line if not char.isascii()})
-    if strange:
-        more = f" and {len(strange) - MAX_LISTED} more" if len(strange) > MAX_LISTED else ""
-        yield f"not ASCII: {', '.join(f'U+{ord(char):04X}' for char in strange[:MAX_LISTED])}{more}"
+    yield from number_strange(change.tool.name, *added)
 
 
 def _split(value: Any) -> list[str]:

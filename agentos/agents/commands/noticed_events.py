@@ -10,6 +10,7 @@ from msgspec.structs import asdict
 from agentos.agents.registry import Registry
 from agentos.agents.tree.event_lines import describe_event, identify_log
 from agentos.permissions.approvals.approvals import Approvals
+from agentos.permissions.approvals.text import escape
 from agentos.services.event_log.records import describe
 from agentos.services.events import (
     AgentEscalated,
@@ -80,10 +81,10 @@ def describe_notice(
 
 
 def tell(event: Event) -> str:
-    """A sentence for a person."""
+    """A sentence for a person, in one line of visible characters, whatever an agent chose in it."""
     if isinstance(event, AgentFailed):
-        return f"{event.name}: given up: {event.reason}"
-    return "\n".join(text for _, text in describe_event(event))
+        return escape(f"{event.name}: given up: {event.reason}")
+    return escape("; ".join(text for _, text in describe_event(event)))
 
 
 def _request(approvals: Approvals, event: ApprovalRequested) -> dict[str, object]:

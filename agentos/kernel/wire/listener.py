@@ -66,11 +66,14 @@ class ConnectionLimit:
     connections: int = 0
     _families: Counter[str] = field(factory=Counter, init=False)  # connections of agents, by family
 
-    def describe_full(self, caller: Caller) -> str | None:
-        """Why this caller can't have one more connection; None if it can."""
+    def describe_full(self, caller: Caller, *, proven: bool = True) -> str | None:
+        """Why this caller can't have one more connection; None if it can.
+
+        ``proven``: it is known to be the caller's. Of a TCP port it isn't: every user of the host can connect to it.
+        """
         if caller.allowance.connections >= MAX_CONNECTIONS:
             return f"{caller.name} has {MAX_CONNECTIONS} connections already: close one first"
-        room = self.capacity - (OPERATOR_RESERVE if caller.kind == "agent" else 0)
+        room = self.capacity - (OPERATOR_RESERVE if caller.kind == "agent" or not proven else 0)
         free = room - self.connections
         if free <= 0:
             return f"the kernel holds {self.connections} connections (kernel.max_connections = {self.capacity})"

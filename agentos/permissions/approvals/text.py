@@ -158,9 +158,7 @@ class _Page:
         """Add a line whose exact characters matter, and the numbers of those that may look like others."""
         self._room = max(self._room, MAX_NAME_CHARS)
         self.quote(sign, name, ordered=True)
-        if strange := dict.fromkeys(char for char in name if not char.isascii()):
-            more = f" and {len(strange) - MAX_LISTED} more" if len(strange) > MAX_LISTED else ""
-            self.say(f"not ASCII: {', '.join(f'U+{ord(char):04X}' for char in list(strange)[:MAX_LISTED])}{more}")
+        self.lines += number_strange(name)
 
     def name_each(self, begin: str, names: Iterable[str]) -> None:
         """Add a line for each of these names; those without room are counted."""
@@ -178,6 +176,14 @@ class _Page:
         if self._cut_chars:
             self.say(f"all of it: {_summarize(whole)}")
         return "\n".join(self.lines)
+
+
+def number_strange(*names: str) -> Sequence[str]:
+    """The line with the numbers of characters that may look like others; none if all are ASCII."""
+    strange = sorted({char for name in names for char in name if not char.isascii()})
+    more = f" and {len(strange) - MAX_LISTED} more" if len(strange) > MAX_LISTED else ""
+    numbers = [f"U+{ord(char):04X}" for char in strange[:MAX_LISTED]]
+    return [f"not ASCII: {', '.join(numbers)}{more}"] if numbers else []
 
 
 def _summarize(data: bytes) -> str:
@@ -215,6 +221,7 @@ def describe_message(
     page.name(f"{heading} ", name)
     for field_name, value in fields:
         page.quote(f"{field_name} = ", value, MAX_LINE_CHARS)
+        page.lines += number_strange(value)
     for title, text in texts:
         if title:
             page.say(f"{title}:")
@@ -292,6 +299,7 @@ def describe_exec(command: str | Sequence[str], cwd: str, writable: Callable[[st
     first, *more = reading.text.split("\n")
     page.quote("$ ", first, ordered=True)
     page.quote_lines("> ", [f"{line}\n" for line in more], MAX_CHARS, ordered=True)
+    page.lines += number_strange(reading.text)
     if not isinstance(command, str):
         page.say(f"without a shell: a program and {len(command) - 1} arguments")
     page.name("in ", cwd)

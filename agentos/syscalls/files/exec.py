@@ -34,7 +34,7 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
 from agentos.kernel.syscall import Syscall
-from agentos.permissions.approvals.text import describe_exec, describe_field, describe_text
+from agentos.permissions.approvals.text import describe_exec, describe_field, describe_text, number_strange
 from agentos.permissions.exec_request import ExecRequest
 from agentos.sandbox.files.root_files import WORKSPACE
 from agentos.sandbox.policy import Program
@@ -221,7 +221,8 @@ def look_at_command(request: Exec, wanted: ExecRequest, agent: Agent | None) -> 
     lines = [shown]
     if agent is not None:
         lines.append(describe_field("in the jail of " if wanted.jailed else "on the host, as ", agent.name))
-    lines += [describe_field("env: ", f"{name}={value}") for name, value in request.env.items()]
+    for name, value in request.env.items():
+        lines += describe_field("env: ", f"{name}={value}"), *number_strange(name, value)
     if request.stdin:
         lines.append(describe_text("with this standard input", request.stdin))
     if request.tty is not None:

@@ -35,7 +35,7 @@ class Session:
     """A browser that has logged in. ``id`` is public; keys are derived from ``secret``, which no browser gets.
 
     ``listens``: the addresses at which it began. At others a stranger may have those, and pass on what is proven.
-    Times are seconds since the epoch.
+    Times are seconds since the epoch. ``ended``: never used again, whatever a page says at that moment.
     """
 
     id: str
@@ -45,6 +45,7 @@ class Session:
     started: float
     used: float
     browser: str
+    ended: bool = False
 
     def use(self) -> None:
         """Note that a person uses it."""
@@ -52,11 +53,11 @@ class Session:
             self.used = time.time()
 
     def end(self) -> None:
-        self.used = 0.0
+        self.ended = True
 
     @property
     def seconds_left(self) -> float:
-        return self.used + IDLE_SECONDS - time.time()
+        return -1.0 if self.ended else self.used + IDLE_SECONDS - time.time()
 
     def is_over(self) -> bool:
         return self.seconds_left < 0
@@ -132,7 +133,8 @@ class Sessions:
 
     def live(self) -> Sequence[Session]:
         """Sessions that aren't over, the one used last first."""
-        return sorted((one for one in self._sessions.values() if not one.is_over()), key=lambda one: -one.used)
+        known = list(self._sessions.values())  # at once: a thread may add one meanwhile
+        return sorted((one for one in known if not one.is_over()), key=lambda one: -one.used)
 
     def _write(self) -> None:
         """Store the sessions. If that fails they last as long as the kernel, and none that has ended comes back."""

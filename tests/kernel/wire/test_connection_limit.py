@@ -74,6 +74,17 @@ def test_the_operator_gets_all_that_agents_leave(limit: ConnectionLimit, held: c
     assert "400 connections (kernel.max_connections = 400)" in str(limit.describe_full(caller(1, "", "operator")))
 
 
+def test_unproven_connections_of_a_port_leave_the_operators_reserve(
+    limit: ConnectionLimit, held: contextlib.ExitStack
+) -> None:
+    port = caller(1, "", "operator")
+    while limit.describe_full(port, proven=False) is None:
+        held.enter_context(limit.count(port))
+
+    assert limit.connections == ROOM
+    assert take_all(limit, [caller(2, "", "operator")], held) == OPERATOR_RESERVE
+
+
 def test_a_refused_member_is_told_the_count_and_the_limit(limit: ConnectionLimit, held: contextlib.ExitStack) -> None:
     taken = take_all(limit, [caller(1, "agent 1")], held)
 

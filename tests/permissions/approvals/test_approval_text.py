@@ -226,6 +226,14 @@ def test_characters_that_may_look_like_others_are_numbered_in_names() -> None:
     assert "not ASCII: U+0430" in describe_right(Right("read", "/etc/h\u0430sts"))
 
 
+def test_characters_that_may_look_like_others_are_numbered_in_commands_and_in_fields() -> None:
+    assert "not ASCII: U+0430" in describe_exec("curl https://ex\u0430mple.com", "/", nowhere)
+    assert "not ASCII: U+0430" in describe_exec(["true", "x", "h\u0430sts"], "/", nowhere)
+    assert "not ASCII: U+0430" in describe_exec("true\ncat h\u0430sts", "/", nowhere)
+    assert "not ASCII: U+0430" in describe_message("SPAWN", "b", [], [("command", "cat h\u0430sts")])
+    assert "not ASCII" not in describe_exec("curl https://example.com", "/", nowhere)
+
+
 def test_a_request_over_http_shows_the_query_whose_credentials_it_has_and_the_body() -> None:
     headers = [("X-Token", "t0ps3cret"), ("Authorization", "Bearer t0ps3cret"), ("X-Action", "delete\x1b[2J")]
     secrets = [("billing", "X-Billing")]

@@ -5,11 +5,15 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from urllib.parse import urlsplit
 
 import pytest
 
+from agentos.kernel.wire.listener import OPERATOR_RESERVE
 from agentos.userland.web.serve import DashboardError, DashboardOptions, open_listeners
+from tests.conftest import OwnKernel
 from tests.support.ports import free_port
+from tests.web.conftest import DASHBOARD, Browser, link_of
 
 # Tries to listen at a port, as another uid if it can, in all ways that share one; prints where it could.
 TAKE = """
@@ -84,3 +88,15 @@ def test_without_a_port_of_its_own_the_next_one_is_taken_whole() -> None:
         ports = [{one.getsockname()[1] for one in listeners} for listeners in (first, second)]
     assert [len(one) for one in ports] == [1, 1]
     assert ports[0] != ports[1]
+
+
+def test_strangers_on_the_port_leave_the_operators_connections(own_kernel: OwnKernel) -> None:
+    places = 2
+    kernel = own_kernel(f"[kernel]\nmax_connections = {OPERATOR_RESERVE + places}\n{DASHBOARD}")
+    stranger = Browser(urlsplit(link_of(kernel)).netloc)
+    with contextlib.ExitStack() as held:
+        for _ in range(places):
+            assert held.enter_context(stranger.connect()).closed is None
+
+        assert stranger.get("/")[0] == 503
+        assert kernel.answers()

@@ -47,6 +47,26 @@ def knows(sessions: Sessions, key: Key) -> bool:
     return sessions.find_key(Opening(key.use, key.id, key.salt, "x")) == key.key
 
 
+def test_a_session_that_is_revoked_while_a_page_uses_it_stays_over(
+    sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread revokes it after the page's use was judged, and before it is noted."""
+    session, run, tab = log_in(sessions)
+
+    def judge_and_revoke(session: Session) -> bool:
+        monkeypatch.undo()
+        is_over = session.is_over()
+        sessions.revoke(session.id)
+        return is_over
+
+    monkeypatch.setattr(Session, "is_over", judge_and_revoke)
+    session.use()
+
+    assert session.is_over()
+    assert not knows(sessions, run)
+    assert not knows(sessions, tab)
+
+
 def test_a_session_isnt_used_after_its_time(sessions: Sessions) -> None:
     session, run, tab = log_in(sessions)
     assert not session.is_over()

@@ -1,0 +1,38 @@
+"""The sentence of a notice: agents choose parts of it, and a terminal or a mail may show it."""
+
+import json
+from typing import Any
+
+import pytest
+
+from agentos.agents.commands.noticed_events import describe_notice
+from agentos.agents.registry import Registry
+from agentos.services.events import AgentEscalated, AgentFailed, AgentUnhealthy, BudgetExhausted, Event, KernelKilled
+
+CHOSEN = "a\x1b]0;title\x07\nkernel: all is well \u202e\udcff"
+
+
+def budget(name: str) -> BudgetExhausted:
+    return BudgetExhausted(name, "tokens", 1.0, 1.0, 60.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        AgentUnhealthy(1, "a", CHOSEN),
+        AgentFailed(1, "a", CHOSEN),
+        AgentEscalated("root", CHOSEN),
+        budget(CHOSEN),
+        KernelKilled(CHOSEN, 0.0, (), 0, 0, 0, 0),
+    ],
+    ids=lambda event: type(event).__name__,
+)
+def test_the_sentence_is_one_line_of_visible_characters(event: Event) -> None:
+    approvals: Any = None  # it isn't asked about these events
+
+    described = describe_notice(approvals, Registry(), requests=False)(event)
+
+    assert described is not None
+    text = json.loads(described[1])["text"]
+    assert text.isprintable()
+    assert "a\\u{1b}]0;title\\u{7}\\u{a}kernel: all is well \\u{202e}\\u{dcff}" in text

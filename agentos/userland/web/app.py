@@ -27,6 +27,7 @@ from .sessions import Session, Sessions
 
 MAX_PAGES = 16  # a read-only one makes room for the operator's
 PROOF_SECONDS = 20.0  # in which a page has to prove itself
+TRY_AGAIN = 1013  # RFC 6455's registry: a page connects again
 MAX_UNPROVEN = 16  # pages that haven't: the oldest gives way to the next, so that strangers can't take all places
 
 
@@ -69,9 +70,12 @@ class Dashboard:
         await socket.accept()  # of a connection that was refused before a browser wouldn't tell the page why
         session = None
         try:
-            with self._unproven_page():
+            with self._unproven_page() as waiting:
                 session = await self.admit(socket)
         except WebSocketDisconnect:
+            return
+        if session is None and waiting.cancelled_caught and trio.current_time() < waiting.deadline:
+            await socket.close(TRY_AGAIN, "pages that came later wait")
             return
         if session is None:
             await socket.close(4401, "not logged in")
@@ -91,14 +95,14 @@ class Dashboard:
             self._pages.discard(page)
 
     @contextmanager
-    def _unproven_page(self) -> Iterator[None]:
+    def _unproven_page(self) -> Iterator[trio.CancelScope]:
         """Limit the time in which a page proves itself, and the number of such pages."""
         if len(self._unproven) >= MAX_UNPROVEN:
             next(iter(self._unproven)).cancel()
         with trio.move_on_after(PROOF_SECONDS) as scope:
             self._unproven[scope] = None
             try:
-                yield
+                yield scope
             finally:
                 del self._unproven[scope]
 

@@ -28,11 +28,11 @@ class Responses:
     async def create(self, exchange: Exchange) -> None:
         body = await exchange.body()
         asked = await self._read(body)
-        keeps = await self._stored.check_room(asked.store, len(body))
-        now = time.time()
-        shape = ResponseShape(new_id(asked.store, now), int(now), {**asked.echo, "store": keeps}, asked.tools)
-        ask = partial(self._answer, asked, shape)
-        await self._calls.answer(exchange, asked.question, ask, shape, stream=asked.stream, left_out=asked.left_out)
+        async with self._stored.room(asked.store, len(body)) as keeps:
+            now = time.time()
+            shape = ResponseShape(new_id(asked.store, now), int(now), {**asked.echo, "store": keeps}, asked.tools)
+            ask = partial(self._answer, asked, shape)
+            await self._calls.answer(exchange, asked.question, ask, shape, stream=asked.stream, left_out=asked.left_out)
 
     async def _read(self, body: bytes) -> ResponsesRequest:
         """The request with the conversation before it, which may be far larger: one at a time."""

@@ -6,11 +6,13 @@ request asked to store has a key that gives way (:mod:`agentos.services.state.gi
 
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
-from attrs import define
+import trio
+from attrs import define, field
 
 from agentos.gateways.think_calls import ThinkCalls
 from agentos.kernel.ports import Right
@@ -37,22 +39,36 @@ class StoredResponses:
     """Each value is an object: the ``response``, and the ``input`` items of its request."""
 
     _calls: ThinkCalls
+    _storing: int = field(default=0, init=False)  # requests that asked to store a response not yet stored
+    _counting: trio.Lock = field(factory=trio.Lock, init=False)
 
-    async def check_room(self, asked: bool | None, request_size: int) -> bool:
+    @asynccontextmanager
+    async def room(self, asked: bool | None, request_size: int) -> AsyncIterator[bool]:
         """Whether to store the response to a request of this size; ``asked`` is what it says, None if nothing.
 
-        Raises ``QuotaExceeded``, or ``TooLarge`` for the request alone, if it asks for what can't be stored.
+        Raises ``QuotaExceeded``, or ``TooLarge`` for the request alone, if it asks for what can't be stored. What is
+        asked has its place until the block ends.
         """
         if asked is None:
             caller = self._calls.caller
-            return request_size <= MAX_BYTES and caller.authorizer.decide(caller, Right("store")).effect == "allow"
+            yield request_size <= MAX_BYTES and caller.authorizer.decide(caller, Right("store")).effect == "allow"
+            return
         if asked:
             _check_size(request_size)
-            keys = await self._calls.perform(Op.KEYS, Keys(prefix=ASKED, scope="session", limit=MAX_STORED))
-            assert isinstance(keys, KeyList), "KEYS' reply before it is encoded"
-            if keys.count >= MAX_STORED:
-                raise QuotaExceeded(f"store: {MAX_STORED} responses are stored, which is all there may be: delete some")
-        return asked
+            async with self._counting:
+                await self._check_count()
+                self._storing += 1
+        try:
+            yield asked
+        finally:
+            self._storing -= asked
+
+    async def _check_count(self) -> None:
+        storing = self._storing  # before those that are stored are counted, so that each is counted at least once
+        keys = await self._calls.perform(Op.KEYS, Keys(prefix=ASKED, scope="session", limit=MAX_STORED))
+        assert isinstance(keys, KeyList), "KEYS' reply before it is encoded"
+        if keys.count + storing >= MAX_STORED:
+            raise QuotaExceeded(f"store: {MAX_STORED} responses are stored, which is all there may be: delete some")
 
     async def add(self, response: Mapping[str, Any], items: Sequence[Mapping[str, Any]]) -> None:
         """Store a response. Raises ``TooLarge``, and ``QuotaExceeded`` if it exceeds the agent's quota of state."""

@@ -3,7 +3,6 @@
 import json
 import sqlite3
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -18,6 +17,7 @@ from .giving_way import gives_way, list_room, list_surplus
 from .rows import check_version, is_expired, remove_rows
 from .spaces import list_accounts
 
+ABSENT = (0, None, "", 0)  # version, expiry, account and size of a key that doesn't exist
 MAX_BATCHED_BYTES = 4 << 10  # of a key and its value; a larger one has a statement of its own
 
 
@@ -78,16 +78,10 @@ class Plan:
         return [capture(self._decide, one, limits, now) for one in changes]
 
     def _decide(self, one: Change, limits: StateLimits, now: float) -> int:
-        place, size = (one.space, one.key), one.size
-        replaced = self.present.get(place)
-        present, expires, charged, old_size = replaced or (0, None, "", 0)
+        place = (one.space, one.key)
+        present, expires, *_ = self.present.get(place, ABSENT)
         check_version(one.key, one.if_version, 0 if is_expired(expires, now) else present)
-        more = dict[str, tuple[int, int]]()  # keys and bytes, by account
-        for name in list_accounts(charged):
-            more[name] = (-1, -old_size)
-        for name in list_accounts(one.account):
-            keys, amount = more.get(name, (0, 0))
-            more[name] = (keys + 1, amount + size)
+        more = self.growth(one)
         for name, (keys, amount) in more.items():
             self._check_limits(name, keys, amount, limits)
         for name, (keys, amount) in more.items():
@@ -97,9 +91,18 @@ class Plan:
         version = self.accounts[one.space][0]
         self.changed.update(more, [one.space])
         expires = None if one.ttl is None else now + one.ttl
-        self.present[place] = (version, expires, one.account, size)
-        self.written[place] = Row(one.space, one.key, version, expires, one.account, size, one.value)
+        self.present[place] = (version, expires, one.account, one.size)
+        self.written[place] = Row(one.space, one.key, version, expires, one.account, one.size, one.value)
         return version
+
+    def growth(self, one: Change) -> Mapping[str, tuple[int, int]]:
+        """How many keys and bytes more each account will have."""
+        _, _, charged, old_size = self.present.get((one.space, one.key), ABSENT)
+        more = dict.fromkeys(list_accounts(charged), (-1, -old_size))
+        for name in list_accounts(one.account):
+            keys, amount = more.get(name, (0, 0))
+            more[name] = (keys + 1, amount + one.size)
+        return more
 
     def _check_limits(self, name: str, keys: int, size: int, limits: StateLimits) -> None:
         _, has_keys, has_bytes = self.accounts[name]
@@ -115,31 +118,31 @@ def store_all(limits: StateLimits, changes: Sequence[Change], connection: sqlite
     Values that give way are removed for those that would exceed a limit, which are then stored after all others.
     """
     outcomes = list(_store(limits, changes, connection))
-    while refused := _find_refused(outcomes):
-        wanted = Counter[str]()
-        for at, account in refused.items():
-            wanted[account] += changes[at].size
-        if not _make_room(wanted, connection):
-            break
-        again = _store(limits, [changes[at] for at in refused], connection)
-        for at, outcome in zip(refused, again, strict=True):
-            outcomes[at] = outcome
+    for at, outcome in enumerate(outcomes):
+        if isinstance(outcome, Error) and isinstance(outcome.error, QuotaExceeded):
+            outcomes[at] = _store_in_room(limits, changes[at], outcome.error, connection)
     for space in {one.space for one in changes if gives_way(one.space, one.key)}:
         remove_rows(list_surplus(space, connection), connection)
     return outcomes
 
 
-def _find_refused(outcomes: Sequence[Outcome[int]]) -> Mapping[int, str]:
-    """Of the changes that would exceed a limit, the account with that limit."""
-    errors = ((at, one.error) for at, one in enumerate(outcomes) if isinstance(one, Error))
-    return {at: str(error.details["name"]) for at, error in errors if isinstance(error, QuotaExceeded)}
-
-
-def _make_room(wanted: Mapping[str, int], connection: sqlite3.Connection) -> bool:
-    """Remove values that give way from these accounts, as many as have so many bytes; returns whether any was."""
-    rows = {row for account, size in wanted.items() for row in list_room(account, size, connection)}
-    remove_rows(rows, connection)
-    return bool(rows)
+def _store_in_room(
+    limits: StateLimits, one: Change, refusal: QuotaExceeded, connection: sqlite3.Connection
+) -> Outcome[int]:
+    """Store a change that was refused in the room that values give way; none is removed if that isn't enough."""
+    while True:
+        plan, name = _read_plan([one], connection), str(refusal.details["name"])
+        _, keys, size = plan.accounts[name]
+        more_keys, more_bytes = plan.growth(one)[name]
+        excess = (keys + more_keys - limits.keys, size + more_bytes - limits.bytes)
+        rows = list_room(name, (one.space, one.key), *excess, connection)
+        if not rows:
+            return Error(refusal)
+        remove_rows(rows, connection)
+        (outcome,) = _store(limits, [one], connection)
+        if not isinstance(outcome, Error) or not isinstance(outcome.error, QuotaExceeded):
+            return outcome
+        refusal = outcome.error
 
 
 def _store(limits: StateLimits, changes: Sequence[Change], connection: sqlite3.Connection) -> Sequence[Outcome[int]]:

@@ -34,18 +34,24 @@ def list_surplus(space: str, connection: sqlite3.Connection) -> Sequence[Row]:
     return surplus
 
 
-def list_room(account: str, wanted: int, connection: sqlite3.Connection) -> Sequence[Row]:
-    """The oldest ones of an account and those below it that have ``wanted`` bytes together, or all of them."""
+def list_room(
+    account: str, place: tuple[str, str], keys: int, size: int, connection: sqlite3.Connection
+) -> Sequence[Row]:
+    """The oldest ones of an account and those below it that make room for so many keys and bytes more.
+
+    None if all of them are too few. The one at ``place``, which is to be replaced, stays.
+    """
     names = connection.execute("SELECT name FROM state_accounts WHERE name LIKE '%~%'").fetchall()
     owners = ((name, f"{account_of(name)}/") for (name,) in names)
     spaces = [name for name, owner in owners if owner.startswith(f"{account}/")]
     found = []
     for row in sorted((row for space in spaces for row in _list(space, connection)), key=lambda row: row[1]):
-        if wanted <= 0:
+        if keys <= 0 and size <= 0:
             break
-        found.append(row)
-        wanted -= row[3]
-    return found
+        if row[:2] != place:
+            found.append(row)
+            keys, size = keys - 1, size - row[3]
+    return found if keys <= 0 and size <= 0 else ()
 
 
 def _list(space: str, connection: sqlite3.Connection) -> list[Row]:

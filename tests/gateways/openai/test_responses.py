@@ -7,13 +7,14 @@ import json
 from typing import Any, cast
 
 import pytest
+import trio
 from msgspec import Raw
 
 from agentos.kernel.call import Call
 from agentos.llm.providers.offline_rules import CallTemplate, Rule
 from agentos.llm.providers.provider import Image, Message, Question
 from agentos.services.quotas import Quota
-from agentos_sdk.calls.state import Store
+from agentos_sdk.calls.state import KeyList, Keys, Store
 from agentos_sdk.encoding.codec import Text
 from agentos_sdk.errors import Unavailable
 from agentos_sdk.opcodes import Op
@@ -314,6 +315,31 @@ async def test_stored_responses_have_a_quota_of_their_own(monkeypatch: pytest.Mo
 
     assert (error.status_code, error.code) == (429, "insufficient_quota")
     assert len(here.asked) == 2
+
+
+async def test_parallel_requests_store_no_more_than_their_quota(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentos.gateways.openai.stored_responses.MAX_STORED", 3)
+    codes = list[int]()
+
+    async def ask() -> None:
+        async with here.client(max_retries=0) as client:
+            try:
+                await client.responses.create(model=MODEL, input="hello", store=True)
+                codes.append(200)
+            except openai.RateLimitError as error:
+                codes.append(error.status_code)
+
+    async with served() as here:
+        async with trio.open_nursery() as nursery:
+            for _ in range(8):
+                nursery.start_soon(ask)
+        keys = Keys(prefix="openai/responses/", scope="session")
+        found = await here.caller.table.perform(Op.KEYS, Call(here.caller, False, send_nothing), keys)
+
+        assert isinstance(found, KeyList)
+        assert found.count <= 3
+        assert codes.count(200) == found.count > 0
+        assert len(here.asked) == found.count
 
 
 async def test_too_large_an_input_is_not_stored_and_the_model_not_asked() -> None:

@@ -484,6 +484,33 @@ async def test_a_value_for_which_nothing_gives_way_is_refused(tmp_path: Path) ->
         assert [await kept_of(kept, space) for space in (session, "a")] == [[giving_way(1)]] * 2
 
 
+@pytest.mark.parametrize("key", ["asked", giving_way(2), giving_way(9)], ids=["another", "in place", "giving way"])
+@pytest.mark.parametrize("account", ["a", "a/b", "a/c"])
+async def test_nothing_gives_way_to_a_value_that_is_refused_all_the_same(
+    account: str, key: str, tmp_path: Path
+) -> None:
+    async with opened(tmp_path, StateLimits(100, 1000)) as kept:
+        filled = kept.session(7, "a/b")
+        session = filled if account == "a/b" else kept.session(8, account)
+        for number in (1, 2, 3):
+            await store(kept, giving_way(number), space=filled, account="a/b")
+        before = await used(kept, "a")
+        with pytest.raises(QuotaExceeded):
+            await store(kept, key, b"1" * 1001, space=session, account=account)
+
+        assert await kept_of(kept, filled) == [giving_way(1), giving_way(2), giving_way(3)]
+        assert await used(kept, "a") == before
+
+
+async def test_no_more_gives_way_than_a_value_needs(tmp_path: Path) -> None:
+    async with opened(tmp_path, StateLimits(100, 1000)) as kept:
+        for number in range(4):
+            await store(kept, giving_way(number), b"1" * 100, space="a~1")
+        await store(kept, "asked", b"1" * 500)
+
+        assert await kept_of(kept, "a~1") == [giving_way(number) for number in (1, 2, 3)]
+
+
 @pytest.mark.parametrize(("size", "left"), [(1, MAX_KEYS_GIVING_WAY), (MAX_BYTES_GIVING_WAY // 3, 2)])
 async def test_a_session_has_so_many_values_that_give_way_and_no_more(size: int, left: int, tmp_path: Path) -> None:
     last = left + 2

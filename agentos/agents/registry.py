@@ -1,5 +1,6 @@
 """Agent registry: all present and recent agents with their state, restarts and exit status."""
 
+import json
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -7,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import trio
 from attrs import define, field
-from msgspec.structs import replace
 
 from agentos.kernel.caller import Caller
 from agentos.llm.settings import QueuePath
@@ -25,15 +25,14 @@ from agentos.services.events import (
     discard,
 )
 from agentos.services.rate_limit import Rate
+from agentos_sdk.encoding import codec
 from agentos_sdk.errors import AlreadyExists, BadRequest, CallError, NotFound, Unavailable
 from agentos_sdk.values import End, Layer, ResourceUsage
 from supervisors import Supervisor
 
 from .life.failures import Failures
-from .life.last_of_programs import LastOfPrograms
 from .life.lifecycle import ALIVE, NEXT, State
 from .life.output import Output
-from .life.packed_layers import PackedLayers
 from .spec import AgentSpec
 
 if TYPE_CHECKING:
@@ -45,7 +44,6 @@ MAX_ENDED_WHOLE = 50  # of these, how many keep all of their output; the others 
 LAST_LINES, LAST_BYTES = 50, 8 << 10
 PAST = trio.Event()  # stands for all events of an ended agent
 PAST.set()
-SPENT = Rate(1, math.inf)  # of all agents that are over: they spawn nothing
 
 
 def describe_end(status: Status, requested: bool = False, limits: str | None = None) -> End:
@@ -88,10 +86,6 @@ class Health:
     problem: str | None = None  # why the last check failed or couldn't be run
 
 
-NO_LAYERS: Mapping[str, Layer] = {}
-UNCHECKED = Health()  # of all agents that are over and had neither a watchdog nor a check
-
-
 @define(eq=False)
 class Agent:
     """One agent over all its lives. ``declared``: it comes from the configuration file, not from SPAWN.
@@ -100,7 +94,7 @@ class Agent:
     speaks with its program over standard input and output, in each life; without it, output goes to the log.
     """
 
-    _spec: AgentSpec
+    spec: AgentSpec  # what it was started with, and what a reload or SET_PERMS has changed since
     caller: Caller
     path: tuple[str, ...]  # of the supervisor that restarts it
     parent: "Agent | None"
@@ -120,7 +114,8 @@ class Agent:
     program: Sandbox | None = None
     jail: "Jail | None" = None  # while that program runs
     view: "View | None" = None  # of files, while a jailed program runs
-    layers: Mapping[str, Layer] = NO_LAYERS  # isolation layers, in the present life or the last
+    layers: Mapping[str, Layer] = field(factory=dict)  # isolation layers, in the present life or the last
+    ended_layers: bytes | None = None  # those of an ended agent, as JSON
     lacking: Sequence[str] = ()  # requested layers that are not in force
     used: ResourceUsage | None = None  # in the last life, as counted at its end
     nursery: trio.Nursery | None = None  # of its present life
@@ -145,8 +140,6 @@ class Agent:
     pauses: int = 0  # how often it was paused
     health: Health = field(factory=Health)
     over: trio.Event = field(factory=trio.Event)  # it has ended and won't be restarted
-    packed_layers: PackedLayers | None = None  # instead of its layers, of an ended agent
-    _shares_spec: bool = field(default=False, init=False)  # with ended agents that have other names
 
     @property
     def id(self) -> int:
@@ -154,16 +147,7 @@ class Agent:
 
     @property
     def name(self) -> str:
-        return self.caller.name if self._shares_spec else self._spec.name
-
-    @property
-    def spec(self) -> AgentSpec:
-        """What it was started with, and what a reload or SET_PERMS has changed since."""
-        return replace(self._spec, name=self.name) if self._shares_spec else self._spec
-
-    @spec.setter
-    def spec(self, spec: AgentSpec) -> None:
-        self._spec, self._shares_spec = spec, False
+        return self.spec.name
 
     @property
     def declared(self) -> bool:
@@ -236,34 +220,19 @@ class Agent:
 
     def recall_layers(self) -> Mapping[str, Layer]:
         """The isolation layers, in the present life or the last."""
-        return self.packed_layers.unpack() if self.packed_layers is not None else self.layers
+        if self.ended_layers is None:
+            return self.layers
+        return {name: Layer(**fields) for name, fields in json.loads(self.ended_layers).items()}
 
-    def shrink(self, example: bytes | None = None) -> PackedLayers:
-        """Free what only a life needs, of a spawned agent that is over: a thousand such agents are kept.
-
-        What LIST, INSPECT, WAIT and LOGS say of it stays. ``example`` is that of another agent's packed layers.
-        """
+    def shrink(self) -> None:
+        """Drop what only a life needs, of a spawned agent that is over: what LIST, INSPECT, WAIT and LOGS say stays."""
         self.program = self.supervisor = self.start_scope = None
-        self.packed_layers, self.layers = PackedLayers.pack(self.layers, example), NO_LAYERS
         self.dismissed = self.connected = self.over = self.arrived = self.caller.greeted = PAST
-        if self.health == UNCHECKED:
-            self.health = UNCHECKED
         if self.settled.is_set():  # otherwise it ended before it had begun, and its spawner has yet to learn of it
             self.settled = PAST
-        self.rate = SPENT
-        self.output.shrink()
-        self.caller.shrink()
-        return self.packed_layers
-
-    def share(self, other: "Agent") -> None:
-        """Take those values of another ended agent that are equal to its own, so that both have the same objects."""
-        if self.name == self.caller.name and replace(other._spec, name=self.name) == self._spec:
-            self._spec, self._shares_spec = other._spec, True
-        if self.end == other.end:
-            self.end = other.end
-        if self.lacking == other.lacking:
-            self.lacking = other.lacking
-        self.caller.counts.share(other.caller.counts)
+        self.ended_layers, self.layers = codec.encode(self.layers), {}  # 2 KiB instead of 4
+        self.output.tap = None
+        self.caller.counts.shrink()
 
 
 class Registry:
@@ -277,8 +246,6 @@ class Registry:
         self._by_id: dict[int, Agent] = {}
         self._by_name: dict[str, Agent] = {}
         self._ended: deque[Agent] = deque()  # for good, in that order
-        self._examples: dict[str, bytes] = {}  # of packed layers, by level of isolation
-        self._last = LastOfPrograms()
 
     def __iter__(self) -> Iterator[Agent]:
         return iter(self._by_id.values())
@@ -293,15 +260,10 @@ class Registry:
 
     def retire(self, agent: Agent) -> None:
         """Keep of an agent that has ended for good what can be asked of it, and forget those that ended long before."""
-        had_layers, level = bool(agent.layers), agent.spec.isolation
-        packed = agent.shrink(self._examples.get(level))
-        if had_layers:
-            self._examples.setdefault(level, packed.example)
-        if (other := self._last.replace(agent)) is not None:
-            agent.share(other)
+        agent.shrink()
         self._ended.append(agent)
         if len(self._ended) > MAX_ENDED_WHOLE:
-            self._ended[-MAX_ENDED_WHOLE - 1].output.pack(LAST_LINES, LAST_BYTES)
+            self._ended[-MAX_ENDED_WHOLE - 1].output.trim(LAST_LINES, LAST_BYTES)
         if len(self._ended) > MAX_ENDED:
             other = self._ended.popleft()
             del self._by_id[other.id]

@@ -33,8 +33,6 @@ class CallCounts:
     def fail(self, op: int, error: BaseException) -> None:
         """Count a call that failed."""
         key = int(op), outcome_of(error)
-        if self.ok is _UNREAD:  # others may share them
-            self._others = dict(self._others)
         self._others[key] = self._others.get(key, 0) + 1
 
     def own(self) -> Outcomes:
@@ -58,11 +56,6 @@ class CallCounts:
         """Free memory that only a caller that still makes calls needs."""
         self._others = dict(self.own())
         self.ok = _UNREAD
-
-    def share(self, other: "CallCounts") -> None:
-        """Have the same object as another ended caller if the counts are equal."""
-        if self._others == other._others:
-            self._others = other._others
 
 
 def outcome_of(error: BaseException) -> str:

@@ -45,11 +45,6 @@ class Allowance:
         self.sharers = max(1, self.connections)
 
     @property
-    def unused(self) -> bool:
-        """Whether nothing is in flight, on no connection."""
-        return not (self.connections or self.calls or self.requests or self.replies)
-
-    @property
     def has_room(self) -> bool:
         """Whether one more call may be read."""
         return self.calls < MAX_CALLS and self.requests + self.replies < MAX_BODY_BYTES
@@ -137,8 +132,6 @@ class Activity:
         self.at = perf_counter()
 
 
-OF_ENDED = Allowance(), Activity()  # of all ended agents: of processes that they left, if any connect once more
-
 Kind = Literal["operator", "agent", "guest"]
 
 
@@ -181,12 +174,6 @@ class Caller:
         if self._turn is None:
             self._turn = trio.Lock()
         return self._turn
-
-    def shrink(self) -> None:
-        """Free what only a caller that still makes calls needs; a call in flight keeps what counts it."""
-        self.counts.shrink()
-        if self.allowance.unused:
-            self.allowance, self.activity = OF_ENDED
 
     def refuse(self, right: Right, decision: Decision, about: str | None = None) -> CallError:
         """Record a refusal; returns ``PermissionDenied``, or ``ApprovalRequired`` for a rule that asks."""

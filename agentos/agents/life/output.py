@@ -3,7 +3,6 @@
 import codecs
 import select
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
@@ -15,7 +14,6 @@ from agentos.kernel.wire.poller import Poller
 from agentos_sdk.values import Line
 
 from .output_rate import OutputRate
-from .packed_lines import PackedLines
 
 MAX_LINES = 2000
 MAX_BYTES = 512 << 10  # kept per agent
@@ -33,7 +31,7 @@ class Output:
     """
 
     tap: Callable[[Line], None] | None = None
-    _texts: deque[Line] | list[Line] | PackedLines = field(factory=deque)
+    _texts: list[Line] = field(factory=list)
     _count: int = 0  # of lines
     _size: int = 0
     _first: int = 0  # number of the oldest line kept; lines are numbered from 0
@@ -51,7 +49,7 @@ class Output:
     def add_lines(self, stream: str, text: str) -> None:
         """Add all lines of ``text``."""
         lines = Line(time.time(), stream, text)
-        self._unpack().append(lines)
+        self._texts.append(lines)
         self._count += count_lines(text)
         self._size += len(text)
         self.trim(MAX_LINES, MAX_BYTES)
@@ -64,33 +62,16 @@ class Output:
     def trim(self, lines: int, size: int) -> None:
         """Keep at most the last ``lines`` lines and ``size`` characters."""
         while self._count > lines or self._size > size:
-            kept = self._unpack()
-            text = kept[0].text
+            text = self._texts[0].text
             rest = keep_last(text, lines - self._count + count_lines(text), size - self._size + len(text))
             dropped = count_lines(text) - (0 if rest is None else count_lines(rest))
             if rest is not None:
-                kept[0] = Line(kept[0].at, kept[0].stream, rest)
-            elif isinstance(kept, deque):
-                kept.popleft()
+                self._texts[0] = Line(self._texts[0].at, self._texts[0].stream, rest)
             else:
-                kept.pop(0)
+                self._texts.pop(0)
             self._size -= len(text) - len(rest or "")
             self._count -= dropped
             self._first += dropped
-
-    def pack(self, lines: int, size: int) -> None:
-        """As :meth:`trim`, for an agent that has ended long ago: its lines will seldom be read."""
-        self.trim(lines, size)
-        self._texts = PackedLines.pack(self._texts)
-
-    def _unpack(self) -> deque[Line] | list[Line]:
-        if isinstance(self._texts, PackedLines):
-            self._texts = list(self._texts)
-        return self._texts
-
-    def shrink(self) -> None:
-        """Free what further lines would need; there will be none."""
-        self._texts, self.tap = list(self._texts), None
 
     def _lines(self) -> Iterator[Line]:
         for lines in self._texts:

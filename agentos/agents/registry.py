@@ -2,6 +2,7 @@
 
 import json
 import math
+import zlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -115,7 +116,7 @@ class Agent:
     jail: "Jail | None" = None  # while that program runs
     view: "View | None" = None  # of files, while a jailed program runs
     layers: Mapping[str, Layer] = field(factory=dict)  # isolation layers, in the present life or the last
-    ended_layers: bytes | None = None  # those of an ended agent, as JSON
+    ended_layers: bytes | None = None  # those of an ended agent, as compressed JSON: a thousand are kept
     lacking: Sequence[str] = ()  # requested layers that are not in force
     used: ResourceUsage | None = None  # in the last life, as counted at its end
     nursery: trio.Nursery | None = None  # of its present life
@@ -222,7 +223,7 @@ class Agent:
         """The isolation layers, in the present life or the last."""
         if self.ended_layers is None:
             return self.layers
-        return {name: Layer(**fields) for name, fields in json.loads(self.ended_layers).items()}
+        return {name: Layer(**fields) for name, fields in json.loads(zlib.decompress(self.ended_layers)).items()}
 
     def shrink(self) -> None:
         """Drop what only a life needs, of a spawned agent that is over: what LIST, INSPECT, WAIT and LOGS say stays."""
@@ -230,7 +231,7 @@ class Agent:
         self.dismissed = self.connected = self.over = self.arrived = self.caller.greeted = PAST
         if self.settled.is_set():  # otherwise it ended before it had begun, and its spawner has yet to learn of it
             self.settled = PAST
-        self.ended_layers, self.layers = codec.encode(self.layers), {}  # 2 KiB instead of 4
+        self.ended_layers, self.layers = zlib.compress(codec.encode(self.layers), 1), {}
         self.output.tap = None
         self.caller.counts.shrink()
 

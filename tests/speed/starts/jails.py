@@ -49,7 +49,7 @@ ROWS = (
 )
 ENDED = (
     Row("SPAWN, fast: spawned and ended, all CPUs", "/s", least=80, more=True),
-    Row(f"RSS that {REMEMBERED:,} spawned and ended agents leave", " MiB", most=4),
+    Row(f"RSS that {REMEMBERED:,} spawned and ended agents leave", " MiB", most=6),
 )
 
 

@@ -1,1 +1,1 @@
-"""The queue for the model: who is next, and what a question reserves."""
+"""The queue for the model: which question is next, and what it reserves."""

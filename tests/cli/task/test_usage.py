@@ -53,19 +53,22 @@ def test_the_forms_have_the_same_rows(own_kernel: OwnKernel) -> None:
     kernel = own_kernel(
         '[llm]\nprovider = "offline"\nmodel = "parrot"\n[[agents]]\nname = "asks"\ncommand = ["sleep", "1000"]\n'
     )
-    with kernel.client() as client, kernel.connect_as(info(client, "asks")["id"]) as wire:
-        assert wire.call(THINK, {"prompt": "hello"})["success"]
 
     def say(*more: str) -> str:
         done = CliRunner().invoke(cli, ["usage", "--by", "model,agent", "--socket", kernel.socket, *more])
         assert done.exit_code == 0, done.output
         return done.output
 
+    before = say("--csv")
+    with kernel.client() as client, kernel.connect_as(info(client, "asks")["id"]) as wire:
+        assert wire.call(THINK, {"prompt": "hello"})["success"]
+
     [found] = json.loads(say("--json"))
     [written] = csv.DictReader(io.StringIO(say("--csv")))
     head, line = say().splitlines()
     assert (found["model"], found["name"], found["calls"]) == ("parrot", "asks", 1)
     assert {name: "" if value is None else str(value) for name, value in found.items()} == written
+    assert before == say("--csv").splitlines(keepends=True)[0]
     assert head.split()[:3] == ["MODEL", "NAME", "TOKENS"]
     assert line.split()[:3] == ["parrot", "asks", str(found["tokens"])]
 

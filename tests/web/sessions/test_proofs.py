@@ -128,7 +128,7 @@ async def test_a_page_that_proves_nothing_in_time_is_closed(autojump_clock: obje
 async def test_the_oldest_of_many_pages_that_have_proven_nothing_gives_way(
     autojump_clock: object, nursery: trio.Nursery, tmp_path: Path
 ) -> None:
-    """A stranger who opens one connection after the other must not take the places of the operator's pages."""
+    """A client that opens one connection after the other must not take the places of the operator's pages."""
     dashboard = Dashboard(Sessions.load(tmp_path, "0123456789abcdef", ""), cast(Any, None), PageFiles.load())
     tabs, began = [Silent() for _ in range(MAX_UNPROVEN + 2)], trio.current_time()
 

@@ -61,7 +61,7 @@ def usage(
     if as_json:
         print_json(rows)
     elif as_csv:
-        writer = csv.DictWriter(sys.stdout, list(rows[0]) if rows else [], lineterminator="\n")
+        writer = csv.DictWriter(sys.stdout, [*(KEYS[key] for key in keys), *amounts_of(keys)], lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
     elif not rows:
@@ -70,11 +70,15 @@ def usage(
         print_table(rows, keys, reply["currency"])
 
 
+def amounts_of(keys: Sequence[str]) -> Sequence[str]:
+    """The amounts that rows with these keys have."""
+    return [amount for amount in AMOUNTS if "model" not in keys or amount not in OF_AGENTS]
+
+
 def group_rows(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> list[dict[str, Any]]:
     """One row for each combination of the keys; by day, else by cost and tokens, the largest first."""
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
-    names = [KEYS[key] for key in keys]
-    amounts = [amount for amount in AMOUNTS if "model" not in keys or amount not in OF_AGENTS]
+    names, amounts = [KEYS[key] for key in keys], amounts_of(keys)
     for row in rows:
         key = tuple(row[name] for name in names)
         values = {amount: row[amount] for amount in amounts}

@@ -7,8 +7,8 @@ must change nothing except through the connection, because it may be run again, 
 ``executescript`` does, too).
 
 Acknowledged commits survive the kernel's death, including kill -9. After a power failure the last commits may be
-missing, but the file is intact: SQLite in WAL mode with synchronous=NORMAL. An owner that can't accept this opens a
-file of its own by :func:`connect` with ``durable``, and is its only writer.
+missing, but the file is intact: SQLite in WAL mode with synchronous=NORMAL, or FULL if it is opened ``durable``. An
+owner that can't accept this opens a file of its own by :func:`connect` with ``durable``, and is its only writer.
 """
 
 import contextlib
@@ -111,14 +111,18 @@ class _Unit:
 
 
 @contextlib.asynccontextmanager
-async def open_database(path: Path, schemas: Schemas, check: CheckIdentity = _accept) -> AsyncIterator["Database"]:
+async def open_database(
+    path: Path, schemas: Schemas, check: CheckIdentity = _accept, *, durable: bool = False
+) -> AsyncIterator["Database"]:
     """Open or create the database at ``path`` with every owner's tables; raises :class:`DatabaseError`.
 
     It stays open until the block is left, also when cancelled: everything queued by then is written first. So all users
-    of the database must run inside the block.
+    of the database must run inside the block. ``durable``: a commit waits for the disk, and survives a power failure.
     """
     schemas = {"witness": WITNESS, **schemas}
     connection = await trio.to_thread.run_sync(partial(connect, path, schemas, check=check))
+    if durable:
+        connection.execute("PRAGMA synchronous = FULL")
     try:
         database = Database(path, await trio.to_thread.run_sync(_identify, connection))
         writer = _Writer(path, connection)

@@ -226,6 +226,8 @@ METHODS = (
     Method("register_name", messages.Register, positional="name"),
     Method("send_message", messages.Send, positional="message to to_name"),
     Method("recv_messages", messages.Recv, positional="max_messages timeout", wait="timeout"),
+    Method("ack_messages", messages.Ack, positional="ids"),
+    Method("mail", messages.Mail, positional="name"),
     Method("broadcast", messages.Broadcast, positional="message include_self"),
     Method("store", state.Store, positional="key value scope ttl if_version"),
     Method("fetch", state.Fetch, positional="key scope agent"),

@@ -1,6 +1,5 @@
 """Callers: assigns identity, permissions and the call table to every operator connection, guest and agent."""
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
@@ -31,7 +30,7 @@ from agentos.permissions.sets import examples as set_examples
 from agentos.permissions.sets import files as set_files
 from agentos.services.events import AgentOver, Event
 from agentos.services.http.secrets import Secrets
-from agentos.services.mailboxes import Mailboxes
+from agentos.services.mail.mailboxes import Mailboxes
 from agentos.services.quotas import Quota, limits_model, merge_quotas
 from agentos.threads import run_in_thread
 from agentos_sdk.encoding import codec
@@ -68,13 +67,13 @@ class Callers:
     kernel_account: Account
     default_budget: Sequence[Quota]  # of an agent or a guest that isn't trusted and has no other
     priced: bool  # whether any model has a price
+    ids: Iterator[int]  # of callers
     kernels: Sequence[str]  # directories that only the kernel may access
     authorizer: PermissionAuthorizer = field(init=False)
     peers: Peers = field(init=False)
     operator_counts: CallCounts = field(factory=CallCounts)  # of all connections of the operator
     guest_counts: CallCounts = field(factory=CallCounts)  # of all guests
     observe: Observe | None = None  # is told of all calls; set before :meth:`serve`
-    _ids: Iterator[int] = field(factory=lambda: itertools.count(1))
     _table: Table = field(init=False)
     _served: Sequence[Op] = ()
     _guests: dict[int, Caller] = field(factory=dict)  # connected ones, by id
@@ -103,7 +102,7 @@ class Callers:
             self.jailed if spec.jailed else self.names,
             spawner.id if spawner is not None else None,
         )
-        self.mail.open(number, spec.name)
+        self.mail.open(number, spec.name, kept=spec.mailbox == "kept")
         caller = Caller(number, "agent", spec.name, self._table_for(number), self.authorizer, self.audit)
         caller.approvals = self.approvals
         former = self.registry.find_by_name(spec.name)
@@ -302,7 +301,7 @@ class Callers:
         self.line.charge(self.queue_path(caller), amounts, used)
 
     def _admit(self, own: PermissionSet, names: Names, above: int | None, *, is_operator: bool = False) -> int:
-        number = next(self._ids)
+        number = next(self.ids)
         self.authorizer.add_caller(number, own, names, above, is_operator=is_operator)
         return number
 

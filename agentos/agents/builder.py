@@ -60,6 +60,7 @@ class Request(Struct, frozen=True, kw_only=True):
     after: Sequence[str] | None = None
     watchdog: float | None = None
     health: HealthCheck | None = None
+    mailbox: Literal["kept", "memory"] | None = None
     restart: Restart | None = None
     max_restarts: float | None = None  # math.inf: unlimited, which SPAWN can't say
     restart_window: float | None = None

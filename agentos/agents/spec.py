@@ -124,6 +124,7 @@ class AgentSpec(Struct, frozen=True):
     For declared agents: the kernel ends if a ``required`` one isn't up ``start_timeout`` seconds after it has begun to
     start agents; an agent begins when those in ``after`` are up, have ended for good, or were given up. ``watchdog`` is
     how many seconds it may be without a call, and ``health`` the command that checks it.
+    A ``kept`` mailbox outlives the kernel.
     """
 
     name: str
@@ -154,6 +155,7 @@ class AgentSpec(Struct, frozen=True):
     after: Sequence[str] = ()
     watchdog: float | None = None
     health: HealthCheck | None = None
+    mailbox: Literal["kept", "memory"] = "memory"
     copied: bool = False  # the script is a copy made for this agent (until it's made, a path in the spawner's jail)
 
     @property

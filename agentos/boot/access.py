@@ -28,8 +28,9 @@ from agentos.services.audit.log import Audit
 from agentos.services.event_log.ring import EventLog
 from agentos.services.events import Events, Subscriber
 from agentos.services.http.secrets import Secrets
+from agentos.services.ids import Ids
 from agentos.services.logs.log import Logs
-from agentos.services.mailboxes import Mailboxes
+from agentos.services.mail.mailboxes import Mailboxes
 from agentos.services.state.state import State
 from agentos.services.usage import UsageLog
 
@@ -48,6 +49,8 @@ class Stores:
     state: State
     event_log: EventLog
     secrets: Secrets
+    caller_ids: Ids
+    message_ids: Ids
 
 
 @frozen
@@ -69,7 +72,11 @@ class Access:
 
 def open_access(config: Config, show: Subscriber, host: Host, stores: Stores) -> Access:
     """Construct what knows agents and callers, and subscribe to events."""
-    events, mail, used = stores.events, Mailboxes(stores.events.publish), UsageLog(stores.database)
+    events, mail, used = (
+        stores.events,
+        Mailboxes(stores.events.publish, stores.database, stores.message_ids, config.kernel.max_state_bytes),
+        UsageLog(stores.database),
+    )
     model, audit, logs = stores.model, stores.audit, stores.logs
     registry = Registry(events.publish)
     approvals = _construct_approvals(config.approvals, registry, stores.database, audit)
@@ -93,6 +100,7 @@ def open_access(config: Config, show: Subscriber, host: Host, stores: Stores) ->
         kernel_account=model.account,
         default_budget=config.llm.default_budget,
         priced=bool(prices_of(config.llm)),
+        ids=stores.caller_ids,
         kernels=[os.path.realpath(path) for path in (host.state_dir, host.run.directory)],
     )
     approvals.on_forgotten = callers.authorizer.announce_change
@@ -104,6 +112,7 @@ def open_access(config: Config, show: Subscriber, host: Host, stores: Stores) ->
         log_event,
         life_entries.record,
         approvals.end_life,
+        mail.end_life,
         partial(add_to_output, registry),
         mail.send_escalation,
         callers.forget_agent,

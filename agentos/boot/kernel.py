@@ -49,13 +49,16 @@ from agentos.permissions.approvals.answers import TABLES as ANSWERS
 from agentos.permissions.approvals.entries import TABLES as APPROVALS
 from agentos.private_files import UnsafeFile, describe_error
 from agentos.sandbox.report import probe
-from agentos.services import usage
+from agentos.services import ids, usage
 from agentos.services.audit.chain import KILLED, kernel_entry
 from agentos.services.audit.log import open_audit
 from agentos.services.audit.traffic import Traffic
 from agentos.services.event_log.file import open_event_log
 from agentos.services.events import Events, IsolationProbed, KernelStarted, Subscriber
+from agentos.services.ids import open_ids
 from agentos.services.logs.log import KernelLog, open_logs
+from agentos.services.mail.rows import GREATEST_ID
+from agentos.services.mail.rows import TABLES as MAIL
 from agentos.services.metrics.kernel_figures import LoopCounts
 from agentos.services.metrics.sampler import AgentSources, Sampler
 from agentos.services.state.batch import StateLimits
@@ -83,6 +86,8 @@ SCHEMAS: Mapping[str, Sequence[str]] = {  # of the database
     "answers": ANSWERS,
     "mcp_pins": PINS,
     "state": STATE,
+    "ids": ids.TABLES,
+    "mail": MAIL,
 }
 FULL_COLLECTION = 30  # collections of the middle generation before one of all: a thousand new connections cause none
 COUNT_SECONDS = 3600.0  # seconds for which the audit log's counts stand
@@ -139,9 +144,16 @@ async def run_kernel(settings: Settings, host: Host, kernel_log: KernelLog) -> s
     async with (
         open_logs(host.state_dir / "logs", settings.config.logs) as logs,
         recorder.keep(),
-        open_database(host.state_dir / "agentos.db", SCHEMAS, choose_check(settings, host, last)) as database,
+        open_database(
+            host.state_dir / "agentos.db",
+            SCHEMAS,
+            choose_check(settings, host, last),
+            durable=settings.config.kernel.mail == "durable",
+        ) as database,
         open_audit(host.state_dir / "audit", __version__, events.publish) as audit,
         open_event_log(host.state_dir / "events") as event_log,
+        open_ids(database, "callers") as caller_ids,
+        open_ids(database, "messages", GREATEST_ID) as message_ids,
     ):
         kernel_log.attach(logs)
         await recorder.begin(database)
@@ -151,9 +163,12 @@ async def run_kernel(settings: Settings, host: Host, kernel_log: KernelLog) -> s
         stored = await State.load(database, limits, events.publish)
         await stops.forget_others(list_agents(list_places(settings.config.root)))
         secrets = await run_in_thread(read_secrets, settings.config)
-        stores = Stores(events, model, database, audit, logs, stored, event_log, secrets)
+        stores = Stores(events, model, database, audit, logs, stored, event_log, secrets, caller_ids, message_ids)
         access = open_access(settings.config, settings.show, host, stores)
         await access.approvals.load()
+        await access.mail.load()
+        if last is not None and message_ids.is_new:
+            log.info('messages to declared agents outlive the kernel from now on, except with mailbox = "memory"')
         mcp = await set_up_mcp(database, access.approvals, access.callers, settings.config.mcp)
         kernel = Kernel(settings, host, model, access, stops, mcp, recorder)
         if (killed := await run_in_thread(describe_kill, last)) is not None:
@@ -245,7 +260,13 @@ class Kernel:
         self.events.subscribers = (*self.events.subscribers, self.servers.take_event)
         self.reload = Reload(
             settings.config,
-            TreeReload(self.supervision, self.callers.declare, self.forget_agent, self.jails.change_limits),
+            TreeReload(
+                self.supervision,
+                self.callers.declare,
+                self.forget_agent,
+                self.callers.mail.keep,
+                self.jails.change_limits,
+            ),
             self.callers,
             self.servers,
             self.jails.live_limits,
@@ -260,14 +281,14 @@ class Kernel:
 
     def look(self) -> Doing:
         """What would be lost if the kernel were killed now."""
-        registry, counts = self.supervision.deps.registry, self.count_loop().waiting
+        registry = self.supervision.deps.registry
         running = [agent.name for agent in registry if agent.pid is not None]
         return Doing(
             tuple(running[:MAX_NAMES]),
             len(running),
-            counts["mailboxes"],
+            self.callers.mail.count_unkept(),
             sum(agent.caller.allowance.calls for agent in registry if agent.alive),
-            counts["approvals"],
+            len(self.approvals.pending()),
         )
 
     def _construct_sampler(self, access: Access) -> Sampler:
@@ -372,6 +393,7 @@ class Kernel:
                         self.lives,
                         self.approvals,
                         self.state,
+                        self.callers.mail,
                         self.event_log,
                         self.callers.background,
                         self.sampler,
@@ -394,6 +416,8 @@ class Kernel:
                     publish = self.events.publish
                     nursery.start_soon(signals.obey, received, terminal, self.supervision, self.reload, publish)
                     reason = await self.supervision.run(partial(self.announce, nursery))
+                    if lost := self.callers.mail.count_unkept():
+                        log.warning("%d unread messages in memory end with this kernel", lost)
                     if reason is not None:
                         log_last_state(self.supervision.deps.registry, reason)
                     nursery.cancel_scope.cancel()

@@ -222,7 +222,7 @@ class Builder(Reader):
             fields["env"] = {**framework_env(read.table.framework), **fields.get("env", {})}
             limits = fields.get("limits", Limits())
             fields["limits"] = limits if limits.memory is not None else attrs.evolve(limits, memory=MEMORY)
-        request = Request(**{**fields, "permissions": self._permissions(read)})
+        request = Request(**{"mailbox": "kept", **fields, "permissions": self._permissions(read)})
         return build(request, HostPaths(str(self.directory), declared=True), report)
 
     def _permissions(self, read: ReadTable) -> PermissionSet | None:

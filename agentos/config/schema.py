@@ -65,9 +65,10 @@ class KernelSettings:
 
     ``max_children`` is how many descendants of one agent may be alive at once, ``spawn_rate`` how many agents one
     caller may start per second. ``max_state_keys`` and ``max_state_bytes`` are how much state one agent may have stored
-    with all its descendants. ``zygote_timeout`` is how many seconds the process that starts agents has to become ready,
-    and to answer, ``stop_timeout`` how many the kernel's end may take until what still runs is killed. ``waive`` names
-    limits that may stay unenforced if this host can't enforce them.
+    with all its descendants. With ``mail="durable"`` what the database acknowledges survives a power failure, too.
+    ``zygote_timeout`` is how many seconds the process that starts agents has to become ready, and to answer,
+    ``stop_timeout`` how many the kernel's end may take until what still runs is killed. ``waive`` names limits that may
+    stay unenforced if this host can't enforce them.
     """
 
     socket: str | None = None
@@ -79,6 +80,7 @@ class KernelSettings:
     spawn_rate: Annotated[float, Rule(lambda rate: rate > 0, "a number above 0")] = 10.0
     max_state_keys: Count = 10_000
     max_state_bytes: Size = Size(64 << 20)
+    mail: Literal["normal", "durable"] = "normal"
     zygote_timeout: Patience = Seconds(TIMEOUT)
     stop_timeout: Patience = Seconds(STOP_TIMEOUT)
     waive: Sequence[Limit] = ()
@@ -189,6 +191,7 @@ class AgentTable(ChildTable):
     start_timeout: Period | None = None
     watchdog: Annotated[Seconds, CHECKED_RULE] | None = None
     health: HealthCheck | None = None
+    mailbox: Literal["kept", "memory"] | None = None
     sandboxed: bool | None = None
     network: bool | Network | None = None
     isolation: Level | None = None

@@ -71,6 +71,17 @@ class DeferredCalls:
         self._poller.defer(self._caller, partial(self._begin, call, request, begin))
         return True
 
+    def begin(self, request: Frame, begin: Defer, reserved: int) -> bytes | None:
+        """Begin a call now; None if its reply comes later. Raises ``MustAsk``. There is room in the allowance."""
+        number, _, body = request
+        begun = begin(self._caller, body, partial(self._answer, request))
+        if isinstance(begun, bytes):
+            return begun
+        self._calls[number] = Deferred(withdraw=begun)
+        self._caller.activity.begin_wait()
+        self._caller.allowance.begin(len(body), reserved)
+        return None
+
     def _begin(self, call: Deferred, request: Frame, begin: Defer) -> None:
         _, op, body = request
         try:

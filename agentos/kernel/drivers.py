@@ -71,6 +71,25 @@ def by_callback(steps: Coroutine[Any, Any, T], answer: Callable[[T], object]) ->
     return withdraw
 
 
+async def in_turn(steps: Coroutine[Any, Any, T]) -> T:
+    """The result of steps that :func:`by_callback` runs; this task waits for it, and withdraws them if cancelled."""
+    answers, answered = list[T](), trio.Event()
+
+    def take(answer: T) -> None:
+        answers.append(answer)
+        answered.set()
+
+    begun = by_callback(steps, take)
+    if not callable(begun):
+        return begun
+    try:
+        await answered.wait()
+    except trio.Cancelled:
+        begun()
+        raise
+    return answers[0]
+
+
 async def in_task(begin: Begin) -> object:
     """Begin an act, and wait for its result in this task."""
     drop = begin(partial(trio.lowlevel.reschedule, trio.lowlevel.current_task()))

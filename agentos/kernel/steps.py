@@ -63,7 +63,8 @@ def handle(syscall: Syscall) -> Serve:
 def judge(syscall: Syscall) -> Serve:
     prepare, name = syscall.prepare, syscall.op.name
     assert prepare is not None, "the call needs rights"
-    waits, awaits, begins = syscall.waits, syscall.waits or syscall.in_order, syscall.deferred
+    waits, begins = syscall.waits, syscall.deferred
+    awaits = waits or (syscall.in_order and not begins)
     recorded, intends = syscall.audit != "none", syscall.audit == "intent"
 
     async def attempt(caller: Caller, request: Any, call: Call | None = None) -> object:
@@ -84,7 +85,7 @@ def judge(syscall: Syscall) -> Serve:
                 if prepared.error is not None:
                     raise prepared.error
                 reply = prepared.act(call if waits else caller)
-                if begins:
+                if begins and callable(reply):
                     reply = await (suspend if call is None else in_task)(reply)
                 elif awaits:
                     reply = await reply

@@ -45,7 +45,8 @@ class Syscall(Struct, frozen=True):
     client may send it CHUNK frames while it is in flight. ``background`` runs requests that have ``async_`` set.
 
     ``deferred``: ``prepare`` is a ``def``, and its ``act`` returns a :data:`~agentos.kernel.drivers.Begin`. So the
-    call waits without a task, which costs more than all that a short call does.
+    call waits without a task, which costs more than all that a short call does. If it is ``in_order``, too, ``act`` may
+    also return the reply, and the call is begun in the order of its connection's requests.
     """
 
     op: Op

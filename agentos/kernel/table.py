@@ -16,7 +16,7 @@ from agentos_sdk.opcodes import Op, op_name
 from .call import Call, Gone
 from .caller import Caller
 from .deferred import Defer
-from .drivers import at_once, by_callback
+from .drivers import at_once, by_callback, in_turn
 from .ports import Decision, MustAsk
 from .steps import Observe, Serve, build_steps
 from .syscall import SMALL_BODY_BYTES, Syscall
@@ -34,13 +34,15 @@ InTurns = Callable[[Caller, bytes], Awaitable[bytes]]
 class Entry(Struct, frozen=True):
     """How an opcode is answered; the connection tries the ways in this order.
 
-    ``now`` answers while input is read. ``begin`` begins what waits without a task. ``turns`` answers in the order of
+    ``now`` answers while input is read. ``soon`` does, too, or begins what waits without a task; ``begin`` begins that
+    when other connections have been read. ``turns`` answers in the order of
     the requests, like ``now``, but lets other tasks run meanwhile: calls that are ``in_order``, and bodies above
     :data:`~agentos.kernel.wire.request_body.MAX_INLINE_BYTES`. ``later`` answers in a task. Those before it raise
     :class:`~agentos.kernel.ports.MustAsk` for what a person must approve, and ``later`` asks.
     """
 
     now: Now | None = None
+    soon: Defer | None = None
     begin: Defer | None = None
     turns: InTurns | None = None
     later: Later | None = None
@@ -85,7 +87,10 @@ class Table:
         finish, direct = _finish(syscall, alone), self.observe is None
         later = _later(syscall, _finish(syscall, self.served[syscall.op]), self.reader)
         if syscall.deferred:
-            return Waits(begin=_inline(syscall, finish, by_callback), later=later)
+            begin = _inline(syscall, finish, by_callback)
+            if syscall.in_order:
+                return Waits(soon=begin, turns=_in_turns(syscall, finish, self.reader, in_turn), later=later)
+            return Waits(begin=begin, later=later)
         if syscall.waits:
             return Waits(later=later)
         if syscall.request is None:  # its handler counts, and returns bytes
@@ -196,14 +201,19 @@ def _inline(syscall: Syscall, finish: Serve, drive: Callable[..., Any]) -> Calla
     return reply
 
 
-def _in_turns(syscall: Syscall, finish: Serve, reader: Reader) -> InTurns:
+async def _await(steps: Awaitable[bytes]) -> bytes:
+    return await steps
+
+
+def _in_turns(
+    syscall: Syscall, finish: Serve, reader: Reader, drive: Callable[..., Awaitable[bytes]] = _await
+) -> InTurns:
     async def reply(caller: Caller, body: bytes) -> bytes:
         try:
             request = await syscall.read(caller, body, reader)
         except Exception as error:
             return syscall.fail(caller, error)
-        encoded: bytes = await finish(caller, request)
-        return encoded
+        return await drive(finish(caller, request))
 
     return reply
 

@@ -10,7 +10,7 @@ NARROWEST_FIRST: Final = ("minimal", "readonly", "sandboxed", "standard", "unres
 # What each level adds to the one before it.
 _LEVEL_RULES: Final[dict[str, dict[Kind, tuple[str, ...]]]] = {
     "minimal": {
-        "calls": ("NOOP", "HELLO", "CANCEL", "EXIT", "RECV", "GET_PERMS"),
+        "calls": ("NOOP", "HELLO", "CANCEL", "EXIT", "RECV", "ACK", "GET_PERMS"),
         "send": ("${parent}",),
     },
     "readonly": {
@@ -33,7 +33,7 @@ _LEVEL_RULES: Final[dict[str, dict[Kind, tuple[str, ...]]]] = {
                 "BROADCAST",
                 "REGISTER",
             ),
-            *("SPAWN", "KILL", "WAIT", "PAUSE", "RESUME", "LOGS", "INSPECT", "SET_PERMS", "EXPLAIN"),
+            *("SPAWN", "KILL", "WAIT", "PAUSE", "RESUME", "LOGS", "INSPECT", "MAIL", "SET_PERMS", "EXPLAIN"),
             *("METRICS_AGENT", "METRICS_ALL_AGENTS", "METRICS_CGROUP"),
         ),
         "write": ("${workspace}/**",),

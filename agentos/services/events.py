@@ -128,6 +128,18 @@ class MessageReceived(CallerEvent, frozen=True):
     size: int
 
 
+class MailDead(CallerEvent, frozen=True):
+    """A message is a dead letter: it was leased ``attempt`` times and never acknowledged.
+
+    ``agent_id`` and ``name`` are the mailbox's owner; ``agent_id`` is 0 if no agent of the name is declared now.
+    """
+
+    message_id: int
+    sender_id: int
+    sender_name: str
+    attempt: int
+
+
 class StateChanged(Struct, frozen=True):
     """A key was stored, or ``deleted``: by DELETE, or because it has expired. It has no value; the change is on disk.
 

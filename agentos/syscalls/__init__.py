@@ -20,7 +20,7 @@ from agentos.services.audit.traffic import Traffic
 from agentos.services.event_log.ring import EventLog
 from agentos.services.http.client import Client
 from agentos.services.logs.log import Logs
-from agentos.services.mailboxes import Mailboxes
+from agentos.services.mail.mailboxes import Mailboxes
 from agentos.services.metrics.sampler import Sampler
 from agentos_sdk.opcodes import Op
 
@@ -80,7 +80,7 @@ def table(services: Services) -> tuple[Syscall, ...]:
         *start_stop.syscalls(s.registry, s.supervision),
         *reload.syscalls(s.reload),
         *inspect.syscalls(s.registry, s.line, s.upstream_proxy),
-        *messages.syscalls(s.mail, s.registry, s.traffic),
+        *messages.syscalls(s.mail, s.registry, s.traffic, s.state.account),
         *state.syscalls(s.state, s.callers.authorizer.granted_prefixes),
         *events.syscalls(s.events, s.registry, s.callers.authorizer),
         *metrics.syscalls(s.registry, s.line, s.kernel_account, s.sampler),

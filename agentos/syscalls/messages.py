@@ -1,43 +1,79 @@
-"""Handlers of SEND, RECV, BROADCAST and REGISTER."""
+"""Handlers of SEND, RECV, ACK, MAIL, BROADCAST and REGISTER."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from itertools import islice
 
 import msgspec
 import trio
+from outcome import Value
 
 from agentos.agents.registry import Registry
 from agentos.agents.spec import check_name
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
+from agentos.kernel.drivers import Begin, Done, Result, Withdraw
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
 from agentos.kernel.syscall import LARGE_BODY_BYTES, Syscall
 from agentos.permissions.approvals.text import describe_message
 from agentos.services.audit.traffic import Party, Traffic
-from agentos.services.mailboxes import Mailbox, Mailboxes, Message
-from agentos_sdk.calls.messages import Broadcast, Delivered, Recv, Register, Registered, Send, Sent
+from agentos.services.mail.mailbox import MAX_BATCH_BYTES, Mailbox, Message
+from agentos.services.mail.mailboxes import Mailboxes
+from agentos_sdk.calls.messages import (
+    Ack,
+    Acknowledged,
+    Broadcast,
+    Delivered,
+    Mail,
+    Recv,
+    Register,
+    Registered,
+    Send,
+    Sent,
+)
 from agentos_sdk.encoding import codec
 from agentos_sdk.encoding.strict import quote
-from agentos_sdk.errors import BadRequest, NotFound
+from agentos_sdk.errors import BadRequest, NotFound, PermissionDenied
 from agentos_sdk.opcodes import Op
 
 BATCH = 64  # mailboxes that BROADCAST checks between two checkpoints: 1 ms
+MIN_LEASE, MAX_LEASE = 1.0, 3600.0  # seconds
 
 
-def syscalls(mail: Mailboxes, registry: Registry, traffic: Traffic) -> tuple[Syscall, ...]:
+def syscalls(
+    mail: Mailboxes, registry: Registry, traffic: Traffic, account: Callable[[Caller], str]
+) -> tuple[Syscall, ...]:
+    """``account`` names the account of a caller's state, by which families are known."""
+
     def prepare_send(caller: Caller, request: Send) -> Prepared:
         box = find_box(mail, request)
 
-        def act(caller: Caller) -> Sent:
+        def act(caller: Caller) -> Sent | Begin:
             if registry.is_over(box.id):
                 raise NotFound(f"{box.name} has ended and reads no messages")
-            box.put(make_letter(caller, request.message))
-            traffic.count(caller.id, Party(caller.kind, caller.shown_name, "SEND"), name_peer(box))
-            return Sent(delivered_to=box.id)
+            letter, number = make_letter(caller, request.message), box.id
+            if box.kept is not None:
+                return partial(begin_send, caller, box, letter, number)
+            box.put(letter)
+            return note_sent(caller, box, number)
 
         def show() -> str:
             assert isinstance(request.message, msgspec.Raw)
             return describe_message("SEND to", name_peer(box), [("", bytes(request.message).decode(errors="replace"))])
 
         return Prepared((right_to_send(box),), act, shown=show)
+
+    def begin_send(caller: Caller, box: Mailbox, letter: Message, number: int, done: Done) -> Withdraw:
+        def end(result: Result) -> None:
+            done(Value(note_sent(caller, box, number)) if isinstance(result, Value) else result)
+
+        return mail.begin_post(box, letter, end)
+
+    def note_sent(caller: Caller, box: Mailbox, number: int) -> Sent:
+        traffic.count(caller.id, Party(caller.kind, caller.shown_name, "SEND"), name_peer(box))
+        return Sent(delivered_to=number)
 
     def prepare_broadcast(caller: Caller, request: Broadcast) -> Prepared:
         def is_recipient(box: Mailbox) -> bool:
@@ -54,7 +90,7 @@ def syscalls(mail: Mailboxes, registry: Registry, traffic: Traffic) -> tuple[Sys
                     boxes.append(box)
                 if not number % BATCH:
                     await trio.lowlevel.checkpoint()
-            count, full = mail.post_all(letter, boxes)  # no checkpoint: all mailboxes get broadcasts in the same order
+            count, full = await mail.post_all(letter, boxes)  # at once: all mailboxes get broadcasts in the same order
             return Delivered(delivered_count=count, full=full)
 
         return Prepared((Right("broadcast"),), act)
@@ -62,17 +98,45 @@ def syscalls(mail: Mailboxes, registry: Registry, traffic: Traffic) -> tuple[Sys
     async def recv(call: Call, request: Recv) -> bytes:
         if request.max < 1:
             raise BadRequest(f"max: expected at least 1, got {request.max}")
+        if request.lease is not None and not MIN_LEASE <= request.lease <= MAX_LEASE:
+            raise BadRequest(f"lease: expected {MIN_LEASE:g} to {MAX_LEASE:g} seconds, got {request.lease:g}")
         box = mail.by_id(call.caller.id)
-        if not box.messages and request.wait and request.timeout > 0:
+        if not box.is_readable and request.wait and request.timeout > 0:
             with trio.move_on_after(request.timeout):
                 await box.wait()
         await call.caller.allowance.wait_for_reply_room()  # a caller that doesn't read its replies gets no more of them
-        letters = box.take(request.max)
-        call.undelivered = lambda: box.put_back(letters)
+        letters = await mail.take(box, request.max, request.lease)
+        call.undelivered = partial(mail.put_back, box, letters, leased=request.lease is not None)
         for letter in letters:
             peer = "operator" if letter.from_kind == "operator" else letter.from_name
             traffic.count(call.caller.id, Party(call.caller.kind, call.caller.shown_name, "RECV"), peer)
         return encode_letters(letters)
+
+    async def ack(call: Call, request: Ack) -> Acknowledged:
+        if not request.ids:
+            raise BadRequest("ids: expected at least one id of a message")
+        return Acknowledged(acked=await mail.acknowledge(mail.by_id(call.caller.id), request.ids))
+
+    @asynccontextmanager
+    async def prepare_mail(caller: Caller, request: Mail) -> AsyncIterator[Prepared]:
+        box, is_operator = mail.find(request.name), caller.kind == "operator"
+
+        async def act(call: Call) -> bytes:
+            if request.requeue:
+                await mail.requeue(box, request.requeue)
+            if request.drop:
+                await mail.drop(box, request.drop, dead=request.dead)
+            found = box.dead if request.dead else box.messages
+            leased = [] if request.dead else [lease.message for lease in box.leases.values()]
+            every = sorted((*leased, *found), key=lambda message: message.id)
+            first = request.after if request.after is not None else -1
+            shown = islice((one for one in every if one.id > first), request.limit if is_operator else 0)
+            return encode_mail(list(shown), len(every))
+
+        error = None
+        if not is_operator and (request.requeue or request.drop):
+            error = PermissionDenied("requeue, drop: only the operator may change what is in a mailbox")
+        yield Prepared((Right("mail", agent=box.id),), act, about=request.name, error=error)
 
     def register(caller: Caller, request: Register) -> Registered:
         check_name(request.name, "name")
@@ -81,11 +145,28 @@ def syscalls(mail: Mailboxes, registry: Registry, traffic: Traffic) -> tuple[Sys
 
     def make_letter(caller: Caller, message: object) -> Message:
         assert isinstance(message, msgspec.Raw)
-        return Message(caller.id, mail.by_id(caller.id).name, caller.kind, bytes(message))
+        return Message(
+            from_id=caller.id,
+            from_name=mail.by_id(caller.id).name,
+            from_kind=caller.kind,
+            body=bytes(message),
+            id=next(mail.numbers),
+            family="" if caller.kind == "operator" else account(caller).partition("/")[0],
+        )
 
     return (
-        Syscall(Op.SEND, Send, prepare=prepare_send, limit=LARGE_BODY_BYTES, verbatim=("message",)),
+        Syscall(
+            Op.SEND,
+            Send,
+            prepare=prepare_send,
+            limit=LARGE_BODY_BYTES,
+            verbatim=("message",),
+            in_order=True,
+            deferred=True,
+        ),
         Syscall(Op.RECV, Recv, handler=recv, failure={"messages": [], "count": 0}),
+        Syscall(Op.ACK, Ack, handler=ack, failure={"acked": 0}),
+        Syscall(Op.MAIL, Mail, prepare=prepare_mail, failure={"messages": [], "count": 0}, audit="outcome"),
         Syscall(
             Op.BROADCAST,
             Broadcast,
@@ -120,8 +201,10 @@ def right_to_send(box: Mailbox) -> Right:
 def encode_letters(letters: list[Message]) -> bytes:
     """RECV's reply, assembled around messages that are JSON already."""
     messages = b",".join(
-        b'{"from_id":%d,"from":%d,"from_name":%s,"from_kind":%s,"message":%s,"sent_at":%.6f,"age_ms":%d}'
+        b'{"id":%d,"attempt":%d,"from_id":%d,"from":%d,"from_name":%s,"from_kind":%s,"message":%s,"sent_at":%.6f,"age_ms":%d}'
         % (
+            letter.id,
+            letter.attempt,
             letter.from_id,
             letter.from_id,
             codec.encode(letter.from_name),
@@ -133,3 +216,25 @@ def encode_letters(letters: list[Message]) -> bytes:
         for letter in letters
     )
     return b'{"success":true,"count":%d,"messages":[%s]}' % (len(letters), messages)
+
+
+def encode_mail(letters: Sequence[Message], count: int) -> bytes:
+    """MAIL's reply with the first of ``letters``, as many as fit, and ``count``."""
+    shown, size = list[bytes](), 0
+    for letter in letters:
+        size += len(letter.body)
+        if shown and size > MAX_BATCH_BYTES:
+            break
+        shown.append(
+            b'{"id":%d,"from_id":%d,"from_name":%s,"sent_at":%.6f,"attempt":%d,"size":%d,"message":%s}'
+            % (
+                letter.id,
+                letter.from_id,
+                codec.encode(letter.from_name),
+                letter.sent_at,
+                letter.attempt,
+                len(letter.body),
+                letter.body,
+            )
+        )
+    return b'{"success":true,"messages":[%s],"count":%d}' % (b",".join(shown), count)

@@ -17,7 +17,7 @@ from .frames import HEADER, MAGIC, frame
 
 TYPE_CHECKING = False  # as in typing; its import would be a sixth of an idle agent's memory
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any
 
     from .clients.state import State
@@ -91,6 +91,16 @@ class AgentOSClient(Calls):
         from .clients.state import State
 
         return State(self)
+
+    def messages(self, lease: float = 60.0) -> Iterator[dict[str, Any]]:
+        """The messages of the own mailbox as they come, each acknowledged at the end of the loop's body.
+
+        A body that takes longer than ``lease`` seconds, raises or leaves the loop leaves its message unacknowledged: it
+        comes again, with ``attempt`` one higher. Raises the call's error.
+        """
+        from .clients.mail import read
+
+        return read(self, lease)
 
     # -- The connection --------------------------------------------------------------------------------------------
 

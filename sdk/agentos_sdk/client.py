@@ -12,7 +12,9 @@ from attrs import define, field
 
 from .blocking import check_owner, connection_error, default_socket
 from .calls.connection import Cancel, Hello, Welcome
+from .calls.messages import Message
 from .calls.request import Request
+from .clients.mail import read_async
 from .clients.trio_calls import TrioCalls
 from .clients.trio_state import TrioState
 from .encoding import codec
@@ -171,6 +173,14 @@ class Kernel(TrioCalls):
     def state(self) -> TrioState:
         """The global keys of the kernel's state; ``state.agent`` and ``state.session`` are the others."""
         return TrioState(self)
+
+    def messages(self, lease: float = 60.0) -> AsyncIterator[Message]:
+        """The messages of the own mailbox as they come, each acknowledged at the end of the loop's body.
+
+        A body that takes longer than ``lease`` seconds, raises or leaves the loop leaves its message unacknowledged: it
+        comes again, with ``attempt`` one higher. Raises the call's error.
+        """
+        return read_async(self, lease)
 
     # -- Any call --------------------------------------------------------------------------------------------------
 

@@ -31,6 +31,8 @@ class Op(IntEnum):
     RECV = 0x21
     BROADCAST = 0x22
     REGISTER = 0x23
+    ACK = 0x24
+    MAIL = 0x25
     STORE = 0x30
     FETCH = 0x31
     DELETE = 0x32

@@ -11,7 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from trio.testing import wait_all_tasks_blocked
 
 from agentos.services.events import AgentEscalated, AgentExited, Event, MessageReceived
-from agentos.services.mailboxes import MAX_BATCH_BYTES, MAX_BYTES, MAX_MESSAGES, MAX_NAMES, Mailbox, Mailboxes, Message
+from agentos.services.mail.mailbox import MAX_BATCH_BYTES, MAX_BYTES, MAX_MESSAGES, Mailbox, Message
+from agentos.services.mail.mailboxes import MAX_NAMES, Mailboxes
 from agentos_sdk.errors import AlreadyExists, BadRequest, Busy, NotFound
 from tests.support.runs.rounds import rounds
 
@@ -230,14 +231,14 @@ def test_closing_twice_or_what_never_was_is_no_error() -> None:
     assert list(mail) == []
 
 
-def test_a_broadcast_goes_to_all_that_are_wanted_and_have_room() -> None:
+async def test_a_broadcast_goes_to_all_that_are_wanted_and_have_room() -> None:
     mail = Mailboxes()
     for number, name in ((1, "sender"), (2, "free"), (3, "full")):
         mail.open(number, name)
     for _ in range(MAX_MESSAGES):
         mail.by_id(3).put(letter())
 
-    delivered, full = mail.post_all(letter("all"), [each for each in mail if each.id != 1])
+    delivered, full = await mail.post_all(letter("all"), [each for each in mail if each.id != 1])
 
     assert (delivered, full) == (1, ["full"])
     assert bodies(list(mail.by_id(2).messages)) == [b"all"]
@@ -274,16 +275,16 @@ def test_an_escalation_to_a_full_or_closed_mailbox_is_dropped() -> None:
     assert len(full.messages) == MAX_MESSAGES
 
 
-def test_each_message_that_a_mailbox_accepts_is_published_without_its_text() -> None:
+async def test_each_message_that_a_mailbox_accepts_is_published_without_its_text() -> None:
     published = list[Event]()
     mail = Mailboxes(published.append)
     one, other = mail.open(7, "one"), mail.open(8)
 
     one.put(letter("hello"))
-    assert mail.post_all(letter("to all"), [one, other]) == (2, [])
+    assert await mail.post_all(letter("to all"), [one, other]) == (2, [])
     one.put_back(one.take(2))
     other.size = MAX_BYTES
-    assert mail.post_all(letter("to all"), [other]) == (0, ["#8"])
+    assert await mail.post_all(letter("to all"), [other]) == (0, ["#8"])
 
     assert published == [
         MessageReceived(7, "one", 1, "somebody", 5),

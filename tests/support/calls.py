@@ -7,7 +7,7 @@ from agentos.agents.registry import Registry
 from agentos.agents.workspaces.view import View
 from agentos.kernel.syscall import Syscall
 from agentos.services.event_log.ring import EventLog
-from agentos.services.mailboxes import Mailboxes
+from agentos.services.mail.mailboxes import Mailboxes
 from agentos.syscalls import Services, table
 
 

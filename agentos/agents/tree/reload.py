@@ -28,12 +28,14 @@ class TreeReload:
     """Changes a running tree; used by one task at a time.
 
     ``declare`` gives an agent the rights of a spec, ``forget`` removes an agent's mailbox, rights and session.
-    ``change_limits`` applies the limits of an agent's spec to its running program, and says whether it could.
+    ``keep_mail`` gets an agent's id and name, and whether its messages are kept from now on. ``change_limits`` applies
+    the limits of an agent's spec to its running program, and says whether it could.
     """
 
     supervision: Supervision
     declare: Callable[[Agent, AgentSpec], None]
     forget: Callable[[Agent], None]
+    keep_mail: Callable[[int, str, bool], None]
     change_limits: Callable[[Agent], Awaitable[bool]]
 
     async def apply(self, old: GroupSpec, new: GroupSpec, changes: Sequence[TreeChange]) -> Sequence[TreeChange]:
@@ -98,6 +100,8 @@ class TreeReload:
             agent.arrived, agent.came_up = trio.Event(), False  # for those that wait for it with `after`
         if isinstance(was, AgentSpec) and spec.permissions != was.permissions and spec.jailed == agent.spec.jailed:
             self.declare(agent, spec)
+        if isinstance(was, AgentSpec) and spec.mailbox != was.mailbox:
+            self.keep_mail(agent.id, agent.name, spec.mailbox == "kept")
         if not agent.alive:
             agent.take_changes()
 

@@ -16,7 +16,7 @@ import trio
 
 from agentos.kernel.call import Call, Gone, Input
 from agentos.kernel.caller import MAX_CALLS, Caller
-from agentos.kernel.deferred import Deferred, DeferredCalls
+from agentos.kernel.deferred import Defer, Deferred, DeferredCalls
 from agentos.kernel.drivers import WITHDRAWN
 from agentos.kernel.ports import MustAsk
 from agentos.kernel.table import Later
@@ -202,7 +202,7 @@ class Connection:
         while requests:
             number, op, body = request = take()
             entry = entries[op]
-            now = entry.now
+            now, soon = entry.now, entry.soon
             if now is None and (begin := entry.begin) is not None and len(body) <= MAX_INLINE_BYTES:
                 writer.push(out)
                 if self._deferred.add((own or number, op, body), begin, self._reserved):
@@ -212,7 +212,7 @@ class Connection:
                     continue
                 found = request
                 break
-            if now is None or (len(body) > MAX_INLINE_BYTES and entry.turns):
+            if (now is None and soon is None) or (len(body) > MAX_INLINE_BYTES and entry.turns):
                 found = request
                 break
             if own:
@@ -221,10 +221,14 @@ class Connection:
                 found = request
                 break
             try:
-                reply = now(caller, body)
+                reply = now(caller, body) if now is not None else self._begin_now((number, op, body), soon)
             except MustAsk:
                 found = request
                 break
+            if reply is None:
+                if own:
+                    break
+                continue
             size = len(reply)
             if size > LARGE_REPLY_BYTES:
                 out.append(_pack(MAGIC, number, op, size))
@@ -236,6 +240,15 @@ class Connection:
                 break
         writer.push(out)
         return found
+
+    def _begin_now(self, request: Frame, begin: Defer | None) -> bytes | None:
+        """Answer a request now, or begin it and answer later: then None. Raises ``MustAsk``, also without room."""
+        if begin is None or not self.caller.allowance.has_room:
+            raise MustAsk
+        reply = self._deferred.begin(request, begin, self._reserved)
+        if reply is None:
+            self._reserved = 0
+        return reply
 
     async def _yield(self) -> None:
         """Let other tasks run, and continue when the peer has taken all queued replies."""

@@ -33,6 +33,7 @@ PLAIN: Final[Mapping[type, tuple[str, Severity]]] = {  # the data are all fields
     events.AgentResumed: ("AGENT_RESUMED", "info"),
     events.AgentUnhealthy: ("AGENT_UNHEALTHY", "warning"),
     events.AgentState: ("AGENT_STATE", "info"),
+    events.MailDead: ("MAIL_DEAD", "warning"),
     events.SyscallBlocked: ("SYSCALL_BLOCKED", "warning"),
     events.ResourceWarning: ("RESOURCE_WARNING", "warning"),
     events.ApprovalDecided: ("APPROVAL_DECIDED", "info"),

@@ -40,6 +40,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "trace": "top.trace",
         "exec": "agents.exec",
         "send": "agents.messages",
+        "mail": "agents.mail",
         "pause": "agents.agents",
         "resume": "agents.agents",
         "kill": "agents.agents",

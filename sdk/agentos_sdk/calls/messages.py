@@ -1,4 +1,4 @@
-"""SEND, RECV, BROADCAST and REGISTER: messages between agents."""
+"""SEND, RECV, ACK, MAIL, BROADCAST and REGISTER: messages between agents."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -7,7 +7,7 @@ from agentos_sdk.encoding.codec import Seconds
 from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
 
-from .request import Request
+from .request import Number, Page, Request
 
 
 @record
@@ -33,10 +33,13 @@ class Send(Request[Sent]):
 class Message:
     """A received message. ``sent_at`` is seconds since the epoch, ``age_ms`` milliseconds since it was sent.
 
+    ``id`` is no other message's in this state directory. ``attempt`` is 1 when it is handed out for the first time.
     ``from_`` repeats ``from_id`` under the original's name. ``from_kind`` is set by the kernel; ``from_name`` was
     chosen by the sender.
     """
 
+    id: int
+    attempt: int
     from_id: int
     from_: int
     from_name: str
@@ -59,7 +62,8 @@ class Received:
 class Recv(Request[Received]):
     """Receive the oldest messages of the caller's mailbox, at most ``max``.
 
-    Waits up to ``timeout`` seconds for the first. ``wait=False`` is the same as a timeout of 0.
+    Waits up to ``timeout`` seconds for the first. ``wait=False`` is the same as a timeout of 0. With ``lease``, in
+    seconds from 1 to 3600, messages come back when it ends, or the caller's life does, unless ACK has removed them.
     """
 
     op = Op.RECV
@@ -67,6 +71,67 @@ class Recv(Request[Received]):
     max: int = 10
     timeout: Seconds = Seconds(0.0)
     wait: bool = True
+    lease: Seconds | None = None
+
+
+@record
+class Acknowledged:
+    """``acked`` messages were removed."""
+
+    success: bool = True
+    acked: int
+
+
+@record
+class Ack(Request[Acknowledged]):
+    """Remove messages that the caller has leased, by their ``ids``.
+
+    ``NotFound`` if the lease of some has ended; the others are removed, and ``details`` have ``acked`` and ``ids``.
+    """
+
+    op = Op.ACK
+    reply = Acknowledged
+    ids: Sequence[Number]
+
+
+@record
+class KeptMessage:
+    """A message in a mailbox; ``size`` is bytes, ``attempt`` how often it was handed out."""
+
+    id: int
+    from_id: int
+    from_name: str
+    sent_at: float
+    attempt: int
+    size: int
+    message: object
+
+
+@record
+class MailReply:
+    """``count`` of all messages; ``messages`` are the first ones after ``after``, for the operator alone."""
+
+    success: bool = True
+    messages: Sequence[KeptMessage]
+    count: int
+
+
+@record
+class Mail(Request[MailReply]):
+    """List the messages that wait in the mailbox of ``name``, or its ``dead`` letters, without taking them.
+
+    ``requeue`` lets dead letters of these ids wait again, ``drop`` removes messages. The operator sees contents and may
+    change something; a parent sees how many its children have. A reply has at least one message, and at most 1 MiB.
+    """
+
+    op = Op.MAIL
+    reply = MailReply
+    name: str
+    dead: bool = False
+    limit: Page = 50
+    after: Number | None = None
+    requeue: Sequence[Number] = ()
+    drop: Sequence[Number] = ()
 
 
 @record

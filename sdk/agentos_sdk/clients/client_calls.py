@@ -45,6 +45,8 @@ SEND = 0x20
 RECV = 0x21
 BROADCAST = 0x22
 REGISTER = 0x23
+ACK = 0x24
+MAIL = 0x25
 STORE = 0x30
 FETCH = 0x31
 DELETE = 0x32
@@ -590,12 +592,41 @@ class Calls:
         """Send a message to one mailbox; exactly one of ``to`` (an id or a name) and ``to_name``."""
         return self._make_call(SEND, {"message": message, "to": to, "to_name": to_name}, null="message")
 
-    def recv_messages(self, max_messages: int = 10, timeout: float = 0.0) -> Reply:
+    def recv_messages(self, max_messages: int = 10, timeout: float = 0.0, *, lease: float | None = None) -> Reply:
         """Receive the oldest messages of the caller's mailbox, at most ``max_messages``.
 
-        Waits up to ``timeout`` seconds for the first.
+        Waits up to ``timeout`` seconds for the first. With ``lease``, in seconds from 1 to 3600, messages come back
+        when it ends, or the caller's life does, unless ACK has removed them.
         """
-        return self._make_call(RECV, {"max": max_messages, "timeout": timeout}, wait=timeout)
+        return self._make_call(RECV, {"max": max_messages, "timeout": timeout, "lease": lease}, wait=timeout)
+
+    def ack_messages(self, ids: Sequence[int]) -> Reply:
+        """Remove messages that the caller has leased, by their ``ids``.
+
+        ``NotFound`` if the lease of some has ended; the others are removed, and ``details`` have ``acked`` and
+        ``ids``.
+        """
+        return self._make_call(ACK, {"ids": ids})
+
+    def mail(
+        self,
+        name: str,
+        *,
+        dead: bool | None = None,
+        limit: int | None = None,
+        after: int | None = None,
+        requeue: Sequence[int] | None = None,
+        drop: Sequence[int] | None = None,
+    ) -> Reply:
+        """List the messages that wait in the mailbox of ``name``, or its ``dead`` letters, without taking them.
+
+        ``requeue`` lets dead letters of these ids wait again, ``drop`` removes messages. The operator sees contents
+        and may change something; a parent sees how many its children have. A reply has at least one message, and at
+        most 1 MiB.
+        """
+        return self._make_call(
+            MAIL, {"name": name, "dead": dead, "limit": limit, "after": after, "requeue": requeue, "drop": drop}
+        )
 
     def broadcast(self, message: object, include_self: bool = False) -> Reply:
         """Send a message to all mailboxes."""

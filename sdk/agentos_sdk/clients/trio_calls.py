@@ -16,7 +16,7 @@ from agentos_sdk.calls.host import Exec, Read, Write
 from agentos_sdk.calls.http import HTTP
 from agentos_sdk.calls.inspect import Inspect
 from agentos_sdk.calls.kernel import Shutdown, Status
-from agentos_sdk.calls.messages import Broadcast, Received, Recv, Register, Send
+from agentos_sdk.calls.messages import Ack, Acknowledged, Broadcast, Mail, Received, Recv, Register, Send
 from agentos_sdk.calls.operator.audit import AuditConfig, AuditLog, GetAuditLog, SetAuditConfig
 from agentos_sdk.calls.operator.contents import GetContents
 from agentos_sdk.calls.operator.metrics import (
@@ -141,6 +141,8 @@ class TrioCalls:
     register_name = call(Calls.register_name, Register)
     send_message = call(Calls.send_message, Send)
     recv_messages = part(Calls.recv_messages, Recv, Received.messages)
+    ack_messages = part(Calls.ack_messages, Ack, Acknowledged.acked)
+    mail = call(Calls.mail, Mail)
     broadcast = call(Calls.broadcast, Broadcast)
     store = call(Calls.store, Store)
     fetch = call(Calls.fetch, Fetch)

@@ -25,7 +25,7 @@ from agentos.kernel.wire.replies import encode_in_turns
 from agentos.kernel.wire.request_body import MAX_INLINE_BYTES
 from agentos.llm.settings import Account
 from agentos.services.audit.traffic import Traffic
-from agentos.services.mailboxes import Mailboxes
+from agentos.services.mail.mailboxes import Mailboxes
 from agentos.syscalls import messages
 from agentos.syscalls.model import think
 from agentos_sdk.opcodes import Op
@@ -242,7 +242,7 @@ async def test_others_have_their_turn_while_a_broadcast_is_decided() -> None:
     for number in range(1, 1001):
         mail.open(number)
     no_audit: Any = None  # a broadcast isn't counted
-    table = Table(messages.syscalls(mail, Registry(), Traffic(no_audit)))
+    table = Table(messages.syscalls(mail, Registry(), Traffic(no_audit), lambda caller: ""))
     broadcast = table.entries[Op.BROADCAST].turns
     assert broadcast is not None
 

@@ -137,6 +137,9 @@ DESCRIPTIONS: Final[Mapping[str, Callable[[Data], str]]] = {
     "AGENT_ESCALATED": lambda data: f"{data['supervisor']} gave up: {data['reason']}",
     "AGENT_STATE": lambda data: str(data["state"]),
     "MESSAGE_RECEIVED": _received,
+    "MAIL_DEAD": lambda data: (
+        f"message {data['message_id']} from {data['sender_name']}, handed out {data['attempt']} times"
+    ),
     "SYSCALL_BLOCKED": lambda data: str(data["reason"]),
     "RESOURCE_WARNING": _warned,
     "APPROVAL_REQUESTED": lambda data: f"{data['id']}: {data['call']} waits for a person",

@@ -1,0 +1,1 @@
+"""Messages between agents: mailboxes in memory, and those that are kept in the database."""

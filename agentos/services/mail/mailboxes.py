@@ -1,0 +1,449 @@
+"""All mailboxes, by id and name, and what makes messages outlive the kernel.
+
+Messages to a mailbox that is kept are in the database before their sender hears that they were sent, and are removed
+from it before their reader gets them, or with a lease when they are acknowledged. All of them are in memory, too. A
+full disk is ``Unavailable``, and nothing has changed then. docs/decisions/0095.
+"""
+
+import heapq
+import itertools
+import logging
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import trio
+from attrs import define, field
+from msgspec.structs import replace
+from outcome import Error, Outcome
+
+from agentos.database import Batch, Database, DatabaseError
+from agentos.services.events import AgentEscalated, AgentExited, Event, MailDead, Publish, discard
+from agentos_sdk.encoding import codec
+from agentos_sdk.errors import AlreadyExists, BadRequest, CallError, NotFound, QuotaExceeded, Unavailable
+
+from . import rows
+from .mailbox import MAX_ATTEMPTS, Lease, Mailbox, Message
+
+log = logging.getLogger(__name__)
+
+KERNEL_ID, KERNEL = 0, "kernel"  # the sender of the kernel's own messages
+MAX_NAMES = 16  # names of one mailbox
+
+Done = Callable[[Outcome[None]], object]
+
+
+@define(eq=False)
+class Mailboxes:
+    """All mailboxes of a kernel. ``numbers`` are the ids of messages; ``most`` bytes of a family's may be kept."""
+
+    publish: Publish = discard
+    database: Database | None = None  # none: nothing is kept
+    numbers: Iterator[int] = field(factory=lambda: itertools.count(1))
+    most: float = math.inf
+    _by_id: dict[int, Mailbox] = field(factory=dict)
+    _by_name: dict[str, Mailbox] = field(factory=dict)
+    _kept: dict[str, Mailbox] = field(factory=dict)  # by the name of the declared agent, also if there is none now
+    _sent: Counter[str] = field(factory=Counter)  # bytes of kept messages by the sender's family
+    _leases: list[tuple[float, int, Mailbox, Lease]] = field(factory=list)  # a heap by their ends, also of removed ones
+    _order: Iterator[int] = field(factory=itertools.count)  # of those with the same end
+    _changed: trio.Event = field(factory=trio.Event)
+
+    def __iter__(self) -> Iterator[Mailbox]:
+        return iter(self._by_id.values())
+
+    async def load(self) -> None:
+        """Read what earlier kernels kept; raises :class:`agentos.database.DatabaseError`."""
+        assert self.database is not None, "something is kept"
+        buried = list[int]()
+        for name, message, dead in await self.database.write(rows.read_all):
+            box = self._kept.setdefault(name, Mailbox(0, [], self.publish, name))
+            if dead or message.attempt >= MAX_ATTEMPTS:
+                box.dead.append(message)
+                if not dead:
+                    buried.append(message.id)
+            else:
+                box.messages.append(message)
+                box.size += len(message.body)
+            self._sent[message.family] += len(message.body)
+        if buried:
+            log.warning(
+                "%d messages are dead letters: handed out %d times, the last time by a killed kernel",
+                len(buried),
+                MAX_ATTEMPTS,
+            )
+            self._write(rows.bury_all, buried)
+
+    # -- Mailboxes by id and name ----------------------------------------------------------------------------------
+
+    def open(self, number: int, name: str | None = None, *, kept: bool = False) -> Mailbox:
+        """Open a mailbox for the caller ``number``, with what is ``kept`` under its name."""
+        box = self._kept.get(name) if kept and name is not None else None
+        if box is None:
+            box = Mailbox(number, [], self.publish, name if kept else None)
+        box.id, box.names = number, [] if name is None else [name]
+        self._by_id[number] = box
+        if name is not None:
+            self._by_name[name] = box
+            if kept:
+                self._kept[name] = box
+        return box
+
+    def close(self, number: int) -> None:
+        """Remove the mailbox of a caller that has ended, with its unread messages unless they are kept."""
+        box = self._by_id.pop(number, None)
+        if box is not None:
+            for name in box.names:
+                del self._by_name[name]
+            if box.kept is not None:
+                self._end_leases(box)
+
+    def by_id(self, number: int) -> Mailbox:
+        """The mailbox of a caller; ``NotFound`` if there is none."""
+        found = self._by_id.get(number)
+        if found is None:
+            raise NotFound(f"no caller has the id {number}")
+        return found
+
+    def by_name(self, name: str) -> Mailbox:
+        """The mailbox called ``name``; ``NotFound`` if there is none."""
+        found = self._by_name.get(name)
+        if found is None:
+            raise NotFound(f"no caller is called {name!r}")
+        return found
+
+    def find(self, name: str) -> Mailbox:
+        """The mailbox called ``name``, or what is kept of an agent that isn't declared now; ``NotFound`` if neither."""
+        return self._by_name.get(name) or self._kept.get(name) or self.by_name(name)
+
+    def is_taken(self, name: str) -> bool:
+        return name in self._by_name
+
+    def register(self, number: int, name: str) -> None:
+        """Add ``name`` to the mailbox of ``number``; ``AlreadyExists`` if another mailbox has it."""
+        mailbox = self.by_id(number)
+        owner = self._by_name.get(name)
+        if owner is not None and owner is not mailbox:
+            raise AlreadyExists(f"{name!r} is the name of the caller with id {owner.id}")
+        if owner is None:
+            if len(mailbox.names) >= MAX_NAMES:
+                raise BadRequest(f"name: a caller has at most {MAX_NAMES} names")
+            self._by_name[name] = mailbox
+        else:
+            mailbox.names.remove(name)
+        mailbox.names.append(name)
+
+    def keep(self, number: int, name: str, kept: bool) -> None:
+        """Begin or cease to keep the messages of a declared agent."""
+        box = self.by_id(number)
+        if kept == (box.kept is not None):
+            return
+        has = [*box.messages, *(lease.message for lease in box.leases.values())]
+        if kept:
+            box.kept, self._kept[name] = name, box
+            for message in (*has, *box.dead):
+                self._sent[message.family] += len(message.body)
+            self._write(rows.insert_all, [rows.as_row(name, one) for one in has])
+            self._write(rows.insert_all, [rows.as_row(name, one, dead=True) for one in box.dead])
+        else:
+            self._forget(box, (*has, *box.dead))
+            box.kept = None
+            del self._kept[name]
+
+    # -- Sending ---------------------------------------------------------------------------------------------------
+
+    def begin_post(self, box: Mailbox, message: Message, done: Done) -> Callable[[], bool]:
+        """Begin to store a message for a mailbox that is kept, and put it there; ``done`` is told then.
+
+        Raises ``Busy`` if the mailbox is full, ``QuotaExceeded``, and ``Unavailable``. The returned function drops the
+        message unless it is being written.
+        """
+        assert self.database is not None, "the mailbox is kept"
+        assert box.kept is not None, "the mailbox is kept"
+        size = len(message.body)
+        self._charge(message.family, size)
+        try:
+            box.reserve(size)
+        except CallError:
+            self._sent[message.family] -= size
+            raise
+
+        def end(result: Outcome[None]) -> None:
+            if isinstance(result, Error):
+                self._release([box], message)
+                done(Error(_explain(result.error)))
+            else:
+                box.add(message)
+                done(result)
+
+        def withdraw() -> bool:
+            dropped = drop()
+            if dropped:
+                self._release([box], message)
+            return dropped
+
+        try:
+            drop = self.database.begin_in_batch(rows.insert_all, [rows.as_row(box.kept, message)], end)
+        except DatabaseError as error:
+            self._release([box], message)
+            raise _explain(error) from None
+        return withdraw
+
+    async def post_all(self, message: Message, recipients: Iterable[Mailbox]) -> tuple[int, list[str]]:
+        """Deliver to the mailboxes still open; returns the number of deliveries and the names of full mailboxes.
+
+        All get it at once, when it is stored for those that are kept.
+        """
+        fitting, full = list[Mailbox](), list[Mailbox]()
+        for box in recipients:
+            if self._by_id.get(box.id) is box:
+                (fitting if box.fits(len(message.body)) else full).append(box)
+        kept = [box for box in fitting if box.kept is not None]
+        self._charge(message.family, len(message.body) * len(kept))
+        copies = {box.id: replace(message, id=next(self.numbers)) for box in kept}
+        for box in fitting:
+            box.reserve(len(message.body))
+
+        def deliver(_: object) -> None:
+            for box in fitting:
+                box.add(copies.get(box.id, message))
+
+        if kept:
+            assert self.database is not None, "some are kept"
+            written = [rows.as_row(box.kept or "", copies[box.id]) for box in kept]
+            try:
+                await self.database.write_in_batch(rows.insert_all, written, deliver)
+            except BaseException as error:
+                for box in fitting:
+                    self._release([box], message)
+                raise _explain(error) from None
+        else:
+            deliver(None)
+        return len(fitting), [box.name for box in full]
+
+    def send_escalation(self, event: Event) -> None:
+        """Tell the spawner of an agent that it was given up, unless the spawner's mailbox is full or closed."""
+        if not isinstance(event, AgentEscalated) or event.spawner is None:
+            return
+        fields = {
+            "event": "AGENT_ESCALATED",
+            "agent_id": event.agent_id,
+            "name": event.name,
+            "reason": event.reason,
+        }
+        message = Message(KERNEL_ID, KERNEL, "kernel", codec.encode(fields), id=next(self.numbers))
+
+        def tell(result: Outcome[None]) -> None:
+            if isinstance(result, Error):
+                log.debug("%s: its spawner can't be told that it was given up: %s", event.name, result.error)
+
+        try:
+            box = self.by_id(event.spawner)
+            if box.kept is None:
+                box.put(message)
+            else:
+                self.begin_post(box, message, tell)
+        except CallError as error:
+            tell(Error(error))
+
+    # -- Receiving -------------------------------------------------------------------------------------------------
+
+    async def take(self, box: Mailbox, limit: int, lease: float | None) -> list[Message]:
+        """Remove the oldest messages, or lease them for so many seconds; raises ``Unavailable``.
+
+        Those of a mailbox that is kept are removed from the database, or their attempt counted there, before this
+        returns.
+        """
+        taken = box.take(limit)
+        numbers = [message.id for message in taken]
+        leases = box.lease(taken, trio.current_time() + lease) if lease is not None else []
+        if taken and box.kept is not None:
+            assert self.database is not None, "the mailbox is kept"
+            batch = rows.count_attempts if leases else rows.remove_all
+            try:
+                await self.database.write_in_batch(batch, numbers)
+            except BaseException as error:
+                box.put_back(box.remove_leased(numbers) if leases else taken)
+                raise _explain(error) from None
+            if not leases:
+                self._discharge(taken)
+        self._await_ends(box, leases)
+        return taken
+
+    def put_back(self, box: Mailbox, taken: Sequence[Message], *, leased: bool) -> None:
+        """Undo :meth:`take` for a reader that has gone."""
+        if leased:
+            box.put_back(box.remove_leased([one.id for one in taken if one.id in box.leases]))
+            return
+        box.put_back(taken)
+        if box.kept is not None:
+            for message in taken:
+                self._sent[message.family] += len(message.body)
+            self._write(
+                rows.insert_all, [rows.as_row(box.kept, replace(one, attempt=one.attempt - 1)) for one in taken]
+            )
+
+    async def acknowledge(self, box: Mailbox, numbers: Sequence[int]) -> int:
+        """Remove leased messages; returns how many. ``NotFound`` if some aren't leased any more; the rest is removed.
+
+        Raises ``Unavailable``: then all are leased as before.
+        """
+        leases = [box.leases[number] for number in dict.fromkeys(numbers) if number in box.leases]
+        leases = [lease for lease in leases if not lease.acknowledging]
+        wanted = [lease.message.id for lease in leases]
+        if wanted and box.kept is not None:
+            assert self.database is not None, "the mailbox is kept"
+            for lease in leases:
+                lease.acknowledging = True
+            try:
+                await self.database.write_in_batch(rows.remove_all, wanted)
+            except BaseException as error:
+                for lease in leases:
+                    lease.acknowledging = False
+                self._await_ends(box, leases)
+                self._end_former(box)
+                raise _explain(error) from None
+            self._discharge([lease.message for lease in leases])
+        box.remove_leased(wanted)
+        late = [number for number in dict.fromkeys(numbers) if number not in wanted]
+        if late:
+            raise NotFound(
+                f"ids: no lease of {', '.join(map(str, late[:10]))}{', ...' if late[10:] else ''} runs (any more): "
+                f"it has ended, so the message is handed out again; {len(wanted)} others are acknowledged",
+                acked=len(wanted),
+                ids=late,
+            )
+        return len(wanted)
+
+    async def serve(self) -> None:
+        """End leases in time, until cancelled."""
+        while True:
+            with trio.move_on_at(self._leases[0][0] if self._leases else math.inf):
+                await self._changed.wait()
+            self._changed = trio.Event()
+            ended = dict[Mailbox, list[int]]()
+            while self._leases and self._leases[0][0] <= trio.current_time():
+                _, _, box, lease = heapq.heappop(self._leases)
+                if box.leases.get(lease.message.id) is lease and not lease.acknowledging:
+                    ended.setdefault(box, []).append(lease.message.id)
+            for box, numbers in ended.items():
+                self._end(box, numbers)
+
+    def _await_ends(self, box: Mailbox, leases: Sequence[Lease]) -> None:
+        for lease in leases:
+            heapq.heappush(self._leases, (lease.ends, next(self._order), box, lease))
+        if leases:
+            self._changed.set()
+
+    def end_life(self, event: Event) -> None:
+        """Give back what an agent had leased in a life that has ended."""
+        if isinstance(event, AgentExited) and (box := self._by_id.get(event.agent_id)) is not None:
+            self._end_leases(box)
+
+    def _end_leases(self, box: Mailbox) -> None:
+        box.life += 1
+        self._end_former(box)
+
+    def _end_former(self, box: Mailbox) -> None:
+        """End leases of former lives."""
+        former = [lease for lease in box.leases.values() if lease.life != box.life and not lease.acknowledging]
+        self._end(box, [lease.message.id for lease in former])
+
+    def _end(self, box: Mailbox, numbers: Sequence[int]) -> None:
+        dead = box.end_leases(numbers)
+        if not dead:
+            return
+        dropped = box.trim_dead()
+        if box.kept is not None:
+            self._write(rows.bury_all, [message.id for message in dead])
+            self._forget(box, dropped)
+        if dropped:
+            log.warning("%s: its %d oldest dead letters were dropped for new ones", box.name, len(dropped))
+        for message in dead:
+            self.publish(MailDead(box.id, box.name, message.id, message.from_id, message.from_name, message.attempt))
+
+    # -- For the operator ------------------------------------------------------------------------------------------
+
+    def count_unkept(self) -> int:
+        """How many unread messages end with this kernel."""
+        return sum(len(box.messages) + len(box.leases) for box in self if box.kept is None)
+
+    async def requeue(self, box: Mailbox, numbers: Sequence[int]) -> int:
+        """Let dead letters wait again as new ones; returns how many there were. Raises ``Unavailable``."""
+        wanted = [message for message in box.dead if message.id in set(numbers)]
+        await self._apply(box, rows.requeue_all, wanted)
+        box.requeue(box.drop([message.id for message in wanted], dead=True))
+        return len(wanted)
+
+    async def drop(self, box: Mailbox, numbers: Sequence[int], *, dead: bool) -> int:
+        """Remove waiting messages, or dead letters; returns how many there were. Raises ``Unavailable``."""
+        dropped = box.drop(numbers, dead=dead)
+        try:
+            await self._apply(box, rows.remove_all, dropped)
+        except BaseException:
+            if dead:
+                box.dead.extend(dropped)
+            else:
+                box.put_back([replace(one, attempt=one.attempt + 1) for one in dropped])
+            raise
+        if box.kept is not None:
+            self._discharge(dropped)
+        return len(dropped)
+
+    async def _apply(self, box: Mailbox, batch: Batch, messages: Sequence[Message]) -> None:
+        if not messages or box.kept is None:
+            return
+        assert self.database is not None, "the mailbox is kept"
+        try:
+            await self.database.write_in_batch(batch, [message.id for message in messages])
+        except DatabaseError as error:
+            raise _explain(error) from None
+
+    # -- Accounts and rows -----------------------------------------------------------------------------------------
+
+    def _charge(self, family: str, size: int) -> None:
+        if family and self._sent[family] + size > self.most:
+            raise QuotaExceeded(
+                f"mail: {family!r}, with what it spawned, may have {self.most} bytes of unread messages in mailboxes "
+                f"that are kept (kernel.max_state_bytes), and this would be {self._sent[family] + size}: "
+                "try again when some are read",
+                name=family,
+                what="bytes",
+            )
+        self._sent[family] += size
+
+    def _discharge(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            self._sent[message.family] -= len(message.body)
+            if not self._sent[message.family]:
+                del self._sent[message.family]
+
+    def _release(self, boxes: Iterable[Mailbox], message: Message) -> None:
+        """Give back the room of a message that wasn't delivered."""
+        for box in boxes:
+            box.release(len(message.body))
+            if box.kept is not None:
+                self._discharge([message])
+
+    def _forget(self, box: Mailbox, messages: Sequence[Message]) -> None:
+        self._discharge(messages)
+        self._write(rows.remove_all, [message.id for message in messages])
+
+    def _write(self, batch: Batch, item: Sequence[object]) -> None:
+        """Write without waiting. What isn't written is only seen by the next kernel."""
+        if not item:
+            return
+        assert self.database is not None, "the mailbox is kept"
+
+        def note(result: Outcome[None]) -> None:
+            if isinstance(result, Error):
+                log.error("kept mail: a change wasn't written, and the next kernel won't know of it: %s", result.error)
+
+        try:
+            self.database.begin_in_batch(batch, item, note)
+        except DatabaseError as error:
+            note(Error(error))
+
+
+def _explain(error: BaseException) -> BaseException:
+    return Unavailable(f"kept mail can't be read or written: {error}") if isinstance(error, DatabaseError) else error

@@ -20,7 +20,7 @@ define PYTEST
   $(BIN)/python -m pytest $(SHUFFLED) -m alone $(1) && [ $$first$$second = 00 ]
 endef
 
-.PHONY: help demo dashboard tour quick test night proof-kills proof-loop security check check-pages format generate bench stages cover docs roads clients frameworks test-frameworks compare clean
+.PHONY: help demo dashboard tour quick test night proof-kills proof-loop proof-mail security check check-pages format generate bench stages cover docs roads clients frameworks test-frameworks compare clean
 
 help:
 	@echo "make demo      set up, then show isolation and supervision, offline"
@@ -30,6 +30,7 @@ help:
 	@echo "make test      set up, then run all tests on two cores; SEED=7: in another order"
 	@echo "make night     all tests, at random and with more rounds"
 	@echo "make proof-kills  kill the kernel fifty times under load: nothing that was acknowledged is lost"
+	@echo "make proof-mail   end the kernel a hundred times, half of them by kill -9: no acknowledged message is lost"
 	@echo "make proof-loop   kill the loop at each of its records: nothing is done twice"
 	@echo "make security  set up, then run the attacks alone, and programs behind the filtered network"
 	@echo "make check     ruff, mypy, import-linter, flake8-async, TypeScript over the dashboard"
@@ -85,6 +86,9 @@ PROOF := $(BIN)/python -m pytest --hypothesis-profile=night --timeout=4000 --cap
 
 proof-kills: $(READY)
 	$(PROOF) tests/system/kernel/test_kill_9.py
+
+proof-mail: $(READY)
+	$(PROOF) tests/system/kernel/test_kept_mail.py
 
 proof-loop: $(READY)
 	$(PROOF) tests/system/loop/test_loop_crashes.py

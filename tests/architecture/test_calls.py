@@ -15,7 +15,7 @@ from tests.support.runs.rows import each_row
 
 ROOT = Path(__file__).parents[2]
 WITHOUT_RIGHTS = frozenset(
-    {Op.NOOP, Op.RECV, Op.REGISTER, Op.ASYNC_POLL}
+    {Op.NOOP, Op.RECV, Op.ACK, Op.REGISTER, Op.ASYNC_POLL}
 )  # a set may refuse such a call, whatever it is about
 WITHOUT_A_REQUEST = frozenset({Op.NOOP, Op.EXIT})  # bytes and nothing
 
@@ -35,7 +35,7 @@ SERVED = sorted({syscall.op for syscall in SYSCALLS} | connection_calls.OPS)
 
 def test_these_are_the_calls_of_this_version() -> None:
     names = (
-        "NOOP THINK EXEC SPAWN KILL LIST WAIT PAUSE RESUME TREE LOGS INSPECT SEND RECV BROADCAST REGISTER "
+        "NOOP THINK EXEC SPAWN KILL LIST WAIT PAUSE RESUME TREE LOGS INSPECT SEND RECV ACK MAIL BROADCAST REGISTER "
         "METRICS_SYSTEM METRICS_AGENT METRICS_ALL_AGENTS METRICS_CGROUP "
         "LLM_REPORT CANCEL HELLO EXIT READ WRITE GET_PERMS SET_PERMS EXPLAIN GET_AUDIT_LOG "
         "SET_AUDIT_CONFIG START STOP RESTART SHUTDOWN STATUS RELOAD USAGE APPROVALS DECIDE ASYNC_POLL HTTP "

@@ -99,6 +99,7 @@ def test_a_whole_file_becomes_the_values_that_run(home: Path) -> None:
     )
     database = AgentSpec(
         "database",
+        mailbox="kept",
         script=str(home / "a.py"),
         args=("-v",),
         env={"LEVEL": "1"},
@@ -116,6 +117,7 @@ def test_a_whole_file_becomes_the_values_that_run(home: Path) -> None:
     own: Any = {"max_restarts": 5, "restart_window": 60.0, "backoff": Backoff(first=1.0, min=2.0, max=30.0)}
     lead = AgentSpec(
         "lead",
+        mailbox="kept",
         command=(str(home / "tool"), "./a.py"),
         cwd=str(home / "work"),
         isolation="none",
@@ -125,6 +127,7 @@ def test_a_whole_file_becomes_the_values_that_run(home: Path) -> None:
     )
     last = AgentSpec(
         "last",
+        mailbox="kept",
         command=("echo",),
         cwd="/workspace",
         python=str(home / "bin/python"),

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 from agentos_sdk.errors import NotFound, from_reply
 
 TYPE_CHECKING = False  # as in typing, which isn't imported at run time
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import Iterator
     from typing import Any
 
-    from agentos_sdk.calls.messages import Message
-
     from .client_calls import Calls
-    from .trio_calls import TrioCalls
 
 WAIT = 60.0  # seconds of one RECV
 
@@ -29,11 +24,3 @@ def read(client: Calls, lease: float) -> Iterator[dict[str, Any]]:
             acked = client.ack_messages([message["id"]])
             if not acked["success"] and acked["code"] != NotFound.code:  # if the lease is over, it comes again
                 raise from_reply(acked)
-
-
-async def read_async(kernel: TrioCalls, lease: float) -> AsyncIterator[Message]:
-    while True:
-        for message in await kernel.recv_messages(1, WAIT, lease=lease):
-            yield message
-            with suppress(NotFound):  # the lease is over: it comes again
-                await kernel.ack_messages([message.id])

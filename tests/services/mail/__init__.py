@@ -1,0 +1,1 @@
+"""Mailboxes, leases, and what is kept of them."""

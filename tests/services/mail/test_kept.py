@@ -1,0 +1,315 @@
+"""Kept mailboxes against a real database: what is acknowledged is there when it is opened again."""
+
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager, asynccontextmanager, closing
+from pathlib import Path
+
+import pytest
+import trio
+from outcome import Outcome
+from trio.testing import MockClock
+
+from agentos.database import Database, DatabaseError, open_database
+from agentos.services import ids
+from agentos.services.events import AgentExited, Event, MailDead
+from agentos.services.ids import BLOCK, open_ids
+from agentos.services.mail import rows
+from agentos.services.mail.mailbox import MAX_ATTEMPTS, MAX_MESSAGES, Mailbox, Message
+from agentos.services.mail.mailboxes import Mailboxes
+from agentos_sdk.errors import Busy, NotFound, QuotaExceeded, Unavailable
+
+FROM = {"ann": 3, "bob": 4, "taken": 5, "acknowledged": 6, "leased": 7, "waits": 8}  # ids of senders
+SCHEMAS = {"ids": ids.TABLES, "mail": rows.TABLES}
+
+
+@asynccontextmanager
+async def opened(place: Path, most: float = 1 << 20) -> AsyncIterator[tuple[Mailboxes, Database, list[Event]]]:
+    """Mailboxes as they are after a start of the kernel, with one called ``box`` that is kept."""
+    events = list[Event]()
+    async with (
+        open_database(place / "db", SCHEMAS) as database,
+        open_ids(database, "messages", rows.GREATEST_ID) as numbers,
+        trio.open_nursery() as nursery,
+    ):
+        mail = Mailboxes(events.append, database, numbers, most)
+        await mail.load()
+        mail.open(7, "box", kept=True)
+        nursery.start_soon(mail.serve)
+        yield mail, database, events
+        nursery.cancel_scope.cancel()
+
+
+async def locked(place: Path, database: Database) -> AbstractContextManager[sqlite3.Connection]:
+    """Another program's lock, without which nothing can be written: the writer doesn't wait for it."""
+    await database.write(lambda connection: connection.execute("PRAGMA busy_timeout = 0").fetchall())
+    other = sqlite3.connect(place / "db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    return closing(other)
+
+
+async def send(mail: Mailboxes, text: str, sender: str = "ann", family: str = "ann") -> Message:
+    """Send to ``box``, and return when that is acknowledged; raises what the sender is told."""
+    told, results = trio.Event(), list[Outcome[None]]()
+
+    def tell(result: Outcome[None]) -> None:
+        results.append(result)
+        told.set()
+
+    body = f'"{text}"'.encode()
+    message = Message(FROM[sender], sender, "agent", body, id=next(mail.numbers), family=family)
+    mail.begin_post(mail.by_name("box"), message, tell)
+    await told.wait()
+    results[0].unwrap()
+    return message
+
+
+def texts(messages: list[Message]) -> list[str]:
+    return [one.body.decode().strip('"') for one in messages]
+
+
+async def take(mail: Mailboxes, lease: float | None = None, limit: int = 100) -> list[Message]:
+    return await mail.take(mail.by_name("box"), limit, lease)
+
+
+async def test_messages_are_there_again_in_order_with_their_ids(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (mail, _, _):
+        sent = [await send(mail, text) for text in ("one", "two")]
+        await mail.post_all(Message(3, "bob", "guest", b'"three"', family="bob"), [mail.by_id(7)])
+    async with opened(tmp_path) as (mail, _, _):
+        found = await take(mail)
+
+    assert texts(found) == ["one", "two", "three"]
+    assert [(one.id, one.from_name, one.sent_at, one.attempt) for one in found[:2]] == [
+        (one.id, "ann", one.sent_at, 1) for one in sent
+    ]
+    assert (found[2].from_id, found[2].from_kind, found[2].family) == (3, "guest", "bob")
+
+
+async def test_what_was_taken_or_acknowledged_does_not_come_back(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (mail, _, _):
+        for text in ("taken", "acknowledged", "leased", "waits"):
+            await send(mail, text, sender=text)
+        assert texts(await take(mail, limit=1)) == ["taken"]
+        one, two = await take(mail, lease=60, limit=2)
+        assert await mail.acknowledge(mail.by_id(7), [one.id]) == 1
+        assert two.attempt == 1
+    async with opened(tmp_path) as (mail, _, _):
+        found = await take(mail)
+
+    assert [(text, one.attempt) for text, one in zip(texts(found), found, strict=True)] == [("leased", 2), ("waits", 1)]
+
+
+async def test_a_message_that_could_not_be_delivered_waits_on_disk_again(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (mail, _, _):
+        await send(mail, "undelivered")
+        await send(mail, "leased", sender="bob")
+        mail.put_back(mail.by_id(7), await take(mail, limit=1), leased=False)
+        mail.put_back(mail.by_id(7), await take(mail, lease=60), leased=True)
+        assert texts(list(mail.by_id(7).messages)) == ["undelivered", "leased"]
+    async with opened(tmp_path) as (mail, _, _):
+        assert texts(await take(mail)) == ["undelivered", "leased"]
+
+
+async def test_what_can_not_be_written_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (mail, database, _):
+        await send(mail, "there")
+        box, size = mail.by_id(7), mail.by_id(7).size
+        with await locked(tmp_path, database):
+            [leased] = box.lease(box.take(1), trio.current_time() + 60)
+            with pytest.raises(Unavailable):
+                await mail.acknowledge(box, [leased.message.id])
+            assert list(box.leases) == [leased.message.id]
+            box.end_leases([leased.message.id])
+            for refused in (send(mail, "refused"), take(mail), take(mail, lease=60)):
+                with pytest.raises(Unavailable):
+                    await refused
+            with pytest.raises(Unavailable):
+                await mail.post_all(Message(3, "bob", "guest", b"1", family="bob"), [box])
+        assert (texts(list(box.messages)), box.size, box.fits(size)) == (["there"], size, True)
+        await send(mail, "again")
+        assert texts(await take(mail)) == ["there", "again"]
+
+
+async def test_kept_mail_counts_against_the_mailbox_and_the_senders_family(tmp_path: Path) -> None:
+    async with opened(tmp_path, most=30) as (mail, _, _):
+        await send(mail, "x" * 18)
+        with pytest.raises(QuotaExceeded, match="max_state_bytes"):
+            await send(mail, "x" * 18)
+        await send(mail, "x" * 18, family="bob")
+        await send(mail, "x" * 18, family="")
+    async with opened(tmp_path, most=30) as (mail, _, _):
+        with pytest.raises(QuotaExceeded):
+            await send(mail, "x" * 18)
+        assert len(await take(mail)) == 3
+        await send(mail, "x" * 18)
+        for _ in range(MAX_MESSAGES - 1):
+            await send(mail, "", family="")
+        with pytest.raises(Busy):
+            await send(mail, "", family="bob")
+
+
+async def test_a_lease_that_ends_gives_the_message_back_first(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with opened(tmp_path) as (mail, _, _):
+        for text in ("first", "second"):
+            await send(mail, text)
+        await send(mail, "of another", sender="bob")
+        [leased] = await take(mail, lease=5, limit=1)
+        assert texts(await take(mail, lease=60)) == ["of another"], "its sender's later message is held back"
+        assert not mail.by_id(7).is_readable
+        with trio.fail_after(6):
+            await mail.by_id(7).wait()
+        again = await take(mail, lease=60)
+        assert (again[0].id, again[0].attempt) == (leased.id, 2)
+        with pytest.raises(NotFound) as caught:
+            await mail.acknowledge(mail.by_id(7), [leased.id, 999])
+        assert caught.value.details == {"acked": 1, "ids": [999]}
+        assert texts([one.message for one in mail.by_id(7).leases.values()]) == ["of another", "second"]
+
+
+async def test_acknowledging_wakes_a_reader_of_what_was_held_back(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with opened(tmp_path) as (mail, _, _):
+        await send(mail, "first")
+        await send(mail, "second")
+        [leased] = await take(mail, lease=3600, limit=1)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(mail.by_id(7).wait)
+            await mail.acknowledge(mail.by_id(7), [leased.id])
+        assert texts(await take(mail)) == ["second"]
+
+
+async def test_the_end_of_a_life_ends_its_leases(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (mail, _, _):
+        sent = await send(mail, "leased")
+        await take(mail, lease=3600)
+        mail.end_life(AgentExited(8, "another", "exit status 1"))
+        assert not mail.by_id(7).is_readable
+        mail.end_life(AgentExited(7, "box", "killed by SIGKILL"))
+        assert [(one.id, one.attempt) for one in await take(mail, lease=60)] == [(sent.id, 2)]
+
+
+async def test_too_many_leases_make_a_dead_letter(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with opened(tmp_path) as (mail, _, events):
+        sent = await send(mail, "poison")
+        for _ in range(MAX_ATTEMPTS):
+            assert len(await take(mail, lease=1)) == 1
+            await trio.sleep(2)
+        assert await take(mail) == []
+        assert [event for event in events if isinstance(event, MailDead)] == [
+            MailDead(7, "box", sent.id, 3, "ann", MAX_ATTEMPTS)
+        ]
+    async with opened(tmp_path) as (mail, _, _):
+        box = mail.by_id(7)
+        assert (texts(list(box.dead)), await take(mail)) == (["poison"], [])
+        assert await mail.requeue(box, [sent.id, 999]) == 1
+    async with opened(tmp_path) as (mail, _, _):
+        box = mail.by_id(7)
+        assert [one.attempt for one in await take(mail, lease=1)] == [1]
+        mail.end_life(AgentExited(7, "box", "exit status 1"))
+        assert await mail.drop(box, [sent.id], dead=True) == 0
+        assert await mail.drop(box, [sent.id], dead=False) == 1
+    async with opened(tmp_path) as (mail, _, _):
+        assert await take(mail) == []
+
+
+async def test_a_message_that_killed_the_kernel_each_time_is_a_dead_letter(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (mail, _, _):
+        await send(mail, "poison")
+    for _ in range(MAX_ATTEMPTS):
+        async with opened(tmp_path) as (mail, _, _):  # a lease is in memory alone: it ends with the kernel
+            assert len(await take(mail, lease=60)) == 1
+    async with opened(tmp_path) as (mail, _, _):
+        assert (await take(mail), texts(list(mail.by_id(7).dead))) == ([], ["poison"])
+
+
+def test_the_oldest_dead_letters_make_room() -> None:
+    box = Mailbox(1, [])
+    box.dead.extend(Message(1, "ann", "agent", b"1", id=number) for number in range(MAX_MESSAGES + 2))
+
+    assert [one.id for one in box.trim_dead()] == [0, 1]
+    assert len(box.dead) == MAX_MESSAGES
+
+
+async def test_mail_waits_for_a_name_that_is_not_declared_now(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (mail, _, _):
+        await send(mail, "waits")
+        mail.close(7)
+        with pytest.raises(NotFound):
+            mail.by_name("box")
+        assert texts(list(mail.find("box").messages)) == ["waits"]
+        mail.open(8, "box")  # a guest's, or a spawned agent's, is another one
+        assert await take(mail) == []
+        mail.close(8)
+        mail.open(9, "box", kept=True)
+        assert (texts(await take(mail)), mail.by_id(9).name) == (["waits"], "box")
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_a_mailbox_that_is_kept_from_now_on_or_no_more(tmp_path: Path, kept: bool) -> None:
+    async with opened(tmp_path) as (mail, _, _):
+        box = mail.open(8, "other", kept=not kept)
+        if kept:
+            box.put(Message(3, "bob", "agent", b'"before"', id=next(mail.numbers), family="bob"))
+        else:
+            await mail.post_all(Message(3, "bob", "agent", b'"before"', family="bob"), [box])
+        mail.keep(8, "other", kept)
+        assert texts(list(box.messages)) == ["before"]
+        assert mail.count_unkept() == (0 if kept else 1)
+    async with opened(tmp_path) as (mail, _, _):
+        assert texts(list(mail.open(8, "other", kept=True).messages)) == (["before"] if kept else [])
+
+
+async def test_a_message_that_is_withdrawn_before_it_is_written_leaves_no_trace(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (mail, _, _):
+        box, told = mail.by_id(7), list[Outcome[None]]()
+        withdraw = mail.begin_post(box, Message(1, "ann", "agent", b"1", id=next(mail.numbers)), told.append)
+        assert withdraw()
+        await send(mail, "next")
+        assert (texts(list(box.messages)), box.size, told) == (["next"], 6, [])
+
+
+# -- Numbers -----------------------------------------------------------------------------------------------------------
+
+
+async def test_numbers_go_on_after_an_orderly_end_and_never_come_twice(tmp_path: Path) -> None:
+    given = list[int]()
+    for _ in range(3):
+        async with open_database(tmp_path / "db", SCHEMAS) as database, open_ids(database, "callers") as numbers:
+            given += [next(numbers) for _ in range(BLOCK)]
+            await database.write(lambda connection: None)
+            given += [next(numbers) for _ in range(BLOCK)]
+
+    assert given == list(range(1, 6 * BLOCK + 1))
+
+
+async def test_numbers_of_a_killed_kernel_are_skipped(tmp_path: Path) -> None:
+    async with open_database(tmp_path / "db", SCHEMAS) as database, open_ids(database, "callers") as numbers:
+        assert (next(numbers), numbers.is_new) == (1, True)
+        async with open_ids(database, "callers") as following:  # as after a kill: the first was not given back
+            assert (next(following), following.is_new) == (BLOCK + 1, False)
+        async with open_ids(database, "messages") as others:
+            assert next(others) == 1
+
+
+async def test_numbers_begin_above_what_the_database_has(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (mail, database, _):
+        await send(mail, "there")
+        await database.write(lambda connection: connection.execute("UPDATE mail SET id = 5000").fetchall())
+    async with opened(tmp_path) as (mail, _, _):
+        assert next(mail.numbers) == 5001
+
+
+async def test_a_block_that_can_not_be_reserved_is_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_database(tmp_path / "db", SCHEMAS) as database, open_ids(database, "callers") as numbers:
+        with await locked(tmp_path, database):
+            for _ in range(BLOCK):
+                next(numbers)
+            with pytest.raises(DatabaseError, match="locked"):
+                await database.write(lambda connection: None)
+        assert "no more callers are reserved" in caplog.text
+        last = next(numbers)
+        await database.write(lambda connection: None)
+        async with open_ids(database, "callers") as following:
+            assert next(following) > last

@@ -1,0 +1,182 @@
+"""Messages to declared agents over kills and orderly ends of the kernel: nothing that was acknowledged is lost.
+
+``make proof-mail`` ends the kernel a hundred times.
+"""
+
+import contextlib
+import itertools
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from attrs import define, field
+
+from tests.conftest import OwnKernel
+from tests.support.kernel import Kernel, until
+from tests.support.runs.rounds import rounds
+from tests.support.wire import ACK, BROADCAST, RECV, SEND
+from tests.system.agents import info, up
+
+ENDS = 10  # ten times as many by `make proof-mail`; every second one is a kill
+BOXES, SENDERS, READERS = 20, 4, 4
+LONGEST = 0.5  # seconds of traffic, at most, once all of it goes on
+MAX = 200  # messages of one sender in one life: no mailbox gets full
+
+AGENTS = "\n".join(f'[[agents]]\nname = "box{number}"\ncommand = ["sleep", "100000"]' for number in range(BOXES))
+
+
+@define
+class Books:
+    """What was acknowledged, over all lives of the kernel. A message is its mailbox, its sender and its number."""
+
+    numbers: "itertools.count[int]" = field(factory=itertools.count)
+    sent: set[tuple[int, int, int]] = field(factory=set)
+    taken: set[tuple[int, int, int]] = field(factory=set)  # by RECV without a lease
+    acked: set[tuple[int, int, int]] = field(factory=set)
+    doubtful: Counter[int] = field(
+        factory=Counter
+    )  # by mailbox: removed by calls whose reply was lost
+    attempts: Counter[int] = field(factory=Counter)  # how often a lease handed each out, by the message's id
+    order: dict[tuple[int, int], int] = field(factory=dict)  # the last number by mailbox and sender
+
+    def read(self, box: int, message: dict[str, object]) -> tuple[int, int, int]:
+        """Note a message that was handed out, and check that it is neither removed nor out of order."""
+        _, sender, number = key = tuple(message["message"])  # type: ignore[arg-type]
+        assert key not in self.acked | self.taken, f"{key} was removed, and comes again"
+        assert number >= self.order.get((box, sender), 0), f"{key} comes after {self.order[box, sender]}"
+        self.order[box, sender] = number
+        return key
+
+
+def send(kernel: Kernel, books: Books, sender: int, chance: random.Random) -> None:
+    with kernel.connect() as wire:
+        for _ in range(MAX):
+            number, to = next(books.numbers), chance.randrange(BOXES)
+            reply = wire.call(SEND, {"to_name": f"box{to}", "message": [to, sender, number]})
+            if reply["success"]:
+                books.sent.add((to, sender, number))
+            else:
+                assert reply["code"] == "busy", reply
+
+
+def broadcast(kernel: Kernel, books: Books, sender: int) -> None:
+    with kernel.connect() as wire:
+        for _ in range(MAX // BOXES):
+            number = next(books.numbers)
+            full = up(wire.call(BROADCAST, {"message": [-1, sender, number]}))["full"]
+            books.sent.update((box, sender, number) for box in range(BOXES) if f"box{box}" not in full)
+
+
+def read(kernel: Kernel, books: Books, ids: list[int], reader: int, chance: random.Random) -> None:
+    boxes = range(reader, BOXES, READERS)
+    wires = {box: kernel.connect_as(ids[box]) for box in boxes}
+    with contextlib.ExitStack() as stack:
+        for wire in wires.values():
+            stack.enter_context(wire)
+        while True:
+            box = chance.choice(boxes)
+            leases = chance.random() < 0.7
+            request = {"max": chance.randrange(1, 8), **({"lease": 60} if leases else {})}
+            books.doubtful[box] += 0 if leases else request["max"]
+            messages = up(wires[box].call(RECV, request))["messages"]
+            for message in messages:
+                message["message"][0] = box
+            keys = [books.read(box, message) for message in messages]
+            if not leases:
+                books.doubtful[box] -= request["max"]
+                books.taken.update(keys)
+                continue
+            for message in messages:
+                books.attempts[message["id"]] += 1
+                assert message["attempt"] >= books.attempts[message["id"]]
+            if messages and chance.random() < 0.8:
+                books.doubtful[box] += len(messages)
+                up(wires[box].call(ACK, {"ids": [message["id"] for message in messages]}))
+                books.doubtful[box] -= len(messages)
+                books.acked.update(keys)
+
+
+def carry_until_over(kernel: Kernel, books: Books, life: int, chance: random.Random) -> None:
+    """Traffic until the kernel ends, killed or in order."""
+    failures = list[AssertionError]()
+
+    def until_gone(work: Callable[..., None], *details: object) -> threading.Thread:
+        def run() -> None:
+            try:
+                with contextlib.suppress(OSError):  # ConnectionError: the kernel is gone
+                    work(kernel, books, *details)
+            except AssertionError as error:
+                if kernel.process.poll() is None and not ending.is_set():
+                    failures.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        return thread
+
+    ending = threading.Event()
+    with kernel.client() as client:
+        ids = [info(client, f"box{number}")["id"] for number in range(BOXES)]
+    sent, acked = len(books.sent), len(books.acked)
+    threads = [
+        *(until_gone(send, sender, random.Random(chance.random())) for sender in range(SENDERS)),
+        until_gone(broadcast, SENDERS),
+        *(until_gone(read, ids, reader, random.Random(chance.random())) for reader in range(READERS)),
+    ]
+    until(lambda: len(books.sent) > sent and len(books.acked) > acked, "messages are sent and acknowledged")
+    time.sleep(chance.random() * LONGEST)  # not a wait for something: the moment of the end is random
+    ending.set()
+    if life % 2:
+        kernel.stop()
+    else:
+        kernel.kill()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert not failures, failures[0]
+
+
+@pytest.mark.usefixtures("long")
+def test_no_acknowledged_message_is_lost_when_the_kernel_ends_again_and_again(own_kernel: OwnKernel) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    chance, books = random.Random(seed), Books()
+    kernel = own_kernel(AGENTS)
+    for life in range(rounds(ENDS)):
+        carry_until_over(kernel, books, life, chance)
+        kernel.start_again()
+        books.order.clear()  # what was leased comes again
+
+    left = set[tuple[int, int, int]]()
+    with kernel.client() as client:
+        for box in range(BOXES):
+            with kernel.connect_as(info(client, f"box{box}")["id"]) as wire:
+                while messages := up(wire.call(RECV, {"max": 1000}))["messages"]:
+                    left.update((box, *message["message"][1:]) for message in messages)
+        dead = [up(client.mail(f"box{box}", dead=True, limit=1000))["messages"] for box in range(BOXES)]
+    left |= {(box, *one["message"][1:]) for box, found in enumerate(dead) for one in found}
+    kernel.stop()
+    assert not left & (books.taken | books.acked), "removed, and there again"
+    lost = books.sent - left - books.taken - books.acked
+    for box, number in Counter(box for box, _, _ in lost).items():
+        assert number <= books.doubtful[box], f"box{box} has lost {number}: {sorted(lost)[:5]}"
+    print(f"{rounds(ENDS)} ends: {len(books.sent)} sent, {len(books.acked)} acknowledged, {len(books.taken)} taken")
+
+
+def test_an_orderly_end_says_how_many_messages_in_memory_end_with_it(own_kernel: OwnKernel) -> None:
+    agents = [f'[[agents]]\nname = "{name}"\ncommand = ["sleep", "1000"]' for name in ("kept", "memory")]
+    kernel = own_kernel("\n".join([*agents, 'mailbox = "memory"']))
+    with kernel.client() as client:
+        for name in ("kept", "memory", "memory"):
+            up(client.send_message("hello", to_name=name))
+        first = info(client, "kept")["id"]
+    kernel.stop()
+    assert "2 unread messages in memory end with this kernel" in kernel.said
+
+    kernel.start_again()
+    with kernel.client() as client:
+        assert [up(client.mail(name))["count"] for name in ("kept", "memory")] == [1, 0]
+        assert up(client.send_message("hello", to_name="kept"))["delivered_to"] > first
+        assert client.send_message("hello", to=first)["code"] == "not_found"

@@ -12,13 +12,12 @@ from attrs import define, field
 
 from .blocking import check_owner, connection_error, default_socket
 from .calls.connection import Cancel, Hello, Welcome
-from .calls.messages import Message
 from .calls.request import Request
-from .clients.mail import WAIT
 from .clients.trio_calls import TrioCalls
+from .clients.trio_mail import LeasedMessages
 from .clients.trio_state import TrioState
 from .encoding import codec
-from .errors import ConnectionFailed, NotFound, from_reply
+from .errors import ConnectionFailed, from_reply
 from .frames import MAX_ID, Frames, frame
 from .opcodes import Op
 
@@ -174,17 +173,13 @@ class Kernel(TrioCalls):
         """The global keys of the kernel's state; ``state.agent`` and ``state.session`` are the others."""
         return TrioState(self)
 
-    async def messages(self, lease: float = 60.0) -> AsyncIterator[Message]:
+    def messages(self, lease: float = 60.0) -> LeasedMessages:
         """The messages of the own mailbox as they come, each acknowledged at the end of the loop's body.
 
         A body that takes longer than ``lease`` seconds, raises or leaves the loop leaves its message unacknowledged: it
         comes again, with ``attempt`` one higher. Raises the call's error.
         """
-        while True:
-            for message in await self.recv_messages(1, WAIT, lease=lease):
-                yield message
-                with suppress(NotFound):  # the lease is over: it comes again
-                    await self.ack_messages([message.id])
+        return LeasedMessages(self, lease)
 
     # -- Any call --------------------------------------------------------------------------------------------------
 

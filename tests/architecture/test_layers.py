@@ -44,7 +44,11 @@ def test_the_layers_hold() -> None:
         ("agentos/kernel/caller.py", "import agentos.syscalls.messages", "Imports go down"),
         ("agentos/sandbox/sandbox.py", "import agentos.kernel.caller", "Imports go down"),
         ("supervisors/child.py", "import agentos_sdk.errors", "Imports go down"),
-        ("agentos/services/mail/mailboxes.py", "import agentos_sdk.calls.messages", "Requests and replies stay at the edge"),
+        (
+            "agentos/services/mail/mailboxes.py",
+            "import agentos_sdk.calls.messages",
+            "Requests and replies stay at the edge",
+        ),
         (
             "agentos/userland/cli/agents/logs.py",
             "import agentos.agents.life.output",

@@ -28,7 +28,7 @@ from tests.support.runs.rows import each_row
 WITHOUT_A_METHOD = {Op.HELLO, Op.CANCEL, Op.LLM_REPORT, Op.ASYNC_POLL}  # the connection's; the original's clients'
 OF_THE_CONNECTION = {
     *("connect", "disconnect", "is_connected", "wait_disconnected", "hello", "exit"),
-    *("call", "make_call", "request", "noop", "exchange"),
+    *("call", "make_call", "request", "noop", "exchange", "messages"),
 }
 
 ORIGINAL: dict[str, dict[str, Any]] = {  # method -> its parameters in the original SDK, with their defaults

@@ -25,7 +25,7 @@ def syscalls() -> tuple[Syscall, ...]:
         supervision=deps,  # type: ignore[arg-type]
         callers=callers,  # type: ignore[arg-type]
         mail=mail,
-        state=nothing,
+        state=SimpleNamespace(account=nothing),  # type: ignore[arg-type]
         events=EventLog(),
         line=nothing,
         kernel_account=nothing,

@@ -1,6 +1,7 @@
 """FakeKernel: a socket that speaks the kernel's protocol, with programmed replies and a record of all calls."""
 
 import contextlib
+import itertools
 import os
 import shutil
 import subprocess
@@ -9,15 +10,15 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from attrs import define, field
 
-from agentos_sdk.calls.messages import Recv
+from agentos_sdk.calls.messages import Ack, Recv
 from agentos_sdk.encoding import codec
-from agentos_sdk.errors import BadRequest, CallError, Cancelled, Unavailable, UnknownCall
+from agentos_sdk.errors import BadRequest, CallError, Cancelled, NotFound, Unavailable, UnknownCall
 from agentos_sdk.opcodes import Op, op_name
 
 from . import replies
@@ -67,7 +68,8 @@ class FakeKernel:
     """A kernel of programmed replies on a real Unix socket, for one agent. A context manager.
 
     It speaks both versions of the protocol, so an agent runs unmodified. HELLO, NOOP, EXIT and CANCEL answer as the
-    kernel does; RECV answers what :meth:`deliver` queued and what the agent sent to itself; SEND to others succeeds.
+    kernel does; RECV answers what :meth:`deliver` queued and what the agent sent to itself, and leases it until the end
+    if it is asked to; ACK ends that; SEND to others succeeds.
     All else needs a :meth:`reply`. A request whose fields are wrong fails as it does at a kernel; nothing is permitted,
     denied, audited or isolated here.
 
@@ -80,6 +82,8 @@ class FakeKernel:
     _programmed: list[Programmed] = field(factory=list, init=False)
     _calls: list[Call] = field(factory=list, init=False)
     _mail: deque[Fields] = field(factory=deque, init=False)
+    _leased: set[int] = field(factory=set, init=False)  # ids of messages
+    _numbers: Iterator[int] = field(factory=lambda: itertools.count(1), init=False)
     _trouble: list[str] = field(factory=list, init=False)
     _changed: threading.Condition = field(factory=threading.Condition, init=False)
     _server: Server = field(init=False)
@@ -130,7 +134,8 @@ class FakeKernel:
         """Put a message into the agent's mailbox, where RECV finds it."""
         letter = {"from_id": from_id, "from": from_id, "from_name": from_name, "from_kind": "agent"}
         with self._changed:
-            self._mail.append({**letter, "message": message, "sent_at": time.time(), "age_ms": 0})
+            numbered = {"id": next(self._numbers), "attempt": 1, **letter}
+            self._mail.append({**numbered, "message": message, "sent_at": time.time(), "age_ms": 0})
             self._changed.notify_all()
 
     # -- What the agent did ----------------------------------------------------------------------------------------
@@ -265,6 +270,8 @@ class FakeKernel:
                 return self._send(fields)
             case Op.RECV:
                 return self._receive(fields, is_cancelled)
+            case Op.ACK:
+                return self._acknowledge(fields)
         text = f"no reply to {Call(op.name, fields)} was programmed: FakeKernel.reply({op.name.lower()!r}, ...)"
         with self._changed:
             self._trouble.append(text)
@@ -291,7 +298,18 @@ class FakeKernel:
             if is_cancelled():
                 raise Cancelled("the request was withdrawn")
             letters = [self._mail.popleft() for _ in range(min(request.max, len(self._mail)))]
+            if request.lease is not None:
+                self._leased.update(letter["id"] for letter in letters)
         return {"count": len(letters), "messages": letters}
+
+    def _acknowledge(self, fields: Fields) -> object:
+        asked = codec.decode(Ack, fields).ids
+        with self._changed:
+            acked = self._leased.intersection(asked)
+            self._leased -= acked
+        if late := [number for number in asked if number not in acked]:
+            raise NotFound(f"ids: no lease of {late} runs (any more)", acked=len(acked), ids=late)
+        return {"acked": len(acked)}
 
 
 Finished = subprocess.CompletedProcess[str]

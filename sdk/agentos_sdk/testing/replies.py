@@ -30,6 +30,8 @@ FAILURES: Mapping[int, Mapping[str, object]] = {
     Op.RESUME: {"resumed": False},
     Op.USAGE: {"usage": []},
     Op.RECV: {"messages": [], "count": 0},
+    Op.ACK: {"acked": 0},
+    Op.MAIL: {"messages": [], "count": 0},
     Op.KEYS: {"keys": [], "count": 0},
     Op.POLL_EVENTS: {"events": [], "count": 0, "missed": 0},
     Op.GET_AUDIT_LOG: {"entries": [], "count": 0},

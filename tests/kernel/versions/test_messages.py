@@ -61,7 +61,17 @@ def test_a_message_names_its_sender_and_its_time(connect: Connect) -> None:
     sender.call(SEND, {"to": own_id(receiver), "message": {"a": [1, None]}})
     [message] = receiver.call(RECV)["messages"]
 
-    assert message.keys() == {"id", "attempt", "from_id", "from", "from_name", "from_kind", "message", "sent_at", "age_ms"}
+    assert message.keys() == {
+        "id",
+        "attempt",
+        "from_id",
+        "from",
+        "from_name",
+        "from_kind",
+        "message",
+        "sent_at",
+        "age_ms",
+    }
     assert message["from_id"] == message["from"] == own_id(sender)
     assert 0 <= message["age_ms"] < PATIENCE * 1000
     assert message["from_name"] == "the-sender"

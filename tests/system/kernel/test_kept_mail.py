@@ -36,9 +36,7 @@ class Books:
     sent: set[tuple[int, int, int]] = field(factory=set)
     taken: set[tuple[int, int, int]] = field(factory=set)  # by RECV without a lease
     acked: set[tuple[int, int, int]] = field(factory=set)
-    doubtful: Counter[int] = field(
-        factory=Counter
-    )  # by mailbox: removed by calls whose reply was lost
+    doubtful: Counter[int] = field(factory=Counter)  # by mailbox: removed by calls whose reply was lost
     attempts: Counter[int] = field(factory=Counter)  # how often a lease handed each out, by the message's id
     order: dict[tuple[int, int], int] = field(factory=dict)  # the last number by mailbox and sender
 

@@ -26,6 +26,7 @@ from tests.speed.measure import files as measure_files
 from tests.speed.measure import host as measure_host
 from tests.speed.measure import http as measure_http
 from tests.speed.measure import llm as measure_llm
+from tests.speed.measure import mail as measure_mail
 from tests.speed.measure import metrics as measure_metrics
 from tests.speed.measure import permissions as measure_permissions
 from tests.speed.measure import state as measure_state
@@ -75,6 +76,7 @@ GROUPS = (
     Group("exec", measure_permissions.commands, measure_permissions.COMMANDS),
     Group("tunnel", measure_tunnel.tunnel, measure_tunnel.ROWS),
     Group("state", measure_state.state, measure_state.ROWS),
+    Group("mail", measure_mail.mail, measure_mail.ROWS),
     Group("events", measure_events.events, measure_events.ROWS),
     Group("metrics", measure_metrics.metrics, measure_metrics.ROWS),
     Group("beside", measure_beside.beside, measure_beside.ROWS),

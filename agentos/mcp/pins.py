@@ -73,7 +73,7 @@ class Pinning(Protocol):
         """Divide the tools that a server offers now. Never waits. Withheld ones are asked about in the background."""
 
     async def keep_only(self, servers: Collection[str]) -> None:
-        """Revoke what was decided about all servers but these. Raises ``DatabaseError``."""
+        """Revoke what was decided about all servers but these, and what is asked. Raises ``DatabaseError``."""
 
 
 @define(eq=False)
@@ -84,7 +84,7 @@ class Pins:
     approvals: Approvals
     find_asker: Callable[[str], Caller]
     _pins: dict[tuple[str, str, bool], Pin] = field(factory=dict)
-    _asking: set[str] = field(factory=set)  # servers with an approval that waits
+    _asking: dict[str, trio.CancelScope] = field(factory=dict)  # by server: the approval that waits
     _again_at: dict[str, float] = field(factory=dict)  # on Trio's clock: not before, where asking failed
     _too_long: set[str] = field(factory=set)  # digests of tools that no text can show
     _nursery: trio.Nursery | None = None
@@ -121,7 +121,7 @@ class Pins:
                 withheld[tool.name] = f"{what}, and waits for the operator (`agentos approvals`)"
                 changes.append(Change(tool, allowed.tool if allowed is not None else None))
         if changes and self._nursery is not None and self._may_ask(server):
-            self._asking.add(server)
+            self._asking[server] = trio.CancelScope()
             self._nursery.start_soon(self._ask, server, sorted(changes, key=lambda one: one.tool.name))
         return Split(pinned, withheld)
 
@@ -131,21 +131,24 @@ class Pins:
     async def _ask(self, server: str, changes: Sequence[Change]) -> None:
         """Ask about as many changes as one text can show, and keep the decision."""
         try:
-            text, shown = await run_in_thread(describe_changes, server, changes)
-            if len(shown) < len(changes):
-                if len(self._too_long) > MAX_TOO_LONG:
-                    self._too_long.clear()
-                self._too_long.update(await run_in_thread(_find_too_long, server, changes))
-            if shown:
-                await self._decide(server, text, shown)
+            with self._asking[server] as scope:
+                text, shown = await run_in_thread(describe_changes, server, changes)
+                if len(shown) < len(changes):
+                    if len(self._too_long) > MAX_TOO_LONG:
+                        self._too_long.clear()
+                    self._too_long.update(await run_in_thread(_find_too_long, server, changes))
+                if shown:
+                    await self._decide(server, text, shown)
         except DatabaseError as error:
             self._again_at[server] = trio.current_time() + RETRY_SECONDS
             log.error("tools of the MCP server %s: the decision isn't kept, and is asked for again: %s", server, error)
         except CallError as error:  # no decision yet: the next list of its tools asks again
+            if scope.cancel_called:  # the server is removed
+                return
             self._again_at[server] = trio.current_time() + RETRY_SECONDS
             log.warning("tools of the MCP server %s stay withheld: %s", server, error)
         finally:
-            self._asking.discard(server)
+            del self._asking[server]
 
     async def _decide(self, server: str, text: str, shown: Sequence[Change]) -> None:
         caller, question = self.find_asker(server), make_question(server, text, shown)
@@ -192,6 +195,9 @@ class Pins:
 
     async def keep_only(self, servers: Collection[str]) -> None:
         """See :class:`Pinning`."""
+        for server in self._asking.keys() - set(servers):
+            self._asking[server].cancel()
+            self.approvals.withdraw(self.find_asker(server))
         await self._remove([pin for pin in self._pins.values() if pin.server not in servers])
 
     async def _remove(self, pins: Sequence[Pin]) -> None:

@@ -3,9 +3,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from agentos_sdk import AgentOSClient
 from tests.support.commands import run_agentos
-from tests.support.kernel import Kernel, environment
+from tests.support.kernel import Kernel, environment, killing_new_agents
 
 Result = subprocess.CompletedProcess[str]
 Agentos = Callable[..., Result]
@@ -13,14 +12,11 @@ Agentos = Callable[..., Result]
 
 @pytest.fixture
 def agentos(kernel: Kernel) -> Iterator[Agentos]:
-    """``agentos("ps", "--json")``: the command, run in the kernel's place; the agents that are left are ended."""
+    """``agentos("ps", "--json")``: the command, run in the kernel's place; agents that the test leaves are killed."""
 
     def run(*arguments: str, **env: str) -> Result:
         given = {**environment(kernel.place), "AGENTOS_SOCKET": kernel.socket, **env}
         return run_agentos(arguments, kernel.place, given)
 
-    yield run
-    with AgentOSClient(kernel.socket) as client:
-        for agent in client.list_agents():
-            if agent["state"] not in ("exited", "failed"):
-                client.kill(agent_id=agent["id"], grace=0)
+    with killing_new_agents(kernel):
+        yield run

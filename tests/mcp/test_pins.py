@@ -209,6 +209,21 @@ async def test_pins_outlast_the_kernel_and_end_when_the_server_is_removed(tmp_pa
     assert removed == []
 
 
+async def test_the_question_about_a_server_ends_when_it_is_removed(shop: Shop) -> None:
+    await shop.offer(tool(description="Of the server that is removed."))
+    await shop.pins.keep_only([])
+    await shop.settle()
+    left = shop.desk.queue.pending()
+    again = await shop.offer(tool())
+    [entry] = await shop.desk.listed()
+    await shop.decide()
+
+    assert left == []
+    assert again.withheld
+    assert "+ Add a note." in to_plain(entry.shown).split("\n")
+    assert shop.pins.split("notes", [tool()]).pinned == [tool()]
+
+
 async def test_the_operator_revokes_a_pin_by_the_id_of_its_approval(shop: Shop) -> None:
     await shop.offer(tool())
     number = await shop.decide()

@@ -11,7 +11,7 @@ from agentos.attacks.verdicts import Verdict
 from agentos_sdk import AgentOSClient
 from tests.security import settings
 from tests.support.guest import need_guest
-from tests.support.kernel import Kernel
+from tests.support.kernel import Kernel, killing_new_agents
 
 GUESTS = {"guest-root": settings.Guest(), "guest-user": settings.Guest(user=True), "bare": settings.Guest(bare=True)}
 SETTINGS = ("here", "guest-root", "guest-user")  # here: whoever runs the tests, with the groups that this host has
@@ -67,15 +67,12 @@ def guests() -> Iterator[Mapping[str, "Future[list[Verdict]]"]]:
 
 @pytest.fixture
 def client(kernel: Kernel) -> Iterator[AgentOSClient]:
-    """An operator of a kernel that has walls for its agents; those that are left when the test ends are ended."""
+    """An operator of a kernel that has walls for its agents; those that the test leaves are killed."""
     verdict = kernel.wait_line(r"\| isolation ")
     if "isolation standard" not in verdict:
         skip(verdict)
-    with kernel.client() as connected:
+    with killing_new_agents(kernel), kernel.client() as connected:
         yield connected
-        for agent in connected.list_agents():
-            if agent["state"] not in ("exited", "failed"):
-                connected.kill(agent_id=agent["id"], grace=0)
 
 
 def skip(why: str) -> None:

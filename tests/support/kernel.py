@@ -369,6 +369,18 @@ def shared(toml: str | None = None, env: Mapping[str, str] | None = None) -> Ite
                 until(lambda: kernel.open_files <= files, f"{files} files", show=lambda: kernel.open_files)
 
 
+@contextlib.contextmanager
+def killing_new_agents(kernel: Kernel) -> Iterator[None]:
+    """Kill the agents that were spawned meanwhile; the older ones serve other tests."""
+    with kernel.client() as client:
+        former = {agent["id"] for agent in client.list_agents()}
+    yield
+    with kernel.client() as client:
+        for agent in client.list_agents():
+            if agent["id"] not in former and agent["state"] not in ("exited", "failed"):
+                client.kill(agent_id=agent["id"], grace=0)
+
+
 def waiting(agents: Sequence[Mapping[str, Any]]) -> Sequence[str]:
     """The agents whose first start has yet to come out; members of a group where one failed may not begin at all."""
     failed = {agent["supervisor"] for agent in agents if agent["state"] in ("backing_off", "exited", "failed")}

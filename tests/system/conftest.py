@@ -5,18 +5,15 @@ from pathlib import Path
 import pytest
 
 from agentos_sdk import AgentOSClient
-from tests.support.kernel import Kernel
+from tests.support.kernel import Kernel, killing_new_agents
 from tests.system.sites import Sites, running_sites
 
 
 @pytest.fixture
 def client(kernel: Kernel) -> Iterator[AgentOSClient]:
-    """An operator of the module's kernel; the agents that are left when the test ends are ended."""
-    with kernel.client() as connected:
+    """An operator of the module's kernel; the agents that the test leaves are killed."""
+    with killing_new_agents(kernel), kernel.client() as connected:
         yield connected
-        for agent in connected.list_agents():
-            if agent["state"] not in ("exited", "failed"):
-                connected.kill(agent_id=agent["id"], grace=0)
 
 
 @pytest.fixture(scope="module")

@@ -394,6 +394,11 @@ class Approvals:
         self._end_life(number)
         del self._lives[number]
 
+    def withdraw(self, caller: Caller) -> None:
+        """Drop what waits for a person and was asked by a caller that needs it no more."""
+        for entry in [one for one in self._entries.values() if one.caller is caller and one.state == "waiting"]:
+            self._drop(entry)
+
     def _end_life(self, number: int) -> None:
         """Keep its entries only to be seen, and drop its tickets."""
         self._lives[number] += 1

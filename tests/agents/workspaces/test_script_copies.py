@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from agentos_sdk import AgentOSClient
-from tests.support.kernel import Kernel, until
+from tests.support.kernel import Kernel, killing_new_agents, until
 from tests.system.agents import TALKS, ask, info, lines, relay, up, written
 
 SAYS = "import time\nprint('it is {word}', flush=True)\ntime.sleep(1000)\n"
@@ -20,11 +20,8 @@ SAYS = "import time\nprint('it is {word}', flush=True)\ntime.sleep(1000)\n"
 
 @pytest.fixture
 def client(kernel: Kernel) -> Iterator[AgentOSClient]:
-    with kernel.client() as connected:
+    with killing_new_agents(kernel), kernel.client() as connected:
         yield connected
-        for agent in connected.list_agents():
-            if agent["state"] not in ("exited", "failed"):
-                connected.kill(agent_id=agent["id"], grace=0)
     until(lambda: copies(kernel) == [], "no copy is left when its agent is over")
 
 

@@ -114,7 +114,7 @@ def test_what_an_agent_emits_moves_no_cursor_and_fits_the_terminal(kernel: Kerne
     with kernel.client() as client:
         client.emit_event("custom.evil", "\x1b]0;title\x07\x9b2J\u202e" + "x" * 500)
         client.store("evil\u202e" + "k" * 200, 1)
-    terminal = Terminal(kernel, "events", "--type", "custom.evil", "--type", "STATE_CHANGED")
+    terminal = Terminal(kernel, "events", "--type", "custom.evil", "--type", "STATE_CHANGED", "--tail", "2")
     try:
         terminal.wait_for("STATE_CHANGED")
         assert terminal.end() == 0

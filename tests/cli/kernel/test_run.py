@@ -145,14 +145,14 @@ def test_check_says_of_the_same_agents_that_the_kernel_refuses(own_kernel: OwnKe
     assert noted == refused
 
 
-def test_run_refuses_a_broken_file_with_status_2(agentos: Agentos, kernel: Kernel) -> None:
+def test_run_refuses_a_broken_file_with_status_2(agentos: Agentos, kernel: Kernel, tmp_path: Path) -> None:
     (kernel.place / "broken.toml").write_text(BROKEN)
 
-    done = agentos("run", "broken.toml", "--state-dir", str(kernel.place / "x"), "--socket", str(kernel.place / "x.s"))
+    done = agentos("run", "broken.toml", "--state-dir", str(tmp_path / "x"), "--socket", str(kernel.place / "x.s"))
 
     assert done.returncode == 2
     assert done.stderr == agentos("check", "broken.toml").stderr
-    assert not os.path.exists(kernel.place / "x")
+    assert not os.path.exists(tmp_path / "x")
 
 
 @pytest.mark.parametrize("where", ["no/such/dir/s", "x" * 110])

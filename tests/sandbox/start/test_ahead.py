@@ -57,21 +57,27 @@ NAMESPACES = ("user", "pid", "mnt", "net", "uts", "ipc", "cgroup")
 OTHERS: set[int] = set()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def others() -> None:
-    """Children of this process that serve other tests: what forks kernels, and a guest."""
+@pytest.fixture
+def spawner(spawner: Spawner) -> Iterator[Spawner]:
+    """A spawner of the test's own, without waiting jails; at the end all of its processes must have been ended."""
     OTHERS.clear()
     OTHERS.update(children())
+    own = start_spawner()
+    try:
+        yield own
+    finally:
+        own.close()
+    assert children() == set()
 
 
 def children() -> set[int]:
-    """Of this process, but for those that serve other tests."""
+    """Of this process, but for those that serve other tests: the module's spawner, what forks kernels, and a guest."""
     found = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     return {int(pid) for pid in found} - OTHERS
 
 
 async def belongings(spawner: Spawner) -> Belongings:
-    """With the mount table, which is opened for the first jail, and without jails of earlier tests."""
+    """With the mount table, which is opened for the first jail, and without a waiting jail."""
     await build(spawner)
     await spawner.builder._kill_all(spawner.builder._waiting.take_all())
     await becomes(children, {spawner.zygote})

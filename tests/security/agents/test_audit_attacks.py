@@ -20,7 +20,7 @@ from agentos_sdk import AgentOSClient
 from agentos_sdk.errors import ConnectionFailed
 from tests.conftest import OwnKernel
 from tests.services.audit.audited import found, sound
-from tests.support.kernel import Kernel, running, until
+from tests.support.kernel import Kernel, killing_new_agents, running, until
 from tests.support.mounts import small_disk
 from tests.support.wire import PATIENCE
 from tests.system.agents import ask, relay, up
@@ -30,12 +30,9 @@ EVERYTHING = {"level": "unrestricted"}
 
 @pytest.fixture
 def client(kernel: Kernel) -> Iterator[AgentOSClient]:
-    """The operator; the agents that are left when the test ends are ended."""
-    with kernel.client() as connected:
+    """The operator; the agents that the test leaves are killed."""
+    with killing_new_agents(kernel), kernel.client() as connected:
         yield connected
-        for agent in connected.list_agents():
-            if agent["state"] not in ("exited", "failed"):
-                connected.kill(agent_id=agent["id"], grace=0)
 
 
 def log_of(kernel: Kernel) -> Path:

@@ -14,7 +14,7 @@ import trio
 from agentos_sdk import AgentOSClient, connect
 from agentos_sdk.errors import Busy
 from agentos_sdk.opcodes import Op
-from tests.support.kernel import Kernel, running, until
+from tests.support.kernel import Kernel, killing_new_agents, running, until
 from tests.support.runs.rows import each_row
 from tests.support.wire import PATIENCE
 from tests.system.agents import up
@@ -42,12 +42,9 @@ def kernel(kernels: None, request: pytest.FixtureRequest) -> Iterator[Kernel]:
 
 @pytest.fixture
 def client(kernel: Kernel) -> Iterator[AgentOSClient]:
-    """The operator; the agents that are left when the test ends are ended."""
-    with kernel.client() as connected:
+    """The operator; the agents that the test leaves are killed."""
+    with killing_new_agents(kernel), kernel.client() as connected:
         yield connected
-        for agent in connected.list_agents():
-            if agent["state"] not in ("exited", "failed"):
-                connected.kill(agent_id=agent["id"], grace=0)
 
 
 # -- It doesn't run what nobody has judged -----------------------------------------------------------------------------

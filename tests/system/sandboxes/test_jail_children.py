@@ -19,9 +19,12 @@ HOG = "held = []\nwhile True: held.append(bytearray(1 << 20))\n"
 
 @pytest.fixture(scope="module")
 def boss(kernel: Kernel) -> Iterator[tuple[AgentOSClient, int]]:
-    """An operator, and a jailed agent that asks what it is told to ask."""
+    """An operator, and a jailed agent that asks what it is told to; at the end it must live on, without children."""
     with kernel.client() as client:
-        yield client, relay(kernel, client, "the-boss")
+        agent = relay(kernel, client, "the-boss")
+        yield client, agent
+        assert (info(client, "the-boss")["id"], info(client, "the-boss")["state"]) == (agent, "running")
+        assert not [one for one in client.list_agents(all=True) if one["parent"] == agent]
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,10 @@ from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.protocol.ws_stream import WSStream
 from hypercorn.trio.task_group import TaskGroup
-from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.trio.worker_context import EventWrapper, WorkerContext
 from hypercorn.typing import ASGIFramework, ASGIReceiveCallable, ASGISendCallable, ASGISendEvent, ConnectionState, Scope
+
+from .hang_up import unless_gone
 
 IDLE_TIMEOUT = 10.0  # seconds to the next request, or to its last header; longer than clients keep unused connections
 LINGER_TIMEOUT = (
@@ -64,6 +66,20 @@ class HTTP1(H11Protocol):
         return isinstance(self.stream, WSStream) and self.stream.buffer.length > MAX_MESSAGE
 
 
+class NextRequest(EventWrapper):
+    """Hypercorn's event for the turn of a request that a client sent before it had the response to the last one.
+
+    Until then nothing is read. Whatever waits for it gets ``BrokenResourceError`` if the client disconnects.
+    """
+
+    def __init__(self, client: trio.SocketStream) -> None:
+        super().__init__()
+        self._client = client
+
+    async def wait(self) -> None:
+        await unless_gone(self._client, super().wait)
+
+
 @define(eq=False)
 class HTTPConnection:
     """Passes data between a client and hypercorn. It is in ``idle`` while it waits for a request."""
@@ -86,8 +102,9 @@ class HTTPConnection:
         app, context, state = ASGIWrapper(self._run_app), WorkerContext(None), ConnectionState({})
         async with TaskGroup() as tasks:
             protocol = HTTP1(app, config, context, tasks, state, False, None, None, self._handle_event)
+            protocol.can_read = NextRequest(self._stream)
             self._set_idle(True)
-            with self._read_timeout:
+            with self._read_timeout, contextlib.suppress(*DISCONNECTED):
                 while data := await self._read():
                     if not self._response_sent:
                         await self._take(protocol, data)

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from agentos_sdk.encoding import codec
 from agentos_sdk.encoding.characters import ends_in_half, join_surrogates
+from agentos_sdk.encoding.nesting import remove_strings
 from agentos_sdk.values import Usage
 
 from .answers.called_tools import GENERATED_ID_PREFIX, MAX_ARGUMENT_DEPTH, MAX_CALLS, CalledTools, new_id
@@ -80,6 +81,7 @@ class AnswerBuilder:
     ended: bool = False
     _unknown_finish: str | None = None  # the vendor's word, if no table has it
     _remark: str = ""  # the first text that is neither an event nor JSON
+    _is_over: bool = False  # no chunk follows
     _half: str = ""  # the first half of a surrogate pair, of which the second may follow
     _logprobs_size: int = 0  # characters
     _events: "EventParser" = field(factory=lambda: EventParser())
@@ -93,9 +95,11 @@ class AnswerBuilder:
 
     def end(self) -> None:
         """The stream is over: parse an event without a final blank line, and what was no event at all."""
+        self._is_over = True
         for _ in self.feed(b"\n\n"):
             pass
-        if not self.ended and (rest := self._events.stray.strip()):
+        rest = b"" if self.ended else self._events.stray.strip()
+        if not any(name.startswith(rest) for name in FIELD_NAMES):  # as "dat" of a stream that was cut
             self._take(rest, "")
         if self._half:
             half, self._half = self._half, ""
@@ -176,10 +180,13 @@ class AnswerBuilder:
             for line in filter(bytes.strip, lines):
                 self._take(line, name)
             return
+        looks_like_json = data.lstrip().startswith((b"{", b"["))
+        if self.finish is not None or (looks_like_json and self._is_over and is_cut(data)):
+            return  # the answer is complete, or broken off
         text = plain_text(data.decode(errors="replace"))
         if name == "error":
             raise self._error_of({"message": text})
-        if data.lstrip().startswith((b"{", b"[")):
+        if looks_like_json:
             raise MalformedResponse(f"sent an event that can't be read, {error}: {text}")
         self._remark = self._remark or text
 
@@ -304,6 +311,12 @@ def text_field(value: object, what: str) -> str:
 def id_field(value: object) -> str:
     """The id of a call, also if it is a number; "" if absent."""
     return str(value) if type(value) is int else text_field(value, "an id")
+
+
+def is_cut(data: bytes) -> bool:
+    """Whether JSON, or what looks like it, ends in the middle of an array or an object."""
+    outside = remove_strings(data)
+    return outside.count(b"{") + outside.count(b"[") > outside.count(b"}") + outside.count(b"]")
 
 
 def compact_json(value: Any) -> str:

@@ -1,17 +1,16 @@
 """Outgoing connections of one agent: opened if its rules allow, closed when they no longer do."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from ipaddress import ip_address
-from socket import IPPROTO_TCP, TCP_INFO
 from time import perf_counter, time
-from typing import TypeVar
 
 import trio
 from attrs import define, field, frozen
 from msgspec import Struct
 
+from agentos.http.hang_up import unless_gone
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Decision, Right
 from agentos.kernel.prepared import Refused, note_refusal
@@ -27,9 +26,6 @@ from .tunnel import MAX_SECONDS, Traffic
 CALL = "HTTP"  # the audit log's name of requests and tunnels
 CONNECT_SECONDS = 60.0  # for name, address and upstream proxy
 HALF_CLOSED_SECONDS = 5.0  # of these, once the client of a request has closed its sending side: it may be gone
-CHECK_SECONDS = 0.5  # between two looks at a client that has sent more than was read
-TCP_CLOSE_WAIT = 8  # include/net/tcp_states.h: the peer has closed its sending side
-T = TypeVar("T")
 
 Charge = Callable[[Caller, int, int, bool], None]
 """Counts requests and bytes of a caller; the flag says that they are used already. Raises ``QuotaExceeded``."""
@@ -174,37 +170,3 @@ class OutgoingConnections:
             raise decision.refusal
         if (refusal := find_tunnel_refusal(self.authorizer, self.caller, destination)) is not None:
             raise refusal
-
-
-async def unless_gone(client: trio.SocketStream, function: Callable[[], Awaitable[T]], patience: float = 0) -> T:
-    """Call a function, and cancel it if the client disconnects: then raise ``BrokenResourceError``.
-
-    A client that has closed only its sending side counts as disconnected after ``patience`` seconds: Linux reports both
-    alike.
-    """
-    found: list[T | CallError] = []
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(cancel_when_gone, client, nursery.cancel_scope, patience)
-        try:
-            found.append(await function())
-        except CallError as error:
-            found.append(error)
-        nursery.cancel_scope.cancel()
-    if not found:
-        raise trio.BrokenResourceError("the client has disconnected")
-    if isinstance(found[0], CallError):
-        raise found[0]
-    return found[0]
-
-
-async def cancel_when_gone(client: trio.SocketStream, scope: trio.CancelScope, patience: float) -> None:
-    """Cancel ``scope`` when the client has disconnected, or ``patience`` seconds after it closed its sending side."""
-    try:
-        if await client.socket.recv(1, trio.socket.MSG_PEEK):
-            # The end behind data that nothing has read yet wakes no reader.
-            while client.getsockopt(IPPROTO_TCP, TCP_INFO, 1)[0] != TCP_CLOSE_WAIT:  # noqa: ASYNC110
-                await trio.sleep(CHECK_SECONDS)
-        await trio.sleep(patience)
-    except OSError:
-        pass  # reset
-    scope.cancel()

@@ -11,6 +11,7 @@ from attrs import field, frozen
 
 from agentos.llm.answers.vendor_errors import message_of
 
+from .key_echo import shows_key
 from .provider import Denied, Failing, ProviderError, RateLimited, Rejected, Unforeseen
 
 MAX_MESSAGE = 500  # characters of a vendor's error message that are passed on
@@ -20,8 +21,6 @@ ErrorOfStatus: TypeAlias = Callable[[int, object, float | None], ProviderError]
 
 PASSING = (408, 409, 425)  # statuses below 500 of what may pass by itself
 FINAL = (501, 505)  # statuses from 500 on of what the server never does
-
-KEY_PIECE = 8  # characters of a key that reveal too much of it
 
 
 @frozen
@@ -64,14 +63,10 @@ class ProviderAccount:
 
     def clean_message(self, message: object) -> str:
         """A message from outside on one line, limited in length and without the key."""
-        text = str(message)
-        if self.key and any(
-            self.key[at : at + KEY_PIECE] in text for at in range(max(1, len(self.key) - KEY_PIECE + 1))
-        ):
-            return "message withheld, it contains the key"  # masked, cut or encoded as it may be
-        text = "".join(each if each.isprintable() else " " for each in text[: 4 * MAX_MESSAGE])
+        text = "".join(each if each.isprintable() else " " for each in str(message)[: 4 * MAX_MESSAGE])
         text = " ".join(text.split())
-        return text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]}…"
+        text = text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]}…"
+        return "message withheld, it contains the key" if self.key and shows_key(text, self.key) else text
 
 
 def retry_after_of(headers: Mapping[str, str]) -> float | None:

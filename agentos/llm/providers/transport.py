@@ -165,19 +165,20 @@ class Transport:
 
     @contextlib.contextmanager
     def _convert_errors(self, builder: ResponseReader) -> Iterator[None]:
-        """Convert errors of the connection or the vendor into a :class:`ProviderError`."""
+        """Convert errors of the connection or the vendor into a :class:`ProviderError`; none behind a whole answer."""
         try:
             yield
         except ProviderError:
             raise
-        except httpx2.TransportError as error:
-            if builder.finish is None:  # else the answer is complete and only the end of the connection failed
-                raise self._account.connection_error(error) from None
-        except (MalformedResponse, codec.Invalid) as error:
-            raise self._account.unforeseen(self._account.clean_message(error)) from None
         except Exception as error:
             if error is builder.callback_error:
                 raise
+            if builder.finish is not None:
+                return
+            if isinstance(error, httpx2.TransportError):
+                raise self._account.connection_error(error) from None
+            if isinstance(error, MalformedResponse | codec.Invalid):
+                raise self._account.unforeseen(self._account.clean_message(error)) from None
             raise self._account.unforeseen(f"answered what can't be read ({type(error).__name__})") from None
 
 

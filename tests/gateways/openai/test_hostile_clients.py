@@ -102,6 +102,21 @@ async def test_a_client_that_hangs_up_leaves_the_line(
         await until(lambda: not here.connection_limit.connections, "its connection is closed")
 
 
+@pytest.mark.parametrize("behind", [b"\r\n", post(), b"x" * 20_000], ids=["a line end", "a request", "garbage"])
+@pytest.mark.parametrize("hang_up", HANG_UPS)
+async def test_a_client_that_sends_more_than_a_request_and_hangs_up_leaves_the_line(
+    behind: bytes, hang_up: Callable[[trio.SocketStream], Awaitable[None]]
+) -> None:
+    async with served(offline=SLOW) as here:
+        async with await here.connect() as client:
+            await client.send_all(post(stream=True))
+            await until(lambda: here.line.in_flight, "it is asked")
+            await client.send_all(behind)
+            await hang_up(client)
+            await until(lambda: here.ended == ["cancelled"], "it is withdrawn")
+        await until(lambda: not here.connection_limit.connections, "its connection is closed")
+
+
 @EVERY_STREAM
 async def test_a_client_that_hangs_up_in_the_middle_of_a_stream_leaves_the_line(path: str) -> None:
     async with served(Rule(reply="one two"), offline=OfflineSettings(per_output=3)) as here:

@@ -1,5 +1,6 @@
 """What holds for all SDKs, over real sockets: what goes over the wire, and all the ways in which it breaks."""
 
+import base64
 import contextlib
 import email.utils
 import gc
@@ -10,13 +11,14 @@ import time
 import traceback
 import warnings
 from collections.abc import AsyncIterator, Iterator
+from urllib.parse import quote
 
 import pytest
 import trio
 from attrs import evolve
 from msgspec.structs import replace
 
-from agentos.llm.providers.account import MAX_MESSAGE, retry_after_of
+from agentos.llm.providers.account import MAX_MESSAGE, ProviderAccount, retry_after_of
 from agentos.llm.providers.choose import connect
 from agentos.llm.providers.provider import (
     Delta,
@@ -35,6 +37,7 @@ from agentos_sdk.encoding import codec
 from agentos_sdk.values import Tool, ToolCall, ToolChoice, Usage
 from tests.contracts.worlds import VENDORS, VendorWorld
 from tests.llm.vendors.script import Break, Called, Raw, Refuses, Says, Script, Silent, Text, Thoughts, Trouble, Until
+from tests.support.runs.rows import each_row
 
 QUESTION = Question("a-model", [Message("user", "What is 6 times 7?")])
 
@@ -404,3 +407,33 @@ async def test_a_wrong_key_is_denied_in_our_words(world: VendorWorld) -> None:
     assert world.choice.variable in str(told)
     assert "canary" not in str(told)  # not even the beginning
     assert "*" not in str(told)
+
+
+KEY = "sk-Canary4711/Never+Show=this~Key"
+SHOWN = {
+    "as it is": KEY,
+    "in a host name": KEY.lower(),
+    "masked": f"{KEY[:12]}***{KEY[-4:]}",
+    "in base64": base64.b64encode(KEY.encode()).decode(),
+    "as a password": base64.b64encode(f"user:{KEY}".encode()).decode(),
+    "in base64 of URLs": base64.urlsafe_b64encode(f"Bearer {KEY}".encode()).decode(),
+    "in hexadecimal digits": KEY.encode().hex().upper(),
+    "in a URL": quote(quote(KEY, safe=""), safe=""),
+    "as character references": "".join(f"&#x{ord(each):x};" for each in KEY),
+    "escaped": "".join(f"\\u{ord(each):04x}" for each in KEY),
+    "in short lines": "\n".join(KEY[at : at + 5] for at in range(0, len(KEY), 5)),
+    "with markup in it": "<b/>".join(KEY),
+    "with invisible characters": "\u200b".join(KEY),
+}
+
+
+@each_row("shown", SHOWN.values(), ids=SHOWN.keys())
+def test_a_message_with_the_key_is_withheld_however_it_is_written(shown: str) -> None:
+    account = ProviderAccount("openai", KEY, "OPENAI_API_KEY")
+
+    assert account.clean_message(f"Authorization: Bearer {shown}, and more") == "message withheld, it contains the key"
+
+
+@each_row("key, said", [(KEY, "no sk-, no Key, no Show"), ("abc", "a model of YWJj 616263"), ("a", "61"), (None, "x")])
+def test_a_message_without_the_key_is_shown(key: str | None, said: str) -> None:
+    assert ProviderAccount("openai", key, "OPENAI_API_KEY").clean_message(said) == said

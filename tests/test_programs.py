@@ -13,7 +13,7 @@ async def test_a_program_that_fails_doesnt_end_the_kernel(caplog: pytest.LogCapt
         raise ExceptionGroup("several", [ValueError("a defect"), OSError(28, "no space")])
 
     nothing: Any = None
-    host = ProgramHost(nothing, nothing, nothing, nothing, nothing)
+    host = ProgramHost(nothing, nothing, nothing, nothing, nothing, nothing)
     with caplog.at_level(logging.ERROR):
         await host.run(fail)
 

@@ -38,6 +38,7 @@ from agentos.config.load import Config
 from agentos.config.reload import Reload
 from agentos.config.watch import Watch
 from agentos.database import CheckIdentity, DatabaseError, Identity, open_database
+from agentos.http.users import find_user_but
 from agentos.kernel.caller import Caller
 from agentos.kernel.record import record_kernel
 from agentos.kernel.wire.listener import ConnectionLimit, Listener, ListenError, listen, listen_again
@@ -243,6 +244,8 @@ class Kernel:
             self.traffic.take_event,
         )
         self.events.subscribers = (*self.events.subscribers, *subscribers)
+        uids = settings.config.kernel.uids
+        self.find_user = find_user_but(range(uids.first, uids.first + uids.count))
         self.telemetry = Telemetry(
             config=settings.config,
             sampler=self.sampler,
@@ -252,6 +255,7 @@ class Kernel:
             egress=self.network.egress,
             connection_limit=self.connection_limit,
             events=self.events,
+            find_user=self.find_user,
         )
         self.telemetry.open()
         host_view = View(str(settings.config.directory), home())
@@ -407,7 +411,12 @@ class Kernel:
                     if self.settings.watch:
                         nursery.start_soon(Watch(self.reload).serve)
                     host = ProgramHost(
-                        self.callers, self.poller, self.connection_limit, self.network.egress, self.dismiss
+                        self.callers,
+                        self.poller,
+                        self.connection_limit,
+                        self.network.egress,
+                        self.dismiss,
+                        self.find_user,
                     )
                     for program in self.settings.programs:
                         nursery.start_soon(host.run, program)

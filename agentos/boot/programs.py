@@ -19,6 +19,8 @@ from agentos.services.http.egress import Egress
 if TYPE_CHECKING:
     from hypercorn.typing import ASGIFramework
 
+    from agentos.http.users import FindUser
+
 SEND_TIMEOUT = 20.0  # seconds; strangers, too, connect to a port, and may read nothing
 
 
@@ -31,6 +33,7 @@ class ProgramHost:
     connection_limit: ConnectionLimit
     egress: Egress
     dismiss: Callable[[Caller], None]
+    find_user: "FindUser"
 
     @asynccontextmanager
     async def connect(self, name: str) -> AsyncIterator[socket.socket]:
@@ -53,7 +56,7 @@ class ProgramHost:
         caller = self.callers.admit_operator(os.geteuid(), name)
         try:
             with self.egress.refuse(listener):
-                await HTTPListener(listener, self.connection_limit, caller, app, SEND_TIMEOUT).serve()
+                await HTTPListener(listener, self.connection_limit, caller, app, SEND_TIMEOUT, self.find_user).serve()
         finally:
             self.callers.dismiss(caller)
 

@@ -11,6 +11,7 @@ from attrs import define, field
 from agentos.access.callers import Callers
 from agentos.agents.registry import Registry
 from agentos.config.load import Config
+from agentos.http.users import FindUser
 from agentos.kernel.caller import Caller
 from agentos.kernel.table import Table
 from agentos.kernel.wire.listener import BACKLOG, ConnectionLimit
@@ -38,6 +39,7 @@ class Telemetry:
     egress: Egress
     connection_limit: ConnectionLimit
     events: Events
+    find_user: FindUser
     _services: list[Callable[[], Awaitable[None]]] = field(factory=list)
 
     def open(self) -> None:
@@ -72,7 +74,7 @@ class Telemetry:
         listener = listen_tcp(host, port)
         caller = Caller(0, "guest", "the metrics endpoint", Table(()), self.callers.authorizer, self.callers.audit)
         exposition = Exposition(Source(self.sampler, self.registry, self.callers, self.line).take)
-        endpoint = MetricsEndpoint(listener, self.connection_limit, caller, exposition, token)
+        endpoint = MetricsEndpoint(listener, self.connection_limit, caller, exposition, self.find_user, token)
 
         async def serve() -> None:
             with listener, self.egress.refuse(listener):

@@ -34,6 +34,7 @@ WEBSOCKET_READ_SIZE = 512  # may be 85 frames, which are handled without a pause
 WEBSOCKET_BUFFER = 256 << 10  # bytes that Linux keeps of what the client doesn't read
 MAX_CPU_SHARE = 0.1  # of one core, for the input of one WebSocket
 MAX_PAUSE = 0.1  # seconds without reading it
+KEEP = "agentos.keep"
 DISCONNECTED = (trio.BrokenResourceError, trio.ClosedResourceError)
 
 
@@ -88,8 +89,10 @@ class HTTPConnection:
     _app: ASGIFramework
     _idle: dict["HTTPConnection", None]
     _send_timeout: float
+    began: float = field(factory=trio.current_time)
     _response_sent: bool = False  # our side has sent everything
     _is_websocket: bool = False
+    is_kept: bool = False  # the application has said so, by ``keep`` in the scope's extensions
     _read_timeout: trio.CancelScope = field(factory=trio.CancelScope)
     _send_lock: trio.Lock = field(factory=trio.Lock)
 
@@ -128,15 +131,29 @@ class HTTPConnection:
             return
         self._is_websocket = True
         self._stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, WEBSOCKET_BUFFER)
+        scope["extensions"][KEEP] = {"keep": self._keep}
         try:
             await self._app(scope, receive, send)
         finally:
             self._set_timeout(LINGER_TIMEOUT)
 
+    def _keep(self) -> None:
+        self.is_kept = True
+
+    @property
+    def gives_way(self) -> bool:
+        """Whether it waits for a request, or is a WebSocket that the application doesn't keep yet."""
+        return self in self._idle or (self._is_websocket and not self.is_kept)
+
     def close(self) -> None:
         """End a connection that waits for a request."""
         self._idle.pop(self, None)
         self._read_timeout.cancel()
+
+    def end(self) -> None:
+        """End it, whatever it is busy with."""
+        self._idle.pop(self, None)
+        self._stream.socket.close()
 
     async def _handle_event(self, event: Event) -> None:
         """Handle an event of hypercorn."""

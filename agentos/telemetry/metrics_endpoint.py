@@ -10,6 +10,7 @@ from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, Scope
 
 from agentos.http.exchange import Exchange
 from agentos.http.server import HTTPListener
+from agentos.http.users import FindUser
 from agentos.kernel.caller import Caller
 from agentos.kernel.internal_errors import internal
 from agentos.kernel.wire.listener import ConnectionLimit
@@ -53,11 +54,15 @@ class MetricsEndpoint:
     connection_limit: ConnectionLimit
     caller: Caller
     exposition: Exposition
+    find_user: FindUser
     token: str | None = field(default=None, repr=False)
 
     async def serve(self) -> None:
         """Serve until cancelled."""
-        await HTTPListener(self.listener, self.connection_limit, self.caller, self._answer).serve()
+        listener = HTTPListener(
+            self.listener, self.connection_limit, self.caller, self._answer, find_user=self.find_user
+        )
+        await listener.serve()
 
     async def _answer(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         """The ASGI application."""

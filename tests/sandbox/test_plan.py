@@ -9,7 +9,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from agentos.sandbox import steps as s
-from agentos.sandbox.files.root_files import NETWORK_FILES, SYSTEM_FILES, SYSTEM_PATHS, list_runtime_files
+from agentos.sandbox.files.root_files import (
+    NETWORK_FILES,
+    SYSTEM_FILES,
+    SYSTEM_PATHS,
+    find_public_parts,
+    list_runtime_files,
+)
 from agentos.sandbox.filters import seccomp
 from agentos.sandbox.host import Host
 from agentos.sandbox.plan import NEWNET, plan_entry, plan_sandbox, split_plan
@@ -335,3 +341,34 @@ def test_only_files_of_runtimes_that_everyone_may_read_and_root_alone_may_write_
     (tmp_path / "python3").symlink_to("/root")
 
     assert list_runtime_files(str(tmp_path)) == ["/etc/java-17-openjdk", "/etc/mime.types", "/etc/python3.11"]
+
+
+def test_of_a_tree_in_etc_only_what_every_user_may_read_is_shown(tmp_path: Path) -> None:
+    """A kernel without root may have a group that reads keys, and its jails have it, too."""
+    tree = tmp_path / "ssl"
+    for name in ("certs/java", "private", "tls/private", "tls/misc"):
+        (tree / name).mkdir(parents=True)
+        (tree / name / "file").touch()
+    (tree / "tls/cert.pem").symlink_to("misc/file")
+    whole = [*find_public_parts(str(tree))]
+    (tree / "private").chmod(0o710)
+    (tree / "tls/private/file").chmod(0o640)
+    (tree / "key.pem").touch(0o600)
+
+    parts = [*find_public_parts(str(tree))]
+
+    assert whole == [str(tree)]
+    assert parts == [f"{tree}/{name}" for name in ("certs", "tls/cert.pem", "tls/misc")]
+    assert find_public_parts(str(tmp_path / "none")) == ()
+
+
+def test_parts_of_the_certificates_are_shown_with_a_network_only() -> None:
+    host = Host(0, 0, "x86_64", directories=frozenset({"/etc/ssl/certs"}), links={"/etc/ssl/cert.pem": "certs/all"})
+
+    shown = [
+        {step.source for step in steps if isinstance(step, s.Bind) and step.source.startswith("/etc/")}
+        | {step.path for step in steps if isinstance(step, s.Link) and step.path.startswith("/etc/")}
+        for steps in (made(Policy(network="none"), host), made(Policy(network="filtered"), host))
+    ]
+
+    assert shown == [set(), {"/etc/ssl/certs", "/etc/ssl/cert.pem"}]

@@ -64,8 +64,9 @@ def describe_notice(
 
     def find_family(event: Event) -> str | None:
         match event:
-            case ApprovalRequested(id=number):
-                return approvals.family_of(number) if requests else None
+            case ApprovalRequested(id=number):  # named as in what follows, so that an agent has no places twice
+                by = identify_log(registry, event.agent_id)[1] or approvals.family_of(number)
+                return by if requests else None
             case AgentFailed() | AgentUnhealthy() | AgentRestarting(failures=1):
                 return identify_log(registry, event.agent_id)[1] or event.name
             case AgentEscalated(agent_id=None):  # of others AgentFailed tells

@@ -67,11 +67,36 @@ def _is_public(path: str, shown: str) -> bool:
     return kept and found.st_uid == 0 and found.st_mode & (needed | stat.S_IWGRP | stat.S_IWOTH) == needed
 
 
+def find_public_parts(path: str) -> Sequence[str]:
+    """The parts of a tree that every user of the host may read: the path itself if that is all of it, also symlinks.
+
+    Without root a jail has the kernel's groups: one that reads keys, such as ``ssl-cert``, must not show them there.
+    """
+    try:
+        mode = os.lstat(path).st_mode
+        entries = [f"{path}/{name}" for name in sorted(os.listdir(path))] if stat.S_ISDIR(mode) else []
+    except OSError:  # closed even to the kernel, or gone
+        return ()
+    needed = stat.S_IROTH | stat.S_IXOTH if stat.S_ISDIR(mode) else stat.S_IROTH
+    if mode & needed != needed:
+        return ()
+    parts = [part for entry in entries for part in find_public_parts(entry)]
+    return [path] if parts == entries else parts
+
+
+def _is_shown(path: str, network: Network) -> bool:
+    """Whether a path of the host's is in every jail with this network."""
+    top = "/".join(path.split("/")[:3])
+    return (
+        path in (*SYSTEM_PATHS, *SYSTEM_FILES)
+        or top in NETWORK_FILES[network]
+        or (RUNTIME_FILES.fullmatch(top) is not None)
+    )
+
+
 def bind_steps(policy: Policy, host: Host) -> Iterator[s.Bind]:
     """Yield the host paths to mount inside; an outer directory comes before a path within it."""
-    runtime_files = sorted(filter(RUNTIME_FILES.fullmatch, host.directories))
-    wanted = [*SYSTEM_PATHS, *SYSTEM_FILES, *runtime_files, *NETWORK_FILES[policy.network]]
-    trees = [path for path in wanted if path in host.directories]
+    trees = [path for path in sorted(host.directories) if _is_shown(path, policy.network)]
     if policy.interpreter is not None:
         trees += [policy.interpreter.prefix, policy.interpreter.base_prefix]
     bound: list[str] = []
@@ -121,8 +146,7 @@ def detach_steps(policy: Policy, binds: Sequence[s.Bind], host_ids: HostIds) -> 
         if bind.writable and isinstance(policy.workspace, Image):
             yield s.DetachImage(bind.source, bind.target)
             continue
-        ours = bind.device or bind.source in (*SYSTEM_PATHS, *SYSTEM_FILES, *NETWORK_FILES["host"], policy.socket)
-        ours = ours or RUNTIME_FILES.fullmatch(bind.source) is not None
+        ours = bind.device or bind.source == policy.socket or _is_shown(bind.source, "host")
         follow = bind.target not in _targets_without_symlinks(policy)
         always = bind.target in (CODE, WORKSPACE)
         owner = None if ours else (host_ids.uid, host_ids.gid)
@@ -139,7 +163,8 @@ def root_steps(policy: Policy, host: Host, binds: tuple[s.Bind, ...]) -> Iterato
     for directory in ("/dev", "/etc", "/proc", "/run", "/tmp", CODE, WORKSPACE):
         yield s.MakeDirectory(directory)
     for path, target in sorted(host.links.items()):
-        yield s.Link(path, target)
+        if _is_shown(path, policy.network):
+            yield s.Link(path, target)
     for name, text in _ETC_FILES.items():
         yield s.WriteFile(f"/etc/{name}", text)
     if policy.network == "filtered":

@@ -105,6 +105,7 @@ class Root:
             os.close(fd)
 
     def link(self, step: s.Link) -> None:
+        self._make_directories(step.path.rpartition("/")[0])
         os.symlink(step.target, NEW_ROOT + step.path)
 
     def switch(self, _: s.SwitchRoot) -> None:

@@ -19,7 +19,15 @@ from agentos.sandbox import steps as s
 from agentos.sandbox.cgroups.discover import Cgroups
 from agentos.sandbox.errors import SandboxError, StepFailed
 from agentos.sandbox.files import interpreter_prefixes
-from agentos.sandbox.files.root_files import GID, NETWORK_FILES, SYSTEM_FILES, SYSTEM_PATHS, UID, list_runtime_files
+from agentos.sandbox.files.root_files import (
+    GID,
+    NETWORK_FILES,
+    SYSTEM_FILES,
+    SYSTEM_PATHS,
+    UID,
+    find_public_parts,
+    list_runtime_files,
+)
 from agentos.sandbox.filters import landlock, seccomp
 from agentos.sandbox.host import Host
 from agentos.sandbox.policy import Interpreter
@@ -45,8 +53,10 @@ _TRUE_PROGRAM = s.Execute(("/bin/true",), (("PATH", "/usr/bin:/bin"),), "/")
 
 def read_host(memory_cgroup: bool = False) -> Host:
     """Return the properties of this host that a plan needs. ``memory_cgroup``: a cgroup limits the programs' memory."""
-    paths = (*SYSTEM_PATHS, *SYSTEM_FILES, *list_runtime_files(), *NETWORK_FILES["host"])
-    links = {path: os.readlink(path) for path in SYSTEM_PATHS if os.path.islink(path)}
+    trees = (*list_runtime_files(), *NETWORK_FILES["host"])
+    parts = [part for tree in trees for part in ([tree] if os.path.islink(tree) else find_public_parts(tree))]
+    paths = (*SYSTEM_PATHS, *SYSTEM_FILES, *parts)
+    links = {path: os.readlink(path) for path in {*SYSTEM_PATHS, *parts}.difference(trees) if os.path.islink(path)}
     hard = {name: resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[1] for name in _RLIMITS}
     return Host(
         os.geteuid(),

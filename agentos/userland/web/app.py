@@ -2,8 +2,7 @@
 
 import hmac
 import secrets
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 
 import msgspec
@@ -27,8 +26,6 @@ from .sessions import Session, Sessions
 
 MAX_PAGES = 16  # a read-only one makes room for the operator's
 PROOF_SECONDS = 20.0  # in which a page has to prove itself
-TRY_AGAIN = 1013  # RFC 6455's registry: a page connects again
-MAX_UNPROVEN = 16  # pages that haven't: the oldest gives way to the next, so that strangers can't take all places
 
 
 @define(eq=False)
@@ -40,7 +37,6 @@ class Dashboard:
     files: PageFiles
     _one_thread: trio.CapacityLimiter = field(factory=partial(trio.CapacityLimiter, 1))  # uses the sessions at a time
     _pages: set[Page] = field(factory=set)
-    _unproven: dict[trio.CancelScope, None] = field(factory=dict)  # the oldest first
 
     def build(self, names: Sequence[str]) -> ASGIApp:
         """Build the application; ``names`` are further host names besides the loopback's."""
@@ -70,12 +66,9 @@ class Dashboard:
         await socket.accept()  # of a connection that was refused before a browser wouldn't tell the page why
         session = None
         try:
-            with self._unproven_page() as waiting:
+            with trio.move_on_after(PROOF_SECONDS):
                 session = await self.admit(socket)
         except WebSocketDisconnect:
-            return
-        if session is None and waiting.cancelled_caught and trio.current_time() < waiting.deadline:
-            await socket.close(TRY_AGAIN, "pages that came later wait")
             return
         if session is None:
             await socket.close(4401, "not logged in")
@@ -87,24 +80,13 @@ class Dashboard:
         elif len(self._pages) >= MAX_PAGES:
             await socket.close(4429, f"{MAX_PAGES} pages are open: close one")
             return
+        socket.scope["extensions"]["agentos.keep"]["keep"]()  # until now it gives way where all places are taken
         page = Page(socket, session, self.feeds, self)
         self._pages.add(page)
         try:
             await page.run()
         finally:
             self._pages.discard(page)
-
-    @contextmanager
-    def _unproven_page(self) -> Iterator[trio.CancelScope]:
-        """Limit the time in which a page proves itself, and the number of such pages."""
-        if len(self._unproven) >= MAX_UNPROVEN:
-            next(iter(self._unproven)).cancel()
-        with trio.move_on_after(PROOF_SECONDS) as scope:
-            self._unproven[scope] = None
-            try:
-                yield scope
-            finally:
-                del self._unproven[scope]
 
     async def admit(self, socket: WebSocket) -> Session | None:
         """Prove the kernel to a page and have the page prove itself, as :mod:`.proof` says; None if it doesn't."""

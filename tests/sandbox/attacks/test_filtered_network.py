@@ -201,8 +201,10 @@ for address in ('0.0.0.0', '127.0.0.1', '198.18.7.9'):
 async def test_it_has_a_resolver_of_its_own_and_the_hosts_certificates(
     spawner: Spawner, opened: list[FilteredNetwork]
 ) -> None:
-    code = "import os; print(open('/etc/resolv.conf').read(), os.path.isdir('/etc/ssl/certs'))"
+    code = (
+        "import os; print(open('/etc/resolv.conf').read(), *map(os.path.isdir, ['/etc/ssl/certs', '/etc/ssl/private']))"
+    )
     sandbox, _ = await filtered(spawner, opened, code=code)
 
     certificates = Path("/etc/ssl/certs").is_dir()  # noqa: ASYNC240 - a test may block
-    assert (await jail.ended(sandbox)).out == f"nameserver 127.0.0.1\n {certificates}\n"
+    assert (await jail.ended(sandbox)).out == f"nameserver 127.0.0.1\n {certificates} False\n"

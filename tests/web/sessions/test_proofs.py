@@ -7,7 +7,7 @@ from typing import Any, cast
 import trio
 import trio.testing
 
-from agentos.userland.web.app import MAX_UNPROVEN, PROOF_SECONDS, Dashboard
+from agentos.userland.web.app import PROOF_SECONDS, Dashboard
 from agentos.userland.web.page_files import PageFiles
 from agentos.userland.web.proof import Opening
 from agentos.userland.web.sessions import Sessions
@@ -123,19 +123,3 @@ async def test_a_page_that_proves_nothing_in_time_is_closed(autojump_clock: obje
 
     assert tab.closed == 4401
     assert trio.current_time() - began == PROOF_SECONDS
-
-
-async def test_the_oldest_of_many_pages_that_have_proven_nothing_gives_way(
-    autojump_clock: object, nursery: trio.Nursery, tmp_path: Path
-) -> None:
-    """A client that opens one connection after the other must not take the places of the operator's pages."""
-    dashboard = Dashboard(Sessions.load(tmp_path, "0123456789abcdef", ""), cast(Any, None), PageFiles.load())
-    tabs, began = [Silent() for _ in range(MAX_UNPROVEN + 2)], trio.current_time()
-
-    for tab in tabs:
-        nursery.start_soon(dashboard.serve_feed, cast(Any, tab))
-        await trio.testing.wait_all_tasks_blocked()
-
-    assert [tab.closed for tab in tabs] == [1013, 1013, *[None] * MAX_UNPROVEN]
-    assert trio.current_time() == began
-    nursery.cancel_scope.cancel()

@@ -297,7 +297,7 @@ def _take(top: int, name: str, removed: Path) -> str:
 
 def _remove(top: int, name: str) -> None:
     """Remove a stub if it is unchanged."""
-    text = IN_GIT[".git/commondir"] or "" if name.endswith("/commondir") else ""
+    text = STUBS["commondir"] or "" if name.rpartition("/")[2] == "commondir" else ""
     with contextlib.suppress(OSError), _parent(top, name) as (parent, last):
         if stat.S_ISDIR(os.stat(last, dir_fd=parent, follow_symlinks=False).st_mode):
             os.rmdir(last, dir_fd=parent)  # fails if it isn't empty

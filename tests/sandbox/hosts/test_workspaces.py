@@ -354,20 +354,30 @@ async def test_stubs_of_a_kernel_that_was_killed_go_when_it_starts_again(state: 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 @pytest.mark.usefixtures("mapped")
+@pytest.mark.parametrize("common", [".", "src", "src/deeper"])
+@pytest.mark.parametrize("headless", [False, True], ids=["no repository", "a repository that lost its HEAD"])
 async def test_the_workspace_itself_becomes_no_repository(
-    spawner: Spawner, workspaces: Workspaces, project: Path
+    spawner: Spawner, workspaces: Workspaces, project: Path, common: str, headless: bool
 ) -> None:
+    if headless:
+        git(project, "init", "-q")
+        subprocess.run(["chown", "-R", "4321:4321", project], check=ROOT)
     workspace = await workspaces.prepare("a", str(project), LIMITS, WHO)
-    code = "mkdir objects; { mkdir refs; mkdir refs/heads; } 2>/dev/null; echo ref: refs/heads/main > HEAD; "
-    code += 'printf "[core]\n\tbare = true\n\tfsmonitor = touch /tmp/owned\n" > config'
+    code = f"mkdir -p {common}/objects; {{ mkdir {common}/refs; echo {common} > commondir; }} 2>/dev/null; rm -f .git/HEAD; "
+    code += f'echo ref: refs/heads/main > HEAD; printf "[extensions]\n\tworktreeConfig = true\n" > {common}/config; '
+    code += 'printf "[core]\n\tbare = false\n\tworktree = .\n\tfsmonitor = touch owned\n" > config.worktree'
 
     await live(spawner, workspace, code)
 
-    assert (project / "config").exists()
-    with pytest.raises(subprocess.CalledProcessError) as failure:
-        git(project, "rev-parse", "--git-dir")
-    assert "not a git repository" in failure.value.stderr
-    await workspaces.release(workspace)
+    assert (project / "config.worktree").exists()
+    for released in (False, True):
+        if released:
+            await workspaces.release(workspace)
+        with pytest.raises(subprocess.CalledProcessError) as failure:
+            git(project, "status")
+        assert "not a git repository" in failure.value.stderr
+        assert not (project / "owned").exists()
+    assert not {"refs", "commondir"} & {*os.listdir(project)}
 
 
 def git(project: Path, *arguments: str) -> str:

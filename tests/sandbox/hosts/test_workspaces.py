@@ -363,8 +363,9 @@ async def test_the_workspace_itself_becomes_no_repository(
         git(project, "init", "-q")
         subprocess.run(["chown", "-R", "4321:4321", project], check=ROOT)
     workspace = await workspaces.prepare("a", str(project), LIMITS, WHO)
-    code = f"mkdir -p {common}/objects; {{ mkdir {common}/refs; echo {common} > commondir; }} 2>/dev/null; rm -f .git/HEAD; "
-    code += f'echo ref: refs/heads/main > HEAD; printf "[extensions]\n\tworktreeConfig = true\n" > {common}/config; '
+    code = f"mkdir -p {common}/objects; {{ mkdir {common}/refs; echo {common} > commondir; }} 2>/dev/null; "
+    code += "rm -f .git/HEAD; echo ref: refs/heads/main > HEAD; "
+    code += f'printf "[extensions]\n\tworktreeConfig = true\n" > {common}/config; '
     code += 'printf "[core]\n\tbare = false\n\tworktree = .\n\tfsmonitor = touch owned\n" > config.worktree'
 
     await live(spawner, workspace, code)

@@ -42,6 +42,7 @@ from .obeyed_names import list_held
 log = logging.getLogger("agentos.kernel")
 
 MAX_KEPT = 1 << 20  # bytes of a file taken out that are kept
+MAX_REMOVED = 100  # such files, of all workspaces: the oldest are removed
 
 
 class Unprotectable(Exception):
@@ -288,6 +289,8 @@ def _take(top: int, name: str, removed: Path) -> str:
             path = removed / f"{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(4)}-{name}"
             path.write_bytes(data)
             kept = f"its content is in {os.path.realpath(path)}"
+            for old in sorted(os.listdir(removed))[:-MAX_REMOVED]:  # their names begin with the time
+                (removed / old).unlink()
     try:
         os.unlink(name, dir_fd=top)
     except OSError as error:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from agentos.agents.workspaces.protected_files import find_lost
+from agentos.agents.workspaces.protected_files import MAX_REMOVED, find_lost
 from agentos.agents.workspaces.workspace import BadWorkspace, Workspace, Workspaces
 from agentos.protected_names import IN_GIT, STUBS, WATCHED
 from agentos.sandbox import steps as s
@@ -522,7 +522,7 @@ async def test_a_name_that_programs_obey_is_held_where_it_is_and_told_of_where_i
 
 @pytest.mark.usefixtures("mapped")
 async def test_a_name_that_would_change_programs_is_held_where_it_is_and_taken_out_where_it_is_new(
-    spawner: Spawner, workspaces: Workspaces, project: Path
+    spawner: Spawner, workspaces: Workspaces, project: Path, state: Path
 ) -> None:
     (project / "shared").write_text("mine\n")
     (project / ".mcp.json").symlink_to("shared")
@@ -540,6 +540,11 @@ async def test_a_name_that_would_change_programs_is_held_where_it_is_and_taken_o
     assert (project / ".mcp.json").read_text() == "mine\n"
     assert [line.partition(", ")[0] for line in told] == [f"{project}/{name}: an agent has made it" for name in new]
     assert not {*new} & {*os.listdir(project)}
+    for number in range(MAX_REMOVED // len(new) + 1):
+        for name in new:
+            (project / name).write_text(str(number))
+        assert len(await workspaces.take_planted(workspace)) == len(new)
+    assert len(os.listdir(state / "removed")) == MAX_REMOVED
     assert await workspaces.release(workspace) == []
     (project / "shared").unlink()
     with pytest.raises(BadWorkspace, match=r"\.mcp\.json is a symbolic link to shared, which isn't there"):

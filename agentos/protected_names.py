@@ -11,7 +11,9 @@ DIRECTORY = None
 STUBS: Mapping[str, str | None] = {
     # git: hooks are programs, and the configuration names programs; without .git an agent could create both with it
     ".git": DIRECTORY,
-    "refs": "",  # as a directory beside HEAD and objects it makes this a repository with a configuration that git obeys
+    # with HEAD, and objects beside "refs" or in the directory that "commondir" names, this were itself a repository
+    "refs": "",
+    "commondir": ".\n",  # an empty file would be an error of git's
     ".gitmodules": "",
     ".gitconfig": "",
     ".husky": DIRECTORY,
@@ -169,6 +171,6 @@ def find_reader(path: str) -> str | None:
             name = "/".join(parts[begin:end])
             if reader := OBEYED.get(name) or WATCHED.get(name):
                 return reader
-            if name in STUBS and name != "refs":
+            if name in STUBS and name not in ("refs", "commondir"):
                 return "a program outside of the jail"
     return None

@@ -31,7 +31,7 @@ def describe_missing_repository(directory: str) -> str | None:
         what = "a submodule of git"
     return (
         f"{directory} is {what} whose data is in {target}, which a jail with this directory lacks: git won't work "
-        f"there. Use a clone (git clone {directory} COPY), or go without git"
+        f"there. Use a clone (git clone --no-hardlinks {directory} COPY), or go without git"
     )
 
 

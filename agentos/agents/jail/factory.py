@@ -4,7 +4,7 @@ import contextlib
 import logging
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
 
 import trio
 from attrs import define, evolve, field
@@ -145,6 +145,7 @@ class Jails:
                 outer = await self.outer_ids.take(key, keeps, frozenset(self._living), self.workspaces.list_kept)
             workspace = await self.workspaces.prepare(key, spec.workspace, layout.limits(spec), outer)
             undo.push_async_callback(self._release, agent, workspace)
+            _tell(agent, workspace.notices)
         parts = await run_in_thread(self._build_plan, agent, connect, outer, workspace)
         undo.push_async_callback(remove_group, parts)
         if self._may_wait_in_group(agent):
@@ -159,9 +160,7 @@ class Jails:
     async def _release(self, agent: JailOwner, workspace: Workspace) -> None:
         if workspace.kind == "image":
             self.spawner.closer.hurry()  # until then it is mounted
-        for sentence in await self.workspaces.release(workspace):
-            agent.output.add("kernel", sentence)
-            log.warning("%s: %s", agent.name, sentence)
+        _tell(agent, await self.workspaces.release(workspace))
 
     def _build_plan(
         self,
@@ -313,6 +312,13 @@ class Jails:
             if isinstance(steps[-1], RunScript) and not self.spawner.has_sample:
                 await take_sample(self.spawner, self.host, self.sdk)
             await self.spawner.builder.build(steps)
+
+
+def _tell(agent: JailOwner, sentences: Iterable[str]) -> None:
+    """Tell the user of an agent's workspace, in the agent's log and the kernel's."""
+    for sentence in sentences:
+        agent.output.add("kernel", sentence)
+        log.warning("%s: %s", agent.name, sentence)
 
 
 async def explain_low_limit(parts: JailParts | None, error: Exception) -> JailError | None:

@@ -23,11 +23,14 @@ from agentos.services.files.foreign_files import read_regular
 from .git_exclude import find_repository, read_first_line
 from .obeyed_names import list_held
 
-MAX_BYTES = 1 << 20  # of a configuration file
+MAX_BYTES = 4 << 20  # of all configuration files
+MAX_CACHED = 16 << 10  # bytes of a configuration file whose entries are kept
 MAX_FILES = 200  # configuration files that are read
 MAX_NAMES = 200  # names in a workspace
 MAX_DEPTH = 6  # directories below .git/modules: a submodule's name may contain slashes
 MAX_DIRECTORIES = 1000  # in .git/modules and .git/worktrees
+MAX_WORK = 1_000_000  # paths that are tried: an agent's repository may name any number
+HOLDING = 100  # paths that take as long to try as one to hold
 _SECONDS = 10  # for git to parse a file
 _RUN = re.compile(
     r"""(core\.(fsmonitor|sshcommand|pager|editor|askpass|attributesfile|gitproxy|alternaterefscommand)
@@ -97,6 +100,7 @@ class _Search:
         self.waiting: list[_Source] = []
         self.seen: set[str] = set()
         self.values: list[_Value] = []  # that may name programs or directories of them
+        self.size = self.work = 0
         found = find_repository(self.directory)
         if _is_repository(self.directory):
             found = (self.directory, self.directory)
@@ -133,10 +137,10 @@ class _Search:
                 self._hold_worktree(os.path.dirname(os.path.join(tree, place)), home)
         for module in _modules(f"{common}/modules"):
             self._hold_repository(module, home)
-            for key, value in _read_entries(f"{module}/config"):
+            for key, value in self._read_entries(f"{module}/config"):
                 if key == "core.worktree":
                     self._hold_worktree(os.path.join(module, value), home)
-        for key, value in _read_entries(f"{self.tops[0]}/.gitmodules"):
+        for key, value in self._read_entries(f"{self.tops[0]}/.gitmodules"):
             if key.startswith("submodule.") and key.endswith(".path"):
                 self._hold_worktree(os.path.join(self.tops[0], value), home)
 
@@ -160,13 +164,29 @@ class _Search:
             self._add(f"{top}/.git")
 
     def _read(self, source: _Source) -> None:
-        for key, value in _read_entries(source.path):
+        for key, value in self._read_entries(source.path):
             if key == "include.path" or (key.startswith("includeif.") and key.endswith(".path")):
                 path = _absolute(value, os.path.dirname(os.path.realpath(source.path)), source.home)
                 self.waiting.append(_Source(path, source.home))
                 self._add(path, stub="")
             elif value:
                 self.values.append(_Value(key, value, source.home))
+
+    def _read_entries(self, path: str) -> Entries:
+        """The keys, in lower case but for subsections, and values of a configuration file; none if it can't be read."""
+        try:
+            text = read_regular(path, MAX_BYTES + 1)
+        except (OSError, ValueError):
+            return ()
+        self.size += len(text)
+        if self.size > MAX_BYTES:  # what isn't read could name a program
+            raise NotHeld(f"git's configuration has more than {MAX_BYTES >> 20} MiB, {path} is a part of it")
+        return _parse(text) if len(text) <= MAX_CACHED else _parse.__wrapped__(text)
+
+    def _count(self, work: int) -> None:
+        self.work += work
+        if self.work > MAX_WORK:
+            raise NotHeld("git's configuration names too many paths to look for: remove what an agent has added to it")
 
     def _hold_value(self, found: _Value) -> None:
         """Hold the directory of hooks, or the programs, that a value names, wherever git may be called."""
@@ -181,9 +201,12 @@ class _Search:
                 self._add_links(path)
             return
         is_program = _names_program(found.key, found.value)
+        if not is_program and "/" not in found.value:
+            return
         words = list(_find_words(found.value, found.home))
         paths = set(_named_by_path(found.value)) if is_program else set()
         for top in dict.fromkeys(self.tops):
+            self._count(len(words))
             for word in words:
                 path = _absolute(word, top, found.home)
                 if is_program or ("/" in word and os.access(path, os.X_OK)):
@@ -197,6 +220,7 @@ class _Search:
             return
         inside = os.path.join(os.path.relpath(os.path.realpath(hooks), self.directory), "")  # which is held as a whole
         for path in entries[:MAX_NAMES]:
+            self._count(HOLDING)
             held = list_held(self.directory, path) if os.path.isfile(path) else ()
             self.existing.update(name for name in held if not name.startswith(inside))
 
@@ -205,6 +229,7 @@ class _Search:
 
         Where the directory of an absent name is absent too, the first that is absent is held by a directory.
         """
+        self._count(HOLDING)
         held = list_held(self.directory, path)
         real = os.path.realpath(path)
         if not held or real == self.directory:
@@ -297,15 +322,6 @@ def _modules(path: str) -> Iterator[str]:
                 yield each
             if depth:
                 waiting.append((f"{each}/modules" if is_module else each, depth - 1))
-
-
-def _read_entries(path: str) -> Entries:
-    """The keys, in lower case but for subsections, and values of a configuration file; none if it can't be read."""
-    try:
-        text = read_regular(path, MAX_BYTES)
-    except (OSError, ValueError):
-        return ()
-    return _parse(text)
 
 
 @lru_cache(maxsize=256)

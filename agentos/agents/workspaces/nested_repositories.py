@@ -8,7 +8,7 @@ repositories are reported to the user.
 import os
 import time
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from msgspec import Struct
 
@@ -27,7 +27,7 @@ class Repositories(Struct, frozen=True):
         """The messages about repositories that are new since ``before``."""
         new = sorted(set(self.found) - set(before.found))
         messages = [
-            f"its workspace has a new repository at {_printable(path)}: git there does what its configuration says"
+            f"its workspace has a new repository at {printable_path(path)}: git there does what its configuration says"
             for path in new[:MAX_REPORTED]
         ]
         if len(new) > MAX_REPORTED:
@@ -39,8 +39,21 @@ class Repositories(Struct, frozen=True):
 
 def find_repositories(top: str) -> Repositories:
     """Search breadth first, following no symlinks. Blocks for a bounded time; ``OSError`` if ``top`` is unreadable."""
-    deadline, seen = time.monotonic() + MAX_SECONDS, 0
+    deadline = time.monotonic() + MAX_SECONDS
     found: list[str] = []
+    for seen, (path, entry) in enumerate(walk(top, avoid=".git"), 1):
+        if seen > MAX_ENTRIES or time.monotonic() > deadline:
+            return Repositories(found, whole=False)
+        if entry.name == ".git" != path:
+            found.append(path)
+    return Repositories(found)
+
+
+def walk(top: str, avoid: str | None = None) -> Iterator[tuple[str, "os.DirEntry[str]"]]:
+    """Each entry with its path in ``top``, breadth first. Blocks. ``OSError`` if ``top`` is unreadable.
+
+    Follows no symlink, and enters no directory that is called ``avoid``.
+    """
     root = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         waiting = deque([""])
@@ -52,13 +65,9 @@ def find_repositories(top: str) -> Repositories:
             try:
                 with os.scandir(fd) as entries:
                     for entry in entries:
-                        seen += 1
-                        if seen > MAX_ENTRIES or time.monotonic() > deadline:
-                            return Repositories(found, whole=False)
                         path = os.path.join(way, entry.name)
-                        if entry.name == ".git":
-                            found += [path] if way else []
-                        elif entry.is_dir(follow_symlinks=False):
+                        yield path, entry
+                        if entry.name != avoid and entry.is_dir(follow_symlinks=False):
                             waiting.append(path)
             except OSError:  # the directory was removed during the search
                 continue
@@ -66,7 +75,6 @@ def find_repositories(top: str) -> Repositories:
                 os.close(fd)
     finally:
         os.close(root)
-    return Repositories(found)
 
 
 def _open_below(root: int, way: str) -> int | None:
@@ -83,6 +91,7 @@ def _open_below(root: int, way: str) -> int | None:
     return fd
 
 
-def _printable(path: str) -> str:
+def printable_path(path: str) -> str:
+    """A path with each byte escaped that is no printable character."""
     text = os.fsencode(path).decode("utf-8", "backslashreplace")
     return "".join(one if one.isprintable() else f"\\x{ord(one):02x}" for one in text)

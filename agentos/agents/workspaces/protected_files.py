@@ -42,6 +42,7 @@ from .obeyed_names import list_held
 log = logging.getLogger("agentos.kernel")
 
 MAX_KEPT = 1 << 20  # bytes of a file taken out that are kept
+MAX_REMOVED = 100  # such files, of all workspaces: the oldest are removed
 
 
 class Unprotectable(Exception):
@@ -288,6 +289,8 @@ def _take(top: int, name: str, removed: Path) -> str:
             path = removed / f"{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(4)}-{name}"
             path.write_bytes(data)
             kept = f"its content is in {os.path.realpath(path)}"
+            for old in sorted(os.listdir(removed))[:-MAX_REMOVED]:  # their names begin with the time
+                (removed / old).unlink()
     try:
         os.unlink(name, dir_fd=top)
     except OSError as error:
@@ -297,7 +300,7 @@ def _take(top: int, name: str, removed: Path) -> str:
 
 def _remove(top: int, name: str) -> None:
     """Remove a stub if it is unchanged."""
-    text = IN_GIT[".git/commondir"] or "" if name.endswith("/commondir") else ""
+    text = STUBS["commondir"] or "" if name.rpartition("/")[2] == "commondir" else ""
     with contextlib.suppress(OSError), _parent(top, name) as (parent, last):
         if stat.S_ISDIR(os.stat(last, dir_fd=parent, follow_symlinks=False).st_mode):
             os.rmdir(last, dir_fd=parent)  # fails if it isn't empty

@@ -26,6 +26,7 @@ from agentos_sdk.values import HostIds
 from . import obeyed_names
 from .config_file import ConfigFile, Unprotected
 from .git_names import NotHeld, find_git_names
+from .hard_links import Linked, find_hard_links
 from .nested_repositories import Repositories, find_repositories
 from .protected_files import Locked, Stubs, Unprotectable
 
@@ -51,6 +52,7 @@ class Workspace(Struct, frozen=True):
     new: bool = False  # no agent has used it before
     repositories: Repositories = Repositories()  # in a host directory, at the beginning
     obeyed: frozenset[str] = frozenset()  # names that programs obey there, at the beginning
+    notices: tuple[str, ...] = ()  # for the user, of what an agent can do by it
 
     @property
     def watched(self) -> str | None:
@@ -94,7 +96,7 @@ class Workspaces:
             return await self._keep(name, limits, outer)
         try:
             return await self._hosts(wanted)
-        except (OSError, Unprotectable, Unprotected) as error:
+        except (OSError, Unprotectable, Unprotected, Linked) as error:
             raise BadWorkspace(f"workspace {wanted}: {error}") from None
 
     async def release(self, workspace: Workspace) -> list[str]:
@@ -180,15 +182,21 @@ class Workspaces:
         """The names that lead to the configuration file, and the workspace with all protected names. Blocks."""
         self._check(path)
         config = self.config_file.find_protected(path)
-        before, obeyed = find_repositories(path), obeyed_names.find_present(path)
+        before, obeyed, links = find_repositories(path), obeyed_names.find_present(path), find_hard_links(path)
         try:
             git = find_git_names(path)
         except NotHeld as error:
             raise BadWorkspace(f"workspace {path}: {error}") from None
         protected = (*self._stubs.acquire(path, config, git), *_ours_in(path))
+        try:
+            links.check(path, {*protected})
+        except Linked:
+            self._stubs.release(path)
+            raise
         reason = "a directory of the host's has no size of its own"
         mount = Directory(path, tuple(dict.fromkeys(protected)))
-        return config, Workspace("host", mount, _WATCHED_MECHANISM, reason, repositories=before, obeyed=obeyed)
+        notices = tuple(links.sentences())
+        return config, Workspace("host", mount, _WATCHED_MECHANISM, reason, False, before, obeyed, notices)
 
     def _check(self, path: str) -> None:
         """Refuse directories through which an agent could take over the host or the kernel."""

@@ -16,6 +16,7 @@ from .saved_files import (
     SaveError,
     find_changes,
     find_foreign,
+    find_linked,
     list_files,
     read_listing,
     remove_tree,
@@ -102,6 +103,10 @@ class TaskDirectory:
         files = read_listing(self.place / LISTING)
         size = sum(entry.size for entry in files.values())
         return {"disk": size + MORE_BYTES, "inodes": len(files) + MORE_ENTRIES}
+
+    def linked(self) -> list[str]:
+        """The files that the agent can change outside of the directory, as they are there by other names."""
+        return find_linked(read_listing(self.place / LISTING)) if not self.has_copy else []
 
     def changes(self) -> list[Change]:
         """What the task has changed where the agent works."""

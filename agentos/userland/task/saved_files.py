@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import stat
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -40,6 +41,7 @@ class Entry(NamedTuple):
     uid: int
     gid: int
     target: str = ""
+    links: int = 1  # names of a file
 
     @property
     def is_directory(self) -> bool:
@@ -159,6 +161,12 @@ def find_changes(top: str, source: str, before: Files, after: Files) -> list[Cha
     return sorted(changes, key=lambda change: change.path)
 
 
+def find_linked(files: Files) -> list[str]:
+    """The files that have other names (hard links) outside of the directory."""
+    here = Counter(entry.inode for entry in files.values() if entry.is_file)
+    return sorted(path for path, entry in files.items() if entry.is_file and entry.links > here[entry.inode])
+
+
 def find_foreign(now: Files, then: Files) -> set[str]:
     """The paths that were changed after a task: they aren't the task's. Directories are left out, but for new ones."""
     changed = {path for path, entry in now.items() if path not in then or not _is_same(then[path], entry)}
@@ -241,7 +249,7 @@ def _entry(name: str, within: int) -> Entry:
     target = os.readlink(name, dir_fd=within) if stat.S_ISLNK(found.st_mode) else ""
     size = found.st_size if stat.S_ISREG(found.st_mode) else 0
     times = (found.st_ctime_ns, found.st_mtime_ns)
-    return Entry(found.st_mode, size, found.st_ino, *times, found.st_uid, found.st_gid, target)
+    return Entry(found.st_mode, size, found.st_ino, *times, found.st_uid, found.st_gid, target, found.st_nlink)
 
 
 def _is_same(old: Entry, new: Entry) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentos.agents.workspaces.git_names import GitNames, NotHeld, find_git_names
+from agentos.agents.workspaces.git_names import MAX_CACHED, GitNames, NotHeld, _parse, find_git_names
 
 
 @pytest.fixture
@@ -145,14 +145,11 @@ def test_what_is_of_linked_worktrees_and_submodules_is_found(project: Path, tmp_
     }
 
 
-@pytest.mark.parametrize("kind", ["fifo", "large", "no configuration", "binary", "itself"])
+@pytest.mark.parametrize("kind", ["fifo", "no configuration", "binary", "itself"])
 def test_a_configuration_that_cannot_be_read_keeps_nothing_waiting(project: Path, kind: str) -> None:
     included = project / "included"
     if kind == "fifo":
         os.mkfifo(included)
-    elif kind == "large":
-        with included.open("wb") as file:
-            file.truncate(1 << 40)
     elif kind == "itself":
         included.symlink_to(included)
     else:
@@ -252,11 +249,38 @@ def test_what_an_agent_leaves_behind_hides_nothing_from_the_next_search(project:
     with pytest.raises(NotHeld, match="in more than 200 files"):
         find_git_names(str(project))
 
+    with (module / "config").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(NotHeld, match=r"more than 4 MiB, .*/modules/a/config is a part of it"):
+        find_git_names(str(project))
+
     write(module / "config")
     for number in range(1001):
         (project / ".git" / "modules" / f"b{number}").mkdir()
     with pytest.raises(NotHeld, match=r"modules has more than 1000 directories"):
         find_git_names(str(project))
+
+
+@pytest.mark.parametrize("line", ["clean = a/b {} c/d", "clean = ./a{}", "anything = a/b {} c/d"])
+def test_a_search_ends_however_many_paths_an_agents_repositories_name(project: Path, line: str) -> None:
+    named = "".join(f"\t{line.format(number)}\n" for number in range(2000))
+    for number in range(40):
+        (project / f"w{number}").mkdir()
+        module = project / ".git" / "modules" / f"m{number}"
+        write(module / "HEAD")
+        write(module / "config", f'[core]\n\tworktree = ../../../w{number}\n[filter "{number}"]\n{named}')
+
+    with pytest.raises(NotHeld, match="names too many paths"):
+        find_git_names(str(project))
+
+
+def test_what_is_kept_of_configurations_that_were_read_is_bounded(project: Path) -> None:
+    kept = _parse.cache_info().currsize
+    write(project / ".git" / "config", f"[core]\n\tfsmonitor = tools/it\n# {'x' * MAX_CACHED}\n")
+    write(project / "tools" / "it")
+
+    assert find_git_names(str(project)).existing == {"tools/it"}
+    assert _parse.cache_info().currsize == kept
 
 
 @pytest.mark.parametrize("kind", ["fifo", "NUL", "directory"])

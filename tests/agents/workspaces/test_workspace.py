@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import pwd
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ import trio
 import trio.testing
 
 import agentos
+from agentos.agents.workspaces import hard_links
 from agentos.agents.workspaces.protected_files import Stubs
 from agentos.agents.workspaces.workspace import BadWorkspace, Workspaces
 from agentos.protected_names import STUBS
@@ -248,3 +250,85 @@ async def test_no_workspace_is_kept_where_a_symlink_in_the_state_directory_leads
         await workspaces.prepare("a", "keep", LIMITS, None)
 
     assert os.listdir(place / "elsewhere") == []
+
+
+def git(directory: Path, *words: str) -> None:
+    subprocess.run(["git", *words], cwd=directory, check=True)
+
+
+@pytest.mark.parametrize("name", [".npmrc", ".envrc", ".helix/languages.toml", ".cargo/config.toml", "tools/fsmonitor"])
+async def test_a_protected_file_with_another_name_in_the_workspace_is_refused(
+    workspaces: Workspaces, place: Path, name: str
+) -> None:
+    top, state = place / "project", os.listdir(place / "state")
+    git(top, "init", "-q")
+    git(top, "config", "core.fsmonitor", "tools/fsmonitor")
+    (top / name).parent.mkdir(exist_ok=True)
+    (top / name).write_text("mine\n")
+    (top / "src").mkdir()
+    os.link(top / name, top / "src" / "innocent\x1b")
+
+    with pytest.raises(
+        BadWorkspace, match=rf"{name} has several names .*, src/innocent\\x1b is the same file: replace"
+    ):
+        await workspaces.prepare("a", str(top), LIMITS, None)
+    assert {*os.listdir(top)} == {".git", "src", name.partition("/")[0]}
+
+    (top / "src" / "innocent\x1b").rename(place / "outside")
+    found = await workspaces.prepare("a", str(top), LIMITS, None)
+    await workspaces.release(found)
+    assert [line.partition(".")[0] for line in found.notices] == [
+        "files of its workspace have other names outside of it (hard links): " + name.partition(".")[0]
+    ]
+    assert state == []
+
+
+async def test_samples_of_hooks_and_links_among_protected_files_are_no_reason(
+    workspaces: Workspaces, place: Path
+) -> None:
+    top = place / "project"
+    git(top, "init", "-q", "--template=")
+    (top / ".git" / "hooks").mkdir()
+    (top / ".git" / "hooks" / "pre-push.sample").write_text("x\n")
+    os.link(top / ".git" / "hooks" / "pre-push.sample", top / "sample")
+    (top / ".envrc").write_text("mine\n")
+    os.link(top / ".envrc", top / ".git" / "hooks" / "pre-commit")
+
+    found = await workspaces.prepare("a", str(top), LIMITS, None)
+    await workspaces.release(found)
+
+    assert found.notices == ()
+
+
+async def test_a_clone_that_shares_its_objects_with_the_original_is_told_of(
+    workspaces: Workspaces, place: Path
+) -> None:
+    original, clone, copy = (str(place / name) for name in ("project", "clone", "copy"))
+    git(place, "init", "-q", original)
+    git(Path(original), "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "x")
+    git(place, "clone", "-q", original, clone)
+    git(place, "clone", "-q", "--no-hardlinks", original, copy)
+
+    told = []
+    for directory in (clone, copy):
+        found = await workspaces.prepare("a", directory, LIMITS, None)
+        await workspaces.release(found)
+        told.append(found.notices)
+
+    assert told[0][0].startswith("files of its workspace have other names outside of it (hard links): .git/objects/")
+    assert told[1] == ()
+
+
+async def test_where_not_all_is_looked_at_a_protected_file_with_other_names_is_refused(
+    workspaces: Workspaces, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hard_links, "MAX_ENTRIES", 20)
+    top = place / "project"
+    (top / ".npmrc").write_text("mine\n")
+    os.link(top / ".npmrc", place / "outside")
+    (top / "src").mkdir()
+    for number in range(20):
+        (top / "src" / str(number)).write_text("")
+
+    with pytest.raises(BadWorkspace, match=r"\.npmrc has several names .*, only the first 20 files were looked at"):
+        await workspaces.prepare("a", str(top), LIMITS, None)

@@ -54,6 +54,19 @@ def test_a_file_that_was_only_written_anew_is_not_changed(work: Path) -> None:
     assert saved.changes() == []
 
 
+def test_files_with_names_outside_of_the_directory_are_named_but_for_a_copy(work: Path) -> None:
+    for name in ("a", "inside", "pair/one"):
+        (work / name).parent.mkdir(exist_ok=True)
+        (work / name).write_text("x")
+    os.link(work / "inside", work / "inside too")
+    os.link(work / "a", work.parent / "outside")
+    os.link(work / "pair" / "one", work / "pair" / "two")
+    os.link(work / "pair" / "one", work.parent / "third")
+
+    assert TaskDirectory.save(str(work), with_copy=False).linked() == ["a", "pair/one", "pair/two"]
+    assert TaskDirectory.save(str(work), with_copy=True).linked() == []
+
+
 def test_pipes_are_left_alone(work: Path) -> None:
     os.mkfifo(work / "pipe")
 

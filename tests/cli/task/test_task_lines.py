@@ -96,6 +96,14 @@ def test_long_results_are_folded() -> None:
     assert all(len(line) <= 40 for line in fold("x" * 500, 40))
 
 
+@pytest.mark.parametrize("text", ["é" * 4_000_000, "e" * 4_000_000, "e界" * 2_000_000])
+def test_a_long_line_is_cut_at_once_whatever_its_characters(text: str) -> None:
+    [shown] = fold(text, 80)
+
+    assert len(shown) + sum(not char.isascii() for char in shown) in (79, 80)
+    assert "…" in shown
+
+
 def test_files_of_git_itself_are_counted() -> None:
     changes = [Change("changed", ".git/index"), Change("added", ".git/objects/ab"), Change("added", "a\nb")]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from agentos.agents.workspaces.protected_files import find_lost
+from agentos.agents.workspaces.protected_files import MAX_REMOVED, find_lost
 from agentos.agents.workspaces.workspace import BadWorkspace, Workspace, Workspaces
 from agentos.protected_names import IN_GIT, STUBS, WATCHED
 from agentos.sandbox import steps as s
@@ -354,20 +354,31 @@ async def test_stubs_of_a_kernel_that_was_killed_go_when_it_starts_again(state: 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 @pytest.mark.usefixtures("mapped")
+@pytest.mark.parametrize("common", [".", "src", "src/deeper"])
+@pytest.mark.parametrize("headless", [False, True], ids=["no repository", "a repository that lost its HEAD"])
 async def test_the_workspace_itself_becomes_no_repository(
-    spawner: Spawner, workspaces: Workspaces, project: Path
+    spawner: Spawner, workspaces: Workspaces, project: Path, common: str, headless: bool
 ) -> None:
+    if headless:
+        git(project, "init", "-q")
+        subprocess.run(["chown", "-R", "4321:4321", project], check=ROOT)
     workspace = await workspaces.prepare("a", str(project), LIMITS, WHO)
-    code = "mkdir objects; { mkdir refs; mkdir refs/heads; } 2>/dev/null; echo ref: refs/heads/main > HEAD; "
-    code += 'printf "[core]\n\tbare = true\n\tfsmonitor = touch /tmp/owned\n" > config'
+    code = f"mkdir -p {common}/objects; {{ mkdir {common}/refs; echo {common} > commondir; }} 2>/dev/null; "
+    code += "rm -f .git/HEAD; echo ref: refs/heads/main > HEAD; "
+    code += f'printf "[extensions]\n\tworktreeConfig = true\n" > {common}/config; '
+    code += 'printf "[core]\n\tbare = false\n\tworktree = .\n\tfsmonitor = touch owned\n" > config.worktree'
 
     await live(spawner, workspace, code)
 
-    assert (project / "config").exists()
-    with pytest.raises(subprocess.CalledProcessError) as failure:
-        git(project, "rev-parse", "--git-dir")
-    assert "not a git repository" in failure.value.stderr
-    await workspaces.release(workspace)
+    assert (project / "config.worktree").exists()
+    for released in (False, True):
+        if released:
+            await workspaces.release(workspace)
+        with pytest.raises(subprocess.CalledProcessError) as failure:
+            git(project, "status")
+        assert "not a git repository" in failure.value.stderr
+        assert not (project / "owned").exists()
+    assert not {"refs", "commondir"} & {*os.listdir(project)}
 
 
 def git(project: Path, *arguments: str) -> str:
@@ -511,7 +522,7 @@ async def test_a_name_that_programs_obey_is_held_where_it_is_and_told_of_where_i
 
 @pytest.mark.usefixtures("mapped")
 async def test_a_name_that_would_change_programs_is_held_where_it_is_and_taken_out_where_it_is_new(
-    spawner: Spawner, workspaces: Workspaces, project: Path
+    spawner: Spawner, workspaces: Workspaces, project: Path, state: Path
 ) -> None:
     (project / "shared").write_text("mine\n")
     (project / ".mcp.json").symlink_to("shared")
@@ -529,6 +540,11 @@ async def test_a_name_that_would_change_programs_is_held_where_it_is_and_taken_o
     assert (project / ".mcp.json").read_text() == "mine\n"
     assert [line.partition(", ")[0] for line in told] == [f"{project}/{name}: an agent has made it" for name in new]
     assert not {*new} & {*os.listdir(project)}
+    for number in range(MAX_REMOVED // len(new) + 1):
+        for name in new:
+            (project / name).write_text(str(number))
+        assert len(await workspaces.take_planted(workspace)) == len(new)
+    assert len(os.listdir(state / "removed")) == MAX_REMOVED
     assert await workspaces.release(workspace) == []
     (project / "shared").unlink()
     with pytest.raises(BadWorkspace, match=r"\.mcp\.json is a symbolic link to shared, which isn't there"):

@@ -79,8 +79,9 @@ def printable_lines(text: str) -> list[str]:
 
 def fit(text: str, width: int) -> str:
     """A line of at most ``width`` columns; a character outside ASCII may take two."""
+    text = cut_middle(text, width)
     while len(text) + sum(not char.isascii() for char in text) > width:
-        text = cut_middle(text, min(len(text) - 1, width if text.isascii() else max(width // 2, len(text) - 8)))
+        text = cut_middle(text, len(text) - 1)
     return text
 
 

@@ -1,7 +1,9 @@
 """``agentos task --review``: shows what a task has changed in its copy of a directory, and applies it after a y."""
 
-import difflib
 from collections.abc import Iterator, Sequence
+from difflib import SequenceMatcher
+from itertools import takewhile
+from operator import eq
 
 import click
 
@@ -13,6 +15,8 @@ from agentos.userland.task.saved_files import Change, find_entry, read_content
 from .lines import SIGNS
 
 MAX_SHOWN = 256 << 10  # bytes of a file whose lines are shown
+MAX_COMPARED = 2000  # lines between the first and the last changed one; of more a search could take hours
+CONTEXT = 3  # lines around a change
 COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
 
@@ -57,10 +61,30 @@ def diff_lines(before_in: str, after_in: str, changes: Sequence[Change]) -> Iter
             yield f"--- {path if change.what != 'added' else '/dev/null'}"
             yield f"+++ {path if change.what != 'removed' else '/dev/null'}"
             yield from mode_lines(before_in, after_in, change.path)
-            for line in list(difflib.unified_diff(before, after, lineterm=""))[2:]:
-                yield printable(line)
+            yield from map(printable, find_hunks(before, after))
         else:
             yield f"{SIGNS[change.what]} {path}: {printable(shown(before))} -> {printable(shown(after))}"
+
+
+def find_hunks(before: list[str], after: list[str]) -> Iterator[str]:
+    """The changes as a unified diff has them; a large change is one hunk, without a search within it."""
+    same = len([*takewhile(bool, map(eq, before, after))])
+    end = len([*takewhile(bool, map(eq, before[same:][::-1], after[same:][::-1]))])
+    if same == len(before) == len(after):
+        return
+    start, tail = max(0, same - CONTEXT), max(0, end - CONTEXT)
+    old, new = before[start : len(before) - tail], after[start : len(after) - tail]
+    if max(len(old), len(new)) <= MAX_COMPARED:
+        groups = list(SequenceMatcher(None, old, new).get_grouped_opcodes(CONTEXT))
+    else:
+        i, j, m = same - start, len(old) - (end - tail), len(new) - (end - tail)
+        groups = [[("equal", 0, i, 0, i), ("replace", i, j, i, m), ("equal", j, len(old), m, len(new))]]
+    for group in groups:
+        (_, i, _, k, _), (_, _, j, _, m) = group[0], group[-1]
+        yield f"@@ -{start + i + 1},{j - i} +{start + k + 1},{m - k} @@"
+        for tag, i, j, k, m in group:
+            yield from (f"{' ' if tag == 'equal' else '-'}{line}" for line in old[i:j])
+            yield from (f"+{line}" for line in new[k:m] if tag != "equal")
 
 
 def mode_lines(before_in: str, after_in: str, path: str) -> Iterator[str]:
@@ -91,4 +115,5 @@ def describe_file(top: str, path: str) -> str | list[str]:
         text = "\0"
     if len(data) > MAX_SHOWN or "\0" in text:
         return f"{entry.size} bytes"
-    return [*text.splitlines(), *([] if text.endswith("\n") or not text else ["\\ no newline at the end"])]
+    *lines, rest = text.split("\n")  # at no other character: programs take only this one for a line's end
+    return [*lines, *([rest, "\\ no newline at the end"] if rest else [])]

@@ -171,6 +171,12 @@ def begin(
     saved = TaskDirectory.save(path, with_copy=review, user=PlaceUser(client.socket_path, note.name))
     if not review:
         say(f"the files of {path} are saved: `agentos task undo {note.name}` restores them")
+    if linked := saved.linked():
+        more = f" and {len(linked) - 1} more" if len(linked) > 1 else ""
+        say(
+            f"files of {path} have other names outside of it (hard links): {linked[0]}{more}. What the agent writes "
+            "into them is there, too, and stays: use --review, or name a copy (cp -r, git clone --no-hardlinks)"
+        )
     note = note._replace(directory=path, saved=str(saved.place))
     store_note(client, note)
     whole = add_notes(f"{text}\n\n({for_model})" if for_model else text, notes)

@@ -1,6 +1,7 @@
 """``agentos storage``: with a running kernel and without one, as a table and JSON."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -97,3 +98,30 @@ def test_a_kernel_that_runs_and_one_that_has_ended(own_kernel: OwnKernel) -> Non
     wanted = {("says", "logs"), ("operator", "state"), *(("kernel", kind) for kind in ("audit", "events", "database"))}
     assert running >= wanted
     assert kinds() >= wanted
+
+
+def test_beyond_its_bound_a_kernel_drops_what_may_go_and_nothing_of_a_running_agent(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(
+        '[storage]\nmax_total = "64M"\n[[agents]]\nname = "runs"\ncommand = ["sleep", "1000"]\nworkspace = "keep"\n'
+    )
+    logs = kernel.state_dir / "logs"
+    kernel.stop()
+    for name in ("gone.1.1.jsonl", "runs.1.7.jsonl"):
+        (logs / name).write_bytes(b"x" * (1 << 20))
+        (logs / name).chmod(0o600)
+    with (kernel.state_dir / "workspaces" / "gone.img").open("wb") as image:
+        os.posix_fallocate(image.fileno(), 0, 70 << 20)
+    kept = [*(kernel.state_dir / "audit").glob("*.db"), *(kernel.state_dir / "workspaces").iterdir()]
+
+    kernel.start_again()
+
+    with kernel.client() as client:
+        until(lambda: [one for one in client.status()["attention"] if one["kind"] == "storage"], "it is told")
+        [told] = [one for one in client.status()["attention"] if one["kind"] == "storage"]
+    assert "workspaces of gone (70.0 MiB)" in told["text"]
+    assert told["text"] in kernel.said
+    assert "[storage] max_total: dropped 1.0 MiB of logs of agents that have ended" in kernel.said
+    left = {path.name for path in logs.iterdir()}
+    assert not [name for name in left if name.startswith(("gone.", "kernel.1."))]
+    assert {"runs.1.7.jsonl", "kernel.2.1.jsonl"} <= left
+    assert all(path.exists() for path in kept)

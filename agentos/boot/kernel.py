@@ -75,6 +75,7 @@ from .host import BootError, Host, affordable_connections, is_root, open_host
 from .mcp import McpSetup, set_up_mcp
 from .network import Network, read_secrets
 from .programs import Program, ProgramHost
+from .storage import bound_storage
 from .telemetry import Telemetry
 
 log = logging.getLogger("agentos.kernel")
@@ -237,6 +238,7 @@ class Kernel:
         runner = CommandRunner(self.jails)
         self.notices = self._construct_notices(access, runner)
         self.sampler = self._construct_sampler(access)
+        self.storage = bound_storage(settings.config.storage, host, access)
         subscribers = (
             *(notices.take_event for notices in self.notices),
             self.network.client.take_event,
@@ -365,6 +367,7 @@ class Kernel:
             lives=access.lives,
             approvals=access.approvals,
             logs=access.logs,
+            storage=self.storage,
             background=self.callers.background,
             host_view=host_view,
             http=self.network.client,
@@ -421,6 +424,7 @@ class Kernel:
                     for program in self.settings.programs:
                         nursery.start_soon(host.run, program)
                     nursery.start_soon(self.probe_host)
+                    nursery.start_soon(self.bound_storage)
                     nursery.start_soon(self.write_counts)
                     publish = self.events.publish
                     nursery.start_soon(signals.obey, received, terminal, self.supervision, self.reload, publish)
@@ -456,6 +460,11 @@ class Kernel:
         self.jails.probed.set()
         await self.started.wait()
         self.events.publish(IsolationProbed(self.jails.found))
+
+    async def bound_storage(self) -> None:
+        """Keep the state directory's bound, once declared agents that start count as running."""
+        await self.started.wait()
+        await self.storage.serve()
 
     def count_loop(self) -> LoopCounts:
         """The kernel's connections, and what waits in its queues."""

@@ -29,6 +29,7 @@ from agentos.config.schema import (
     LogTable,
     NotifyTable,
     RootTable,
+    StorageTable,
     SupervisorTable,
 )
 from agentos.config.tables.http import HttpTable, read_http
@@ -76,6 +77,7 @@ def read_limits(fields: dict[str, Any]) -> dict[str, Any]:
 PLACES = {
     "kernel": KernelSettings,
     "logs": LogTable,
+    "storage": StorageTable,
     "approvals": ApprovalTable,
     "notify": NotifyTable,
     "dashboard": DashboardTable,
@@ -113,6 +115,7 @@ class Builder(Reader):
         self._budgets: list[tuple[Keys, Sequence[Quota]]] = []
         self._sets: Mapping[str, PermissionSet] = {}
         self.logs = LogSettings()
+        self.storage = StorageTable()
         self.http = HttpSettings()
         self.metrics = MetricsSettings()
         self.otel = OtelSettings()
@@ -128,6 +131,7 @@ class Builder(Reader):
         kernel = self.read(KernelSettings, file.kernel, ("kernel",)).table
         paths = {name: self.resolve_path(getattr(kernel, name)) for name in ("socket", "state_dir")}
         self.logs = self._read_logs(self.read(LogTable, file.logs, ("logs",)))
+        self.storage = self.read(StorageTable, file.storage, ("storage",)).table
         self.http = read_http(self, file.http)
         self.dashboard = read_dashboard(self, file.dashboard)
         self.metrics = read_metrics(self, file.metrics)

@@ -8,7 +8,7 @@ from pathlib import Path
 from attrs import field, frozen
 
 from agentos.agents.spec import GroupSpec
-from agentos.config.schema import KernelSettings, NotifyTable
+from agentos.config.schema import KernelSettings, NotifyTable, StorageTable
 from agentos.llm.settings import LLMSettings
 from agentos.mcp.settings import ServerSettings
 from agentos.permissions.approvals.approvals import ApprovalSettings
@@ -70,6 +70,7 @@ class Config:
     otel: OtelSettings = OtelSettings()
     mcp: Mapping[str, ServerSettings] = field(factory=dict)
     faults: Sequence[ConfigMistake] = ()
+    storage: StorageTable = StorageTable()
 
     @classmethod
     def without_file(cls, directory: Path) -> "Config":
@@ -103,7 +104,7 @@ def load(path: str | Path) -> Config:
     located = _locate_mistakes(name, text, builder.faults)
     told = (builder.approvals, builder.notify)
     parts = (builder.logs, builder.http, *told, builder.dashboard, builder.metrics, builder.otel)
-    return Config(kernel, llm, root, file.parent, file, permissions, *parts, builder.mcp, located)
+    return Config(kernel, llm, root, file.parent, file, permissions, *parts, builder.mcp, located, builder.storage)
 
 
 def _read_text(name: str) -> str:

@@ -201,6 +201,8 @@ def compare_configs(old: Config, new: Config, live_limits: Collection[str]) -> R
         f"{table}.{name}"
         for table, had, gets in (
             ("kernel", old.kernel, new.kernel),
+            ("logs", old.logs, new.logs),
+            ("storage", old.storage, new.storage),
             ("llm", old.llm, new.llm),
             ("http", old.http, new.http),
             ("approvals", old.approvals, new.approvals),

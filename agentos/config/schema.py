@@ -31,6 +31,7 @@ from agentos_sdk.values import Backoff, Limits, Share
 from supervisors.strategy import AutoShutdown, Restart
 
 MIN_LOG_FILE = 64 << 10  # bytes
+MIN_STORAGE = 64 << 20  # bytes; the audit log takes 14 MiB of them at its beginning
 MIN_PAYLOAD = 1 << 20  # bytes; a lower limit for every kernel, so that every client knows which size is always accepted
 
 Name = Annotated[
@@ -100,6 +101,13 @@ class LogTable:
 
 
 @frozen(kw_only=True)
+class StorageTable:
+    """``[storage]``: ``max_total`` is the most that the state directory should hold, in bytes; None: no bound."""
+
+    max_total: Annotated[Size, Rule(lambda size: size >= MIN_STORAGE, "a size of at least 64M")] | None = None
+
+
+@frozen(kw_only=True)
 class ApprovalTable:
     """``[approvals]``: calls that a person must approve. ``notify``: a program and its arguments."""
 
@@ -129,6 +137,7 @@ class FileTable:
 
     kernel: object = field(factory=dict)
     logs: object = field(factory=dict)
+    storage: object = field(factory=dict)
     approvals: object = field(factory=dict)
     notify: object = field(factory=dict)
     dashboard: object = None

@@ -22,6 +22,7 @@ from agentos.services.http.client import Client
 from agentos.services.logs.log import Logs
 from agentos.services.mail.mailboxes import Mailboxes
 from agentos.services.metrics.sampler import Sampler
+from agentos.services.storage.bound import StorageBound
 from agentos_sdk.opcodes import Op
 
 from . import background, events, http, messages, state
@@ -55,6 +56,7 @@ class Services(Struct, frozen=True):
     lives: LifeCounter
     approvals: Approvals
     logs: Logs
+    storage: StorageBound
     background: Background
     host_view: View
     http: Client
@@ -84,7 +86,7 @@ def table(services: Services) -> tuple[Syscall, ...]:
         *state.syscalls(s.state, s.callers.authorizer.granted_prefixes),
         *events.syscalls(s.events, s.registry, s.callers.authorizer),
         *metrics.syscalls(s.registry, s.line, s.kernel_account, s.sampler),
-        *kernel.syscalls(s.supervision, s.line, s.audit, s.approvals, s.config_file),
+        *kernel.syscalls(s.supervision, s.line, s.audit, s.storage, s.approvals, s.config_file),
         *usage.syscalls(s.registry, s.line, s.lives),
         *audit.syscalls(s.audit),
         *contents.syscalls(s.line),

@@ -292,6 +292,17 @@ def test_the_log_on_disk_has_bounds_that_fit_together() -> None:
     ]
 
 
+@pytest.mark.usefixtures("home")
+def test_the_bound_of_the_state_directory() -> None:
+    assert loaded("").storage.max_total is None
+    assert loaded('[storage]\nmax_total = "2G"\n').storage.max_total == 2 << 30
+
+    assert said('[storage]\nmax_total = "63M"\nkeep = "1d"\n') == [
+        "agentos.toml:2: storage.max_total: expected a size of at least 64M, got '63M'",
+        "agentos.toml:3: storage.keep: unknown field",
+    ]
+
+
 def test_a_call_waits_for_a_person_no_longer_than_its_entry_is_kept() -> None:
     why = "a call can't wait longer than its entry is kept: set timeout to at most"
     assert said('[approvals]\ntimeout = "20m"\n') == [

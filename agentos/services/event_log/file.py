@@ -96,6 +96,7 @@ class EventFiles:
 
     directory: Path
     _numbers: list[int] = field(factory=list)  # of the files that exist, in order
+    _first: int = 0  # the file that this boot appends to first
     _begun: bool = False  # the last file names this boot
     _events: int = 0  # in the last file
     _bytes: int = 0
@@ -104,6 +105,7 @@ class EventFiles:
         """Return the earlier boots and the events in the files. Lines that can't be read are skipped."""
         names = (_NAME.fullmatch(name) for name in os.listdir(self.directory))
         self._numbers = sorted(int(match[1]) for match in names if match is not None)
+        self._first = self._numbers[-1] if self._numbers else 0
         boots, records = list[Boot](), list[Record]()
         for number in self._numbers:
             before = len(records)
@@ -143,6 +145,17 @@ class EventFiles:
         self._begun = True
         self._events += len(records)
         self._bytes += len(data)
+
+    def drop_former(self, wanted: int) -> int:
+        """Remove the oldest files without events of this boot until so many bytes are free; returns how many are."""
+        freed = 0
+        while freed < wanted and self._numbers and self._numbers[0] < self._first:
+            path = self._path(self._numbers[0])
+            with contextlib.suppress(FileNotFoundError):
+                freed += path.stat().st_blocks * 512
+                path.unlink()
+            del self._numbers[0]
+        return freed
 
     def _merge_oldest(self, kept: Collection[int]) -> None:
         """Make one file of the oldest two, of the events with these numbers."""
@@ -185,6 +198,7 @@ async def open_event_log(directory: Path) -> AsyncIterator[EventLog]:
         boots, records = await run_in_thread(files.load)
         events = EventLog(first=choose_first(boots, records), earlier=boots, records=records)
         writer = _Writer(files, events)
+        events.free = writer.free
         async with run_and_finish(writer.serve, lambda failure: writer.close()):
             yield events
 
@@ -223,6 +237,10 @@ class _Writer:
             await self._append([], self.events.next - 1)
         if self._failing:
             log.error("%d events couldn't be written, and are lost", self.events.next - self._place)
+
+    async def free(self, wanted: int) -> int:
+        """Remove old files, see :meth:`EventFiles.drop_former`; the ring keeps their events while the kernel runs."""
+        return await run_in_thread(self.files.drop_former, wanted, limiter=self._limiter)
 
     async def _write(self) -> None:
         self.events.grown = trio.Event()

@@ -11,7 +11,7 @@ see :mod:`.shares`. A record is never changed.
 import secrets
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import zip_longest
 from operator import attrgetter
 from time import time
@@ -42,6 +42,14 @@ Above = Callable[[int], tuple[Party, ...]]
 
 FindFamily = Callable[[Party], Party]
 """Returns the family of a caller, by its id, or of an account, by its name: all that share one part of a full ring."""
+
+Free = Callable[[int], Awaitable[int]]
+"""Removes files with events of former runs until so many bytes are free on disk; returns how many are."""
+
+
+async def _free_nothing(wanted: int) -> int:
+    """For a log without files."""
+    return 0
 
 
 @define
@@ -100,6 +108,7 @@ class EventLog:
         self.find_family: FindFamily = self._find_outermost
         self.boot = boot if boot is not None else secrets.token_hex(4)
         self.boots = [*earlier, Boot(self.boot, first)]
+        self.free: Free = _free_nothing
         self.grown = trio.Event()  # set with each event
         self.next = first  # the number of the next event
         self.index = Index()

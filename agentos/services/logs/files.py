@@ -41,6 +41,12 @@ class FileKey(NamedTuple):
         return f"{self.name}.{self.run}.{self.part}.jsonl"
 
 
+def read_name(filename: str) -> FileKey | None:
+    """The key of a log file with this name; None for another file."""
+    match = _NAME.fullmatch(filename)
+    return FileKey(match[1], int(match[2]), int(match[3])) if match is not None else None
+
+
 class Origin(NamedTuple):
     """The agent that a file is of. ``owner``: the agents it was spawned below, or its guest; they share the room."""
 
@@ -151,10 +157,9 @@ class LogDirectory:
         """All log files. One whose header can't be read counts as its name's, and as no declared agent's."""
         found = []
         for name in os.listdir(self.directory):
-            match = _NAME.fullmatch(name)
-            if match is None:
+            key = read_name(name)
+            if key is None:
                 continue
-            key = FileKey(match[1], int(match[2]), int(match[3]))
             with contextlib.suppress(OSError):  # a file that is no file of ours, or has just gone
                 found.append(self._look_at(key, self.directory / name))
         return found

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Itera
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 
 import trio
@@ -36,6 +37,7 @@ MAX_FILE_SECONDS = 86400.0  # a file is written for a day at most, so that lines
 MAX_WAITING = 8 << 20  # that wait to be written, as :func:`cost` counts
 MAX_WRITE = 1 << 20  # … of one agent that are written at a time; more isn't waited for
 LINE_COST = 256  # of a text, which may be many lines
+DISK_BLOCK = 4096  # bytes of a file on disk are a multiple of it
 RECORD_BYTES = 64  # of each line in the file, beside its text
 
 
@@ -332,6 +334,18 @@ class Logs:
         """The files of an owner, the oldest first."""
         own = (file for files in self.files.values() for file in files if file.owner == owner)
         return sorted(own, key=lambda file: file.ended)
+
+    async def free(self, wanted: int, may_go: Callable[[LogFile], bool]) -> int:
+        """Remove the oldest of these files until so many bytes are free on disk; returns how many are."""
+        found = [file for own in self.files.values() for file in own if may_go(file)]
+        freed, taken = 0, list[LogFile]()
+        for file in await run_in_thread(partial(sorted, found, key=attrgetter("ended"))):
+            if freed < wanted and file in self.files.get(file.name, ()):  # it may have been removed meanwhile
+                taken.append(file)
+                freed += -(-file.size // DISK_BLOCK) * DISK_BLOCK
+                self._drop_file(file)
+        await self._remove(taken)
+        return freed
 
     async def _remove(self, files: Sequence[LogFile]) -> None:
         if files:

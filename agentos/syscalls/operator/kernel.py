@@ -24,6 +24,7 @@ from agentos.permissions.approvals.entries import Pending
 from agentos.sandbox.report.levels import LIMIT_LAYERS
 from agentos.services.audit.log import Audit
 from agentos.services.quotas import BudgetState
+from agentos.services.storage.bound import StorageBound
 from agentos.syscalls.agents.inspect import describe_budget, model_states
 from agentos_sdk.calls import kernel as calls
 from agentos_sdk.encoding.quantities import duration
@@ -40,6 +41,7 @@ class KernelCalls(Struct, frozen=True):
     supervision: Supervision
     line: Line
     audit: Audit
+    storage: StorageBound
     approvals: Approvals
     config_file: str | None
     began: float = field(default_factory=time.monotonic)
@@ -76,6 +78,8 @@ class KernelCalls(Struct, frozen=True):
             ]
             if health.problem is not None:
                 attention.append(calls.Attention(kind="audit", text=f"the audit log: {health.problem}"))
+            if self.storage.problem is not None:
+                attention.append(calls.Attention(kind="storage", text=self.storage.problem))
             if health.lost:
                 attention.append(calls.Attention(kind="audit", text=f"{health.lost} entries of the audit log are lost"))
             return calls.KernelStatus(
@@ -158,9 +162,14 @@ def count_waiting(pending: Sequence[Pending]) -> Iterator[calls.Attention]:
 
 
 def syscalls(
-    supervision: Supervision, line: Line, audit: Audit, approvals: Approvals, config_file: str | None
+    supervision: Supervision,
+    line: Line,
+    audit: Audit,
+    storage: StorageBound,
+    approvals: Approvals,
+    config_file: str | None,
 ) -> tuple[Syscall, ...]:
-    handlers = KernelCalls(supervision, line, audit, approvals, config_file)
+    handlers = KernelCalls(supervision, line, audit, storage, approvals, config_file)
     return (
         Syscall(Op.SHUTDOWN, calls.Shutdown, prepare=handlers.prepare_shutdown, audit="intent"),
         Syscall(Op.STATUS, calls.Status, prepare=handlers.prepare_status),

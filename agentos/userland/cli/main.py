@@ -58,6 +58,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "check": "kernel.check",
         "doctor": "kernel.doctor",
         "kernels": "kernel.kernels",
+        "storage": "kernel.storage",
         "reload": "kernel.reload",
         "shutdown": "kernel.kernel",
         "service": "kernel.service",

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import datetime
 
 from tests.cli.conftest import Agentos
 from tests.cli.terminal import Terminal
@@ -61,6 +62,37 @@ def test_the_last_hundred_are_shown_and_with_a_time_all_from_then_on(kernel: Ker
     last = agentos("events", "--type", "custom.step", "-n", "2").stdout.splitlines()
     assert [each.rpartition(" ")[2] for each in last] == ["118", "119"]
     assert len(agentos("events", "--type", "custom.step", "--since", "1h", "--tail", "7").stdout.splitlines()) == 7
+
+
+def test_a_range_of_times_and_a_text_select_events(kernel: Kernel, agentos: Agentos) -> None:
+    with kernel.client() as client:
+        for step in ("one", "two", "three"):
+            client.emit_event("custom.range", {"step": step})
+    chosen = ("events", "--type", "custom.range")
+    times = [json.loads(each)["at"] for each in agentos(*chosen, "--json").stdout.splitlines()]
+    middle = datetime.fromtimestamp((times[0] + times[1]) / 2).isoformat(sep=" ")
+
+    before = agentos(*chosen, "--until", middle).stdout.splitlines()
+    after = agentos(*chosen, "--since", middle).stdout.splitlines()
+    assert [each.rpartition(": ")[2] for each in before] == ['"one"}']
+    assert [each.rpartition(": ")[2] for each in after] == ['"two"}', '"three"}']
+    found = agentos(*chosen, "--grep", r"step.*\bt[wh]", "--tail", "1").stdout.splitlines()
+    assert [each.rpartition(": ")[2] for each in found] == ['"three"}']
+    assert json.loads(agentos(*chosen, "--grep", "two", "--json").stdout)["data"] == {"step": "two"}
+    assert agentos(*chosen, "--grep", "four").stdout == ""
+    wrong = agentos(*chosen, "--grep", "(")
+    assert (wrong.returncode, wrong.stderr.startswith("agentos: grep: ")) == (1, True)
+    assert "leave out --until or --follow" in agentos(*chosen, "-f", "--until", "now").stderr
+
+
+def test_a_text_is_looked_for_in_the_line_as_it_is_shown(kernel: Kernel, agentos: Agentos) -> None:
+    number = kernel.spawn("shown")
+    with kernel.connect_as(number) as wire:
+        assert wire.call(EMIT, {"event_type": "custom.shown", "data": 1})["success"]
+
+    [found] = agentos("events", "--grep", "custom.shown +shown: 1$").stdout.splitlines()
+
+    assert found[9:] == "custom.shown       shown: 1"
 
 
 def test_states_that_are_not_shown_do_not_count(kernel: Kernel, agentos: Agentos) -> None:

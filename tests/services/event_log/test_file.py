@@ -199,3 +199,42 @@ def test_numbers_grow_over_any_number_of_runs_and_have_no_gaps_in_one(
         assert start.missed == 0
         ends = dict(boot_ends[[each for each, _ in boot_ends].index(boot) :])
         assert start.cut_off == (not all(ends[each.id] for each in boots if each.id in ends))
+
+
+def write_runs(place: Path, *counts: int) -> EventFiles:
+    """Files of runs with so many events, each run after the last; returns those of the last one."""
+    first = 1
+    for number, count in enumerate(counts):
+        files, log = EventFiles(place), EventLog(boot=f"b{number}", first=first)
+        files.load()
+        publish(log, count)
+        for begin in range(0, count, file.BATCH):
+            files.append(log.boots[-1], log.list_from(first + begin, file.BATCH))
+        first += BOOT_STEP
+    return files
+
+
+def test_files_of_former_runs_may_go_and_no_event_of_this_one(tmp_path: Path) -> None:
+    files = write_runs(tmp_path, 6000, 10, 4000)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["1.jsonl", "2.jsonl", "3.jsonl", "4.jsonl"]
+
+    assert files.drop_former(1) >= 1
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["2.jsonl", "3.jsonl", "4.jsonl"]
+    assert files.drop_former(1 << 40) > 0
+    assert files.drop_former(1 << 40) == 0
+
+    boots, records = EventFiles(tmp_path).load()
+    assert [boot.id for boot in boots][-1] == "b2"
+    assert sum(record.boot == "b2" for record in records) == 4000
+
+
+async def test_the_log_goes_on_after_files_have_gone(tmp_path: Path) -> None:
+    write_runs(tmp_path, 6000)
+    async with open_event_log(tmp_path) as log:
+        assert await log.free(1 << 40) > 0
+        assert len(log.list_from(0, MAX_RECORDS)) == 6000  # this kernel shows them still
+        publish(log, 3)
+
+    _, records = EventFiles(tmp_path).load()
+    assert [record.boot for record in records[-3:]] == [log.boot] * 3
+    assert len(records) == 1000 + 3

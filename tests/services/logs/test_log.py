@@ -325,3 +325,20 @@ async def test_agents_of_one_name_write_to_files_of_their_own(tmp_path: Path) ->
     async with opened(tmp_path) as logs:
         assert await last(logs, selection=of_two) == ["secret of 2"]
         assert len(logs.files["job"]) == 3
+
+
+async def test_the_oldest_files_that_may_go_are_removed_until_there_is_room(tmp_path: Path) -> None:
+    async with opened(tmp_path) as logs:
+        for number, name in enumerate(("old", "new", "runs")):
+            write(logs, "x" * 10_000, number + 1, name, at=1000.0 + number)
+            await written(logs)
+
+        assert await logs.free(0, lambda file: True) == 0
+        freed = await logs.free(5000, lambda file: file.name != "runs")
+        assert 10_000 < freed < 20_000
+        assert sorted(file.name for file in (tmp_path / "logs").iterdir()) == ["new.1.1.jsonl", "runs.1.1.jsonl"]
+        await logs.free(1 << 30, lambda file: file.name != "runs")
+        write(logs, "again", 2, "new")
+
+        assert await last(logs) == ["x" * 10_000, "again"]
+    assert sorted(file.name for file in (tmp_path / "logs").iterdir()) == ["new.1.1.jsonl", "runs.1.1.jsonl"]

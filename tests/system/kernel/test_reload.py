@@ -91,10 +91,14 @@ def test_a_dry_run_says_the_same_and_changes_nothing(own_kernel: OwnKernel) -> N
 def test_settings_that_need_a_new_kernel_are_told_each_time(own_kernel: OwnKernel) -> None:
     kernel = own_kernel(child("a"))
     with kernel.client() as client:
-        (kernel.place / "agentos.toml").write_text("[kernel]\nmax_children = 5\n[llm]\nconcurrency = 3\n" + child("a"))
+        changed = (
+            '[kernel]\nmax_children = 5\n[logs]\nmax_age = "1d"\n[storage]\nmax_total = "1G"\n[llm]\nconcurrency = 3\n'
+        )
+        (kernel.place / "agentos.toml").write_text(changed + child("a"))
+        keys = ["kernel.max_children", "logs.max_age", "storage.max_total", "llm.concurrency"]
         for _ in range(2):
             reply = up(client.reload())
-            assert (reply["changes"], reply["kernel_restart"]) == ([], ["kernel.max_children", "llm.concurrency"])
+            assert (reply["changes"], reply["kernel_restart"]) == ([], keys)
 
 
 def test_a_stopped_agent_stays_stopped_and_has_its_new_program_when_it_is_started(own_kernel: OwnKernel) -> None:

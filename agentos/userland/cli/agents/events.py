@@ -1,10 +1,11 @@
 """``agentos events``: past events of the kernel, and new ones as they come."""
 
+import math
 import sys
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from attrs import define, field
@@ -27,6 +28,9 @@ from agentos_sdk.errors import PermissionDenied
 
 from .event_text import Event, find_caller, find_named, format_event
 
+if TYPE_CHECKING:
+    from agentos.services.logs.pattern import Pattern
+
 DEFAULT_TAIL = 100
 MAX_TAIL = 10_000  # all that the kernel keeps
 PAGE = 1000  # events of one reply
@@ -48,6 +52,8 @@ CHANGED = "STATE_CHANGED"
 @click.option("--type", "types", multiple=True, metavar="TYPE", help="Only this type, such as AGENT_EXITED or AGENT_*.")
 @click.option("-n", "--tail", type=click.IntRange(0, MAX_TAIL), help="How many; default 100, with --since all.")
 @click.option("--since", metavar="WHEN", help=f"From then on: {FORMS}.")
+@click.option("--until", metavar="WHEN", help="Before then; written in the same ways.")
+@click.option("--grep", metavar="RE", help="Only events in whose line this regular expression is found.")
 @json_option
 @socket_option
 def events(
@@ -56,6 +62,8 @@ def events(
     types: tuple[str, ...],
     tail: int | None,
     since: str | None,
+    until: str | None,
+    grep: str | None,
     as_json: bool,
     socket_path: str | None,
 ) -> None:
@@ -64,7 +72,10 @@ def events(
     These are the last 100 events, or with --since all from then on. --agent and --type may be repeated. AGENT_STATE is
     shown only where --type names it.
     """
-    begin = read_time(since, "--since") or 0.0
+    begin, end = read_time(since, "--since") or 0.0, read_time(until, "--until") or math.inf
+    if follow and until is not None:
+        raise click.UsageError("leave out --until or --follow: what is still to come has no end")
+    pattern = read_pattern(grep)
     first = deque[Event](maxlen=DEFAULT_TAIL if tail is None and since is None else tail)
     try:
         with kernel(socket_path) as client:
@@ -73,18 +84,29 @@ def events(
             boot = check_reply(client.subscribe(list(types) or ["*"], agents=about or None, since=0))["boot"]
             if ids and (not types or any(matches(one, CHANGED) for one in types)):
                 check_reply(client.subscribe([CHANGED], agents=ids, since=0))
-            printer = Printer(client, as_json, boot)
+            printer = Printer(client, as_json, boot, pattern)
             hidden, present = {STATE} - set(types), boot if about else None
             for page in read_pages(client):
                 printer.print_missed(page["missed"])
-                first.extend(each for each in select(page["events"], hidden, present) if each["at"] >= begin)
+                within = [each for each in page["events"] if begin <= each["at"] < end]
+                first.extend(printer.choose(select(within, hidden, present)))
             printer.print(first)
             while follow:
                 page = check_reply(client.poll_events(PAGE, POLL_SECONDS))
                 printer.print_missed(page["missed"])
-                printer.print(select(page["events"], hidden, present))
+                printer.print(printer.choose(select(page["events"], hidden, present)))
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def read_pattern(given: str | None) -> "Pattern | None":
+    """The pattern of ``--grep``."""
+    from agentos.services.logs.pattern import Pattern, PatternError
+
+    try:
+        return Pattern(given) if given is not None else None
+    except PatternError as error:
+        raise Failed(f"grep: {error}") from None
 
 
 def read_pages(client: AgentOSClient) -> Iterator[Mapping[str, Any]]:
@@ -134,14 +156,24 @@ class Printer:
     client: AgentOSClient
     as_json: bool
     present: str  # the id of the present boot
+    pattern: "Pattern | None"  # that lines must match
     boot: str | None = None
     names: dict[tuple[str, int], str] = field(factory=dict)  # of callers, by boot and id
+
+    def choose(self, events: Sequence[Event]) -> Sequence[Event]:
+        """The events whose lines match; learns the names in all of them."""
+        self._learn_names(events)
+        if self.pattern is None:
+            return events
+        return [each for each in events if self.pattern.matches(format_event(each, None, False, self._caller(each)))]
+
+    def _caller(self, event: Event) -> str | None:
+        return self.names.get((event["boot"], find_caller(event)))
 
     def print(self, events: Sequence[Event]) -> None:
         """Print events; a line on stderr says that the kernel was restarted in between."""
         coloured = shows_colours()
         width = table_width() if sys.stdout.isatty() else None
-        self._learn_names(events)
         for event in events:
             if self.boot not in (None, event["boot"]):
                 self._note("the kernel was restarted")
@@ -149,12 +181,12 @@ class Printer:
             if self.as_json:
                 print_json_line(event)
             else:
-                click.echo(format_event(event, width, coloured, self.names.get((event["boot"], find_caller(event)))))
+                click.echo(format_event(event, width, coloured, self._caller(event)))
         sys.stdout.flush()
 
     def _learn_names(self, events: Sequence[Event]) -> None:
         """Remember the names that events have; ask for those of callers that are known only by their ids."""
-        if self.as_json:
+        if self.as_json and self.pattern is None:
             return
         for event in events:
             if (named := find_named(event)) is not None:

@@ -1,0 +1,1 @@
+"""What the state directory holds, and its bound."""

@@ -35,6 +35,7 @@ from .spec import (
     Runtime,
     Shutdown,
 )
+from .waking.schedule import Schedule
 
 NO_LIMITS = values.Limits()
 NO_SHARE = Share()
@@ -60,6 +61,7 @@ class Request(Struct, frozen=True, kw_only=True):
     after: Sequence[str] | None = None
     watchdog: float | None = None
     health: HealthCheck | None = None
+    schedule: Schedule | None = None
     restart: Restart | None = None
     max_restarts: float | None = None  # math.inf: unlimited, which SPAWN can't say
     restart_window: float | None = None

@@ -20,6 +20,8 @@ from agentos_sdk.values import Limits
 from supervisors import Backoff
 from supervisors.strategy import AutoShutdown, Restart
 
+from .waking.schedule import Schedule
+
 Shutdown = float | Literal["brutal_kill", "infinity"]
 Strategy = Literal["one_for_one", "one_for_all", "rest_for_one"]  # of a declared supervisor
 OnGiveUp = Literal["fail", "escalate"]
@@ -123,7 +125,8 @@ class AgentSpec(Struct, frozen=True):
 
     For declared agents: the kernel ends if a ``required`` one isn't up ``start_timeout`` seconds after it has begun to
     start agents; an agent begins when those in ``after`` are up, have ended for good, or were given up. ``watchdog`` is
-    how many seconds it may be without a call, and ``health`` the command that checks it.
+    how many seconds it may be without a call, and ``health`` the command that checks it. With a ``schedule`` it runs at
+    these times only, and waits otherwise.
     """
 
     name: str
@@ -154,6 +157,7 @@ class AgentSpec(Struct, frozen=True):
     after: Sequence[str] = ()
     watchdog: float | None = None
     health: HealthCheck | None = None
+    schedule: Schedule | None = None
     copied: bool = False  # the script is a copy made for this agent (until it's made, a path in the spawner's jail)
 
     @property
@@ -161,6 +165,16 @@ class AgentSpec(Struct, frozen=True):
         """Its share of the model, by its budget and its permissions' quotas."""
         quotas = self.permissions.quotas if self.permissions is not None else ()
         return replace(self.llm, budget=merge_quotas(self.llm.budget, quotas)) if quotas else self.llm
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is started only when there is a reason, and waits otherwise."""
+        return self.schedule is not None
+
+    @property
+    def wakes_on(self) -> str | None:
+        """The reasons to start an agent that waits, for people."""
+        return str(self.schedule) if self.schedule is not None else None
 
     @property
     def jailed(self) -> bool:

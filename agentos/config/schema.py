@@ -23,6 +23,7 @@ from agentos.agents.spec import (
     Strategy,
     is_reserved,
 )
+from agentos.agents.waking.schedule import Schedule
 from agentos.sandbox.host_ids import FIRST_ID, ID_COUNT
 from agentos.sandbox.policy import Network
 from agentos.sandbox.start.zygote import TIMEOUT
@@ -189,6 +190,7 @@ class AgentTable(ChildTable):
     start_timeout: Period | None = None
     watchdog: Annotated[Seconds, CHECKED_RULE] | None = None
     health: HealthCheck | None = None
+    schedule: Schedule | None = None
     sandboxed: bool | None = None
     network: bool | Network | None = None
     isolation: Level | None = None

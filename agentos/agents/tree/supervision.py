@@ -107,7 +107,7 @@ class Supervision:
         """The root supervisor of a declared tree, not running yet."""
         self.root = Supervisor(self.declared.build(group), id=ROOT, observe=self.tracker.observe)
         self.tracker.add_supervisor(self.root)
-        self.start_stop.stop_kept([*self.registry])
+        self.start_stop.hold_back([*self.registry])
         return self.root
 
     def add_declared(self, spec: AgentSpec, path: Path, supervisor: Path) -> Agent:

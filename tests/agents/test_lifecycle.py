@@ -24,14 +24,8 @@ from tests.support.runs.rows import each_row
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "life-of-an-agent.md"
 CLASSES = {each for each in vars(events).values() if isinstance(each, type) and issubclass(each, AgentEvent)}
-EVENTS = CLASSES - {
-    AgentEvent,
-    AgentOutput,
-    AgentState,
-    AgentWoken,
-    ResourceWarning,
-    RunSkipped,
-}  # these change no state
+CHANGE_NOTHING = {AgentOutput, AgentState, AgentWoken, ResourceWarning, RunSkipped}
+EVENTS = CLASSES - {AgentEvent, *CHANGE_NOTHING}
 
 
 def test_every_state_has_its_events() -> None:

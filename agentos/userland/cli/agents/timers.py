@@ -29,7 +29,7 @@ NO_TIMER = 'no agent has a schedule; in the configuration file: schedule = { eve
 @json_option
 @socket_option
 def timers(socket_path: str | None, as_json: bool) -> None:
-    """List the agents with a schedule, the one that is due next first."""
+    """List the agents with a schedule, by their next time."""
     with kernel(socket_path) as client:
         found = [agent for agent in client.list_agents(all=True) if is_scheduled(agent)]
     found.sort(key=lambda agent: (agent["next_at"] or math.inf, agent["name"]))

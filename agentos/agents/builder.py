@@ -36,6 +36,7 @@ from .spec import (
     Shutdown,
 )
 from .waking.schedule import Schedule
+from .waking.start import StartReason
 
 NO_LIMITS = values.Limits()
 NO_SHARE = Share()
@@ -62,6 +63,8 @@ class Request(Struct, frozen=True, kw_only=True):
     watchdog: float | None = None
     health: HealthCheck | None = None
     schedule: Schedule | None = None
+    start: StartReason | None = None
+    idle_stop: float | None = None
     restart: Restart | None = None
     max_restarts: float | None = None  # math.inf: unlimited, which SPAWN can't say
     restart_window: float | None = None

@@ -330,7 +330,7 @@ class Registry:
     def is_over(self, number: int) -> bool:
         """Whether this is the id of an agent that has ended and won't come back."""
         found = self._by_id.get(number)
-        return found is not None and found.over.is_set()
+        return found is not None and not found.comes_back
 
     def descends(self, agent: int, ancestor: int) -> bool:
         """Whether ``agent`` was spawned by ``ancestor`` or by one of its descendants."""

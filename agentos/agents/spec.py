@@ -21,6 +21,7 @@ from supervisors import Backoff
 from supervisors.strategy import AutoShutdown, Restart
 
 from .waking.schedule import Schedule
+from .waking.start import StartReason
 
 Shutdown = float | Literal["brutal_kill", "infinity"]
 Strategy = Literal["one_for_one", "one_for_all", "rest_for_one"]  # of a declared supervisor
@@ -126,7 +127,8 @@ class AgentSpec(Struct, frozen=True):
     For declared agents: the kernel ends if a ``required`` one isn't up ``start_timeout`` seconds after it has begun to
     start agents; an agent begins when those in ``after`` are up, have ended for good, or were given up. ``watchdog`` is
     how many seconds it may be without a call, and ``health`` the command that checks it. With a ``schedule`` it runs at
-    these times only, and waits otherwise.
+    these times only, and waits otherwise, with a ``start`` when something has come for it; ``idle_stop`` is after how
+    many seconds without a message that one ends.
     """
 
     name: str
@@ -158,6 +160,8 @@ class AgentSpec(Struct, frozen=True):
     watchdog: float | None = None
     health: HealthCheck | None = None
     schedule: Schedule | None = None
+    start: StartReason | None = None
+    idle_stop: float | None = None
     copied: bool = False  # the script is a copy made for this agent (until it's made, a path in the spawner's jail)
 
     @property
@@ -169,12 +173,13 @@ class AgentSpec(Struct, frozen=True):
     @property
     def waits(self) -> bool:
         """Whether it is started only when there is a reason, and waits otherwise."""
-        return self.schedule is not None
+        return self.schedule is not None or self.start is not None
 
     @property
     def wakes_on(self) -> str | None:
         """The reasons to start an agent that waits, for people."""
-        return str(self.schedule) if self.schedule is not None else None
+        start = "message" if self.start == "on_message" else self.start
+        return ", ".join(str(reason) for reason in (self.schedule, start) if reason is not None) or None
 
     @property
     def jailed(self) -> bool:

@@ -33,6 +33,7 @@ from agentos.agents.tree.supervision import SpawnLimits, Supervision
 from agentos.agents.waking import last_runs
 from agentos.agents.waking.last_runs import LastRuns
 from agentos.agents.waking.timers import Timers
+from agentos.agents.waking.waker import Waker
 from agentos.agents.workspaces.view import View
 from agentos.agents.workspaces.workspace import Workspaces
 from agentos.boot.last_run import MAX_NAMES, Doing, RunRecord, RunRecorder, check_database, describe_kill, read_record
@@ -249,8 +250,18 @@ class Kernel:
         host_view = View(str(settings.config.directory), home())
         self.supervision = self._construct_tree(access, stops, host_view, runner)
         self.servers, self.pins = mcp.open_servers(self.supervision, self.line, self.network.client), mcp.pins
-        self.timers = Timers(access.registry, runs, self.supervision.start_stop.wake, self.supervision.begun)
-        self.events.subscribers = (*self.events.subscribers, self.servers.take_event, self.timers.take_event)
+        self.timers = Timers(access.registry, runs, self.supervision.wake, self.supervision.begun)
+        self.waker = Waker(
+            access.registry,
+            access.mail,
+            access.event_log,
+            self.callers.authorizer,
+            self.supervision.wake,
+            self.supervision.start_stop.end_idle,
+            self.supervision.begun,
+        )
+        taking = (self.servers.take_event, self.timers.take_event, self.waker.take_event)
+        self.events.subscribers = (*self.events.subscribers, *taking)
         self.reload = Reload(
             settings.config,
             TreeReload(self.supervision, self.callers.declare, self.forget_agent, self.jails.change_limits),
@@ -386,6 +397,7 @@ class Kernel:
                         self.telemetry,
                         self.recorder,
                         self.timers,
+                        self.waker,
                     )
                     for service in services:
                         nursery.start_soon(service.serve)

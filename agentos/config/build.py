@@ -223,7 +223,7 @@ class Builder(Reader):
             fields["env"] = {**framework_env(read.table.framework), **fields.get("env", {})}
             limits = fields.get("limits", Limits())
             fields["limits"] = limits if limits.memory is not None else attrs.evolve(limits, memory=MEMORY)
-        if "schedule" in fields:
+        if fields.keys() & {"schedule", "start"}:
             fields.setdefault("restart", "transient")
         request = Request(**{**fields, "permissions": self._permissions(read)})
         return build(request, HostPaths(str(self.directory), declared=True), report)

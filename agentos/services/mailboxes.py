@@ -3,7 +3,7 @@
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal
 
 import msgspec
@@ -54,12 +54,25 @@ class Mailbox:
     publish: Publish = discard
     messages: deque[Message] = field(factory=deque)
     size: int = 0  # bytes
+    taken: int = 0  # messages, since the kernel started
+    held: bool = False  # nothing is handed out: its owner is ending
+    on_message: Callable[[], None] | None = None  # called when there are messages that no reader waits for
     _readers: deque[trio.Event] = field(factory=deque)
 
     @property
     def name(self) -> str:
         """The sender name of its messages: the one registered last."""
         return self.names[-1] if self.names else f"#{self.id}"
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether there are messages, and they are handed out."""
+        return bool(self.messages) and not self.held
+
+    @property
+    def readers(self) -> int:
+        """How many calls wait for a message."""
+        return len(self._readers)
 
     def fits(self, size: int) -> bool:
         return len(self.messages) < MAX_MESSAGES and self.size + size <= MAX_BYTES
@@ -73,32 +86,44 @@ class Mailbox:
             )
         self.messages.append(message)
         self.size += len(message.body)
-        if self._readers:
-            self._readers.popleft().set()
+        self._wake(1)
         self.publish(MessageReceived(self.id, self.name, message.from_id, message.from_name, len(message.body)))
 
     def take(self, limit: int) -> list[Message]:
         """Remove the oldest messages: at most ``most`` and what fits in a batch, but at least one if there is any."""
         taken: list[Message] = []
         size = 0
-        while self.messages and len(taken) < limit:
+        while self.is_readable and len(taken) < limit:
             size += len(self.messages[0].body)
             if taken and size > MAX_BATCH_BYTES:
                 break
             taken.append(self.messages.popleft())
         self.size -= sum(len(letter.body) for letter in taken)
+        self.taken += len(taken)
         return taken
 
     def put_back(self, messages: Sequence[Message]) -> None:
         """Undo :meth:`take`, even over the limit: nothing is lost."""
         self.messages.extendleft(reversed(messages))
         self.size += sum(len(letter.body) for letter in messages)
-        for _ in range(min(len(messages), len(self._readers))):
+        self.taken -= len(messages)
+        self._wake(len(messages))
+
+    def release(self) -> None:
+        """Hand out messages again."""
+        self.held = False
+        self._wake(len(self.messages))
+
+    def _wake(self, messages: int) -> None:
+        """Wake a reader for each of these messages, or tell that there are none."""
+        if self.on_message is not None and (self.held or not self._readers):
+            self.on_message()
+        for _ in range(min(messages, len(self._readers))):
             self._readers.popleft().set()
 
     async def wait(self) -> None:
         """Return when there may be a message; readers queue in order, and one message wakes one reader."""
-        while not self.messages:
+        while not self.is_readable:
             turn = trio.Event()
             self._readers.append(turn)
             try:

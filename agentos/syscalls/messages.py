@@ -63,7 +63,7 @@ def syscalls(mail: Mailboxes, registry: Registry, traffic: Traffic) -> tuple[Sys
         if request.max < 1:
             raise BadRequest(f"max: expected at least 1, got {request.max}")
         box = mail.by_id(call.caller.id)
-        if not box.messages and request.wait and request.timeout > 0:
+        if not box.is_readable and request.wait and request.timeout > 0:
             with trio.move_on_after(request.timeout):
                 await box.wait()
         await call.caller.allowance.wait_for_reply_room()  # a caller that doesn't read its replies gets no more of them

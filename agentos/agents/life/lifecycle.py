@@ -89,6 +89,7 @@ NEXT: Mapping[State, Mapping[type[AgentEvent], State]] = {
     },
     State.WAITING: {
         AgentSpawned: State.STARTING,
+        AgentWaiting: State.WAITING,  # its group is started again
         AgentFailed: State.FAILED,  # it can't be started, or its group is given up
         AgentStopped: State.STOPPED,
         AgentOver: State.EXITED,  # a reload has removed it

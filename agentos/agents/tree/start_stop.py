@@ -117,6 +117,12 @@ class StartStop(Struct, frozen=True):
         await self._begin(agent, supervisor)
         await _wait_until_settled(agent)
 
+    async def end_idle(self, agent: Agent) -> None:
+        """End an agent that has nothing to do; it waits then. Raises ``BadRequest``, ``Unavailable``."""
+        await _terminate_child_to_restart(self._find_supervisor(agent), agent.name)
+        if agent.stopped_by is None and not agent.alive:
+            self.tracker.rest(agent)
+
     async def restart_agent(self, agent: Agent) -> None:
         """Stop an agent and start it again, without its siblings; start it if it has ended."""
         supervisor = self._find_supervisor(agent)

@@ -260,6 +260,11 @@ class Supervision:
                     await parent.nursery.start(parent.children.run)
             return parent.children
 
+    async def wake(self, agent: Agent, reason: str) -> None:
+        """Start an agent that waits, unless the kernel ends; as :meth:`.start_stop.StartStop.wake`."""
+        if not self.stopping:
+            await self.start_stop.wake(agent, reason)
+
     async def kill(self, agent: Agent, grace: float | None, by: str) -> None:
         """End an agent for good, after the agents it spawned; a declared one is stopped, as by STOP.
 

@@ -225,8 +225,7 @@ class Tracker:
         """Record that an agent waits: it has no process, and what is started after it goes on."""
         self.finish(agent)
         agent.settle()
-        if agent.state is not State.WAITING:
-            self.registry.change(agent, AgentWaiting(agent.id, agent.name))
+        self.registry.change(agent, AgentWaiting(agent.id, agent.name))
 
 
 def is_final_exit(restart: Restart, exit: Exit, unasked: bool) -> bool:

@@ -67,7 +67,7 @@ KILL = Method(
     result="bool",
     convert="lambda reply: bool(reply.get('killed'))",
 )
-START = Method("start", agents.Start, positional="name names", wait="None")
+START = Method("start", agents.Start, positional="name names now", wait="None")
 STOP = Method("stop", agents.Stop, positional="name names keep", wait="None")
 RESTART = Method("restart", agents.Restart, positional="name names", wait="None")
 RELOAD = Method("reload", reload.Reload, positional="dry_run", wait="None")

@@ -35,6 +35,8 @@ from .spec import (
     Runtime,
     Shutdown,
 )
+from .waking.schedule import Schedule
+from .waking.start import StartReason
 
 NO_LIMITS = values.Limits()
 NO_SHARE = Share()
@@ -61,6 +63,9 @@ class Request(Struct, frozen=True, kw_only=True):
     watchdog: float | None = None
     health: HealthCheck | None = None
     mailbox: Literal["kept", "memory"] | None = None
+    schedule: Schedule | None = None
+    start: StartReason | None = None
+    idle_stop: float | None = None
     restart: Restart | None = None
     max_restarts: float | None = None  # math.inf: unlimited, which SPAWN can't say
     restart_window: float | None = None

@@ -132,6 +132,8 @@ class Agent:
     removed: bool = False  # it was declared, and a reload has removed it
     at_next_start: Callable[[], None] | None = None
     kept_stopped: bool = False  # it stays stopped when the next kernel starts
+    woken: bool = False  # one that waits otherwise: it is being started, or runs
+    next_at: float | None = None  # seconds since the epoch: the next time of its schedule
     end: End | None = None
     connected: trio.Event = field(factory=trio.Event)  # in the present life
     settled: trio.Event = field(factory=trio.Event)  # the first start, or that by START, succeeded or had a `problem`
@@ -168,6 +170,16 @@ class Agent:
     def alive(self) -> bool:
         """Whether it has, or is about to have, a process."""
         return self.state in ALIVE
+
+    @property
+    def comes_back(self) -> bool:
+        """Whether it hasn't ended for good, or is started again when there is a reason."""
+        return not self.over.is_set() or self.state is State.WAITING or self.due_at is not None
+
+    @property
+    def due_at(self) -> float | None:
+        """Seconds since the epoch: when its schedule starts it next; None while it is stopped by request."""
+        return self.next_at if self.stopped_by is None else None
 
     @property
     def shutdown_time(self) -> float:
@@ -318,7 +330,7 @@ class Registry:
     def is_over(self, number: int) -> bool:
         """Whether this is the id of an agent that has ended and won't come back."""
         found = self._by_id.get(number)
-        return found is not None and found.over.is_set()
+        return found is not None and not found.comes_back
 
     def descends(self, agent: int, ancestor: int) -> bool:
         """Whether ``agent`` was spawned by ``ancestor`` or by one of its descendants."""

@@ -20,6 +20,9 @@ from agentos_sdk.values import Limits
 from supervisors import Backoff
 from supervisors.strategy import AutoShutdown, Restart
 
+from .waking.schedule import Schedule
+from .waking.start import StartReason
+
 Shutdown = float | Literal["brutal_kill", "infinity"]
 Strategy = Literal["one_for_one", "one_for_all", "rest_for_one"]  # of a declared supervisor
 OnGiveUp = Literal["fail", "escalate"]
@@ -123,8 +126,9 @@ class AgentSpec(Struct, frozen=True):
 
     For declared agents: the kernel ends if a ``required`` one isn't up ``start_timeout`` seconds after it has begun to
     start agents; an agent begins when those in ``after`` are up, have ended for good, or were given up. ``watchdog`` is
-    how many seconds it may be without a call, and ``health`` the command that checks it.
-    A ``kept`` mailbox outlives the kernel.
+    how many seconds it may be without a call, and ``health`` the command that checks it. With a ``schedule`` it runs at
+    these times only, and waits otherwise, with a ``start`` when something has come for it; ``idle_stop`` is after how
+    many seconds without a message that one ends. A ``kept`` mailbox outlives the kernel.
     """
 
     name: str
@@ -156,6 +160,9 @@ class AgentSpec(Struct, frozen=True):
     watchdog: float | None = None
     health: HealthCheck | None = None
     mailbox: Literal["kept", "memory"] = "memory"
+    schedule: Schedule | None = None
+    start: StartReason | None = None
+    idle_stop: float | None = None
     copied: bool = False  # the script is a copy made for this agent (until it's made, a path in the spawner's jail)
 
     @property
@@ -163,6 +170,17 @@ class AgentSpec(Struct, frozen=True):
         """Its share of the model, by its budget and its permissions' quotas."""
         quotas = self.permissions.quotas if self.permissions is not None else ()
         return replace(self.llm, budget=merge_quotas(self.llm.budget, quotas)) if quotas else self.llm
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is started only when there is a reason, and waits otherwise."""
+        return self.schedule is not None or self.start is not None
+
+    @property
+    def wakes_on(self) -> str | None:
+        """The reasons to start an agent that waits, for people."""
+        start = "message" if self.start == "on_message" else self.start
+        return ", ".join(str(reason) for reason in (self.schedule, start) if reason is not None) or None
 
     @property
     def jailed(self) -> bool:

@@ -30,6 +30,10 @@ from agentos.agents.tree.event_lines import log_last_state
 from agentos.agents.tree.kept_stops import KeptStops
 from agentos.agents.tree.reload import TreeReload, list_agents
 from agentos.agents.tree.supervision import SpawnLimits, Supervision
+from agentos.agents.waking import last_runs
+from agentos.agents.waking.last_runs import LastRuns
+from agentos.agents.waking.timers import Timers
+from agentos.agents.waking.waker import Waker
 from agentos.agents.workspaces.view import View
 from agentos.agents.workspaces.workspace import Workspaces
 from agentos.boot.last_run import MAX_NAMES, Doing, RunRecord, RunRecorder, check_database, describe_kill, read_record
@@ -84,6 +88,7 @@ SCHEMAS: Mapping[str, Sequence[str]] = {  # of the database
     "quotas": budgets.TABLES,
     "usage": usage.TABLES,
     "kept_stops": kept_stops.TABLES,
+    "last_runs": last_runs.TABLES,
     "approvals": APPROVALS,
     "answers": ANSWERS,
     "mcp_pins": PINS,
@@ -163,7 +168,9 @@ async def run_kernel(settings: Settings, host: Host, kernel_log: KernelLog) -> s
         model, stops = await open_model(settings.config.llm, database, events.publish), await KeptStops.load(database)
         limits = StateLimits(settings.config.kernel.max_state_keys, settings.config.kernel.max_state_bytes)
         stored = await State.load(database, limits, events.publish)
-        await stops.forget_others(list_agents(list_places(settings.config.root)))
+        declared, runs = list_agents(list_places(settings.config.root)), await LastRuns.load(database)
+        await stops.forget_others(declared)
+        await runs.forget_others([name for name, spec in declared.items() if spec.schedule is not None])
         secrets = await run_in_thread(read_secrets, settings.config)
         stores = Stores(events, model, database, audit, logs, stored, event_log, secrets, caller_ids, message_ids)
         access = open_access(settings.config, settings.show, host, stores)
@@ -172,7 +179,7 @@ async def run_kernel(settings: Settings, host: Host, kernel_log: KernelLog) -> s
         if last is not None and message_ids.is_new:
             log.info('messages to declared agents outlive the kernel from now on, except with mailbox = "memory"')
         mcp = await set_up_mcp(database, access.approvals, access.callers, settings.config.mcp)
-        kernel = Kernel(settings, host, model, access, stops, mcp, recorder)
+        kernel = Kernel(settings, host, model, access, stops, runs, mcp, recorder)
         if (killed := await run_in_thread(describe_kill, last)) is not None:
             events.publish(killed)
             audit.note(kernel_entry(KILLED, killed.text, "lost"))
@@ -203,6 +210,7 @@ class Kernel:
         model: Model,
         access: Access,
         stops: KeptStops,
+        runs: LastRuns,
         mcp: McpSetup,
         recorder: RunRecorder,
     ) -> None:
@@ -263,7 +271,18 @@ class Kernel:
         host_view = View(str(settings.config.directory), home())
         self.supervision = self._construct_tree(access, stops, host_view, runner)
         self.servers, self.pins = mcp.open_servers(self.supervision, self.line, self.network.client), mcp.pins
-        self.events.subscribers = (*self.events.subscribers, self.servers.take_event)
+        self.timers = Timers(access.registry, runs, self.supervision.wake, self.supervision.begun)
+        self.waker = Waker(
+            access.registry,
+            access.mail,
+            access.event_log,
+            self.callers.authorizer,
+            self.supervision.wake,
+            self.supervision.start_stop.end_idle,
+            self.supervision.begun,
+        )
+        taking = (self.servers.take_event, self.timers.take_event, self.waker.take_event)
+        self.events.subscribers = (*self.events.subscribers, *taking)
         self.reload = Reload(
             settings.config,
             TreeReload(
@@ -406,6 +425,8 @@ class Kernel:
                         self.sampler,
                         self.telemetry,
                         self.recorder,
+                        self.timers,
+                        self.waker,
                     )
                     for service in services:
                         nursery.start_soon(service.serve)

@@ -55,6 +55,7 @@ from .start_order import find_order_mistakes
 from .tables.dashboard import DashboardSettings, read_dashboard
 from .tables.mcp import McpTable, read_mcp
 from .toml_lines import Keys
+from .waiting import find_waiting_mistakes
 
 ROOT = "root"
 LOG_FILES = 4  # files that `max_total` has room for at least
@@ -226,6 +227,8 @@ class Builder(Reader):
             fields["env"] = {**framework_env(read.table.framework), **fields.get("env", {})}
             limits = fields.get("limits", Limits())
             fields["limits"] = limits if limits.memory is not None else attrs.evolve(limits, memory=MEMORY)
+        if fields.keys() & {"schedule", "start"}:
+            fields.setdefault("restart", "transient")
         request = Request(**{"mailbox": "kept", **fields, "permissions": self._permissions(read)})
         return build(request, HostPaths(str(self.directory), declared=True), report)
 
@@ -254,7 +257,10 @@ class Builder(Reader):
             self.add_mistake(read, order, "after")
         if isinstance(child, AgentSpec) and read.table.start_timeout is not None and not child.required:
             self.add_mistake(read, "only an agent with required = true has one: leave it out", "start_timeout")
-        if child.significant:
+        if isinstance(child, AgentSpec) and "strategy" not in outer.invalid:
+            for key, message in find_waiting_mistakes(child, group):
+                self.report(read, BadField(key, message))
+        if child.significant and not (isinstance(child, AgentSpec) and child.waits):
             restart = "transient" if "restart" in read.invalid else child.restart
             auto_shutdown = "any_significant" if "auto_shutdown" in outer.invalid else group.auto_shutdown
             with report_spec_error("significant", report, child.name):

@@ -23,6 +23,8 @@ from agentos.agents.spec import (
     Strategy,
     is_reserved,
 )
+from agentos.agents.waking.schedule import Schedule
+from agentos.agents.waking.start import StartReason
 from agentos.sandbox.host_ids import FIRST_ID, ID_COUNT
 from agentos.sandbox.policy import Network
 from agentos.sandbox.start.zygote import TIMEOUT
@@ -201,6 +203,9 @@ class AgentTable(ChildTable):
     watchdog: Annotated[Seconds, CHECKED_RULE] | None = None
     health: HealthCheck | None = None
     mailbox: Literal["kept", "memory"] | None = None
+    schedule: Schedule | None = None
+    start: StartReason | None = None
+    idle_stop: Annotated[Seconds, CHECKED_RULE] | None = None
     sandboxed: bool | None = None
     network: bool | Network | None = None
     isolation: Level | None = None

@@ -80,6 +80,26 @@ class AgentStopped(AgentEvent, frozen=True):
     by: str
 
 
+class AgentWaiting(AgentEvent, frozen=True):
+    """The agent has no process until there is a reason to start it: a time of its schedule, say."""
+
+
+class AgentWoken(AgentEvent, frozen=True):
+    """An agent that waits is being started. ``reason`` is for people: ``schedule``, or what came for it."""
+
+    reason: str
+
+
+class RunSkipped(AgentEvent, frozen=True):
+    """A run of the agent's schedule was due, and left out because its last one still works.
+
+    ``due_at`` is when it was due and ``next_at`` when the next one is, in seconds since the epoch.
+    """
+
+    due_at: float
+    next_at: float
+
+
 class AgentOver(AgentEvent, frozen=True):
     """The agent has ended for good: only START, or a restart of the group it is declared in, can start it again."""
 

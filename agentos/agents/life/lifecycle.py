@@ -16,11 +16,15 @@ from agentos.services.events import (
     AgentStopped,
     AgentStopping,
     AgentUnhealthy,
+    AgentWaiting,
 )
 
 
 class State(StrEnum):
-    """The agent states that LIST shows. ``failed``: the supervisor gave up. ``stopped``: by request, until START."""
+    """The agent states that LIST shows. ``failed``: the supervisor gave up. ``stopped``: by request, until START.
+
+    ``waiting``: there is no reason to run it now; its schedule, say, starts it.
+    """
 
     STARTING = "starting"
     RUNNING = "running"
@@ -28,6 +32,7 @@ class State(StrEnum):
     STOPPING = "stopping"
     BACKING_OFF = "backing_off"
     STOPPED = "stopped"
+    WAITING = "waiting"
     EXITED = "exited"
     FAILED = "failed"
 
@@ -59,6 +64,7 @@ NEXT: Mapping[State, Mapping[type[AgentEvent], State]] = {
         AgentFailed: State.FAILED,
         AgentExited: State.EXITED,
         AgentStopped: State.STOPPED,
+        AgentWaiting: State.WAITING,
         AgentOver: State.EXITED,
     },
     State.BACKING_OFF: {
@@ -71,13 +77,22 @@ NEXT: Mapping[State, Mapping[type[AgentEvent], State]] = {
         AgentSpawned: State.STARTING,  # a supervisor further up restarts the group
         AgentFailed: State.FAILED,  # the supervisor above gives up because of it, too
         AgentStopped: State.STOPPED,
+        AgentWaiting: State.WAITING,
         AgentOver: State.FAILED,
     },
     State.STOPPED: {
         AgentSpawned: State.STARTING,
         AgentFailed: State.STOPPED,  # its group is given up because of what happened before
         AgentStopped: State.STOPPED,
+        AgentWaiting: State.WAITING,  # started, until there is a reason to run it
         AgentOver: State.STOPPED,
+    },
+    State.WAITING: {
+        AgentSpawned: State.STARTING,
+        AgentWaiting: State.WAITING,  # its group is started again
+        AgentFailed: State.FAILED,  # it can't be started, or its group is given up
+        AgentStopped: State.STOPPED,
+        AgentOver: State.EXITED,  # a reload has removed it
     },
 }
 """The next state by state and event; an event that isn't listed for a state is a bug.

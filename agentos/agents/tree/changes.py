@@ -20,7 +20,7 @@ Kind = Literal["added", "removed", "restarted", "updated"]
 LIVE = frozenset(
     {
         *("restart", "max_restarts", "restart_window", "backoff", "on_give_up", "significant", "shutdown", "ready"),
-        *("required", "start_timeout", "after", "llm", "permissions", "mailbox"),
+        *("required", "start_timeout", "after", "llm", "permissions", "mailbox", "schedule", "idle_stop"),
     }
 )
 """The fields of an agent that take effect without a restart: at once, or when it next ends or starts."""
@@ -109,7 +109,7 @@ def _compare_agents(old: AgentSpec, new: AgentSpec, live_limits: Collection[str]
     differing = [name for name in _differing(old, new) if name != "limits"]
     had, gets = effective(old), effective(new)
     limits = [name for name in fields_dict(Limits) if getattr(had, name) != getattr(gets, name)]
-    live = set(differing) <= LIVE and set(limits) <= set(live_limits)
+    live = old.waits == new.waits and set(differing) <= LIVE and set(limits) <= set(live_limits)
     fields = (*differing, *(f"limits.{name}" for name in limits))
     return TreeChange(new.name, "updated" if live else "restarted", fields) if fields else None
 

@@ -40,7 +40,7 @@ class Container:
     spec: SupervisorSpec
     escalates: bool
     observe: Observer
-    declines: Callable[[], bool] = lambda: False  # whether its agent was stopped by request
+    declines: Callable[[], bool] = lambda: False  # whether its agent was stopped by request, or waits
     supervisor: Supervisor | None = None  # of the present life or the last one
 
     @property

@@ -119,7 +119,7 @@ class DeclaredTree:
         if isinstance(spec, AgentSpec):
             life = self._make_life(spec, path, inside)
             start, shutdown = BackgroundStart(life, wait), "infinity"
-            declines = partial(is_stopped, life.agent)
+            declines = partial(self._declines, life.agent)
         else:
             group = self._make_group(spec, inside, specs)
             body = container.child.start if container is not None else None
@@ -148,6 +148,13 @@ class DeclaredTree:
         self.tracker.place_agent(agent, path, supervisor)
         return Life(agent, self.deps)
 
+    def _declines(self, agent: Agent) -> bool:
+        """Whether an agent doesn't start now: it was stopped by request, or waits from now on."""
+        if agent.stopped_by is None and agent.spec.waits and not agent.woken:
+            self.tracker.rest(agent)
+            return True
+        return agent.stopped_by is not None
+
     async def _wait_for(self, names: Sequence[str]) -> None:
         """Return when these agents, and the agents of these groups, have come up, ended for good or were given up."""
         for agent in [agent for name in names for agent in self._find_agents(name)]:
@@ -166,11 +173,6 @@ def stops_together(group: GroupSpec) -> bool:
     """Whether no member of a ``one_for_one`` group was started after another one."""
     names = {child.name for child in group.children}
     return group.strategy == "one_for_one" and not any(names & {*child.after} for child in group.children)
-
-
-def is_stopped(agent: Agent) -> bool:
-    """Whether it was stopped by request."""
-    return agent.stopped_by is not None
 
 
 async def change_spec(supervisor: Supervisor | None, spec: SupervisorSpec) -> None:

@@ -13,6 +13,7 @@ from agentos.services.events import (
     AgentRestarting,
     AgentStopped,
     AgentUnhealthy,
+    AgentWoken,
     ApprovalRequested,
     BudgetExhausted,
     ConfigReloaded,
@@ -21,6 +22,7 @@ from agentos.services.events import (
     KernelKilled,
     KernelStarted,
     KernelStopping,
+    RunSkipped,
 )
 from agentos.services.logs.log import Logs
 from agentos_sdk.encoding.quantities import duration
@@ -47,6 +49,16 @@ def describe_event(event: Event) -> Iterator[tuple[int, str]]:
             yield logging.INFO, f"{name}: {reason}"
         case AgentRestarting(name=name, delay=delay, failures=failures):
             yield logging.INFO, f"{name}: will be restarted in {delay:.1f} s (failure {failures} in a row)"
+        case AgentWoken(name=name, reason=reason):
+            yield logging.INFO, f"{name}: started by {reason}"
+        case RunSkipped(name=name, due_at=due_at, next_at=next_at):
+            yield (
+                logging.WARNING,
+                (
+                    f"{name}: its run of {format_time(due_at)} is left out, because the last one still works; "
+                    f"the next one: {format_time(next_at)}"
+                ),
+            )
         case AgentStopped(name=name, by=by):
             yield logging.INFO, f"{name}: stopped by {by}, until it is started"
         case KernelKilled(text=text):
@@ -56,9 +68,11 @@ def describe_event(event: Event) -> Iterator[tuple[int, str]]:
         case AgentUnhealthy(name=name, reason=reason):
             yield logging.WARNING, f"{name}: unhealthy: {reason}"
         case BudgetExhausted(name, what, used, most, per, renews_at):
-            renewed = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(renews_at))
             spent = f"{used:,.10g} of {most:,.10g} {what} per {duration(per)}"
-            yield logging.WARNING, f"the budget of {name} is used up: {spent}; it refuses questions until {renewed}"
+            yield (
+                logging.WARNING,
+                f"the budget of {name} is used up: {spent}; it refuses questions until {format_time(renews_at)}",
+            )
         case ApprovalRequested(id=number, name=name, call=call):
             yield logging.INFO, f"approval {number}: {name} waits with {call} for a person: see `agentos approvals`"
         case AgentEscalated(supervisor=supervisor, reason=reason):
@@ -69,6 +83,11 @@ def describe_event(event: Event) -> Iterator[tuple[int, str]]:
             yield logging.INFO, "\n".join(["configuration reloaded:", *lines] if lines else ["configuration reloaded"])
             if kernel_restart:
                 yield logging.WARNING, f"not changed until the kernel is started anew: {', '.join(kernel_restart)}"
+
+
+def format_time(at: float) -> str:
+    """``2026-01-31 18:00:00``, local, of seconds since the epoch."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
 def describe_fields(fields: Sequence[str]) -> str:

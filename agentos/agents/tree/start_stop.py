@@ -14,7 +14,7 @@ from agentos.agents.life.life import wait_first
 from agentos.agents.life.lifecycle import State
 from agentos.agents.registry import Agent, Registry
 from agentos.agents.spec import AgentSpec, GroupSpec
-from agentos.services.events import AgentFailed, AgentStopped
+from agentos.services.events import AgentFailed, AgentStopped, AgentWoken
 from agentos_sdk.errors import BadRequest, NotFound, Unavailable
 from supervisors import NoProc, Refused, StartFailed, Supervisor
 
@@ -77,23 +77,51 @@ class StartStop(Struct, frozen=True):
         for agent in agents:
             agent.kept_stopped = agent.stopped_by is not None
 
-    def stop_kept(self, agents: Sequence[Agent]) -> None:
-        """Stop those of these agents that were stopped for good in an earlier run; none of them has begun."""
+    def hold_back(self, agents: Sequence[Agent]) -> None:
+        """Keep from starting what was stopped for good in an earlier run, and what waits; none of these has begun."""
         for agent in agents:
+            if agent.spec.waits:
+                self.tracker.rest(agent)
             if (by := self.kept.find(agent.name)) is not None:
                 agent.stopped_by, agent.kept_stopped = by, True
                 self.tracker.finish(agent)
 
-    async def start_agent(self, agent: Agent) -> None:
+    async def start_agent(self, agent: Agent, now: bool = False) -> None:
         """Start a declared agent that has ended, with its id, name and mailbox; returns when the start is decided.
 
-        Its restart limits begin anew. Nothing is done if it runs or waits for its restart.
+        Its restart limits begin anew. Nothing is done if it runs or waits for its restart. One that is started only
+        for a reason waits for it from then on, unless it is wanted ``now``.
         """
-        if agent.over.is_set():
-            supervisor = self._find_supervisor(agent)
-            await self._release([agent])
+        if not agent.over.is_set():
+            return
+        supervisor = self._find_supervisor(agent)
+        await self._release([agent])
+        if agent.spec.waits and not now:
+            self.tracker.rest(agent)
+        elif agent.spec.waits:
+            await self.wake(agent, "START")
+        else:
             await self._begin(agent, supervisor)
             await _wait_until_settled(agent)
+
+    async def wake(self, agent: Agent, reason: str) -> None:
+        """Start an agent that waits, or that was given up before; returns when the start is decided.
+
+        Its restart limits begin anew. Nothing is done if it runs, or was stopped. Raises ``BadRequest``,
+        ``Unavailable``.
+        """
+        if agent.woken or agent.stopped_by is not None or not agent.over.is_set():
+            return
+        supervisor = self._find_supervisor(agent)
+        self.registry.publish(AgentWoken(agent.id, agent.name, reason))
+        await self._begin(agent, supervisor)
+        await _wait_until_settled(agent)
+
+    async def end_idle(self, agent: Agent) -> None:
+        """End an agent that has nothing to do; it waits then. Raises ``BadRequest``, ``Unavailable``."""
+        await _terminate_child_to_restart(self._find_supervisor(agent), agent.name)
+        if agent.stopped_by is None and not agent.alive:
+            self.tracker.rest(agent)
 
     async def restart_agent(self, agent: Agent) -> None:
         """Stop an agent and start it again, without its siblings; start it if it has ended."""
@@ -105,20 +133,24 @@ class StartStop(Struct, frozen=True):
         await self._begin(agent, supervisor)
         await _wait_until_settled(agent)
 
-    async def start_group(self, path: Path) -> None:
-        """Start the members of a group that have ended, in order; start the group itself if it was given up."""
+    async def start_group(self, path: Path, now: bool = False) -> None:
+        """Start the members of a group that have ended, in order; start the group itself if it was given up.
+
+        Also those that wait, if they are wanted ``now``.
+        """
         group, supervisor = self._get_group(path), self.tracker.find_supervisor(path)
         if supervisor is None:
             members = self.list_members(path)
             await self._release(members)
             await self._begin_group(path, members)
             await _wait_until_all_settled(members)
-            return
+            if not now:
+                return
         for child in group.children:
             if isinstance(child, AgentSpec):
-                await self.start_agent(self.registry.find(None, child.name))
+                await self.start_agent(self.registry.find(None, child.name), now)
             else:
-                await self.start_group((*path, child.name))
+                await self.start_group((*path, child.name), now)
 
     async def restart_group(self, path: Path) -> None:
         """Stop a group and start it again. Members that were stopped by request stay so."""
@@ -139,7 +171,10 @@ class StartStop(Struct, frozen=True):
         supervisor = self._find_supervisor(agent)
         if not agent.over.is_set():
             await _terminate_child_to_restart(supervisor, agent.name)
-        if agent.stopped_by is None:  # nor meanwhile
+        agent.take_changes()
+        if agent.stopped_by is None and agent.spec.waits:  # nor meanwhile
+            self.tracker.rest(agent)
+        elif agent.stopped_by is None:
             await self._begin(agent, supervisor)
 
     async def begin_group(self, path: Path) -> None:
@@ -182,6 +217,7 @@ class StartStop(Struct, frozen=True):
             raise NotFound(f"{agent.name} has ended for good")
         agent.renew()
         agent.unsettle()
+        agent.woken = True
         try:
             await _start_by_request(supervisor, agent.name, [agent])
         except NoProc:

@@ -107,7 +107,7 @@ class Supervision:
         """The root supervisor of a declared tree, not running yet."""
         self.root = Supervisor(self.declared.build(group), id=ROOT, observe=self.tracker.observe)
         self.tracker.add_supervisor(self.root)
-        self.start_stop.stop_kept([*self.registry])
+        self.start_stop.hold_back([*self.registry])
         return self.root
 
     def add_declared(self, spec: AgentSpec, path: Path, supervisor: Path) -> Agent:
@@ -259,6 +259,11 @@ class Supervision:
                 with trio.CancelScope(shield=True):  # others may wait for it, too
                     await parent.nursery.start(parent.children.run)
             return parent.children
+
+    async def wake(self, agent: Agent, reason: str) -> None:
+        """Start an agent that waits, unless the kernel ends; as :meth:`.start_stop.StartStop.wake`."""
+        if not self.stopping:
+            await self.start_stop.wake(agent, reason)
 
     async def kill(self, agent: Agent, grace: float | None, by: str) -> None:
         """End an agent for good, after the agents it spawned; a declared one is stopped, as by STOP.

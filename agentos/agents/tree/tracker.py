@@ -12,7 +12,15 @@ from agentos.agents.life.lifecycle import State
 from agentos.agents.registry import Agent, Registry
 from agentos.agents.spec import GroupSpec
 from agentos.agents.workspaces import script_copies
-from agentos.services.events import AgentEscalated, AgentExited, AgentFailed, AgentOver, AgentRestarting, AgentStopped
+from agentos.services.events import (
+    AgentEscalated,
+    AgentExited,
+    AgentFailed,
+    AgentOver,
+    AgentRestarting,
+    AgentStopped,
+    AgentWaiting,
+)
 from agentos_sdk.encoding.quantities import duration
 from supervisors import Exit, Interrupted, StartFailed, Supervisor, reports
 from supervisors.exits import IntensityExceeded, TooManyFailures, gave_up
@@ -54,6 +62,8 @@ class Tracker:
 
     def remove_agent(self, agent: Agent) -> None:
         """Forget a declared agent that has ended, and is declared no more. What it was stays like a spawned one's."""
+        if agent.state is State.WAITING:
+            self.registry.change(agent, AgentOver(agent.id, agent.name))
         agent.removed = True
         self._drop_place(agent)
         self.registry.retire(agent)
@@ -129,7 +139,7 @@ class Tracker:
             self.finish(agent)
 
     def _record_exit(self, agent: Agent) -> None:
-        if agent.state is not State.STOPPED:  # then nothing has run: the start was declined
+        if agent.state not in (State.STOPPED, State.WAITING):  # then nothing has run: it declined, or had yet to begin
             reason = agent.end.reason if agent.end is not None else "did not start"
             self.registry.change(agent, AgentExited(agent.id, agent.name, reason))
             self._note_failure(agent)
@@ -196,6 +206,7 @@ class Tracker:
         if agent.over.is_set():
             return
         agent.over.set()
+        agent.woken = False
         if agent.declared:
             agent.program = agent.supervisor = None
             agent.settle()
@@ -207,6 +218,14 @@ class Tracker:
         self.registry.change(agent, AgentOver(agent.id, agent.name))
         if agent.stopped_by is not None:
             self.registry.change(agent, AgentStopped(agent.id, agent.name, agent.stopped_by))
+        elif agent.spec.waits and agent.state is State.EXITED and not agent.dismissed.is_set():
+            self.registry.change(agent, AgentWaiting(agent.id, agent.name))
+
+    def rest(self, agent: Agent) -> None:
+        """Record that an agent waits: it has no process, and what is started after it goes on."""
+        self.finish(agent)
+        agent.settle()
+        self.registry.change(agent, AgentWaiting(agent.id, agent.name))
 
 
 def is_final_exit(restart: Restart, exit: Exit, unasked: bool) -> bool:

@@ -58,6 +58,7 @@ def _describe_child(
         "pid": agent.pid,
         "state": str(agent.state),
         **({"stopped_by": agent.stopped_by, "kept": agent.kept_stopped} if agent.state is State.STOPPED else {}),
+        **({"wakes_on": agent.spec.wakes_on, "next_at": agent.due_at} if agent.spec.waits else {}),
         **({"failed_checks": agent.health.failures} if agent.health.failures and agent.alive else {}),
         "restarts": agent.restarts,
         **common,

@@ -31,6 +31,8 @@ PLAIN: Final[Mapping[type, tuple[str, Severity]]] = {  # the data are all fields
     events.AgentFailed: ("AGENT_FAILED", "error"),
     events.AgentPaused: ("AGENT_PAUSED", "info"),
     events.AgentResumed: ("AGENT_RESUMED", "info"),
+    events.AgentWoken: ("AGENT_WOKEN", "info"),
+    events.RunSkipped: ("RUN_SKIPPED", "warning"),
     events.AgentUnhealthy: ("AGENT_UNHEALTHY", "warning"),
     events.AgentState: ("AGENT_STATE", "info"),
     events.MailDead: ("MAIL_DEAD", "warning"),

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 import msgspec
@@ -67,6 +67,9 @@ class Mailbox:
     dead: deque[Message] = field(factory=deque)
     size: int = 0  # bytes of waiting and leased messages, and of those that are being written
     life: int = 0
+    taken: int = 0  # messages, since the kernel started
+    held: bool = False  # nothing is handed out: its owner is ending
+    on_message: Callable[[], None] | None = None  # called when there are messages that no reader waits for
     _reserved: int = 0  # messages that are being written
     _readers: deque[trio.Event] = field(factory=deque)
 
@@ -80,7 +83,7 @@ class Mailbox:
         return count < MAX_MESSAGES and self.size + size <= MAX_BYTES
 
     def reserve(self, size: int) -> None:
-        """Keep room for a message, until :meth:`release` or :meth:`add`; ``Busy`` if the mailbox is full."""
+        """Keep room for a message, until :meth:`unreserve` or :meth:`add`; ``Busy`` if the mailbox is full."""
         if not self.fits(size):
             count = len(self.messages) + len(self.leases) + self._reserved
             raise Busy(
@@ -90,7 +93,7 @@ class Mailbox:
         self._reserved += 1
         self.size += size
 
-    def release(self, size: int) -> None:
+    def unreserve(self, size: int) -> None:
         self._reserved -= 1
         self.size -= size
 
@@ -115,7 +118,7 @@ class Mailbox:
         taken: list[Message] = []
         passed: list[Message] = []
         size = 0
-        while self.messages and len(taken) < limit:
+        while self.messages and len(taken) < limit and not self.held:
             if _is_held(self.messages[0], held):
                 passed.append(self.messages.popleft())
                 continue
@@ -126,10 +129,12 @@ class Mailbox:
             taken.append(replace(first, attempt=first.attempt + 1))
         self.messages.extendleft(reversed(passed))
         self.size -= _size_of(taken)
+        self.taken += len(taken)
         return taken
 
     def put_back(self, messages: Sequence[Message]) -> None:
         """Undo :meth:`take`, even over the limit: nothing is lost."""
+        self.taken -= len(messages)
         self._return([replace(message, attempt=message.attempt - 1) for message in messages])
 
     def lease(self, messages: Iterable[Message], ends: float) -> list[Lease]:
@@ -182,7 +187,15 @@ class Mailbox:
         self.size += _size_of(messages)
         self._wake(len(messages))
 
+    def release(self) -> None:
+        """Hand out messages again."""
+        self.held = False
+        self._wake(len(self.messages))
+
     def _wake(self, count: int) -> None:
+        """Wake a reader for each of these messages, or tell that there are none."""
+        if self.messages and self.on_message is not None and (self.held or not self._readers):
+            self.on_message()
         for _ in range(min(count, len(self._readers))):
             self._readers.popleft().set()
 
@@ -195,11 +208,18 @@ class Mailbox:
 
     @property
     def is_readable(self) -> bool:
-        """Whether a message waits whose sender isn't held back."""
+        """Whether a message waits that may be handed out: its sender isn't held back."""
+        if self.held:
+            return False
         if not self.leases:
             return bool(self.messages)
         held = self._held()
         return any(not _is_held(message, held) for message in self.messages)
+
+    @property
+    def readers(self) -> int:
+        """How many calls wait for a message."""
+        return len(self._readers)
 
     async def wait(self) -> None:
         """Return when there may be a message; readers queue in order, and one message wakes one reader."""

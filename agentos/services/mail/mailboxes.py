@@ -421,7 +421,7 @@ class Mailboxes:
     def _release(self, boxes: Iterable[Mailbox], message: Message) -> None:
         """Give back the room of a message that wasn't delivered."""
         for box in boxes:
-            box.release(len(message.body))
+            box.unreserve(len(message.body))
             if box.kept is not None:
                 self._discharge([message])
 

@@ -46,7 +46,7 @@ class AgentCalls(Struct, frozen=True):
         agent = self.registry.find(request.id, request.name)
 
         async def act(call: Call) -> calls.Killed:
-            if agent.over.is_set():
+            if agent.over.is_set() and not agent.comes_back:
                 why = agent.end.reason if agent.end else "it never started"
                 raise NotFound(f"{agent.name} has ended already: {why}")
             await self.supervision.kill(agent, request.grace, caller.shown_name)
@@ -60,7 +60,7 @@ class AgentCalls(Struct, frozen=True):
             usage = await self.usage.read()
             now = trio.current_time()
             states, nothing = self.line.queue_states(), QueueState()
-            agents = [agent for agent in self.registry if request.all or not agent.over.is_set()]
+            agents = [agent for agent in self.registry if request.all or agent.comes_back]
             pieces = []
             for at in range(0, len(agents), BATCH):
                 infos = []
@@ -173,6 +173,8 @@ def describe_agent(
         cpu_seconds=used.cpu_seconds,
         budget_renews_at=renews_at,
         kept=agent.state is State.STOPPED and agent.kept_stopped,
+        next_at=agent.due_at,
+        wakes_on=agent.spec.wakes_on,
     )
 
 

@@ -80,6 +80,8 @@ def describe_agent(
         cgroups=list_directories(jail.group) if jail is not None and jail.group is not None and by_operator else None,
         end=agent.end,
         upstream_proxy=upstream_proxy,
+        next_at=agent.due_at,
+        wakes_on=agent.spec.wakes_on,
     )
 
 

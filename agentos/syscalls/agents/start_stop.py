@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 from msgspec import Struct
 
@@ -42,7 +43,8 @@ class StartStopCalls(Struct, frozen=True):
 
         async def act(call: Call) -> calls.Changed:
             operations = self.supervision.start_stop
-            await for_each(targets, operations.start_group, operations.start_agent)
+            start_group = partial(operations.start_group, now=request.now)
+            await for_each(targets, start_group, partial(operations.start_agent, now=request.now))
             return describe(targets)
 
         yield prepare(request, "start", targets, act, find_spawned(targets))

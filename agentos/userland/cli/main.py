@@ -32,6 +32,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "start": "agents.start_stop",
         "stop": "agents.start_stop",
         "restart": "agents.start_stop",
+        "timers": "agents.timers",
         "metrics": "top.metrics",
         "usage": "model.usage",
     },

@@ -71,7 +71,7 @@ class Agent(Result):
     name: str
     pid: int | None
     state: str = Field(
-        description="starting, running, paused, stopping, backing_off, stopped, exited or failed",
+        description="starting, running, paused, stopping, backing_off, waiting, stopped, exited or failed",
     )
     parent: int | None = Field(description="id of the agent that spawned it")
     restarts: int

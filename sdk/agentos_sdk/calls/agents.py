@@ -95,13 +95,15 @@ class AgentInfo:
     """One agent in the reply of LIST.
 
     ``parent`` is the id of the agent that spawned it, ``None`` if the operator did. ``supervisor`` is the path of its
-    supervisor in the tree. ``state`` is one of starting, running, paused, stopping, backing_off, stopped, exited,
-    failed. ``stopped_by`` is ``operator`` or the name of the caller that stopped a declared agent, otherwise ``None``;
-    ``kept``: it stays stopped when the next kernel starts.
+    supervisor in the tree. ``state`` is one of starting, running, paused, stopping, backing_off, waiting, stopped,
+    exited, failed. ``stopped_by`` is ``operator`` or the name of the caller that stopped a declared agent, otherwise
+    ``None``; ``kept``: it stays stopped when the next kernel starts.
     ``missing`` lists the isolation layers that were requested and are not active. ``end`` is how its last life ended,
     ``None`` before that. ``memory_bytes``, ``peak_memory_bytes`` and ``cpu_seconds`` are of its present life, with what
     it spawned if a cgroup counts, or of its last one; up to a second old, and ``None`` if they aren't known.
     ``budget_renews_at``, in seconds since the epoch: when the budgets that have refused its questions renew.
+    ``next_at``, in seconds since the epoch: when its schedule starts it next. ``wakes_on`` is the schedule, or what
+    starts it, for people; ``None`` for an agent that doesn't wait.
     """
 
     id: int
@@ -124,6 +126,8 @@ class AgentInfo:
     peak_memory_bytes: int | None = None
     cpu_seconds: float | None = None
     budget_renews_at: float | None = None
+    next_at: float | None = None
+    wakes_on: str | None = None
 
 
 @record
@@ -178,13 +182,15 @@ class Start(Request[Changed]):
     """Start declared agents and groups that have ended, in order: exactly one of ``name`` and ``names``.
 
     Id, name and mailbox stay, and restart limits begin anew. Agents that run, or wait for their restart, are left
-    alone. Answers when each start has succeeded or failed.
+    alone. Those with a schedule wait for its next time, unless they are wanted ``now``. Answers when each start has
+    succeeded or failed.
     """
 
     op = Op.START
     reply = Changed
     name: str | None = None
     names: Sequence[str] | None = None
+    now: bool = False
 
 
 @record

@@ -139,7 +139,8 @@ class Inspected:
     that were set explicitly; the others are the kernel's defaults. ``health`` is ``None`` if it has neither a watchdog
     nor a health command. ``end`` is how its last life ended, ``None`` before that. ``outer`` and ``cgroups``, the
     directories of its cgroups, are for the operator only. ``upstream_proxy``, HOST:PORT, is the HTTP proxy that
-    resolves the names of its requests and judges their addresses.
+    resolves the names of its requests and judges their addresses. ``next_at`` and ``wakes_on`` are as in the reply of
+    LIST.
     """
 
     success: bool = True
@@ -165,6 +166,8 @@ class Inspected:
     cgroups: Sequence[str] | None
     end: End | None
     upstream_proxy: str | None
+    next_at: float | None = None
+    wakes_on: str | None = None
 
 
 @record

@@ -174,13 +174,14 @@ class Calls:
             convert=lambda reply: bool(reply.get("killed")),
         )
 
-    def start(self, name: str | None = None, names: Sequence[str] | None = None) -> Reply:
+    def start(self, name: str | None = None, names: Sequence[str] | None = None, now: bool = False) -> Reply:
         """Start declared agents and groups that have ended, in order: exactly one of ``name`` and ``names``.
 
         Id, name and mailbox stay, and restart limits begin anew. Agents that run, or wait for their restart, are
-        left alone. Answers when each start has succeeded or failed.
+        left alone. Those with a schedule wait for its next time, unless they are wanted ``now``. Answers when each
+        start has succeeded or failed.
         """
-        return self._make_call(START, {"name": name, "names": names}, wait=None)
+        return self._make_call(START, {"name": name, "names": names, "now": now}, wait=None)
 
     def stop(self, name: str | None = None, names: Sequence[str] | None = None, keep: bool = False) -> Reply:
         """Stop declared agents and groups until START: exactly one of ``name`` and ``names``.

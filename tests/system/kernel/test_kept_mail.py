@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from attrs import define, field
@@ -40,9 +41,10 @@ class Books:
     attempts: Counter[int] = field(factory=Counter)  # how often a lease handed each out, by the message's id
     order: dict[tuple[int, int], int] = field(factory=dict)  # the last number by mailbox and sender
 
-    def read(self, box: int, message: dict[str, object]) -> tuple[int, int, int]:
+    def read(self, box: int, message: dict[str, Any]) -> tuple[int, int, int]:
         """Note a message that was handed out, and check that it is neither removed nor out of order."""
-        _, sender, number = key = tuple(message["message"])  # type: ignore[arg-type]
+        key: tuple[int, int, int] = tuple(message["message"])
+        _, sender, number = key
         assert key not in self.acked | self.taken, f"{key} was removed, and comes again"
         assert number >= self.order.get((box, sender), 0), f"{key} comes after {self.order[box, sender]}"
         self.order[box, sender] = number

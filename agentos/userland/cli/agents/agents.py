@@ -87,7 +87,7 @@ def agent_lines(agents: Sequence[Mapping[str, Any]], with_ended: bool, width: in
         first, *lines = format_table(rows, header)
     yield click.style(first[:width], bold=True)
     for agent, line, end in zip(agents, lines, ends, strict=True):
-        before, state, after = line[:width].partition(f" {describe_state(agent)} ")
+        before, state, after = line[:width].partition(f" {describe_wait(agent)} ")
         yield before + click.style(state, fg=STATES.get(agent["state"])) + after
         if end:
             yield "    " + cut_middle(end, width - 4)
@@ -105,7 +105,7 @@ def make_columns(agents: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
         "ID": [str(agent["id"]) for agent in agents],
         "NAME": [agent["name"] for agent in agents],
         "PID": [str(agent["pid"] or "-") for agent in agents],
-        "STATE": [describe_state(agent) for agent in agents],
+        "STATE": [describe_wait(agent) for agent in agents],
         "RESTARTS": [str(agent["restarts"]) for agent in agents],
         "UPTIME": [duration(agent["uptime_ms"] / 1000) if agent["running"] else "-" for agent in agents],
         "MEM": [describe_memory(agent) for agent in agents],
@@ -249,7 +249,7 @@ def is_shown(node: dict[str, Any]) -> bool:
 def describe(node: dict[str, Any]) -> str:
     name = click.style(node["name"], bold=True)
     if node["type"] == "agent":
-        state = click.style(describe_state(node), fg=STATES.get(node["state"]))
+        state = click.style(describe_wait(node), fg=STATES.get(node["state"]))
         pid = f" pid {node['pid']}" if node["pid"] else ""
         failed = f", {plural(node['failed_checks'], 'failed check')}" if "failed_checks" in node else ""
         restarts = f", restarted {plural(node['restarts'], 'time')}" if node["restarts"] else ""
@@ -270,6 +270,15 @@ def describe_state(agent: Mapping[str, Any]) -> str:
     """The state, with the caller that stopped the agent: ``stopped by operator``, ``stopped by operator, kept``."""
     stopped = f" by {agent['stopped_by']}{', kept' if agent.get('kept') else ''}" if agent.get("stopped_by") else ""
     return f"{agent['state']}{stopped}"
+
+
+def describe_wait(agent: Mapping[str, Any]) -> str:
+    """The state, with what an agent that isn't there is started by next: ``waiting for 2026-01-31 18:00:00``."""
+    if agent.get("next_at") is not None and agent["state"] in ("waiting", "failed"):
+        separator = " for" if agent["state"] == "waiting" else ", next"
+        return f"{describe_state(agent)}{separator} {format_time(agent['next_at'])}"
+    wakes_on = f" for {agent['wakes_on']}" if agent["state"] == "waiting" and agent.get("wakes_on") else ""
+    return f"{describe_state(agent)}{wakes_on}"
 
 
 def describe_requests(line: Mapping[str, Any]) -> str:

@@ -14,15 +14,17 @@ names_argument = click.argument(
 
 @click.command()
 @names_argument
+@click.option("--now", is_flag=True, help="Also those that wait, for a time of their schedule, say.")
 @json_option
 @socket_option
-def start(names: tuple[str, ...], socket_path: str | None, as_json: bool) -> None:
+def start(names: tuple[str, ...], now: bool, socket_path: str | None, as_json: bool) -> None:
     """Start declared agents and groups that have ended.
 
-    Each keeps its id, name and mailbox, and its restart limits begin anew.
+    Each keeps its id, name and mailbox, and its restart limits begin anew. An agent with a schedule waits for its next
+    time, unless --now is given.
     """
     with kernel(socket_path) as client:
-        print_states(check_reply(client.start(names=names)), as_json)
+        print_states(check_reply(client.start(names=names, now=now)), as_json)
 
 
 @click.command()

@@ -9,13 +9,14 @@ const STATES = lookup({
   starting: ["starting", "info"],
   paused: ["paused", "idle"],
   stopping: ["stopping", "idle"],
+  waiting: ["waiting", "idle"],
   stopped: ["stopped", "idle"],
   backing_off: ["backing off", "warn"],
   exited: ["exited", "idle"],
   failed: ["failed", "bad"],
 });
 
-export const ORDER = ["failed", "backing_off", "starting", "running", "paused", "stopping", "stopped", "exited"];
+export const ORDER = ["failed", "backing_off", "starting", "running", "paused", "stopping", "waiting", "stopped", "exited"];
 
 /** @param {string} state */
 export function stateWord(state) {

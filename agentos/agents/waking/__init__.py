@@ -1,0 +1,1 @@
+"""Agents that wait: started by a time, a message or an event."""

@@ -1,0 +1,222 @@
+"""Waker: starts agents when there is something in their mailboxes, and ends those for which nothing comes.
+
+The mailbox is what the socket is for socket activation: it is there while the agent isn't, so that nothing is lost
+between waking and listening. Events that start an agent are put into its mailbox, too. One task looks at what has come.
+While an idle agent ends, its mailbox hands out nothing: what comes then is for its next life.
+"""
+
+import logging
+import math
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+
+import trio
+from attrs import define, field
+from msgspec import Struct
+
+from agentos.agents.life.lifecycle import State
+from agentos.agents.registry import Agent, Registry
+from agentos.services.event_log.ring import EventLog
+from agentos.services.event_log.subscription import Filter, Sight, Subscription, Versioned, Viewer
+from agentos.services.events import AgentReady, AgentWaiting, ConfigReloaded, Event
+from agentos.services.mail.mailbox import Mailbox, Message
+from agentos.services.mail.mailboxes import KERNEL, KERNEL_ID, Mailboxes
+from agentos_sdk.encoding.quantities import duration
+from agentos_sdk.errors import CallError, Unavailable
+from agentos_sdk.opcodes import Op
+
+from .start import OnEvent
+from .timers import Wake
+
+log = logging.getLogger("agentos.agents")
+
+LOOKS = 10  # for idle agents, in their time
+MIN_INTERVAL, MAX_INTERVAL = 0.1, 5.0  # seconds between two looks
+FULL_SECONDS = 1.0  # until a full mailbox is tried again
+PAGE, PAGE_BYTES = 100, 1 << 20  # events that are put into a mailbox at a time
+
+
+class SeesOthers(Struct, frozen=True):
+    """Sees every event but those about the agent itself, by which it would start itself again and again."""
+
+    name: str
+
+    def sight(self) -> Sight:
+        return Sight(frozenset(), granted=True, reads=True)
+
+    def shows_events(self, name: str) -> bool:
+        return name != self.name
+
+    def may_read(self, key: str) -> bool:
+        return True
+
+
+@define(eq=False)
+class Waiter:
+    """An agent that messages start. ``taken`` is how many it had read before its last start by one."""
+
+    agent: Agent
+    box: Mailbox
+    listening: trio.CancelScope | None = None  # around the task that puts its events into its mailbox
+    taken: int | None = None
+    idle: float = 0.0  # seconds, as it was found look by look
+    looked_at: float = -math.inf  # trio's clock
+    done: tuple[int, int] = (0, 0)  # at the last look: its calls but RECV, and the messages that it had read
+    received: int = 0  # at the last look: its calls of RECV
+
+    def waits_for_messages(self) -> bool:
+        """Whether it has done nothing but RECV since the last look, or does nothing else, and nothing has come."""
+        outcomes, readers = self.agent.caller.counts.own(), self.box.readers
+        received = sum(count for (op, _), count in outcomes.items() if op == Op.RECV)
+        done = (sum(outcomes.values()) - received, self.box.taken)
+        listens = readers > 0 or received != self.received
+        alone = self.agent.caller.activity.waiting <= readers and not self.box.messages and not self.box.leases
+        same, self.done, self.received = done == self.done, done, received
+        return listens and alone and same
+
+
+@define(eq=False)
+class Waker:
+    """Starts and ends the declared agents of one kernel that have a ``start``.
+
+    ``end`` ends one that has nothing to do. ``rules`` are those of all callers. The tree is up when ``begun`` is set.
+    """
+
+    registry: Registry
+    mail: Mailboxes
+    events: EventLog
+    rules: Versioned
+    wake: Wake
+    end: Callable[[Agent], Awaitable[None]]
+    begun: trio.Event
+    _waiters: dict[int, Waiter] = field(factory=dict, init=False)  # by agent
+    _new: set[int] = field(factory=set, init=False)  # agents for which something has come
+    _rested: set[int] = field(factory=set, init=False)  # agents that have begun to wait
+    _news: trio.Event = field(factory=trio.Event, init=False)
+    _reloaded: bool = field(default=True, init=False)
+
+    def take_event(self, event: Event) -> None:
+        """Look at an agent that waits from now on or is up, and at all after a reload."""
+        if isinstance(event, AgentWaiting):
+            self._rested.add(event.agent_id)
+        elif isinstance(event, ConfigReloaded):
+            self._reloaded = True
+        elif not isinstance(event, AgentReady) or event.agent_id not in self._waiters:
+            return
+        self._news.set()
+
+    def _come(self, number: int) -> None:
+        self._new.add(number)
+        self._news.set()
+
+    async def serve(self) -> None:
+        """Start and end agents, until cancelled."""
+        await self.begun.wait()
+        async with trio.open_nursery() as nursery:
+            while True:
+                self._news = trio.Event()
+                if self._reloaded:
+                    self._take_agents(nursery)
+                self._wake_agents(nursery)
+                interval = self._look_for_idle(nursery)
+                with trio.move_on_after(interval):
+                    await self._news.wait()
+
+    def _take_agents(self, nursery: trio.Nursery) -> None:
+        """Follow the mailboxes of the agents that have a ``start`` now, and those of no others."""
+        self._reloaded = False
+        wanted = {agent.id: agent for agent in self.registry if agent.declared and agent.spec.start is not None}
+        for number, waiter in [*self._waiters.items()]:
+            if waiter.listening is not None:
+                waiter.listening.cancel()  # what it listens to may be another event now
+            if number not in wanted:
+                waiter.box.on_message = None
+                del self._waiters[number]
+        for number, agent in wanted.items():
+            waiter = self._waiters.setdefault(number, Waiter(agent, self.mail.by_id(number)))
+            waiter.box.on_message = partial(self._come, number)
+            if isinstance(agent.spec.start, OnEvent):
+                waiter.listening = trio.CancelScope()
+                nursery.start_soon(self._listen, waiter, agent.spec.start, waiter.listening)
+            self._new.add(number)
+
+    def _wake_agents(self, nursery: trio.Nursery) -> None:
+        new, rested = self._new, self._rested
+        self._new, self._rested = set(), set()
+        for number in new | rested:
+            waiter = self._waiters.get(number)
+            if waiter is None or waiter.agent.state is not State.WAITING or not waiter.box.messages:
+                continue
+            if number not in new and waiter.taken == waiter.box.taken:
+                log.warning("%s: ended without reading its messages: the next one starts it", waiter.agent.name)
+                continue
+            nursery.start_soon(self._wake, waiter)
+
+    async def _wake(self, waiter: Waiter) -> None:
+        waiter.taken, waiter.idle = waiter.box.taken, 0.0
+        try:
+            await self.wake(waiter.agent, "event" if waiter.box.messages[0].from_kind == "kernel" else "message")
+        except CallError as error:
+            log.warning("%s: a message can't start it: %s", waiter.agent.name, error)
+            waiter.taken = None
+
+    # -- Events ----------------------------------------------------------------------------------------------------
+
+    async def _listen(self, waiter: Waiter, start: OnEvent, scope: trio.CancelScope) -> None:
+        """Put events into an agent's mailbox, unless it was stopped or given up; a full one is waited for."""
+        agent, wanted = waiter.agent, Filter((start.on_event,), prefix=start.prefix)
+        viewer = Viewer(self.events.boot, agent.id, SeesOthers(agent.name), self.rules)
+        subscription = Subscription(viewer, [wanted])
+        self.events.subscribe(subscription)
+        with scope:
+            try:
+                while True:
+                    await self.events.wait(subscription)
+                    page = await self.events.read(subscription, PAGE, PAGE_BYTES)
+                    if page.missed:
+                        log.warning("%s: its mailbox was full, and %d events are lost", agent.name, page.missed)
+                    await self._put(waiter, page.events)
+            finally:
+                self.events.unsubscribe(subscription)
+
+    async def _put(self, waiter: Waiter, events: Iterable[bytes]) -> None:
+        for event in events:
+            message = Message(KERNEL_ID, KERNEL, "kernel", event, id=next(self.mail.numbers))
+            full: Sequence[str] = [waiter.box.name]
+            while full and not self.registry.is_over(waiter.agent.id):
+                try:
+                    _, full = await self.mail.post_all(message, [waiter.box])
+                except Unavailable as error:
+                    log.warning("%s: an event can't be kept: %s", waiter.box.name, error)
+                if full:
+                    await trio.sleep(FULL_SECONDS)
+
+    # -- Idle agents -----------------------------------------------------------------------------------------------
+
+    def _look_for_idle(self, nursery: trio.Nursery) -> float:
+        """End the agents for which nothing has come for their time; returns the seconds until the next look."""
+        now, next_look = trio.current_time(), math.inf
+        for waiter in self._waiters.values():
+            limit = waiter.agent.spec.idle_stop
+            if limit is None or waiter.agent.state is not State.RUNNING or waiter.box.held:
+                continue
+            interval = min(max(limit / LOOKS, MIN_INTERVAL), MAX_INTERVAL)
+            if now >= waiter.looked_at + interval:
+                waiter.idle = waiter.idle + interval if waiter.waits_for_messages() else 0.0
+                waiter.looked_at = now
+                if waiter.idle >= limit:
+                    waiter.box.held = True
+                    nursery.start_soon(self._end, waiter, limit)
+            next_look = min(next_look, waiter.looked_at + interval)
+        return next_look - now
+
+    async def _end(self, waiter: Waiter, limit: float) -> None:
+        agent = waiter.agent
+        log.info("%s: nothing came for %s: it ends, and waits", agent.name, duration(limit))
+        try:
+            await self.end(agent)
+        except CallError as error:
+            log.warning("%s: it can't be ended: %s", agent.name, error)
+        finally:
+            waiter.idle = 0.0
+            waiter.box.release()

@@ -1,0 +1,1 @@
+"""Agents that wait for a time, a message or an event."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 from outcome import Outcome
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from agentos.database import Database, DatabaseError, open_database
 from agentos.services import ids
@@ -149,7 +149,7 @@ async def test_kept_mail_counts_against_the_mailbox_and_the_senders_family(tmp_p
             await send(mail, "", family="bob")
 
 
-async def test_a_lease_that_ends_gives_the_message_back_first(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_a_lease_that_ends_gives_the_message_back_first(tmp_path: Path, mock_clock: MockClock) -> None:
     async with opened(tmp_path) as (mail, _, _):
         for text in ("first", "second"):
             await send(mail, text)
@@ -157,8 +157,8 @@ async def test_a_lease_that_ends_gives_the_message_back_first(tmp_path: Path, au
         [leased] = await take(mail, lease=5, limit=1)
         assert texts(await take(mail, lease=60)) == ["of another"], "its sender's later message is held back"
         assert not mail.by_id(7).is_readable
-        with trio.fail_after(6):
-            await mail.by_id(7).wait()
+        mock_clock.jump(5)
+        await mail.by_id(7).wait()
         again = await take(mail, lease=60)
         assert (again[0].id, again[0].attempt) == (leased.id, 2)
         with pytest.raises(NotFound) as caught:
@@ -167,7 +167,7 @@ async def test_a_lease_that_ends_gives_the_message_back_first(tmp_path: Path, au
         assert texts([one.message for one in mail.by_id(7).leases.values()]) == ["of another", "second"]
 
 
-async def test_acknowledging_wakes_a_reader_of_what_was_held_back(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_acknowledging_wakes_a_reader_of_what_was_held_back(tmp_path: Path) -> None:
     async with opened(tmp_path) as (mail, _, _):
         await send(mail, "first")
         await send(mail, "second")
@@ -188,12 +188,13 @@ async def test_the_end_of_a_life_ends_its_leases(tmp_path: Path) -> None:
         assert [(one.id, one.attempt) for one in await take(mail, lease=60)] == [(sent.id, 2)]
 
 
-async def test_too_many_leases_make_a_dead_letter(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_too_many_leases_make_a_dead_letter(tmp_path: Path, mock_clock: MockClock) -> None:
     async with opened(tmp_path) as (mail, _, events):
         sent = await send(mail, "poison")
         for _ in range(MAX_ATTEMPTS):
             assert len(await take(mail, lease=1)) == 1
-            await trio.sleep(2)
+            mock_clock.jump(2)
+            await wait_all_tasks_blocked()
         assert await take(mail) == []
         assert [event for event in events if isinstance(event, MailDead)] == [
             MailDead(7, "box", sent.id, 3, "ann", MAX_ATTEMPTS)

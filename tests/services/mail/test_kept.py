@@ -178,6 +178,47 @@ async def test_acknowledging_wakes_a_reader_of_what_was_held_back(tmp_path: Path
         assert texts(await take(mail)) == ["second"]
 
 
+async def test_leases_that_are_acknowledged_leave_nothing_behind(tmp_path: Path) -> None:
+    mail = Mailboxes()
+    box = mail.open(7, "box")
+    for number in range(3 * MAX_MESSAGES):
+        box.put(Message(3, "ann", "agent", b"1", id=number + 1))
+        await take(mail, lease=3600)
+        await mail.acknowledge(box, [number + 1])
+    assert len(mail._ends) <= MAX_MESSAGES
+
+
+async def test_each_reader_of_what_was_held_back_is_woken_in_turn() -> None:
+    box, woken = Mailbox(1, []), list[int]()
+    for number in range(1, 4):
+        box.put(Message(3, "ann", "agent", b"1", id=number))
+    box.lease(box.take(1), 60)
+
+    async def read(number: int) -> None:
+        await box.wait()
+        woken.append(number)
+        assert len(box.take(1)) == 1
+
+    async with trio.open_nursery() as nursery:
+        for number in range(2):
+            nursery.start_soon(read, number)
+            await wait_all_tasks_blocked()
+        assert box.remove_leased([1])[0].id == 1
+    assert woken == [0, 1]
+
+
+async def test_a_message_in_flight_to_a_mailbox_that_is_kept_no_more_is_in_memory_alone(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (mail, database, _):
+        box, told = mail.by_id(7), list[Outcome[None]]()
+        message = Message(3, "ann", "agent", b'"late"', id=next(mail.numbers), family="ann")
+        mail.begin_post(box, message, told.append)
+        mail.keep(7, "box", False)
+        await database.write(lambda connection: None)
+        assert (texts(list(box.messages)), len(told), mail._sent) == (["late"], 1, {})
+    async with opened(tmp_path) as (mail, _, _):
+        assert await take(mail) == []
+
+
 async def test_the_end_of_a_life_ends_its_leases(tmp_path: Path) -> None:
     async with opened(tmp_path) as (mail, _, _):
         sent = await send(mail, "leased")

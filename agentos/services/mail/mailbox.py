@@ -54,7 +54,7 @@ class Lease:
     acknowledging: bool = False  # its removal is being written: it doesn't end now
 
 
-@define(eq=False)
+@define(eq=False, order=False)
 class Mailbox:
     """One caller's messages, oldest first. ``kept`` is the name under which the database keeps them, None in memory."""
 
@@ -130,6 +130,7 @@ class Mailbox:
         self.messages.extendleft(reversed(passed))
         self.size -= _size_of(taken)
         self.taken += len(taken)
+        self._wake_one()
         return taken
 
     def put_back(self, messages: Sequence[Message]) -> None:
@@ -149,8 +150,13 @@ class Mailbox:
         """End leases, and remove their messages; what they held back is readable."""
         removed = [self.leases.pop(number).message for number in numbers]
         self.size -= _size_of(removed)
-        self._wake(len(self.messages))
+        self._wake_one()
         return removed
+
+    def has_lease(self, number: int, ends: float) -> bool:
+        """Whether a message is leased until ``ends``, and isn't being acknowledged."""
+        lease = self.leases.get(number)
+        return lease is not None and lease.ends == ends and not lease.acknowledging
 
     def end_leases(self, numbers: Iterable[int]) -> list[Message]:
         """Give back what was leased, and return those that were handed out too often: they are dead letters now."""
@@ -198,6 +204,11 @@ class Mailbox:
             self.on_message()
         for _ in range(min(count, len(self._readers))):
             self._readers.popleft().set()
+
+    def _wake_one(self) -> None:
+        """Wake a reader if there is a message for it, which wakes the next one: to look costs more than to be woken."""
+        if self._readers and self.is_readable:
+            self._wake(1)
 
     def _held(self) -> frozenset[int | str]:
         """Ids and names of the senders of leased messages."""

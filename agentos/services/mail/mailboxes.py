@@ -23,7 +23,7 @@ from agentos_sdk.encoding import codec
 from agentos_sdk.errors import AlreadyExists, BadRequest, CallError, NotFound, QuotaExceeded, Unavailable
 
 from . import rows
-from .mailbox import MAX_ATTEMPTS, Lease, Mailbox, Message
+from .mailbox import MAX_ATTEMPTS, MAX_MESSAGES, Lease, Mailbox, Message
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +45,10 @@ class Mailboxes:
     _by_name: dict[str, Mailbox] = field(factory=dict)
     _kept: dict[str, Mailbox] = field(factory=dict)  # by the name of the declared agent, also if there is none now
     _sent: Counter[str] = field(factory=Counter)  # bytes of kept messages by the sender's family
-    _leases: list[tuple[float, int, Mailbox, Lease]] = field(factory=list)  # a heap by their ends, also of removed ones
-    _order: Iterator[int] = field(factory=itertools.count)  # of those with the same end
+    _ends: list[tuple[float, int, Mailbox]] = field(
+        factory=list
+    )  # a heap of leases, also removed ones
+    _most_ends: int = MAX_MESSAGES  # then those of removed leases are
     _changed: trio.Event = field(factory=trio.Event)
 
     def __iter__(self) -> Iterator[Mailbox]:
@@ -97,6 +99,8 @@ class Mailboxes:
                 del self._by_name[name]
             if box.kept is not None:
                 self._end_leases(box)
+            else:
+                box.leases.clear()
 
     def by_id(self, number: int) -> Mailbox:
         """The mailbox of a caller; ``NotFound`` if there is none."""
@@ -174,6 +178,8 @@ class Mailboxes:
                 done(Error(_explain(result.error)))
             else:
                 box.add(message)
+                if box.kept is None:  # not any more
+                    self._forget(box, [message])
                 done(result)
 
         def withdraw() -> bool:
@@ -318,22 +324,26 @@ class Mailboxes:
     async def serve(self) -> None:
         """End leases in time, until cancelled."""
         while True:
-            with trio.move_on_at(self._leases[0][0] if self._leases else math.inf):
+            with trio.move_on_at(self._ends[0][0] if self._ends else math.inf):
                 await self._changed.wait()
             self._changed = trio.Event()
             ended = dict[Mailbox, list[int]]()
-            while self._leases and self._leases[0][0] <= trio.current_time():
-                _, _, box, lease = heapq.heappop(self._leases)
-                if box.leases.get(lease.message.id) is lease and not lease.acknowledging:
-                    ended.setdefault(box, []).append(lease.message.id)
+            while self._ends and self._ends[0][0] <= trio.current_time():
+                at, number, box = heapq.heappop(self._ends)
+                if box.has_lease(number, at):
+                    ended.setdefault(box, []).append(number)
             for box, numbers in ended.items():
                 self._end(box, numbers)
 
     def _await_ends(self, box: Mailbox, leases: Sequence[Lease]) -> None:
         for lease in leases:
-            heapq.heappush(self._leases, (lease.ends, next(self._order), box, lease))
+            heapq.heappush(self._ends, (lease.ends, lease.message.id, box))
         if leases:
             self._changed.set()
+        if len(self._ends) > self._most_ends:
+            self._ends = [one for one in dict.fromkeys(self._ends) if one[2].has_lease(one[1], one[0])]
+            heapq.heapify(self._ends)
+            self._most_ends = max(MAX_MESSAGES, 2 * len(self._ends))
 
     def end_life(self, event: Event) -> None:
         """Give back what an agent had leased in a life that has ended."""

@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.kernel import Kernel
 from tests.support.wire import (
+    ACK,
     APPROVALS,
     ASYNC_POLL,
     BROADCAST,
@@ -30,6 +31,7 @@ from tests.support.wire import (
     LIST,
     LLM_REPORT,
     LOGS,
+    MAIL,
     METRICS_AGENT,
     METRICS_ALL_AGENTS,
     METRICS_CGROUP,
@@ -141,7 +143,9 @@ FIELDS: Mapping[int, tuple[Sequence[str], bytes]] = {
     USAGE: (["name", "since", "reset"], b""),
     INSPECT: (["id", "name"], b""),
     SEND: (["to", "to_name", "message"], b'"to": 4294967295'),
-    RECV: (["max"], b'"timeout": 0'),
+    RECV: (["max", "lease"], b'"timeout": 0'),
+    ACK: (["ids"], b""),
+    MAIL: (["name", "dead", "limit", "after", "requeue", "drop"], b'"name": "nowhere"'),
     BROADCAST: (["message", "include_self"], b'"message": 1'),
     REGISTER: (["name"], b""),
     GET_PERMS: (["agent_id"], b""),

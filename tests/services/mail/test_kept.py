@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 from outcome import Outcome
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from agentos.database import Database, DatabaseError, open_database
 from agentos.services import ids
@@ -149,7 +149,7 @@ async def test_kept_mail_counts_against_the_mailbox_and_the_senders_family(tmp_p
             await send(mail, "", family="bob")
 
 
-async def test_a_lease_that_ends_gives_the_message_back_first(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_a_lease_that_ends_gives_the_message_back_first(tmp_path: Path, mock_clock: MockClock) -> None:
     async with opened(tmp_path) as (mail, _, _):
         for text in ("first", "second"):
             await send(mail, text)
@@ -157,8 +157,8 @@ async def test_a_lease_that_ends_gives_the_message_back_first(tmp_path: Path, au
         [leased] = await take(mail, lease=5, limit=1)
         assert texts(await take(mail, lease=60)) == ["of another"], "its sender's later message is held back"
         assert not mail.by_id(7).is_readable
-        with trio.fail_after(6):
-            await mail.by_id(7).wait()
+        mock_clock.jump(5)
+        await mail.by_id(7).wait()
         again = await take(mail, lease=60)
         assert (again[0].id, again[0].attempt) == (leased.id, 2)
         with pytest.raises(NotFound) as caught:
@@ -167,7 +167,7 @@ async def test_a_lease_that_ends_gives_the_message_back_first(tmp_path: Path, au
         assert texts([one.message for one in mail.by_id(7).leases.values()]) == ["of another", "second"]
 
 
-async def test_acknowledging_wakes_a_reader_of_what_was_held_back(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_acknowledging_wakes_a_reader_of_what_was_held_back(tmp_path: Path) -> None:
     async with opened(tmp_path) as (mail, _, _):
         await send(mail, "first")
         await send(mail, "second")
@@ -176,6 +176,47 @@ async def test_acknowledging_wakes_a_reader_of_what_was_held_back(tmp_path: Path
             nursery.start_soon(mail.by_id(7).wait)
             await mail.acknowledge(mail.by_id(7), [leased.id])
         assert texts(await take(mail)) == ["second"]
+
+
+async def test_leases_that_are_acknowledged_leave_nothing_behind(tmp_path: Path) -> None:
+    mail = Mailboxes()
+    box = mail.open(7, "box")
+    for number in range(3 * MAX_MESSAGES):
+        box.put(Message(3, "ann", "agent", b"1", id=number + 1))
+        await take(mail, lease=3600)
+        await mail.acknowledge(box, [number + 1])
+    assert len(mail._ends) <= MAX_MESSAGES
+
+
+async def test_each_reader_of_what_was_held_back_is_woken_in_turn() -> None:
+    box, woken = Mailbox(1, []), list[int]()
+    for number in range(1, 4):
+        box.put(Message(3, "ann", "agent", b"1", id=number))
+    box.lease(box.take(1), 60)
+
+    async def read(number: int) -> None:
+        await box.wait()
+        woken.append(number)
+        assert len(box.take(1)) == 1
+
+    async with trio.open_nursery() as nursery:
+        for number in range(2):
+            nursery.start_soon(read, number)
+            await wait_all_tasks_blocked()
+        assert box.remove_leased([1])[0].id == 1
+    assert woken == [0, 1]
+
+
+async def test_a_message_in_flight_to_a_mailbox_that_is_kept_no_more_is_in_memory_alone(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (mail, database, _):
+        box, told = mail.by_id(7), list[Outcome[None]]()
+        message = Message(3, "ann", "agent", b'"late"', id=next(mail.numbers), family="ann")
+        mail.begin_post(box, message, told.append)
+        mail.keep(7, "box", False)
+        await database.write(lambda connection: None)
+        assert (texts(list(box.messages)), len(told), mail._sent) == (["late"], 1, {})
+    async with opened(tmp_path) as (mail, _, _):
+        assert await take(mail) == []
 
 
 async def test_the_end_of_a_life_ends_its_leases(tmp_path: Path) -> None:
@@ -188,12 +229,13 @@ async def test_the_end_of_a_life_ends_its_leases(tmp_path: Path) -> None:
         assert [(one.id, one.attempt) for one in await take(mail, lease=60)] == [(sent.id, 2)]
 
 
-async def test_too_many_leases_make_a_dead_letter(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_too_many_leases_make_a_dead_letter(tmp_path: Path, mock_clock: MockClock) -> None:
     async with opened(tmp_path) as (mail, _, events):
         sent = await send(mail, "poison")
         for _ in range(MAX_ATTEMPTS):
             assert len(await take(mail, lease=1)) == 1
-            await trio.sleep(2)
+            mock_clock.jump(2)
+            await wait_all_tasks_blocked()
         assert await take(mail) == []
         assert [event for event in events if isinstance(event, MailDead)] == [
             MailDead(7, "box", sent.id, 3, "ann", MAX_ATTEMPTS)

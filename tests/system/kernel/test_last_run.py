@@ -9,7 +9,7 @@ from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, until
 from tests.support.wire import RECV
 from tests.system.agents import up
-from tests.system.lives.test_containers import child
+from tests.system.lives.test_containers import SLEEPS, child
 
 
 def waits(kernel: Kernel) -> object:
@@ -18,7 +18,7 @@ def waits(kernel: Kernel) -> object:
 
 
 def test_the_next_kernel_says_what_was_lost_with_one_that_was_killed(own_kernel: OwnKernel) -> None:
-    kernel = own_kernel(child("a") + child("b"))
+    kernel = own_kernel(child("a") + child("b", SLEEPS, 'mailbox = "memory"'))
     with kernel.client() as client, kernel.connect_as(1) as agent:
         for _ in range(2):
             up(client.send_message("hello", to=2))

@@ -80,11 +80,11 @@ def shell(request: pytest.FixtureRequest, kernel: Kernel) -> Iterator[Shell]:
 
 
 def test_a_tab_completes_commands_and_names_of_agents(shell: Shell, kernel: Kernel, agentos: Agentos) -> None:
-    kernel.spawn("night-owl")
+    kernel.spawn("early-bird")
 
-    shell.type('agentos insp\tnight\t --json | grep -o \'"name": "night-owl"\'\r')
+    shell.type('agentos insp\tearly\t --json | grep -o \'"name": "early-bird"\'\r')
 
-    shell.wait_for('\n"name": "night-owl"\r')
+    shell.wait_for('\n"name": "early-bird"\r')
 
 
 def complete(agentos: Agentos, *words: str, **env: str) -> list[str]:

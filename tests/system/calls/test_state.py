@@ -14,17 +14,18 @@ from tests.system.state_calls import GRANTED, child_of, code, end, found, stores
 
 def test_a_client_stores_globally_and_fetches_without_a_scope(kernel: Kernel) -> None:
     with kernel.connect() as one, kernel.connect() as other:
+        next_version = stores(one, "shared", "the last value", "global") + 1
         assert up(one.call(STORE, {"key": "shared", "value": [1, {"b": None}]})) == {
             "success": True,
             "key": "shared",
-            "version": 1,
+            "version": next_version,
         }
         assert up(other.call(FETCH, {"key": "shared"})) == {
             "success": True,
             "exists": True,
             "value": [1, {"b": None}],
             "scope": "global",
-            "version": 1,
+            "version": next_version,
             "expires_in": None,
         }
         assert up(other.call(DELETE, {"key": "shared"}))["scope"] == "global"

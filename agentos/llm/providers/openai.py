@@ -26,6 +26,7 @@ from .provider import (
     Answer,
     Delta,
     Denied,
+    Heard,
     Image,
     OnDelta,
     Provider,
@@ -66,9 +67,12 @@ class OpenAI(Provider):
         self._embeddings = client.embeddings.with_raw_response  # doesn't read what isn't there
 
     async def answer(self, question: Question, on_delta: OnDelta) -> Answer:
+        heard = Heard(on_delta)
         try:
-            return await self._answer(question, on_delta)
+            return await self._answer(question, heard)
         except Rejected as error:
+            if heard.any:
+                raise
             refusal = error
         if self._may_count_tokens and "stream_options" in str(refusal):
             self._may_count_tokens = False

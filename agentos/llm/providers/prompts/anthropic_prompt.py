@@ -25,13 +25,19 @@ Json = dict[str, Any]
 
 
 def compose_prompt(question: Question, parts: Base64Parts, places_marks: bool) -> Json:
-    """The fields of a request that are the prompt; ``places_marks`` where the question has none."""
+    """The fields of a request that are the prompt; ``places_marks`` where :func:`gets_marks` is true."""
     tools = [_tool_declaration(tool, question.marked_tools.get(tool.name)) for tool in question.tools]
     system, turns = _system(question), [*_turns(question.messages, parts)]
-    if places_marks and not question.cache_marks:
+    if places_marks:
         system = _place_marks(tools, system, turns, bool(tools) and question.tool_choice == "auto")
     whole = {"cache_control": _control(question.cache_mark)} if question.cache_mark is not None else {}
     return {"tools": tools or None, "system": system or None, "messages": turns, **whole}
+
+
+def gets_marks(question: Question) -> bool:
+    """Whether marks can be placed in a question: it has none of its program's, and parts that may come again."""
+    has_answers = any(message.role == "assistant" for message in question.messages)
+    return not question.cache_marks and bool(question.tools or question.system or has_answers)
 
 
 def _place_marks(tools: list[Json], system: str | list[Json], turns: list[Json], may_call_tools: bool) -> list[Json]:

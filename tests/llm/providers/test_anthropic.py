@@ -107,6 +107,22 @@ async def test_thoughts_have_an_end(world: VendorWorld, kind: str) -> None:
         await provider.answer(QUESTION, deaf)
 
 
+@pytest.mark.parametrize("signature", ["[", "[1]", '[{"type": []}]', "[" * 3000 + "]" * 3000, f"[{'9' * 5000}]"])
+async def test_a_signature_that_was_changed_is_refused(world: VendorWorld, signature: str) -> None:
+    provider = await world.meet()
+    message = Message("assistant", calls=[ToolCall("c1", "now", {}, signature)])
+
+    with pytest.raises(Rejected, match="can't be asked this: the signature of a tool call is not the one that came"):
+        await provider.answer(replace(QUESTION, messages=[*QUESTION.messages, message]), deaf)
+
+
+async def test_a_schema_that_the_package_fails_on_is_refused_without_its_words(world: VendorWorld) -> None:
+    provider = await world.meet()
+
+    with pytest.raises(Rejected, match="its package fails on a schema"):
+        await provider.answer(replace(QUESTION, response_schema={"type": "object", "properties": {"a": []}}), deaf)
+
+
 async def test_a_signature_of_another_vendor_is_left_out(world: VendorWorld, nursery: trio.Nursery) -> None:
     google = await gemini(nursery)
     ours = ToolCall("c1", "now", {}, signature=json.dumps([THOUGHT]))

@@ -120,6 +120,16 @@ async def test_a_server_that_does_not_want_to_count_is_asked_without(world: Vend
     assert ["stream_options" in exchange.body for exchange in world.vendor.exchanges] == [True, False, False]
 
 
+@pytest.mark.parametrize("wrong", [{"required": None}, {"required": [["a"]]}, {"properties": True}, {"required": 5}])
+async def test_an_odd_schema_is_for_the_server_to_judge(world: VendorWorld, wrong: dict[str, Any]) -> None:
+    schema = {"type": "object", "properties": {"a": {}}, "additionalProperties": False, **wrong}
+    provider = await world.meet()
+
+    await provider.answer(replace(QUESTION, response_schema=schema), deaf)
+
+    assert world.vendor.exchanges[0].body["response_format"]["json_schema"]["schema"] == schema
+
+
 async def test_an_answer_that_has_begun_is_not_asked_for_again(world: VendorWorld) -> None:
     broken = Says([Text("4"), Trouble(400, "unknown stream_options")])
     provider = await world.meet(broken, Says([Text("42")]))

@@ -6,7 +6,6 @@ model has answered or may call tools, at its end and at that of what the last an
 entry. A single question pays for no more than what usually comes again. docs/decisions/0094.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ from agentos_sdk.values import Tool, ToolCall
 
 from .base64_parts import Base64Parts
 from .past_calls import accepted_messages, as_user
+from .thoughts import WrongSignature, read_signature
 
 THOUGHT_FIELDS = {"thinking": {"type", "thinking", "signature"}, "redacted_thinking": {"type", "data"}}
 
@@ -135,11 +135,12 @@ def _call(call: ToolCall) -> Json:
 
 
 def _thoughts(calls: Sequence[ToolCall]) -> Iterator[dict[str, str]]:
-    """The thoughts in the calls' signatures; a signature of another vendor is no JSON and left out."""
+    """The thoughts in the calls' signatures; a signature of another vendor is no JSON array and left out."""
     for call in calls:
-        for block in json.loads(call.signature) if call.signature and call.signature.startswith("[") else ():
-            if not isinstance(block, dict) or block.keys() != THOUGHT_FIELDS.get(block.get("type", "")):
-                raise ValueError("the signature of a tool call is not the one that came with it")
+        for block in read_signature(call.signature) if call.signature and call.signature.startswith("[") else ():
+            kind = block.get("type") if isinstance(block, dict) else None
+            if not isinstance(kind, str) or block.keys() != THOUGHT_FIELDS.get(kind):
+                raise WrongSignature
             yield block
 
 

@@ -83,8 +83,11 @@ class Fields:
         found = self._typed(name, dict, "an object")
         return None if found is None else Fields(found, self.place(name))
 
+    def array(self, name: str) -> Sequence[Any]:
+        return self._typed(name, list, "an array") or ()
+
     def objects(self, name: str) -> Iterator["Fields"]:
-        for index, item in enumerate(self._typed(name, list, "an array") or ()):
+        for index, item in enumerate(self.array(name)):
             place = f"{self.place(name)}[{index}]"
             if type(item) is not dict:
                 raise Mistake(place, str(Unexpected(item, "an object")))

@@ -35,14 +35,17 @@ class Forward:
         """
         self.traffic.idle_seconds = IDLE_SECONDS
         self.traffic.count()
+        if self.request.expects_continue and not self.body.at_end:
+            await self.client.send_all(CONTINUE)  # before a response may come, which is sent by another task
         sending = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
+        head = sending.send(self._head())  # before a response, which may come at once
         failures: list[Exception] = []
         reusable = False
         async with trio.open_nursery() as nursery:
 
             async def send() -> None:
                 try:
-                    await self._send_request(sending)
+                    await self._send_request(sending, head)
                 except BadHead as error:
                     failures.append(BadRequest(str(error)))
                     nursery.cancel_scope.cancel()
@@ -59,7 +62,7 @@ class Forward:
             raise failures[0]
         return reusable and self.body.at_end
 
-    async def _send_request(self, sending: h11.Connection) -> None:
+    def _head(self) -> h11.Request:
         length = self.request.length
         announces = length != 0 or self.request.method in ("POST", "PUT", "PATCH")
         framing: Headers = (
@@ -70,15 +73,15 @@ class Forward:
             else []
         )
         headers = [(b"Host", self.host.encode()), *self.request.headers, *framing, (b"Connection", b"close")]
-        await self._send(sending, h11.Request(method=self.request.method, target=self.target, headers=headers))
-        if self.request.expects_continue and not self.body.at_end:
-            await self.client.send_all(CONTINUE)
-        while data := await self.body.receive():
-            await self._send(sending, h11.Data(data=data))
-        await self._send(sending, h11.EndOfMessage())
+        return h11.Request(method=self.request.method, target=self.target, headers=headers)
 
-    async def _send(self, sending: h11.Connection, event: h11.Event) -> None:
-        data = sending.send(event)
+    async def _send_request(self, sending: h11.Connection, head: bytes | None) -> None:
+        await self._send(head)
+        while data := await self.body.receive():
+            await self._send(sending.send(h11.Data(data=data)))
+        await self._send(sending.send(h11.EndOfMessage()))
+
+    async def _send(self, data: bytes | None) -> None:
         if data:
             await self.server.send_all(data)
             self.traffic.count(sent=len(data))
@@ -133,10 +136,12 @@ class Forward:
         while True:
             try:
                 event = sending.next_event()
-            except h11.RemoteProtocolError as error:
-                raise Unavailable(f"the server's response is malformed: {error}") from None
+            except h11.RemoteProtocolError as error:  # behind a colon it quotes what was sent
+                raise Unavailable(f"the server's response is malformed: {str(error).partition(':')[0]}") from None
             if event is not h11.NEED_DATA:
                 return event
             data = await self.server.receive_some(READ_SIZE)
+            if not data and self.status is None:
+                raise Unavailable("the server ended the connection without a response")
             self.traffic.count(received=len(data))
             sending.receive_data(bytes(data))

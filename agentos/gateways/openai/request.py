@@ -60,12 +60,12 @@ def parse_request(body: bytes, model: str, provider: str = "openai") -> Completi
 
 
 def _build_request(request: Fields, model: str) -> CompletionRequest:
-    if request.data.get("n") not in (None, 1):
-        raise Mistake("n", str(Unexpected(request.data["n"], "1: one answer is all that can be had")))
+    if (wanted := request.whole("n")) not in (None, 1):
+        raise Mistake("n", str(Unexpected(wanted, "1: one answer is all that can be had")))
     for former, now in (("functions", "tools"), ("function_call", "tool_choice")):
         if request.data.get(former) is not None:
             raise Mistake(former, f"not supported: use {now}")
-    if "audio" in (request.data.get("modalities") or ()) or request.data.get("audio") is not None:
+    if "audio" in request.array("modalities") or request.data.get("audio") is not None:
         raise Mistake("audio", "not supported: leave it out, and audio of modalities as well")
     system, messages = _conversation(request)
     tools, choice = _tools(request)

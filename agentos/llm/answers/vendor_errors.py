@@ -58,7 +58,10 @@ def find_error(body: Mapping[str, Any]) -> object:
 
 
 def message_of(error: object) -> str:
-    """The text of an error for people: the first that it has under a usual name, without the markup of a page."""
+    """The text of an error for people: the first that it has under a usual name, without the markup of a page.
+
+    An error for several fields has the text of each, with the field's place before it.
+    """
     for text in _messages(error, 0):
         return text
     return ""
@@ -71,13 +74,15 @@ def _messages(error: object, depth: int) -> Iterator[str]:
     elif isinstance(error, Mapping) and depth < 4:
         upstream = error.get("metadata")
         raw = upstream.get("raw") if isinstance(upstream, Mapping) else None  # OpenRouter: what the vendor behind said
+        field = error.get("loc")  # FastAPI and Mistral: the keys that lead to the field that is wrong
+        place = ".".join(map(str, field[:16])) if isinstance(field, list) else ""
         for name in MESSAGES:
             for text in _messages(error.get(name), depth + 1):
-                yield f"{text}: {raw}" if raw and isinstance(raw, str) else text
+                yield ": ".join(filter(None, (place, text, raw if isinstance(raw, str) else "")))
                 return
     elif isinstance(error, list) and depth < 4:
-        for each in error[:4]:
-            yield from _messages(each, depth + 1)
+        if texts := [text for each in error[:4] for text in _messages(each, depth + 1)]:
+            yield "; ".join(dict.fromkeys(texts))
     elif isinstance(error, int) and not isinstance(error, bool):
         yield str(error)
 

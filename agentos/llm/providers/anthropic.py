@@ -20,13 +20,14 @@ from agentos_sdk.encoding.characters import join_surrogates
 from agentos_sdk.values import ToolChoice, Usage
 
 from .account import ProviderAccount
-from .prompts.anthropic_prompt import compose_prompt
+from .prompts.anthropic_prompt import compose_prompt, gets_marks
 from .prompts.base64_parts import Base64Parts
 from .prompts.thoughts import MAX_THOUGHTS
 from .provider import (
     Answer,
     Delta,
     Denied,
+    Heard,
     OnDelta,
     Provider,
     ProviderError,
@@ -57,6 +58,7 @@ class Anthropic(Provider):
         self, account: ProviderAccount, base_url: str | None, timeouts: Timeouts, places_marks: bool = True
     ) -> None:
         self._account, self._places_marks = account, places_marks
+        self._takes_marks = False  # whether the server has answered a question with marks
         self._is_anthropic = urlsplit(base_url or BASE_URL).hostname == "api.anthropic.com"
         self._transport = Transport(account, timeouts)
         client = anthropic.Anthropic(
@@ -68,25 +70,31 @@ class Anthropic(Provider):
         self._messages = client.messages
 
     async def answer(self, question: Question, on_delta: OnDelta) -> Answer:
-        places_marks = self._places_marks  # another question may find out meanwhile
+        is_marked, heard = self._places_marks and gets_marks(question), Heard(on_delta)
         try:
-            return await self._answer(question, on_delta)
+            answer = await self._answer(question, heard, is_marked)
         except Rejected as refusal:
-            if not places_marks or self._is_anthropic or "cache_control" not in str(refusal) or question.cache_marks:
+            if not is_marked or heard.any or not self._may_be_for_marks(refusal):
                 raise
-        self._places_marks = False  # the server knows no marks
-        try:
-            return await self._answer(question, on_delta)
-        except Rejected:
-            self._places_marks = True  # it wasn't that
-            raise
+            answer = await self._answer(question, on_delta, False)
+            self._places_marks = False  # it was for them: the server knows none
+        else:
+            self._takes_marks = self._takes_marks or is_marked
+        return answer
 
-    async def _answer(self, question: Question, on_delta: OnDelta) -> Answer:
+    def _may_be_for_marks(self, refusal: Rejected) -> bool:
+        """Whether a server may have refused a question for the marks in it, which not every server names."""
+        if self._is_anthropic:
+            return False
+        return "cache_control" in str(refusal) or (not self._takes_marks and refusal.status in (400, 422))
+
+    async def _answer(self, question: Question, on_delta: OnDelta, places_marks: bool) -> Answer:
         events, is_instructed = _Events(), has_free_object(question.response_schema)
         hear = hold_text(on_delta) if is_instructed else on_delta
         builder = AnswerBuilder(self._account, hear, events.parse, self._error_of_body)
         parts = Base64Parts()
-        await self._transport.send(partial(self._compose, question, parts), builder, self._error_of_body, parts)
+        compose = partial(self._compose, question, parts, places_marks)
+        await self._transport.send(compose, builder, self._error_of_body, parts)
         answer = builder.answer(question)
         if is_instructed:
             answer = check_answer(answer, self._account.vendor, on_delta)
@@ -98,8 +106,8 @@ class Anthropic(Provider):
     async def aclose(self) -> None:
         await self._transport.aclose()
 
-    def _compose(self, question: Question, parts: Base64Parts) -> None:
-        self._messages.create(stream=True, **_request(question, parts, self._places_marks)).close()
+    def _compose(self, question: Question, parts: Base64Parts, places_marks: bool) -> None:
+        self._messages.create(stream=True, **_request(question, parts, places_marks)).close()
 
     def _error_of_body(self, status: int, body: object, after: float | None) -> ProviderError:
         message = message_of(find_error(body) or body) if isinstance(body, dict) else body

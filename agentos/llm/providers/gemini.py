@@ -21,6 +21,7 @@ from agentos_sdk.values import ThinkingLevel, Tool, ToolCall, ToolChoice, Usage
 from .account import ProviderAccount, parse_seconds
 from .prompts.base64_parts import Base64Parts
 from .prompts.past_calls import accepted_messages, as_user
+from .prompts.thoughts import WrongSignature
 from .provider import (
     Answer,
     Delta,
@@ -156,7 +157,12 @@ def _parts(message: Message, names: Mapping[str, str], encoded: Base64Parts) -> 
 
 def _signature(given: str | None) -> bytes | None:
     """A signature as bytes; those of other vendors, which are JSON, are left out."""
-    return base64.b64decode(given, validate=True) if given and not given.startswith(("[", "{")) else None
+    if not given or given.startswith(("[", "{")):
+        return None
+    try:
+        return base64.b64decode(given, validate=True)
+    except ValueError:
+        raise WrongSignature from None
 
 
 def _object(text: str) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from .provider import (
     Answer,
     Delta,
     Denied,
+    Heard,
     Image,
     OnDelta,
     Provider,
@@ -66,9 +67,12 @@ class OpenAI(Provider):
         self._embeddings = client.embeddings.with_raw_response  # doesn't read what isn't there
 
     async def answer(self, question: Question, on_delta: OnDelta) -> Answer:
+        heard = Heard(on_delta)
         try:
-            return await self._answer(question, on_delta)
+            return await self._answer(question, heard)
         except Rejected as error:
+            if heard.any:
+                raise
             refusal = error
         if self._may_count_tokens and "stream_options" in str(refusal):
             self._may_count_tokens = False
@@ -248,10 +252,11 @@ def _format(schema: Mapping[str, Any] | None) -> dict[str, Any] | None:
 def _is_closed(schema: object) -> bool:
     """Whether each object in a schema has exactly the properties it names: required for strict mode."""
     if isinstance(schema, Mapping):
-        properties = schema.get("properties")
+        properties, required = schema.get("properties"), schema.get("required")
         if isinstance(properties, Mapping) or schema.get("type") == "object":
-            named = set(properties or ())
-            if schema.get("additionalProperties") is not False or set(schema.get("required", ())) != named:
+            named = set(properties if isinstance(properties, Mapping) else ())
+            listed = {each for each in required if isinstance(each, str)} if isinstance(required, list) else set()
+            if schema.get("additionalProperties") is not False or listed != named:
                 return False
         return all(map(_is_closed, schema.values()))
     return all(map(_is_closed, schema)) if isinstance(schema, list) else True

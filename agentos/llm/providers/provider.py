@@ -7,7 +7,7 @@ from sys import getsizeof
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
-from attrs import field, frozen
+from attrs import define, field, frozen
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
@@ -173,6 +173,18 @@ class Answer:
 
 
 OnDelta: TypeAlias = Callable[[Delta], None]
+
+
+@define(eq=False)
+class Heard:
+    """Passes on the pieces of an answer. ``any``: part of it has come, so that the question can't be asked again."""
+
+    on_delta: OnDelta
+    any: bool = False
+
+    def __call__(self, delta: Delta) -> None:
+        self.any = self.any or bool(delta.text or delta.unseen)
+        self.on_delta(delta)
 
 
 class Provider(Protocol):

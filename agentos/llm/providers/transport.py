@@ -6,6 +6,7 @@ the connection are left to the garbage collector. So the response is read here, 
 """
 
 import contextlib
+import json
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Protocol
@@ -122,9 +123,10 @@ class Transport:
         try:
             compose()
         except Exception as error:  # the SDK's: for a schema or a model that it refuses
-            raise Rejected(
-                f"{self._account.vendor} can't be asked this: {self._account.clean_message(error)}"
-            ) from None
+            why = f"its package fails on a schema or another part of the question ({type(error).__name__})"
+            if isinstance(error, ValueError) and not isinstance(error, UnicodeError | json.JSONDecodeError):
+                why = self._account.clean_message(error)  # it is meant to be read
+            raise Rejected(f"{self._account.vendor} can't be asked this: {why}") from None
         request, self._captured.request = self._captured.request, None
         assert request is not None, "the SDK sends what it has composed"
         request.extensions["timeout"] = self._timeout  # not the SDK's own

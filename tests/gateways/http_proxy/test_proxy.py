@@ -492,6 +492,37 @@ async def test_a_malformed_response_is_a_bad_gateway(response: bytes) -> None:
         assert (await here.tell(get(f"http://api.test:{port}/"))).startswith(b"HTTP/1.1 502 ")
 
 
+async def test_a_client_that_waits_to_send_its_body_is_told_to_before_a_response_comes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def answer_at_once(stream: trio.SocketStream) -> None:
+        await stream.send_all(b"HTTP/1.1 413 No\r\nContent-Length: 2\r\n\r\nno")
+        await stream.receive_some()
+
+    async with world(LOCAL) as here:
+        port = await here.serve(answer_at_once)
+        here.grant(allow=[f"api.test:{port}", f"127.0.0.1:{port}"])
+        asking = "Expect: 100-continue\r\nContent-Length: 3"
+        for _ in range(20):  # which of the two comes first was a matter of chance
+            async with await here.connect() as stream:
+                await stream.send_all(get(f"http://api.test:{port}/", asking).replace(b"GET", b"POST"))
+                said = await receive_all(stream)
+            assert said == b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 413 No\r\nContent-Length: 2\r\n\r\nno"
+
+    assert not [each for each in caplog.records if each.levelname == "ERROR"]
+
+
+async def test_a_server_that_says_nothing_is_named_so() -> None:
+    async def hang_up(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+
+    async with world(LOCAL) as here:
+        port = await here.serve(hang_up)
+        here.grant(allow=[f"api.test:{port}", f"127.0.0.1:{port}"])
+
+        assert b"the server ended the connection without a response" in await here.tell(get(f"http://api.test:{port}/"))
+
+
 async def test_interim_responses_leave_turns_to_other_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     turn, events, next_event = 0, Counter[int](), h11.Connection.next_event
 

@@ -107,6 +107,22 @@ async def test_thoughts_have_an_end(world: VendorWorld, kind: str) -> None:
         await provider.answer(QUESTION, deaf)
 
 
+@pytest.mark.parametrize("signature", ["[", "[1]", '[{"type": []}]', "[" * 3000 + "]" * 3000, f"[{'9' * 5000}]"])
+async def test_a_signature_that_was_changed_is_refused(world: VendorWorld, signature: str) -> None:
+    provider = await world.meet()
+    message = Message("assistant", calls=[ToolCall("c1", "now", {}, signature)])
+
+    with pytest.raises(Rejected, match="can't be asked this: the signature of a tool call is not the one that came"):
+        await provider.answer(replace(QUESTION, messages=[*QUESTION.messages, message]), deaf)
+
+
+async def test_a_schema_that_the_package_fails_on_is_refused_without_its_words(world: VendorWorld) -> None:
+    provider = await world.meet()
+
+    with pytest.raises(Rejected, match="its package fails on a schema"):
+        await provider.answer(replace(QUESTION, response_schema={"type": "object", "properties": {"a": []}}), deaf)
+
+
 async def test_a_signature_of_another_vendor_is_left_out(world: VendorWorld, nursery: trio.Nursery) -> None:
     google = await gemini(nursery)
     ours = ToolCall("c1", "now", {}, signature=json.dumps([THOUGHT]))
@@ -358,6 +374,47 @@ async def test_a_server_that_refuses_marks_is_asked_without(world: VendorWorld) 
     assert answers == ["42", "43"]
     marked = ["cache_control" in str(exchange.body) for exchange in world.vendor.exchanges]
     assert marked == [True, False, True, False, False]
+
+
+STRICT = [  # what servers say that know no marks, or no blocks
+    {"detail": [{"type": "string_type", "loc": ["body", "system"], "msg": "Input should be a valid string"}]},
+    {"error": "json: cannot unmarshal array into Go struct field MessagesRequest.system of type string"},
+    {"detail": [{"type": "extra_forbidden", "loc": ["body", "tools", 0, "cache_control"], "msg": "Extra inputs"}]},
+    {},
+]
+
+
+@pytest.mark.parametrize("said", STRICT)
+async def test_a_server_that_refuses_marks_in_other_words_is_asked_without(world: VendorWorld, said: object) -> None:
+    refused = Refuses(422, body=json.dumps(said).encode())
+    provider = await world.meet(refused, Says([Text("42")]), Says([Text("43")]))
+
+    answers = [(await provider.answer(replace(QUESTION, system="Be exact."), deaf)).text for _ in range(2)]
+
+    assert answers == ["42", "43"]
+    assert ["cache_control" in str(each.body) for each in world.vendor.exchanges] == [True, False, False]
+
+
+async def test_a_refusal_that_is_not_for_marks_is_asked_once_where_they_are_taken(world: VendorWorld) -> None:
+    asked, refused = replace(QUESTION, system="Be exact."), Refuses(400, "prompt is too long")
+    provider = await world.meet(Says([Text("42")]), refused, refused)
+    await provider.answer(asked, deaf)
+
+    for question in (asked, QUESTION):  # the second has nothing to mark
+        with pytest.raises(Rejected, match="prompt is too long"):
+            await provider.answer(question, deaf)
+
+    assert len(world.vendor.exchanges) == 3
+
+
+async def test_an_answer_that_has_begun_is_not_asked_for_without_marks(world: VendorWorld) -> None:
+    provider = await world.meet(Says([Text("4"), Trouble(400, "cache_control: what is that?")]), Says([Text("42")]))
+    heard: list[str] = []
+
+    with pytest.raises(Rejected, match="what is that"):
+        await provider.answer(replace(QUESTION, system="Be exact."), lambda delta: heard.append(delta.text))
+
+    assert "".join(heard) == "4"
 
 
 async def test_a_programs_own_marks_are_not_taken_away(world: VendorWorld) -> None:

@@ -193,3 +193,12 @@ async def test_an_error_with_a_piece_of_the_key_in_it_is_not_repeated(world: Ven
 
     with pytest.raises(Rejected, match=r"gemini: message withheld, it contains the key \(400\)"):
         await provider.answer(QUESTION, deaf)
+
+
+@pytest.mark.parametrize("signature", ["!!!", "abc", "\u00e9"])
+async def test_a_signature_that_was_changed_is_refused(world: VendorWorld, signature: str) -> None:
+    provider = await world.meet()
+    message = Message("assistant", calls=[ToolCall("c1", "now", {}, signature)])
+
+    with pytest.raises(Rejected, match="can't be asked this: the signature of a tool call is not the one that came"):
+        await provider.answer(replace(QUESTION, messages=[*QUESTION.messages, message]), deaf)

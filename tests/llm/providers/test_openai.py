@@ -99,13 +99,46 @@ async def test_a_server_of_ones_own_needs_no_key(world: VendorWorld) -> None:
     await provider.aclose()
 
 
-async def test_a_server_that_does_not_want_to_count_is_asked_without(world: VendorWorld) -> None:
-    provider = await world.meet(Refuses(400, "Unknown parameter: stream_options"), Says([Text("42")], usage=None))
+WRONG = {"type": "extra_forbidden", "loc": ["body", "stream_options"], "msg": "Extra inputs are not permitted"}
+OTHER = {"type": "extra_forbidden", "loc": ["body", "n"], "msg": "Extra inputs are not permitted"}
+
+
+@pytest.mark.parametrize(
+    "refuses",
+    [
+        Refuses(400, "Unknown parameter: stream_options"),
+        Refuses(422, body=json.dumps({"detail": [OTHER, WRONG]}).encode()),  # FastAPI
+        Refuses(422, body=json.dumps({"object": "error", "message": {"detail": [WRONG]}}).encode()),  # Mistral
+    ],
+)
+async def test_a_server_that_does_not_want_to_count_is_asked_without(world: VendorWorld, refuses: Refuses) -> None:
+    provider = await world.meet(refuses, Says([Text("42")], usage=None))
 
     assert (await provider.answer(QUESTION, deaf)).usage.input > 0
     await provider.answer(QUESTION, deaf)
 
     assert ["stream_options" in exchange.body for exchange in world.vendor.exchanges] == [True, False, False]
+
+
+@pytest.mark.parametrize("wrong", [{"required": None}, {"required": [["a"]]}, {"properties": True}, {"required": 5}])
+async def test_an_odd_schema_is_for_the_server_to_judge(world: VendorWorld, wrong: dict[str, Any]) -> None:
+    schema = {"type": "object", "properties": {"a": {}}, "additionalProperties": False, **wrong}
+    provider = await world.meet()
+
+    await provider.answer(replace(QUESTION, response_schema=schema), deaf)
+
+    assert world.vendor.exchanges[0].body["response_format"]["json_schema"]["schema"] == schema
+
+
+async def test_an_answer_that_has_begun_is_not_asked_for_again(world: VendorWorld) -> None:
+    broken = Says([Text("4"), Trouble(400, "unknown stream_options")])
+    provider = await world.meet(broken, Says([Text("42")]))
+    heard: list[str] = []
+
+    with pytest.raises(Rejected, match="unknown stream_options"):
+        await provider.answer(QUESTION, lambda delta: heard.append(delta.text))
+
+    assert "".join(heard) == "4"
 
 
 async def test_an_account_that_is_used_up_is_nothing_to_wait_for(world: VendorWorld) -> None:

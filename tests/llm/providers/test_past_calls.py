@@ -160,13 +160,16 @@ async def test_a_refusal_for_another_reason_is_told_and_changes_nothing(world: V
 
 @pytest.mark.parametrize(
     "signature",
-    ['{"message": {"role": "system"}}', '{"message": {"reasoning_content": 5}}', '{"call": {"id": "x"}}', "{oops"],
+    [
+        *('{"message": {"role": "system"}}', '{"message": {"reasoning_content": 5}}', '{"call": {"id": "x"}}', "{oops"),
+        '{"message": {"extra_content": ' + '{"a": ' * 900 + "1" + "}" * 902,
+    ],
 )
 async def test_a_signature_that_was_changed_is_refused(world: VendorWorld, signature: str) -> None:
     provider = await world.meet()
     message = Message("assistant", calls=[ToolCall("c1", "now", {}, signature)])
 
-    with pytest.raises(Rejected, match="can't be asked this"):
+    with pytest.raises(Rejected, match="can't be asked this: the signature of a tool call is not the one that came"):
         await provider.answer(replace(QUESTION, messages=[ASKED, message]), deaf)
     assert not world.vendor.exchanges
 
@@ -236,3 +239,12 @@ def test_a_system_message_among_results_comes_behind_them() -> None:
     assert split_system([told, calls, told, a, told, b, told]) == (["more"], [calls, a, b, told, told, told])
     assert split_system([calls, a, told, Message("user", "?")]) == ([], [calls, a, told, Message("user", "?")])
     assert split_system([told, told]) == (["more", "more"], [])
+
+
+async def test_half_a_character_in_a_signature_goes_back_as_a_replacement(world: VendorWorld) -> None:
+    provider = await world.meet()
+    call = ToolCall("c1", "now", {}, '{"message": {"reasoning_content": "\\ud83d"}}')
+
+    await provider.answer(replace(QUESTION, messages=[ASKED, Message("assistant", calls=[call])]), deaf)
+
+    assert world.vendor.exchanges[0].body["messages"][1]["reasoning_content"] == "\ufffd"

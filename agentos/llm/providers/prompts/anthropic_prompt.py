@@ -6,7 +6,6 @@ model has answered or may call tools, at its end and at that of what the last an
 entry. A single question pays for no more than what usually comes again. docs/decisions/0094.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ from agentos_sdk.values import Tool, ToolCall
 
 from .base64_parts import Base64Parts
 from .past_calls import accepted_messages, as_user
+from .thoughts import WrongSignature, read_signature
 
 THOUGHT_FIELDS = {"thinking": {"type", "thinking", "signature"}, "redacted_thinking": {"type", "data"}}
 
@@ -25,13 +25,19 @@ Json = dict[str, Any]
 
 
 def compose_prompt(question: Question, parts: Base64Parts, places_marks: bool) -> Json:
-    """The fields of a request that are the prompt; ``places_marks`` where the question has none."""
+    """The fields of a request that are the prompt; ``places_marks`` where :func:`gets_marks` is true."""
     tools = [_tool_declaration(tool, question.marked_tools.get(tool.name)) for tool in question.tools]
     system, turns = _system(question), [*_turns(question.messages, parts)]
-    if places_marks and not question.cache_marks:
+    if places_marks:
         system = _place_marks(tools, system, turns, bool(tools) and question.tool_choice == "auto")
     whole = {"cache_control": _control(question.cache_mark)} if question.cache_mark is not None else {}
     return {"tools": tools or None, "system": system or None, "messages": turns, **whole}
+
+
+def gets_marks(question: Question) -> bool:
+    """Whether marks can be placed in a question: it has none of its program's, and parts that may come again."""
+    has_answers = any(message.role == "assistant" for message in question.messages)
+    return not question.cache_marks and bool(question.tools or question.system or has_answers)
 
 
 def _place_marks(tools: list[Json], system: str | list[Json], turns: list[Json], may_call_tools: bool) -> list[Json]:
@@ -129,11 +135,12 @@ def _call(call: ToolCall) -> Json:
 
 
 def _thoughts(calls: Sequence[ToolCall]) -> Iterator[dict[str, str]]:
-    """The thoughts in the calls' signatures; a signature of another vendor is no JSON and left out."""
+    """The thoughts in the calls' signatures; a signature of another vendor is no JSON array and left out."""
     for call in calls:
-        for block in json.loads(call.signature) if call.signature and call.signature.startswith("[") else ():
-            if not isinstance(block, dict) or block.keys() != THOUGHT_FIELDS.get(block.get("type", "")):
-                raise ValueError("the signature of a tool call is not the one that came with it")
+        for block in read_signature(call.signature) if call.signature and call.signature.startswith("[") else ():
+            kind = block.get("type") if isinstance(block, dict) else None
+            if not isinstance(kind, str) or block.keys() != THOUGHT_FIELDS.get(kind):
+                raise WrongSignature
             yield block
 
 

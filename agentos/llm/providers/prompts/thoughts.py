@@ -30,6 +30,22 @@ CALL_FIELDS: Final[Mapping[str, type]] = dict.fromkeys(OBJECTS, dict)
 PIECES: Final = ("text", "summary", "thinking")  # of an item of a list
 
 
+class WrongSignature(ValueError):
+    """A conversation has a signature of a tool call that no vendor has made so."""
+
+    def __init__(self) -> None:
+        super().__init__("the signature of a tool call is not the one that came with it")
+
+
+def read_signature(signature: str) -> Any:
+    """The JSON of a signature; raises :class:`WrongSignature`."""
+    try:
+        found = codec.parse(signature.encode())
+    except ValueError:
+        raise WrongSignature from None
+    return join_surrogates_in(found) if "\\u" in signature else found
+
+
 @define(eq=False)
 class Thoughts:
     """The fields of one message that may have to go back."""
@@ -111,7 +127,7 @@ def has_fields(signature: str | None) -> bool:
 
 
 def message_fields(signature: str | None) -> Mapping[str, Any]:
-    """The fields of the message in the signature of its first call; raises ``ValueError`` for one that was changed."""
+    """The fields of the message in the signature of its first call; raises :class:`WrongSignature`."""
     return _fields(signature, "message", MESSAGE_FIELDS)
 
 
@@ -125,8 +141,8 @@ def call_fields(signature: str | None) -> Mapping[str, Any]:
 def _fields(signature: str | None, part: str, kinds: Mapping[str, type]) -> Mapping[str, Any]:
     if not signature or not signature.startswith("{"):
         return {}
-    found = codec.parse(signature.encode(errors="replace"))
+    found = read_signature(signature)
     fields = found.get(part, {}) if isinstance(found, dict) else None
     if not isinstance(fields, dict) or any(not isinstance(fields[name], kinds.get(name, ())) for name in fields):
-        raise ValueError("the signature of a tool call is not the one that came with it")
+        raise WrongSignature
     return fields

@@ -18,6 +18,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
+from agentos.protected_names import IN_GIT
 from agentos.services.files.foreign_files import read_regular
 
 from .git_exclude import find_repository, read_first_line
@@ -26,7 +27,7 @@ from .obeyed_names import list_held
 MAX_BYTES = 4 << 20  # of all configuration files
 MAX_CACHED = 16 << 10  # bytes of a configuration file whose entries are kept
 MAX_FILES = 200  # configuration files that are read
-MAX_NAMES = 200  # names in a workspace
+MAX_NAMES = 300  # names in a workspace
 MAX_DEPTH = 6  # directories below .git/modules: a submodule's name may contain slashes
 MAX_DIRECTORIES = 1000  # in .git/modules and .git/worktrees
 MAX_WORK = 1_000_000  # paths that are tried: an agent's repository may name any number
@@ -55,7 +56,7 @@ _DIRECTORIES = {
 _WORD = re.compile(r"[^\s'\"`;|&<>()$=,!]+")
 _SUBSTITUTED = re.compile(r"\$\([^()]*\)|`[^`]*`|\$\{[^{}]*\}|\$\w+")
 _PATH = re.compile(r"[\w.-]*/[\w./-]*")
-_REPOSITORY: Mapping[str, str | None] = {"config": "", "config.worktree": "", "commondir": ".\n", "hooks": None}
+_REPOSITORY: Mapping[str, str | None] = {name.removeprefix(".git/"): text for name, text in IN_GIT.items()}
 Entries = tuple[tuple[str, str], ...]
 
 

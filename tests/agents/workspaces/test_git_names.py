@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentos.agents.workspaces.git_names import MAX_CACHED, GitNames, NotHeld, _parse, find_git_names
+from agentos.protected_names import IN_GIT
 
 
 @pytest.fixture
@@ -137,11 +138,16 @@ def test_what_is_of_linked_worktrees_and_submodules_is_found(project: Path, tmp_
 
     found = find_git_names(str(project))
 
-    assert found.existing == {f"{module}/config", f"{module}/hooks", f"{tree}/commondir", "vendor/lib/.git"}
-    assert found.stubs == {
-        f"{module}/config.worktree": "",
-        f"{module}/commondir": ".\n",
-        f"{tree}/config.worktree": "",
+    assert found.existing >= {f"{module}/config", f"{module}/hooks", f"{tree}/commondir", "vendor/lib/.git"}
+    assert found.stubs.items() >= {
+        (f"{module}/config.worktree", ""),
+        (f"{module}/commondir", ".\n"),
+        (f"{module}/remotes", None),
+        (f"{tree}/config.worktree", ""),
+    }
+    assert found.existing | {*found.stubs} == {
+        *(name.replace(".git", module) for name in IN_GIT),
+        *(f"{tree}/commondir", f"{tree}/config.worktree", "vendor/lib/.git"),
     }
 
 
@@ -232,8 +238,8 @@ def test_a_repository_that_is_not_in_dot_git_is_held(project: Path, tmp_path: Pa
 
     found = find_git_names(str(top))
 
-    assert found.existing == {os.path.normpath(f"{place}/{name}") for name in ("config", "hooks")}
-    assert {*found.stubs} == {os.path.normpath(f"{place}/{name}") for name in ("config.worktree", "commondir")}
+    assert found.existing >= {os.path.normpath(f"{place}/{name}") for name in ("config", "hooks")}
+    assert found.existing | {*found.stubs} == {os.path.normpath(name.replace(".git", place)) for name in IN_GIT}
 
 
 def test_what_an_agent_leaves_behind_hides_nothing_from_the_next_search(project: Path) -> None:

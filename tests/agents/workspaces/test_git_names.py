@@ -1,6 +1,7 @@
 """What git's configuration leads to in a workspace, found as git would find it."""
 
 import os
+import pwd
 import subprocess
 from pathlib import Path
 
@@ -121,6 +122,35 @@ def test_includes_are_followed_whatever_their_condition(project: Path, tmp_path:
     write(project / ".gitsettings", "[core]\n\tpager = tools/it\n[include]\n\tpath = .gitmore\n\tpath = .gitsettings\n")
 
     assert find_git_names(str(project)) == GitNames(frozenset({".gitsettings", "tools/it"}), {".gitmore": ""})
+
+
+@pytest.mark.parametrize("place", ["home", "home/dotfiles"])
+def test_an_include_of_a_configuration_behind_a_symlink_is_found_where_git_finds_it(
+    project: Path, tmp_path: Path, place: str
+) -> None:
+    dotfiles = write(tmp_path / "home" / "dotfiles" / "gitconfig", "[include]\n\tpath = more\n")
+    (tmp_path / "home" / ".gitconfig").symlink_to(dotfiles)
+    write(tmp_path / place / "more", "[core]\n\thooksPath = .githooks\n")
+
+    assert find_git_names(str(project)).stubs == {".githooks": None}
+
+
+@pytest.mark.parametrize("workspace", [".", "sub", "sub/deeper"])
+def test_a_repository_behind_a_symlink_is_found(project: Path, tmp_path: Path, workspace: str) -> None:
+    (project / workspace).mkdir(parents=True, exist_ok=True)
+    (project / ".git").rename(tmp_path / "elsewhere")
+    (project / ".git").symlink_to(tmp_path / "elsewhere")
+    git(project, "config", "core.hooksPath", f"{workspace}/.githooks")
+
+    assert (".githooks", None) in find_git_names(str(project / workspace)).stubs.items()
+
+
+@pytest.mark.parametrize("prefix", ["~{user}" + "/.." * 20, ":(optional)", ""])
+def test_a_path_is_what_git_takes_it_for(project: Path, prefix: str) -> None:
+    before = prefix.format(user=pwd.getpwuid(os.geteuid()).pw_name)
+    git(project, "config", "core.hooksPath", f"{before}{project}/.githooks")
+
+    assert find_git_names(str(project)).stubs == {".githooks": None}
 
 
 def test_what_is_of_linked_worktrees_and_submodules_is_found(project: Path, tmp_path: Path) -> None:

@@ -41,6 +41,8 @@ IN_GIT: Mapping[str, str | None] = {  # in an existing repository, where commits
     ".git/config": "",
     ".git/config.worktree": "",  # obeyed where extensions.worktreeConfig is set, which `git sparse-checkout` does
     ".git/commondir": ".\n",  # where git looks for hooks and configuration; an empty file is an error
+    ".git/remotes": DIRECTORY,  # remotes beside the configuration: a push to one in the workspace runs hooks there
+    ".git/branches": DIRECTORY,
 }
 
 WATCHED: Mapping[str, str] = {  # the name, and what obeys it
@@ -58,6 +60,7 @@ OBEYED: Mapping[str, str] = {  # the name, and what obeys it when it runs in the
     ".pnpmfile.cjs": "pnpm",
     ".pnpmfile.mjs": "pnpm",
     "bunfig.toml": "bun",
+    "pnpm-workspace.yaml": "pnpm",
     "uv.toml": "uv",
     "poetry.toml": "poetry",
     ".pdm-python": "pdm",
@@ -85,6 +88,14 @@ OBEYED: Mapping[str, str] = {  # the name, and what obeys it when it runs in the
     ".config/mise.toml": "mise",
     ".config/mise.local.toml": "mise",
     ".tool-versions": "asdf and mise",
+    "lean-toolchain": "elan",
+    "global.json": "dotnet",  # it may name an SDK in the workspace
+    "flake.nix": "direnv",  # an .envrc with `use flake` runs them when a shell enters the directory
+    "flake.lock": "direnv",
+    "shell.nix": "direnv",
+    "devenv.nix": "direnv",
+    "devenv.yaml": "direnv",
+    "devbox.json": "direnv",
     **dict.fromkeys(
         [
             f"{where}{name}.{kind}"
@@ -97,6 +108,17 @@ OBEYED: Mapping[str, str] = {  # the name, and what obeys it when it runs in the
     "prek.toml": "prek",
     ".devcontainer.json": "development containers",
     ".exrc": "vim",
+    ".vimrc": "vim",
+    ".gvimrc": "vim",
+    ".vim": "coc.nvim",
+    ".ycm_extra_conf.py": "YouCompleteMe",
+    # servers of languages, which editors start: commands
+    "rust-analyzer.toml": "rust-analyzer",
+    "hie.yaml": "Haskell's language server",
+    ".merlin": "merlin",
+    ".bsp": "Metals and IntelliJ",
+    "buildServer.json": "SourceKit-LSP",
+    ".sourcekit-lsp": "SourceKit-LSP",
     ".nvim.lua": "nvim",
     ".nvimrc": "nvim",
     ".dir-locals.el": "emacs",
@@ -151,6 +173,15 @@ OBEYED: Mapping[str, str] = {  # the name, and what obeys it when it runs in the
     ".vibe": "Mistral Vibe",
     ".pi": "pi",
     ".goose": "goose",
+    ".agents": "Codex and Amp",
+    ".agent": "Antigravity",
+    ".amp": "Amp",
+    ".copilot": "GitHub Copilot",
+    ".rovodev": "Rovo Dev",
+    ".codebuddy": "CodeBuddy",
+    ".qoder": "Qoder",
+    ".lingma": "Lingma",
+    ".opencode.json": "opencode",
     ".git/objects/info/alternates": "git",
     ".git/rebase-merge/git-rebase-todo": "git rebase --continue",
     ".hg/hgrc": "Mercurial",
@@ -160,6 +191,8 @@ OBEYED: Mapping[str, str] = {  # the name, and what obeys it when it runs in the
     ".jj/workspace-config.toml": "Jujutsu",
     ".bzr/branch/branch.conf": "Breezy",
     "_darcs/prefs/defaults": "darcs",
+    ".pijul/config": "Pijul",
+    ".chef": "knife",
 }
 
 

@@ -1,6 +1,8 @@
 """Reading files that an agent may replace at any moment."""
 
+import fcntl
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -35,3 +37,16 @@ def test_of_a_file_the_first_bytes_are_read(tmp_path: Path) -> None:
 
     assert read_regular("it", 3, top) == read_regular(tmp_path / "it", 3) == b"abc"
     os.close(top)
+
+
+def test_a_lease_of_another_program_is_an_error_at_once(tmp_path: Path) -> None:
+    (tmp_path / "it").write_bytes(b"abc")
+    holder = os.open(tmp_path / "it", os.O_RDWR)
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)  # Linux tells the holder
+    fcntl.fcntl(holder, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+
+    with pytest.raises(BlockingIOError):
+        read_regular(tmp_path / "it", 3)
+
+    os.close(holder)
+    signal.signal(signal.SIGIO, before)

@@ -285,14 +285,15 @@ def _start_errors(where: str, jailed: bool) -> Iterator[None]:
         raise Timeout(f"no way into the jail of {where} within {ENTER_TIMEOUT:g} s: {cause}") from None
     except StepFailed as failure:
         raise _explain_step(failure, where, jailed) from None
-    except (SandboxError, CgroupError, BadPolicy) as error:
-        raise Unavailable(f"{where}: {error}") from None
-    except OSError as error:
-        raise Unavailable(f"{where}: {error.filename or 'the command'}: {error.strerror}") from None
+    except (SandboxError, CgroupError, BadPolicy, OSError) as error:
+        raise Unavailable(f"{where}: {errors.describe(error, 'the command')}") from None
 
 
 def _explain_step(failure: StepFailed, where: str, jailed: bool) -> CallError:
     if failure.errno == errno.EAGAIN:
+        full = errors.explain_full_group()
+        if full.error is Unavailable:
+            return Unavailable(f"{where}: {full}")
         return QuotaExceeded(f"{where} has used up its processes (max_pids): none is left for a command")
     if failure.step.startswith(PROGRAM_STEPS):
         error = errors.explain_program(failure, jailed)

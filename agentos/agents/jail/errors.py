@@ -54,14 +54,26 @@ def explain(error: Exception, spec: AgentSpec) -> JailError:
     """The error for the caller for one of ``START_ERRORS``."""
     if isinstance(error, StepFailed):
         return explain_step(error, spec)
-    text = str(error)
+    text = describe(error, "the sandbox")
     if isinstance(error, HostFault):
         return JailError(text, error.error)
-    if isinstance(error, OSError):
-        text = f"{error.filename or 'the sandbox'}: {error.strerror}{NO_DESCRIPTORS_LEFT.get(error.errno or 0, '')}"
-    elif isinstance(error, RuntimeError):
+    if _lacks_descriptors(error):
+        return JailError(text)
+    if isinstance(error, RuntimeError):
         text = f"the kernel can't start an agent now: {error}"
     return JailError(text, next(code for kind, code in START_ERRORS.items() if isinstance(error, kind)))
+
+
+def describe(error: Exception, what: str) -> str:
+    """The text for an error of a start; ``what`` it concerns where it names no file."""
+    text = f"{error.filename or what}: {error.strerror}" if isinstance(error, OSError) else str(error)
+    return text + _lacks_descriptors(error)
+
+
+def _lacks_descriptors(error: Exception) -> str:
+    """What to do where the kernel can open no more; empty otherwise."""
+    cause = error.__cause__ if isinstance(error, CgroupError) else error
+    return NO_DESCRIPTORS_LEFT.get(cause.errno or 0, "") if isinstance(cause, OSError) else ""
 
 
 def too_many_processes() -> JailError:

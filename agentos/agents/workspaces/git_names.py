@@ -15,9 +15,11 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
+from agentos.protected_names import IN_GIT
 from agentos.services.files.foreign_files import read_regular
 
 from .git_exclude import find_repository, read_first_line
@@ -26,7 +28,7 @@ from .obeyed_names import list_held
 MAX_BYTES = 4 << 20  # of all configuration files
 MAX_CACHED = 16 << 10  # bytes of a configuration file whose entries are kept
 MAX_FILES = 200  # configuration files that are read
-MAX_NAMES = 200  # names in a workspace
+MAX_NAMES = 300  # names in a workspace
 MAX_DEPTH = 6  # directories below .git/modules: a submodule's name may contain slashes
 MAX_DIRECTORIES = 1000  # in .git/modules and .git/worktrees
 MAX_WORK = 1_000_000  # paths that are tried: an agent's repository may name any number
@@ -55,7 +57,7 @@ _DIRECTORIES = {
 _WORD = re.compile(r"[^\s'\"`;|&<>()$=,!]+")
 _SUBSTITUTED = re.compile(r"\$\([^()]*\)|`[^`]*`|\$\{[^{}]*\}|\$\w+")
 _PATH = re.compile(r"[\w.-]*/[\w./-]*")
-_REPOSITORY: Mapping[str, str | None] = {"config": "", "config.worktree": "", "commondir": ".\n", "hooks": None}
+_REPOSITORY: Mapping[str, str | None] = {name.removeprefix(".git/"): text for name, text in IN_GIT.items()}
 Entries = tuple[tuple[str, str], ...]
 
 
@@ -101,7 +103,7 @@ class _Search:
         self.seen: set[str] = set()
         self.values: list[_Value] = []  # that may name programs or directories of them
         self.size = self.work = 0
-        found = find_repository(self.directory)
+        found = find_repository(self.directory) or _find_linked(self.directory)
         if _is_repository(self.directory):
             found = (self.directory, self.directory)
         self.common = found[1] if found is not None else None
@@ -166,9 +168,10 @@ class _Search:
     def _read(self, source: _Source) -> None:
         for key, value in self._read_entries(source.path):
             if key == "include.path" or (key.startswith("includeif.") and key.endswith(".path")):
-                path = _absolute(value, os.path.dirname(os.path.realpath(source.path)), source.home)
-                self.waiting.append(_Source(path, source.home))
-                self._add(path, stub="")
+                for place in {source.path, os.path.realpath(source.path)}:  # git takes the first of them
+                    path = _absolute(value, os.path.dirname(place), source.home)
+                    self.waiting.append(_Source(path, source.home))
+                    self._add(path, stub="")
             elif value:
                 self.values.append(_Value(key, value, source.home))
 
@@ -246,6 +249,14 @@ class _Search:
             self.existing.update(held[:-1])
 
 
+def _find_linked(directory: str) -> tuple[str, str] | None:
+    """The top around a directory and its repository, where ``.git`` is a symlink to one."""
+    for top in (directory, *map(str, Path(directory).parents)):
+        if _is_repository(repository := os.path.realpath(f"{top}/.git")):
+            return top, repository
+    return None
+
+
 def _is_repository(path: str) -> bool:
     return os.path.isfile(f"{path}/HEAD") and all(os.path.isdir(f"{path}/{name}") for name in ("objects", "refs"))
 
@@ -293,9 +304,9 @@ def _homes(directory: str) -> list[str]:
 
 
 def _absolute(path: str, base: str, home: str) -> str:
-    if path == "~" or path.startswith("~/"):
-        path = home + path[1:]
-    return os.path.join(base, path.replace("\0", ""))
+    path = path.removeprefix(":(optional)").replace("\0", "")
+    path = home + path[1:] if path == "~" or path.startswith("~/") else os.path.expanduser(path)
+    return os.path.join(base, path)
 
 
 def _directories(path: str, most: int = MAX_DIRECTORIES) -> list[str]:

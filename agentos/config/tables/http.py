@@ -10,7 +10,7 @@ from attrs import frozen
 
 from agentos.config.reader import Reader
 from agentos.services.http.destination import is_address, parse_host
-from agentos.services.http.settings import HttpSettings
+from agentos.services.http.settings import HttpSettings, trust
 
 from .secrets import read_secrets
 
@@ -50,7 +50,7 @@ def read_http(reader: Reader, data: object) -> HttpSettings:
 def read_ca_file(file: str) -> str:
     """Check that the file has certificates; raises ``ValueError``. Blocks."""
     try:
-        found = ssl.create_default_context(cafile=file).get_ca_certs()
+        found = trust(file).get_ca_certs()
     except ssl.SSLError:
         found = []
     except OSError as error:

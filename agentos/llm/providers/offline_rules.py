@@ -34,6 +34,7 @@ from typing import Annotated, Any, Literal
 
 from attrs import frozen
 
+from agentos.services.files.foreign_files import read_regular
 from agentos_sdk.encoding import codec
 from agentos_sdk.encoding.codec import Invalid, Mistake, Seconds
 from agentos_sdk.encoding.strict import Several
@@ -152,8 +153,7 @@ def read_rules(path: str) -> Sequence[Rule]:
         rule: Sequence[Rule]
 
     try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
+        data = read_regular(path, MAX_FILE_BYTES + 1)
         if len(data) > MAX_FILE_BYTES:
             raise ValueError(f"larger than {MAX_FILE_BYTES >> 20} MiB")
         return codec.decode(File, tomllib.loads(data.decode())).rule

@@ -26,6 +26,7 @@ from .destination import MAX_URL_LENGTH, Destination
 from .egress import Egress
 from .request import Headers, Hop, OutgoingRequest, Permit, Unreadable
 from .secrets import Redactor
+from .settings import trust
 
 if TYPE_CHECKING:
     from .connections import Exchange, Pool
@@ -281,7 +282,7 @@ class Client:
 
             file = certifi.where()
         try:
-            context = ssl.create_default_context(cafile=file)
+            context = trust(file) if file is not None else ssl.create_default_context()
         except OSError as error:
             raise Unavailable(f"[http] ca_file: {file}: {error.strerror or error}") from None
         return importlib.import_module("agentos.services.http.connections"), context

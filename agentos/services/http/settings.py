@@ -1,10 +1,15 @@
 """Settings of outgoing HTTP, as configured in ``[http]``."""
 
+import ssl
 from collections.abc import Sequence
 
 from attrs import frozen
 
+from agentos.services.files.foreign_files import read_regular
+
 from .secrets import SecretSettings
+
+MAX_AUTHORITIES = 16 << 20  # bytes of a file of certificates
 
 
 @frozen
@@ -19,3 +24,9 @@ class HttpSettings:
     upstream_proxy: tuple[str, int] | None = None
     resolver: tuple[str, int] | None = None
     secrets: Sequence[SecretSettings] = ()
+
+
+def trust(file: str) -> ssl.SSLContext:
+    """A context with the authorities of a PEM file. Blocks. Raises ``OSError``, also if the file has none."""
+    text = read_regular(file, MAX_AUTHORITIES).decode("ascii", "ignore")  # of comments
+    return ssl.create_default_context(cadata=text or "none")

@@ -49,8 +49,9 @@ def open_parent(root: int, path: str) -> Iterator[tuple[int, str]]:
 
 def open_file(top: str, path: str) -> BufferedReader:
     """A file beneath a directory, for reading."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with open_top(top) as root, open_parent(root, path) as (parent, last):
-        return open(os.open(last, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent), "rb")
+        return open(last, "rb", opener=lambda name, _: os.open(name, flags, dir_fd=parent))
 
 
 def make_readable(name: str, parent: int) -> bool:

@@ -6,6 +6,7 @@ import re
 from agentos_sdk.clients.question import detect_mime_type
 from agentos_sdk.loop.tools.images import KINDS, MAX_IMAGE
 
+from .beneath import open_file
 from .saved_files import SaveError
 
 NAMED = re.compile(r"(?<!\S)@(\S+\.(?:png|jpe?g|gif|webp|bmp|tiff?))\b", re.IGNORECASE)
@@ -34,7 +35,7 @@ def _find(path: str, directory: str | None) -> str:
         where = f"is not in {directory}: copy it there" if any(map(os.path.isfile, there)) else "no such file"
         raise SaveError(f"@{path}: {where}")
     try:
-        with open(inside[0], "rb") as file:
+        with open_file(directory, os.path.relpath(inside[0], directory)) as file:
             data = file.read(MAX_IMAGE + 1)
     except OSError as error:
         raise SaveError(f"@{path}: {error.strerror}") from None

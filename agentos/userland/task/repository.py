@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from agentos_sdk.git_place import describe_missing_repository
 
+from .beneath import open_file
 from .git import GitError, read_status
 
 MAX_NOTES = 32 << 10  # bytes of AGENTS.md
@@ -48,16 +49,15 @@ def read_notes(directory: str) -> Notes:
     """The beginning of the directory's AGENTS.md. A symbolic link isn't followed: an agent may have made it."""
     path = os.path.join(directory, NOTES)
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open_file(directory, NOTES) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return Notes(said=f"{path} is not read: no regular file")
+            data = file.read(MAX_NOTES + 1)
     except FileNotFoundError:
         return Notes()
     except OSError as error:
         why = "a symbolic link" if os.path.islink(path) else error.strerror
         return Notes(said=f"{path} is not read: {why}")
-    with open(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            return Notes(said=f"{path} is not read: no regular file")
-        data = file.read(MAX_NOTES + 1)
     said = f"{path}: only its first {MAX_NOTES >> 10} KiB are read" if len(data) > MAX_NOTES else ""
     return Notes(data[:MAX_NOTES].decode(errors="replace"), said)
 

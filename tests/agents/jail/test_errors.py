@@ -2,18 +2,57 @@
 
 import errno
 import os
+from collections.abc import Callable
 
 import pytest
 
+from agentos.agents.commands.run import _start_errors
+from agentos.agents.jail import errors
 from agentos.agents.jail.errors import explain
 from agentos.agents.spec import AgentSpec
-from agentos_sdk.errors import Unavailable
+from agentos.sandbox.cgroups.values import CgroupError
+from agentos.sandbox.errors import StepFailed
+from agentos_sdk.errors import CallError, IsolationUnavailable, Unavailable
+
+LIMITS = [(errno.EMFILE, "LimitNOFILE"), (errno.ENFILE, "fs.file-max")]
 
 
-@pytest.mark.parametrize(("number", "fix"), [(errno.EMFILE, "LimitNOFILE"), (errno.ENFILE, "fs.file-max")])
-def test_where_no_descriptor_is_left_the_fix_is_told(number: int, fix: str) -> None:
-    told = explain(OSError(number, os.strerror(number), "/proc/7/ns/uts"), AgentSpec("a", command=("true",)))
+def of_group(error: OSError) -> CgroupError:
+    try:
+        raise CgroupError(f"{error.filename}: {error.strerror}") from error
+    except CgroupError as raised:
+        return raised
 
-    assert str(told).startswith(f"/proc/7/ns/uts: {os.strerror(number)}: ")
-    assert fix in str(told)
+
+@pytest.mark.parametrize("kind", [lambda error: error, of_group], ids=["a file", "a control group"])
+@pytest.mark.parametrize(("number", "fix"), LIMITS)
+def test_where_no_descriptor_is_left_the_fix_is_told(
+    number: int, fix: str, kind: Callable[[OSError], Exception]
+) -> None:
+    error = kind(OSError(number, os.strerror(number), "/proc/7/ns/uts"))
+
+    told = explain(error, AgentSpec("a", command=("true",)))
+    with pytest.raises(Unavailable) as of_command, _start_errors("a", jailed=True):
+        raise error
+
+    for text in (str(told), str(of_command.value).removeprefix("a: ")):
+        assert text.startswith(f"/proc/7/ns/uts: {os.strerror(number)}: ")
+        assert fix in text
     assert told.error is Unavailable
+    assert explain(of_group(OSError(errno.EACCES, "no", "x")), AgentSpec("a")).error is IsolationUnavailable
+
+
+@pytest.mark.parametrize(
+    ("full", "told"),
+    [
+        (("/sys/fs/cgroup/pids.max", 64), "a: the kernel's own control group may have 64 processes"),
+        (None, "a has used up its processes"),
+    ],
+)
+def test_a_command_for_which_there_is_no_process_says_whose_limit_it_is(
+    monkeypatch: pytest.MonkeyPatch, full: tuple[str, int] | None, told: str
+) -> None:
+    monkeypatch.setattr(errors, "find_full_group", lambda own, mounts: full)
+
+    with pytest.raises(CallError, match=told), _start_errors("a", jailed=True):
+        raise StepFailed("Clone", errno.EAGAIN, "Resource temporarily unavailable")

@@ -1,12 +1,14 @@
 """What git's configuration leads to in a workspace, found as git would find it."""
 
 import os
+import pwd
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from agentos.agents.workspaces.git_names import MAX_CACHED, GitNames, NotHeld, _parse, find_git_names
+from agentos.protected_names import IN_GIT
 
 
 @pytest.fixture
@@ -122,6 +124,35 @@ def test_includes_are_followed_whatever_their_condition(project: Path, tmp_path:
     assert find_git_names(str(project)) == GitNames(frozenset({".gitsettings", "tools/it"}), {".gitmore": ""})
 
 
+@pytest.mark.parametrize("place", ["home", "home/dotfiles"])
+def test_an_include_of_a_configuration_behind_a_symlink_is_found_where_git_finds_it(
+    project: Path, tmp_path: Path, place: str
+) -> None:
+    dotfiles = write(tmp_path / "home" / "dotfiles" / "gitconfig", "[include]\n\tpath = more\n")
+    (tmp_path / "home" / ".gitconfig").symlink_to(dotfiles)
+    write(tmp_path / place / "more", "[core]\n\thooksPath = .githooks\n")
+
+    assert find_git_names(str(project)).stubs == {".githooks": None}
+
+
+@pytest.mark.parametrize("workspace", [".", "sub", "sub/deeper"])
+def test_a_repository_behind_a_symlink_is_found(project: Path, tmp_path: Path, workspace: str) -> None:
+    (project / workspace).mkdir(parents=True, exist_ok=True)
+    (project / ".git").rename(tmp_path / "elsewhere")
+    (project / ".git").symlink_to(tmp_path / "elsewhere")
+    git(project, "config", "core.hooksPath", f"{workspace}/.githooks")
+
+    assert (".githooks", None) in find_git_names(str(project / workspace)).stubs.items()
+
+
+@pytest.mark.parametrize("prefix", ["~{user}" + "/.." * 20, ":(optional)", ""])
+def test_a_path_is_what_git_takes_it_for(project: Path, prefix: str) -> None:
+    before = prefix.format(user=pwd.getpwuid(os.geteuid()).pw_name)
+    git(project, "config", "core.hooksPath", f"{before}{project}/.githooks")
+
+    assert find_git_names(str(project)).stubs == {".githooks": None}
+
+
 def test_what_is_of_linked_worktrees_and_submodules_is_found(project: Path, tmp_path: Path) -> None:
     library = tmp_path / "library"
     library.mkdir()
@@ -137,11 +168,16 @@ def test_what_is_of_linked_worktrees_and_submodules_is_found(project: Path, tmp_
 
     found = find_git_names(str(project))
 
-    assert found.existing == {f"{module}/config", f"{module}/hooks", f"{tree}/commondir", "vendor/lib/.git"}
-    assert found.stubs == {
-        f"{module}/config.worktree": "",
-        f"{module}/commondir": ".\n",
-        f"{tree}/config.worktree": "",
+    assert found.existing >= {f"{module}/config", f"{module}/hooks", f"{tree}/commondir", "vendor/lib/.git"}
+    assert found.stubs.items() >= {
+        (f"{module}/config.worktree", ""),
+        (f"{module}/commondir", ".\n"),
+        (f"{module}/remotes", None),
+        (f"{tree}/config.worktree", ""),
+    }
+    assert found.existing | {*found.stubs} == {
+        *(name.replace(".git", module) for name in IN_GIT),
+        *(f"{tree}/commondir", f"{tree}/config.worktree", "vendor/lib/.git"),
     }
 
 
@@ -232,8 +268,8 @@ def test_a_repository_that_is_not_in_dot_git_is_held(project: Path, tmp_path: Pa
 
     found = find_git_names(str(top))
 
-    assert found.existing == {os.path.normpath(f"{place}/{name}") for name in ("config", "hooks")}
-    assert {*found.stubs} == {os.path.normpath(f"{place}/{name}") for name in ("config.worktree", "commondir")}
+    assert found.existing >= {os.path.normpath(f"{place}/{name}") for name in ("config", "hooks")}
+    assert found.existing | {*found.stubs} == {os.path.normpath(name.replace(".git", place)) for name in IN_GIT}
 
 
 def test_what_an_agent_leaves_behind_hides_nothing_from_the_next_search(project: Path) -> None:

@@ -1,5 +1,6 @@
 """The [http] section."""
 
+import os
 from pathlib import Path
 
 import certifi
@@ -43,6 +44,7 @@ def test_a_resolver_is_an_address_with_port_53_unless_it_has_another(text: str, 
     [
         ('ca_file = "missing.pem"', "can't be read: No such file"),
         ('ca_file = "a.py"', "no certificate"),
+        ('ca_file = "fifo"', "can't be read: not a regular file"),
         ('upstream_proxy = "proxy:3128"', "expected http://HOST:PORT"),
         ('upstream_proxy = "http://proxy"', "expected http://HOST:PORT"),
         ('upstream_proxy = "https://proxy:3128"', "expected http://HOST:PORT"),
@@ -55,6 +57,8 @@ def test_a_resolver_is_an_address_with_port_53_unless_it_has_another(text: str, 
     ],
 )
 def test_a_mistake_names_its_key_and_what_is_expected(line: str, why: str) -> None:
+    os.mkfifo("fifo")
+
     [mistake] = said(f"[http]\n{line}\n")
 
     assert mistake.startswith(f"agentos.toml:2: http.{line.split()[0]}: ")

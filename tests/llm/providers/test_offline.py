@@ -1,6 +1,7 @@
 """The offline provider: what rules say, what an echo says, how slow it is, and which requests fail."""
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import dedent
@@ -461,3 +462,10 @@ def test_a_file_that_is_no_such_file_is_refused_by_name(tmp_path: Path, content:
 async def test_a_file_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(BadRules, match=r"nothing\.toml: No such file or directory"):
         await Offline.connect(OfflineSettings(rules=str(tmp_path / "nothing.toml")))
+
+
+def test_a_fifo_in_the_place_of_the_file_keeps_nothing_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "rules.toml")
+
+    with pytest.raises(BadRules, match=r"rules\.toml: not a regular file"):
+        read_rules(str(tmp_path / "rules.toml"))

@@ -21,7 +21,7 @@ def bound_storage(settings: StorageTable, host: Host, access: Access) -> Storage
 
     order = (
         Droppable("logs of agents that have ended", free_ended),
-        Droppable("events of former runs", access.event_log.free),
+        Droppable("events that have left memory, or are of former runs", access.event_log.free),
         Droppable("the kernel's log of former runs", free_kernels),
     )
     return StorageBound(host.state_dir, settings.max_total, order)

@@ -1,9 +1,9 @@
 """Event files: the last events on disk, also those of earlier kernels. The methods of :class:`EventFiles` block.
 
 Files are named ``N.jsonl``. After :data:`FILE_EVENTS` events a new file begins. Of the oldest two files the events that
-the ring has kept become one file, so a flood of events removes those of others here no more than there. The first line
-of a file, and of each run of a kernel, names the boot. A run that ended in order has a last line with the number of its
-last event. Each other line is an event.
+the ring has kept become one file, so a flood of events removes those of others here no more than there; the others go
+to files that the kernel doesn't read (:mod:`.past`). The first line of a file, and of each run of a kernel, names the
+boot. A run that ended in order has a last line with the number of its last event. Each other line is an event.
 
 Events are written in batches. Lost are the last 0.1 s of a killed kernel and, if the disk is full, the events that
 leave the ring before there is room again.
@@ -12,7 +12,6 @@ leave the ring before there is room again.
 import contextlib
 import logging
 import os
-import re
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -26,6 +25,7 @@ from agentos.finishing import run_and_finish
 from agentos.private_files import append_whole, display_path, hold_directory, open_file, replace_file
 from agentos.threads import run_in_thread
 
+from .past import DIRECTORY, SPLIT, append_past, drop_oldest, list_numbers
 from .record import Party, Record, Severity
 from .ring import MAX_RECORDS, Boot, EventLog
 
@@ -39,8 +39,6 @@ WRITE_DELAY: Final = 0.1  # seconds until an event is written, so that many are 
 RETRY_DELAY: Final = 1.0  # seconds between attempts after a failure
 BOOT_STEP: Final = 1_000_000  # the numbers of a boot begin behind a multiple of it
 UNWRITTEN: Final = 100_000  # numbers that a killed kernel may have given to events that it didn't write
-_NAME = re.compile(r"([0-9]{1,9})\.jsonl")
-_SPLIT: Final = b',"agent_ids":['  # separates what readers get from the log's own fields; never inside a JSON text
 
 
 class _Line(msgspec.Struct):
@@ -83,7 +81,7 @@ def encode_line(record: Record) -> bytes:
 
 def _make_record(line: _Line, raw: bytes) -> Record:
     concerned = (line.agent_ids, line.names, (), None)
-    text, (party, source) = raw[: raw.rindex(_SPLIT)], line.share
+    text, (party, source) = raw[: raw.rindex(SPLIT)], line.share
     return Record(
         *(line.seq, line.boot, line.type, line.source_agent_id, *concerned),
         *(line.severity, line.at, line.key_scope, line.key, (f"{line.boot} {party}", source), text),
@@ -103,8 +101,7 @@ class EventFiles:
 
     def load(self) -> tuple[list[Boot], list[Record]]:
         """Return the earlier boots and the events in the files. Lines that can't be read are skipped."""
-        names = (_NAME.fullmatch(name) for name in os.listdir(self.directory))
-        self._numbers = sorted(int(match[1]) for match in names if match is not None)
+        self._numbers = list_numbers(self.directory)
         self._first = self._numbers[-1] if self._numbers else 0
         boots, records = list[Boot](), list[Record]()
         for number in self._numbers:
@@ -147,20 +144,22 @@ class EventFiles:
         self._bytes += len(data)
 
     def drop_former(self, wanted: int) -> int:
-        """Remove the oldest files without events of this boot until so many bytes are free; returns how many are."""
-        freed = 0
-        while freed < wanted and self._numbers and self._numbers[0] < self._first:
-            path = self._path(self._numbers[0])
-            with contextlib.suppress(FileNotFoundError):
-                freed += path.stat().st_blocks * 512
-                path.unlink()
-            del self._numbers[0]
+        """Remove files until so many bytes are free, the oldest first; returns how many are.
+
+        First those of events that have left the ring, then those without events of this boot.
+        """
+        past = self.directory / DIRECTORY
+        freed = drop_oldest(past, list_numbers(past), wanted) if past.is_dir() else 0
+        former = [number for number in self._numbers if number < self._first]
+        kept = self._numbers[len(former) :]
+        freed += drop_oldest(self.directory, former, wanted - freed)
+        self._numbers = former + kept
         return freed
 
     def _merge_oldest(self, kept: Collection[int]) -> None:
-        """Make one file of the oldest two, of the events with these numbers."""
+        """Make one file of the oldest two, of the events with these numbers; the others are past."""
         first, second = map(self._path, self._numbers[:2])
-        lines, run, begun = list[bytes](), b"", b""
+        lines, past, run, begun = list[bytes](), list[bytes](), b"", b""
         for path in (first, second):
             with contextlib.suppress(FileNotFoundError), open(open_file(path, os.O_RDONLY), "rb") as file:
                 for raw in file:
@@ -171,10 +170,14 @@ class EventFiles:
                         elif line.seq in kept or (line.last and run == begun):
                             lines += [raw] if run == begun else [run, raw]
                             begun = run
+                        elif line.seq:
+                            past.append(raw)
         replace_file(second, b"".join(lines), sync=False)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(first)
         del self._numbers[0]
+        if past:  # last: where there is no room, a later attempt doesn't add them again and again
+            append_past(self.directory, past)
 
     def _write(self, data: bytes) -> None:
         fd = open_file(self._path(self._numbers[-1]), os.O_WRONLY | os.O_APPEND | os.O_CREAT)

@@ -115,11 +115,18 @@ def _list_owned(path: Path, kind: Kind) -> list[tuple[str, Path]]:
 
 
 def measure_path(path: Path) -> Usage:
-    """The size of a file or a tree on disk; no symlink is followed."""
+    """The size of a file or a tree on disk; no symlink is followed.
+
+    Without root an agent may have closed directories of its workspace to its user, and so to us: those count alone.
+    """
     status = os.lstat(path)
+    own = Usage(status.st_blocks * 512, 1)
     if not stat.S_ISDIR(status.st_mode):
-        return Usage(status.st_blocks * 512, 1)
-    fd = os.open(path, DIRECTORY_FLAGS)
+        return own
+    try:
+        fd = os.open(path, DIRECTORY_FLAGS)
+    except PermissionError:
+        return own
     try:
         return measure_tree(fd, sys.maxsize, sys.maxsize)
     finally:

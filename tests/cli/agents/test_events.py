@@ -8,7 +8,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import datetime
+from pathlib import Path
 
+from click.testing import CliRunner, Result
+
+from agentos.services.event_log.file import EventFiles
+from agentos.services.event_log.ring import EventLog
+from agentos.services.events import AgentReady
+from agentos.userland.cli.main import cli
 from tests.cli.conftest import Agentos
 from tests.cli.terminal import Terminal
 from tests.conftest import OwnKernel
@@ -82,7 +89,33 @@ def test_a_range_of_times_and_a_text_select_events(kernel: Kernel, agentos: Agen
     assert agentos(*chosen, "--grep", "four").stdout == ""
     wrong = agentos(*chosen, "--grep", "(")
     assert (wrong.returncode, wrong.stderr.startswith("agentos: grep: ")) == (1, True)
-    assert "leave out --until or --follow" in agentos(*chosen, "-f", "--until", "now").stderr
+    assert "leave out --follow, or --until" in agentos(*chosen, "-f", "--until", "now").stderr
+
+
+def test_stored_events_are_shown_without_a_kernel(tmp_path: Path) -> None:
+    files, log = EventFiles(tmp_path / "events"), EventLog(boot="b0")
+    (tmp_path / "events").mkdir(0o700)
+    for name in ("old", *(["loud"] * 8), "new"):
+        place = log.next
+        for number in range(2500 if name == "loud" else 2):
+            log.take_event(AgentReady(3, name, number))
+        files.append(log.boots[-1], log.list_from(place, 2500), kept=log.list_from(place, 2500))
+
+    def stored(*words: str) -> Result:
+        return CliRunner().invoke(cli, ["events", "--stored", "--state-dir", str(tmp_path), *words])
+
+    assert stored("--agent", "old").output.splitlines()[1].endswith("AGENT_READY        old: running (pid 1)")
+    assert len(stored().output.splitlines()) == 100
+    assert len(stored("--since", "1h").output.splitlines()) == 20_004
+    assert stored("--since", "1h", "--type", "AGENT_E*").output == ""
+    found = [json.loads(each) for each in stored("--grep", "(old|new): .*pid 0", "--json").output.splitlines()]
+    assert [(one["seq"], one["data"]["name"]) for one in found] == [(1, "old"), (20_003, "new")]
+    assert "of one run of the kernel" in stored("--agent", "3").output
+    assert "leave out --follow" in stored("--follow").output
+    none = CliRunner().invoke(cli, ["events", "--stored", "--state-dir", str(tmp_path / "none")]).output
+    assert none == f"agentos: {tmp_path}/none/events: No such file or directory; say where with --state-dir\n"
+    away = CliRunner().invoke(cli, ["events", "--socket", str(tmp_path / "s")]).output
+    assert away.endswith("; `agentos events --stored` shows those on disk\n")
 
 
 def test_a_text_is_looked_for_in_the_line_as_it_is_shown(kernel: Kernel, agentos: Agentos) -> None:

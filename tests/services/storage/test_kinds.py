@@ -1,6 +1,7 @@
 """What the state directory holds: every file and row is counted once, for its owner and kind."""
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,26 @@ async def test_a_new_kind_is_one_line(tmp_path: Path, monkeypatch: pytest.Monkey
 
     assert found["web", "snapshots"] >= BLOCK
     assert found["web", "mail"] == 5
+
+
+def test_a_workspace_that_its_agent_has_closed_hinders_no_measurement() -> None:
+    with tempfile.TemporaryDirectory(prefix="aos-", dir="/tmp") as made:
+        place, user = Path(made), os.geteuid()
+        put(place / "audit" / "000001.db")
+        closed = place / "workspaces" / "web"
+        closed.mkdir(parents=True)
+        closed.chmod(0)
+        for path in (place, *place.rglob("*")):
+            os.chown(path, user or 65534, -1)
+        os.seteuid(user or 65534)  # root may open all
+        try:
+            found = sizes(measure_files(place))
+        finally:
+            os.seteuid(user)
+            closed.chmod(0o700)
+
+    assert set(found) == {("kernel", "audit"), ("web", "workspaces")}
+    assert found["kernel", "audit"] >= BLOCK
 
 
 def test_an_empty_directory_holds_nothing(tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
 """``agentos events``: past events of the kernel, and new ones as they come."""
 
+import json
 import math
 import sys
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,6 +23,7 @@ from agentos.userland.cli.common import (
     socket_option,
     table_width,
 )
+from agentos.userland.cli.kernel.run import find_state_dir
 from agentos.userland.cli.output_text import shows_colours
 from agentos.userland.cli.times import FORMS, read_time
 from agentos_sdk import AgentOSClient
@@ -54,6 +57,8 @@ CHANGED = "STATE_CHANGED"
 @click.option("--since", metavar="WHEN", help=f"From then on: {FORMS}.")
 @click.option("--until", metavar="WHEN", help="Before then; written in the same ways.")
 @click.option("--grep", metavar="RE", help="Only events in whose line this regular expression is found.")
+@click.option("--stored", is_flag=True, help="All that is on disk, also older events; no kernel has to run.")
+@click.option("--state-dir", type=click.Path(path_type=Path), metavar="DIR", help="For --stored: as `agentos run`.")
 @json_option
 @socket_option
 def events(
@@ -64,6 +69,8 @@ def events(
     since: str | None,
     until: str | None,
     grep: str | None,
+    stored: bool,
+    state_dir: Path | None,
     as_json: bool,
     socket_path: str | None,
 ) -> None:
@@ -73,10 +80,16 @@ def events(
     shown only where --type names it.
     """
     begin, end = read_time(since, "--since") or 0.0, read_time(until, "--until") or math.inf
-    if follow and until is not None:
-        raise click.UsageError("leave out --until or --follow: what is still to come has no end")
-    pattern = read_pattern(grep)
+    if follow and (stored or until is not None):
+        raise click.UsageError("leave out --follow, or --until and --stored: what is still to come has no end")
     first = deque[Event](maxlen=DEFAULT_TAIL if tail is None and since is None else tail)
+    hidden, pattern = {STATE} - set(types), read_pattern(grep)
+    if stored:
+        printer = Printer(None, as_json, "", pattern)
+        for event in read_stored_events(state_dir, begin, end, types or ("*",), agents):
+            first.extend(printer.choose(select([event], hidden, None)))
+        printer.print(first)
+        return
     try:
         with kernel(socket_path) as client:
             about = [int(agent) if agent.isdecimal() else agent for agent in agents]
@@ -85,7 +98,7 @@ def events(
             if ids and (not types or any(matches(one, CHANGED) for one in types)):
                 check_reply(client.subscribe([CHANGED], agents=ids, since=0))
             printer = Printer(client, as_json, boot, pattern)
-            hidden, present = {STATE} - set(types), boot if about else None
+            present = boot if about else None
             for page in read_pages(client):
                 printer.print_missed(page["missed"])
                 within = [each for each in page["events"] if begin <= each["at"] < end]
@@ -95,8 +108,30 @@ def events(
                 page = check_reply(client.poll_events(PAGE, POLL_SECONDS))
                 printer.print_missed(page["missed"])
                 printer.print(printer.choose(select(page["events"], hidden, present)))
+    except Failed as error:
+        if error.reply["code"] != "unavailable":
+            raise
+        raise Failed(f"{error.message}; `agentos events --stored` shows those on disk", error.reply) from None
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def read_stored_events(
+    state_dir: Path | None, begin: float, end: float, types: Sequence[str], agents: Collection[str]
+) -> Iterator[Event]:
+    """The events on disk of these types and about one of these agents, by their names; about all without any."""
+    from agentos.services.event_log.past import read_stored
+
+    if any(agent.isdecimal() for agent in agents):
+        raise click.UsageError("an id is of one run of the kernel: with --stored, give --agent a name")
+    place = (state_dir or find_state_dir()).absolute() / "events"
+    try:
+        found = read_stored(place, begin, end)
+    except OSError as error:
+        raise Failed(f"{place}: {error.strerror}; say where with --state-dir") from None
+    for one in found:
+        if any(matches(wanted, one.type) for wanted in types) and (not agents or {*agents} & {*one.names}):
+            yield json.loads(one.text)
 
 
 def read_pattern(given: str | None) -> "Pattern | None":
@@ -153,7 +188,7 @@ def list_names(client: AgentOSClient) -> dict[int, str]:
 class Printer:
     """Prints events to stdout, and to stderr how many are missing between them."""
 
-    client: AgentOSClient
+    client: AgentOSClient | None  # that knows the names of callers; None: the events' own names have to do
     as_json: bool
     present: str  # the id of the present boot
     pattern: "Pattern | None"  # that lines must match
@@ -192,12 +227,12 @@ class Printer:
             if (named := find_named(event)) is not None:
                 self.names[event["boot"], named[0]] = named[1]
         callers = {find_caller(event) for event in events if event["boot"] == self.present} - {0}
-        if any((self.present, caller) not in self.names for caller in callers):
+        if self.client is not None and any((self.present, caller) not in self.names for caller in callers):
             self.names |= {(self.present, number): name for number, name in list_names(self.client).items()}
 
     def print_missed(self, count: int) -> None:
         if count:
-            self._note(f"{plural(count, 'event')} more: no longer kept")
+            self._note(f"{plural(count, 'event')} more: --stored shows those that are on disk")
 
     def _note(self, text: str) -> None:
         if not self.as_json:

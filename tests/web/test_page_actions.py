@@ -232,25 +232,41 @@ def test_restarts_are_counted_below_the_charts(open_page: Open) -> None:
 
 
 def test_a_viewer_is_told_why_it_may_not(chromium: Any, kernel: Kernel) -> None:
-    viewer = log_in(chromium, kernel, "readonly")
+    viewer = log_in(chromium, kernel, "viewer")
     with pages(viewer, kernel) as show:
         page = show("agents?agent=steady")
         button = page.get_by_role("button", name="stop")
         button.wait_for()
         assert button.is_disabled()
-        assert "read-only" in str(button.get_attribute("title"))
+        assert "link of a viewer" in str(button.get_attribute("title"))
         assert page.evaluate("load('core/feed.js').then((feed) => Object.keys(feed.commands.peek()))") == []
 
 
-def test_a_viewer_isnt_told_what_is_unknown(chromium: Any, kernel: Kernel) -> None:
-    with pages(log_in(chromium, kernel, "readonly"), kernel) as show:
+def test_a_viewer_sees_why_an_agent_failed_and_no_page_says_what_isnt_true(chromium: Any, kernel: Kernel) -> None:
+    with pages(log_in(chromium, kernel, "viewer"), kernel) as show:
         page = show("overview")
-        page.locator("#main .state", has_text="running").locator(".figure", has_text=re.compile("[1-9]")).wait_for()
-        for name in ("approvals", "model", "system"):
+        page.locator("#top .chip", has_text="viewer").wait_for()
+        page.locator(".attention li", has_text="hopeless").get_by_text("exit status 2").first.wait_for()
+        for name in ("trace", "audit"):
+            assert page.get_by_role("link", name=name).count() == 0, name
+        for name in ("tree", "model", "approvals", "events", "system"):
             page.goto(page.url.partition("#")[0] + f"#/{name}")
-            page.locator("#main .empty", has_text="read-only").wait_for()
-        for untrue in ("Nothing waits", "no model", "no configuration", "audit sound", "without a file"):
-            assert untrue not in page.locator("body").inner_text()
+            page.locator("#main > :not(h1)").first.wait_for()
+            for untrue in ("no configuration", "without a file", "No link"):
+                assert untrue not in page.locator("body").inner_text(), name
+        page.goto(page.url.partition("#")[0] + "#/agents?agent=steady")
+        page.get_by_role("tab", name="limits").wait_for()
+        assert page.get_by_role("tab").all_inner_texts() == ["now", "logs", "limits"]
+
+
+def test_an_approver_decides_what_waits_and_remembers_nothing(chromium: Any, kernel: Kernel) -> None:
+    with pages(log_in(chromium, kernel, "approver"), kernel) as show:
+        page = show("approvals")
+        allow = page.get_by_role("button", name="allow once")
+        allow.wait_for()
+        assert allow.is_enabled()
+        assert page.get_by_role("button", name="deny").is_enabled()
+        assert page.get_by_role("button", name="remember").is_disabled()
 
 
 def test_a_session_is_revoked_from_another_browser(chromium: Any, kernel: Kernel, open_page: Open) -> None:

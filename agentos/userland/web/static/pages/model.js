@@ -1,10 +1,9 @@
 // Model: the questions that wait in the line or are in flight, the providers, the budgets.
 
 import { ask } from "../core/ask.js";
-import { kernel, whyUntold } from "../core/feed.js";
+import { kernel } from "../core/feed.js";
 import { html } from "../core/html.js";
 import { link } from "../core/route.js";
-import { UNTOLD } from "../parts/actions.js";
 import { OF_MODEL, charts } from "../parts/charts/charts.js";
 import { clock, countdown, duration, number, visible } from "../parts/text/format.js";
 import { shown } from "../parts/reply.js";
@@ -14,7 +13,6 @@ import { bar } from "../parts/state.js";
 
 export function modelPage() {
   clock.get();
-  if (whyUntold()) return html`<p class="block empty">${UNTOLD}</p>`;
   const model = kernel.get()?.model;
   return html`
     <section><h2 class="label">Model</h2><p>${model ? html`<span>${visible(model.model)} by ${visible(model.name)}: <span class=${model.state === "ok" ? "ok" : "warn"}>${model.state}</span> ${model.until ? countdown(model.until) : ""} <span class="muted">${visible(model.reason ?? "")}</span></span>` : "no model is configured"}</p></section>

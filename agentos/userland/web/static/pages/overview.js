@@ -1,6 +1,6 @@
 // Overview: what needs a person first, then the counts, the last events.
 
-import { agents, answerable, events, kernel, lastEvent, whyUntold } from "../core/feed.js";
+import { agents, answerable, events, kernel, lastEvent } from "../core/feed.js";
 import { html, keyed } from "../core/html.js";
 import { adjust, link } from "../core/route.js";
 import { actionButton, confirmation, possible } from "../parts/actions.js";
@@ -95,7 +95,7 @@ export function overview() {
       <h2 class="label">Agents</h2>
       <p class="count-row">${ORDER.filter((state) => count(state) || state === "running").map((state) => html`<a href=${link("agents", { filter: `state:${state}` })} class="state"><span class=${`state ${stateColour(state)}`}>${glyph(state)}</span><span class="figure">${count(state)}</span><span class="muted">${stateWord(state)}</span></a>`)}</p>
     </section>
-    ${whyUntold() ? null : charts(null)}
+    ${charts(null)}
     <section aria-label="last events">
       <h2 class="label">Last events</h2>
       <div class="block rows">${shownEvents.length ? shownEvents.map((event) => keyed(`${event.boot}.${event.seq}`, eventLine(event))) : html`<p class="empty">No event yet.</p>`}</div>

@@ -17,6 +17,8 @@ listen = "127.0.0.1:0"
 [llm]
 provider = "offline"
 offline = {{ base = "300ms" }}
+[llm.prices]
+offline = {{ input = 3, output = 15 }}
 [permissions.worker]
 level = "sandboxed"
 ask = {{ commands = ["git push *"] }}
@@ -208,6 +210,27 @@ def test_what_a_reload_changes_is_shown_before(open_page: Open, kernel: Kernel) 
         file.write_text(text)
         with kernel.client() as client:
             client.reload()
+
+
+def test_the_model_page_begins_with_what_agents_spend_and_sorts_it(open_page: Open) -> None:
+    page = open_page("model")
+
+    table = page.get_by_role("group", name="agents by cost")
+    rows = table.locator("tbody tr")
+    row = rows.filter(has_text="reviewer-1")
+    row.get_by_text(re.compile(r"0 of \d+")).wait_for()
+    assert re.fullmatch(r"0\.\d{4}", row.locator("td").nth(1).inner_text())
+    assert "%" in row.locator("td").last.inner_text()  # of the default budget
+    model = page.get_by_role("group", name="models").locator("tbody tr", has_text="offline")
+    assert "ok" in model.inner_text()
+    table.get_by_role("button", name="agent").click()
+    page.locator("th[aria-sort=descending]", has_text="agent").wait_for()
+    names = rows.locator("td:first-child").all_inner_texts()
+    assert names == sorted(names, reverse=True)
+    table.get_by_role("button", name="agent").click()
+    page.locator("th[aria-sort=ascending]", has_text="agent").wait_for()
+    row.get_by_role("link").click()
+    page.locator(".panel h2", has_text="reviewer-1").wait_for()
 
 
 def test_a_trace_splits_waiting_from_the_model(open_page: Open) -> None:

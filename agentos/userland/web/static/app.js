@@ -16,6 +16,7 @@ import { eventsPage, toggleFollow } from "./pages/events.js";
 import { modelPage } from "./pages/model.js";
 import { attention, overview } from "./pages/overview.js";
 import { panel } from "./pages/panel.js";
+import { ringButton } from "./pages/ring.js";
 import { systemPage } from "./pages/system.js";
 import { tracePage } from "./pages/trace.js";
 import { treePage } from "./pages/tree.js";
@@ -84,6 +85,7 @@ function topBar() {
     ${waiting ? html`<a class="info" href=${link("approvals")}>${plural(waiting, "approval")}</a>` : null}
     ${role.get() === "operator" ? null : html`<span class="chip">${role.get().replaceAll("-", " ")}</span>`}
     <span class="live">${connected.get() ? html`<span class="ok">live</span>` : connected.get() === false ? html`<span class="bad">lost</span>` : ""}</span>
+    ${ringButton()}
     <button class="quiet" title="theme" aria-label="theme" @click=${switchTheme}><svg width="16" height="16" class="middle" aria-hidden="true"><circle cx="8" cy="8" r="6" fill="none" stroke="currentColor" stroke-width="1.5" /><path d="M8 2a6 6 0 0 1 0 12z" fill="currentColor" /></svg></button>`;
 }
 

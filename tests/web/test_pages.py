@@ -1,5 +1,6 @@
 """The dashboard's pages in a real browser."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -268,6 +269,47 @@ def test_routine_events_are_hidden_and_counted(open_page: Open) -> None:
     assert page.locator(".event", has_text="AGENT_STATE").count() == 0
     button.click()
     page.locator(".event", has_text="AGENT_STATE").first.wait_for()
+
+
+def emit(kernel: Kernel, kind: str, count: int) -> None:
+    from tests.support.wire import EMIT
+
+    with kernel.connect() as wire:
+        for _ in range(count):
+            wire.call(EMIT, {"event_type": kind, "data": {"text": "the same"}})
+
+
+def test_equal_events_are_one_line_that_is_opened(open_page: Open, kernel: Kernel) -> None:
+    page = open_page("events?filter=custom.tick")
+    emit(kernel, "custom.tick", 37)
+
+    many = page.locator(".event", has_text="the same").get_by_role("button", name="\N{MULTIPLICATION SIGN}37")
+    many.wait_for()
+    assert page.locator(".event").count() == 1
+    many.click()
+    until(lambda: page.locator(".opened .event").count() == 36, "the others are shown")
+    page.get_by_role("button", name="collapse").click()
+    until(lambda: page.locator(".event").count() == 37, "each has a line")
+    crashes = open_page("events?filter=crasher+exit+status+3")
+    crashes.locator(".event", has_text="AGENT_EXITED").get_by_role(
+        "button", name=re.compile("\N{MULTIPLICATION SIGN}[0-9]+")
+    ).wait_for()
+
+
+def test_events_are_of_a_chosen_time_which_may_begin_before_what_a_page_has(open_page: Open, kernel: Kernel) -> None:
+    emit(kernel, "custom.early", 300)
+    emit(kernel, "custom.late", 300)
+    page = open_page("events?filter=custom.early")
+    page.get_by_text("No event contains that").wait_for()
+
+    page.get_by_label("time").select_option("all that is kept")
+    page.get_by_role("button", name="\N{MULTIPLICATION SIGN}300").wait_for()
+    page.get_by_label("to", exact=True).fill("2001-01-01T00:00:00")
+    page.get_by_text("No event contains that in this time").wait_for()
+    page.get_by_label("time").select_option("last hour")
+    page.get_by_role("button", name="\N{MULTIPLICATION SIGN}300").wait_for()
+    assert "from=" in page.url
+    assert "to=" not in page.url
 
 
 def test_only_rows_in_view_are_in_the_document(open_page: Open, kernel: Kernel) -> None:

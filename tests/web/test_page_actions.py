@@ -244,6 +244,24 @@ def test_a_trace_splits_waiting_from_the_model(open_page: Open) -> None:
     page.get_by_role("heading", name="answer").wait_for()
 
 
+def test_bars_of_a_trace_have_most_of_its_width_and_a_time_axis(open_page: Open) -> None:
+    page = open_page("trace?of=reviewer-1", width=1440)
+    page.locator(".waterfall .row .track i").first.wait_for()
+
+    row = page.locator(".waterfall .row:not(.axis)").first.bounding_box()
+    track = page.locator(".waterfall .row:not(.axis) .track").first.bounding_box()
+    assert row is not None
+    assert track is not None
+    assert track["width"] > 0.6 * row["width"]
+    marks = page.locator(".axis .track > span")
+    assert marks.count() >= 3
+    assert marks.first.inner_text() == "0"
+    lefts = [one.bounding_box()["x"] for one in marks.all()]
+    assert lefts[0] == pytest.approx(track["x"], abs=1)
+    assert lefts == sorted(lefts)
+    assert lefts[-1] <= track["x"] + track["width"]
+
+
 def test_a_question_to_a_person_is_no_failure_in_a_trace(open_page: Open) -> None:
     page = open_page("trace?of=coder")
 

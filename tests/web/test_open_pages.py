@@ -226,7 +226,7 @@ def test_approvals_and_failures_ring_after_a_click_while_the_tab_is_hidden(chrom
         until(lambda: told(page)[1:] == ["coder asks: EXEC"], "the next call is told of")
         os.kill(client.inspect("fragile")["pid"], signal.SIGKILL)
         until(lambda: told(page)[2:] == ["fragile failed"], "the failure is told of")
-        client.start(["fragile"])
+        client.start("fragile")
         page.evaluate("notified[1][2].onclick()")
         until(lambda: "#/approvals?id=" in page.url, "a click on it opens the approval")
 

@@ -144,13 +144,12 @@ class Sessions:
 
     def describe(self) -> list[dict[str, object]]:
         """Links that are used, and those that may still be, for JSON."""
-        unused = {"started": None, "used": None, "browser": None}
-        return [
-            *({"id": one.id, "role": one.role, "until": one.until, "started": one.started, "used": one.used,
-               "browser": one.browser} for one in self.live()),
-            *({"id": name, "role": link.role, "until": link.until, **unused}
-              for name, link in list_unused(self.place, self.run)),
-        ]  # fmt: skip
+        names = ("id", "role", "until", "started", "used", "browser")
+        used = [{name: getattr(session, name) for name in names} for session in self.live()]
+        unused = [
+            (number, link.role, link.until, None, None, None) for number, link in list_unused(self.place, self.run)
+        ]
+        return [*used, *(dict(zip(names, values, strict=True)) for values in unused)]
 
     def live(self) -> Sequence[Session]:
         """Sessions that aren't over, the one used last first."""

@@ -5,7 +5,7 @@ from agentos.llm.models.counts import MAX_MODELS, MAX_NAMES, ModelCounts, ModelU
 from agentos.llm.providers.provider import Failing, Rejected
 from agentos_sdk.errors import BadRequest
 from agentos_sdk.values import Usage
-from tests.llm.scripted import Scripted, question
+from tests.llm.scripted import Scripted, Step, question
 from tests.llm.test_line import crowd, open_line, queue_path, work
 
 
@@ -77,7 +77,7 @@ def test_the_last_hour_takes_no_memory_without_bound() -> None:
 async def test_a_question_without_an_answer_has_failed_and_one_that_was_sent_again_was_retried(
     autojump_clock: MockClock,
 ) -> None:
-    script = [["yes"], [Failing("500")], ["yes"], [Rejected("400")]]
+    script: list[list[Step]] = [["yes"], [Failing("500")], ["yes"], [Rejected("400")]]
     async with open_line(Scripted(script)) as line:
         for _ in range(2):
             await line.think(queue_path("kernel", "a"), question())

@@ -99,14 +99,18 @@ def test_all_other_calls_are_refused(kernel: Kernel, role: Role) -> None:
 def test_questions_audit_log_and_files_need_contents(kernel: Kernel) -> None:
     (kernel.place / "notes.txt").write_text("in the project")
     (kernel.place / ".env").write_text("TOKEN=secret")
-    wanted = (("GET_CONTENTS", {}), ("GET_AUDIT_LOG", {}), ("READ", {"path": str(kernel.place / "notes.txt")}))
+    wanted: tuple[tuple[str, dict[str, str]], ...] = (
+        ("GET_CONTENTS", {}),
+        ("GET_AUDIT_LOG", {}),
+        ("READ", {"path": str(kernel.place / "notes.txt")}),
+    )
     with browser_of(kernel, "viewer-with-contents").open_page() as tab:
         for call, args in wanted:
             assert tab.call(call, **args)["success"] is True, call
         for path in (kernel.place / ".env", kernel.state_dir / "dashboard" / "sessions.json", "/etc/hostname"):
             assert tab.call("READ", path=str(path))["code"] == "permission_denied", path
     for role in ("viewer", "approver"):
-        with browser_of(kernel, role).open_page() as tab:  # type: ignore[arg-type]
+        with browser_of(kernel, role).open_page() as tab:
             for call, args in wanted:
                 assert tab.call(call, **args)["code"] == "permission_denied", (role, call)
 
@@ -137,7 +141,7 @@ def test_an_approver_decides_once_and_the_audit_log_names_its_link(kernel: Kerne
 def test_a_viewer_decides_nothing(kernel: Kernel, asker: Asker) -> None:
     asker.begin(EXEC, {"command": "touch plan"})
     for role in ("viewer", "viewer-with-contents"):
-        with browser_of(kernel, role).open_page() as tab:  # type: ignore[arg-type]
+        with browser_of(kernel, role).open_page() as tab:
             tab.wait(lambda shown: shown["approvals"])
             [entry] = tab.shown["approvals"]
             assert tab.call("DECIDE", id=entry["id"], allow=True)["code"] == "permission_denied"

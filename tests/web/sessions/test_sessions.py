@@ -98,7 +98,7 @@ def test_a_link_with_an_end_lasts_until_then_used_or_not(sessions: Sessions) -> 
 
 def test_a_link_whose_end_has_come_logs_in_no_browser(sessions: Sessions) -> None:
     for role in ("operator", "viewer"):
-        link = make_link(URL, RUN, sessions.place.parent, role, time.time() - 1)  # type: ignore[arg-type]
+        link = make_link(URL, RUN, sessions.place.parent, role, time.time() - 1)
         assert sessions.find_key(opening_of(link)) is None
         assert sessions.enter(opening_of(link), "a browser") is None
         assert key_of(link)["id"] not in [one["id"] for one in sessions.describe()]

@@ -24,6 +24,7 @@ from agentos.llm.settings import Account, QueuePath, Share
 from agentos.permissions.approvals.approvals import Approvals
 from agentos.permissions.authorizer import AgentTree, PermissionAuthorizer
 from agentos.permissions.levels import LEVELS, default, is_trusted
+from agentos.permissions.link_sets import LINK_SETS
 from agentos.permissions.patterns.base import Names
 from agentos.permissions.rule import PermissionSet
 from agentos.permissions.sets import examples as set_examples
@@ -132,6 +133,13 @@ class Callers:
         caller = Caller(number, "operator", name or f"operator#{number}", self._table, self.authorizer, self.audit)
         caller.counts = self.operator_counts
         caller.become, caller.approvals, caller.uid = self.become, self.approvals, uid
+        return caller
+
+    def admit_link(self, uid: int, name: str, link_set: str) -> Caller:
+        """A guest with one of :data:`LINK_SETS` on a connection of its own, for what the operator gave a link for."""
+        caller = self.admit_operator(uid, name)
+        self._make_guest(caller, LINK_SETS[link_set])
+        self.audit.note(caller.entry("HELLO", LINK_SETS[link_set].name, GIVEN_UP, "outcome", "ok"))
         return caller
 
     def dismiss(self, caller: Caller) -> None:

@@ -46,6 +46,13 @@ def family_of(caller: Caller) -> str:
     return "" if caller.kind == "agent" else OPERATOR if caller.kind == "operator" else f"guest {caller.name}"
 
 
+def sees_end(caller: Caller, registry: Registry, number: int) -> bool:
+    """Whether a caller is told how an agent ended: one of its own, or one whose events, which say it, rules show it."""
+    if registry.is_own(caller, number):
+        return True
+    return caller.authorizer.decide(caller, Right("subscribe", agent=number)).effect == "allow"
+
+
 @frozen
 class CallerRules:
     """Implements :class:`agentos.services.event_log.subscription.Judge`."""

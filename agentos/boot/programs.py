@@ -36,14 +36,18 @@ class ProgramHost:
     find_user: "FindUser"
 
     @asynccontextmanager
-    async def connect(self, name: str) -> AsyncIterator[socket.socket]:
-        """Open a connection to the kernel as its operator, for the time of the block; yields the program's end.
+    async def connect(self, name: str, link_set: str | None = None) -> AsyncIterator[socket.socket]:
+        """Open a connection to the kernel for the time of the block; yields the program's end.
 
-        ``name`` is the caller's name in the audit log. HELLO may make the connection a guest's with lesser rights.
+        It is the operator's, or with the name of one of ``LINK_SETS`` a guest's. ``name`` is the caller's in the audit
+        log.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         with ours, theirs:
-            caller = self.callers.admit_operator(os.geteuid(), name)
+            if link_set is None:
+                caller = self.callers.admit_operator(os.geteuid(), name)
+            else:
+                caller = self.callers.admit_link(os.geteuid(), name, link_set)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(serve_connection, ours, caller, self.connection_limit, self.poller, self.dismiss)
                 yield theirs

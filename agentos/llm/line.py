@@ -234,7 +234,13 @@ class Line(LineStatus):
         finally:
             self._release_slot(job)
             waited = trio.current_time() - job.arrived_at - job.earlier_seconds
-            self.counts.add_time(job.queue_path[-1].name, job.request.question.model, job.earlier_seconds, waited)
+            self.counts.add_end(
+                job.queue_path[-1].name,
+                job.request.question.model,
+                (job.earlier_seconds, waited),
+                failed=not isinstance(job.outcome, ThinkResult),
+                retried=job.request.attempts > 1,
+            )
             job.release()
             job.done.set()
 

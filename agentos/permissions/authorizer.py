@@ -15,6 +15,7 @@ from agentos_sdk.opcodes import Op
 from .exec_decision import HARMLESS_FILES, deny_dangerous
 from .exec_request import ExecRequest
 from .levels import DENIALS, LEVELS, is_wider
+from .link_sets import is_link_set
 from .narrowing import find_wider_grant, has_same_content
 from .patterns.base import Names
 from .patterns.prefixes import intersect_prefixes
@@ -22,7 +23,8 @@ from .rule import KIND_OF_ACTION, Kind, PermissionSet, decision_by, describe_rig
 from .rules import AgentRelation, Rules
 
 NOT_HELD = "a caller can't grant what it doesn't hold"  # in place of a rule's text
-OPERATORS = frozenset({"set_audit_config", "approvals", "decide"})  # actions of the operator alone, whatever is granted
+# Actions of the operator alone, whatever is granted, and of what it gave a link for them.
+OPERATORS = frozenset({"set_audit_config", "approvals", "decide", "get_contents"})
 MAX_LAYERS = 8  # of permission sets that a caller may add on top of its own; each adds to the cost of every decision
 compile_rules = lru_cache(64)(Rules)  # a large compiled set takes about 1 MiB
 
@@ -74,6 +76,10 @@ class EffectivePermissions:
             if not one.is_operators:
                 held &= frozenset(one.own.secrets)
         return held
+
+    def is_of_link(self) -> bool:
+        """Whether the operator gave these by a link to the dashboard."""
+        return any(is_link_set(one.own) for one in self.chain())
 
     def forget_layers(self) -> None:
         """Compile the sets anew: the names in them have other values."""
@@ -231,7 +237,7 @@ class PermissionAuthorizer:
     def _decide(self, caller: Caller, right: Right, permissions: EffectivePermissions) -> Decision:
         if (denied := self._deny_reserved(right) or apply_default_denials(right, permissions.names)) is not None:
             return denied
-        if right.action in OPERATORS and caller.kind != "operator":
+        if right.action in OPERATORS and caller.kind != "operator" and not permissions.is_of_link():
             return Decision("deny", "only the operator", f"{describe_right(right)}: only the operator may do that")
         target = self._relation_to(caller, right.agent) if right.agent is not None else None
         if right.action == "set_perms" and target is not None and not (target.own or target.itself):

@@ -9,6 +9,7 @@ from agentos.kernel.ports import Right
 from agentos.kernel.table import Table
 from agentos.permissions.authorizer import AgentTree, PermissionAuthorizer
 from agentos.permissions.levels import LEVELS
+from agentos.permissions.link_sets import LINK_SETS
 from agentos.permissions.rule import EFFECTS, PermissionSet, Rule
 from agentos.services.http.destination import parse_destination
 from agentos_sdk.errors import ApprovalRequired, NotFound, PermissionDenied, QuotaExceeded
@@ -86,6 +87,35 @@ def test_a_connection_that_gave_rights_away_never_gets_them_back() -> None:
 
     with pytest.raises(PermissionDenied):
         require_right(guest, Right("think", "llama"))
+
+
+@each_row(
+    ("action", "roles"),
+    [
+        ("approvals", {"viewer", "viewer-with-contents", "approver"}),
+        ("decide", {"approver"}),
+        ("get_contents", {"viewer-with-contents"}),
+        ("set_audit_config", set()),
+    ],
+)
+def test_of_what_is_the_operators_alone_only_its_links_have_their_part(action: str, roles: set[str]) -> None:
+    """Not a caller whose set has the same rules, and no longer one that has given them up."""
+
+    def decide(held: PermissionSet) -> str:
+        authorizer = family()
+        guest = Caller(OPERATOR, "guest", "web", Table(()), authorizer, Notebook())
+        authorizer.add_layer(OPERATOR, held)
+        return authorizer.decide(guest, Right(action)).effect
+
+    for role, held in LINK_SETS.items():
+        assert decide(held) == ("allow" if role in roles else "deny"), role
+        assert decide(PermissionSet(held.name, held.rules)) == "deny", role
+        authorizer = family()
+        authorizer.add_layer(OPERATOR, held)
+        authorizer.add_layer(OPERATOR, LEVELS["readonly"])
+        guest = Caller(OPERATOR, "guest", "web", Table(()), authorizer, Notebook())
+        assert authorizer.decide(guest, Right(action)).effect == "deny", role
+    assert decide(custom(("allow", "calls", "*"))) == decide(LEVELS["unrestricted"]) == "deny"
 
 
 def test_ones_own_rights_may_be_narrowed_and_never_widened() -> None:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from agentos.userland.web.links import Level
+from agentos.userland.web.links import Role
 from tests.support.kernel import Kernel
 from tests.support.wire import PATIENCE
 from tests.web.conftest import link_of
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 FLAGS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync")
-SHOWN = re.compile("kernel up|read-only")  # by a page that is logged in
+SHOWN = re.compile("kernel up")  # by a page that is logged in
 Open = Callable[..., "Page"]
 
 # `load("core/html.js")` is a module of the page, as it runs there.
@@ -46,18 +46,18 @@ def browser() -> Iterator[Any]:
         started.close()
 
 
-def log_in(browser: Any, kernel: Kernel, level: Level = "unrestricted", **options: object) -> Any:
+def log_in(browser: Any, kernel: Kernel, role: Role = "operator", **options: object) -> Any:
     """A browser context with a session of its own."""
     context = browser.new_context(viewport={"width": 1280, "height": 800}, reduced_motion="reduce", **options)
     context.set_default_timeout(PATIENCE * 1000)
-    renew(context, kernel, level)
+    renew(context, kernel, role)
     return context
 
 
-def renew(context: Any, kernel: Kernel, level: Level = "unrestricted") -> None:
+def renew(context: Any, kernel: Kernel, role: Role = "operator") -> None:
     """Log in once more, as after a restart of the kernel."""
     page = context.new_page()
-    page.goto(link_of(kernel, level))
+    page.goto(link_of(kernel, role))
     page.locator("#status", has_text=SHOWN).wait_for(state="attached")
     page.close()
 

@@ -26,7 +26,7 @@ from wsproto.events import (
     TextMessage,
 )
 
-from agentos.userland.web.links import Level, find_link
+from agentos.userland.web.links import Role, find_link
 from agentos.userland.web.proof import Opening
 from tests.support.kernel import Kernel, shared
 from tests.support.wire import PATIENCE
@@ -220,18 +220,18 @@ def key_of(link: str) -> Key:
     return {"use": "link", "id": parse_qs(parts.query)["link"][0], "salt": "", "key": parts.fragment}
 
 
-def link_of(kernel: Kernel, level: Level = "unrestricted") -> str:
+def link_of(kernel: Kernel, role: Role = "operator") -> str:
     """A new link to the kernel's dashboard."""
     place = Path(kernel.state_dir)
     kernel.wait_line(r"\| dashboard: ")
-    link = find_link(place, level)
+    link = find_link(place, role)
     assert link is not None
     return link
 
 
-def browser_of(kernel: Kernel, level: Level = "unrestricted") -> Browser:
+def browser_of(kernel: Kernel, role: Role = "operator") -> Browser:
     """A browser that has logged in."""
-    link = link_of(kernel, level)
+    link = link_of(kernel, role)
     browser = Browser(urlsplit(link).netloc)
     browser.log_in(link)
     return browser

@@ -18,7 +18,7 @@ from tests.support.kernel import Kernel
 async def test_events_of_agents_are_shown_without_reading_the_state_but_a_start_makes_the_feed_read_it(
     kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls, feed, sock = Counter[Op](), Feed("unrestricted"), trio.socket.socket(trio.socket.AF_UNIX)
+    calls, feed, sock = Counter[Op](), Feed("operator"), trio.socket.socket(trio.socket.AF_UNIX)
     await sock.connect(kernel.socket)
     async with attach(sock, "feed", Hello(protocol=2)) as client, trio.open_nursery() as nursery:
         exchange = client.exchange
@@ -62,7 +62,7 @@ class Answering:
     async def exchange(self, op: Op, body: bytes) -> bytes:
         if op == Op.LIST:
             return rb'[{"id":1,"name":"\udc00","state":"running","uptime_ms":5}]'
-        return rb'{"success":true,"seq":0,"boot":"b","pending":[]}'
+        return rb'{"success":true,"seq":0,"boot":"b","pending":[],"up_ms":0}'
 
 
 class Streaming:
@@ -90,7 +90,7 @@ async def test_half_a_surrogate_pair_in_an_event_or_in_a_reply_is_shown_and_ends
     monkeypatch: pytest.MonkeyPatch, autojump_clock: object
 ) -> None:
     monkeypatch.setattr("agentos.userland.web.feed.RawStream", Streaming)
-    page, feed = Shown(), Feed("unrestricted")
+    page, feed = Shown(), Feed("operator")
     feed.pages.add(cast(Page, page))
 
     with trio.fail_after(10):

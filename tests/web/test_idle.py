@@ -57,14 +57,14 @@ async def test_a_page_that_asks_keeps_no_session_and_a_person_does(
     kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @asynccontextmanager
-    async def connect(name: str) -> AsyncIterator[socket]:
+    async def connect(name: str, link_set: str | None = None) -> AsyncIterator[socket]:
         with socket(AF_UNIX, SOCK_STREAM) as sock:
             sock.connect(kernel.socket)
             sock.setblocking(False)
             yield sock
 
     monkeypatch.setattr("agentos.userland.web.page.CHECK_SECONDS", 0.01)
-    link = key_of(make_link("http://127.0.0.1:1", RUN, tmp_path, "unrestricted"))
+    link = key_of(make_link("http://127.0.0.1:1", RUN, tmp_path, "operator"))
     sessions = Sessions.load(tmp_path / DIRECTORY, RUN, "127.0.0.1 1")
     entered = sessions.enter(Opening("link", link["id"], "", ""), "a browser")
     assert entered is not None

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.kernel import Kernel
 from tests.support.wire import PATIENCE
-from tests.web.chromium import LOAD
+from tests.web.chromium import LOAD, Open
 from tests.web.conftest import link_of
 
 
@@ -320,3 +320,12 @@ def test_a_difference_has_what_one_side_has_more_of(page: Any) -> None:
     )
 
     assert shown == ["- a\n- b\n+ <c>\n", None]
+
+
+def test_an_overview_without_agents_says_the_first_step(open_page: Open) -> None:
+    page = open_page("overview")
+
+    page.get_by_text("No agent runs yet").wait_for()
+    assert page.get_by_text("every agent that should run does").count() == 0
+    page.get_by_role("button", name="spawn a first agent").click()
+    page.get_by_role("dialog").get_by_label("command").wait_for()

@@ -1,5 +1,7 @@
 """Pages that stay open: while they are hidden or scrolled, and over restarts of agents and of the kernel."""
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,7 +10,7 @@ import pytest
 
 from tests.support.kernel import Kernel, shared, until
 from tests.support.ports import free_port
-from tests.web.chromium import Open, find_chromium, renew
+from tests.web.chromium import Open, find_chromium, log_in, pages, renew
 
 CODER = Path(__file__).parents[2] / "demos" / "dashboard" / "coder.py"
 CONFIGURATION = f"""[dashboard]
@@ -20,6 +22,11 @@ ask = {{ commands = ["git push *"] }}
 name = "writer"
 command = ["sh", "-c", "seq 60; echo begun; exec sleep 1000"]
 limits = {{ memory = "64M" }}
+[[supervisor.children]]
+name = "fragile"
+command = ["sleep", "1000"]
+max_restarts = 0
+on_give_up = "fail"
 [[supervisor.children]]
 name = "coder"
 script = "{CODER}"
@@ -180,3 +187,51 @@ def test_what_cannot_be_allowed_any_more_comes_last_and_only_its_refusal_is_offe
         return not item.count()
 
     until(denied, "it was refused")
+
+
+# The browser's own, which headless shows nowhere.
+RECORD = """
+  window.notified = [];
+  window.Notification = class extends Notification {
+    constructor(title, options) {
+      super(title, options);
+      window.notified.push([title, options.body, this]);
+    }
+  };
+"""
+
+
+def test_approvals_and_failures_ring_after_a_click_while_the_tab_is_hidden(chromium: Any, kernel: Kernel) -> None:
+    context = log_in(chromium, kernel)
+    context.add_init_script(RECORD)
+
+    def told(page: Any) -> list[str]:
+        return [str(title) for title in page.evaluate("notified.map(([title]) => title)")]
+
+    with pages(context, kernel) as show, kernel.client() as client:
+        page = show("agents")
+        bell = page.get_by_role("button", name="notifications")
+        bell.click()
+        page.get_by_text("doesn't allow notifications").wait_for()  # a browser that wasn't told to
+        assert bell.get_attribute("aria-pressed") == "false"
+
+        context.grant_permissions(["notifications"])
+        bell.click()
+        page.locator("[aria-label=notifications][aria-pressed=true]").wait_for()
+        assert told(page) == ["agentos"]
+        until(lambda: page.title().startswith("(1)"), "a call waits that was there before")
+        page.evaluate(HIDE)
+        [waiting] = client.approvals()["pending"][:1]
+        client.decide(waiting["id"], False)
+        until(lambda: told(page)[1:] == ["coder asks: EXEC"], "the next call is told of")
+        os.kill(client.inspect("fragile")["pid"], signal.SIGKILL)
+        until(lambda: told(page)[2:] == ["fragile failed"], "the failure is told of")
+        client.start("fragile")
+        page.evaluate("notified[1][2].onclick()")
+        until(lambda: "#/approvals?id=" in page.url, "a click on it opens the approval")
+
+        again = show("agents")
+        again.locator("[aria-label=notifications][aria-pressed=true]").wait_for()
+        again.get_by_role("button", name="notifications").click()
+        again.locator("[aria-label=notifications][aria-pressed=false]").wait_for()
+    context.close()

@@ -17,6 +17,8 @@ listen = "127.0.0.1:0"
 [llm]
 provider = "offline"
 offline = {{ base = "300ms" }}
+[llm.prices]
+offline = {{ input = 3, output = 15 }}
 [permissions.worker]
 level = "sandboxed"
 ask = {{ commands = ["git push *"] }}
@@ -210,6 +212,27 @@ def test_what_a_reload_changes_is_shown_before(open_page: Open, kernel: Kernel) 
             client.reload()
 
 
+def test_the_model_page_begins_with_what_agents_spend_and_sorts_it(open_page: Open) -> None:
+    page = open_page("model")
+
+    table = page.get_by_role("group", name="agents by cost")
+    rows = table.locator("tbody tr")
+    row = rows.filter(has_text="reviewer-1")
+    row.get_by_text(re.compile(r"0 of \d+")).wait_for()
+    assert re.fullmatch(r"0\.\d{4}", row.locator("td").nth(1).inner_text())
+    assert "%" in row.locator("td").last.inner_text()  # of the default budget
+    model = page.get_by_role("group", name="models").locator("tbody tr", has_text="offline")
+    assert "ok" in model.inner_text()
+    table.get_by_role("button", name="agent").click()
+    page.locator("th[aria-sort=descending]", has_text="agent").wait_for()
+    names = rows.locator("td:first-child").all_inner_texts()
+    assert names == sorted(names, reverse=True)
+    table.get_by_role("button", name="agent").click()
+    page.locator("th[aria-sort=ascending]", has_text="agent").wait_for()
+    row.get_by_role("link").click()
+    page.locator(".panel h2", has_text="reviewer-1").wait_for()
+
+
 def test_a_trace_splits_waiting_from_the_model(open_page: Open) -> None:
     page = open_page("trace?of=reviewer-1")
 
@@ -219,6 +242,24 @@ def test_a_trace_splits_waiting_from_the_model(open_page: Open) -> None:
     assert "cost null" not in row.inner_text()
     row.get_by_role("button", name="THINK").click()
     page.get_by_role("heading", name="answer").wait_for()
+
+
+def test_bars_of_a_trace_have_most_of_its_width_and_a_time_axis(open_page: Open) -> None:
+    page = open_page("trace?of=reviewer-1", width=1440)
+    page.locator(".waterfall .row .track i").first.wait_for()
+
+    row = page.locator(".waterfall .row:not(.axis)").first.bounding_box()
+    track = page.locator(".waterfall .row:not(.axis) .track").first.bounding_box()
+    assert row is not None
+    assert track is not None
+    assert track["width"] > 0.6 * row["width"]
+    marks = page.locator(".axis .track > span")
+    assert marks.count() >= 3
+    assert marks.first.inner_text() == "0"
+    lefts = [float(one.evaluate("(mark) => mark.getBoundingClientRect().left")) for one in marks.all()]
+    assert lefts[0] == pytest.approx(track["x"], abs=1)
+    assert lefts == sorted(lefts)
+    assert lefts[-1] <= track["x"] + track["width"]
 
 
 def test_a_question_to_a_person_is_no_failure_in_a_trace(open_page: Open) -> None:
@@ -232,25 +273,41 @@ def test_restarts_are_counted_below_the_charts(open_page: Open) -> None:
 
 
 def test_a_viewer_is_told_why_it_may_not(chromium: Any, kernel: Kernel) -> None:
-    viewer = log_in(chromium, kernel, "readonly")
+    viewer = log_in(chromium, kernel, "viewer")
     with pages(viewer, kernel) as show:
         page = show("agents?agent=steady")
         button = page.get_by_role("button", name="stop")
         button.wait_for()
         assert button.is_disabled()
-        assert "read-only" in str(button.get_attribute("title"))
+        assert "link of a viewer" in str(button.get_attribute("title"))
         assert page.evaluate("load('core/feed.js').then((feed) => Object.keys(feed.commands.peek()))") == []
 
 
-def test_a_viewer_isnt_told_what_is_unknown(chromium: Any, kernel: Kernel) -> None:
-    with pages(log_in(chromium, kernel, "readonly"), kernel) as show:
+def test_a_viewer_sees_why_an_agent_failed_and_no_page_says_what_isnt_true(chromium: Any, kernel: Kernel) -> None:
+    with pages(log_in(chromium, kernel, "viewer"), kernel) as show:
         page = show("overview")
-        page.locator("#main .state", has_text="running").locator(".figure", has_text=re.compile("[1-9]")).wait_for()
-        for name in ("approvals", "model", "system"):
+        page.locator("#top .chip", has_text="viewer").wait_for()
+        page.locator(".attention li", has_text="hopeless").get_by_text("exit status 2").first.wait_for()
+        for name in ("trace", "audit"):
+            assert page.get_by_role("link", name=name).count() == 0, name
+        for name in ("tree", "model", "approvals", "events", "system"):
             page.goto(page.url.partition("#")[0] + f"#/{name}")
-            page.locator("#main .empty", has_text="read-only").wait_for()
-        for untrue in ("Nothing waits", "no model", "no configuration", "audit sound", "without a file"):
-            assert untrue not in page.locator("body").inner_text()
+            page.locator("#main > :not(h1)").first.wait_for()
+            for untrue in ("no configuration", "without a file", "No link"):
+                assert untrue not in page.locator("body").inner_text(), name
+        page.goto(page.url.partition("#")[0] + "#/agents?agent=steady")
+        page.get_by_role("tab", name="limits").wait_for()
+        assert page.get_by_role("tab").all_inner_texts() == ["now", "logs", "limits"]
+
+
+def test_an_approver_decides_what_waits_and_remembers_nothing(chromium: Any, kernel: Kernel) -> None:
+    with pages(log_in(chromium, kernel, "approver"), kernel) as show:
+        page = show("approvals")
+        allow = page.get_by_role("button", name="allow once")
+        allow.wait_for()
+        assert allow.is_enabled()
+        assert page.get_by_role("button", name="deny").is_enabled()
+        assert page.get_by_role("button", name="remember").is_disabled()
 
 
 def test_a_session_is_revoked_from_another_browser(chromium: Any, kernel: Kernel, open_page: Open) -> None:

@@ -1,5 +1,6 @@
 """The dashboard's pages in a real browser."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 
 from tests.support.kernel import Kernel, shared, until
 from tests.support.ports import free_port
-from tests.web.chromium import Open, find_chromium, pages, renew
+from tests.web.chromium import Open, find_chromium, log_in, pages, renew
 
 PAGES = ("overview", "agents", "tree", "trace", "model", "approvals", "events", "audit", "system")
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -73,6 +74,34 @@ def test_no_page_scrolls_sideways(open_page: Open, name: str) -> None:
     for width in (360, 390, 2560):
         page.set_viewport_size({"width": width, "height": 800})
         assert page.evaluate(WIDTH_IN_NEXT_FRAME) <= width
+
+
+# What a finger is to hit and is less than 44 px high or wide; links in a sentence are as high as its line.
+SMALL = """() => [...document.querySelectorAll(
+  "button, a[href], input, select, textarea, summary, [role=tab], [role=treeitem]"
+)].map((one) => one.type === "checkbox" ? one.closest("label") ?? one : one)
+  .filter((one) => one.checkVisibility() && !one.matches("p a"))
+  .map((one) => [one.outerHTML.slice(0, 80), one.getBoundingClientRect()])
+  .filter(([, { width, height }]) => Math.round(height) < 44 || Math.round(width) < 44)
+  .map(([text, { width, height }]) => `${text} ${width} x ${height}`)"""
+
+
+def test_what_a_finger_is_to_hit_has_44_pixels(chromium: Any, kernel: Kernel) -> None:
+    context = log_in(chromium, kernel, has_touch=True, is_mobile=True)
+    panel = [f"agents?agent=steady&tab={tab}" for tab in ("now", "logs", "limits", "rights", "exec", "send")]
+    with pages(context, kernel) as show:
+        page = show("overview", 390)
+        for name in (*PAGES, "more", "events?from=0", "trace?of=crasher", *panel):
+            page.goto(page.url.partition("#")[0] + f"#/{name}")
+            page.reload()
+            page.locator("#status", has_text="kernel up").wait_for(state="attached")
+            page.locator("#main > :not(h1)").first.wait_for(state="attached")
+            until(lambda: page.locator("[aria-busy=true]").count() == 0, "all replies are shown")
+            assert page.evaluate(SMALL) == [], name
+        page.keyboard.press("Control+k")
+        page.get_by_role("combobox").wait_for()
+        assert page.evaluate(SMALL) == []
+    context.close()
 
 
 def test_a_narrow_page_takes_clicks(open_page: Open) -> None:
@@ -197,6 +226,20 @@ def test_the_tree_is_walked_closed_and_opened_by_keys(open_page: Open) -> None:
     page.locator(".panel h2", has_text="one").wait_for()
 
 
+def test_the_columns_of_the_tree_have_headings_above_them(open_page: Open) -> None:
+    page = open_page("tree", width=1440)
+    row = page.get_by_role("treeitem", name="crasher")
+    row.wait_for()
+
+    heads = page.locator(".heads > span")
+    assert heads.all_inner_texts() == ["name", "state", "for", "cpu", "memory", "restarts", "last end"]
+    for number, head in enumerate(heads.all()[1:], 1):
+        above, below = head.bounding_box(), row.locator("> span").nth(number).bounding_box()
+        assert above is not None
+        assert below is not None
+        assert (above["x"], above["width"]) == (below["x"], below["width"]), number
+
+
 def test_a_supervisor_that_gave_up_has_a_chip_until_it_was_looked_at(open_page: Open) -> None:
     page = open_page("tree")
 
@@ -268,6 +311,46 @@ def test_routine_events_are_hidden_and_counted(open_page: Open) -> None:
     assert page.locator(".event", has_text="AGENT_STATE").count() == 0
     button.click()
     page.locator(".event", has_text="AGENT_STATE").first.wait_for()
+
+
+def emit(kernel: Kernel, kind: str, count: int) -> None:
+    from tests.support.wire import EMIT
+
+    with kernel.connect() as wire:
+        for _ in range(count):
+            wire.call(EMIT, {"event_type": kind, "data": {"text": "the same"}})
+
+
+def test_equal_events_are_one_line_that_is_opened(open_page: Open, kernel: Kernel) -> None:
+    page = open_page("events?filter=custom.tick")
+    emit(kernel, "custom.tick", 37)
+
+    many = page.locator(".event", has_text="the same").get_by_role("button", name="\N{MULTIPLICATION SIGN}37")
+    many.wait_for()
+    assert page.locator(".event").count() == 1
+    many.click()
+    until(lambda: page.locator(".opened .event").count() == 36, "the others are shown")
+    page.get_by_role("button", name="collapse").click()
+    until(lambda: page.locator(".event").count() == 37, "each has a line")
+    crashes = open_page("events?filter=crasher+exit+status+3")
+    several = re.compile("\N{MULTIPLICATION SIGN}[0-9]+")
+    crashes.locator(".event", has_text="AGENT_EXITED").get_by_role("button", name=several).wait_for()
+
+
+def test_events_are_of_a_chosen_time_which_may_begin_before_what_a_page_has(open_page: Open, kernel: Kernel) -> None:
+    emit(kernel, "custom.early", 300)
+    emit(kernel, "custom.late", 300)
+    page = open_page("events?filter=custom.early")
+    page.get_by_text("No event contains that").wait_for()
+
+    page.get_by_label("time").select_option("all that is kept")
+    page.get_by_role("button", name="\N{MULTIPLICATION SIGN}300").wait_for()
+    page.get_by_label("to", exact=True).fill("2001-01-01T00:00:00")
+    page.get_by_text("No event contains that in this time").wait_for()
+    page.get_by_label("time").select_option("last hour")
+    page.get_by_role("button", name="\N{MULTIPLICATION SIGN}300").wait_for()
+    assert "from=" in page.url
+    assert "to=" not in page.url
 
 
 def test_only_rows_in_view_are_in_the_document(open_page: Open, kernel: Kernel) -> None:

@@ -8,7 +8,7 @@ from attrs import frozen
 
 from agentos.database import Database, DatabaseError
 from agentos.kernel.caller import Caller
-from agentos.kernel.ports import AuditLog, Decision
+from agentos.kernel.ports import AuditLog, Decision, Right
 from agentos.permissions.shown_lines import to_plain
 from agentos_sdk.errors import Unavailable
 
@@ -63,13 +63,14 @@ class ApprovalRecords:
             f"approval {pending.id} {outcome} ({remember}) by {answered_by}{why}: {pending.agent}, "
             f"sha256 {pending.digest}: {to_plain(pending.shown)}"
         )
-        number = await self.audit.intend(by.entry("APPROVAL_DECIDED", about, ALLOWED, "intent"))
+        rule = ALLOWED if by.kind == "operator" else by.authorizer.decide(by, Right("decide"))
+        number = await self.audit.intend(by.entry("APPROVAL_DECIDED", about, rule, "intent"))
         try:
             await self.database.write(partial(approval_entries.decide, pending.id, given))
         except DatabaseError as error:
-            self.audit.note(by.entry("APPROVAL_DECIDED", about, ALLOWED, "outcome", "unavailable", None, number))
+            self.audit.note(by.entry("APPROVAL_DECIDED", about, rule, "outcome", "unavailable", None, number))
             raise Unavailable(f"not decided: {error}") from None
-        self.audit.note(by.entry("APPROVAL_DECIDED", about, ALLOWED, "outcome", outcome, None, number))
+        self.audit.note(by.entry("APPROVAL_DECIDED", about, rule, "outcome", outcome, None, number))
 
     def forget(self, by: Caller, answer: Answer) -> None:
         """Record that the operator ``by`` has revoked a remembered answer."""
@@ -84,4 +85,6 @@ class ApprovalRecords:
 
 
 def describe_operator(by: Caller) -> str:
-    return f"uid {by.uid} on connection {by.id}"
+    """The operator's uid and connection; before them the link of one that decides by a link."""
+    link = "" if by.kind == "operator" else f"{by.name}, "
+    return f"{link}uid {by.uid} on connection {by.id}"

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import trio
 from msgspec import Struct
 
+from agentos.access.event_sight import sees_end
 from agentos.agents.jail.usage import UsageReader
 from agentos.agents.life.lifecycle import NEXT, State
 from agentos.agents.registry import Agent, Registry
@@ -65,12 +66,12 @@ class AgentCalls(Struct, frozen=True):
             for at in range(0, len(agents), BATCH):
                 infos = []
                 for agent in agents[at : at + BATCH]:
-                    own = self.registry.is_own(caller, agent.id)  # the exit reason may contain host paths
+                    whole = sees_end(caller, self.registry, agent.id)  # the exit reason may contain host paths
                     place = states.get(queue_names(agent.queue_path), nothing).place
                     refusing = self.line.refusing_budgets(agent.queue_path)
                     renews_at = max((budget.renews_at for budget in refusing), default=None)
                     infos.append(
-                        describe_agent(agent, now, own, place, usage.get(agent.id, ResourceUsage()), renews_at)
+                        describe_agent(agent, now, whole, place, usage.get(agent.id, ResourceUsage()), renews_at)
                     )
                 pieces.append(codec.encode(infos)[1:-1])
                 await trio.lowlevel.checkpoint()

@@ -1,4 +1,4 @@
-"""Handler of GET_CONTENTS: the questions to the model and their answers, for the operator alone."""
+"""Handler of GET_CONTENTS: the questions to the model and their answers."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -15,7 +15,6 @@ from agentos.services.audit.redaction_values import REDACTED
 from agentos.threads import run_in_thread
 from agentos_sdk.calls.operator import contents as calls
 from agentos_sdk.encoding import codec
-from agentos_sdk.errors import PermissionDenied
 from agentos_sdk.opcodes import Op
 
 MAX_PAGE_BYTES = 256 << 10  # bytes of questions in one reply, which takes a thread 0.2 s to redact
@@ -32,9 +31,7 @@ def syscalls(line: Line) -> tuple[Syscall, ...]:
             return await run_in_thread(build_reply, found, more)
 
         about = request.name if request.name is not None else "" if request.agent_id is None else f"{request.agent_id}"
-        is_operator = caller.kind == "operator"
-        error = None if is_operator else PermissionDenied("only the operator may read questions and answers")
-        yield Prepared((Right("get_contents"),), act, about=about, error=error)
+        yield Prepared((Right("get_contents"),), act, about=about)
 
     return (Syscall(Op.GET_CONTENTS, calls.GetContents, prepare=prepare, failure=FAILURE, audit="outcome"),)
 

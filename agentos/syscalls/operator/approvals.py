@@ -15,7 +15,7 @@ from agentos.kernel.wire.replies import encode_in_turns
 from agentos.permissions.approvals.approvals import Approvals
 from agentos.permissions.shown_lines import split_lines, to_plain
 from agentos_sdk.calls.operator import permissions as calls
-from agentos_sdk.errors import BadRequest
+from agentos_sdk.errors import BadRequest, PermissionDenied
 from agentos_sdk.opcodes import Op
 
 FIELDS = tuple(calls.Pending.__annotations__)
@@ -45,6 +45,9 @@ class ApprovalCalls:
         """The decision is recorded as APPROVAL_DECIDED."""
         if request.forget and request.allow:
             raise BadRequest("allow: expected false with forget, which revokes a remembered answer")
+        lasting = request.forget or request.remember != "once"
+        if caller.kind != "operator" and (lasting or request.via is not None):
+            raise PermissionDenied("remember, forget, via: only for the operator, a link's answer holds once")
 
         async def act(call: Call) -> calls.Decided:
             if request.forget:

@@ -9,6 +9,7 @@ import trio
 from msgspec import Struct, field
 
 from agentos import __version__
+from agentos.access.event_sight import sees_end
 from agentos.agents.life.failures import MANY, WINDOW
 from agentos.agents.life.lifecycle import State
 from agentos.agents.registry import Agent, Registry
@@ -62,7 +63,7 @@ class KernelCalls(Struct, frozen=True):
     async def prepare_status(self, caller: Caller, request: calls.Status) -> AsyncIterator[Prepared]:
         async def act(call: Call) -> calls.KernelStatus:
             attention = [*self.find_agent_problems(caller)]
-            if caller.kind == "operator":  # no other caller can decide
+            if caller.authorizer.decide(caller, Right("approvals")).effect == "allow":
                 attention += count_waiting(self.approvals.pending())
             budgets: dict[tuple[str, str, float], BudgetState] = {}
             for number, agent in enumerate([*self.registry]):  # others come and go meanwhile
@@ -98,9 +99,9 @@ class KernelCalls(Struct, frozen=True):
         yield Prepared((Right("status"),), act)
 
     def find_agent_problems(self, caller: Caller) -> Iterator[calls.Attention]:
-        """What is wrong with agents. How one ended is told only to callers whose agent it is."""
+        """What is wrong with agents. How one ended is told only to callers that :func:`sees_end` names."""
         for agent in self.registry:
-            why = agent.end.reason if agent.end is not None and self.registry.is_own(caller, agent.id) else ""
+            why = agent.end.reason if agent.end is not None and sees_end(caller, self.registry, agent.id) else ""
             last = f"; the last time: {why}" if why else ""
             if agent.state is State.FAILED:
                 yield about(agent, "failed", f"failed{f': {why}' if why else ''}")

@@ -4,6 +4,7 @@ import hmac
 import secrets
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import msgspec
 import trio
@@ -17,6 +18,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from agentos.threads import run_in_thread
 
+from .control import Ask
 from .feed import Feeds
 from .guard import Guard
 from .page import Page
@@ -24,7 +26,7 @@ from .page_files import PageFiles
 from .proof import decode_opening, decode_proof
 from .sessions import Session, Sessions
 
-MAX_PAGES = 16  # a read-only one makes room for the operator's
+MAX_PAGES = 16  # one of another role makes room for the operator's
 PROOF_SECONDS = 20.0  # in which a page has to prove itself
 
 
@@ -50,12 +52,21 @@ class Dashboard:
     async def show_page(self, request: Request) -> Response:
         return self.files.show_index(request)
 
-    async def revoke(self, number: str) -> None:
-        """End a session and close its pages."""
-        await run_in_thread(self.sessions.revoke, number, limiter=self._one_thread)
+    async def revoke(self, number: str) -> bool:
+        """End a session and close its pages, or an unused link; whether there was one."""
+        found = await run_in_thread(self.sessions.revoke, number, limiter=self._one_thread)
         for page in self._pages:
             if page.session.id == number:
                 page.close()
+        return found
+
+    async def answer(self, ask: Ask) -> dict[str, Any]:
+        """Answer the command line."""
+        found = ask.revoke is not None and await self.revoke(ask.revoke)
+        return {"found": found, "links": await self.list_links()}
+
+    async def list_links(self) -> list[dict[str, object]]:
+        return await run_in_thread(self.sessions.describe, limiter=self._one_thread)
 
     async def use(self, session: Session) -> None:
         """Note that a person uses a session."""
@@ -73,8 +84,8 @@ class Dashboard:
         if session is None:
             await socket.close(4401, "not logged in")
             return
-        viewer = next((page for page in self._pages if page.session.level == "readonly"), None)
-        if len(self._pages) >= MAX_PAGES and viewer is not None and session.level == "unrestricted":
+        viewer = next((page for page in self._pages if page.session.role != "operator"), None)
+        if len(self._pages) >= MAX_PAGES and viewer is not None and session.role == "operator":
             viewer.close()
             self._pages.discard(viewer)
         elif len(self._pages) >= MAX_PAGES:
@@ -109,12 +120,6 @@ class Dashboard:
         session, keys = entered
         await _send(socket, {"keys": keys})
         return session
-
-    def list_sessions(self) -> list[dict[str, object]]:
-        return [
-            {"id": one.id, "level": one.level, "started": one.started, "used": one.used, "browser": one.browser}
-            for one in self.sessions.live()
-        ]
 
 
 async def _send(socket: WebSocket, message: object) -> None:

@@ -1,4 +1,4 @@
-"""The feed: the state that all pages of one level show, sent as a snapshot, then as changes.
+"""The feed: the state that all pages of one role show, sent as a snapshot, then as changes.
 
 A snapshot is ``{"snapshot": {...}, "seq": n}``, a change is ``{"delta": {...}, "seq": n}``. In a delta ``agents`` maps
 ids to the fields that changed, or to null if the agent is no longer listed; ``events`` are new ones; every other key
@@ -27,7 +27,7 @@ from agentos_sdk.client import Kernel, attach
 from agentos_sdk.encoding import codec
 from agentos_sdk.opcodes import Op
 
-from .links import Level
+from .links import Role
 from .page import Page, RawStream
 
 log = logging.getLogger(__name__)
@@ -40,15 +40,15 @@ IRRELEVANT = {"CUSTOM", "STATE_CHANGED", "MESSAGE_RECEIVED", "TASK_STEP"}
 SHOWN_EVENTS = 200
 SETTLED_MS = 1500  # starts are computed from uptimes: smaller differences are ignored
 
-Connect = Callable[[str], AbstractAsyncContextManager[socket]]
+Connect = Callable[[str, str | None], AbstractAsyncContextManager[socket]]
 State = dict[str, Any]
 
 
 @define(eq=False)
 class Feed:
-    """The feed of one level. ``state`` is what a snapshot shows, empty until the first reading."""
+    """The feed of one role. ``state`` is what a snapshot shows, empty until the first reading."""
 
-    level: Level
+    role: Role
     pages: set[Page] = field(factory=set)
     state: State = field(factory=dict)
     seq: int = 0
@@ -57,7 +57,6 @@ class Feed:
     _read_at: float = -math.inf
     _news: trio.Event = field(factory=trio.Event)
     _events: deque[Any] = field(factory=lambda: deque(maxlen=SHOWN_EVENTS))  # not shown yet
-    _refusals: dict[Op, State] = field(factory=dict)
 
     async def run(self, kernel: Kernel) -> None:
         """Read and publish until cancelled."""
@@ -95,28 +94,15 @@ class Feed:
         """Read the state; returns what has changed."""
         self._outdated, self._read_at = False, trio.current_time()
         rows = await _call(kernel, Op.LIST, {"all": True})
-        status = await self._ask(kernel, Op.STATUS)
-        if "up_ms" in status:
-            status["since_ms"] = _since(status.pop("up_ms"), self.state.get("kernel", {}).get("since_ms"))
-        new = {
-            "kernel": status,
-            "approvals": (await self._ask(kernel, Op.APPROVALS)).get("pending", []),
-        }
+        status = await _call(kernel, Op.STATUS, {})
+        status["since_ms"] = _since(status.pop("up_ms"), self.state.get("kernel", {}).get("since_ms"))
+        new = {"kernel": status, "approvals": (await _call(kernel, Op.APPROVALS, {}))["pending"]}
         delta: State = {key: value for key, value in new.items() if self.state.get(key) != value}
         agents = self._compare(rows)
         if agents:
             delta["agents"] = agents
         self.state.update(new)
         return delta
-
-    async def _ask(self, kernel: Kernel, op: Op) -> State:
-        """The reply to a call without fields. One that no rule allows isn't made again: its refusal is news itself."""
-        if op in self._refusals:
-            return self._refusals[op]
-        reply: State = await _call(kernel, op, {})
-        if reply.get("code") == "permission_denied":
-            self._refusals[op] = reply
-        return reply
 
     def _publish(self, delta: State) -> None:
         """Send a change, with the new events, to all pages."""
@@ -162,7 +148,7 @@ def _since(uptime_ms: int, shown: int | None) -> int:
 
 
 async def _call(kernel: Kernel, op: Op, fields: State) -> Any:
-    """Return the reply to a call. A refusal is a reply too, and pages show it."""
+    """Return the reply to a call."""
     return parse(await kernel.exchange(op, msgspec.json.encode(fields)))
 
 
@@ -184,7 +170,7 @@ def encode(value: State) -> bytes:
 
 @define(eq=False)
 class Feeds:
-    """The feeds of one kernel, one for each level; a feed runs while it has pages.
+    """The feeds of one kernel, one for each role; a feed runs while it has pages.
 
     Pages of the operator get ``commands``, to run them on the host by EXEC.
     """
@@ -192,7 +178,7 @@ class Feeds:
     _connect: Connect
     boot: str
     commands: Mapping[str, Sequence[str]]
-    _feeds: dict[Level, Feed] = field(factory=dict)
+    _feeds: dict[Role, Feed] = field(factory=dict)
     _nursery: trio.Nursery = field(init=False)
 
     async def serve(self) -> None:
@@ -200,18 +186,18 @@ class Feeds:
             await trio.sleep_forever()
 
     @asynccontextmanager
-    async def connect(self, name: str, level: Level) -> AsyncIterator[Kernel]:
-        """A connection to the kernel: the operator's if ``level`` is ``unrestricted``, else a guest's of that level."""
-        hello = Hello(protocol=2, level=None if level == "unrestricted" else level)
-        async with self._connect(name) as sock, attach(trio.socket.from_stdlib_socket(sock), name, hello) as kernel:
+    async def connect(self, name: str, role: Role) -> AsyncIterator[Kernel]:
+        """A connection to the kernel with the rights of a role; ``name`` is the caller's in the audit log."""
+        opened = self._connect(name, None if role == "operator" else role)
+        async with opened as sock, attach(trio.socket.from_stdlib_socket(sock), name, Hello(protocol=2)) as kernel:
             yield kernel
 
     @contextmanager
-    def join(self, page: Page, level: Level) -> Iterator[None]:
-        """Send a page the feed of this level."""
-        feed = self._feeds.get(level)
+    def join(self, page: Page, role: Role) -> Iterator[None]:
+        """Send a page the feed of this role."""
+        feed = self._feeds.get(role)
         if feed is None:
-            feed = self._feeds[level] = Feed(level)
+            feed = self._feeds[role] = Feed(role)
             self._nursery.start_soon(self._run, feed)
         feed.pages.add(page)
         page.start_anew()
@@ -224,27 +210,27 @@ class Feeds:
 
     def _end(self, feed: Feed) -> None:
         feed.scope.cancel()
-        if self._feeds.get(feed.level) is feed:  # it may have failed, and pages that came back have another
-            del self._feeds[feed.level]
+        if self._feeds.get(feed.role) is feed:  # it may have failed, and pages that came back have another
+            del self._feeds[feed.role]
 
     async def _run(self, feed: Feed) -> None:
         """Run a feed. If it fails its pages are closed; they reconnect."""
         with feed.scope:
             try:
-                async with self.connect(f"web:{feed.level}", feed.level) as kernel:
+                async with self.connect(f"web:{feed.role}", feed.role) as kernel:
                     await feed.run(kernel)
             except Exception:
-                log.exception("the dashboard's feed for %s sessions failed", feed.level)
+                log.exception("the dashboard's feed of role %s failed", feed.role)
                 self._end(feed)
                 for page in list(feed.pages):
                     page.close()
 
-    def snapshot(self, level: Level, dropped: int) -> bytes:
+    def snapshot(self, role: Role, dropped: int) -> bytes:
         """The whole state for a page; empty if nothing has been read yet. ``dropped``: how often it was too slow."""
-        feed = self._feeds.get(level)
+        feed = self._feeds.get(role)
         if feed is None or not feed.state:
             return b""
-        shown = {**feed.state, "boot": self.boot, "level": level, "dropped": dropped}
-        if level == "unrestricted":
+        shown = {**feed.state, "boot": self.boot, "role": role, "dropped": dropped}
+        if role == "operator":
             shown["commands"] = self.commands
         return encode({"snapshot": shown, "seq": feed.seq, "at": time.time()})

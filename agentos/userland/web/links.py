@@ -1,7 +1,8 @@
 """Links to the dashboard: each has a key, by which a browser may log in once.
 
-A link is a file in ``dashboard/links/`` of the state directory, named by the link's number, with its level, its key and
-the run of the kernel that it is for. Only the kernel's user can write there, so no other user can make a link.
+A link is a file in ``dashboard/links/`` of the state directory, named by the link's number, with what it is for, its
+key, the run of the kernel that it is for, and its end. Only the kernel's user can write there, so no other user can
+make a link. The session that it begins has its number.
 
 The link is ``URL/?link=NUMBER#KEY``: browsers send what is behind ``#`` to no server. All functions block.
 """
@@ -23,12 +24,15 @@ LINKS = "links"
 LINK_SECONDS = 600.0  # for which a link may be used
 MAX_LINKS = 64  # unused ones; the oldest are removed
 
-Level = Literal["unrestricted", "readonly"]
+Role = Literal["operator", "viewer", "viewer-with-contents", "approver"]  # of others than the operator: ``LINK_SETS``
 
 
 class Link(NamedTuple):
-    level: Level
+    """``until``: seconds since the epoch at which its session ends; None: when it isn't used any more."""
+
+    role: Role
     key: str
+    until: float | None
 
 
 @contextmanager
@@ -45,7 +49,7 @@ def publish_url(place: Path, url: str, run: str) -> Iterator[None]:
             file.truncate(0)
 
 
-def find_link(state_dir: Path, level: Level) -> str | None:
+def find_link(state_dir: Path, role: Role, until: float | None = None) -> str | None:
     """A new link for the kernel with this state directory; None if it serves no dashboard. Raises ``OSError``."""
     try:
         with open(open_file(state_dir / DIRECTORY / LISTENING, os.O_RDONLY)) as file:
@@ -57,10 +61,10 @@ def find_link(state_dir: Path, level: Level) -> str | None:
                 url = ""  # left by a kernel that was killed; another program may have the port by now
     except FileNotFoundError:
         return None
-    return make_link(url, run, state_dir, level) if url else None
+    return make_link(url, run, state_dir, role, until) if url else None
 
 
-def make_link(url: str, run: str, state_dir: Path, level: Level) -> str:
+def make_link(url: str, run: str, state_dir: Path, role: Role, until: float | None = None) -> str:
     """A link to the dashboard at ``url``, for this run of the kernel only. Raises ``OSError``."""
     number, key = secrets.token_hex(8), secrets.token_urlsafe(32)
     with (
@@ -76,19 +80,29 @@ def make_link(url: str, run: str, state_dir: Path, level: Level) -> str:
             (links / old).unlink(missing_ok=True)
         fd = os.open(links / number, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(fd, "w") as file:
-            file.write(f"{level} {key} {run}")
+            file.write(f"{role} {key} {run} {'never' if until is None else until}")
     return f"{url}/?link={number}#{key}"
 
 
 def read_link(place: Path, number: str, run: str) -> Link | None:
     """The link with this number in ``dashboard/``; None if it was used, is too old, or is for another run."""
-    file = place / LINKS / number
+    file, now = place / LINKS / number, time.time()
     try:
-        level, key, intended = read_file(file).split(" ")
-        age = time.time() - file.stat().st_mtime
-    except (FileNotFoundError, ValueError):
+        role, key, intended, end = read_file(file).split(" ")
+        until, age = None if end == "never" else float(end), now - file.stat().st_mtime
+    except (OSError, ValueError):
         return None
-    return Link(level, key) if level in get_args(Level) and intended == run and 0 <= age <= LINK_SECONDS else None  # type: ignore[arg-type]
+    if role not in get_args(Role) or intended != run or not 0 <= age <= LINK_SECONDS or (until or now) < now:
+        return None
+    return Link(role, key, until)  # type: ignore[arg-type]
+
+
+def list_unused(place: Path, run: str) -> Iterator[tuple[str, Link]]:
+    """The links that no browser has used yet, with their numbers."""
+    with suppress(FileNotFoundError):  # none was made
+        for name in sorted(os.listdir(place / LINKS)):
+            if (link := read_link(place, name, run)) is not None:
+                yield name, link
 
 
 def use_up(place: Path, number: str) -> bool:

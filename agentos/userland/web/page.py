@@ -50,7 +50,7 @@ class PageCancel(msgspec.Struct, tag="cancel", forbid_unknown_fields=True):
 
 
 class PageSessions(msgspec.Struct, tag="sessions", forbid_unknown_fields=True):
-    """List the browsers that are logged in, after ending the session ``revoke``."""
+    """List the links to the dashboard, after ending ``revoke``; no other page than the operator's gets others'."""
 
     id: int
     revoke: Annotated[str, msgspec.Meta(max_length=16)] | None = None
@@ -67,8 +67,8 @@ class Browsers(Protocol):
     """The browsers that are logged in."""
 
     async def use(self, session: Session) -> None: ...
-    async def revoke(self, number: str) -> None: ...
-    def list_sessions(self) -> list[dict[str, object]]: ...
+    async def revoke(self, number: str) -> bool: ...
+    async def list_links(self) -> list[dict[str, object]]: ...
 
 
 class RawStream(Stream[bytes]):
@@ -115,10 +115,10 @@ class Page:
         """Serve the page until it is closed, or its session ends."""
         with self._scope:
             async with (
-                self.feeds.connect(f"web:{self.session.id}", self.session.level) as kernel,
+                self.feeds.connect(self.session.caller_name, self.session.role) as kernel,
                 trio.open_nursery() as nursery,
             ):
-                with self.feeds.join(self, self.session.level):
+                with self.feeds.join(self, self.session.role):
                     nursery.start_soon(self._write)
                     nursery.start_soon(self._end_with_session)
                     with suppress(WebSocketDisconnect):
@@ -183,7 +183,7 @@ class Page:
                 text = queue.popleft()
                 self._queued -= len(text)
                 return text
-        if self._behind and (snapshot := self.feeds.snapshot(self.session.level, self._dropped)):
+        if self._behind and (snapshot := self.feeds.snapshot(self.session.role, self._dropped)):
             self._behind = False
             return snapshot
         return b""
@@ -247,12 +247,15 @@ class Page:
             return stream.reply
 
     async def _answer_sessions(self, message: PageSessions) -> None:
+        own, is_operator = self.session.id, self.session.role == "operator"
         if message.revoke is not None:
-            if self.session.level != "unrestricted" and message.revoke != self.session.id:
-                await self._reply(_error(message.id, "permission_denied", "this session is read-only"))
+            if not is_operator and message.revoke != own:
+                refusal = f"revoke: the link of a {self.session.role} ends no other session"
+                await self._reply(_error(message.id, "permission_denied", refusal))
                 return
             await self.browsers.revoke(message.revoke)
-        reply = {"sessions": self.browsers.list_sessions(), "own": self.session.id}
+        listed = await self.browsers.list_links()
+        reply = {"sessions": [one for one in listed if is_operator or one["id"] == own], "own": own}
         await self._reply(b'{"id":%d,"reply":%s}' % (message.id, msgspec.json.encode(reply)))
 
 

@@ -18,6 +18,7 @@ from agentos.private_files import describe_error, hold_directory
 from agentos.threads import run_in_thread
 
 from .app import Dashboard
+from .control import open_control, serve_control
 from .feed import Feeds
 from .guard import name_run
 from .links import DIRECTORY, make_link, publish_url
@@ -36,7 +37,7 @@ OTHER_FAMILY = {"127.0.0.1": "::1", "::1": "127.0.0.1", "0.0.0.0": "::1", "::": 
 class Host(Protocol):
     """The kernel's interface for a program in its process."""
 
-    def connect(self, name: str) -> AbstractAsyncContextManager[socket.socket]: ...
+    def connect(self, name: str, link_set: str | None = None) -> AbstractAsyncContextManager[socket.socket]: ...
     def serve_http(self, listener: socket.socket, app: Any, name: str) -> Awaitable[None]: ...
 
 
@@ -150,8 +151,9 @@ class Program:
                 sessions = await run_in_thread(Sessions.load, place, run, self._listens)
                 files = await run_in_thread(PageFiles.load)
                 await run_in_thread(held.enter_context, publish_url(place, url, run))
+                control = held.enter_context(await run_in_thread(open_control, place))
                 if self.with_link:
-                    link = await run_in_thread(make_link, url, run, self.state_dir, "unrestricted")
+                    link = await run_in_thread(make_link, url, run, self.state_dir, "operator")
                     shown = f"{link} (good once, for 10 minutes; `agentos dashboard` prints another)"
                 else:
                     shown = f"http://{address}:{port} (`agentos dashboard` prints a link that logs in)"
@@ -159,9 +161,11 @@ class Program:
                 log.error("there is no dashboard: %s", describe_error(error, self.state_dir / DIRECTORY))
                 return
             feeds = Feeds(host.connect, run, checks(self.state_dir))
-            app = Dashboard(sessions, feeds, files).build([*self.options.allowed_hosts, address])
+            dashboard = Dashboard(sessions, feeds, files)
+            app = dashboard.build([*self.options.allowed_hosts, address])
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(feeds.serve)
+                nursery.start_soon(serve_control, control, dashboard.answer)
                 for listener in self.listeners:
                     nursery.start_soon(host.serve_http, listener, app, "web")
                 self.announce(f"dashboard: {shown}")

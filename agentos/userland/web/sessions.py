@@ -19,7 +19,7 @@ from attrs import define, field
 
 from agentos.private_files import read_file, replace_file
 
-from .links import Level, read_link, use_up
+from .links import Link, Role, list_unused, read_link, use_up
 from .proof import Key, Opening
 
 log = logging.getLogger(__name__)
@@ -32,15 +32,17 @@ WRITE_SECONDS = 60.0  # after which a session's last use is written again
 
 @define
 class Session:
-    """A browser that has logged in. ``id`` is public; keys are derived from ``secret``, which no browser gets.
+    """A browser that has logged in. ``id`` is its link's number; keys are derived from ``secret``, which it never gets.
 
+    ``until``: when it ends, used or not; None: :data:`IDLE_SECONDS` after a person has used it last.
     ``listens``: the addresses at which it began. At others a stranger may have those, and pass on what is proven.
     Times are seconds since the epoch. ``ended``: never used again, whatever a page says at that moment.
     """
 
     id: str
     secret: str
-    level: Level
+    role: Role
+    until: float | None
     listens: str
     started: float
     used: float
@@ -56,8 +58,14 @@ class Session:
         self.ended = True
 
     @property
+    def caller_name(self) -> str:
+        """The name of its calls in the audit log: it has the link's id, and what the link is for."""
+        return f"web:{self.id}" if self.role == "operator" else f"web:{self.role}:{self.id}"
+
+    @property
     def seconds_left(self) -> float:
-        return -1.0 if self.ended else self.used + IDLE_SECONDS - time.time()
+        over = self.used + IDLE_SECONDS if self.until is None else self.until
+        return -1.0 if self.ended else over - time.time()
 
     def is_over(self) -> bool:
         return self.seconds_left < 0
@@ -100,7 +108,7 @@ class Sessions:
         """The session of a page that has proven itself, and new keys for it. None if it ended, or the link is used."""
         if opening.use == "link":
             link = read_link(self.place, opening.id, self.run)
-            session = self._begin(link.level, browser) if link is not None and use_up(self.place, opening.id) else None
+            session = self._begin(opening.id, link, browser) if link and use_up(self.place, opening.id) else None
         else:
             session = self.find(opening.id)
         if session is None:
@@ -108,9 +116,9 @@ class Sessions:
         fresh = () if opening.use == "tab" else (session.derive("tab", secrets.token_hex(16)),)
         return session, (session.derive("run", self.run), *fresh) if opening.use == "link" else fresh
 
-    def _begin(self, level: Level, browser: str) -> Session:
-        now = time.time()
-        session = Session(secrets.token_hex(4), secrets.token_hex(32), level, self.listens, now, now, browser[:200])
+    def _begin(self, number: str, link: Link, browser: str) -> Session:
+        now, secret = time.time(), secrets.token_hex(32)
+        session = Session(number, secret, link.role, link.until, self.listens, now, now, browser[:200])
         self._sessions[session.id] = session
         self._write()
         return session
@@ -125,11 +133,23 @@ class Sessions:
         if time.time() - self._written > WRITE_SECONDS:
             self._write()
 
-    def revoke(self, number: str) -> None:
-        """End the session with this id, if there is one."""
-        if number in self._sessions:
-            self._sessions[number].end()
+    def revoke(self, number: str) -> bool:
+        """End the session with this id, or the link that no browser has used yet; whether there was one."""
+        unused = any(number == name and use_up(self.place, name) for name, _ in list_unused(self.place, self.run))
+        session = self.find(number)  # after the link: a browser may have used it just now
+        if session is not None:
+            session.end()
         self._write()
+        return unused or session is not None
+
+    def describe(self) -> list[dict[str, object]]:
+        """Links that are used, and those that may still be, for JSON."""
+        names = ("id", "role", "until", "started", "used", "browser")
+        used = [{name: getattr(session, name) for name in names} for session in self.live()]
+        unused = [
+            (number, link.role, link.until, None, None, None) for number, link in list_unused(self.place, self.run)
+        ]
+        return [*used, *(dict(zip(names, values, strict=True)) for values in unused)]
 
     def live(self) -> Sequence[Session]:
         """Sessions that aren't over, the one used last first."""

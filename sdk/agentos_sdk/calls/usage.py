@@ -6,6 +6,7 @@ from agentos_sdk.encoding.codec import Seconds
 from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
 
+from .inspect import Budget
 from .request import Request
 
 
@@ -16,6 +17,9 @@ class DayUsage:
     Of the ``tokens``, vendors have read ``cache_read`` from their prompt caches and written ``cache_creation`` to them.
     ``cost`` is ``None`` if the model of any call has no price. ``model`` is ``None`` unless asked for by model.
     ``cpu_seconds`` and ``peak_memory_bytes``, the largest of a life, are ``None`` if nothing has counted them.
+
+    Of the last hour also the ``questions`` that have ended, and how many of these had no answer (``failed``) or were
+    sent more than once (``retried``).
     """
 
     name: str
@@ -28,15 +32,22 @@ class DayUsage:
     cache_read: int = 0
     cache_creation: int = 0
     model: str | None = None
+    questions: int | None = None
+    failed: int | None = None
+    retried: int | None = None
 
 
 @record
 class UsageReply:
-    """By day and name, the oldest day first. ``currency`` is that of each ``cost``, such as ``USD``."""
+    """By day and name, the oldest day first. ``currency`` is that of each ``cost``, such as ``USD``.
+
+    ``budgets``: with ``hour``, those of agents that haven't ended for good.
+    """
 
     success: bool = True
     usage: Sequence[DayUsage]
     currency: str | None = None
+    budgets: Sequence[Budget] = ()
 
 
 @record
@@ -45,7 +56,7 @@ class Usage(Request[UsageReply]):
 
     ``since`` is seconds since the epoch: that day and later ones; without it the last seven days. ``reset``, for the
     operator only: set the used part of the budgets of ``name`` to 0 in their present windows. ``by_model``: a row for
-    each model, of what it was used.
+    each model, of what it was used. ``hour``: of the last hour, by model, in place of days.
     """
 
     op = Op.USAGE
@@ -54,3 +65,4 @@ class Usage(Request[UsageReply]):
     since: Seconds | None = None
     reset: bool = False
     by_model: bool = False
+    hour: bool = False

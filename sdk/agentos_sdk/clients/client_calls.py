@@ -244,15 +244,24 @@ class Calls:
         return self._make_call(INSPECT, {"name": name, "id": agent_id})
 
     def usage(
-        self, name: str | None = None, since: float | None = None, reset: bool = False, by_model: bool = False
+        self,
+        name: str | None = None,
+        since: float | None = None,
+        reset: bool = False,
+        by_model: bool = False,
+        *,
+        hour: bool | None = None,
     ) -> Reply:
         """What agents have used by day: one, or all without ``name``.
 
         ``since`` is seconds since the epoch: that day and later ones; without it the last seven days. ``reset``,
         for the operator only: set the used part of the budgets of ``name`` to 0 in their present windows.
-        ``by_model``: a row for each model, of what it was used.
+        ``by_model``: a row for each model, of what it was used. ``hour``: of the last hour, by model, in place of
+        days.
         """
-        return self._make_call(USAGE, {"name": name, "since": since, "reset": reset, "by_model": by_model})
+        return self._make_call(
+            USAGE, {"name": name, "since": since, "reset": reset, "by_model": by_model, "hour": hour}
+        )
 
     def metrics(self, history: float | None = None) -> Reply:
         """Get the metrics of the whole kernel; ``history`` also gets the samples of so many seconds, at most 900."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentos.permissions.levels import LEVELS
+from agentos.permissions.link_sets import LINK_SETS
 from agentos.userland.cli.common import Failed
 from agentos.userland.cli.permissions.permissions import request
 from tests.cli.conftest import Agentos
@@ -58,6 +59,14 @@ def test_every_level_is_shown_for_people_and_for_programs(tmp_path: Path, level:
     for rule in LEVELS[level].rules:
         assert rule.text in said[rule.effect][rule.kind]
         assert rule.text in shown
+
+
+def test_what_links_to_the_dashboard_may_do_is_shown_unless_a_set_has_the_name(tmp_path: Path) -> None:
+    for name, given in LINK_SETS.items():
+        said = json.loads(show(tmp_path, name, "--json").stdout)
+        assert said["allow"]["calls"] == [rule.text for rule in given.rules if rule.kind == "calls"]
+    (tmp_path / "agentos.toml").write_text('[permissions.viewer]\nlevel = "minimal"\ndeny = { calls = ["RECV"] }\n')
+    assert "deny\n  calls     RECV\n" in show(tmp_path, "viewer").stdout
 
 
 def test_show_takes_a_set_of_the_configuration_file(tmp_path: Path) -> None:

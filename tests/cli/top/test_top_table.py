@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from agentos.userland.cli.top.table import Shares, View, describe_fleet, list_rows, make_table
+from agentos.userland.cli.top.table import Shares, View, add_usage, describe_fleet, list_rows, make_table
 
 MIB = 1 << 20
 
@@ -12,7 +12,7 @@ MIB = 1 << 20
 def agent(number: int, name: str, **more: Any) -> dict[str, Any]:
     return {
         "id": number, "name": name, "state": "running", "supervisor": "root", "restarts": 0, "running": True,
-        "uptime_ms": 5000, "llm": {"in_flight": 0, "waiting": 0}, "end": None, "stopped_by": None,
+        "parent": None, "uptime_ms": 5000, "llm": {"in_flight": 0, "waiting": 0}, "end": None, "stopped_by": None,
         "memory_bytes": None, "peak_memory_bytes": None, "cpu_seconds": None, "budget_renews_at": None, **more,
     }  # fmt: skip
 
@@ -35,6 +35,29 @@ def test_the_largest_comes_first_and_what_is_not_known_last() -> None:
     assert names(View("cpu")) == ["small", "hand", "large", "unknown"]
     assert names(View("restarts")) == ["small", "hand", "large", "unknown"]
     assert names(View("name")) == ["hand", "large", "small", "unknown"]
+
+
+def test_the_last_hours_tokens_and_costs_are_added_to_agents_and_sort_them() -> None:
+    rows = [
+        {"name": "small", "tokens": 10, "cost": 0.5},
+        {"name": "small", "tokens": 5, "cost": 0.25},
+        {"name": "large", "tokens": 900, "cost": None},
+        {"name": "large", "tokens": 1, "cost": 9.0},
+        {"name": "large/hand", "tokens": 20, "cost": 0.125},
+    ]
+    fleet = add_usage([*FLEET[:2], {**FLEET[2], "parent": 2}, FLEET[3]], rows)
+
+    assert [one["hour_tokens"] for one in fleet] == [15, 901, 20, None]
+    assert [one["hour_cost"] for one in fleet] == [0.75, None, 0.125, None]
+    for sort, names in (
+        ("cost", ["small", "hand", "large", "unknown"]),
+        ("tokens", ["large", "hand", "small", "unknown"]),
+    ):
+        assert [row.name for row in list_rows(fleet, View(sort), Shares())] == names
+    header, lines = make_table(list_rows(fleet, View("cost"), Shares()), Shares(), 200)
+    assert header.split()[-2:] == ["TOKENS/H", "COST/H"]
+    assert [line.split()[-2:] for line in lines] == [["15", "0.75"], ["20", "0.125"], ["901", "-"], ["-", "-"]]
+    assert "TOKENS/H" not in make_table(list_rows(add_usage(FLEET, []), View(), Shares()), Shares(), 200)[0]
 
 
 def test_the_filter_finds_names_states_and_supervisors_and_a_shows_ended_agents() -> None:

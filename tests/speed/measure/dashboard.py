@@ -124,7 +124,7 @@ def busy_dashboard(place: Place) -> Iterator[Dashboard]:
 
 
 def _find_link(state: Path) -> str:
-    link = find_link(state, "unrestricted")
+    link = find_link(state, "operator")
     if link is None:
         raise MeasurementError("the kernel serves no dashboard")
     return link

@@ -178,3 +178,21 @@ def test_the_command_shows_a_table_and_resets(own_kernel: OwnKernel) -> None:
     assert agentos("budget", "reset", "asks") == "the budgets of asks begin anew\n"
     assert "budget used up" not in agentos("ps")
     assert agentos("usage", "nothing") == "nothing was used by nothing in these days\n"
+
+
+def test_of_the_last_hour_it_has_models_and_what_is_left_of_budgets(own_kernel: OwnKernel) -> None:
+    budget = 'llm = { budget = [{ tokens = 100000, per = "1d" }] }'
+    kernel = own_kernel(PRICED + child("asks", SLEEPS, budget) + child("idle"))
+    with kernel.client() as client:
+        assert think(kernel, client, "asks") == "answered"
+
+        reply = up(client.usage(hour=True))
+        rows = {(row["name"], row["model"]): row for row in reply["usage"]}
+        row = rows["asks", "offline"]
+        assert (row["calls"], row["questions"], row["failed"], row["retried"]) == (1, 1, 0, 0)
+        assert row["cost"] == pytest.approx(row["tokens"] / 1000)
+        budgets = [(one["name"], one["what"], one["most"], one["used"]) for one in reply["budgets"]]
+        assert budgets == [("asks", "tokens", 100000, row["tokens"]), ("idle", "tokens", 200000, 0)]
+        assert up(client.usage("idle", hour=True))["usage"] == []
+        assert client.usage(hour=True, by_model=True)["code"] == "bad_request"
+        assert up(client.usage())["budgets"] == []

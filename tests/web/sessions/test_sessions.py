@@ -21,7 +21,7 @@ RUN, LISTENS, URL = "0123456789abcdef", "127.0.0.1 1", "http://127.0.0.1:1"
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     """``dashboard/`` of a state directory."""
-    make_link(URL, RUN, tmp_path, "readonly")
+    make_link(URL, RUN, tmp_path, "viewer")
     return tmp_path / DIRECTORY
 
 
@@ -36,7 +36,7 @@ def opening_of(link: str) -> Opening:
 
 def log_in(sessions: Sessions) -> tuple[Session, Key, Key]:
     """A session, with its keys for this run and for a page."""
-    entered = sessions.enter(opening_of(make_link(URL, RUN, sessions.place.parent, "readonly")), "a browser")
+    entered = sessions.enter(opening_of(make_link(URL, RUN, sessions.place.parent, "viewer")), "a browser")
     assert entered is not None
     session, (run, tab) = entered
     return session, run, tab
@@ -80,9 +80,33 @@ def test_a_session_isnt_used_after_its_time(sessions: Sessions) -> None:
     assert not knows(sessions, tab)
 
 
+def test_a_link_with_an_end_lasts_until_then_used_or_not(sessions: Sessions) -> None:
+    until = time.time() + 3600
+    link = make_link(URL, RUN, sessions.place.parent, "approver", until)
+    entered = sessions.enter(opening_of(link), "a browser")
+    assert entered is not None
+    session, keys = entered
+    assert (session.id, session.role, session.until) == (key_of(link)["id"], "approver", until)
+
+    session.used = time.time() - IDLE_SECONDS - 1
+    assert not session.is_over()
+    session.until = time.time() - 1
+    session.use()
+    assert session.is_over()
+    assert not any(knows(sessions, key) for key in keys)
+
+
+def test_a_link_whose_end_has_come_logs_in_no_browser(sessions: Sessions) -> None:
+    for role in ("operator", "viewer"):
+        link = make_link(URL, RUN, sessions.place.parent, role, time.time() - 1)
+        assert sessions.find_key(opening_of(link)) is None
+        assert sessions.enter(opening_of(link), "a browser") is None
+        assert key_of(link)["id"] not in [one["id"] for one in sessions.describe()]
+
+
 def test_a_link_is_for_one_run_of_the_kernel(place: Path) -> None:
     """One that was clicked while the kernel was down was shown to the program that has its port."""
-    link = make_link(URL, RUN, place.parent, "unrestricted")
+    link = make_link(URL, RUN, place.parent, "operator")
     later = Sessions.load(place, "fedcba9876543210", LISTENS)
 
     assert later.find_key(opening_of(link)) is None
@@ -91,7 +115,7 @@ def test_a_link_is_for_one_run_of_the_kernel(place: Path) -> None:
 
 
 def test_of_two_browsers_with_one_link_one_is_let_in(sessions: Sessions) -> None:
-    opening = opening_of(make_link(URL, RUN, sessions.place.parent, "readonly"))
+    opening = opening_of(make_link(URL, RUN, sessions.place.parent, "viewer"))
 
     assert sessions.find_key(opening) == sessions.find_key(opening)
     assert sessions.enter(opening, "the first") is not None
@@ -99,7 +123,7 @@ def test_of_two_browsers_with_one_link_one_is_let_in(sessions: Sessions) -> None
 
 
 def test_no_name_of_a_key_leads_out_of_the_links(sessions: Sessions) -> None:
-    (sessions.place / "elsewhere").write_text(f"unrestricted key {RUN}")
+    (sessions.place / "elsewhere").write_text(f"operator key {RUN} never")
     for name in ("../elsewhere", "..", ".", "/etc/passwd", "a/b", "x" * 65, "a\n", "\0"):
         with pytest.raises(msgspec.ValidationError):
             decode_opening(json.dumps({"use": "link", "id": name, "salt": "", "nonce": ""}))
@@ -151,7 +175,7 @@ def test_damaged_sessions_log_no_browser_in(place: Path) -> None:
         '[{"digest": "x"}]',
         "[1]",
         "{",
-        '[{"id":"a","secret":"b","level":"root","listens":"127.0.0.1 1","started":1,"used":9e99,"browser":""}]',
+        '[{"id":"a","secret":"b","role":"root","until":null,"listens":"127.0.0.1 1","started":1,"used":9e99}]',
     ):
         (place / FILE).write_text(damaged)
         assert Sessions.load(place, RUN, LISTENS).live() == []
@@ -163,17 +187,17 @@ def test_a_symlink_for_the_links_isnt_followed(place: Path, tmp_path: Path) -> N
     (place / LINKS).symlink_to(elsewhere)
 
     with pytest.raises(UnsafeFile, match="symlink"):
-        make_link(URL, RUN, tmp_path, "unrestricted")
+        make_link(URL, RUN, tmp_path, "operator")
 
 
 def test_a_link_names_no_port_that_the_kernel_doesnt_have(place: Path) -> None:
     """Another user's program may have it by now: it would get the link's key."""
     with publish_url(place, URL, RUN):
         left = (place / "listening").read_text()
-        assert find_link(place.parent, "readonly") is not None
-    assert find_link(place.parent, "readonly") is None
+        assert find_link(place.parent, "viewer") is not None
+    assert find_link(place.parent, "viewer") is None
     (place / "listening").write_text(left)  # by a kernel that was killed
-    assert find_link(place.parent, "readonly") is None
+    assert find_link(place.parent, "viewer") is None
 
 
 @pytest.mark.usefixtures("kernels")

@@ -61,15 +61,18 @@ def permissions() -> None:
 def show(name: str, file: Path | None, as_json: bool) -> None:
     """Show the rules of a level or a set.
 
-    A SET stands in a configuration file; `denials` are those that hold for every caller. Needs no kernel.
+    A SET stands in a configuration file; `denials` are those that hold for every caller; viewer,
+    viewer-with-contents and approver are what links to the dashboard may do. Needs no kernel.
     """
     from agentos.permissions.levels import LEVELS
+    from agentos.permissions.link_sets import LINK_SETS
     from agentos.permissions.sets.files import describe_whole_set
 
     known = dict(LEVELS)
     has_config = file is not None or default_config(CONFIG)
     if name not in (*known, DENIALS) and has_config:
         known |= configured_sets(file or CONFIG)
+    known = {**LINK_SETS, **known}
     if name not in (*known, DENIALS):
         where = "" if has_config else f"; there is no {CONFIG} here: say where with --config"
         raise Failed(f"no level or permission set is called {name!r}{suggest_name(name, [*known, DENIALS])}{where}")

@@ -12,7 +12,9 @@ from agentos.userland.cli.common import REPLY_MARGIN, printable, socket_path
 from agentos_sdk import AgentOSClient, AgentOSError
 from agentos_sdk.opcodes import Op
 
-from .table import Agent, Shares
+from .table import Agent, Shares, add_usage
+
+USAGE_DELAY = 5.0  # seconds at least between two questions for what was used of the model
 
 
 @define(eq=False)
@@ -50,10 +52,13 @@ class Poller:
         while not self._over:
             try:
                 with AgentOSClient(socket_path(self.socket), REPLY_MARGIN) as client:
+                    usage, asked = read_usage(client), time.monotonic()
                     while not self._over:
-                        agents = client.list_agents(all=True)
-                        self.shares.update(agents, time.monotonic())
-                        self.agents, self.error = agents, None
+                        agents, now = client.list_agents(all=True), time.monotonic()
+                        self.shares.update(agents, now)
+                        if now - asked >= USAGE_DELAY:
+                            usage, asked = read_usage(client), now
+                        self.agents, self.error = add_usage(agents, usage), None
                         self._wait()
             except (AgentOSError, OSError) as error:
                 self.error = str(error)
@@ -64,6 +69,12 @@ class Poller:
         self._wanted.wait(self.delay)
         self._wanted.clear()
         self.asked += 1
+
+
+def read_usage(client: AgentOSClient) -> Sequence[dict[str, Any]]:
+    """What was used of the model in the last hour; nothing for a caller that may not know it."""
+    rows: Sequence[dict[str, Any]] = client.usage(hour=True).get("usage", ())
+    return rows
 
 
 @define(eq=False)

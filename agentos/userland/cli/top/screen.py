@@ -16,7 +16,7 @@ from agentos_sdk.opcodes import Op
 from .poller import Action, Poller
 from .table import SORTS, Agent, Row, View, describe_fleet, list_rows, make_table
 
-KEYS = "k kill  p pause  R restart  m/c/r/n sort  t tree  / filter  a all  q quit"
+KEYS = "k kill  p pause  R restart  m/c/r/n/$/T sort  t tree  / filter  a all  q quit"
 TICK = 100  # milliseconds that a key is waited for
 ESCAPE, ENTER, BACKSPACE = 27, (10, 13, curses.KEY_ENTER), (8, 127, curses.KEY_BACKSPACE)
 COLOURS = {"green": curses.COLOR_GREEN, "yellow": curses.COLOR_YELLOW, "red": curses.COLOR_RED}
@@ -50,7 +50,7 @@ class Screen:
     message: str = ""
 
     @classmethod
-    def run(cls, poller: Poller) -> None:
+    def run(cls, poller: Poller, view: View) -> None:
         """Show the screen until the user ends it; the terminal is restored in every case. Raises ``curses.error``."""
         window = curses.initscr()
         try:
@@ -59,7 +59,7 @@ class Screen:
             window.keypad(True)
             curses.set_escdelay(25)
             window.timeout(TICK)
-            cls(window, poller, View(), open_colours()).serve()
+            cls(window, poller, view, open_colours()).serve()
         finally:
             window.keypad(False)
             curses.nocbreak()

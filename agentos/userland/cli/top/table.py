@@ -13,11 +13,12 @@ from agentos_sdk.encoding.quantities import duration
 
 Agent = Mapping[str, Any]
 
-SORTS = {"m": "memory", "c": "cpu", "r": "restarts", "n": "name"}
+SORTS = {"m": "memory", "c": "cpu", "r": "restarts", "n": "name", "$": "cost", "T": "tokens"}
 MIN_NAME, MIN_NOTE = 12, 12
 MAX_STATE = 11  # in a terminal that is narrower than WIDE
 WIDE = 100
-RIGHT = ("CPU%", "CPU", "MEM", "PEAK", "RESTARTS", "UPTIME")
+RIGHT = ("CPU%", "CPU", "MEM", "PEAK", "RESTARTS", "UPTIME", "TOKENS/H", "COST/H")
+OF_MODEL = {"TOKENS/H": "hour_tokens", "COST/H": "hour_cost"}  # columns that are shown where anything was used
 
 
 @define
@@ -52,6 +53,27 @@ class Shares:
         return self._percent.get(agent["id"])
 
 
+def add_usage(agents: Sequence[Agent], usage: Sequence[Mapping[str, Any]]) -> list[Agent]:
+    """The agents with ``hour_tokens`` and ``hour_cost``, of USAGE's rows of the last hour; None: nothing, or no price.
+
+    USAGE knows an agent that another one spawned as ``PARENT/NAME``.
+    """
+    tokens, costs = Counter[str](), dict[str, float | None]()
+    for row in usage:
+        name, cost = row["name"], costs.get(row["name"], 0.0)
+        tokens[name] += row["tokens"]
+        costs[name] = None if cost is None or row["cost"] is None else cost + row["cost"]
+    by_id = {agent["id"]: agent for agent in agents}
+
+    def account(agent: Agent) -> str:
+        above = by_id.get(agent["parent"])
+        return str(agent["name"]) if above is None else f"{account(above)}/{agent['name']}"
+
+    return [
+        {**agent, "hour_tokens": tokens.get(account(agent)), "hour_cost": costs.get(account(agent))} for agent in agents
+    ]
+
+
 @frozen
 class Row:
     """One line: an agent, or with ``agent`` None a supervisor in the tree."""
@@ -80,6 +102,9 @@ def order(agent: Agent, sort: str, shares: Shares) -> tuple[float, float, str]:
     if sort == "cpu":
         share = shares.of(agent)
         return (0.0 if share is None else -share - 1.0, -(agent.get("cpu_seconds") or 0.0), agent["name"])
+    if sort in ("cost", "tokens"):
+        used = agent.get(f"hour_{sort}")
+        return (0.0 if used is None else -used - 1.0, -(agent.get("hour_tokens") or 0.0), agent["name"])
     return (-agent["restarts"] if sort == "restarts" else 0.0, 0.0, agent["name"])
 
 
@@ -97,12 +122,13 @@ def tree_rows(agents: Sequence[Agent]) -> Iterator[Row]:
 def make_table(rows: Sequence[Row], shares: Shares, width: int) -> tuple[str, list[str]]:
     """The header and a line for each row, none longer than ``width``; NOTE is shown where there is one, and room."""
     cells = [make_cells(row, shares) for row in rows]
-    widths = {name: max([len(name), *(len(one[name]) for one in cells)]) for name in RIGHT}
+    shown = [name for name in RIGHT if name not in OF_MODEL or any(one[name] not in ("", UNKNOWN) for one in cells)]
+    widths = {name: max([len(name), *(len(one[name]) for one in cells)]) for name in shown}
     widths["STATE"] = min(max([5, *(len(one["STATE"]) for one in cells)]), MAX_STATE if width < WIDE else width)
-    for dropped in ("PEAK", "UPTIME", "RESTARTS", "CPU"):
+    for dropped in ("PEAK", "UPTIME", "RESTARTS", "CPU", *OF_MODEL):
         if sum(widths.values()) + 2 * len(widths) + MIN_NAME <= width:
             break
-        widths.pop(dropped)
+        widths.pop(dropped, None)
     room = max(width - sum(widths.values()) - 2 * len(widths), 1)
     widths["NAME"] = min(max([MIN_NAME, *(len(one["NAME"]) for one in cells)]), room)
     room -= widths["NAME"] + 2
@@ -131,8 +157,13 @@ def make_cells(row: Row, shares: Shares) -> dict[str, str]:
         "PEAK": format_bytes(agent.get("peak_memory_bytes")),
         "RESTARTS": str(agent["restarts"]),
         "UPTIME": duration(agent["uptime_ms"] / 1000) if agent["running"] else UNKNOWN,
+        **{column: format_amount(agent.get(key)) for column, key in OF_MODEL.items()},
         "NOTE": describe_note(agent),
     }
+
+
+def format_amount(amount: float | None) -> str:
+    return UNKNOWN if amount is None else str(amount) if isinstance(amount, int) else f"{amount:.4g}"
 
 
 def describe_note(agent: Agent) -> str:

@@ -4,7 +4,7 @@ import "./parts/charts/chart.js";
 import "./parts/text/log.js";
 import "./parts/table.js";
 
-import { answerable, connect, connected, findAgent, kernel, level, lostAt, refusal, restarted, whyUntold } from "./core/feed.js";
+import { answerable, connect, connected, findAgent, kernel, lostAt, refusal, restarted, role, seesContents } from "./core/feed.js";
 import { html, render } from "./core/html.js";
 import { lookup } from "./core/lookup.js";
 import { adjust, go, link, route } from "./core/route.js";
@@ -16,26 +16,27 @@ import { eventsPage, toggleFollow } from "./pages/events.js";
 import { modelPage } from "./pages/model.js";
 import { attention, overview } from "./pages/overview.js";
 import { panel } from "./pages/panel.js";
+import { ringButton } from "./pages/ring.js";
 import { systemPage } from "./pages/system.js";
 import { tracePage } from "./pages/trace.js";
 import { treePage } from "./pages/tree.js";
-import { UNTOLD, asked, possible, toastList } from "./parts/actions.js";
+import { asked, possible, toastList } from "./parts/actions.js";
 import { asTable, zoom } from "./parts/charts/charts.js";
 import { clock, elapsed, plural, visible } from "./parts/text/format.js";
 import { openKeys, openPalette, singleKeys } from "./parts/palette.js";
 
-/** @typedef {{word: string, key: string, icon: string, show: () => unknown, minor?: boolean, whole?: boolean}} Page */
+/** @typedef {{word: string, key: string, icon: string, show: () => unknown, minor?: boolean, whole?: boolean, contents?: boolean}} Page */
 
 /** @type {Record<string, Page>} */
 const PAGES = lookup({
   overview: { word: "Overview", key: "o", icon: "M2 2h5v5H2zM9 2h5v5H9zM2 9h5v5H2zM9 9h5v5H9z", show: overview },
   agents: { word: "Agents", key: "a", icon: "M2 4h12M2 8h12M2 12h12", show: agentsPage, whole: true },
   tree: { word: "Tree", key: "t", icon: "M3 2v11h4M3 7h4M9 7h5M9 13h5M3 2h5", show: treePage, whole: true },
-  trace: { word: "Trace", key: "r", icon: "M2 4h6M5 8h6M9 12h5", show: tracePage, minor: true },
+  trace: { word: "Trace", key: "r", icon: "M2 4h6M5 8h6M9 12h5", show: tracePage, minor: true, contents: true },
   model: { word: "Model", key: "m", icon: "M8 2v4M8 10v4M2 8h4M10 8h4M6 6h4v4H6z", show: modelPage, minor: true },
   approvals: { word: "Approvals", key: "p", icon: "M2 8l4 4l8-9", show: approvalsPage },
   events: { word: "Events", key: "e", icon: "M2 9h3l2-6l3 10l2-4h2", show: eventsPage, minor: true },
-  audit: { word: "Audit", key: "u", icon: "M3 2h10v12H3zM5 5h6M5 8h6M5 11h4", show: auditPage, minor: true },
+  audit: { word: "Audit", key: "u", icon: "M3 2h10v12H3zM5 5h6M5 8h6M5 11h4", show: auditPage, minor: true, contents: true },
   system: { word: "System", key: "s", icon: "M8 5a3 3 0 1 0 0 6a3 3 0 1 0 0-6M8 1v3M8 12v3M1 8h3M12 8h3", show: systemPage, minor: true },
 });
 
@@ -71,8 +72,8 @@ effect(() => {
 });
 
 function projectName() {
-  if (whyUntold()) return "";
   const file = kernel.get()?.config;
+  if (role.get() !== "operator") return ""; // which isn't told
   return file ? file.split("/").at(file.endsWith("/agentos.toml") ? -2 : -1) : "no configuration";
 }
 
@@ -82,8 +83,9 @@ function topBar() {
   return html`<span class="name">agentos</span><span class="project cut">${visible(projectName())}</span><span class="grow"></span>
     <button id="search" @click=${openPalette}>Search or run… <span class="hint muted">Ctrl-K</span></button>
     ${waiting ? html`<a class="info" href=${link("approvals")}>${plural(waiting, "approval")}</a>` : null}
-    ${level.get() === "readonly" ? html`<span class="chip">read-only</span>` : null}
+    ${role.get() === "operator" ? null : html`<span class="chip">${role.get().replaceAll("-", " ")}</span>`}
     <span class="live">${connected.get() ? html`<span class="ok">live</span>` : connected.get() === false ? html`<span class="bad">lost</span>` : ""}</span>
+    ${ringButton()}
     <button class="quiet" title="theme" aria-label="theme" @click=${switchTheme}><svg width="16" height="16" class="middle" aria-hidden="true"><circle cx="8" cy="8" r="6" fill="none" stroke="currentColor" stroke-width="1.5" /><path d="M8 2a6 6 0 0 1 0 12z" fill="currentColor" /></svg></button>`;
 }
 
@@ -96,10 +98,15 @@ function banner() {
   return restarted.get() ? html`<p class="banner ok-tint" role="status">${restarted.get()}</p>` : null;
 }
 
+/** Those that this session may see. */
+function shownPages() {
+  return Object.entries(PAGES).filter(([, one]) => !one.contents || seesContents());
+}
+
 function navigation() {
   const now = route.get().page;
   const attentive = attention().length;
-  return Object.entries(PAGES).map(([page, { word, icon, minor }]) => {
+  return shownPages().map(([page, { word, icon, minor }]) => {
     const count = page === "overview" ? attentive : page === "approvals" ? answerable().length : 0;
     return html`<a href=${link(page)} title=${word} class=${minor ? "minor" : ""} aria-current=${page === now ? "page" : null}>
       <svg width="16" height="16" aria-hidden="true"><path d=${icon} fill="none" stroke="currentColor" stroke-width="1.5" /></svg><span class="word">${word}</span>${count ? html`<span class="count">${count}</span>` : null}</a>`;
@@ -111,7 +118,7 @@ function mainPage() {
   places.main.classList.toggle("whole", Boolean(PAGES[page]?.whole) || page === "agent");
   places.main.classList.toggle("whole-agent", page === "agent");
   if (kernel.get() === null) return null;
-  if (page === "more") return html`<div class="more-list">${Object.entries(PAGES).filter(([, one]) => one.minor).map(([name, one]) => html`<a class="block" href=${link(name)}>${one.word}</a>`)}</div>`;
+  if (page === "more") return html`<div class="more-list">${shownPages().filter(([, one]) => one.minor).map(([name, one]) => html`<a class="block" href=${link(name)}>${one.word}</a>`)}</div>`;
   if (page === "agent") return params.agent ? panel(params.agent, true) : null;
   return PAGES[page] ? PAGES[page].show() : html`<p class="empty">There is no page ${visible(page)}.</p>`;
 }
@@ -124,7 +131,6 @@ function sidePanel() {
 function statusLine() {
   const now = kernel.get();
   if (!now) return html``;
-  if (whyUntold()) return html`<span class="cut">${UNTOLD}</span>`;
   const model = now.model;
   const typed = lineOfFocus();
   const others = (now.attention ?? []).filter((/** @type {any} */ one) => !one.name).length;

@@ -23,7 +23,8 @@ export const kernel = signal(/** @type {Row|null} */ (null));
 /** The calls that a rule has a person asked about; those whose caller is gone can only be looked at. */
 export const approvals = signal(/** @type {Row[]} */ ([]));
 export const events = signal(/** @type {Row[]} */ ([]));
-export const level = signal("unrestricted");
+/** What this session may do. @type {ReturnType<typeof signal<"operator"|"viewer"|"viewer-with-contents"|"approver">>} */
+export const role = signal("operator");
 /** Commands that the operator's pages may run on the host, by name: doctor, verify. */
 export const commands = signal(/** @type {Record<string, string[]>} */ ({}));
 /** Says that the kernel was started anew, for a while. */
@@ -51,9 +52,9 @@ export function answerable() {
   return approvals.get().filter((one) => one.caller_present);
 }
 
-/** Why this session isn't told the kernel's state; "" if it is. @returns {string} */
-export function whyUntold() {
-  return kernel.get()?.success === false ? kernel.get()?.error : "";
+/** Whether this session may read questions to the model, and the audit log. */
+export function seesContents() {
+  return ["operator", "viewer-with-contents"].includes(role.get());
 }
 
 /** Entries of the audit log since the kernel was started: an agent's id is of one run. @param {Row[]} entries */
@@ -139,7 +140,7 @@ function showSnapshot(snapshot) {
   events.set(snapshot.events);
   lastEvents.clear();
   noteLast(snapshot.events);
-  level.set(snapshot.level);
+  role.set(snapshot.role);
   commands.set(snapshot.commands ?? {});
   if (boot.peek() && boot.peek() !== snapshot.boot) sayRestarted(snapshot);
   boot.set(snapshot.boot);

@@ -1,10 +1,10 @@
 // Approvals: one at a time, large; the others are the queue beside it. Keys work only a moment after an item has appeared.
 
-import { approvals, call, connected, now, whyUntold } from "../core/feed.js";
+import { approvals, call, connected, now } from "../core/feed.js";
 import { html, keyed } from "../core/html.js";
 import { adjust, route } from "../core/route.js";
 import { signal } from "../core/signals.js";
-import { UNTOLD, toast, whyDisabled } from "../parts/actions.js";
+import { toast, whyDisabled, whyUndecided } from "../parts/actions.js";
 import { countdown, exactTime, plural, visible } from "../parts/text/format.js";
 
 /** @typedef {Record<string, any>} Row */
@@ -24,7 +24,6 @@ const decided = signal(/** @type {Map<number, string>} */ (new Map()));
 
 export function approvalsPage() {
   const queue = approvals.get();
-  if (whyUntold()) return html`<p class="block empty">${UNTOLD}</p>`;
   if (!queue.length) return html`<p class="block empty">Nothing waits for a person. Where a rule says <code>ask</code>, the call appears here.</p>`;
   const current = currentOf(queue);
   requestAnimationFrame(settled);
@@ -65,7 +64,7 @@ function currentOf(queue) {
 /** @param {Row} one */
 function item(one) {
   const done = decided.get().get(one.id);
-  const why = whyDisabled() || (done ? `${done} already` : "");
+  const why = whyUndecided() || (done ? `${done} already` : "");
   const whyNot = why || (one.caller_present ? "" : GONE) || (isLong(one) && opened.get() !== one.id ? "show all of it first" : "");
   const total = Math.max(1, one.expires_at - one.asked_at);
   countdown(one.expires_at);
@@ -76,7 +75,7 @@ function item(one) {
     <div><div class="deadline"><i .style=${`width:${((100 * left) / total).toFixed(1)}%`}></i></div><p class="muted">expires in ${countdown(one.expires_at) || "a moment"}</p></div>
     <div class="acts">
       <button class="primary" disabled=${Boolean(whyNot)} title=${whyNot || `agentos approve ${one.id}${isLong(one) ? ` --digest ${one.digest.slice(0, 12)}` : ""}`} @click=${() => decide(one, true)}>allow once (a)</button>
-      <button disabled=${Boolean(whyNot)} title=${whyNot || `agentos approve ${one.id} --remember agent`} @click=${() => remember(remembering.peek() === one.id ? 0 : one.id)}>remember… (r)</button>
+      <button disabled=${Boolean(whyNot || whyDisabled())} title=${whyNot || whyDisabled() || `agentos approve ${one.id} --remember agent`} @click=${() => remember(remembering.peek() === one.id ? 0 : one.id)}>remember… (r)</button>
       <button class="danger" disabled=${Boolean(why)} title=${why || `agentos deny ${one.id}`} @click=${() => startDenying(one.id)}>deny (d)</button>
       ${done ? html`<span class="pending" role="status">${done}; the kernel has yet to confirm it</span>` : null}
     </div>
@@ -150,7 +149,7 @@ export function approvalKey(key) {
   if (key === "j" || key === "k") {
     const next = queue[Math.max(0, Math.min(queue.length - 1, at + (key === "j" ? 1 : -1)))];
     adjust({ id: String(next.id) }, true);
-  } else if (!settled() || whyDisabled() || decided.peek().has(current.id) || (key !== "d" && !current.caller_present)) {
+  } else if (!settled() || whyUndecided() || (key === "r" && whyDisabled()) || decided.peek().has(current.id) || (key !== "d" && !current.caller_present)) {
     return true;
   } else if (key !== "d" && isLong(current) && opened.peek() !== current.id) {
     toast("not allowed: show all of it first");

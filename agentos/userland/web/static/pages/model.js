@@ -1,25 +1,34 @@
-// Model: the questions that wait in the line or are in flight, the providers, the budgets.
+// Model: what agents spend, models and providers, the questions that wait in the line or are in flight, the budgets.
 
 import { ask } from "../core/ask.js";
-import { kernel, whyUntold } from "../core/feed.js";
 import { html } from "../core/html.js";
 import { link } from "../core/route.js";
-import { UNTOLD } from "../parts/actions.js";
 import { OF_MODEL, charts } from "../parts/charts/charts.js";
 import { clock, countdown, duration, number, visible } from "../parts/text/format.js";
 import { shown } from "../parts/reply.js";
 import { bar } from "../parts/state.js";
+import { failed, money, spenders, spending } from "./spending.js";
 
 /** @typedef {Record<string, any>} Row */
 
 export function modelPage() {
   clock.get();
-  if (whyUntold()) return html`<p class="block empty">${UNTOLD}</p>`;
-  const model = kernel.get()?.model;
-  return html`
-    <section><h2 class="label">Model</h2><p>${model ? html`<span>${visible(model.model)} by ${visible(model.name)}: <span class=${model.state === "ok" ? "ok" : "warn"}>${model.state}</span> ${model.until ? countdown(model.until) : ""} <span class="muted">${visible(model.reason ?? "")}</span></span>` : "no model is configured"}</p></section>
-    ${shown(ask("METRICS_SYSTEM", {}, 2), (reply) => line(reply.metrics.llm))}
-    ${charts(null, OF_MODEL)}`;
+  const spent = spending();
+  const known = spent !== null && "rows" in spent;
+  return shown(ask("METRICS_SYSTEM", {}, 2), ({ metrics: { llm } }) => html`
+    <div class="beside">${known ? spenders(spent.rows, spent.currency) : html`<section>${spent}</section>`}${models(llm.providers ?? [], known ? spent.models : [])}</div>
+    ${line(llm)}
+    ${charts(null, OF_MODEL)}`);
+}
+
+/** The models that the configuration names, that are unavailable, or were asked today. @param {Row[]} providers @param {Row[]} used */
+function models(providers, used) {
+  const named = providers.map((one) => ({ ...one, use: used.find((row) => row.name === one.model) }));
+  const others = used.filter((row) => !providers.some((one) => one.model === row.name)).map((use) => ({ name: "", model: use.name, state: "", reason: "", until: null, use }));
+  if (!named.length && !others.length) return html`<section><h2 class="label">Models</h2><p class="block empty">No model is configured.</p></section>`;
+  return html`<section><h2 class="label">Models</h2><div class="wide block" tabindex="0" role="group" aria-label="models"><table class="list-table"><thead><tr><th>model</th><th>provider</th><th>state</th><th class="number">cost</th><th class="number spare">tokens</th><th class="number">failed/h</th></tr></thead>
+    <tbody>${[...named, ...others].map((/** @type {Row} */ one) => html`<tr><td>${visible(one.model)}</td><td>${visible(one.name ?? "")}</td><td class=${one.state === "ok" ? "ok" : "warn"}>${one.state} ${one.until ? countdown(one.until) : ""}<span class="muted">${one.reason ? ` ${visible(one.reason)}` : ""}</span></td>
+      <td class="number">${one.use ? money(one.use.today) : "0"}</td><td class="number spare">${number(one.use?.today.tokens ?? 0)}</td><td class="number">${one.use ? failed(one.use) : "–"}</td></tr>`)}</tbody></table></div></section>`;
 }
 
 /** @param {Row} llm */
@@ -28,8 +37,7 @@ function line(llm) {
       <span><span class="figure">${number(llm.in_flight.length)}</span><span class="muted">in flight</span></span>
       <span title="Jain's index: 1 is entirely fair"><span class="figure">${number(llm.jain, 3)}</span><span class="muted">fairness</span></span></p></section>
     ${questions(llm)}
-    ${llm.budgets?.length ? html`<section><h2 class="label">Budgets of all agents together</h2>${budgets(llm.budgets)}</section>` : null}
-    ${llm.providers?.length ? html`<section><h2 class="label">Providers</h2><table class="list-table block"><thead><tr><th>provider</th><th>model</th><th>state</th><th>reason</th></tr></thead><tbody>${llm.providers.map((/** @type {Row} */ one) => html`<tr><td>${visible(one.name)}</td><td>${visible(one.model)}</td><td class=${one.state === "ok" ? "ok" : "warn"}>${one.state}</td><td class="muted">${visible(one.reason ?? "")}</td></tr>`)}</tbody></table></section>` : null}`;
+    ${llm.budgets?.length ? html`<section><h2 class="label">Budgets of all agents together</h2>${budgets(llm.budgets)}</section>` : null}`;
 }
 
 /** @param {Row[]} list */

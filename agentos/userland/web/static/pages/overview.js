@@ -1,9 +1,10 @@
 // Overview: what needs a person first, then the counts, the last events.
 
-import { agents, answerable, events, kernel, lastEvent, whyUntold } from "../core/feed.js";
+import { agents, answerable, events, kernel, lastEvent } from "../core/feed.js";
 import { html, keyed } from "../core/html.js";
 import { adjust, link } from "../core/route.js";
-import { actionButton, confirmation, possible } from "../parts/actions.js";
+import { actionButton, confirmation, possible, whyDisabled } from "../parts/actions.js";
+import { openSpawn } from "../parts/forms.js";
 import { charts } from "../parts/charts/charts.js";
 import { lastEnd } from "../parts/text/ends.js";
 import { bytes, countdown, cutMiddle, elapsed, plural, visible } from "../parts/text/format.js";
@@ -88,18 +89,26 @@ export function overview() {
   return html`
     <section aria-label="needs attention">
       <h2 class="label">Needs attention (${items.length})</h2>
-      ${items.length ? html`<ul class="block attention">${shown.map((item) => keyed(item.key, line(item)))}</ul>` : html`<p class="block empty">Nothing: every agent that should run does.</p>`}
+      ${agents.get().size ? null : firstStep()}
+      ${items.length ? html`<ul class="block attention">${shown.map((item) => keyed(item.key, line(item)))}</ul>` : agents.get().size ? html`<p class="block empty">Nothing: every agent that should run does.</p>` : null}
       ${items.length > shown.length ? html`<p class="muted">and ${items.length - shown.length} more: <a class="text" href=${link("agents", { filter: "state:failed,backing_off" })}>all of them</a></p>` : null}
     </section>
     <section aria-label="agents by state">
       <h2 class="label">Agents</h2>
       <p class="count-row">${ORDER.filter((state) => count(state) || state === "running").map((state) => html`<a href=${link("agents", { filter: `state:${state}` })} class="state"><span class=${`state ${stateColour(state)}`}>${glyph(state)}</span><span class="figure">${count(state)}</span><span class="muted">${stateWord(state)}</span></a>`)}</p>
     </section>
-    ${whyUntold() ? null : charts(null)}
+    ${charts(null)}
     <section aria-label="last events">
       <h2 class="label">Last events</h2>
       <div class="block rows">${shownEvents.length ? shownEvents.map((event) => keyed(`${event.boot}.${event.seq}`, eventLine(event))) : html`<p class="empty">No event yet.</p>`}</div>
     </section>`;
+}
+
+/** Without an agent. */
+function firstStep() {
+  const why = whyDisabled();
+  return html`<div class="block empty"><p class="prose">No agent runs yet. Start a first one here, or write agents that stay into the configuration: <code>agentos init</code> makes one, and <code>agentos reload</code> starts what is new in it.</p>
+    <p class="after"><button class="primary" disabled=${Boolean(why)} title=${why || "agentos spawn NAME COMMAND…"} @click=${openSpawn}>spawn a first agent…</button></p></div>`;
 }
 
 /** @param {Item} item */

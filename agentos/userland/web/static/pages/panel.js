@@ -1,7 +1,7 @@
 // One agent: beside every page when it is selected, or as a page of its own.
 
 import { ask } from "../core/ask.js";
-import { findAgent, kernel } from "../core/feed.js";
+import { findAgent, kernel, role, seesContents } from "../core/feed.js";
 import { html, keyed } from "../core/html.js";
 import { adjust, link, route } from "../core/route.js";
 import { signal } from "../core/signals.js";
@@ -22,6 +22,8 @@ import { traceOf } from "./trace.js";
 
 const unfolded = signal(/** @type {Set<string>} */ (new Set()));
 const TABS = ["now", "trace", "logs", "limits", "rights", "state", "calls", "exec", "send"];
+const OF_CONTENTS = ["trace", "calls"]; // of the audit log
+const OF_OPERATOR = ["rights", "state", "exec", "send"];
 
 /** @param {string} name @param {boolean} whole as a page of its own */
 export function panel(name, whole) {
@@ -39,9 +41,14 @@ export function panel(name, whole) {
       <div class="line acts">${possible(row).map((action) => actionButton(action, [name], place))}</div>
       ${confirmation(place)}
     </header>
-    <div class="tabs" role="tablist">${TABS.map((one) => html`<button role="tab" aria-selected=${one === tab ? "true" : "false"} @click=${() => adjust({ tab: one === "now" ? null : one }, true)}>${one}</button>`)}</div>
+    <div class="tabs" role="tablist">${TABS.filter(isShown).map((one) => html`<button role="tab" aria-selected=${one === tab ? "true" : "false"} @click=${() => adjust({ tab: one === "now" ? null : one }, true)}>${one}</button>`)}</div>
     <div class="body" role="tabpanel" aria-label=${tab}>${keyed(`${name} ${tab}`, html`<div class="tab">${content(tab, row)}</div>`)}</div>
   </aside>`;
+}
+
+/** Whether this session may see what is behind a tab. @param {string} tab */
+function isShown(tab) {
+  return role.get() === "operator" || !(OF_OPERATOR.includes(tab) || (OF_CONTENTS.includes(tab) && !seesContents()));
 }
 
 /** @param {string} name @param {boolean} whole */

@@ -2,9 +2,9 @@
 
 import { ask, forget } from "../core/ask.js";
 import { signal } from "../core/signals.js";
-import { call, connected, kernel, sessions, whyUntold } from "../core/feed.js";
+import { call, connected, kernel, role, sessions } from "../core/feed.js";
 import { html } from "../core/html.js";
-import { UNTOLD, toast, whyDisabled } from "../parts/actions.js";
+import { toast, whyDisabled } from "../parts/actions.js";
 import { elapsed, exactTime, number, plural, visible, visibleLines } from "../parts/text/format.js";
 import { hostCheck } from "../parts/hostcheck.js";
 import { facts, refused } from "../parts/reply.js";
@@ -21,20 +21,24 @@ export function systemPage() {
   if (!now) return null;
   if (known.get() === null && connected.get() && !loading) loadSessions();
   const why = whyDisabled();
-  return html`${whyUntold() ? html`<p class="block empty">${UNTOLD}</p>` : host(now, why)}
+  return html`${state(now)}${role.get() === "operator" ? host(now, why) : null}
     <section><h2 class="label">Browsers that are logged in</h2>${sessionTable(why)}
-      <p class="muted prose after">A session ends 12 hours after a person used it last. Another browser: <code>agentos dashboard</code>, or <code>agentos dashboard --read-only</code>.</p>
+      <p class="muted prose after">A session ends at its time, or 12 hours after a person used it last. Another browser: <code>agentos dashboard</code>, with <code>--viewer</code> or <code>--approver</code> for a colleague's.</p>
       <div class="toolbar after"><button @click=${logOut}>log out</button></div></section>`;
 }
 
-/** The kernel, its host and its configuration. @param {Row} now @param {string} why */
-function host(now, why) {
-  return html`
-    <section><h2 class="label">Kernel</h2>${facts([
+/** @param {Row} now */
+function state(now) {
+  return html`<section><h2 class="label">Kernel</h2>${facts([
       ["version", now.kernel_version], ["up", elapsed(now.since_ms)], ["isolation", visible(now.isolation)],
       ["audit", html`<span class=${now.audit?.problem ? "bad" : ""}>${now.audit?.problem ? visible(now.audit.problem) : "sound"}</span>`],
       ["audit entries", `${number(now.audit?.entries)}, ${number(now.audit?.lost)} lost`],
-    ])}</section>
+    ])}</section>`;
+}
+
+/** The kernel's host and its configuration, for the operator. @param {Row} now @param {string} why */
+function host(now, why) {
+  return html`
     <section><h2 class="label">Doctor</h2>${hostCheck("doctor", "examine this host", "agentos doctor", examined)}</section>
     <section><h2 class="label">Audit log</h2>${hostCheck("verify", "verify all of it", "agentos audit verify", verified)}</section>
     <section><h2 class="label">Configuration</h2>
@@ -57,9 +61,9 @@ async function loadSessions(/** @type {string} */ revoke = "") {
 function sessionTable(why) {
   const reply = known.get();
   if (!reply) return null;
-  return html`<table class="list-table block"><thead><tr><th>session</th><th>rights</th><th class="spare">since</th><th class="spare">browser</th><th><span class="hidden-text">end it</span></th></tr></thead><tbody>${reply.sessions.map((/** @type {Row} */ one) => html`<tr>
-    <td>web:${one.id}${one.id === reply.own ? " (this one)" : ""}</td><td class="word">${one.level === "readonly" ? "read-only" : "operator"}</td><td class="word spare">${exactTime(one.started)}</td><td class="muted spare" title=${one.browser}>${browserName(one.browser)}</td>
-    <td class="number"><button disabled=${Boolean(why) || one.id === reply.own} title=${why} @click=${() => loadSessions(one.id)}>revoke</button></td></tr>`)}</tbody></table>`;
+  return html`<table class="list-table block"><thead><tr><th>link</th><th>rights</th><th>ends</th><th class="spare">since</th><th class="spare">browser</th><th><span class="hidden-text">end it</span></th></tr></thead><tbody>${reply.sessions.map((/** @type {Row} */ one) => html`<tr>
+    <td>${one.id}${one.id === reply.own ? " (this one)" : ""}</td><td>${one.role.replaceAll("-", " ")}</td><td>${one.until === null ? "12 h without use" : exactTime(one.until)}</td><td class="word spare">${one.started === null ? "" : exactTime(one.started)}</td><td class="muted spare" title=${one.browser}>${one.browser === null ? "not used yet" : browserName(one.browser)}</td>
+    <td class="number"><button disabled=${Boolean(why) || one.id === reply.own} title=${why || `agentos dashboard --revoke ${one.id}`} @click=${() => loadSessions(one.id)}>revoke</button></td></tr>`)}</tbody></table>`;
 }
 
 /** `Chrome 156, Linux` of what a browser says about itself. @param {string} text */

@@ -43,7 +43,10 @@ function waterfall(entries, name) {
   const begin = Math.min(...life.map((entry) => entry.at - (entry.duration ?? 0)));
   const span = Math.max(0.001, Math.max(...life.map((entry) => entry.at)) - begin);
   const share = (/** @type {number} */ seconds) => (100 * seconds) / span;
-  return html`${summary(life, span)}<div class="waterfall" aria-label=${`calls of ${name}`} role="group">${life.map((entry) => {
+  const step = stepOf(span);
+  return html`${summary(life, span)}<div class="waterfall" aria-label=${`calls of ${name}`} role="group" .style=${`--step:${share(step).toFixed(3)}%`}>
+    <div class="row axis"><span class="number">at</span><span>call</span><span class="track">${marks(span, step).map((at) => html`<span .style=${`left:${share(at).toFixed(2)}%`}>${at ? duration(at * 1000) : "0"}</span>`)}</span><span class="number">took</span></div>
+    ${life.map((entry) => {
     const took = entry.duration ?? 0;
     const open = opened.get() === entry.id;
     let left = share(entry.at - took - begin);
@@ -61,6 +64,20 @@ function waterfall(entries, name) {
       ${open ? html`<div class="detail">${entry.call === "THINK" ? question(name, entry) : details(entry)}</div>` : null}
     </div>`);
   })}</div>`;
+}
+
+const MARKS = 8; // of the time axis, at most; narrow ones show every fourth
+
+/** Seconds between two marks of the time axis: 1, 2 or 5 of a power of ten below a minute, then minutes and hours. @param {number} span */
+function stepOf(span) {
+  const power = 10 ** Math.floor(Math.log10(span / MARKS));
+  const steps = [...[1, 2, 5, 10].map((one) => one * power).filter((one) => one < 60), 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400];
+  return steps.find((one) => span / one <= MARKS) ?? span / MARKS;
+}
+
+/** @param {number} span @param {number} step */
+function marks(span, step) {
+  return Array.from({ length: Math.floor(span / step) + 1 }, (_, index) => index * step);
 }
 
 /** What an entry's time went to: the line before the model, the model, other calls; a moment of the agent's own life takes none.

@@ -47,6 +47,7 @@ function draw(root) {
   const marks = escalations();
   return html`<div class="toolbar"><span class="muted">${plural(rows.size, "agent")} in ${plural(lines.filter((line) => line.node.type === "supervisor").length, "supervisor")}</span></div>
     <div class="tree block" role="tree" tabindex="0" aria-label="supervision tree" aria-activedescendant=${at < first || at >= first + count ? null : `line-${at}`} @scroll=${scrolled} @keydown=${(/** @type {KeyboardEvent} */ event) => press(event, lines, marks.given)}>
+      <div class="node heads" role="presentation"><span>name</span><span>state</span><span class="number">for</span><span>cpu</span><span>memory</span><span>restarts</span><span>last end</span></div>
       <div role="presentation" .style=${`position:relative;height:${lines.length * height}px`}>
         ${lines.slice(first, first + count).map((line, index) => keyed(line.key, row(line, first + index, height, first + index === at, marks)))}
         ${strip(lines, viewHeight)}
@@ -177,5 +178,5 @@ function moveTo(lines, index, event) {
   const box = /** @type {HTMLElement} */ (event.currentTarget);
   const height = ROW();
   if (at * height < box.scrollTop) box.scrollTop = at * height;
-  else if ((at + 1) * height > box.scrollTop + box.clientHeight) box.scrollTop = (at + 1) * height - box.clientHeight;
+  else if ((at + 2) * height > box.scrollTop + box.clientHeight) box.scrollTop = (at + 2) * height - box.clientHeight; // the headings have one
 }

@@ -1,6 +1,6 @@
 // What a person does: an inline confirmation, the call, and a toast with what the kernel said. Nothing shows before that.
 
-import { call, connected, level } from "../core/feed.js";
+import { call, connected, role } from "../core/feed.js";
 import { html, keyed } from "../core/html.js";
 import { signal } from "../core/signals.js";
 import { plural, visible } from "./text/format.js";
@@ -53,11 +53,13 @@ export function toastList() {
 /** Why the buttons are disabled now; "" if they aren't. */
 export function whyDisabled() {
   if (!connected.get()) return "the kernel is not reachable";
-  return level.get() === "readonly" ? "this session is read-only: `agentos dashboard` prints a link without --read-only" : "";
+  return role.get() === "operator" ? "" : `this is the link of ${role.get() === "approver" ? "an approver" : "a viewer"}: \`agentos dashboard\` prints one that acts`;
 }
 
-/** What stands in place of the kernel's state where `whyUntold()` says why it isn't known. */
-export const UNTOLD = "A read-only session sees agents, the tree and events.";
+/** Why this session can't decide approvals; "" if it can. */
+export function whyUndecided() {
+  return connected.get() && role.get() === "approver" ? "" : whyDisabled();
+}
 
 /** Which actions make sense for an agent. @param {Record<string, any>} row */
 export function possible(row) {

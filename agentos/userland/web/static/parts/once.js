@@ -1,6 +1,6 @@
 // What is asked for once for each key and run of the kernel, when it is first shown; one call after the other, as a page makes 16 at a time at most.
 
-import { boot, connected, level } from "../core/feed.js";
+import { boot, connected } from "../core/feed.js";
 import { signal } from "../core/signals.js";
 
 const MOST = 1000; // values that are kept
@@ -15,7 +15,7 @@ export function askOnce(load) {
   return (word, of) => {
     changed.get();
     const key = `${boot.get()} ${word}`;
-    if (values.has(key) || !connected.get() || level.get() === "readonly") return values.get(key); // readonly may ask none of it
+    if (values.has(key) || !connected.get()) return values.get(key);
     if (values.size >= MOST) values.clear();
     values.set(key, undefined);
     turn = turn.then(async () => {

@@ -80,8 +80,8 @@ export class Table extends HTMLElement {
 
   markAll() {
     const all = this.rows.length > 0 && this.rows.every((row) => this.marked?.has(this.key(row)));
-    return html`<th .style=${"width:36px"}><input type="checkbox" aria-label="select all" .checked=${all}
-      @change=${() => this.onmark?.(new Set(all ? [] : this.rows.map(this.key)))}></th>`;
+    return html`<th class="marks"><label><input type="checkbox" aria-label="select all" .checked=${all}
+      @change=${() => this.onmark?.(new Set(all ? [] : this.rows.map(this.key)))}></label></th>`;
   }
 
   /** @param {Column} column */
@@ -107,7 +107,7 @@ export class Table extends HTMLElement {
   /** @param {Row} row @param {string} key @param {number} index */
   describe(row, key, index) {
     const mark = this.marked
-      ? html`<td><input type="checkbox" tabindex="-1" aria-label=${`select ${row.name}`} .checked=${this.marked.has(key)} @click=${(/** @type {Event} */ event) => { event.stopPropagation(); this.toggle(key); }}></td>`
+      ? html`<td class="marks" @click=${(/** @type {Event} */ event) => event.stopPropagation()}><label><input type="checkbox" tabindex="-1" aria-label=${`select ${row.name}`} .checked=${this.marked.has(key)} @change=${() => this.toggle(key)}></label></td>`
       : null;
     return html`<tr id=${`row-${key}`} aria-rowindex=${index + 2} aria-selected=${key === this.selected ? "true" : "false"} @click=${() => this.onpick?.(key, false)} @dblclick=${() => this.onpick?.(key, true)}>
       ${mark}${this.columns.map((column) => html`<td class=${`${column.numeric ? "number" : ""} ${column.fresh ? fresh(`${key} ${column.name}`, column.fresh(row)) : ""}`}>${column.cell(row)}</td>`)}

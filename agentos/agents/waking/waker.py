@@ -117,8 +117,7 @@ class Waker:
                 if self._reloaded:
                     self._take_agents(nursery)
                 self._wake_agents(nursery)
-                interval = self._look_for_idle(nursery)
-                with trio.move_on_after(interval):
+                with trio.CancelScope(deadline=self._look_for_idle(nursery)):
                     await self._news.wait()
 
     def _take_agents(self, nursery: trio.Nursery) -> None:
@@ -149,12 +148,13 @@ class Waker:
             if number not in new and waiter.taken == waiter.box.taken:
                 log.warning("%s: ended without reading its messages: the next one starts it", waiter.agent.name)
                 continue
-            nursery.start_soon(self._wake, waiter)
+            waiter.taken, waiter.idle = waiter.box.taken, 0.0
+            is_event = waiter.box.messages[0].from_kind == "kernel"
+            nursery.start_soon(self._wake, waiter, "event" if is_event else "message")
 
-    async def _wake(self, waiter: Waiter) -> None:
-        waiter.taken, waiter.idle = waiter.box.taken, 0.0
+    async def _wake(self, waiter: Waiter, reason: str) -> None:
         try:
-            await self.wake(waiter.agent, "event" if waiter.box.messages[0].from_kind == "kernel" else "message")
+            await self.wake(waiter.agent, reason)
         except CallError as error:
             log.warning("%s: a message can't start it: %s", waiter.agent.name, error)
             waiter.taken = None
@@ -188,7 +188,7 @@ class Waker:
     # -- Idle agents -----------------------------------------------------------------------------------------------
 
     def _look_for_idle(self, nursery: trio.Nursery) -> float:
-        """End the agents for which nothing has come for their time; returns the seconds until the next look."""
+        """End the agents for which nothing has come for their time; returns when to look next, on Trio's clock."""
         now, next_look = trio.current_time(), math.inf
         for waiter in self._waiters.values():
             limit = waiter.agent.spec.idle_stop
@@ -202,7 +202,7 @@ class Waker:
                     waiter.box.held = True
                     nursery.start_soon(self._end, waiter, limit)
             next_look = min(next_look, waiter.looked_at + interval)
-        return next_look - now
+        return next_look
 
     async def _end(self, waiter: Waiter, limit: float) -> None:
         agent = waiter.agent

@@ -167,7 +167,8 @@ async def test_a_run_that_is_due_while_the_last_one_works_is_left_out_and_said(
 async def test_a_missed_time_is_caught_up_once_by_the_next_kernel(
     tmp_path: Path, mock_clock: trio.testing.MockClock
 ) -> None:
-    host, fields = Host(tmp_path, mock_clock, at("2026-11-26 12:00")), {"cron": "0 3 * * *"}
+    host = Host(tmp_path, mock_clock, at("2026-11-26 12:00"))
+    fields: dict[str, Any] = {"cron": "0 3 * * *"}
     async with host.kernel(declared("keen", **fields, catch_up=True), declared("calm", **fields)):
         pass
     host.set_clock(at("2026-11-29 08:00"))
@@ -184,7 +185,8 @@ async def test_a_missed_time_is_caught_up_once_by_the_next_kernel(
 async def test_a_kernel_that_is_killed_at_the_minute_runs_it_once(
     tmp_path: Path, mock_clock: trio.testing.MockClock
 ) -> None:
-    host, fields = Host(tmp_path, mock_clock, at("2026-11-27 02:59:59")), {"cron": "0 3 * * *", "catch_up": True}
+    host = Host(tmp_path, mock_clock, at("2026-11-27 02:59:59"))
+    fields: dict[str, Any] = {"cron": "0 3 * * *", "catch_up": True}
 
     async with host.kernel(declared(**fields)):
         pass  # killed a second before

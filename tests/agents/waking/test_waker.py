@@ -7,6 +7,7 @@ import pytest
 import trio
 import trio.testing
 from attrs import define, field
+from msgspec import Raw
 from msgspec.structs import replace
 
 from agentos.agents.life.lifecycle import State
@@ -317,7 +318,7 @@ async def test_a_reload_changes_what_starts_an_agent(autojump_clock: trio.testin
         await trio.sleep(1)
         assert fleet.woken == []
 
-        fleet.publish(CustomEvent(9, "ada", "CUSTOM", b"{}"))
+        fleet.publish(CustomEvent(9, "ada", "CUSTOM", Raw(b"{}")))
         await trio.sleep(1)
 
     assert fleet.woken == [("one", "event")]

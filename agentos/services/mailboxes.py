@@ -86,14 +86,19 @@ class Mailbox:
             )
         self.messages.append(message)
         self.size += len(message.body)
-        self._wake(1)
+        if self._readers and not self.held:
+            self._readers.popleft().set()
+        elif self.on_message is not None:
+            self.on_message()
         self.publish(MessageReceived(self.id, self.name, message.from_id, message.from_name, len(message.body)))
 
     def take(self, limit: int) -> list[Message]:
         """Remove the oldest messages: at most ``most`` and what fits in a batch, but at least one if there is any."""
         taken: list[Message] = []
+        if self.held:
+            return taken
         size = 0
-        while self.is_readable and len(taken) < limit:
+        while self.messages and len(taken) < limit:
             size += len(self.messages[0].body)
             if taken and size > MAX_BATCH_BYTES:
                 break
@@ -107,16 +112,15 @@ class Mailbox:
         self.messages.extendleft(reversed(messages))
         self.size += sum(len(letter.body) for letter in messages)
         self.taken -= len(messages)
-        self._wake(len(messages))
+        self._wake_readers(len(messages))
 
     def release(self) -> None:
         """Hand out messages again."""
         self.held = False
-        self._wake(len(self.messages))
+        self._wake_readers(len(self.messages))
 
-    def _wake(self, messages: int) -> None:
-        """Wake a reader for each of these messages, or tell that there are none."""
-        if self.on_message is not None and (self.held or not self._readers):
+    def _wake_readers(self, messages: int) -> None:
+        if not self._readers and self.on_message is not None:
             self.on_message()
         for _ in range(min(messages, len(self._readers))):
             self._readers.popleft().set()

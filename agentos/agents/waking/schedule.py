@@ -78,6 +78,8 @@ class Schedule:
             raise ValueError("timezone: only times of cron are in a time zone: leave it out")
         if self.every is not None and self.jitter >= self.every:
             raise ValueError("jitter: expected less than every: runs would be skipped")
+        if self.timezone is None:
+            find_local_zone()  # it is read here, where reading a file may take its time
 
     def __str__(self) -> str:
         if self.every is not None:
@@ -114,4 +116,5 @@ class Schedule:
         """
         if self.every is None:
             return now
-        return last + math.floor((now - last) / self.every) * self.every
+        reached = last + math.floor((now - last) / self.every) * self.every
+        return reached if reached + self.every > now else now  # where a sum is rounded

@@ -24,7 +24,7 @@ from agentos_sdk.encoding.quantities import duration
 from agentos_sdk.errors import CallError
 from agentos_sdk.opcodes import Op
 
-from .start import OnEvent
+from .start import OnEvent, StartReason
 from .timers import Wake
 
 log = logging.getLogger("agentos.agents")
@@ -56,7 +56,8 @@ class Waiter:
 
     agent: Agent
     box: Mailbox
-    listening: trio.CancelScope | None = None  # around the task that puts its events into its mailbox
+    start: StartReason | None = None
+    listening: trio.CancelScope = field(factory=trio.CancelScope)  # around the task that puts events into its mailbox
     taken: int | None = None
     idle: float = 0.0  # seconds, as it was found look by look
     looked_at: float = -math.inf  # trio's clock
@@ -104,14 +105,16 @@ class Waker:
             return
         self._news.set()
 
-    def _come(self, number: int) -> None:
-        self._new.add(number)
-        self._news.set()
+    def _come(self, agent: Agent) -> None:
+        if agent.state is State.WAITING:  # otherwise its mailbox is looked at when it waits again
+            self._new.add(agent.id)
+            self._news.set()
 
     async def serve(self) -> None:
         """Start and end agents, until cancelled."""
-        await self.begun.wait()
         async with trio.open_nursery() as nursery:
+            self._take_agents(nursery)  # before the first agent begins: its events count
+            await self.begun.wait()
             while True:
                 self._news = trio.Event()
                 if self._reloaded:
@@ -125,17 +128,16 @@ class Waker:
         self._reloaded = False
         wanted = {agent.id: agent for agent in self.registry if agent.declared and agent.spec.start is not None}
         for number, waiter in [*self._waiters.items()]:
-            if waiter.listening is not None:
-                waiter.listening.cancel()  # what it listens to may be another event now
-            if number not in wanted:
+            if number not in wanted or wanted[number].spec.start != waiter.start:
+                waiter.listening.cancel()
                 waiter.box.on_message = None
                 del self._waiters[number]
         for number, agent in wanted.items():
-            waiter = self._waiters.setdefault(number, Waiter(agent, self.mail.by_id(number)))
-            waiter.box.on_message = partial(self._come, number)
-            if isinstance(agent.spec.start, OnEvent):
-                waiter.listening = trio.CancelScope()
-                nursery.start_soon(self._listen, waiter, agent.spec.start, waiter.listening)
+            if number not in self._waiters:
+                waiter = self._waiters[number] = Waiter(agent, self.mail.by_id(number), agent.spec.start)
+                waiter.box.on_message = partial(self._come, agent)
+                if isinstance(waiter.start, OnEvent):
+                    self._listen(waiter, waiter.start, nursery)
             self._new.add(number)
 
     def _wake_agents(self, nursery: trio.Nursery) -> None:
@@ -161,29 +163,34 @@ class Waker:
 
     # -- Events ----------------------------------------------------------------------------------------------------
 
-    async def _listen(self, waiter: Waiter, start: OnEvent, scope: trio.CancelScope) -> None:
-        """Put events into an agent's mailbox, unless it was stopped or given up; a full one is waited for."""
+    def _listen(self, waiter: Waiter, start: OnEvent, nursery: trio.Nursery) -> None:
+        """Put events into an agent's mailbox from now on."""
         agent, wanted = waiter.agent, Filter((start.on_event,), prefix=start.prefix)
         viewer = Viewer(self.events.boot, agent.id, SeesOthers(agent.name), self.rules)
         subscription = Subscription(viewer, [wanted])
         self.events.subscribe(subscription)
-        with scope:
+        nursery.start_soon(self._put_events, waiter, subscription)
+
+    async def _put_events(self, waiter: Waiter, subscription: Subscription) -> None:
+        with waiter.listening:
             try:
                 while True:
                     await self.events.wait(subscription)
                     page = await self.events.read(subscription, PAGE, PAGE_BYTES)
                     if page.missed:
-                        log.warning("%s: its mailbox was full, and %d events are lost", agent.name, page.missed)
+                        log.warning("%s: its mailbox was full, and %d events are lost", waiter.agent.name, page.missed)
                     await self._put(waiter, page.events)
             finally:
                 self.events.unsubscribe(subscription)
 
     async def _put(self, waiter: Waiter, events: Iterable[bytes]) -> None:
+        """Put events into an agent's mailbox, unless it was stopped or given up; a full one is waited for."""
         for event in events:
-            while not waiter.box.fits(len(event)):  # noqa: ASYNC110 - a mailbox doesn't tell of room
+            while not self.registry.is_over(waiter.agent.id):
+                if waiter.box.fits(len(event)):
+                    waiter.box.put(Message(KERNEL_ID, KERNEL, "kernel", event))
+                    break
                 await trio.sleep(FULL_SECONDS)
-            if not self.registry.is_over(waiter.agent.id):
-                waiter.box.put(Message(KERNEL_ID, KERNEL, "kernel", event))
 
     # -- Idle agents -----------------------------------------------------------------------------------------------
 

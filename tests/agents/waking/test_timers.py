@@ -21,7 +21,7 @@ from agentos.agents.waking.last_runs import LastRuns
 from agentos.agents.waking.schedule import Schedule
 from agentos.agents.waking.timers import LOOK, Timers
 from agentos.database import Database, open_database
-from agentos.services.events import AgentSpawned, ConfigReloaded, Event, RunSkipped
+from agentos.services.events import AgentSpawned, AgentWaiting, ConfigReloaded, Event, RunSkipped
 from agentos_sdk.encoding.codec import decode
 from agentos_sdk.errors import Unavailable
 from tests.agents.test_registry import agent
@@ -343,3 +343,20 @@ async def test_an_agent_that_cannot_be_started_is_tried_at_its_next_time(
         await host.pass_time(60)
 
     assert [when - 1e9 for _, when in host.ran] == [120]
+
+
+async def test_an_agent_whose_group_was_not_up_runs_when_it_is(
+    tmp_path: Path, mock_clock: trio.testing.MockClock
+) -> None:
+    host, one = Host(tmp_path, mock_clock, 1e9), declared(every="1h")
+    host.problem = Unavailable("its group isn't up")
+
+    async with host.kernel(one) as timers:
+        await host.pass_time(HOUR + 1)
+        host.problem = None
+        await host.pass_time(100)
+        assert host.ran == []
+        timers.take_event(AgentWaiting(one.id, one.name))  # as its container has it when the group is up
+        await host.pass_time(1)
+
+    assert [round(when - 1e9) for _, when in host.ran] == [3701]

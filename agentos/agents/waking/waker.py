@@ -18,7 +18,15 @@ from agentos.agents.life.lifecycle import State
 from agentos.agents.registry import Agent, Registry
 from agentos.services.event_log.ring import EventLog
 from agentos.services.event_log.subscription import Filter, Sight, Subscription, Versioned, Viewer
-from agentos.services.events import AgentReady, AgentWaiting, ConfigReloaded, Event
+from agentos.services.events import (
+    AgentFailed,
+    AgentReady,
+    AgentStopped,
+    AgentWaiting,
+    ConfigReloaded,
+    Event,
+    KernelStopping,
+)
 from agentos.services.mailboxes import KERNEL, KERNEL_ID, Mailbox, Mailboxes, Message
 from agentos_sdk.encoding.quantities import duration
 from agentos_sdk.errors import CallError
@@ -94,15 +102,24 @@ class Waker:
     _rested: set[int] = field(factory=set, init=False)  # agents that have begun to wait
     _news: trio.Event = field(factory=trio.Event, init=False)
     _reloaded: bool = field(default=True, init=False)
+    _ends: bool = field(default=False, init=False)  # the kernel
 
     def take_event(self, event: Event) -> None:
         """Look at an agent that waits from now on or is up, and at all after a reload."""
-        if isinstance(event, AgentWaiting):
-            self._rested.add(event.agent_id)
-        elif isinstance(event, ConfigReloaded):
-            self._reloaded = True
-        elif not isinstance(event, AgentReady) or event.agent_id not in self._waiters:
-            return
+        match event:
+            case AgentWaiting(agent_id=number):
+                self._rested.add(number)
+            case AgentFailed(agent_id=number) | AgentStopped(agent_id=number) if number in self._waiters:
+                self._waiters[number].taken = None  # START has it begin with what is there
+                return
+            case AgentReady(agent_id=number) if number in self._waiters:
+                pass  # it may have an idle_stop
+            case ConfigReloaded():
+                self._reloaded = True
+            case KernelStopping():
+                self._ends = True
+            case _:
+                return
         self._news.set()
 
     def _come(self, agent: Agent) -> None:
@@ -111,17 +128,18 @@ class Waker:
             self._news.set()
 
     async def serve(self) -> None:
-        """Start and end agents, until cancelled."""
+        """Start and end agents, until the kernel stops."""
         async with trio.open_nursery() as nursery:
             self._take_agents(nursery)  # before the first agent begins: its events count
             await self.begun.wait()
-            while True:
+            while not self._ends:
                 self._news = trio.Event()
                 if self._reloaded:
                     self._take_agents(nursery)
                 self._wake_agents(nursery)
                 with trio.CancelScope(deadline=self._look_for_idle(nursery)):
                     await self._news.wait()
+            nursery.cancel_scope.cancel()
 
     def _take_agents(self, nursery: trio.Nursery) -> None:
         """Follow the mailboxes of the agents that have a ``start`` now, and those of no others."""

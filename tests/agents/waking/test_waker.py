@@ -18,11 +18,13 @@ from agentos.agents.waking.waker import Waker
 from agentos.services.event_log.ring import EventLog
 from agentos.services.events import (
     AgentExited,
+    AgentFailed,
     AgentReady,
     AgentSpawned,
     ConfigReloaded,
     CustomEvent,
     Event,
+    KernelStopping,
     MessageReceived,
     StateChanged,
 )
@@ -100,6 +102,12 @@ class Fleet:
         """Its program ends with status 0."""
         self._lives[one.name].cancel()
         self.registry.change(one, AgentExited(one.id, one.name, "exit status 0"))
+        self.tracker.finish(one)
+
+    def give_up(self, one: Agent) -> None:
+        self._lives[one.name].cancel()
+        self.registry.change(one, AgentExited(one.id, one.name, "exit status 3"))
+        self.registry.change(one, AgentFailed(one.id, one.name, "exit status 3"))
         self.tracker.finish(one)
 
     def send(self, one: Agent, text: str = "hello") -> None:
@@ -185,6 +193,40 @@ async def test_an_agent_that_reads_nothing_is_started_by_the_next_message_only(
         await trio.testing.wait_all_tasks_blocked()
 
     assert len(fleet.woken) == 2
+
+
+async def test_an_agent_that_was_given_up_begins_with_its_messages_when_it_is_started_again(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    fleet = Fleet()
+    one = fleet.add("one")
+    async with fleet.running():
+        fleet.send(one)
+        await trio.testing.wait_all_tasks_blocked()
+        fleet.give_up(one)
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(fleet.woken) == 1
+
+        fleet.tracker.rest(one)  # as START does
+        await trio.testing.wait_all_tasks_blocked()
+
+    assert len(fleet.woken) == 2
+
+
+async def test_no_agent_is_started_when_the_kernel_stops(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    fleet = Fleet()
+    one = fleet.add("one")
+    async with fleet.running():
+        fleet.send(one)
+        await trio.testing.wait_all_tasks_blocked()
+        fleet.publish(KernelStopping())
+        fleet.finish(one)
+        await trio.testing.wait_all_tasks_blocked()
+
+    assert len(fleet.woken) == 1
+    assert caplog.text == ""
 
 
 async def test_an_agent_that_cannot_be_started_is_tried_when_its_group_is_up_again(

@@ -62,7 +62,8 @@ class Timers:
     _late: dict[int, Timer] = field(factory=dict, init=False)  # by agent: it couldn't be started at its time
     _again: set[int] = field(factory=set, init=False)  # agents of these that wait anew: their group is up
     _seen: float = field(default=-math.inf, init=False)  # the wall clock at the last look
-    _changed: trio.Event = field(factory=trio.Event, init=False)  # the agents and their schedules, maybe
+    _reloaded: bool = field(default=True, init=False)
+    _changed: trio.Event = field(factory=trio.Event, init=False)  # there may be something to do
 
     def take_event(self, event: Event) -> None:
         """Look at all schedules anew after a reload; try an agent again when it waits in a group that has come up."""
@@ -70,6 +71,7 @@ class Timers:
             self._again.add(event.agent_id)
             self._changed.set()
         elif isinstance(event, ConfigReloaded):
+            self._reloaded = True
             self._changed.set()
 
     async def serve(self) -> None:
@@ -78,7 +80,9 @@ class Timers:
         async with trio.open_nursery() as starts:
             while True:
                 self._changed = trio.Event()
-                await self._take_schedules()
+                if self._reloaded:
+                    self._reloaded = False
+                    await self._take_schedules()
                 self._begin_due(starts)
                 for number in self._again & self._late.keys():
                     starts.start_soon(self._wake, self._late[number])

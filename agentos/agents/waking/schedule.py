@@ -6,8 +6,8 @@ was skipped. What is due next follows from it and from the present time alone, s
 Cron expressions mean what they mean to cron(8) of Debian, also where the clock changes: a time of the day that is
 skipped when summer time begins is due at the first minute after the gap, and one that occurs twice when it ends is due
 once; ``*`` in the minutes or the hours means each of these as they pass. A clock that was set back by less than
-:data:`CORRECTION` repeats no such time of the day; by more, it was wrong before. Other schedules go by the new time, but
-for steps below :data:`STEP`, which synchronized clocks make.
+:data:`CORRECTION` repeats no such time of the day; by more, it was wrong before. Other schedules go by the new time,
+but for steps below :data:`STEP`, which synchronized clocks make.
 """
 
 import functools

@@ -77,6 +77,8 @@ class Watch:
         agent: Agent | None = supervision.registry.find_by_name(name)
         if agent is None or not agent.declared or agent.stopped_by is not None:
             return
+        if agent.spec.waits and not agent.woken:  # its next life begins with it
+            return
         log.info("%s was saved: restarting %s", ", ".join(saved), name)
         try:
             await supervision.start_stop.restart_agent(agent)

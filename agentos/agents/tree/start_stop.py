@@ -80,11 +80,11 @@ class StartStop(Struct, frozen=True):
     def hold_back(self, agents: Sequence[Agent]) -> None:
         """Keep from starting what was stopped for good in an earlier run, and what waits; none of these has begun."""
         for agent in agents:
-            if agent.spec.waits:
-                self.tracker.rest(agent)
             if (by := self.kept.find(agent.name)) is not None:
                 agent.stopped_by, agent.kept_stopped = by, True
                 self.tracker.finish(agent)
+            elif agent.spec.waits:
+                self.tracker.rest(agent)
 
     async def start_agent(self, agent: Agent, now: bool = False) -> None:
         """Start a declared agent that has ended, with its id, name and mailbox; returns when the start is decided.

@@ -6,7 +6,8 @@ was skipped. What is due next follows from it and from the present time alone, s
 Cron expressions mean what they mean to cron(8) of Debian, also where the clock changes: a time of the day that is
 skipped when summer time begins is due at the first minute after the gap, and one that occurs twice when it ends is due
 once; ``*`` in the minutes or the hours means each of these as they pass. A clock that was set back by less than
-:data:`CORRECTION` repeats no such time of the day; by more, it was wrong before.
+:data:`CORRECTION` repeats no such time of the day; by more, it was wrong before. Other schedules go by the new time,
+but for steps below :data:`STEP`, which synchronized clocks make.
 """
 
 import functools
@@ -23,6 +24,7 @@ from agentos_sdk.encoding.codec import Rule, Seconds
 from agentos_sdk.encoding.quantities import duration
 
 CORRECTION = 3 * 3600.0  # seconds; cron(8): "changes of less than 3 hours"
+STEP = 60.0  # seconds
 FIELDS = 5  # of a cron expression; a library's sixth, seconds, is not cron's
 LONGEST = 366 * 86400  # seconds between two runs
 LOCAL_ZONE = "/etc/localtime"
@@ -78,6 +80,8 @@ class Schedule:
             raise ValueError("timezone: only times of cron are in a time zone: leave it out")
         if self.every is not None and self.jitter >= self.every:
             raise ValueError("jitter: expected less than every: runs would be skipped")
+        if self.timezone is None:
+            find_local_zone()  # it is read here, where reading a file may take its time
 
     def __str__(self) -> str:
         if self.every is not None:
@@ -99,8 +103,8 @@ class Schedule:
 
     def correct(self, last: float, now: float) -> float:
         """``last``, or ``now`` if the clock was set back so that times between both come again."""
-        repeats_none = self.has_fixed_times() and last - now < CORRECTION
-        return last if last <= now or repeats_none else now
+        allowed = CORRECTION if self.has_fixed_times() else min(STEP, self.every or STEP)
+        return last if last - now < allowed else now
 
     def find_first(self, last: float, now: float) -> float:
         """When a kernel's first run is due: a time that has passed counts only if the schedule catches up."""
@@ -114,4 +118,5 @@ class Schedule:
         """
         if self.every is None:
             return now
-        return last + math.floor((now - last) / self.every) * self.every
+        reached = last + math.floor((now - last) / self.every) * self.every
+        return reached if reached + self.every > now else now  # where a sum is rounded

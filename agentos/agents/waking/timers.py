@@ -18,7 +18,7 @@ import trio
 from attrs import define, field
 
 from agentos.agents.registry import Agent, Registry
-from agentos.services.events import ConfigReloaded, Event, RunSkipped
+from agentos.services.events import AgentWaiting, ConfigReloaded, Event, RunSkipped
 from agentos_sdk.errors import CallError
 
 from .last_runs import LastRuns
@@ -59,12 +59,19 @@ class Timers:
     _timers: dict[Agent, Timer] = field(factory=dict, init=False)
     _heap: list[tuple[float, int, Timer]] = field(factory=list, init=False)  # with entries of former times
     _number: "itertools.count[int]" = field(factory=itertools.count, init=False)
+    _late: dict[int, Timer] = field(factory=dict, init=False)  # by agent: it couldn't be started at its time
+    _again: set[int] = field(factory=set, init=False)  # agents of these that wait anew: their group is up
     _seen: float = field(default=-math.inf, init=False)  # the wall clock at the last look
-    _changed: trio.Event = field(factory=trio.Event, init=False)  # the agents and their schedules, maybe
+    _reloaded: bool = field(default=True, init=False)
+    _changed: trio.Event = field(factory=trio.Event, init=False)  # there may be something to do
 
     def take_event(self, event: Event) -> None:
-        """Look at all schedules anew after a reload."""
-        if isinstance(event, ConfigReloaded):
+        """Look at all schedules anew after a reload; try an agent again when it waits in a group that has come up."""
+        if isinstance(event, AgentWaiting) and event.agent_id in self._late:
+            self._again.add(event.agent_id)
+            self._changed.set()
+        elif isinstance(event, ConfigReloaded):
+            self._reloaded = True
             self._changed.set()
 
     async def serve(self) -> None:
@@ -73,8 +80,13 @@ class Timers:
         async with trio.open_nursery() as starts:
             while True:
                 self._changed = trio.Event()
-                await self._take_schedules()
+                if self._reloaded:
+                    self._reloaded = False
+                    await self._take_schedules()
                 self._begin_due(starts)
+                for number in self._again & self._late.keys():
+                    starts.start_soon(self._wake, self._late[number])
+                self._again.clear()
                 wait = min(self._heap[0][0] - self._seen, self.look) if self._heap else math.inf
                 with trio.move_on_after(wait):
                     await self._changed.wait()
@@ -126,9 +138,13 @@ class Timers:
         if works and agent.stopped_by is None:
             self.registry.publish(RunSkipped(agent.id, agent.name, due, timer.due))
         await self.runs.note({agent.name: timer.last})
-        if works:
-            return
+        if not works:
+            await self._wake(timer)
+
+    async def _wake(self, timer: Timer) -> None:
+        self._late.pop(timer.agent.id, None)
         try:
-            await self.wake(agent, "schedule")
+            await self.wake(timer.agent, "schedule")
         except CallError as error:
-            log.warning("%s: its schedule can't start it: %s", agent.name, error)
+            log.warning("%s: its schedule can't start it now: %s", timer.agent.name, error)
+            self._late[timer.agent.id] = timer

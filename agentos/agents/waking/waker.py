@@ -18,14 +18,22 @@ from agentos.agents.life.lifecycle import State
 from agentos.agents.registry import Agent, Registry
 from agentos.services.event_log.ring import EventLog
 from agentos.services.event_log.subscription import Filter, Sight, Subscription, Versioned, Viewer
-from agentos.services.events import AgentReady, AgentWaiting, ConfigReloaded, Event
+from agentos.services.events import (
+    AgentFailed,
+    AgentReady,
+    AgentStopped,
+    AgentWaiting,
+    ConfigReloaded,
+    Event,
+    KernelStopping,
+)
 from agentos.services.mail.mailbox import Mailbox, Message
 from agentos.services.mail.mailboxes import KERNEL, KERNEL_ID, Mailboxes
 from agentos_sdk.encoding.quantities import duration
 from agentos_sdk.errors import CallError, Unavailable
 from agentos_sdk.opcodes import Op
 
-from .start import OnEvent
+from .start import OnEvent, StartReason
 from .timers import Wake
 
 log = logging.getLogger("agentos.agents")
@@ -57,7 +65,8 @@ class Waiter:
 
     agent: Agent
     box: Mailbox
-    listening: trio.CancelScope | None = None  # around the task that puts its events into its mailbox
+    start: StartReason | None = None
+    listening: trio.CancelScope = field(factory=trio.CancelScope)  # around the task that puts events into its mailbox
     taken: int | None = None
     idle: float = 0.0  # seconds, as it was found look by look
     looked_at: float = -math.inf  # trio's clock
@@ -94,50 +103,60 @@ class Waker:
     _rested: set[int] = field(factory=set, init=False)  # agents that have begun to wait
     _news: trio.Event = field(factory=trio.Event, init=False)
     _reloaded: bool = field(default=True, init=False)
+    _ends: bool = field(default=False, init=False)  # the kernel
 
     def take_event(self, event: Event) -> None:
         """Look at an agent that waits from now on or is up, and at all after a reload."""
-        if isinstance(event, AgentWaiting):
-            self._rested.add(event.agent_id)
-        elif isinstance(event, ConfigReloaded):
-            self._reloaded = True
-        elif not isinstance(event, AgentReady) or event.agent_id not in self._waiters:
-            return
+        match event:
+            case AgentWaiting(agent_id=number):
+                self._rested.add(number)
+            case AgentFailed(agent_id=number) | AgentStopped(agent_id=number) if number in self._waiters:
+                self._waiters[number].taken = None  # START has it begin with what is there
+                return
+            case AgentReady(agent_id=number) if number in self._waiters:
+                pass  # it may have an idle_stop
+            case ConfigReloaded():
+                self._reloaded = True
+            case KernelStopping():
+                self._ends = True
+            case _:
+                return
         self._news.set()
 
-    def _come(self, number: int) -> None:
-        self._new.add(number)
-        self._news.set()
+    def _come(self, agent: Agent) -> None:
+        if agent.state is State.WAITING:  # otherwise its mailbox is looked at when it waits again
+            self._new.add(agent.id)
+            self._news.set()
 
     async def serve(self) -> None:
-        """Start and end agents, until cancelled."""
-        await self.begun.wait()
+        """Start and end agents, until the kernel stops."""
         async with trio.open_nursery() as nursery:
-            while True:
+            self._take_agents(nursery)  # before the first agent begins: its events count
+            await self.begun.wait()
+            while not self._ends:
                 self._news = trio.Event()
                 if self._reloaded:
                     self._take_agents(nursery)
                 self._wake_agents(nursery)
-                interval = self._look_for_idle(nursery)
-                with trio.move_on_after(interval):
+                with trio.CancelScope(deadline=self._look_for_idle(nursery)):
                     await self._news.wait()
+            nursery.cancel_scope.cancel()
 
     def _take_agents(self, nursery: trio.Nursery) -> None:
         """Follow the mailboxes of the agents that have a ``start`` now, and those of no others."""
         self._reloaded = False
         wanted = {agent.id: agent for agent in self.registry if agent.declared and agent.spec.start is not None}
         for number, waiter in [*self._waiters.items()]:
-            if waiter.listening is not None:
-                waiter.listening.cancel()  # what it listens to may be another event now
-            if number not in wanted:
+            if number not in wanted or wanted[number].spec.start != waiter.start:
+                waiter.listening.cancel()
                 waiter.box.on_message = None
                 del self._waiters[number]
         for number, agent in wanted.items():
-            waiter = self._waiters.setdefault(number, Waiter(agent, self.mail.by_id(number)))
-            waiter.box.on_message = partial(self._come, number)
-            if isinstance(agent.spec.start, OnEvent):
-                waiter.listening = trio.CancelScope()
-                nursery.start_soon(self._listen, waiter, agent.spec.start, waiter.listening)
+            if number not in self._waiters:
+                waiter = self._waiters[number] = Waiter(agent, self.mail.by_id(number), agent.spec.start)
+                waiter.box.on_message = partial(self._come, agent)
+                if isinstance(waiter.start, OnEvent):
+                    self._listen(waiter, waiter.start, nursery)
             self._new.add(number)
 
     def _wake_agents(self, nursery: trio.Nursery) -> None:
@@ -150,36 +169,41 @@ class Waker:
             if number not in new and waiter.taken == waiter.box.taken:
                 log.warning("%s: ended without reading its messages: the next one starts it", waiter.agent.name)
                 continue
-            nursery.start_soon(self._wake, waiter)
+            waiter.taken, waiter.idle = waiter.box.taken, 0.0
+            is_event = waiter.box.messages[0].from_kind == "kernel"
+            nursery.start_soon(self._wake, waiter, "event" if is_event else "message")
 
-    async def _wake(self, waiter: Waiter) -> None:
-        waiter.taken, waiter.idle = waiter.box.taken, 0.0
+    async def _wake(self, waiter: Waiter, reason: str) -> None:
         try:
-            await self.wake(waiter.agent, "event" if waiter.box.messages[0].from_kind == "kernel" else "message")
+            await self.wake(waiter.agent, reason)
         except CallError as error:
             log.warning("%s: a message can't start it: %s", waiter.agent.name, error)
             waiter.taken = None
 
     # -- Events ----------------------------------------------------------------------------------------------------
 
-    async def _listen(self, waiter: Waiter, start: OnEvent, scope: trio.CancelScope) -> None:
-        """Put events into an agent's mailbox, unless it was stopped or given up; a full one is waited for."""
+    def _listen(self, waiter: Waiter, start: OnEvent, nursery: trio.Nursery) -> None:
+        """Put events into an agent's mailbox from now on."""
         agent, wanted = waiter.agent, Filter((start.on_event,), prefix=start.prefix)
         viewer = Viewer(self.events.boot, agent.id, SeesOthers(agent.name), self.rules)
         subscription = Subscription(viewer, [wanted])
         self.events.subscribe(subscription)
-        with scope:
+        nursery.start_soon(self._put_events, waiter, subscription)
+
+    async def _put_events(self, waiter: Waiter, subscription: Subscription) -> None:
+        with waiter.listening:
             try:
                 while True:
                     await self.events.wait(subscription)
                     page = await self.events.read(subscription, PAGE, PAGE_BYTES)
                     if page.missed:
-                        log.warning("%s: its mailbox was full, and %d events are lost", agent.name, page.missed)
+                        log.warning("%s: its mailbox was full, and %d events are lost", waiter.agent.name, page.missed)
                     await self._put(waiter, page.events)
             finally:
                 self.events.unsubscribe(subscription)
 
     async def _put(self, waiter: Waiter, events: Iterable[bytes]) -> None:
+        """Put events into an agent's mailbox, unless it was stopped or given up; a full one is waited for."""
         for event in events:
             message = Message(KERNEL_ID, KERNEL, "kernel", event, id=next(self.mail.numbers))
             full: Sequence[str] = [waiter.box.name]
@@ -194,7 +218,7 @@ class Waker:
     # -- Idle agents -----------------------------------------------------------------------------------------------
 
     def _look_for_idle(self, nursery: trio.Nursery) -> float:
-        """End the agents for which nothing has come for their time; returns the seconds until the next look."""
+        """End the agents for which nothing has come for their time; returns when to look next, on Trio's clock."""
         now, next_look = trio.current_time(), math.inf
         for waiter in self._waiters.values():
             limit = waiter.agent.spec.idle_stop
@@ -208,7 +232,7 @@ class Waker:
                     waiter.box.held = True
                     nursery.start_soon(self._end, waiter, limit)
             next_look = min(next_look, waiter.looked_at + interval)
-        return next_look - now
+        return next_look
 
     async def _end(self, waiter: Waiter, limit: float) -> None:
         agent = waiter.agent

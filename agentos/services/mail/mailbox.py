@@ -200,8 +200,10 @@ class Mailbox:
 
     def _wake(self, count: int) -> None:
         """Wake a reader for each of these messages, or tell that there are none."""
-        if self.messages and self.on_message is not None and (self.held or not self._readers):
-            self.on_message()
+        if self.held or not self._readers:
+            if self.messages and self.on_message is not None:
+                self.on_message()
+            return
         for _ in range(min(count, len(self._readers))):
             self._readers.popleft().set()
 

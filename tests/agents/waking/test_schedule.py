@@ -105,6 +105,18 @@ def test_a_clock_that_is_set_back_holds_up_no_schedule_that_names_no_time_of_the
     assert schedule.correct(5000.0, 4000.0) == 4000.0
 
 
+@given(st.floats(1, 1e7), st.floats(1e9, 2e9), st.floats(0, 1e8))
+def test_what_is_due_after_the_present_time_is_in_the_future(every: float, last: float, passed: float) -> None:
+    schedule, now = Schedule(every=Seconds(every)), last + passed
+
+    assert now < schedule.find_next(schedule.reach(last, now)) <= now + every + 1e-6
+
+
+@pytest.mark.parametrize("schedule", [Schedule(every=Seconds(60.0)), cron("*/5 * * * *"), cron("0 3 * * *")])
+def test_a_clock_that_steps_back_by_less_than_a_second_repeats_nothing(schedule: Schedule) -> None:
+    assert schedule.correct(5000.0, 4999.5) == 5000.0
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [

@@ -21,7 +21,7 @@ from agentos.agents.waking.last_runs import LastRuns
 from agentos.agents.waking.schedule import Schedule
 from agentos.agents.waking.timers import LOOK, Timers
 from agentos.database import Database, open_database
-from agentos.services.events import AgentSpawned, ConfigReloaded, Event, RunSkipped
+from agentos.services.events import AgentSpawned, AgentWaiting, ConfigReloaded, Event, RunSkipped
 from agentos_sdk.encoding.codec import decode
 from agentos_sdk.errors import Unavailable
 from tests.agents.test_registry import agent
@@ -167,7 +167,8 @@ async def test_a_run_that_is_due_while_the_last_one_works_is_left_out_and_said(
 async def test_a_missed_time_is_caught_up_once_by_the_next_kernel(
     tmp_path: Path, mock_clock: trio.testing.MockClock
 ) -> None:
-    host, fields = Host(tmp_path, mock_clock, at("2026-11-26 12:00")), {"cron": "0 3 * * *"}
+    host = Host(tmp_path, mock_clock, at("2026-11-26 12:00"))
+    fields: dict[str, Any] = {"cron": "0 3 * * *"}
     async with host.kernel(declared("keen", **fields, catch_up=True), declared("calm", **fields)):
         pass
     host.set_clock(at("2026-11-29 08:00"))
@@ -184,7 +185,8 @@ async def test_a_missed_time_is_caught_up_once_by_the_next_kernel(
 async def test_a_kernel_that_is_killed_at_the_minute_runs_it_once(
     tmp_path: Path, mock_clock: trio.testing.MockClock
 ) -> None:
-    host, fields = Host(tmp_path, mock_clock, at("2026-11-27 02:59:59")), {"cron": "0 3 * * *", "catch_up": True}
+    host = Host(tmp_path, mock_clock, at("2026-11-27 02:59:59"))
+    fields: dict[str, Any] = {"cron": "0 3 * * *", "catch_up": True}
 
     async with host.kernel(declared(**fields)):
         pass  # killed a second before
@@ -341,3 +343,20 @@ async def test_an_agent_that_cannot_be_started_is_tried_at_its_next_time(
         await host.pass_time(60)
 
     assert [when - 1e9 for _, when in host.ran] == [120]
+
+
+async def test_an_agent_whose_group_was_not_up_runs_when_it_is(
+    tmp_path: Path, mock_clock: trio.testing.MockClock
+) -> None:
+    host, one = Host(tmp_path, mock_clock, 1e9), declared(every="1h")
+    host.problem = Unavailable("its group isn't up")
+
+    async with host.kernel(one) as timers:
+        await host.pass_time(HOUR + 1)
+        host.problem = None
+        await host.pass_time(100)
+        assert host.ran == []
+        timers.take_event(AgentWaiting(one.id, one.name))  # as its container has it when the group is up
+        await host.pass_time(1)
+
+    assert [round(when - 1e9) for _, when in host.ran] == [3701]

@@ -61,6 +61,7 @@ def test_lines_say_what_has_happened() -> None:
         return format_event(event, 80, coloured=False, caller=caller)[9:]
 
     assert line("AGENT_EXITED", {"name": "a", "reason": "exit status 3"}) == "AGENT_EXITED       a: exit status 3"
+    assert line("AGENT_WOKEN", {"name": "a", "reason": "schedule"}) == "AGENT_WOKEN        a: started by schedule"
     assert line("AGENT_RESTARTING", {"name": "a", "delay": 0.5, "failures": 2}) == (
         "AGENT_RESTARTING   a: in 0.5 s (failure 2 in a row)"
     )

@@ -291,3 +291,36 @@ async def test_each_message_that_a_mailbox_accepts_is_published_without_its_text
         MessageReceived(7, "one", 1, "somebody", 6),
         MessageReceived(8, "#8", 1, "somebody", 6),
     ]
+
+
+async def test_a_held_mailbox_hands_out_nothing_until_it_is_released() -> None:
+    held, told, got = box(), list[int](), list[bytes]()
+    held.on_message = lambda: told.append(len(held.messages))
+    held.held = True
+
+    async def read() -> None:
+        await held.wait()
+        got.extend(bodies(held.take(10)))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        await wait_all_tasks_blocked()
+        held.put(letter("1"))
+        await wait_all_tasks_blocked()
+        assert (held.take(1), got, told) == ([], [], [1])
+
+        held.release()
+
+    assert got == [b"1"]
+    assert held.taken == 1
+
+
+def test_the_owner_is_told_of_messages_that_no_reader_waits_for() -> None:
+    mailbox, told = box(), list[int]()
+    mailbox.on_message = lambda: told.append(len(mailbox.messages))
+
+    mailbox.put(letter())
+    mailbox.put_back(mailbox.take(1))
+
+    assert told == [1, 1]
+    assert mailbox.taken == 0

@@ -9,7 +9,7 @@ from agentos_sdk import AgentOSClient
 from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, until
 from tests.system.agents import in_state, info, known, lines, up
-from tests.system.lives.test_containers import SLEEPS, child, group, states
+from tests.system.lives.test_containers import SLEEPS, child, group, member, states
 from tests.system.lives.test_start_stop import changed
 
 NIGHTLY = 'schedule = { cron = "0 3 * * *", timezone = "Europe/Berlin" }'
@@ -113,6 +113,31 @@ def test_a_time_that_passed_over_a_kill_9_runs_once(own_kernel: OwnKernel) -> No
         until(lambda: info(client, "nightly")["next_at"], "its next time is known")
         assert info(client, "nightly")["next_at"] > time.time()
         assert (info(client, "nightly")["state"], lives(client, "nightly")) == ("waiting", 0)
+
+
+def test_a_time_that_passed_runs_once_in_a_group_that_starts_with_the_kernel(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(group("team", member("slow", SLEEPS, CAUGHT_UP)) + child("beside"))
+    kernel.kill()
+    make_due(kernel, "slow", days=2)
+
+    kernel.start_again()
+    with kernel.client() as client:
+        known(client, "slow")
+        assert lives(client, "slow") == 1
+
+
+def test_a_schedule_that_was_stopped_for_good_stays_so_in_the_next_kernel(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(child("often", SLEEPS, OFTEN))
+    with kernel.client() as client:
+        changed(client.stop("often", keep=True))
+    kernel.kill()
+
+    kernel.start_again()
+    with kernel.client() as client:
+        stopped = info(client, "often")
+        assert (stopped["state"], stopped["stopped_by"], stopped["kept"]) == ("stopped", "operator", True)
+        assert changed(client.start("often")) == {"often": "waiting"}
+        known(client, "often")
 
 
 def test_a_reload_gives_and_takes_a_schedule(own_kernel: OwnKernel) -> None:

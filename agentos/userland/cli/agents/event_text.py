@@ -133,6 +133,8 @@ DESCRIPTIONS: Final[Mapping[str, Callable[[Data], str]]] = {
     "AGENT_UNHEALTHY": lambda data: str(data["reason"]),
     "AGENT_EXITED": lambda data: str(data["reason"]),
     "AGENT_RESTARTING": lambda data: f"in {data['delay']:.1f} s (failure {data['failures']} in a row)",
+    "AGENT_WOKEN": lambda data: f"started by {data['reason']}",
+    "RUN_SKIPPED": lambda data: f"the run of {_clock(data['due_at'])} is left out: the last one still works",
     "AGENT_FAILED": lambda data: f"given up: {data['reason']}",
     "AGENT_ESCALATED": lambda data: f"{data['supervisor']} gave up: {data['reason']}",
     "AGENT_STATE": lambda data: str(data["state"]),

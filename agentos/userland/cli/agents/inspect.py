@@ -23,7 +23,7 @@ from agentos.userland.cli.common import (
 from agentos.userland.cli.times import format_time
 from agentos_sdk.encoding.quantities import duration
 
-from .agents import LIMIT_LAYERS, describe_missing, describe_requests, describe_unavailable
+from .agents import LIMIT_LAYERS, describe_missing, describe_requests, describe_unavailable, describe_wait
 
 EFFECTS = ("allow", "ask", "deny")
 LAYERS = {"max_pids": "pids", "cpu_quota": "cpu"}  # limits whose layer has another name
@@ -104,7 +104,7 @@ def agent_facts(found: Mapping[str, Any], permissions: Mapping[str, Any]) -> Ite
     end, pid = found["end"], found["pid"]
     yield "name", f"{found['name']} (id {found['id']})"
     restarted = f"restarted {plural(found['restarts'], 'time')}" if found["restarts"] else ""
-    yield "state", ", ".join(filter(None, [found["state"], f"pid {pid}" if pid else "", restarted]))
+    yield "state", ", ".join(filter(None, [describe_wait(found), f"pid {pid}" if pid else "", restarted]))
     yield "last end" if pid else "ended", end["reason"] if end is not None else ""
     yield from health_facts(found["health"])
     if found["since"] is not None:

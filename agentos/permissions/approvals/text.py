@@ -38,7 +38,8 @@ MAX_NAMED: Final = 20  # words of a command in lines of their own
 CHANGEABLE: Final = "the agent can change before it runs: "  # begins a line about a file that a command names
 
 _QUOTES: Final = "\u2039\u203a"  # clients without other means put them around what is quoted
-_BLANK: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")  # printable by category, but invisible
+# Printable by category, but invisible.
+_BLANK: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\U00016fe4\U0001d159")
 _SELECTORS: Final = re.compile("[\u180b-\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef]")  # variation selectors
 _RUNS: Final = re.compile(r"(\s)\1*")  # of one white space character
 _PIECES: Final = re.compile(r"[^\s;|&<>(){}\"'`$=:,@]+")  # of a command: what may be a path, as in --config=x.toml

@@ -1,6 +1,6 @@
 """Calls that a person must approve: the question, and repeating the call once the person has agreed."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -57,7 +57,22 @@ def build_question(op: str, request: object, prepared: Prepared, record: Record)
     for part in (_encode(request), rights, identity, shown.encode(errors="surrogatepass")):
         digest.update(b"%d:" % len(part))
         digest.update(part)
-    return Question(op, record.about, asked, digest.hexdigest(), shown)
+    fields = list_fields(request) if prepared.shown is None else ()
+    return Question(op, record.about, asked, digest.hexdigest(), shown, fields)
+
+
+def list_fields(request: object) -> Sequence[tuple[str, str]]:
+    """The fields of a request that differ from their defaults, with their values as JSON."""
+    if isinstance(request, bytes):
+        return [("request", request.decode(errors="replace"))] if request else ()
+    if isinstance(request, Struct):
+        known = [(each.name, each.default) for each in structs.fields(request)]
+    else:
+        known = [(each.name, each.default) for each in attrs.fields(type(request))]
+    given = [(name, getattr(request, name)) for name, default in known if getattr(request, name) != default]
+    return [
+        (name.removesuffix("_"), _encode(value).decode(errors="replace")) for name, value in given if value is not None
+    ]
 
 
 def _encode(request: Any) -> bytes:

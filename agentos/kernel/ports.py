@@ -1,5 +1,6 @@
 """Interfaces that the kernel's core needs from the rest of the system: permission checks and the audit log."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from msgspec import Struct
@@ -53,7 +54,7 @@ class Question(Struct, frozen=True):
     ``asked`` are the rights that rules ask about, each with that decision. ``digest`` is the SHA-256, in hexadecimal,
     of all that the answer is bound to: the call and its arguments, its rights, the identity of their objects, and
     ``shown``, which is what the person sees, in the form of :mod:`agentos.permissions.shown_lines`; if it is empty, the
-    rights are.
+    rights are, and the ``fields`` of the request that were given, with their values as JSON.
     """
 
     call: str
@@ -61,6 +62,7 @@ class Question(Struct, frozen=True):
     asked: tuple[tuple[Right, Decision], ...]
     digest: str
     shown: str
+    fields: Sequence[tuple[str, str]] = ()
 
 
 class MustAsk(Exception):

@@ -34,6 +34,9 @@ WHATEVER: Final = {  # what an answer doesn't cover, by action
     "write": "whatever its content",
     "exec": "whatever the files hold that it reads",
     "think": "whatever is asked",
+    "send": "whatever is sent",
+    "store": "whatever the value",
+    "tool_call": "whatever its arguments",
 }
 RESERVED: Final = ("exactly ", "agent ", "caller ")
 RUN: Final = token_hex(8)  # in the object of an answer that ends with the kernel
@@ -67,7 +70,7 @@ class Answers:
 
     def __init__(self, database: Database, name_of: Callable[[int], str | None]) -> None:
         """``name_of`` gives the lasting name of an agent."""
-        self._database, self._name_of = database, name_of
+        self._database, self.name_of = database, name_of
         self._all: dict[tuple[int | str, str, str], Answer] = {}
 
     async def load(self) -> None:
@@ -116,7 +119,7 @@ class Answers:
             found = ""
         if right.agent is None:
             return found
-        name = self._name_of(right.agent)
+        name = self.name_of(right.agent)
         other = f"agent {name}" if name is not None else f"caller {right.agent} of the run {RUN}"
         return f"{other}: {found}" if found else other
 
@@ -166,8 +169,9 @@ def describe_wide_scope(question: Question) -> Sequence[str]:
 
 def _describe_cover(right: Right, text: str) -> Sequence[str]:
     cut = f", {len(text) - MAX_COVER_CHARS} more characters" if len(text) > MAX_COVER_CHARS else ""
-    whatever = f", {WHATEVER[right.action]}" if right.action in WHATEVER and right.object is not None else ""
-    return f"{right.action.upper()}{whatever}{cut}: ", escape(text[:MAX_COVER_CHARS])
+    rest = WHATEVER.get(right.action, "" if right.agent is None else "whatever else it says")
+    said = f", {rest}" if rest and (right.object is not None or right.agent is not None) else ""  # else it is one call
+    return f"{right.action.upper()}{said}{cut}: ", escape(text[:MAX_COVER_CHARS])
 
 
 def is_same_rule(one: str, other: str) -> bool:

@@ -166,7 +166,7 @@ class Approvals:
 
     def _add(self, caller: Caller, question: Question, before: Ticket | None) -> Entry:
         """A new entry, which is recorded from now on; ``before``: the approval of what the call was before."""
-        shown = show(question)
+        shown = show(question, self.answers.name_of)
         if len(shown) > MAX_SHOWN_CHARS:
             raise require_approval(question, "it is too long to be shown to a person", None, "too long")
         if before is not None:

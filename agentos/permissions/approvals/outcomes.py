@@ -1,5 +1,7 @@
 """What calls that wait for an approval are told, and what persons and programs are told of them."""
 
+from collections.abc import Callable
+
 from agentos.kernel.ports import Question
 from agentos.permissions import rule
 from agentos.permissions.shown_lines import to_plain
@@ -7,12 +9,18 @@ from agentos.services.events import ApprovalRequested
 from agentos_sdk.errors import ApprovalRefused, ApprovalRequired
 
 from .entries import Pending
-from .text import describe_right
+from .text import describe_call
 
 
-def show(question: Question) -> str:
-    """The text that a person sees, with its marks: see :mod:`agentos.permissions.shown_lines`."""
-    return question.shown or "\n".join(describe_right(right) for right, _ in question.asked)
+def show(question: Question, name_of: Callable[[int], str | None]) -> str:
+    """The text that a person sees, with its marks: see :mod:`agentos.permissions.shown_lines`.
+
+    ``name_of`` gives the lasting name of an agent.
+    """
+    if question.shown:
+        return question.shown
+    agents = {right.agent: name_of(right.agent) for right, _ in question.asked if right.agent is not None}
+    return describe_call([right for right, _ in question.asked], agents, question.fields)
 
 
 def require_approval(question: Question, text: str, number: int | None, reason: str) -> ApprovalRequired:

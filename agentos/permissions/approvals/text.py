@@ -7,10 +7,11 @@ counted. A text is bounded. What is cut is counted, and the SHA-256 of the whole
 """
 
 import hashlib
+import json
 import os.path
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Final
 
@@ -37,7 +38,8 @@ MAX_NAMED: Final = 20  # words of a command in lines of their own
 CHANGEABLE: Final = "the agent can change before it runs: "  # begins a line about a file that a command names
 
 _QUOTES: Final = "\u2039\u203a"  # clients without other means put them around what is quoted
-_BLANK: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")  # printable by category, but invisible
+# Printable by category, but invisible.
+_BLANK: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\U00016fe4\U0001d159")
 _SELECTORS: Final = re.compile("[\u180b-\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef]")  # variation selectors
 _RUNS: Final = re.compile(r"(\s)\1*")  # of one white space character
 _PIECES: Final = re.compile(r"[^\s;|&<>(){}\"'`$=:,@]+")  # of a command: what may be a path, as in --config=x.toml
@@ -207,6 +209,30 @@ def describe_right(right: Right) -> str:
     page, what = _Page(), "" if right.object is None else str(right.object)
     page.name(f"{right.action.upper()} ", what)
     return page.end(_encode(what))
+
+
+def describe_call(rights: Sequence[Right], names: Mapping[int, str | None], fields: Sequence[tuple[str, str]]) -> str:
+    """A call that has no text of its own: its objects and agents, and the ``fields`` of the request.
+
+    ``names`` are the lasting ones of agents, by id.
+    """
+    page = _Page()
+    objects = [str(right.object) for right in rights if right.object is not None]
+    for right in rights:
+        action = right.action.upper()
+        if right.agent is None or right.object is not None:
+            page.name(f"{action} ", "" if right.object is None else str(right.object))
+        if right.agent is not None:
+            page.name(f"{action} agent ", names.get(right.agent) or f"with the id {right.agent}")
+    for name, value in fields:
+        if value not in map(_quote, objects):
+            page.quote(f"{name} = ", value, MAX_LINE_CHARS)
+            page.lines += number_strange(value)
+    return page.end(_encode("\n".join([*objects, *(value for _, value in fields)])))
+
+
+def _quote(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
 
 
 def describe_message(

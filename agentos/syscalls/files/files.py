@@ -17,7 +17,7 @@ from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared, Refused
 from agentos.kernel.syscall import Syscall
 from agentos.kernel.wire.request_body import read_text
-from agentos.permissions.approvals.text import describe_append, describe_write
+from agentos.permissions.approvals.text import describe_append, describe_right, describe_write
 from agentos.services.files import io, present, resolve
 from agentos.services.files.resolve import Part, PathRequest, ResolvedPath
 from agentos.syscalls.json_text import PIECE_CHARS, base64_pieces, decode_base64, json_pieces
@@ -90,7 +90,8 @@ class Files:
                     return await self._read_content(file, request)
 
             with file:
-                yield Prepared((right,), act, identity=partial(identify_for_reading, file))
+                shown = partial(describe_right, right)  # which part of it is read, and in which form, is left out
+                yield Prepared((right,), act, identity=partial(identify_for_reading, file), shown=shown)
 
     async def parse_write(self, caller: Caller, body: bytes) -> "WriteRequest":
         """Parse the body. A caller's large bodies are parsed one after the other."""

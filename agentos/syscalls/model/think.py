@@ -4,8 +4,11 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from hashlib import sha256
+from typing import Final
 
 import trio
+from msgspec import structs
 
 from agentos.access.think_request import MAX_INLINE_BYTES, ThinkRequest, digest_question, parse_think
 from agentos.kernel.background import Background
@@ -32,6 +35,10 @@ from agentos_sdk.opcodes import Op
 from agentos_sdk.values import Fallback
 
 FAILURE = {"content": "", "tokens": 0}
+PLAIN: Final = Question("", ())
+SHOWN_AS_TEXTS: Final = frozenset(
+    {"model", "messages", "system", "system_blocks", "tools", "marked_tools", "cache_mark", "size"}
+)
 MAX_DIGESTED_INLINE = 64 << 10  # bytes of a question whose digest is computed in the event loop, in 0.2 ms
 
 
@@ -132,11 +139,23 @@ def describe_fallbacks(thought: ThinkResult) -> str:
 
 
 def describe_question(question: Question) -> str:
-    """What a person sees of a question."""
-    system = [("system", question.system)] if question.system is not None else []
-    turns = [(f"{one.role}{f', {len(one.images)} images' * bool(one.images)}", one.text) for one in question.messages]
-    tools = [("tools", "\n".join(tool.name for tool in question.tools))] if question.tools else []
-    return describe_message("THINK with", question.model, [*system, *turns, *tools])
+    """What a person sees of a question: all that goes to the model, of images their digests."""
+    texts = [("system", question.system)] if question.system is not None else []
+    for message in question.messages:
+        texts.append((message.role, message.text))
+        if message.answers is not None:
+            texts.append(("which answers the call", message.answers))
+        for image in message.images:
+            digest = sha256(image.data).hexdigest()
+            texts.append(("with an image", f"{image.mime_type}, {len(image.data)} bytes, sha256 {digest}"))
+        texts += [("with a call of a tool", codec.encode(call).decode()) for call in message.calls]
+    texts += [("with a tool", codec.encode(tool).decode()) for tool in question.tools]
+    fields = [
+        (name, codec.encode(value).decode())
+        for name, value in structs.asdict(question).items()
+        if name not in SHOWN_AS_TEXTS and value != getattr(PLAIN, name)
+    ]
+    return describe_message("THINK with", question.model, texts, fields)
 
 
 def describe_use(thought: ThinkResult, currency: str) -> str:

@@ -101,7 +101,7 @@ class Permissions:
                 and not is_address(right.object.host)
             ):
                 reason += "; the addresses of this name are judged when it connects"
-            shown = show(question) if question is not None else ""
+            shown = show(question, self.approvals.answers.name_of) if question is not None else ""
             if question is None or len(shown) > MAX_SHOWN_CHARS:
                 return calls.Explained(decision=decision.effect, rule=decision.rule, reason=reason)
             return calls.Explained(

@@ -25,7 +25,7 @@ from agentos.permissions.shown_lines import split_lines, to_plain
 from tests.support.runs.rows import each_row
 
 CONTROLS = "\x1b\x9b\n\r\t\x0b\x85\u2028\u2029\u202e\u2066\u2069\u200b\u200d\u200e\ufeff"
-NASTY = CONTROLS + "\u3164\u2800\u0338\u0301\u20dd\ufe0f\\{u} "
+NASTY = CONTROLS + "\U00016fe4\U0001d159\u3164\u2800\u0338\u0301\u20dd\ufe0f\\{u} "
 TEXTS = st.text(st.one_of(st.characters(), st.sampled_from(NASTY)), max_size=40)
 PIECES = st.lists(st.one_of(TEXTS, st.sampled_from(["a", "b", "\n", "\\u{1b}", "x" * 300])), max_size=30).map("".join)
 ESCAPE = re.compile(r"\\u\{([0-9a-f]+)(?:, ([0-9]+) times)?\}")
@@ -58,7 +58,7 @@ def test_an_escaped_text_is_one_line_of_visible_characters(text: str) -> None:
     assert "\n" not in shown
     assert not any(unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co", "Me", "Zl", "Zp") for char in shown)
     assert not any(unicodedata.bidirectional(char) in ("R", "AL", "AN") for char in shown)
-    assert not set(shown) & set("\u3164\u2800\u115f\u1160\uffa0\u034f\ufe0f\u0338\u200b\u00a0")
+    assert not set(shown) & set("\U00016fe4\U0001d159\u3164\u2800\u115f\u1160\uffa0\u034f\ufe0f\u0338\u200b\u00a0")
     assert not set(shown) & set("\u2039\u203a\x1f"), "signs around what is quoted"
     assert not shown.startswith("\u0301")
     assert "\u0301\u0301\u0301" not in shown

@@ -81,12 +81,12 @@ export function cutMiddle(text, most) {
   return text.length <= most ? text : `${text.slice(0, most - 1 - half)}…${text.slice(-half)}`;
 }
 
+// Controls, halves of pairs, what can't be seen or turns text around; but U+FE0E and U+FE0F, which only choose an emoji's form.
+const UNSEEN = /(?![\ufe0e\ufe0f])[\p{Cc}\p{Cf}\p{Co}\p{Cs}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}\u2800\u{16fe4}\u{1d159}]/gu;
+
 /** Text of others on one line: what can't be seen, or turns text around, is shown as ‹U+202E›. @param {unknown} text */
 export function visible(text) {
-  return asText(text).replace(
-    /[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g,
-    (found) => (found === "\n" ? "↵" : found === "\t" ? " " : `‹U+${found.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}›`),
-  );
+  return asText(text).replace(UNSEEN, (found) => (found === "\n" ? "↵" : found === "\t" ? " " : `‹U+${found.codePointAt(0)?.toString(16).toUpperCase().padStart(4, "0")}›`));
 }
 
 /** The object of an entry of the audit log, with the beginning of digests only, and without a cost that isn't known. @param {string} about */

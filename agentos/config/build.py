@@ -30,6 +30,7 @@ from agentos.config.schema import (
     NotifyTable,
     RootTable,
     SupervisorTable,
+    WorkspaceTable,
 )
 from agentos.config.tables.http import HttpTable, read_http
 from agentos.config.tables.llm import LLMTable, check_prices, read_llm
@@ -222,6 +223,8 @@ class Builder(Reader):
             fields["env"] = {**framework_env(read.table.framework), **fields.get("env", {})}
             limits = fields.get("limits", Limits())
             fields["limits"] = limits if limits.memory is not None else attrs.evolve(limits, memory=MEMORY)
+        if isinstance(place := read.table.workspace, WorkspaceTable):
+            fields |= {"workspace": place.path, "workspace_mode": place.mode}
         request = Request(**{**fields, "permissions": self._permissions(read)})
         return build(request, HostPaths(str(self.directory), declared=True), report)
 

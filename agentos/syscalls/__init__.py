@@ -22,6 +22,7 @@ from agentos.services.http.client import Client
 from agentos.services.logs.log import Logs
 from agentos.services.mailboxes import Mailboxes
 from agentos.services.metrics.sampler import Sampler
+from agentos.services.snapshots.overlays import Overlays
 from agentos_sdk.opcodes import Op
 
 from . import background, events, http, messages, state
@@ -29,7 +30,7 @@ from .agents import agents, inspect, logs, start_stop
 from .agents.spawn import Spawning
 from .files import exec, files
 from .model import contents, think, tools, usage
-from .operator import approvals, audit, kernel, metrics, permissions, reload
+from .operator import approvals, audit, kernel, metrics, overlays, permissions, reload
 
 
 class Services(Struct, frozen=True):
@@ -59,6 +60,7 @@ class Services(Struct, frozen=True):
     host_view: View
     http: Client
     mcp: Servers
+    overlays: Overlays
     max_payload: int
     config_file: str | None = None
     upstream_proxy: str | None = None
@@ -89,6 +91,7 @@ def table(services: Services) -> tuple[Syscall, ...]:
         *audit.syscalls(s.audit),
         *contents.syscalls(s.line),
         *approvals.syscalls(s.approvals),
+        *overlays.syscalls(s.registry, s.overlays),
         *background.syscalls(s.background),
     )
     return (*calls, *permissions.syscalls(s.registry, s.callers, s.approvals, calls))

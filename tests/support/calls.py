@@ -34,6 +34,7 @@ def syscalls() -> tuple[Syscall, ...]:
         lives=SimpleNamespace(reader=nothing),  # type: ignore[arg-type]
         approvals=nothing,
         logs=nothing,
+        overlays=nothing,
         background=nothing,
         traffic=nothing,
         host_view=View("/", "/"),

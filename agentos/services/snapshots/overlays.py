@@ -32,6 +32,10 @@ class NoOverlay(Exception):
     """There is no overlay of this name, or no apply that could be undone; the text says which."""
 
 
+class BadChoice(Exception):
+    """What was chosen for a conflict, or named, isn't among the changes; the text says which."""
+
+
 class Changed(Exception):
     """The changes aren't those that were shown."""
 
@@ -97,8 +101,8 @@ class Overlays:
     async def apply(self, name: str, wanted: Wanted) -> Outcome:
         """Make the changes in the directory. Each is made whole or not at all, and the host's own are never lost.
 
-        Raises :class:`Changed`, :class:`NoOverlay`, :class:`CannotApply`, :class:`BadLayer`, :class:`TooManyChanges`
-        or ``OSError``; then nothing has changed.
+        Raises :class:`Changed`, :class:`BadChoice`, :class:`NoOverlay`, :class:`CannotApply`, :class:`BadLayer`,
+        :class:`TooManyChanges` or ``OSError``; then nothing has changed.
         """
         async with self._lock(name), self._performing:
             return await run_in_thread(self._apply, name, wanted)
@@ -172,6 +176,7 @@ class Overlays:
         shown = [*changes.select(everything, wanted.paths)]
         if changes.compute_digest(shown) != wanted.digest:
             raise Changed("the changes aren't those that were shown: look at them again")
+        _check_choice(shown, wanted)
         chosen, left = _choose(shown, wanted)
         for change in shown:
             if wanted.resolve.get(change.path) == "theirs":
@@ -214,6 +219,15 @@ class Overlays:
             if done is not None or wanted.phase == "staging":  # otherwise the record stays, to finish it by
                 self._store.end_run(name, record, done)
                 self._store.sweep(name)
+
+
+def _check_choice(shown: Sequence[Change], wanted: Wanted) -> None:
+    paths, roots = {change.path for change in shown}, {change.root for change in shown if change.root}
+    if missing := sorted(wanted.resolve.keys() - paths):
+        raise BadChoice(f"resolve: {missing[0]} is not among the changes")
+    for also in wanted.also:
+        if not any(obeyed.is_named(root, also) for root in roots):
+            raise BadChoice(f"also: {also} is no name among the changes that has to be named")
 
 
 def _choose(shown: Sequence[Change], wanted: Wanted) -> tuple[list[Change], dict[str, str]]:

@@ -7,7 +7,7 @@ from . import beneath
 from .changes import Change
 
 MAX_FILE = 256 << 10  # bytes of one file that is shown
-MAX_SHOWN = 4 << 20  # bytes of all texts in one diff
+MAX_SHOWN = 1 << 20  # bytes of all texts in one diff
 MAX_COMPARED = 2000  # lines that differ, above which all are shown as replaced: comparing takes quadratic time
 _CONTEXT = 3  # lines around a difference
 _NO_NEWLINE = "\\ No newline at end of file"

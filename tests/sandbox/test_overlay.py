@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from agentos.sandbox import steps as s
-from agentos.sandbox.errors import StepFailed
 from agentos.sandbox.policy import Overlay
+from agentos.sandbox.report import probe, remedies
 from agentos.sandbox.start.spawner import Spawner
 from agentos.sandbox.steps import Step
 from tests.sandbox.jail import a_plan, run
@@ -52,9 +52,9 @@ def make_upper(place: Path) -> Path:
     return upper
 
 
-def plan_shell(place: Path, lower: Path, script: str, **policy: object) -> tuple[Step, ...]:
+def plan_shell(place: Path, lower: Path, script: str, profile: str = "standard") -> tuple[Step, ...]:
     upper = place / "upper" if (place / "upper").exists() else make_upper(place)
-    return a_plan("/bin/sh", "-ec", script, workspace=Overlay(str(lower), str(upper)), **policy)
+    return a_plan("/bin/sh", "-ec", script, workspace=Overlay(str(lower), str(upper)), profile=profile)
 
 
 def snapshot(top: Path) -> dict[str, tuple[int, int, int, bytes]]:
@@ -150,13 +150,17 @@ async def test_a_store_on_an_overlay_is_refused_by_name(spawner: Spawner, place:
     for name in ("l", "u", "w", "merged"):
         (place / name).mkdir()
     with mounted("overlay", f"lowerdir={place}/l,upperdir={place}/u,workdir={place}/w", place / "merged") as merged:
-        make_upper(merged)
-        plan = a_plan("/bin/true", workspace=Overlay(str(lower), str(merged / "upper")))
+        found = await probe.probe_overlay(spawner, probe.read_host(), str(merged))
 
-        with pytest.raises(StepFailed) as refused:
-            await run(spawner, plan)
+        assert os.listdir(merged) == []
+    assert (found.works, found.remedy) == (False, remedies.OVERLAY_REMEDY)
+    assert found.reason.startswith(("MountOverlay", "DetachLayer"))
 
-    assert refused.value.step.startswith(("MountOverlay", "DetachLayer"))
+
+async def test_where_overlays_work_a_probe_says_so_and_leaves_nothing(spawner: Spawner, place: Path) -> None:
+    found = await probe.probe_overlay(spawner, probe.read_host(), str(place))
+
+    assert (found.works, found.reason, os.listdir(place)) == (True, "", [])
 
 
 @root_only

@@ -154,8 +154,8 @@ def _detach_layer(step: s.DetachLayer, namespaces: "_Namespaces") -> int:
     try:
         owner = found.st_uid, found.st_gid
         if owner != step.owner:
-            maps = [_swap(*ids, name) for *ids, name in zip(owner, step.owner, ("uid_map", "gid_map"), strict=True)]
-            _map_ids(tree, step, found, namespaces.get(*maps))
+            uids, gids = (_swap(owner[n], step.owner[n], name) for n, name in enumerate(("uid_map", "gid_map")))
+            _map_ids(tree, step, found, namespaces.get(uids, gids))
         if not step.writable:
             libc.set_mount_attributes(tree, "", MOUNT_ATTR_RDONLY, recursive=True)
     except BaseException:

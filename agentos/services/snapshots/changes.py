@@ -180,8 +180,8 @@ class _Search:
             self._add_deleted_below(path)
         what: What = "created" if stamp is None else "changed" if same_kind else "type"
         size = found.st_size if kind == "file" else 0
-        given = {"size": size, "mode": mode, "mtime": found.st_mtime_ns, "content": content}
-        self._add(Change(path=path, what=what, kind=kind, **given, blocked=blocked, under=stamp))
+        change = Change(path=path, what=what, kind=kind, size=size, mode=mode, content=content)
+        self._add(msgspec.structs.replace(change, mtime=found.st_mtime_ns, blocked=blocked, under=stamp))
 
     def _compare_files(self, path: str, found: os.stat_result, under: os.stat_result | None) -> tuple[str, bool]:
         """The digest of the layer's file, and whether the directory's has the same content."""

@@ -50,17 +50,22 @@ def _unify(old: Sequence[str], new: Sequence[str]) -> Iterator[str]:
     first, last = max(start - _CONTEXT, 0), max(end - _CONTEXT, 0)
     one, other = old[first : len(old) - last], new[first : len(new) - last]
     if max(len(one), len(other)) > MAX_COMPARED:
-        yield f"@@ -{first + 1},{len(one)} +{first + 1},{len(other)} @@"
+        yield _head(first, len(one), first, len(other))
         yield from (f"-{line}" for line in one)
         yield from (f"+{line}" for line in other)
         return
     matcher = difflib.SequenceMatcher(None, one, other, autojunk=True)
     for group in matcher.get_grouped_opcodes(_CONTEXT):
         i, j, k, m = group[0][1], group[-1][2], group[0][3], group[-1][4]
-        yield f"@@ -{first + i + 1},{j - i} +{first + k + 1},{m - k} @@"
+        yield _head(first + i, j - i, first + k, m - k)
         for tag, a, b, c, d in group:
             if tag == "equal":
                 yield from (f" {line}" for line in one[a:b])
             else:
                 yield from (f"-{line}" for line in one[a:b])
                 yield from (f"+{line}" for line in other[c:d])
+
+
+def _head(start: int, count: int, other_start: int, other_count: int) -> str:
+    """The head of a hunk, as diff writes it: lines are counted from 1, and no line is at the one before."""
+    return f"@@ -{start + (count > 0)},{count} +{other_start + (other_count > 0)},{other_count} @@"

@@ -1,14 +1,16 @@
 """What was shown is made in the directory, whole or not at all, and can be taken back; the host's own is never lost."""
 
+import contextlib
 import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import trio
 
 from agentos.services.snapshots import beneath, run
-from agentos.services.snapshots.overlays import Changed, NoOverlay, Wanted
+from agentos.services.snapshots.overlays import BadChoice, Changed, NoOverlay, Wanted
 from agentos.services.snapshots.run import CHANGED_BY_AGENT, LATE, CannotApply
 from agentos.services.snapshots.store import BadLayer
 from tests.support.mounts import small_disk
@@ -136,7 +138,8 @@ async def test_a_file_that_the_agent_changes_while_it_is_copied_is_left(
 
 def at(monkeypatch: pytest.MonkeyPatch, place: str, happens: Callable[[], object]) -> None:
     """Have something happen between two steps of a run, once: before the first call of a function of it."""
-    function, done = getattr(run, place), []
+    function = getattr(run, place)
+    done: list[object] = []
 
     def call(*arguments: object) -> object:
         if not done:
@@ -205,13 +208,16 @@ async def test_names_that_host_tools_obey_are_applied_only_by_name(overlaid: Ove
     shown = {change.path: change.root for change in (await overlaid.diff()).changes if change.kind != "directory"}
     assert shown == {**OBEYED, "out": "out", "up": "up", "sub/round": "sub/round", "plain.txt": "", "sub/inside": ""}
 
-    await overlaid.apply(also=[".git", "sub"])
+    with pytest.raises(BadChoice, match="also: sub is no name"):
+        await overlaid.apply(also=["sub"])
+    await overlaid.apply(also=[".git"])
 
     assert (overlaid.project / "plain.txt").exists()
     assert {name for name in OBEYED if (overlaid.project / name).exists()} == {".git/refs/heads/main"}
     assert not [name for name in ("out", "up", "sub/round") if (overlaid.project / name).is_symlink()]
 
-    left = await overlaid.apply(also=[*OBEYED, "out", "up", "sub/round"])
+    rest = [name for name in OBEYED if OBEYED[name] != ".git"]
+    left = await overlaid.apply(also=[*rest, "out", "up", "sub/round"])
 
     assert left.left == {}
     assert [name for name in OBEYED if not (overlaid.project / name).exists()] == []
@@ -276,6 +282,40 @@ async def test_a_link_in_the_way_leads_nowhere(
 
     assert read_tree(outside) == {"b.txt": "b\n"}
     assert (applied.paths, len(applied.left)) == ([], 1)
+
+
+SWAPS = 10_000
+
+
+async def test_a_directory_that_is_swapped_for_a_link_all_the_time_leads_nowhere(
+    overlaid: Overlaid, place: Path
+) -> None:
+    outside, sub = place / "outside", overlaid.project / "sub"
+    outside.mkdir()
+    (outside / "b.txt").write_text("b\n")
+    (overlaid.project / "other").symlink_to(outside)
+    overlaid.write("sub/b.txt", "the agent's\n")
+    overlaid.write("sub/new.txt", "the agent's\n")
+    swaps = 0
+
+    def swap() -> None:
+        nonlocal swaps
+        with beneath.open_top(str(overlaid.project)) as top:
+            while swaps < SWAPS or not applies:
+                beneath.exchange(top, "sub", top, "other")
+                swaps += 1
+
+    applies: list[object] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.to_thread.run_sync, swap)
+        while swaps < SWAPS:
+            with contextlib.suppress(Changed, NoOverlay):
+                applies.append(await overlaid.apply(also=()))
+                await overlaid.undo()
+
+    assert applies
+    assert read_tree(outside) == {"b.txt": "b\n"}
+    assert not sub.is_symlink() or os.readlink(sub) == str(outside)
 
 
 async def test_the_last_apply_is_undone_first_and_the_hosts_later_changes_stay(overlaid: Overlaid) -> None:

@@ -3,7 +3,7 @@
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -25,6 +25,7 @@ COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 LEFT = 3  # exit status: something was left
 SHORT_DIGEST = 12  # characters of a digest that are shown, and needed
 Change = Mapping[str, Any]
+Side = Literal["ours", "theirs"]
 
 
 @click.command()
@@ -76,15 +77,14 @@ def apply(
     Lists them and asks, if neither --digest nor --yes is given. Exit status 3 if something was left: conflicts,
     and names that tools of the host obey, without --also. `agentos undo` takes it back.
     """
-    resolve = {path: side for side, given in (("ours", ours), ("theirs", theirs)) for path in given}
+    resolve: dict[str, Side] = {**dict.fromkeys(ours, "ours"), **dict.fromkeys(theirs, "theirs")}
     with kernel(socket_path) as client:
         shown = check_reply(client.diff(name, list(paths)))
         if digest is not None and (len(digest) < SHORT_DIGEST or not shown["digest"].startswith(digest)):
             raise Failed(f"the changes aren't those with the digest {digest}: look again with `agentos diff {name}`")
         if digest is None and not yes and not confirm(shown, name):
             return
-        wanted = {"also": list(also), "resolve": resolve}
-        reply = check_reply(client.apply(name, shown["digest"], list(paths), **wanted))
+        reply = check_reply(client.apply(name, shown["digest"], list(paths), also=list(also), resolve=resolve))
     report(reply, "applied", f" (`agentos undo {name}` takes it back)" if reply["applied"] else "", as_json)
 
 

@@ -35,9 +35,9 @@ Side = Literal["ours", "theirs"]
 @json_option
 @socket_option
 def diff(name: str, paths: Sequence[str], stat: bool, socket_path: str | None, as_json: bool) -> None:
-    """Show what an agent has changed in its overlay, or at and below PATHs there.
+    """Show what an agent has changed in its overlay.
 
-    The directory itself is as it was until `agentos apply`.
+    With PATHs, what is at and below them. The directory itself is as it was until `agentos apply`.
     """
     with kernel(socket_path) as client:
         reply = check_reply(client.diff(name, list(paths), content=not stat))
@@ -72,9 +72,9 @@ def apply(
     socket_path: str | None,
     as_json: bool,
 ) -> None:
-    """Make an agent's changes in the host's directory, or those at and below PATHs.
+    """Make an agent's changes in the host's directory.
 
-    Lists them and asks, if neither --digest nor --yes is given. Exit status 3 if something was left: conflicts,
+    With PATHs, those at and below them. Lists them and asks, if neither --digest nor --yes is given. Exit status 3 if something was left: conflicts,
     and names that tools of the host obey, without --also. `agentos undo` takes it back.
     """
     resolve: dict[str, Side] = {**dict.fromkeys(ours, "ours"), **dict.fromkeys(theirs, "theirs")}

@@ -112,13 +112,22 @@ def look(top: int, path: str) -> os.stat_result | None:
 
 
 def copy(source: int, target: int | None = None) -> str:
-    """Copy what is left of a file, if there is a target; returns the sha256 of it, in hex."""
-    digest = hashlib.sha256()
+    """Copy what is left of a file, if there is a target; returns the sha256 of it, in hex.
+
+    Zeros become holes: a sparse file must not fill the disk.
+    """
+    digest, size = hashlib.sha256(), 0
     while part := os.read(source, _CHUNK):
         digest.update(part)
-        rest = memoryview(part)
-        while target is not None and rest:
-            rest = rest[os.write(target, rest) :]
+        size += len(part)
+        if target is not None and part.count(0) == len(part):
+            os.lseek(target, len(part), os.SEEK_CUR)
+        elif target is not None:
+            rest = memoryview(part)
+            while rest:
+                rest = rest[os.write(target, rest) :]
+    if target is not None:
+        os.ftruncate(target, size)
     return digest.hexdigest()
 
 

@@ -23,10 +23,12 @@ from . import beneath, obeyed
 from .beneath import Kind, Stamp, kind_of, stamp_of
 
 MAX_CHANGES = 100_000  # entries
+MAX_BYTES = 16 << 30  # of all files that are read; a sparse file has any size
 MAX_PATH = 4000  # bytes; Linux takes 4,095 for a path below a directory
 _OPAQUE = "user.overlay.opaque"
 OTHER = "a FIFO, a socket or a device"
 UNREADABLE = "the kernel can't read it"
+TOO_LARGE = f"with it more than {MAX_BYTES >> 30} GiB would have to be read"
 NOT_UTF8 = "its name isn't UTF-8"
 CHANGED = "the host has changed it since the agent began"
 CHANGED_SINCE_APPLIED = "the host has changed it since it was applied"
@@ -95,6 +97,7 @@ class _Search:
     def __init__(self, layer: int, directory: int, base: Base) -> None:
         self._layer, self._directory, self._base = layer, directory, base
         self._clock_is_back = time.clock_gettime_ns(5) < base.since  # CLOCK_REALTIME_COARSE, as ctime
+        self._room = MAX_BYTES
         self._waiting: list[tuple[str, bool]] = [("", False)]  # directories of the layer, and whether they hide
         self._found: list[Change] = []
 
@@ -164,7 +167,10 @@ class _Search:
                     blocked = "its path is too long to look below it"
                 else:
                     self._waiting.append((path, hides))
+            case "file" if found.st_size > self._room:
+                blocked, is_equal = TOO_LARGE, False
             case "file":
+                self._room -= found.st_size
                 try:
                     content, is_equal = self._compare_files(path, found, under if same_kind else None)
                 except PermissionError:

@@ -5,6 +5,7 @@ digests of what was shown, file by file, as it is copied.
 """
 
 import contextlib
+import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -128,13 +129,17 @@ class Overlays:
         self._store.finish(name)
         record = self._store.load(name)
         if record is not None and (record.settled or record.directory != directory):
-            has_changes = bool(self._find(name, record, ()).changes)
+            has_changes = not self._is_untouched(name, record) and bool(self._find(name, record, ()).changes)
             if has_changes and record.directory != directory:
                 raise BadLayer(
                     f"{name} has changes of {record.directory} that aren't applied: apply them "
                     f"(`agentos diff {name}`) before it gets another directory, or give it another name"
                 )
             record = record if has_changes else None
+        elif record is not None and os.stat(directory, follow_symlinks=False).st_ino != record.inode:
+            if not self._is_untouched(name, record):
+                raise BadLayer(self._describe_replaced(name, record))
+            record = None
         if record is None:
             record = self._store.begin(name, directory, owner)
         with self._store.hold(name) as place:
@@ -153,7 +158,20 @@ class Overlays:
             beneath.open_top(str(place / record.layer / "tree")) as layer,
             beneath.open_top(record.directory) as directory,
         ):
+            if os.fstat(directory).st_ino != record.inode:
+                raise BadLayer(self._describe_replaced(name, record))
             yield layer, directory
+
+    def _is_untouched(self, name: str, record: Record) -> bool:
+        with self._store.hold(name) as place:
+            return not os.listdir(place / record.layer / "tree")
+
+    def _describe_replaced(self, name: str, record: Record) -> str:
+        with self._store.hold(name) as place:
+            return (
+                f"{record.directory} was replaced by another directory since {name} began: put the former one back, "
+                f"or remove {place} with what {name} has changed"
+            )
 
     def _find(self, name: str, record: Record, paths: Sequence[str], with_texts: bool = False) -> Diff:
         with self._open_both(name, record) as (layer, directory):

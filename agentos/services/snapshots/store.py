@@ -38,7 +38,7 @@ class BadLayer(Exception):
 
 
 class Record(Struct):
-    """What is known of an agent's overlay. ``since`` is its beginning, in nanoseconds.
+    """What is known of an agent's overlay. ``since`` is its beginning, in nanoseconds, ``inode`` the directory's.
 
     ``stamps`` are the entries of the directory as applies left them. ``applied`` are the ids of applies that can be
     undone, the last one last, and ``runs`` all whose files are kept. ``doing`` is the run that isn't finished.
@@ -46,6 +46,7 @@ class Record(Struct):
     """
 
     directory: str
+    inode: int
     since: int
     layer: str
     stamps: dict[str, Stamp] = {}
@@ -95,12 +96,12 @@ class Store:
     def begin(self, name: str, directory: str, owner: HostIds | None) -> Record:
         """A new layer over a directory, whose record replaces the former one; the former layer is removed."""
         with self.hold(name) as place:
-            former = _read(place)
+            former, shown = _read(place), os.stat(directory, follow_symlinks=False)
             layer = f"l-{secrets.token_hex(8)}"
-            record = Record(directory, _begin_clock(), layer)
+            record = Record(directory, shown.st_ino, _begin_clock(), layer)
             if former is not None and former.directory == directory:
                 record = msgspec.structs.replace(record, applied=former.applied, runs=former.runs)
-            _make_layer(place / layer, os.stat(directory, follow_symlinks=False), owner)
+            _make_layer(place / layer, shown, owner)
             self.save(name, record)
         self.sweep(name)
         return record

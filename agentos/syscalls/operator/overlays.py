@@ -1,12 +1,15 @@
 """Handlers of DIFF, APPLY and UNDO: what an agent has changed in its overlay, made in the host's directory."""
 
 import contextlib
+import math
 import os
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from weakref import WeakKeyDictionary
 
 import msgspec
-from attrs import frozen
+import trio
+from attrs import Factory, frozen
 
 from agentos.agents.jail.jail import lineage
 from agentos.agents.registry import Registry
@@ -25,8 +28,26 @@ from agentos_sdk.calls.operator import overlays as calls
 from agentos_sdk.errors import BadRequest, CallError, Conflict, NotFound, PermissionDenied, Unavailable
 from agentos_sdk.opcodes import Op
 
+PAUSE = 4.0  # times the duration of a DIFF that a caller other than the operator waits before the next one
 MAX_LISTED = 1 << 20  # bytes of JSON with paths in one reply
 OPERATORS = "only the operator makes an agent's changes in the host's directory, or takes them back"
+
+
+class Pace:
+    """Has one caller wait after each DIFF, so that its share of the kernel's time is bounded."""
+
+    def __init__(self) -> None:
+        self._turn, self._next = trio.Lock(), -math.inf
+
+    @asynccontextmanager
+    async def take_turn(self) -> AsyncIterator[None]:
+        async with self._turn:
+            await trio.sleep_until(self._next)
+            began = trio.current_time()
+            try:
+                yield
+            finally:
+                self._next = trio.current_time() + PAUSE * (trio.current_time() - began)
 
 
 @frozen
@@ -35,6 +56,7 @@ class OverlayCalls:
 
     registry: Registry
     overlays: Overlays
+    _paces: WeakKeyDictionary[Caller, Pace] = Factory(WeakKeyDictionary)  # of all but the operator
 
     @asynccontextmanager
     async def prepare_diff(self, caller: Caller, request: calls.Diff) -> AsyncIterator[Prepared]:
@@ -42,9 +64,10 @@ class OverlayCalls:
         key, right, error = self._find(caller, request.name, "diff")
 
         async def act(call: Call) -> calls.Diffed:
-            with explaining(caller):
-                found = await self.overlays.diff(key, paths, request.content)
-            listed, more = await run_in_thread(list_changes, found.changes, found.texts)
+            async with self._pace(caller):
+                with explaining(caller):
+                    found = await self.overlays.diff(key, paths, request.content)
+                listed, more = await run_in_thread(list_changes, found.changes, found.texts)
             return calls.Diffed(changes=listed, digest=found.digest, more=more)
 
         yield Prepared((right,), act, about=request.name, error=error)
@@ -76,6 +99,11 @@ class OverlayCalls:
             return calls.Undone(undone=undone, conflicts=left, more=more + unlisted)
 
         yield Prepared((right,), act, about=request.name, error=require_operator(caller) or error)
+
+    def _pace(self, caller: Caller) -> AbstractAsyncContextManager[None]:
+        if caller.kind == "operator":
+            return contextlib.nullcontext()
+        return self._paces.setdefault(caller, Pace()).take_turn()
 
     def _find(self, caller: Caller, name: str, action: str) -> tuple[str, Right, CallError | None]:
         """The key of an agent's overlay and the right to it; for the operator also that of an agent of the past."""

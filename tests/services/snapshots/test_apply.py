@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from agentos.services.snapshots import beneath, run
+from agentos.services.snapshots import beneath, changes, run
 from agentos.services.snapshots.overlays import BadChoice, Changed, NoOverlay, Wanted
 from agentos.services.snapshots.run import CHANGED_BY_AGENT, LATE, CannotApply
 from agentos.services.snapshots.store import BadLayer
@@ -361,6 +361,39 @@ async def test_a_layer_with_changes_is_not_lost_for_another_directory(overlaid: 
     await overlaid.apply()
     await overlaid.overlays.open("w", str(place / "other"), AGENT)
     assert (await overlaid.diff()).directory == str(place / "other")
+
+
+async def test_the_changes_of_a_directory_are_not_applied_to_another_one_in_its_place(
+    overlaid: Overlaid, place: Path
+) -> None:
+    overlaid.write("a.txt", "new\n")
+    digest = (await overlaid.diff()).digest
+    (place / "other").mkdir()
+    (place / "other" / "a.txt").write_text("another\n")
+    overlaid.project.rename(place / "former")
+    (place / "other").rename(overlaid.project)
+
+    with pytest.raises(BadLayer, match="was replaced by another directory"):
+        await overlaid.overlays.apply("w", Wanted(digest))
+    with pytest.raises(BadLayer, match="was replaced by another directory"):
+        await overlaid.open()
+
+    assert (overlaid.project / "a.txt").read_text() == "another\n"
+
+
+async def test_a_sparse_file_stays_sparse_and_one_that_takes_too_long_to_read_is_left(
+    overlaid: Overlaid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "MAX_BYTES", 70 << 20)
+    os.truncate(overlaid.write("sparse", "\0" * (1 << 20) + "y"), 64 << 20)
+    os.truncate(overlaid.write("vast", ""), 1 << 40)
+
+    applied = await overlaid.apply()
+
+    made = overlaid.project / "sparse"
+    assert (applied.paths, list(applied.left)) == (["sparse"], ["vast"])
+    assert (made.stat().st_size, made.stat().st_blocks * 512 < 4 << 20) == (64 << 20, True)
+    assert made.read_bytes()[1 << 20 : (1 << 20) + 2] == b"y\0"
 
 
 async def test_an_agent_without_an_overlay_has_none(overlaid: Overlaid) -> None:

@@ -74,8 +74,8 @@ def apply(
 ) -> None:
     """Make an agent's changes in the host's directory.
 
-    With PATHs, those at and below them. Lists them and asks, if neither --digest nor --yes is given. Exit status 3 if something was left: conflicts,
-    and names that tools of the host obey, without --also. `agentos undo` takes it back.
+    With PATHs, those at and below them. Lists them and asks, if neither --digest nor --yes is given. The exit status
+    is 3 if something was left: conflicts, and names that tools of the host obey, without --also.
     """
     resolve: dict[str, Side] = {**dict.fromkeys(ours, "ours"), **dict.fromkeys(theirs, "theirs")}
     with kernel(socket_path) as client:

@@ -208,6 +208,7 @@ METHODS = (
     Method("explain", permissions.Explain, positional="agent call args"),
     Method("approvals", permissions.Approvals),
     FOLLOW_APPROVALS,
+    Method("rollback", overlays.Rollback, positional="name snapshot", wait="None"),
     Method("diff", overlays.Diff, positional="name paths", wait="None"),
     Method("apply", overlays.Apply, positional="name digest paths", wait="None"),
     Method("undo", overlays.Undo, positional="name apply", wait="None"),

@@ -91,7 +91,7 @@ def table(services: Services) -> tuple[Syscall, ...]:
         *audit.syscalls(s.audit),
         *contents.syscalls(s.line),
         *approvals.syscalls(s.approvals),
-        *overlays.syscalls(s.registry, s.overlays),
+        *overlays.syscalls(s.registry, s.overlays, s.supervision),
         *background.syscalls(s.background),
     )
     return (*calls, *permissions.syscalls(s.registry, s.callers, s.approvals, calls))

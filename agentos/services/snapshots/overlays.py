@@ -113,6 +113,14 @@ class Overlays:
         async with self._lock(name), self._performing:
             return await run_in_thread(self._undo, name, apply)
 
+    async def discard(self, name: str, in_use: bool) -> None:
+        """Have the next life begin with an empty layer, and remove this one now unless it is ``in_use``.
+
+        Raises :class:`NoOverlay`, :class:`BadLayer` or ``OSError``.
+        """
+        async with self._lock(name):
+            await run_in_thread(self._discard, name, in_use)
+
     def _lock(self, name: str) -> trio.Lock:
         return self._locks.setdefault(name, trio.Lock())
 
@@ -128,7 +136,9 @@ class Overlays:
     def _open(self, name: str, directory: str, owner: HostIds | None) -> str:
         self._store.finish(name)
         record = self._store.load(name)
-        if record is not None and (record.settled or record.directory != directory):
+        if record is not None and record.discarded:
+            pass
+        elif record is not None and (record.settled or record.directory != directory):
             has_changes = not self._is_untouched(name, record) and bool(self._find(name, record, ()).changes)
             if has_changes and record.directory != directory:
                 raise BadLayer(
@@ -140,10 +150,18 @@ class Overlays:
             if not self._is_untouched(name, record):
                 raise BadLayer(self._describe_replaced(name, record))
             record = None
-        if record is None:
+        if record is None or record.discarded:
             record = self._store.begin(name, directory, owner)
         with self._store.hold(name) as place:
             return str(place / record.layer)
+
+    def _discard(self, name: str, in_use: bool) -> None:
+        record = self._require(name)
+        record.discarded = True
+        self._store.save(name, record)
+        if not in_use:
+            with self._store.hold(name) as place, beneath.open_top(str(place)) as top:
+                beneath.remove_tree(top, record.layer)
 
     def _require(self, name: str) -> Record:
         self._store.finish(name)
@@ -174,6 +192,8 @@ class Overlays:
             )
 
     def _find(self, name: str, record: Record, paths: Sequence[str], with_texts: bool = False) -> Diff:
+        if record.discarded:
+            return Diff(record.directory, [], changes.compute_digest([]))
         with self._open_both(name, record) as (layer, directory):
             found = changes.find_changes(layer, directory, record.base)
             chosen = [one for one in changes.select(found, paths) if record.declined.get(one.path) != one.identity]

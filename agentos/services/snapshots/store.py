@@ -43,6 +43,7 @@ class Record(Struct):
     ``stamps`` are the entries of the directory as applies left them. ``applied`` are the ids of applies that can be
     undone, the last one last, and ``runs`` all whose files are kept. ``doing`` is the run that isn't finished.
     ``declined`` are changes that the operator doesn't want, by path. ``settled``: the last apply has left nothing.
+    ``discarded``: the next life begins a new layer.
     """
 
     directory: str
@@ -55,6 +56,7 @@ class Record(Struct):
     doing: str = ""
     declined: dict[str, str] = {}
     settled: bool = False
+    discarded: bool = False
 
     @property
     def base(self) -> Base:

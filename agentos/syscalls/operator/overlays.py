@@ -1,4 +1,4 @@
-"""Handlers of DIFF, APPLY and UNDO: what an agent has changed in its overlay, made in the host's directory."""
+"""Handlers of DIFF, APPLY, UNDO and ROLLBACK: what an agent has changed in its overlay of a host directory."""
 
 import contextlib
 import math
@@ -13,6 +13,7 @@ from attrs import Factory, frozen
 
 from agentos.agents.jail.jail import lineage
 from agentos.agents.registry import Registry
+from agentos.agents.tree.supervision import Supervision
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
@@ -56,6 +57,7 @@ class OverlayCalls:
 
     registry: Registry
     overlays: Overlays
+    supervision: Supervision
     _paces: WeakKeyDictionary[Caller, Pace] = Factory(WeakKeyDictionary)  # of all but the operator
 
     @asynccontextmanager
@@ -86,6 +88,23 @@ class OverlayCalls:
             return calls.Applied(applied=applied, conflicts=left, apply=done.id or None, more=more + unlisted)
 
         yield Prepared((right,), act, about=request.name, error=require_operator(caller) or error)
+
+    @asynccontextmanager
+    async def prepare_rollback(self, caller: Caller, request: calls.Rollback) -> AsyncIterator[Prepared]:
+        key, right, error = self._find(caller, request.name, "rollback")
+        agent = self.registry.find_by_name(request.name)
+        if agent is not None and (agent.id == caller.id or self.registry.descends(caller.id, agent.id)):
+            error = BadRequest(f"{agent.name}: an agent can't roll back itself or an agent above it")
+
+        async def act(call: Call) -> calls.RolledBack:
+            runs = agent is not None and not agent.over.is_set()
+            with explaining(caller):
+                await self.overlays.discard(key, in_use=runs)
+            if agent is not None and runs:
+                await self.supervision.start_stop.restart_agent(agent)
+            return calls.RolledBack(restarted=runs)
+
+        yield Prepared((right,), act, about=request.name, error=error)
 
     @asynccontextmanager
     async def prepare_undo(self, caller: Caller, request: calls.Undo) -> AsyncIterator[Prepared]:
@@ -186,10 +205,11 @@ def list_left(left: Mapping[str, str]) -> tuple[list[calls.LeftPath], int]:
     return [calls.LeftPath(path=path, reason=left[path]) for path in paths], more
 
 
-def syscalls(registry: Registry, overlays: Overlays) -> tuple[Syscall, ...]:
-    handlers = OverlayCalls(registry, overlays)
+def syscalls(registry: Registry, overlays: Overlays, supervision: Supervision) -> tuple[Syscall, ...]:
+    handlers = OverlayCalls(registry, overlays, supervision)
     return (
         Syscall(Op.DIFF, calls.Diff, prepare=handlers.prepare_diff, audit="outcome"),
         Syscall(Op.APPLY, calls.Apply, prepare=handlers.prepare_apply, audit="intent"),
+        Syscall(Op.ROLLBACK, calls.Rollback, prepare=handlers.prepare_rollback, audit="intent"),
         Syscall(Op.UNDO, calls.Undo, prepare=handlers.prepare_undo, audit="intent"),
     )

@@ -56,6 +56,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "diff": "files.overlays",
         "apply": "files.overlays",
         "undo": "files.overlays",
+        "rollback": "files.overlays",
         "tasks": "task.tasks",
         "state": "agents.state",
     },

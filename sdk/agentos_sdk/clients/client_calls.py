@@ -49,6 +49,7 @@ STORE = 0x30
 FETCH = 0x31
 DELETE = 0x32
 KEYS = 0x33
+ROLLBACK = 0x37
 DIFF = 0x39
 APPLY = 0x3A
 UNDO = 0x3D
@@ -381,6 +382,10 @@ class Calls:
         Raises the call's error.
         """
         return self._open_stream(APPROVALS, {"follow": True})
+
+    def rollback(self, name: str, snapshot: Literal["start"]) -> Reply:
+        """Throw away what the agent ``name`` has changed in its overlay since ``snapshot``, which is ``start``."""
+        return self._make_call(ROLLBACK, {"name": name, "snapshot": snapshot}, wait=None)
 
     def diff(self, name: str, paths: Sequence[str] | None = None, *, content: bool | None = None) -> Reply:
         """What the agent ``name`` has changed in its overlay: at and below ``paths``, or everywhere.

@@ -29,7 +29,7 @@ from agentos_sdk.calls.operator.metrics import (
     MetricsReply,
     MetricsSystem,
 )
-from agentos_sdk.calls.operator.overlays import Apply, Diff, Undo
+from agentos_sdk.calls.operator.overlays import Apply, Diff, Rollback, Undo
 from agentos_sdk.calls.operator.permissions import (
     Approvals,
     ApprovalsReply,
@@ -131,6 +131,7 @@ class TrioCalls:
     explain = call(Calls.explain, Explain)
     approvals = part(Calls.approvals, Approvals, ApprovalsReply.pending)
     follow_approvals = stream(Calls.follow_approvals, ApprovalLists)
+    rollback = call(Calls.rollback, Rollback)
     diff = call(Calls.diff, Diff)
     apply = call(Calls.apply, Apply)
     undo = call(Calls.undo, Undo)

@@ -396,6 +396,24 @@ async def test_a_sparse_file_stays_sparse_and_one_that_takes_too_long_to_read_is
     assert made.read_bytes()[1 << 20 : (1 << 20) + 2] == b"y\0"
 
 
+@pytest.mark.parametrize("in_use", [True, False])
+async def test_what_was_discarded_is_gone_and_the_next_life_begins_anew(overlaid: Overlaid, in_use: bool) -> None:
+    overlaid.write("a.txt", "applied\n")
+    await overlaid.apply()
+    overlaid.write("a.txt", "discarded\n")
+    former = overlaid.upper
+
+    await overlaid.overlays.discard("w", in_use)
+
+    assert former.exists() == in_use
+    assert (await overlaid.apply()).paths == []
+    await overlaid.open()
+    assert not former.exists()
+    assert (await overlaid.diff()).changes == []
+    assert (overlaid.project / "a.txt").read_text() == "applied\n"
+    assert (await overlaid.undo()).paths == ["a.txt"]
+
+
 async def test_an_agent_without_an_overlay_has_none(overlaid: Overlaid) -> None:
     with pytest.raises(NoOverlay, match="stranger has no overlay"):
         await overlaid.overlays.diff("stranger")

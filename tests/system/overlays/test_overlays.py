@@ -174,6 +174,23 @@ def test_look_then_apply_by_the_command_line(worker: Kernel, project: Path, agen
         assert (project / "a.txt").read_text() == "the host's\n"
 
 
+def test_a_rollback_begins_with_the_directory_as_it_is(worker: Kernel, project: Path, agentos: Agentos) -> None:
+    with worker.client() as client:
+        run(client, WORK)
+
+        assert (
+            agentos("rollback", "worker@start").stdout == "worker works on the directory as it is, and was restarted\n"
+        )
+
+        until(lambda: info(client, "worker")["state"] == "running", "it runs again")
+        run(client, "assert open('a.txt').read() == 'a\\n'")
+        assert client.diff("worker")["changes"] == []
+        client.stop("worker")
+        assert client.rollback("worker", "start")["restarted"] is False
+    assert files(project) == BEFORE
+    assert agentos("rollback", "worker").returncode == 2
+
+
 WRONG: Sequence[tuple[dict[str, Any], str]] = (
     ({"paths": ["../x"]}, "bad_request"),
     ({"paths": ["/etc"]}, "bad_request"),

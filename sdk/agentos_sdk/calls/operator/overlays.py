@@ -1,4 +1,4 @@
-"""DIFF, APPLY and UNDO: what an agent has changed in its overlay of a host directory, and making that there."""
+"""DIFF, APPLY, UNDO and ROLLBACK: what an agent has changed in its overlay of a host directory."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
@@ -54,6 +54,24 @@ class Diff(Request[Diffed]):
     name: str
     paths: Paths = ()
     content: bool = False
+
+
+@record
+class RolledBack:
+    """The agent works from that moment on; ``restarted``: it ran, and was started again."""
+
+    success: bool = True
+    restarted: bool
+
+
+@record
+class Rollback(Request[RolledBack]):
+    """Throw away what the agent ``name`` has changed in its overlay since ``snapshot``, which is ``start``."""
+
+    op = Op.ROLLBACK
+    reply = RolledBack
+    name: str
+    snapshot: Literal["start"]
 
 
 @record

@@ -196,14 +196,25 @@ OBEYED: Mapping[str, str] = {  # the name, and what obeys it when it runs in the
 }
 
 
+_NAMES = frozenset((*STUBS, *WATCHED, *OBEYED)) - {"refs", "commondir"}
+_FIRST_PARTS = frozenset(name.partition("/")[0] for name in _NAMES)
+_MAX_PARTS = max(name.count("/") + 1 for name in _NAMES)
+
+
+def find_obeyed(path: str) -> tuple[str, str] | None:
+    """The name on a path that makes programs obey it, in whatever directory, and what does; None if nothing does."""
+    parts = path.split("/")
+    for begin, first in enumerate(parts):
+        if first not in _FIRST_PARTS:  # an agent may make paths of a thousand parts
+            continue
+        for end in range(begin + 1, min(begin + _MAX_PARTS, len(parts)) + 1):
+            if (name := "/".join(parts[begin:end])) in _NAMES:
+                reader = OBEYED.get(name) or WATCHED.get(name) or "a program outside of the jail"
+                return "/".join(parts[:end]), reader
+    return None
+
+
 def find_reader(path: str) -> str | None:
     """What obeys a file, or the directory that it is in, by its name, in whatever directory it is; None if nothing."""
-    parts = path.split("/")
-    for begin in range(len(parts)):
-        for end in range(begin + 1, len(parts) + 1):
-            name = "/".join(parts[begin:end])
-            if reader := OBEYED.get(name) or WATCHED.get(name):
-                return reader
-            if name in STUBS and name not in ("refs", "commondir"):
-                return "a program outside of the jail"
-    return None
+    found = find_obeyed(path)
+    return found[1] if found is not None else None

@@ -34,6 +34,7 @@ from .spec import (
     OnGiveUp,
     Runtime,
     Shutdown,
+    WorkspaceMode,
 )
 from .waking.schedule import Schedule
 from .waking.start import StartReason
@@ -79,6 +80,7 @@ class Request(Struct, frozen=True, kw_only=True):
     limits: values.Limits | None = None
     code: str | None = None
     workspace: str | None = None
+    workspace_mode: WorkspaceMode | None = None
     runtime: Runtime | None = None
     llm: values.Share | None = None
     permissions: PermissionSet | None = None

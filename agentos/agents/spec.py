@@ -28,6 +28,7 @@ Strategy = Literal["one_for_one", "one_for_all", "rest_for_one"]  # of a declare
 OnGiveUp = Literal["fail", "escalate"]
 Isolation = Literal["strict", "standard", "none"]
 Runtime = Literal["exec", "fast"]
+WorkspaceMode = Literal["direct", "overlay"]
 
 STOP_TIMEOUT = 45.0  # seconds that the kernel's end may take until what still runs is killed
 NAME = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)  # digits alone would be taken for an id
@@ -119,7 +120,8 @@ class AgentSpec(Struct, frozen=True):
     """One agent: exactly one of ``script`` (run by ``python``) and ``command`` (an argv) is set.
 
     Paths are absolute host paths, except ``cwd``, which is a path in the jail if there is one. ``code`` is a directory
-    that contains the script. ``workspace`` is ``tmp``, ``keep`` or a directory. More than ``max_restarts`` within
+    that contains the script. ``workspace`` is ``tmp``, ``keep`` or a directory, which with ``workspace_mode="overlay"``
+    stays as it is: the agent's changes are kept apart, and applied by the operator. More than ``max_restarts`` within
     ``restart_window`` seconds, and the agent is given up; ``math.inf`` is unlimited. Declared members of a
     ``one_for_all`` or ``rest_for_one`` group have their supervisor's intensity instead. ``on_give_up`` applies only to
     declared agents. ``ready="hello"`` makes the start wait for the agent's HELLO.
@@ -151,6 +153,7 @@ class AgentSpec(Struct, frozen=True):
     limits: Limits = Limits()
     code: str | None = None
     workspace: str = "tmp"
+    workspace_mode: WorkspaceMode = "direct"
     runtime: Runtime = "exec"
     llm: Share = Share()
     permissions: PermissionSet | None = None  # None: the default of its kind

@@ -391,6 +391,7 @@ class Kernel:
             host_view=host_view,
             http=self.network.client,
             mcp=self.servers,
+            overlays=self.jails.workspaces.overlays,
             max_payload=config.kernel.max_payload,
             config_file=str(config.file) if config.file is not None else None,
             upstream_proxy=self.network.egress.upstream_proxy,

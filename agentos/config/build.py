@@ -31,6 +31,7 @@ from agentos.config.schema import (
     RootTable,
     StorageTable,
     SupervisorTable,
+    WorkspaceTable,
 )
 from agentos.config.tables.http import HttpTable, read_http
 from agentos.config.tables.llm import LLMTable, check_prices, read_llm
@@ -229,6 +230,8 @@ class Builder(Reader):
             fields["limits"] = limits if limits.memory is not None else attrs.evolve(limits, memory=MEMORY)
         if fields.keys() & {"schedule", "start"}:
             fields.setdefault("restart", "transient")
+        if isinstance(place := read.table.workspace, WorkspaceTable):
+            fields |= {"workspace": place.path, "workspace_mode": place.mode}
         request = Request(**{"mailbox": "kept", **fields, "permissions": self._permissions(read)})
         return build(request, HostPaths(str(self.directory), declared=True), report)
 

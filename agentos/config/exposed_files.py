@@ -40,7 +40,7 @@ def find_exposed_files(config: Config) -> Iterator[str]:
 def _list_workspaces(config: Config, agents: Mapping[str, AgentSpec]) -> Iterator[tuple[str, str]]:
     servers = {f"mcp.{name}": one.spec for name, one in config.mcp.items() if one.spec is not None}
     for name, spec in {**agents, **servers}.items():
-        if spec.jailed and spec.workspace not in KINDS:
+        if spec.jailed and spec.workspace not in KINDS and spec.workspace_mode == "direct":
             yield name, spec.workspace
 
 

@@ -21,6 +21,7 @@ from agentos.agents.spec import (
     OnGiveUp,
     Runtime,
     Strategy,
+    WorkspaceMode,
     is_reserved,
 )
 from agentos.agents.waking.schedule import Schedule
@@ -187,6 +188,14 @@ class SupervisorTable(ChildTable, RootTable):
 
 
 @frozen(kw_only=True)
+class WorkspaceTable:
+    """``workspace = {...}``: a host directory, and how the agent has it."""
+
+    path: str
+    mode: WorkspaceMode = "direct"
+
+
+@frozen(kw_only=True)
 class AgentTable(ChildTable):
     """A child without a type, or with ``type = "agent"``. Relative paths are resolved against the file's directory."""
 
@@ -211,6 +220,6 @@ class AgentTable(ChildTable):
     isolation: Level | None = None
     limits: Limits | None = None
     code: str | None = None
-    workspace: str | None = None
+    workspace: str | WorkspaceTable | None = None
     runtime: Runtime | None = None
     permissions: object = None

@@ -8,6 +8,7 @@ The order of the steps matters:
 - With root, the tmpfs of the root is the host's, so directories can be made in it before the identity is taken, and
   not afterwards. The agent's own tmpfs are mounted afterwards: an unmapped uid can't make a directory in them.
 - ``vm.memfd_noexec`` is written before the identity is taken: Linux lets only the host's uid 0 write it.
+- An overlay is mounted after the identity is taken: the mounter's rights are what it reads and copies with.
 - Sources are closed before the root is switched: a directory descriptor would lead back out of the sandbox.
 - Steps that need a capability (limits, loopback) come before the capabilities are dropped. no_new_privs comes before
   Landlock and seccomp, which need it once the capabilities are gone. seccomp is last, because it denies system calls
@@ -34,6 +35,7 @@ from .files.root_files import (
     detach_steps,
     git_files,
     is_own,
+    open_layer_steps,
     open_steps,
     root_steps,
     script_path,
@@ -91,6 +93,7 @@ def plan_sandbox(policy: Policy, program: Program, host: Host, host_ids: HostIds
         *(detach_steps(policy, later, ids) if is_root else []),
         *([s.UnshareCgroup()] if host.cgroup_namespace else []),
         *(open_steps(policy, binds, later) if not is_root else []),
+        *open_layer_steps(policy, ids if is_root else None),
         *(s.WriteFile(f"/etc/{name}", text) for name, text in git_files(policy).items()),
         *own,
         *([s.ForbidExecutableMemfds()] if policy.profile == "strict" and host.memfd_noexec else []),

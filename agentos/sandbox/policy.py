@@ -76,7 +76,7 @@ class Directory:
     path: str = field(validator=_check_absolute)
     protected: tuple[str, ...] = field(default=(), validator=_check_names)
 
-    def narrow_to(self, parent: "Directory | Image | None") -> "Directory":
+    def narrow_to(self, parent: "Directory | Image | Overlay | None") -> "Directory":
         """Add the parent's protected paths; :class:`BadPolicy` if this is outside the parent's or protected there."""
         if not isinstance(parent, Directory) or not _is_beneath(self.path, parent.path):
             raise BadPolicy(f"workspace: {self.path} is not in the parent's workspace")
@@ -98,7 +98,18 @@ class Image:
     path: str = field(validator=_check_absolute)
 
 
-def _convert_workspace(given: Directory | Image | str | None) -> Directory | Image | None:
+@frozen
+class Overlay:
+    """The host directory ``path``, unchanged: what is written goes to ``upper``, and both are shown as one.
+
+    ``upper`` is a directory with the directories ``tree`` and ``work``, which no other running sandbox uses.
+    """
+
+    path: str = field(validator=_check_absolute)
+    upper: str = field(validator=_check_absolute)
+
+
+def _convert_workspace(given: Directory | Image | Overlay | str | None) -> Directory | Image | Overlay | None:
     if isinstance(given, str):
         try:
             return Directory(given)
@@ -121,7 +132,7 @@ class Policy:
     """What exists inside a sandbox, and how it is confined. Paths are host paths.
 
     ``script`` is a file in /agent, or ``code`` a directory as /agent, read-only. ``workspace`` is a directory (its path
-    is enough) or an image for /workspace, or None for one in memory. ``sdk`` is the directory of the package
+    is enough), an image or an overlay for /workspace, or None for one in memory. ``sdk`` is the directory of package
     ``agentos_sdk``. ``socket`` is the kernel's socket for this program, at /run/agentos.sock.
 
     ``network`` is the host's, or one of its own: with ``none`` only a loopback; with ``filtered`` also a route to
@@ -135,7 +146,7 @@ class Policy:
     interpreter: Interpreter | None = None
     script: str | None = field(default=None, validator=_check_absolute)
     code: str | None = field(default=None, validator=_check_absolute)
-    workspace: Directory | Image | None = field(default=None, converter=_convert_workspace)
+    workspace: Directory | Image | Overlay | None = field(default=None, converter=_convert_workspace)
     sdk: str | None = field(default=None, validator=_check_absolute)
     socket: str | None = field(default=None, validator=_check_absolute)
     network: Network = field(default="none", validator=attrs.validators.in_(NETWORKS))

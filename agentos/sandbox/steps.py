@@ -95,6 +95,19 @@ class DetachImage(NamedTuple):
     target: str
 
 
+class DetachLayer(NamedTuple):
+    """Copy the mount at a host path, to be a layer of :class:`MountOverlay`; done by the zygote, with root.
+
+    Files of the path's owner belong to ``owner`` there and the other way round, by an id-mapped mount; the files of
+    all others stay theirs. No symbolic link in the path is followed.
+    """
+
+    path: str
+    target: str
+    owner: tuple[int, int]  # uid and gid
+    writable: bool
+
+
 class OpenSource(NamedTuple):
     """Open a host path to be bound later; the bind uses the opened file, not the path."""
 
@@ -179,6 +192,25 @@ class MountTmpfs(NamedTuple):
     inodes: int
     executable: bool
     counted: bool = False  # the kernel gets a descriptor of it, to measure its contents
+
+
+class MountOverlay(NamedTuple):
+    """Mount an overlay (overlayfs, ``userxattr``): ``lower`` is shown, and changes go to ``upper``.
+
+    Both are host paths; ``upper`` has the directories ``tree`` and ``work``. With root they are the trees of two
+    :class:`DetachLayer`, whose targets are :func:`layer_targets`. Mounted after :class:`TakeIdentity`: what is copied
+    into ``upper`` is copied with the mounter's rights.
+    """
+
+    target: str
+    lower: str
+    upper: str
+    executable: bool
+
+
+def layer_targets(target: str) -> tuple[str, str]:
+    """The targets of the lower and the upper layer of an overlay."""
+    return f"{target}.lower", f"{target}.upper"
 
 
 class MountProc(NamedTuple):
@@ -285,6 +317,7 @@ Step = (
     | DetachRoot
     | DetachSource
     | DetachImage
+    | DetachLayer
     | OpenSource
     | ForbidExecutableMemfds
     | TakeIdentity
@@ -297,6 +330,7 @@ Step = (
     | Bind
     | Protect
     | MountTmpfs
+    | MountOverlay
     | MountProc
     | CloseSources
     | SwitchRoot
@@ -315,7 +349,7 @@ Step = (
 KINDS: dict[str, type] = {kind.__name__: kind for kind in Step.__args__}
 _KINDS = tuple(KINDS.values())
 _NUMBERS = {kind: number for number, kind in enumerate(_KINDS)}
-_DETACH = (DetachRoot, DetachSource, DetachImage)
+_DETACH = (DetachRoot, DetachSource, DetachImage, DetachLayer)
 
 
 def encode(steps: Sequence[Step]) -> bytes:
@@ -345,11 +379,11 @@ def describe(step: Step) -> str:
     match step:
         case Bind():
             about = (f"{step.source} at {step.target}" if step.source != step.target else step.target,)
-        case DetachSource() | DetachImage() | OpenSource() | MakeDirectory() | WriteFile() | Link():
+        case DetachSource() | DetachImage() | DetachLayer() | OpenSource() | MakeDirectory() | WriteFile() | Link():
             about = (step.path,)
         case Protect():
             about = (step.directory,)
-        case MountTmpfs() | MountProc():
+        case MountTmpfs() | MountOverlay() | MountProc():
             about = (step.target,)
         case Hostname():
             about = (step.name,)

@@ -39,6 +39,10 @@ class Op(IntEnum):
     KEYS = 0x33
     EXPORT = 0x34
     IMPORT = 0x35
+    ROLLBACK = 0x37
+    DIFF = 0x39
+    APPLY = 0x3A
+    UNDO = 0x3D
     GET_PERMS = 0x40
     SET_PERMS = 0x41
     APPROVALS = 0x42

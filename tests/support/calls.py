@@ -35,6 +35,7 @@ def syscalls() -> tuple[Syscall, ...]:
         approvals=nothing,
         logs=nothing,
         storage=nothing,
+        overlays=nothing,
         background=nothing,
         traffic=nothing,
         host_view=View("/", "/"),

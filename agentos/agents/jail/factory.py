@@ -23,6 +23,8 @@ from agentos.sandbox.host import Host
 from agentos.sandbox.host_ids import HostIdPool
 from agentos.sandbox.plan import plan_sandbox, plan_unjailed
 from agentos.sandbox.policy import BadPolicy, Directory, Policy
+from agentos.sandbox.report import probe
+from agentos.sandbox.report.levels import Finding
 from agentos.sandbox.report.walls import Observed
 from agentos.sandbox.start.ahead import MAX_WAITING
 from agentos.sandbox.start.sample import take_sample
@@ -37,7 +39,7 @@ from agentos_sdk.values import HostIds
 from . import errors, guards, layout
 from .errors import JailError
 from .interpreters import interpreter
-from .isolation_report import Layers, Walls, judge, lacking
+from .isolation_report import Layers, NotIsolated, Walls, describe_no_overlay, judge, lacking
 from .jail import Connect, Jail, JailOwner, JailParts, KernelAddress, lineage
 from .layout import AgentContents
 from .limits import can_change, change_limits, group_limits, list_live_limits
@@ -68,6 +70,7 @@ class Jails:
     disk: DiskWatcher = field(factory=DiskWatcher)
     probed: trio.Event = field(factory=trio.Event)
     found: str | None = None
+    overlay: Finding | None = None  # whether a workspace can be one, once that was tried
     turns: Turns = field(factory=Turns)  # for fair reading of program output
     output_rate: OutputRate = field(factory=OutputRate)
     _living: dict[str, Jail] = field(factory=dict)  # by lineage
@@ -143,7 +146,10 @@ class Jails:
             if self.outer_ids is not None:
                 keeps = spec.workspace != "tmp"
                 outer = await self.outer_ids.take(key, keeps, frozenset(self._living), self.workspaces.list_kept)
-            workspace = await self.workspaces.prepare(key, spec.workspace, layout.limits(spec), outer)
+            if spec.workspace_mode == "overlay":
+                await self._require_overlays()
+            limits = layout.limits(spec)
+            workspace = await self.workspaces.prepare(key, spec.workspace, limits, outer, spec.workspace_mode)
             undo.push_async_callback(self._release, agent, workspace)
             _tell(agent, workspace.notices)
         parts = await run_in_thread(self._build_plan, agent, connect, outer, workspace)
@@ -156,6 +162,14 @@ class Jails:
             assert self.cgroups.root is not None, "it is of version 2"
             await run_in_thread(self._set_group, parts, self.cgroups.root)
         return parts
+
+    async def _require_overlays(self) -> None:
+        """Find out once whether this host has overlays, with the layers in the state directory."""
+        if self.overlay is None:
+            place = await run_in_thread(self.workspaces.overlays.make_place)
+            self.overlay = await probe.probe_overlay(self.spawner, self.host, place)
+        if not self.overlay.works:
+            raise NotIsolated(describe_no_overlay(self.overlay))
 
     async def _release(self, agent: JailOwner, workspace: Workspace) -> None:
         if workspace.kind == "image":

@@ -59,6 +59,8 @@ class Walls:
             limits: Layers = limit_layers(self.limits, found)
         else:
             limits = unjailed(self.spec, found.enforced, found.version)
+        if self.workspace is not None and self.workspace.kind == "overlay":
+            layers["overlay"] = walls.overlay_layer(program)
         return {**layers, **limits}
 
     def _usage(self, program: int) -> disk.Tmpfs | disk.Image | Usage | None:
@@ -97,6 +99,12 @@ def unjailed(spec: AgentSpec, in_force: EnforcedLimits | None, version: int | No
     return {**layers, "disk": Layer(spec.limits.disk or False, False, reason=reason)}
 
 
+def describe_no_overlay(finding: levels.Finding) -> str:
+    """Why no workspace can be an overlay, and what to do."""
+    remedy = f"{finding.remedy}, or " if finding.remedy else ""
+    return f'workspace: mode overlay can\'t be had here: {finding.reason}: {remedy}say mode = "direct"'
+
+
 def lacking(layers: Layers) -> Sequence[str]:
     """The layers that were requested and are not in force."""
     return tuple(name for name, layer in layers.items() if layer.asked and not layer.active)
@@ -114,6 +122,8 @@ def judge(spec: AgentSpec, layers: Layers, waived: Collection[str]) -> None:
             for name, layer in layers.items()
             if name in by_layer and not layer.active and name != "root"
         ]
+    if not lacking and "overlay" in layers and not layers["overlay"].active:
+        raise NotIsolated(describe_no_overlay(levels.Finding(False, layers["overlay"].reason)))
     if lacking:
         what = "; ".join(map(str, lacking))
         waivable = ", ".join(

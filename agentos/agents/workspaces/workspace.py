@@ -1,5 +1,6 @@
 """Agent workspaces: a tmpfs, a named image or directory under the state directory, or a host directory."""
 
+import logging
 import os
 import pwd
 import sys
@@ -20,7 +21,11 @@ from agentos.private_files import check_file, display_path, hold_directory
 from agentos.sandbox.errors import EXHAUSTED
 from agentos.sandbox.files import images
 from agentos.sandbox.files.images import ImageInUse, ImageSize, ImageUnavailable
-from agentos.sandbox.policy import MIB, Directory, Image, Limits
+from agentos.sandbox.policy import MIB, Directory, Image, Limits, Overlay
+from agentos.services.snapshots.changes import TooManyChanges
+from agentos.services.snapshots.overlays import Overlays
+from agentos.services.snapshots.store import BadLayer
+from agentos.threads import run_in_thread
 from agentos_sdk.values import HostIds
 
 from . import obeyed_names
@@ -29,6 +34,8 @@ from .git_names import NotHeld, find_git_names
 from .hard_links import Linked, find_hard_links
 from .nested_repositories import Repositories, find_repositories
 from .protected_files import Locked, Stubs, Unprotectable
+
+log = logging.getLogger(__name__)
 
 _RELEASE_TIMEOUT = 10  # seconds for Linux to release the image of an ended agent
 _LOCK_TIMEOUT = 2.0  # seconds for another kernel to remove its stubs from a directory, which takes milliseconds
@@ -45,8 +52,8 @@ class BadWorkspace(Exception):
 class Workspace(Struct, frozen=True):
     """A workspace that is ready for one life of an agent; ``mount`` is for its policy."""
 
-    kind: Literal["tmp", "image", "directory", "host"]
-    mount: Directory | Image | None
+    kind: Literal["tmp", "image", "directory", "host", "overlay"]
+    mount: Directory | Image | Overlay | None
     mechanism: str  # that enforces its size limit
     reason: str = ""  # why it isn't an image
     new: bool = False  # no agent has used it before
@@ -56,7 +63,9 @@ class Workspace(Struct, frozen=True):
 
     @property
     def watched(self) -> str | None:
-        """The directory that the disk watcher must measure."""
+        """The directory that the disk watcher must measure; of an overlay the changes alone."""
+        if isinstance(self.mount, Overlay):
+            return f"{self.mount.upper}/tree"
         return self.mount.path if isinstance(self.mount, Directory) else None
 
 
@@ -69,7 +78,7 @@ class Workspaces:
     def __init__(
         self, state: Path, is_root: bool, off_limits: Sequence[Path] = (), config_file: str | None = None
     ) -> None:
-        self.config_file = ConfigFile(config_file)
+        self.config_file, self.overlays = ConfigFile(config_file), Overlays(state)
         self._kept, self._is_root = state / "workspaces", is_root
         self._off_limits = [os.path.realpath(path) for path in (state, *off_limits)]
         self._stubs = Stubs(state / "stubs.json")
@@ -77,15 +86,22 @@ class Workspaces:
         self._config_lock = trio.Lock()
 
     async def sweep(self) -> None:
-        """Remove the stubs that a killed kernel left in host directories; called at the start."""
+        """Remove the stubs that a killed kernel left in host directories, and finish what it was applying to them.
+
+        Called at the start.
+        """
         await trio.to_thread.run_sync(self._stubs.sweep)
+        for sentence in await self.overlays.finish_all():
+            log.warning("%s", sentence)
 
     def list_kept(self) -> AbstractSet[str]:
         """The names with stored files."""
         return list_kept(self._kept)
 
-    async def prepare(self, name: str, wanted: str, limits: Limits, outer: HostIds | None) -> Workspace:
-        """Prepare a workspace: ``tmp``, ``keep`` or an absolute path without symlinks.
+    async def prepare(
+        self, name: str, wanted: str, limits: Limits, outer: HostIds | None, mode: str = "direct"
+    ) -> Workspace:
+        """Prepare a workspace: ``tmp``, ``keep`` or an absolute path without symlinks, with ``mode`` overlay or direct.
 
         Called for each life; :meth:`release` undoes it. ``outer`` is the agent's uid and gid on the host. Raises
         :class:`BadWorkspace`.
@@ -94,6 +110,8 @@ class Workspaces:
             return Workspace("tmp", None, f"tmpfs of {_sized(limits.disk)}, {limits.inodes} inodes")
         if wanted == "keep":
             return await self._keep(name, limits, outer)
+        if mode == "overlay":
+            return await self._overlay(name, wanted, outer)
         try:
             return await self._hosts(wanted)
         except (OSError, Unprotectable, Unprotected, Linked) as error:
@@ -156,6 +174,14 @@ class Workspaces:
                     reason = str(error)
         _own_directory(directory, outer)
         return Workspace("directory", Directory(str(directory)), _WATCHED_MECHANISM, reason)
+
+    async def _overlay(self, name: str, path: str, outer: HostIds | None) -> Workspace:
+        await run_in_thread(self._check, path)
+        try:
+            upper = await self.overlays.open(name, path, outer)
+        except (OSError, BadLayer, TooManyChanges) as error:
+            raise BadWorkspace(f"workspace {path}: {error}") from None
+        return Workspace("overlay", Overlay(path, upper), _WATCHED_MECHANISM, "only its changes count")
 
     def _use(self, path: str) -> trio.Lock:
         """The lock of one directory: what a program can delay in it delays nothing elsewhere."""

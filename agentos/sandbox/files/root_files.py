@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from agentos.sandbox import steps as s
 from agentos.sandbox.host import Host
-from agentos.sandbox.policy import BadPolicy, Directory, Image, Network, Policy
+from agentos.sandbox.policy import BadPolicy, Directory, Image, Network, Overlay, Policy
 from agentos.sandbox.steps import Step
 from agentos_sdk.values import HostIds
 
@@ -120,7 +120,7 @@ def bind_steps(policy: Policy, host: Host) -> Iterator[s.Bind]:
         yield s.Bind(policy.script, script_path(policy.script))
     if policy.code is not None:
         yield s.Bind(policy.code, CODE)
-    if policy.workspace is not None:
+    if policy.workspace is not None and not isinstance(policy.workspace, Overlay):
         yield s.Bind(policy.workspace.path, WORKSPACE, writable=True, executable=policy.profile != "strict")
     if policy.socket is not None:
         yield s.Bind(policy.socket, SOCKET)
@@ -151,6 +151,19 @@ def detach_steps(policy: Policy, binds: Sequence[s.Bind], host_ids: HostIds) -> 
         always = bind.target in (CODE, WORKSPACE)
         owner = None if ours else (host_ids.uid, host_ids.gid)
         yield s.DetachSource(bind.source, bind.target, follow, owner, always, bind.writable)
+
+
+def open_layer_steps(policy: Policy, host_ids: HostIds | None) -> Iterator[Step]:
+    """Open the layers of an overlay; ``host_ids`` are given with root, and are those of the files' owner inside."""
+    if not isinstance(policy.workspace, Overlay):
+        return
+    lower, upper = policy.workspace.path, policy.workspace.upper
+    if host_ids is None:
+        yield from (s.OpenSource(path, follow=False) for path in (lower, upper))
+        return
+    owner, targets = (host_ids.uid, host_ids.gid), s.layer_targets(WORKSPACE)
+    yield s.DetachLayer(lower, targets[0], owner, writable=False)
+    yield s.DetachLayer(upper, targets[1], owner, writable=True)
 
 
 def _targets_without_symlinks(policy: Policy) -> Sequence[str]:
@@ -184,6 +197,8 @@ def tmpfs_steps(policy: Policy, host: Host, within_tmp: tuple[s.Bind, ...]) -> I
     yield from within_tmp
     if policy.workspace is None:
         yield s.MountTmpfs(WORKSPACE, limits.disk, limits.inodes, executable, counted)
+    if isinstance(policy.workspace, Overlay):
+        yield s.MountOverlay(WORKSPACE, policy.workspace.path, policy.workspace.upper, executable)
     if isinstance(policy.workspace, Directory) and policy.workspace.protected:
         yield s.Protect(WORKSPACE, policy.workspace.protected)
     yield s.MountTmpfs("/dev/shm", limits.tmp, limits.inodes, False, counted)
@@ -192,7 +207,12 @@ def tmpfs_steps(policy: Policy, host: Host, within_tmp: tuple[s.Bind, ...]) -> I
 
 
 def git_files(policy: Policy) -> Mapping[str, str]:
-    """Return files for /etc that make git ignore protected names, so that placeholder files aren't committed."""
+    """Return files for /etc that make git ignore protected names, so that placeholder files aren't committed.
+
+    In an overlay git's index has other owners than the files: without checkStat git reads all of them once.
+    """
+    if isinstance(policy.workspace, Overlay):
+        return {"gitconfig": "[core]\n\tcheckStat = minimal\n"}
     if not isinstance(policy.workspace, Directory) or not policy.workspace.protected:
         return {}
     ignored = "".join(f"/{name}\n" for name in policy.workspace.protected if not name.startswith(".git/"))

@@ -26,7 +26,7 @@ OPEN_TREE_CLONE, OPEN_TREE_CLOEXEC = 1, os.O_CLOEXEC
 MOVE_MOUNT_F_EMPTY_PATH, MOVE_MOUNT_T_EMPTY_PATH = 4, 0x40
 MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV, MOUNT_ATTR_IDMAP = 2, 4, 0x10_0000
 RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH = 2, 4, 8
-FSCONFIG_SET_STRING, FSCONFIG_CMD_CREATE = 1, 6
+FSCONFIG_SET_FLAG, FSCONFIG_SET_STRING, FSCONFIG_CMD_CREATE = 0, 1, 6
 CLONE_PARENT, CLONE_PIDFD, CLONE_INTO_CGROUP = 0x8000, 0x1000, 0x2_0000_0000
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_KEEPCAPS, PR_SET_NAME = 1, 4, 8, 15
@@ -188,13 +188,15 @@ def open_without_links(directory: int, path: str, flags: int = 0, resolve: int =
     return _check(_openat2(_OPENAT2, directory, os.fsencode(path), how, len(how)), "openat2")
 
 
-def mount_detached(kind: str, source: str, options: Mapping[str, str] = _NO_OPTIONS) -> int:
-    """Mount a file system detached, with nosuid and nodev."""
+def mount_detached(kind: str, source: str, options: Mapping[str, str] = _NO_OPTIONS, flag: str = "") -> int:
+    """Mount a file system detached, with nosuid and nodev; ``flag`` is an option without a value."""
     context = _check(_fsopen(_FSOPEN, kind.encode(), 1), "fsopen")  # FSOPEN_CLOEXEC
     try:
         for name, value in {"source": source, **options}.items():
             set_option = _fsconfig(_FSCONFIG, context, FSCONFIG_SET_STRING, name.encode(), os.fsencode(value), 0)
-            _check(set_option, "fsconfig")
+            _check(set_option, f"{kind} {name}")
+        if flag:
+            _check(_fsconfig(_FSCONFIG, context, FSCONFIG_SET_FLAG, flag.encode(), None, 0), f"{kind} {flag}")
         _check(_fsconfig(_FSCONFIG, context, FSCONFIG_CMD_CREATE, None, None, 0), f"mount {kind}")
         attributes = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV
         return _check(_fsmount(_FSMOUNT, context, 1, attributes), "fsmount")  # FSMOUNT_CLOEXEC

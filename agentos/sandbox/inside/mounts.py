@@ -84,6 +84,34 @@ class Root:
         if step.counted:
             self.counted[step.target] = os.open(NEW_ROOT + step.target, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
+    def mount_overlay(self, step: s.MountOverlay) -> None:
+        """Stage the layers in a tmpfs, under names that tell nothing of the host: mountinfo shows them as given.
+
+        The overlay keeps clones of its own of the layers' mounts.
+        """
+        place = NEW_ROOT + step.target
+        self._make_directories(step.target)
+        libc.mount("stage", place, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=64k,nr_inodes=8,mode=755")
+        os.chdir(place)
+        for name, path, target in zip(("lower", "upper"), step[1:3], s.layer_targets(step.target), strict=True):
+            os.mkdir(name)
+            tree = self._trees.pop(target, None)
+            tree = libc.open_tree(self._sources[path]) if tree is None else tree
+            try:
+                libc.move_mount(tree, name)  # attached: Linux takes no detached tree for a layer
+            finally:
+                os.close(tree)
+        layers = {"lowerdir": "lower", "upperdir": "upper/tree", "workdir": "upper/work"}
+        overlay = libc.mount_detached("overlay", "overlay", layers, "userxattr")
+        try:
+            os.chdir("/")
+            libc.unmount(place, MNT_DETACH)
+            attributes = NOSUID | NODEV | (0 if step.executable else NOEXEC)
+            libc.set_mount_attributes(overlay, "", attributes, recursive=False)
+            libc.move_mount(overlay, place)
+        finally:
+            os.close(overlay)
+
     def mount_proc(self, step: s.MountProc) -> None:
         flags = MS_NOSUID | MS_NODEV | MS_NOEXEC
         libc.mount("proc", NEW_ROOT + step.target, "proc", flags, "subset=pid")

@@ -8,6 +8,7 @@ host's mount table, and all of it is freed with the last descriptor or mount.
 import contextlib
 import errno
 import fcntl
+import itertools
 import os
 import stat
 import struct
@@ -18,6 +19,7 @@ from agentos.sandbox import steps as s
 from . import libc
 
 _NEWUSER = 0x1000_0000
+MOUNT_ATTR_RDONLY = 1
 _LOOP_CONFIGURE, _LOOP_CTL_GET_FREE, _LO_FLAGS_AUTOCLEAR = 0x4C0A, 0x4C82, 4
 _LOOP_CONFIG_SIZE, _LOOP_FLAGS_OFFSET = 304, 60  # struct loop_config: u32 fd, u32 block size, struct loop_info64
 _ATTEMPTS = 16  # another process may take the free loop device first
@@ -47,6 +49,8 @@ def detach_all(steps: Sequence[s.Step]) -> Trees:
                     trees[step.target] = _detach_source(step, namespaces)
                 elif isinstance(step, s.DetachImage):
                     trees[step.target] = mount_image(step.path)
+                elif isinstance(step, s.DetachLayer):
+                    trees[step.target] = _detach_layer(step, namespaces)
             except OSError as error:
                 close_trees(trees)
                 raise SourceFailed(step, error) from None
@@ -141,6 +145,41 @@ def _detach_source(step: s.DetachSource, namespaces: "_Namespaces") -> int:
     return tree
 
 
+def _detach_layer(step: s.DetachLayer, namespaces: "_Namespaces") -> int:
+    source = open_source(step.path, follow=False)
+    try:
+        found, tree = os.stat(source), libc.open_tree(source)
+    finally:
+        os.close(source)
+    try:
+        owner = found.st_uid, found.st_gid
+        if owner != step.owner:
+            uids, gids = (_swap(owner[n], step.owner[n], name) for n, name in enumerate(("uid_map", "gid_map")))
+            _map_ids(tree, step, found, namespaces.get(uids, gids))
+        if not step.writable:
+            libc.set_mount_attributes(tree, "", MOUNT_ATTR_RDONLY, recursive=True)
+    except BaseException:
+        os.close(tree)
+        raise
+    return tree
+
+
+def _swap(one: int, other: int, name: str) -> str:
+    """The lines of a map that exchanges two ids, of all ids that this process has. ``name``: uid_map or gid_map.
+
+    All others stay valid owners: Linux refuses even the removal of a file whose owner isn't mapped.
+    """
+    with open(f"/proc/self/{name}", encoding="ascii") as file:
+        own = [tuple(map(int, line.split())) for line in file]
+    lines = []
+    for first, _, count in own:
+        cuts = sorted({first, first + count, *(cut for i in (one, other) for cut in (i, i + 1))})
+        for start, end in itertools.pairwise(cut for cut in cuts if first <= cut <= first + count):
+            shown = other if start == one else one if start == other else start
+            lines.append(f"{start} {shown} {end - start}")
+    return "\n".join(lines)
+
+
 def _needs_mapping(step: s.DetachSource, found: os.stat_result) -> bool:
     return (found.st_uid, found.st_gid) != step.owner and (
         step.always or not _is_accessible_to_others(found, step.writable)
@@ -155,7 +194,12 @@ def _is_accessible_to_others(found: os.stat_result, writable: bool) -> bool:
 def _map_owner(tree: int, step: s.DetachSource, found: os.stat_result, namespaces: "_Namespaces") -> None:
     """Set an id-mapping on the mount. If its file system can't do that, a path closed to others is an error."""
     assert step.owner is not None
-    namespace = namespaces.mapping((found.st_uid, found.st_gid), step.owner)
+    uids, gids = (f"{ours} {theirs} 1" for ours, theirs in zip((found.st_uid, found.st_gid), step.owner, strict=True))
+    _map_ids(tree, step, found, namespaces.get(uids, gids))
+
+
+def _map_ids(tree: int, step: s.DetachSource | s.DetachLayer, found: os.stat_result, namespace: int) -> None:
+    assert step.owner is not None
     try:
         libc.set_mount_attributes(tree, "", libc.MOUNT_ATTR_IDMAP, recursive=True, user_namespace=namespace)
     except OSError as error:
@@ -169,19 +213,19 @@ class _Namespaces(contextlib.AbstractContextManager["_Namespaces"]):
     """User namespaces for id-mapped mounts; no process runs in them."""
 
     def __init__(self) -> None:
-        self._namespaces: dict[tuple[tuple[int, int], tuple[int, int]], int] = {}
+        self._namespaces: dict[tuple[str, str], int] = {}
 
-    def mapping(self, owner: tuple[int, int], shown: tuple[int, int]) -> int:
-        if (owner, shown) not in self._namespaces:
-            self._namespaces[owner, shown] = _make_namespace(owner, shown)
-        return self._namespaces[owner, shown]
+    def get(self, uid_map: str, gid_map: str) -> int:
+        if (uid_map, gid_map) not in self._namespaces:
+            self._namespaces[uid_map, gid_map] = _make_namespace(uid_map, gid_map)
+        return self._namespaces[uid_map, gid_map]
 
     def __exit__(self, *_: object) -> None:
         while self._namespaces:
             os.close(self._namespaces.popitem()[1])
 
 
-def _make_namespace(owner: tuple[int, int], shown: tuple[int, int]) -> int:
+def _make_namespace(uid_map: str, gid_map: str) -> int:
     """Make a user namespace with these maps. A child makes it, and exits once our descriptor keeps it alive."""
     ready, ready_writer = os.pipe2(os.O_CLOEXEC)
     wait, go = os.pipe2(os.O_CLOEXEC)
@@ -199,9 +243,9 @@ def _make_namespace(owner: tuple[int, int], shown: tuple[int, int]) -> int:
         os.close(wait)
         if not os.read(ready, 1):
             raise OSError(errno.EPERM, os.strerror(errno.EPERM), "unshare")
-        for name, outside, inside in (("gid_map", owner[1], shown[1]), ("uid_map", owner[0], shown[0])):
+        for name, lines in (("gid_map", gid_map), ("uid_map", uid_map)):
             with open(f"/proc/{child}/{name}", "w", encoding="ascii") as file:
-                file.write(f"{outside} {inside} 1")
+                file.write(lines)
         return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     finally:
         os.close(ready)

@@ -10,7 +10,8 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -33,6 +34,7 @@ from agentos.sandbox.cgroups.values import CgroupError
 from agentos.sandbox.cgroups.values import Limits as CgroupLimits
 from agentos.sandbox.errors import SandboxError
 from agentos.sandbox.files import images
+from agentos.sandbox.host import Host
 from agentos.sandbox.start.spawner import Spawner
 
 from . import levels, probe, remedies
@@ -249,7 +251,8 @@ def _collect_facts(state: Path) -> Mapping[str, str]:
         "control groups": _describe_cgroups(),
         "around us": ", ".join(restrictions) or "no container's filter, profile or mask",
         "kept workspaces": _describe_kept_workspaces(),
-        "filtered network": _describe_filtered_network(),
+        "filtered network": _describe_trial(probe.probe_filtered_network),
+        "overlay workspaces": _describe_overlays(state),
         "state directory": f"{state}: {_describe_state_directory(state)}",
     }
 
@@ -282,14 +285,24 @@ def _describe_kept_workspaces() -> str:
     return "an ext4 image of its size each"
 
 
-def _describe_filtered_network() -> str:
-    """Say whether an agent can have ``network = "filtered"``, which is tried."""
+def _describe_overlays(state: Path) -> str:
+    """Say whether a workspace can have ``mode = "overlay"``, which is tried where the layers will lie."""
+    parent = next(path for path in (state, *state.parents) if path.exists())
+    try:
+        with tempfile.TemporaryDirectory(prefix=".agentos-doctor-", dir=parent) as place:
+            return _describe_trial(partial(probe.probe_overlay, place=os.path.realpath(place)))
+    except OSError as error:
+        return f"no: {error.strerror}: {error.filename}"
+
+
+def _describe_trial(trial: Callable[[Spawner, Host], Awaitable[Finding]]) -> str:
+    """Say whether something works, which is tried."""
     try:
         spawner = Spawner.start(_ZYGOTE_TIMEOUT)
     except (OSError, SandboxError) as error:
         return f"no: no process can be started: {error}"
     try:
-        found = trio.run(probe.probe_filtered_network, spawner, probe.read_host())
+        found = trio.run(trial, spawner, probe.read_host())
     finally:
         spawner.close()
     remedy = f" ({found.remedy})" if found.remedy else ""

@@ -4,9 +4,12 @@ Kernel versions and settings aren't trusted: a host may allow a call and deny th
 read only to name the one that is in the way.
 """
 
+import contextlib
 import os
 import resource
+import shutil
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -30,7 +33,7 @@ from agentos.sandbox.files.root_files import (
 )
 from agentos.sandbox.filters import landlock, seccomp
 from agentos.sandbox.host import Host
-from agentos.sandbox.policy import Interpreter
+from agentos.sandbox.policy import Interpreter, Overlay, Policy, Program
 from agentos.sandbox.start.spawner import Spawner
 from agentos.sandbox.steps import Step
 from agentos_sdk.values import HostIds
@@ -47,6 +50,7 @@ _MECHANISMS = {
     "no_new_privs": "prctl",
     "rlimits": "setrlimit",
 }
+OVERLAY_HALF = "a directory of the lower layer can't be removed and made again in it"
 TRIAL_IDS = HostIds(host_ids.FIRST_ID, host_ids.FIRST_ID)
 _TRUE_PROGRAM = s.Execute(("/bin/true",), (("PATH", "/usr/bin:/bin"),), "/")
 
@@ -148,6 +152,50 @@ async def probe_filtered_network(spawner: Spawner, host: Host) -> Finding:
     return await _run_trial(spawner, _plan_trial(host, ids, p.NEWNET, *steps), surroundings)
 
 
+async def probe_overlay(spawner: Spawner, host: Host, place: str) -> Finding:
+    """Return whether a workspace can be an overlay whose layers lie in the directory ``place``.
+
+    A directory of the lower layer is removed and made again: without extended attributes of users, as in a tmpfs
+    before Linux 6.6, an overlay can be mounted, and that fails.
+    """
+    surroundings = await trio.to_thread.run_sync(remedies.read_surroundings)
+    ids = TRIAL_IDS if host.uid == 0 else HostIds(host.uid, host.gid)
+    try:
+        trial = await trio.to_thread.run_sync(_make_trial_layers, place, ids if host.uid == 0 else None)
+    except OSError as error:
+        return Finding(False, f"{place}: {error.strerror}")
+    try:
+        found = await _run_trial(spawner, _plan_overlay_trial(host, ids, trial), surroundings)
+    finally:
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(_remove_trial_layers, trial)
+    if found.works:
+        return found
+    reason = found.reason if found.reason.startswith(("MountOverlay", "DetachLayer")) else OVERLAY_HALF
+    return Finding(False, reason, found.remedy or remedies.OVERLAY_REMEDY)
+
+
+def _make_trial_layers(place: str, owner: HostIds | None) -> str:
+    trial = tempfile.mkdtemp(prefix=".trial-", dir=place)
+    for part in ("lower", "lower/removed", "upper", "upper/tree", "upper/work"):
+        os.mkdir(f"{trial}/{part}", 0o755)
+        if owner is not None:
+            os.chown(f"{trial}/{part}", owner.uid, owner.gid)
+    return trial
+
+
+def _remove_trial_layers(trial: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.chmod(f"{trial}/upper/work/work", 0o700)  # Linux makes it without permissions
+    shutil.rmtree(trial)
+
+
+def _plan_overlay_trial(host: Host, ids: HostIds, trial: str) -> Sequence[Step]:
+    policy = Policy(workspace=Overlay(f"{trial}/lower", f"{trial}/upper"))
+    program = Program(("/bin/sh", "-c", "rmdir removed && mkdir removed && : >removed/file"))
+    return p.plan_sandbox(policy, program, host, ids)
+
+
 def _untried_layers(host: Host) -> Mapping[str, Finding]:
     """Return findings for layers that needn't be tried, because they can't work here."""
     absent = {}
@@ -238,4 +286,5 @@ async def _run_trial(spawner: Spawner, trial: Sequence[Step], surroundings: reme
     for one in sandbox.sockets:
         one.close()
     status = await sandbox.wait()
-    return Finding(status.code == 0, "" if status.code == 0 else f"{_TRUE_PROGRAM.argv[0]}: {status}")
+    program = trial[-1].argv[0] if isinstance(trial[-1], s.Execute) else ""
+    return Finding(status.code == 0, "" if status.code == 0 else f"{program}: {status}")

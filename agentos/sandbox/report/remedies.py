@@ -26,6 +26,11 @@ SECCOMP_REMEDY = (
     f"the seccomp filter around this process, a container's perhaps, must allow {MOUNT_CALLS}: "
     "docker run --security-opt seccomp=unconfined, or a profile with these"
 )
+NO_OVERLAYFS_REMEDY = "modprobe overlay, or a kernel built with CONFIG_OVERLAY_FS"
+OVERLAY_REMEDY = (
+    "put the state directory (agentos run --state-dir DIR) on ext4, xfs or btrfs, or on a tmpfs of Linux 6.6 or later: "
+    "not on an overlay, as a container's root is (give that a volume), nor on a network's"
+)
 LANDLOCK_CALLS = "landlock_create_ruleset, landlock_add_rule, landlock_restrict_self"
 
 
@@ -78,6 +83,8 @@ def find_remedy(step: str, text: str, error: int, surroundings: Surroundings) ->
     """Return what to change so that a step which failed with ``error`` works; empty if unknown."""
     if not surroundings.proc:
         return "mount proc at /proc"
+    if step.startswith("MountOverlay"):
+        return NO_OVERLAYFS_REMEDY if error == errno.ENODEV else OVERLAY_REMEDY if error == errno.EINVAL else ""
     match error:
         case errno.ENOSPC | errno.EUSERS if step == "Clone":
             return _namespace_limit_remedy(surroundings)

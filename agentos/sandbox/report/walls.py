@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from agentos.sandbox import steps as s
 from agentos.sandbox.files import proc_files
+from agentos.sandbox.files.root_files import WORKSPACE
 from agentos.sandbox.filters import seccomp
 from agentos.sandbox.steps import Step
 from agentos_sdk.values import Layer
@@ -136,6 +137,16 @@ def _own_uid_layer(observed: Observed) -> Layer:
     active = bool(uids) and len(set(uids)) == 1 and uids[0] not in ("0", str(os.geteuid()))
     reason = "" if active else "without root it has the kernel's own uid on the host"
     return Layer(os.geteuid() == 0, active, "uid_map" if active else "", f"Uid {' '.join(uids)}", reason)
+
+
+def overlay_layer(program: int) -> Layer:
+    """Whether this program's workspace is an overlay, as its mountinfo says; that of its layers' names is neutral."""
+    lines = proc_files.read_file(f"/proc/{program}/mountinfo").splitlines()
+    mounts = [line.split() for line in lines if line.split()[4] == WORKSPACE]
+    last = mounts[-1] if mounts else []
+    evidence = " ".join(last[last.index("-") + 1 :]) if "-" in last else "no mount"
+    active = evidence.startswith("overlay ") and "userxattr" in evidence
+    return Layer(True, active, "overlayfs" if active else "", evidence, "" if active else "it is no overlay")
 
 
 def _status_layer(observed: Observed, name: str, expected: str, mechanism: str) -> Layer:

@@ -45,9 +45,7 @@ class Mailboxes:
     _by_name: dict[str, Mailbox] = field(factory=dict)
     _kept: dict[str, Mailbox] = field(factory=dict)  # by the name of the declared agent, also if there is none now
     _sent: Counter[str] = field(factory=Counter)  # bytes of kept messages by the sender's family
-    _ends: list[tuple[float, int, Mailbox]] = field(
-        factory=list
-    )  # a heap of leases, also removed ones
+    _ends: list[tuple[float, int, Mailbox]] = field(factory=list)  # a heap of leases, also removed ones
     _most_ends: int = MAX_MESSAGES  # then those of removed leases are
     _changed: trio.Event = field(factory=trio.Event)
 

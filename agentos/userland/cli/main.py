@@ -53,7 +53,15 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "deny": "approvals.approvals",
         "audit": "audit.audit",
     },
-    "Files and tasks": {"cp": "files.copy", "tasks": "task.tasks", "state": "agents.state"},
+    "Files and tasks": {
+        "cp": "files.copy",
+        "diff": "files.overlays",
+        "apply": "files.overlays",
+        "undo": "files.overlays",
+        "rollback": "files.overlays",
+        "tasks": "task.tasks",
+        "state": "agents.state",
+    },
     "Kernel": {
         "init": "kernel.init",
         "check": "kernel.check",

@@ -108,6 +108,7 @@ class Started:
     ready: str | None
     restart: str
     shutdown: float | str
+    workspace_mode: Literal["direct", "overlay"] = "direct"
 
 
 @record

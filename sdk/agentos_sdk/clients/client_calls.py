@@ -51,6 +51,10 @@ STORE = 0x30
 FETCH = 0x31
 DELETE = 0x32
 KEYS = 0x33
+ROLLBACK = 0x37
+DIFF = 0x39
+APPLY = 0x3A
+UNDO = 0x3D
 GET_PERMS = 0x40
 SET_PERMS = 0x41
 APPROVALS = 0x42
@@ -390,6 +394,40 @@ class Calls:
         Raises the call's error.
         """
         return self._open_stream(APPROVALS, {"follow": True})
+
+    def rollback(self, name: str, snapshot: Literal["start"]) -> Reply:
+        """Throw away what the agent ``name`` has changed in its overlay since ``snapshot``, which is ``start``."""
+        return self._make_call(ROLLBACK, {"name": name, "snapshot": snapshot}, wait=None)
+
+    def diff(self, name: str, paths: Sequence[str] | None = None, *, content: bool | None = None) -> Reply:
+        """What the agent ``name`` has changed in its overlay: at and below ``paths``, or everywhere.
+
+        With ``content`` text files have their differences.
+        """
+        return self._make_call(DIFF, {"name": name, "paths": paths, "content": content}, wait=None)
+
+    def apply(
+        self,
+        name: str,
+        digest: str,
+        paths: Sequence[str] | None = None,
+        *,
+        also: Sequence[str] | None = None,
+        resolve: Mapping[str, Literal["ours", "theirs"]] | None = None,
+    ) -> Reply:
+        """Make the changes of an agent's overlay in the host's directory; the operator alone.
+
+        ``digest`` is that of the DIFF of the same ``paths`` that was shown. Names that programs of the host obey
+        are applied if ``also`` has them. ``resolve`` decides conflicts by path: ``ours`` is the agent's version,
+        ``theirs`` the host's.
+        """
+        return self._make_call(
+            APPLY, {"name": name, "digest": digest, "paths": paths, "also": also, "resolve": resolve}, wait=None
+        )
+
+    def undo(self, name: str, apply: str | None = None) -> Reply:
+        """Take back an APPLY of this agent's changes, by default the last one; the operator alone."""
+        return self._make_call(UNDO, {"name": name, "apply": apply}, wait=None)
 
     def decide(
         self,

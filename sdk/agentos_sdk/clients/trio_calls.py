@@ -29,6 +29,7 @@ from agentos_sdk.calls.operator.metrics import (
     MetricsReply,
     MetricsSystem,
 )
+from agentos_sdk.calls.operator.overlays import Apply, Diff, Rollback, Undo
 from agentos_sdk.calls.operator.permissions import (
     Approvals,
     ApprovalsReply,
@@ -130,6 +131,10 @@ class TrioCalls:
     explain = call(Calls.explain, Explain)
     approvals = part(Calls.approvals, Approvals, ApprovalsReply.pending)
     follow_approvals = stream(Calls.follow_approvals, ApprovalLists)
+    rollback = call(Calls.rollback, Rollback)
+    diff = call(Calls.diff, Diff)
+    apply = call(Calls.apply, Apply)
+    undo = call(Calls.undo, Undo)
     decide = call(Calls.decide, Decide)
     get_audit_log = part(Calls.get_audit_log, GetAuditLog, AuditLog.entries)
     set_audit_config = part(Calls.set_audit_config, SetAuditConfig, AuditConfig.config)

@@ -28,7 +28,8 @@ from agentos.services.events import (
     MessageReceived,
     StateChanged,
 )
-from agentos.services.mailboxes import MAX_MESSAGES, Mailboxes, Message
+from agentos.services.mail.mailbox import MAX_MESSAGES, Message
+from agentos.services.mail.mailboxes import Mailboxes
 from agentos_sdk.errors import Unavailable
 from agentos_sdk.opcodes import Op
 from tests.agents.test_registry import agent

@@ -1,0 +1,183 @@
+"""Operations on names below a directory, by its descriptor: no symbolic link and no mount is passed on the way.
+
+Paths are relative, with ``/``; ``""`` is the directory itself. Names that aren't UTF-8 have surrogates (PEP 383).
+Everything blocks.
+"""
+
+import contextlib
+import ctypes
+import errno
+import hashlib
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from typing import Literal
+
+from msgspec import Struct
+
+from agentos.sandbox.files import openat2
+from agentos.services.files.regular_file import reopen
+
+Kind = Literal["file", "link", "directory", "other"]
+
+_RESOLVE = openat2.WITHIN | openat2.NO_LINKS | openat2.NO_CROSSING
+_NOREPLACE, _EXCHANGE = 1, 2  # RENAME_*
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_CHUNK = 1 << 20  # bytes
+
+
+class Stamp(Struct, frozen=True, array_like=True):
+    """What identifies the state of an entry. Times are nanoseconds; no program can set ``ctime``."""
+
+    inode: int
+    mode: int
+    size: int
+    mtime: int
+    ctime: int
+
+    def is_same_renamed(self, other: "Stamp") -> bool:
+        """Whether it is the same entry in the same state, which may have been renamed: that changes ``ctime``."""
+        return (self.inode, self.mode, self.size, self.mtime) == (other.inode, other.mode, other.size, other.mtime)
+
+
+def stamp_of(found: os.stat_result) -> Stamp:
+    return Stamp(found.st_ino, found.st_mode, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+def kind_of(mode: int) -> Kind:
+    if stat.S_ISREG(mode):
+        return "file"
+    return "directory" if stat.S_ISDIR(mode) else "link" if stat.S_ISLNK(mode) else "other"
+
+
+@contextlib.contextmanager
+def open_top(path: str) -> Iterator[int]:
+    """A directory by its absolute path, in which no component may be a symbolic link."""
+    fd = openat2.open_at(-1, path, os.O_RDONLY | os.O_DIRECTORY, openat2.NO_LINKS)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def open_directory(top: int, path: str) -> Iterator[int]:
+    """A directory below, to name entries of it and to list it."""
+    fd = openat2.open_at(top, path or ".", os.O_RDONLY | os.O_DIRECTORY, _RESOLVE)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def open_parent(top: int, path: str) -> Iterator[tuple[int, str]]:
+    """The directory that an entry is in, and the entry's name in it."""
+    above, _, name = path.rpartition("/")
+    fd = openat2.open_at(top, above or ".", os.O_PATH | os.O_DIRECTORY, _RESOLVE)
+    try:
+        yield fd, name
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def open_file(top: int, path: str) -> Iterator[int]:
+    """A regular file below, for reading; ``OSError`` for anything else, without having opened it."""
+    looked_at = openat2.open_at(top, path, os.O_PATH | os.O_NOFOLLOW, _RESOLVE)
+    try:
+        if not stat.S_ISREG(os.fstat(looked_at).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file any more", path)
+        fd = reopen(looked_at, os.O_RDONLY)
+    finally:
+        os.close(looked_at)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def look(top: int, path: str) -> os.stat_result | None:
+    """The entry at a path, or None if there is none that can be reached."""
+    try:
+        with open_parent(top, path) as (parent, name):
+            return os.stat(name, dir_fd=parent, follow_symlinks=False)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        if error.errno in (errno.EXDEV, errno.ELOOP):  # a mount or a link is on the way
+            return None
+        raise
+
+
+def copy(source: int, target: int | None = None) -> str:
+    """Copy what is left of a file, if there is a target; returns the sha256 of it, in hex.
+
+    Zeros become holes: a sparse file must not fill the disk.
+    """
+    digest, size = hashlib.sha256(), 0
+    while part := os.read(source, _CHUNK):
+        digest.update(part)
+        size += len(part)
+        if target is not None and part.count(0) == len(part):
+            os.lseek(target, len(part), os.SEEK_CUR)
+        elif target is not None:
+            rest = memoryview(part)
+            while rest:
+                rest = rest[os.write(target, rest) :]
+    if target is not None:
+        os.ftruncate(target, size)
+    return digest.hexdigest()
+
+
+def move(source: int, name: str, target: int, new: str) -> None:
+    """Rename an entry to a name that must be free (``FileExistsError``)."""
+    _rename(source, name, target, new, _NOREPLACE)
+
+
+def exchange(source: int, name: str, target: int, other: str) -> None:
+    """Exchange two entries in one step."""
+    _rename(source, name, target, other, _EXCHANGE)
+
+
+def _rename(source: int, name: str, target: int, new: str, flags: int) -> None:
+    if _LIBC.renameat2(source, os.fsencode(name), target, os.fsencode(new), flags) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error), new)
+
+
+def sync(fd: int) -> None:
+    """Write all that was changed in the file system of this descriptor to its disk."""
+    if _LIBC.syncfs(fd) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+
+
+def remove_tree(parent: int, name: str) -> None:
+    """Remove a directory with all that is in it, of any depth; no link is followed. It may be absent.
+
+    Directories of it are moved up one by one, and made ours to enter: an overlay leaves one without permissions.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        os.chmod(name, 0o700, dir_fd=parent)
+        with open_directory(parent, name) as top:
+            while names := os.listdir(top):
+                for each in names:
+                    _flatten(top, each)
+        os.rmdir(name, dir_fd=parent)
+
+
+def _flatten(top: int, name: str) -> None:
+    if not stat.S_ISDIR(os.stat(name, dir_fd=top, follow_symlinks=False).st_mode):
+        os.unlink(name, dir_fd=top)
+        return
+    os.chmod(name, 0o700, dir_fd=top)
+    with open_directory(top, name) as here:
+        for each in os.listdir(here):
+            if stat.S_ISDIR(os.stat(each, dir_fd=here, follow_symlinks=False).st_mode):
+                os.chmod(each, 0o700, dir_fd=here)
+                os.rename(each, secrets.token_hex(16), src_dir_fd=here, dst_dir_fd=top)
+            else:
+                os.unlink(each, dir_fd=here)
+    os.rmdir(name, dir_fd=top)

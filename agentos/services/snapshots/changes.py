@@ -1,0 +1,243 @@
+"""What a layer has changed of a directory, from overlayfs's format; its cost is that of the layer.
+
+In the layer a character device 0:0 hides a name, and a directory with ``user.overlay.opaque`` all that is below it. A
+running agent changes the layer meanwhile, and the host the directory: each entry is looked at once, without following
+a link, and the digest of its content is part of what is found, so that a later step can tell whether it still holds.
+
+A host's entry with a ``ctime`` after the layer's beginning was changed by the host: a conflict. So is one that differs
+from what was applied before. Linux alone sets ``ctime``.
+"""
+
+import contextlib
+import hashlib
+import os
+import stat
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from . import beneath, obeyed
+from .beneath import Kind, Stamp, kind_of, stamp_of
+
+MAX_CHANGES = 100_000  # entries
+MAX_BYTES = 16 << 30  # of all files that are read; a sparse file has any size
+MAX_PATH = 4000  # bytes; Linux takes 4,095 for a path below a directory
+_OPAQUE = "user.overlay.opaque"
+OTHER = "a FIFO, a socket or a device"
+UNREADABLE = "the kernel can't read it"
+TOO_LARGE = f"with it more than {MAX_BYTES >> 30} GiB would have to be read"
+NOT_UTF8 = "its name isn't UTF-8"
+CHANGED = "the host has changed it since the agent began"
+CHANGED_SINCE_APPLIED = "the host has changed it since it was applied"
+CLOCK_SET_BACK = "the host's clock was set back, so what the host has changed since can't be told"
+
+What = Literal["created", "changed", "deleted", "type"]
+
+
+class TooManyChanges(Exception):
+    """A layer has more changes than are listed; the text says how many."""
+
+
+class Base(Struct, frozen=True):
+    """What the directory was: ``since`` is the layer's beginning in nanoseconds, ``stamps`` what was applied."""
+
+    since: int
+    stamps: Mapping[str, Stamp] = {}
+
+
+class Change(Struct, frozen=True, kw_only=True):
+    """One path that differs. ``size`` in bytes, ``mode`` without set-id bits; of a deleted entry both are the old ones.
+
+    ``content`` is the sha256 of a file or the target of a link. ``root`` is the name by which an obeyed change must be
+    given, and ``obeyed`` says why. ``blocked`` says why it can't be applied at all. ``under`` is the directory's entry.
+    """
+
+    path: str
+    what: What
+    kind: Kind
+    size: int = 0
+    mode: int = 0
+    mtime: int = 0
+    content: str = ""
+    root: str = ""
+    obeyed: str = ""
+    conflict: str = ""
+    blocked: str = ""
+    under: Stamp | None = None
+
+    @property
+    def shown_path(self) -> str:
+        """The path as text: bytes that aren't UTF-8 as ``\\xNN``."""
+        return os.fsencode(self.path).decode("utf-8", "backslashreplace")
+
+    @property
+    def identity(self) -> str:
+        """What the operator agrees to, besides the path."""
+        return f"{self.what} {self.kind} {self.mode:o} {self.content}"
+
+
+def compute_digest(changes: Sequence[Change]) -> str:
+    """The digest of a diff, in hex: it changes with whatever would be applied."""
+    rows = [(one.shown_path, one.identity, one.root, one.blocked) for one in changes]
+    return hashlib.sha256(msgspec.json.encode(rows)).hexdigest()
+
+
+def find_changes(layer: int, directory: int, base: Base) -> list[Change]:
+    """All changes, by path, of the layer open as ``layer`` over the one open as ``directory``.
+
+    :class:`TooManyChanges` above :data:`MAX_CHANGES`.
+    """
+    return sorted(_Search(layer, directory, base).find(), key=lambda change: change.path)
+
+
+class _Search:
+    def __init__(self, layer: int, directory: int, base: Base) -> None:
+        self._layer, self._directory, self._base = layer, directory, base
+        self._clock_is_back = time.clock_gettime_ns(5) < base.since  # CLOCK_REALTIME_COARSE, as ctime
+        self._room = MAX_BYTES
+        self._waiting: list[tuple[str, bool]] = [("", False)]  # directories of the layer, and whether they hide
+        self._found: list[Change] = []
+
+    def find(self) -> list[Change]:
+        while self._waiting:
+            path, hides = self._waiting.pop()
+            try:
+                self._search_directory(path, hides)
+            except (FileNotFoundError, NotADirectoryError):  # the agent has removed it meanwhile
+                continue
+            except PermissionError:
+                self._add(Change(path=path or ".", what="changed", kind="directory", blocked=UNREADABLE))
+        return self._found
+
+    def _add(self, change: Change) -> None:
+        path = change.path
+        blocked = change.blocked
+        if not blocked and any("\udc80" <= letter <= "\udcff" for letter in path):
+            blocked = NOT_UTF8
+        reason = obeyed.find_reason(path, change.content if change.kind == "link" else None)
+        root, why = reason or ("", "")
+        conflict = self._find_conflict(change)
+        self._found.append(msgspec.structs.replace(change, blocked=blocked, root=root, obeyed=why, conflict=conflict))
+        if len(self._found) > MAX_CHANGES:
+            raise TooManyChanges(f"it has more than {MAX_CHANGES} changes")
+
+    def _find_conflict(self, change: Change) -> str:
+        under, applied = change.under, self._base.stamps.get(change.path)
+        if applied is not None:
+            return "" if under == applied else CHANGED_SINCE_APPLIED
+        if under is None or stat.S_ISDIR(under.mode):
+            return ""
+        if self._clock_is_back:
+            return CLOCK_SET_BACK
+        return CHANGED if under.ctime >= self._base.since else ""
+
+    def _search_directory(self, path: str, hides: bool) -> None:
+        with beneath.open_directory(self._layer, path) as here, contextlib.ExitStack() as stack:
+            names = os.listdir(here)
+            hides = hides or _is_opaque(here)
+            below: int | None = None
+            with contextlib.suppress(OSError):  # the directory has no such directory
+                below = stack.enter_context(beneath.open_directory(self._directory, path))
+            for name in names:
+                with contextlib.suppress(FileNotFoundError):
+                    self._compare(f"{path}/{name}".lstrip("/"), here, name, below, hides)
+            if hides and below is not None:
+                known = set(names)
+                for name in os.listdir(below):
+                    if name not in known and (under := _lstat(below, name)) is not None:
+                        self._add_deleted(f"{path}/{name}".lstrip("/"), under)
+
+    def _compare(self, path: str, here: int, name: str, below: int | None, hides: bool) -> None:
+        found = os.stat(name, dir_fd=here, follow_symlinks=False)
+        under = _lstat(below, name) if below is not None else None
+        kind, mode = kind_of(found.st_mode), stat.S_IMODE(found.st_mode) & 0o777
+        if stat.S_ISCHR(found.st_mode) and found.st_rdev == 0:
+            if under is not None:
+                self._add_deleted(path, under)
+            return
+        stamp = stamp_of(under) if under is not None else None
+        same_kind = stamp is not None and stat.S_IFMT(stamp.mode) == stat.S_IFMT(found.st_mode)
+        content, blocked, is_equal = "", "", same_kind
+        match kind:
+            case "directory":
+                if len(os.fsencode(path)) > MAX_PATH:
+                    blocked = "its path is too long to look below it"
+                else:
+                    self._waiting.append((path, hides))
+            case "file" if found.st_size > self._room:
+                blocked, is_equal = TOO_LARGE, False
+            case "file":
+                self._room -= found.st_size
+                try:
+                    content, is_equal = self._compare_files(path, found, under if same_kind else None)
+                except PermissionError:
+                    blocked, is_equal = UNREADABLE, False
+            case "link":
+                content = os.readlink(name, dir_fd=here)
+                is_equal = same_kind and below is not None and os.readlink(name, dir_fd=below) == content
+            case "other":
+                blocked, is_equal = OTHER, False
+        if is_equal and stamp is not None and (kind == "link" or stat.S_IMODE(stamp.mode) & 0o777 == mode):
+            return
+        if stamp is not None and not same_kind and stat.S_ISDIR(stamp.mode):
+            self._add_deleted_below(path)
+        what: What = "created" if stamp is None else "changed" if same_kind else "type"
+        size = found.st_size if kind == "file" else 0
+        change = Change(path=path, what=what, kind=kind, size=size, mode=mode, content=content)
+        self._add(msgspec.structs.replace(change, mtime=found.st_mtime_ns, blocked=blocked, under=stamp))
+
+    def _compare_files(self, path: str, found: os.stat_result, under: os.stat_result | None) -> tuple[str, bool]:
+        """The digest of the layer's file, and whether the directory's has the same content."""
+        with beneath.open_file(self._layer, path) as file:
+            content = beneath.copy(file)
+        if under is None or under.st_size != found.st_size:
+            return content, False
+        with contextlib.suppress(OSError), beneath.open_file(self._directory, path) as file:
+            return content, beneath.copy(file) == content
+        return content, False
+
+    def _add_deleted(self, path: str, under: os.stat_result) -> None:
+        self._add_deleted_entry(path, under)
+        if stat.S_ISDIR(under.st_mode):
+            self._add_deleted_below(path)
+
+    def _add_deleted_below(self, path: str) -> None:
+        waiting = [path]
+        while waiting:
+            above = waiting.pop()
+            with contextlib.suppress(OSError), beneath.open_directory(self._directory, above) as here:
+                for name in os.listdir(here):
+                    if (under := _lstat(here, name)) is not None:
+                        self._add_deleted_entry(f"{above}/{name}", under)
+                        if stat.S_ISDIR(under.st_mode):
+                            waiting.append(f"{above}/{name}")
+
+    def _add_deleted_entry(self, path: str, under: os.stat_result) -> None:
+        kind, mode = kind_of(under.st_mode), stat.S_IMODE(under.st_mode) & 0o777
+        blocked = OTHER if kind == "other" else ""
+        change = Change(path=path, what="deleted", kind=kind, size=under.st_size, mode=mode, blocked=blocked)
+        self._add(msgspec.structs.replace(change, under=stamp_of(under)))
+
+
+def _is_opaque(directory: int) -> bool:
+    try:
+        return os.getxattr(directory, _OPAQUE) == b"y"
+    except OSError:  # it has none, or the file system has no attributes
+        return False
+
+
+def _lstat(directory: int, name: str) -> os.stat_result | None:
+    try:
+        return os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def select(changes: Sequence[Change], paths: Sequence[str]) -> Iterator[Change]:
+    """The changes at these paths and below them; without any path all."""
+    for change in changes:
+        if not paths or any(change.path == path or change.path.startswith(f"{path}/") for path in paths):
+            yield change

@@ -1,0 +1,44 @@
+"""Which changes are applied only by name: of names that programs of the host obey, and of links that lead out."""
+
+from agentos.protected_names import find_obeyed
+
+_COMMITS = ("objects", "refs", "HEAD", "ORIG_HEAD", "FETCH_HEAD", "COMMIT_EDITMSG", "index", "logs", "packed-refs")
+_ALTERNATES = ("objects", "info", "alternates")
+_BARE = ("refs", "commondir")  # with HEAD and objects beside it, git obeys the directory's configuration
+
+
+def find_reason(path: str, target: str | None = None) -> tuple[str, str] | None:
+    """The name to give so that a change is applied, and why it must be given; None for any other change.
+
+    ``target`` is where a symbolic link leads. In .git all but what commits and branches consist of has a name of its
+    own: the hooks aren't applied with the commits.
+    """
+    parts = path.split("/")
+    if ".git" in parts:
+        place = parts.index(".git") + 1
+        top, inside = "/".join(parts[:place]), tuple(parts[place:])
+        if inside[:3] == _ALTERNATES:
+            return path, "git reads objects from the directories that it names"
+        if not inside or inside[0] in _COMMITS:
+            return top, "git takes it for commits, branches or what is to be committed"
+        return f"{top}/{inside[0]}", "git obeys it"
+    if (found := find_obeyed(path)) is not None:
+        return found[0], f"{found[1]} obeys it"
+    for number, part in enumerate(parts, 1):
+        if part in _BARE:
+            return "/".join(parts[:number]), "git takes a directory with such names for a repository, and obeys it"
+    if target is not None and leads_out(path, target):
+        return path, "a link that leads out of the directory"
+    return None
+
+
+def leads_out(path: str, target: str) -> bool:
+    """Whether a symbolic link may lead out of the directory: it is absolute, or has ``..`` that isn't in front."""
+    parts = [part for part in target.split("/") if part not in ("", ".")]
+    ups = next((number for number, part in enumerate(parts) if part != ".."), len(parts))
+    return target.startswith("/") or ups > path.count("/") or ".." in parts[ups:]
+
+
+def is_named(root: str, also: str) -> bool:
+    """Whether a name that was given stands for an obeyed one: that name itself, or something in it."""
+    return also == root or also.startswith(f"{root}/")

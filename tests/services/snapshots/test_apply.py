@@ -1,0 +1,452 @@
+"""What was shown is made in the directory, whole or not at all, and can be taken back; the host's own is never lost."""
+
+import contextlib
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+from agentos.services.snapshots import beneath, changes, run
+from agentos.services.snapshots.overlays import BadChoice, Changed, NoOverlay, Wanted
+from agentos.services.snapshots.run import CHANGED_BY_AGENT, LATE, CannotApply
+from agentos.services.snapshots.store import BadLayer
+from tests.support.mounts import small_disk
+
+from .conftest import AGENT, OWNER, ROOT, Overlaid, read_tree
+
+root_only = pytest.mark.skipif(not ROOT, reason="only root gives files away and mounts")
+
+
+def change_much(overlaid: Overlaid) -> None:
+    """Changes of every kind."""
+    overlaid.write("a.txt", "new\n", mode=0o755)
+    overlaid.write("sub/made.txt", "x\n")
+    overlaid.delete("sub/b.txt")
+    overlaid.make("fresh")
+    overlaid.write("fresh/in.txt", "y\n")
+    (overlaid.tree / "fresh" / "link").symlink_to("in.txt")
+    overlaid.write("old", "now a file\n")
+    overlaid.make("link")
+    overlaid.write("link/z.txt", "z\n")
+    (overlaid.tree / "sub").chmod(0o700)
+
+
+AFTER = {
+    "a.txt": "new\n",
+    "fresh": None,
+    "fresh/in.txt": "y\n",
+    "fresh/link": "-> in.txt",
+    "link": None,
+    "link/z.txt": "z\n",
+    "old": "now a file\n",
+    "sub": None,
+    "sub/c.txt": "c\n",
+    "sub/made.txt": "x\n",
+}
+
+
+async def test_all_that_was_shown_is_applied_and_undone(overlaid: Overlaid) -> None:
+    before, modes = read_tree(overlaid.project), look(overlaid.project)
+    change_much(overlaid)
+
+    applied = await overlaid.apply()
+
+    assert applied.left == {}
+    assert read_tree(overlaid.project) == AFTER
+    assert stat.S_IMODE((overlaid.project / "a.txt").stat().st_mode) == 0o755
+    assert {path.lstat().st_uid for path in overlaid.project.rglob("*")} == {OWNER}
+    assert (await overlaid.diff()).changes == []
+
+    undone = await overlaid.undo()
+
+    assert undone.left == {}
+    assert (read_tree(overlaid.project), look(overlaid.project)) == (before, modes)
+
+
+def look(top: Path) -> dict[str, tuple[int, int, int]]:
+    """Modes, owners and, of files, times."""
+    found = {str(path.relative_to(top)): path.lstat() for path in top.rglob("*")}
+    return {
+        name: (one.st_mode, one.st_uid, one.st_mtime_ns if stat.S_ISREG(one.st_mode) else 0)
+        for name, one in found.items()
+    }
+
+
+async def test_after_an_undo_the_changes_are_shown_again_without_a_conflict(overlaid: Overlaid) -> None:
+    change_much(overlaid)
+    shown = [change.path for change in (await overlaid.diff()).changes]
+    await overlaid.apply()
+    await overlaid.undo()
+
+    again = await overlaid.apply()
+
+    assert (sorted(again.paths), again.left) == (sorted(shown), {})
+    assert read_tree(overlaid.project) == AFTER
+
+
+async def test_of_what_was_applied_the_agents_next_change_is_no_conflict_and_the_hosts_is(overlaid: Overlaid) -> None:
+    for name in ("a.txt", "sub/b.txt"):
+        overlaid.write(name, "one\n")
+    await overlaid.apply()
+    for name in ("a.txt", "sub/b.txt"):
+        overlaid.write(name, "two\n")
+    (overlaid.project / "sub/b.txt").write_text("the host's\n")
+
+    applied = await overlaid.apply()
+
+    assert applied.paths == ["a.txt"]
+    assert list(applied.left) == ["sub/b.txt"]
+    assert (overlaid.project / "sub/b.txt").read_text() == "the host's\n"
+
+
+async def test_a_path_is_applied_with_the_new_directories_that_it_is_in(overlaid: Overlaid) -> None:
+    change_much(overlaid)
+
+    applied = await overlaid.apply("fresh/in.txt")
+
+    assert applied.paths == ["fresh", "fresh/in.txt"]
+    assert (overlaid.project / "a.txt").read_text() == "a\n"
+    assert [change.path for change in (await overlaid.diff("fresh")).changes] == ["fresh/link"]
+
+
+async def test_what_was_not_shown_is_not_applied(overlaid: Overlaid) -> None:
+    overlaid.write("a.txt", "shown\n")
+    digest = (await overlaid.diff()).digest
+    overlaid.write("a.txt", "swapped\n")
+
+    with pytest.raises(Changed):
+        await overlaid.overlays.apply("w", Wanted(digest))
+
+    assert (overlaid.project / "a.txt").read_text() == "a\n"
+
+
+async def test_a_file_that_the_agent_changes_while_it_is_copied_is_left(
+    overlaid: Overlaid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overlaid.write("a.txt", "shown\n")
+    overlaid.write("sub/b.txt", "shown\n")
+    at(monkeypatch, "_stage", lambda: overlaid.write("a.txt", "swapped\n"))
+
+    applied = await overlaid.apply()
+
+    assert (applied.paths, applied.left) == (["sub/b.txt"], {"a.txt": CHANGED_BY_AGENT})
+    assert (overlaid.project / "a.txt").read_text() == "a\n"
+
+
+def at(monkeypatch: pytest.MonkeyPatch, place: str, happens: Callable[[], object]) -> None:
+    """Have something happen between two steps of a run, once: before the first call of a function of it."""
+    function = getattr(run, place)
+    done: list[object] = []
+
+    def call(*arguments: object) -> object:
+        if not done:
+            done.append(happens())
+        return function(*arguments)
+
+    monkeypatch.setattr(run, place, call)
+
+
+@pytest.mark.parametrize("moment", ["_save", "_stage", "_act"])
+async def test_what_the_host_changes_in_the_last_moment_stays(
+    overlaid: Overlaid, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    overlaid.write("a.txt", "the agent's\n")
+    overlaid.delete("sub/b.txt")
+    overlaid.write("sub/made.txt", "the agent's\n")
+    overlaid.delete("old")
+
+    def change() -> None:
+        for name in ("a.txt", "sub/b.txt", "sub/made.txt", "old/deep/own.txt"):
+            (overlaid.project / name).write_text("the host's\n")
+
+    at(monkeypatch, moment, change)
+    applied = await overlaid.apply()
+
+    for name in ("a.txt", "sub/b.txt", "sub/made.txt", "old/deep/own.txt"):
+        assert (overlaid.project / name).read_text() == "the host's\n"
+    assert applied.left.keys() == {"a.txt", "sub/b.txt", "sub/made.txt", "old", "old/deep"}
+    assert applied.left["a.txt"] == LATE
+
+
+async def test_each_side_of_a_conflict_can_be_chosen(overlaid: Overlaid) -> None:
+    for name in ("a.txt", "sub/b.txt", "sub/c.txt"):
+        overlaid.write(name, "the agent's\n")
+        (overlaid.project / name).write_text("the host's\n")
+
+    applied = await overlaid.apply(**{"a__txt": "ours", "sub/b__txt": "theirs"})
+
+    assert (applied.paths, list(applied.left)) == (["a.txt"], ["sub/c.txt"])
+    assert (overlaid.project / "a.txt").read_text() == "the agent's\n"
+    assert [change.path for change in (await overlaid.diff()).changes] == ["sub/c.txt"]
+    await overlaid.undo()
+    assert (overlaid.project / "a.txt").read_text() == "the host's\n"
+
+
+OBEYED = {
+    ".vscode/tasks.json": ".vscode",
+    "sub/.envrc": "sub/.envrc",
+    ".git/hooks/pre-commit": ".git/hooks",
+    ".git/config": ".git/config",
+    ".git/objects/info/alternates": ".git/objects/info/alternates",
+    ".git/refs/heads/main": ".git",
+    "deep/er/conftest.py": "deep/er/conftest.py",
+    "bare/refs/x": "bare/refs",
+}
+
+
+async def test_names_that_host_tools_obey_are_applied_only_by_name(overlaid: Overlaid) -> None:
+    for name in OBEYED:
+        overlaid.write(name, "x\n")
+    for name, target in {"out": "/etc/passwd", "up": "../x", "sub/round": "c.txt/../../../x"}.items():
+        (overlaid.tree / name).symlink_to(target)
+    overlaid.write("plain.txt", "x\n")
+    (overlaid.tree / "sub/inside").symlink_to("../a.txt")
+
+    shown = {change.path: change.root for change in (await overlaid.diff()).changes if change.kind != "directory"}
+    assert shown == {**OBEYED, "out": "out", "up": "up", "sub/round": "sub/round", "plain.txt": "", "sub/inside": ""}
+
+    with pytest.raises(BadChoice, match="also: sub is no name"):
+        await overlaid.apply(also=["sub"])
+    await overlaid.apply(also=[".git"])
+
+    assert (overlaid.project / "plain.txt").exists()
+    assert {name for name in OBEYED if (overlaid.project / name).exists()} == {".git/refs/heads/main"}
+    assert not [name for name in ("out", "up", "sub/round") if (overlaid.project / name).is_symlink()]
+
+    rest = [name for name in OBEYED if OBEYED[name] != ".git"]
+    left = await overlaid.apply(also=[*rest, "out", "up", "sub/round"])
+
+    assert left.left == {}
+    assert [name for name in OBEYED if not (overlaid.project / name).exists()] == []
+
+
+async def test_what_can_not_be_applied_is_left_and_told(overlaid: Overlaid) -> None:
+    os.mkfifo(overlaid.tree / "fifo")
+    (overlaid.tree / os.fsdecode(b"bad\xff")).write_text("x")
+    overlaid.write("two\nlines", "x\n")
+
+    applied = await overlaid.apply()
+
+    assert (applied.paths, sorted(applied.left)) == (["two\nlines"], ["bad\\xff", "fifo"])
+
+
+async def test_no_set_id_bit_and_no_attribute_of_the_agents_is_applied(overlaid: Overlaid) -> None:
+    file = overlaid.write("prog", "#!/bin/sh\n", mode=0o755)
+    os.setxattr(file, "user.overlay.overlay.opaque", b"y")
+    os.setxattr(file, "user.mine", b"x")
+    file.chmod(0o6755)
+
+    await overlaid.apply()
+
+    made = overlaid.project / "prog"
+    assert stat.S_IMODE(made.stat().st_mode) == 0o755
+    assert os.listxattr(made) == []
+
+
+async def test_a_file_with_another_name_elsewhere_is_replaced_and_not_written_through(
+    overlaid: Overlaid, place: Path
+) -> None:
+    os.link(overlaid.project / "a.txt", place / "elsewhere")
+    overlaid.write("a.txt", "new\n")
+
+    await overlaid.apply(a__txt="ours")
+
+    assert (place / "elsewhere").read_text() == "a\n"
+    assert (overlaid.project / "a.txt").read_text() == "new\n"
+
+
+@pytest.mark.parametrize("what", ["created", "changed", "deleted"])
+async def test_a_link_in_the_way_leads_nowhere(
+    overlaid: Overlaid, place: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    outside = place / "outside"
+    outside.mkdir()
+    (outside / "b.txt").write_text("b\n")
+    match what:
+        case "created":
+            overlaid.write("sub/new.txt", "the agent's\n")
+        case "changed":
+            overlaid.write("sub/b.txt", "the agent's\n")
+        case "deleted":
+            overlaid.delete("sub/b.txt")
+
+    def swap() -> None:
+        (overlaid.project / "sub").rename(place / "moved")
+        (overlaid.project / "sub").symlink_to(outside)
+
+    at(monkeypatch, "_act", swap)
+    applied = await overlaid.apply()
+
+    assert read_tree(outside) == {"b.txt": "b\n"}
+    assert (applied.paths, len(applied.left)) == ([], 1)
+
+
+SWAPS = 10_000
+
+
+async def test_a_directory_that_is_swapped_for_a_link_all_the_time_leads_nowhere(
+    overlaid: Overlaid, place: Path
+) -> None:
+    outside, sub = place / "outside", overlaid.project / "sub"
+    outside.mkdir()
+    (outside / "b.txt").write_text("b\n")
+    (overlaid.project / "other").symlink_to(outside)
+    overlaid.write("sub/b.txt", "the agent's\n")
+    overlaid.write("sub/new.txt", "the agent's\n")
+    swaps = 0
+
+    def swap() -> None:
+        nonlocal swaps
+        with beneath.open_top(str(overlaid.project)) as top:
+            while swaps < SWAPS or not applies:
+                beneath.exchange(top, "sub", top, "other")
+                swaps += 1
+
+    applies: list[object] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.to_thread.run_sync, swap)
+        while swaps < SWAPS:
+            with contextlib.suppress(Changed, NoOverlay):
+                applies.append(await overlaid.apply(also=()))
+                await overlaid.undo()
+
+    assert applies
+    assert read_tree(outside) == {"b.txt": "b\n"}
+    assert not sub.is_symlink() or os.readlink(sub) == str(outside)
+
+
+async def test_the_last_apply_is_undone_first_and_the_hosts_later_changes_stay(overlaid: Overlaid) -> None:
+    overlaid.write("a.txt", "one\n")
+    first = await overlaid.apply()
+    overlaid.write("sub/b.txt", "two\n")
+    overlaid.write("sub/c.txt", "two\n")
+    await overlaid.apply()
+    (overlaid.project / "sub/c.txt").write_text("the host's\n")
+
+    second = await overlaid.undo()
+
+    assert (second.paths, second.left) == (["sub/b.txt"], {"sub/c.txt": LATE})
+    assert (overlaid.project / "sub/c.txt").read_text() == "the host's\n"
+    assert (await overlaid.undo(first.id)).paths == ["a.txt"]
+    assert (overlaid.project / "a.txt").read_text() == "a\n"
+    with pytest.raises(NoOverlay, match="nothing that was applied"):
+        await overlaid.undo()
+
+
+async def test_where_all_was_applied_the_next_life_begins_with_an_empty_layer(overlaid: Overlaid) -> None:
+    overlaid.write("a.txt", "new\n")
+    former = overlaid.upper
+    await overlaid.open()
+    assert overlaid.upper == former
+
+    await overlaid.apply()
+    await overlaid.open()
+
+    assert overlaid.upper != former
+    assert not former.exists()
+    (overlaid.project / "a.txt").write_text("the host's\n")
+    assert (await overlaid.diff()).changes == []
+
+
+async def test_a_layer_with_changes_is_not_lost_for_another_directory(overlaid: Overlaid, place: Path) -> None:
+    overlaid.write("a.txt", "new\n")
+    (place / "other").mkdir()
+
+    with pytest.raises(BadLayer, match="that aren't applied"):
+        await overlaid.overlays.open("w", str(place / "other"), AGENT)
+
+    await overlaid.apply()
+    await overlaid.overlays.open("w", str(place / "other"), AGENT)
+    assert (await overlaid.diff()).directory == str(place / "other")
+
+
+async def test_the_changes_of_a_directory_are_not_applied_to_another_one_in_its_place(
+    overlaid: Overlaid, place: Path
+) -> None:
+    overlaid.write("a.txt", "new\n")
+    digest = (await overlaid.diff()).digest
+    (place / "other").mkdir()
+    (place / "other" / "a.txt").write_text("another\n")
+    overlaid.project.rename(place / "former")
+    (place / "other").rename(overlaid.project)
+
+    with pytest.raises(BadLayer, match="was replaced by another directory"):
+        await overlaid.overlays.apply("w", Wanted(digest))
+    with pytest.raises(BadLayer, match="was replaced by another directory"):
+        await overlaid.open()
+
+    assert (overlaid.project / "a.txt").read_text() == "another\n"
+
+
+async def test_a_sparse_file_stays_sparse_and_one_that_takes_too_long_to_read_is_left(
+    overlaid: Overlaid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "MAX_BYTES", 70 << 20)
+    os.truncate(overlaid.write("sparse", "\0" * (1 << 20) + "y"), 64 << 20)
+    os.truncate(overlaid.write("vast", ""), 1 << 40)
+
+    applied = await overlaid.apply()
+
+    made = overlaid.project / "sparse"
+    assert (applied.paths, list(applied.left)) == (["sparse"], ["vast"])
+    assert (made.stat().st_size, made.stat().st_blocks * 512 < 4 << 20) == (64 << 20, True)
+    assert made.read_bytes()[1 << 20 : (1 << 20) + 2] == b"y\0"
+
+
+@pytest.mark.parametrize("in_use", [True, False])
+async def test_what_was_discarded_is_gone_and_the_next_life_begins_anew(overlaid: Overlaid, in_use: bool) -> None:
+    overlaid.write("a.txt", "applied\n")
+    await overlaid.apply()
+    overlaid.write("a.txt", "discarded\n")
+    former = overlaid.upper
+
+    await overlaid.overlays.discard("w", in_use)
+
+    assert former.exists() == in_use
+    assert (await overlaid.apply()).paths == []
+    await overlaid.open()
+    assert not former.exists()
+    assert (await overlaid.diff()).changes == []
+    assert (overlaid.project / "a.txt").read_text() == "applied\n"
+    assert (await overlaid.undo()).paths == ["a.txt"]
+
+
+async def test_an_agent_without_an_overlay_has_none(overlaid: Overlaid) -> None:
+    with pytest.raises(NoOverlay, match="stranger has no overlay"):
+        await overlaid.overlays.diff("stranger")
+
+
+@root_only
+async def test_a_full_disk_changes_nothing(overlaid: Overlaid, place: Path) -> None:
+    with small_disk(overlaid.project, "64k") as project:
+        (project / "a.txt").write_text("a\n")
+        await overlaid.overlays.open("x", str(project), AGENT)
+        overlaid.name, overlaid.upper = "x", Path(await overlaid.overlays.open("x", str(project), AGENT))
+        overlaid.write("a.txt", "x" * 30_000)
+        overlaid.write("big", "x" * 100_000)
+
+        with pytest.raises(OSError, match="No space left"):
+            await overlaid.apply()
+
+        assert read_tree(project) == {"a.txt": "a\n"}
+        assert os.listdir(project) == ["a.txt"]
+        assert (await overlaid.diff()).changes[0].conflict == ""
+
+
+async def test_where_names_can_not_be_exchanged_nothing_is_applied(
+    overlaid: Overlaid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(beneath, "exchange", refuse)
+    overlaid.write("a.txt", "new\n")
+
+    with pytest.raises(CannotApply, match="can't exchange names"):
+        await overlaid.apply()
+
+    assert read_tree(overlaid.project)["a.txt"] == "a\n"
+    assert not [name for name in os.listdir(overlaid.project) if name.startswith(".agentos")]

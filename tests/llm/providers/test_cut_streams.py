@@ -13,7 +13,7 @@ from tests.support.runs.rows import each_row
 
 QUESTION = Question("a-model", [Message("user", "What is 6 times 7?")])
 SAYS = Says([Text("42"), Called(ToolCall("c1", "now", {"a": "b"}))], finish="tool_calls")
-STEP = 19  # bytes between two cuts, but for those in the first bytes of an event
+STEP = 41  # bytes between two cuts, but for those in the first bytes of an event
 
 
 @pytest.fixture(params=VENDORS, ids=lambda make: make.__name__)

@@ -9,6 +9,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from agentos.http.places import MIN_AGE, Places
+from agentos.http.users import AnySocket
 from tests.support.wire import PATIENCE
 
 MOST = 4
@@ -30,7 +31,7 @@ class Port:
         await send({"type": "http.response.start", "status": 204, "headers": []})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    def find_user(self, sock: socket.socket) -> Hashable:
+    def find_user(self, sock: AnySocket) -> Hashable:
         return self.users[sock.getpeername()[1]]
 
     async def connect(self, user: str, request: bytes = b"") -> trio.SocketStream:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import trio
 from attrs import define, field, frozen
@@ -227,6 +228,6 @@ async def serve(
     async with trio.open_nursery() as nursery:
         key = await run_in_thread(load_state_key, state_dir)
         served = Served(socket_path, state_dir, key, approval_timeout, nursery)
-        guard = Guard(served.find_app, state_dir, names)
+        guard: Any = Guard(served.find_app, state_dir, names)
         announce(f"http://{address}:{port}{PATH}")
         await Places(listener, guard, MAX_CONNECTIONS, SEND_TIMEOUT, find_uid).serve()

@@ -93,6 +93,7 @@ class HTTPConnection:
     _response_sent: bool = False  # our side has sent everything
     _is_websocket: bool = False
     is_kept: bool = False  # the application has said so, by ``keep`` in the scope's extensions
+    scope: trio.CancelScope = field(factory=trio.CancelScope)  # of all that is done for it
     _read_timeout: trio.CancelScope = field(factory=trio.CancelScope)
     _send_lock: trio.Lock = field(factory=trio.Lock)
 
@@ -149,11 +150,6 @@ class HTTPConnection:
         """End a connection that waits for a request."""
         self._idle.pop(self, None)
         self._read_timeout.cancel()
-
-    def end(self) -> None:
-        """End it, whatever it is busy with."""
-        self._idle.pop(self, None)
-        self._stream.socket.close()
 
     async def _handle_event(self, event: Event) -> None:
         """Handle an event of hypercorn."""

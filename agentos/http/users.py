@@ -4,12 +4,15 @@ import socket
 import struct
 from collections.abc import Callable, Container, Hashable
 
+import trio
+
 NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, TCP_ESTABLISHED = 4, 20, 1, 1
 ANY = 0xFFFFFFFF  # of states, and for a cookie that isn't known
 HEADER = struct.Struct("=IHHII")  # struct nlmsghdr: length, type, flags, number, port
 ANSWER_STATE, ANSWER_UID = HEADER.size + 1, HEADER.size + 64  # offsets in struct inet_diag_msg
 
-FindUser = Callable[[socket.socket], Hashable]
+AnySocket = socket.socket | trio.socket.SocketType
+FindUser = Callable[[AnySocket], Hashable]
 """The user that a connection is charged to."""
 
 
@@ -19,14 +22,14 @@ def find_user_but(agents: Container[int]) -> FindUser:
     One user, too, are all connections from elsewhere: another host, another network namespace.
     """
 
-    def find(sock: socket.socket) -> Hashable:
+    def find(sock: AnySocket) -> Hashable:
         uid = find_uid(sock)
         return "agents" if uid is not None and uid in agents else uid
 
     return find
 
 
-def find_uid(sock: socket.socket) -> int | None:
+def find_uid(sock: AnySocket) -> int | None:
     """The uid that made the socket at the other end; None if it isn't of this network namespace, or isn't open."""
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK, NETLINK_SOCK_DIAG) as netlink:

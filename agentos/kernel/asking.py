@@ -61,7 +61,7 @@ def build_question(op: str, request: object, prepared: Prepared, record: Record)
     return Question(op, record.about, asked, digest.hexdigest(), shown, fields)
 
 
-def list_fields(request: object) -> Sequence[tuple[str, str]]:
+def list_fields(request: Any) -> Sequence[tuple[str, str]]:
     """The fields of a request that differ from their defaults, with their values as JSON."""
     if isinstance(request, bytes):
         return [("request", request.decode(errors="replace"))] if request else ()

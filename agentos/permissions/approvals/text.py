@@ -220,8 +220,10 @@ def describe_call(rights: Sequence[Right], names: Mapping[int, str | None], fiel
     objects = [str(right.object) for right in rights if right.object is not None]
     for right in rights:
         action = right.action.upper()
-        if right.agent is None or right.object is not None:
-            page.name(f"{action} ", "" if right.object is None else str(right.object))
+        if right.object is not None:
+            page.name(f"{action} ", str(right.object))
+        elif right.agent is None:
+            page.say(action)
         if right.agent is not None:
             page.name(f"{action} agent ", names.get(right.agent) or f"with the id {right.agent}")
     for name, value in fields:

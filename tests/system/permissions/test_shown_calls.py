@@ -39,19 +39,19 @@ def ask(asker: Asker, op: int, fields: Mapping[str, object]) -> tuple[Lines, Lin
 @pytest.mark.parametrize(
     ("op", "fields", "lines"),
     [
-        (BROADCAST, {"message": {"run": "rm"}}, [["BROADCAST ", ""], ["message = ", '{"run": "rm"}']]),
+        (BROADCAST, {"message": {"run": "rm"}}, [["BROADCAST"], ["message = ", '{"run": "rm"}']]),
         (
             EMIT,
             {"event_type": "custom.x", "data": ["\x1b", "\u202e"]},
             [
-                ["EMIT ", ""],
+                ["EMIT"],
                 ["event_type = ", '"custom.x"'],
                 ["data = ", '["\\u001b", "\\u202e"]'],
             ],
         ),
         (STORE, {"key": "k", "value": "v"}, [["STORE ", "k"], ["value = ", '"v"']]),
         (STOP, {"names": ["target"]}, [["STOP agent ", "target"], ["names = ", '["target"]']]),
-        (SHUTDOWN, {}, [["SHUTDOWN ", ""]]),
+        (SHUTDOWN, {}, [["SHUTDOWN"]]),
     ],
     ids=["BROADCAST", "EMIT", "STORE", "STOP", "SHUTDOWN"],
 )

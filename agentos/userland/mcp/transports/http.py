@@ -15,7 +15,8 @@ from mcp.server.transport_security import TransportSecuritySettings
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agentos.http.connection import DISCONNECTED, HTTPConnection
+from agentos.http.places import Places
+from agentos.http.users import find_uid
 from agentos.threads import run_in_thread
 from agentos.userland.mcp import clients
 from agentos.userland.mcp.clients import ClientEntry
@@ -227,33 +228,6 @@ async def serve(
     async with trio.open_nursery() as nursery:
         key = await run_in_thread(load_state_key, state_dir)
         served = Served(socket_path, state_dir, key, approval_timeout, nursery)
-        guard = Guard(served.find_app, state_dir, names)
+        guard: Any = Guard(served.find_app, state_dir, names)
         announce(f"http://{address}:{port}{PATH}")
-        await accept_connections(trio.SocketListener(trio.socket.from_stdlib_socket(listener)), guard)
-
-
-async def accept_connections(listener: trio.SocketListener, app: Any) -> None:
-    """Serve connections until cancelled.
-
-    With all places taken, a new one gets the place of the connection that has sent no request for the longest time; if
-    all are busy with one, it waits.
-    """
-    idle: dict[HTTPConnection, None] = {}
-    places = trio.Semaphore(MAX_CONNECTIONS)
-
-    async def serve_connection(stream: trio.SocketStream) -> None:
-        if not places.value and idle:
-            next(iter(idle)).close()
-        async with places:
-            connection = HTTPConnection(stream, app, idle, SEND_TIMEOUT)
-            try:
-                await connection.run()
-            except* DISCONNECTED:
-                pass
-            except* Exception:  # most probably hypercorn failed on malformed input
-                log.debug("an HTTP connection ended by an error", exc_info=True)
-            finally:
-                idle.pop(connection, None)
-                stream.socket.close()
-
-    await trio.serve_listeners(serve_connection, [listener])
+        await Places(listener, guard, MAX_CONNECTIONS, SEND_TIMEOUT, find_uid).serve()

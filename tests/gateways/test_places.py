@@ -1,0 +1,100 @@
+"""Whose connection gives way where all places of a port are taken."""
+
+import socket
+from collections.abc import AsyncIterator, Hashable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from agentos.http.places import MIN_AGE, Places
+from agentos.http.users import AnySocket
+from tests.support.wire import PATIENCE
+
+MOST = 4
+BUSY = b"GET /busy HTTP/1.1\r\nhost: x\r\n\r\n"
+QUICK = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+class Port:
+    """A port with four places; each connection is charged to the user that the test names."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self.address, self.users = listener.getsockname(), dict[int, str]()
+        self.streams, self._begun = list[trio.SocketStream](), trio.Semaphore(0)
+
+    async def answer(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"] == "/busy":
+            self._begun.release()
+            await trio.sleep_forever()
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def find_user(self, sock: AnySocket) -> Hashable:
+        return self.users[sock.getpeername()[1]]
+
+    async def connect(self, user: str, request: bytes = b"") -> trio.SocketStream:
+        sock = trio.socket.socket()
+        await sock.bind(("127.0.0.1", 0))
+        self.users[sock.getsockname()[1]] = user
+        await sock.connect(self.address)
+        stream = trio.SocketStream(sock)
+        self.streams.append(stream)
+        await stream.send_all(request)
+        if request == BUSY:
+            await self._begun.acquire()
+        return stream
+
+
+@asynccontextmanager
+async def serving(clock: MockClock) -> AsyncIterator[Port]:
+    clock.rate = 1
+    async with trio.open_nursery() as nursery:
+        with socket.create_server(("127.0.0.1", 0)) as listener, trio.fail_after(PATIENCE):
+            listener.setblocking(False)
+            port = Port(listener)
+            nursery.start_soon(Places(listener, port.answer, MOST, find_user=port.find_user).serve)
+            try:
+                yield port
+            finally:
+                for stream in port.streams:
+                    stream.socket.close()
+            nursery.cancel_scope.cancel()
+
+
+async def is_ended(stream: trio.SocketStream) -> bool:
+    try:
+        return await stream.receive_some() == b""
+    except trio.BrokenResourceError:
+        return True
+
+
+async def is_served(stream: trio.SocketStream) -> bool:
+    return (await stream.receive_some()).startswith(b"HTTP/1.1 204")
+
+
+async def test_a_user_with_more_than_its_share_gives_one_up_whatever_it_is_busy_with(mock_clock: MockClock) -> None:
+    async with serving(mock_clock) as port:
+        greedy = [await port.connect("greedy", BUSY) for _ in range(MOST)]
+
+        assert await is_served(await port.connect("other", QUICK))
+        assert await is_ended(greedy[0]), "the oldest"
+        assert await is_served(await port.connect("other", QUICK))
+        assert await is_ended(greedy[1])
+        await wait_all_tasks_blocked()
+        mock_clock.jump(MIN_AGE)
+        assert await is_served(await port.connect("other", QUICK)), "its own gives way, as both have their share"
+        assert await is_ended(await port.connect("greedy", QUICK)), "none of its own waits for a request"
+
+
+async def test_of_one_user_only_what_waits_for_a_request_for_a_while_gives_way(mock_clock: MockClock) -> None:
+    async with serving(mock_clock) as port:
+        await port.connect("one", BUSY)
+        idle = [await port.connect("one") for _ in range(MOST - 1)]
+
+        assert await is_ended(await port.connect("one", QUICK)), "a flood gets no further"
+        await wait_all_tasks_blocked()
+        mock_clock.jump(MIN_AGE)
+        assert await is_served(await port.connect("one", QUICK))
+        assert await is_ended(idle[0])

@@ -31,6 +31,7 @@ EATS = "import time; kept = bytearray(82 << 20); time.sleep(1000)"
 SOON_FAILS = ["sh", "-c", "sleep 1; exit 3"]
 BACKOFF = "backoff = { first = 0.1 }"
 UNHEALTHY = 'health = { command = ["sh", "-c", "test ! -e sick"], interval = "1s", failures = 1 }'
+EACH_SECOND = 'schedule = { every = "1s" }'
 LLM = """
 [llm]
 provider = "openai"
@@ -114,10 +115,11 @@ def test_each_type_of_the_reference_is_published_when_it_happens() -> None:
                 assert agent.call(THINK, {"prompt": "?"})["code"] == "quota_exceeded"
             client.send_message("hello", to=number)
             client.think("?", model="limited")
-            (kernel.place / "agentos.toml").write_text(toml + child("c"))
+            (kernel.place / "agentos.toml").write_text(toml + child("c", SLEEPS, EACH_SECOND))
             up(client.reload())
             watcher.wait("MODEL_AVAILABLE", model="limited")
             watcher.wait("RESOURCE_WARNING", name="fat", resource="memory")
+            watcher.wait("RUN_SKIPPED", name="c")
 
             elsewhere = {"KERNEL_KILLED", "MAIL_DEAD"}  # test_last_run.py, services/mail/test_kept.py
             assert TYPES - {event["type"] for event in watcher.seen} == elsewhere

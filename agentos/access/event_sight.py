@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from attrs import frozen
 
-from agentos.agents.registry import Registry
+from agentos.agents.registry import Agent, Registry
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.permissions.authorizer import PermissionAuthorizer
@@ -46,11 +46,12 @@ def family_of(caller: Caller) -> str:
     return "" if caller.kind == "agent" else OPERATOR if caller.kind == "operator" else f"guest {caller.name}"
 
 
-def sees_end(caller: Caller, registry: Registry, number: int) -> bool:
-    """Whether a caller is told how an agent ended: one of its own, or one whose events, which say it, rules show it."""
-    if registry.is_own(caller, number):
-        return True
-    return caller.authorizer.decide(caller, Right("subscribe", agent=number)).effect == "allow"
+def find_end_sight(caller: Caller, registry: Registry, authorizer: PermissionAuthorizer) -> Callable[[Agent], bool]:
+    """Whether the caller is told how an agent ended: one of its own, or one whose events, which say it, rules show."""
+    granted = caller.kind != "operator" and authorizer.holds_grant(caller.id, "events")
+    return lambda agent: (
+        registry.is_own(caller, agent.id) or (granted and authorizer.shows_events(caller.id, agent.name))
+    )
 
 
 @frozen

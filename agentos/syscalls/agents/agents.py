@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import trio
 from msgspec import Struct
 
-from agentos.access.event_sight import sees_end
+from agentos.access.event_sight import find_end_sight
 from agentos.agents.jail.usage import UsageReader
 from agentos.agents.life.lifecycle import NEXT, State
 from agentos.agents.registry import Agent, Registry
@@ -21,6 +21,7 @@ from agentos.kernel.syscall import Syscall
 from agentos.llm import line as llm
 from agentos.llm.queue.jobs import queue_names
 from agentos.llm.queue.states import QueueState
+from agentos.permissions.authorizer import PermissionAuthorizer
 from agentos.sandbox.sandbox import Sandbox
 from agentos.services.events import AgentEvent, AgentPaused, AgentResumed
 from agentos_sdk.calls import agents as calls
@@ -41,6 +42,7 @@ class AgentCalls(Struct, frozen=True):
     supervision: Supervision
     line: llm.Line
     usage: UsageReader
+    authorizer: PermissionAuthorizer
 
     @asynccontextmanager
     async def prepare_kill(self, caller: Caller, request: calls.Kill) -> AsyncIterator[Prepared]:
@@ -61,12 +63,13 @@ class AgentCalls(Struct, frozen=True):
             usage = await self.usage.read()
             now = trio.current_time()
             states, nothing = self.line.queue_states(), QueueState()
+            sees_end = find_end_sight(caller, self.registry, self.authorizer)
             agents = [agent for agent in self.registry if request.all or agent.comes_back]
             pieces = []
             for at in range(0, len(agents), BATCH):
                 infos = []
                 for agent in agents[at : at + BATCH]:
-                    whole = sees_end(caller, self.registry, agent.id)  # the exit reason may contain host paths
+                    whole = sees_end(agent)  # the exit reason may contain host paths
                     place = states.get(queue_names(agent.queue_path), nothing).place
                     refusing = self.line.refusing_budgets(agent.queue_path)
                     renews_at = max((budget.renews_at for budget in refusing), default=None)
@@ -131,9 +134,14 @@ class AgentCalls(Struct, frozen=True):
 
 
 def syscalls(
-    registry: Registry, supervision: Supervision, spawner: Spawning, line: llm.Line, usage: UsageReader
+    registry: Registry,
+    supervision: Supervision,
+    spawner: Spawning,
+    line: llm.Line,
+    usage: UsageReader,
+    authorizer: PermissionAuthorizer,
 ) -> tuple[Syscall, ...]:
-    handlers = AgentCalls(registry, supervision, line, usage)
+    handlers = AgentCalls(registry, supervision, line, usage, authorizer)
     return (
         Syscall(Op.SPAWN, calls.Spawn, prepare=spawner.prepare, charge=spawner.charge, audit="intent"),
         Syscall(Op.KILL, calls.Kill, prepare=handlers.prepare_kill, failure={"killed": False}, audit="intent"),

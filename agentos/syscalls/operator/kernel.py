@@ -9,7 +9,7 @@ import trio
 from msgspec import Struct, field
 
 from agentos import __version__
-from agentos.access.event_sight import sees_end
+from agentos.access.event_sight import find_end_sight
 from agentos.agents.life.failures import MANY, WINDOW
 from agentos.agents.life.lifecycle import State
 from agentos.agents.registry import Agent, Registry
@@ -22,6 +22,7 @@ from agentos.kernel.syscall import Syscall
 from agentos.llm.line import Line
 from agentos.permissions.approvals.approvals import Approvals
 from agentos.permissions.approvals.entries import Pending
+from agentos.permissions.authorizer import PermissionAuthorizer
 from agentos.sandbox.report.levels import LIMIT_LAYERS
 from agentos.services.audit.log import Audit
 from agentos.services.quotas import BudgetState
@@ -44,6 +45,7 @@ class KernelCalls(Struct, frozen=True):
     audit: Audit
     storage: StorageBound
     approvals: Approvals
+    authorizer: PermissionAuthorizer
     config_file: str | None
     began: float = field(default_factory=time.monotonic)
 
@@ -99,9 +101,10 @@ class KernelCalls(Struct, frozen=True):
         yield Prepared((Right("status"),), act)
 
     def find_agent_problems(self, caller: Caller) -> Iterator[calls.Attention]:
-        """What is wrong with agents. How one ended is told only to callers that :func:`sees_end` names."""
+        """What is wrong with agents. How one ended is told only where :func:`find_end_sight` says so."""
+        sees_end = find_end_sight(caller, self.registry, self.authorizer)
         for agent in self.registry:
-            why = agent.end.reason if agent.end is not None and sees_end(caller, self.registry, agent.id) else ""
+            why = agent.end.reason if agent.end is not None and sees_end(agent) else ""
             last = f"; the last time: {why}" if why else ""
             if agent.state is State.FAILED:
                 yield about(agent, "failed", f"failed{f': {why}' if why else ''}")
@@ -168,9 +171,10 @@ def syscalls(
     audit: Audit,
     storage: StorageBound,
     approvals: Approvals,
+    authorizer: PermissionAuthorizer,
     config_file: str | None,
 ) -> tuple[Syscall, ...]:
-    handlers = KernelCalls(supervision, line, audit, storage, approvals, config_file)
+    handlers = KernelCalls(supervision, line, audit, storage, approvals, authorizer, config_file)
     return (
         Syscall(Op.SHUTDOWN, calls.Shutdown, prepare=handlers.prepare_shutdown, audit="intent"),
         Syscall(Op.STATUS, calls.Status, prepare=handlers.prepare_status),

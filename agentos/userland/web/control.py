@@ -54,7 +54,7 @@ async def serve_control(listener: socket.socket, answer: Answer) -> None:
     """Answer programs until cancelled; one that says something else is left without an answer."""
 
     async def serve(stream: trio.SocketStream) -> None:
-        with trio.move_on_after(SECONDS), suppress(trio.BrokenResourceError, msgspec.DecodeError):
+        with trio.move_on_after(SECONDS), suppress(trio.BrokenResourceError, msgspec.DecodeError, OSError):
             said = b""
             while len(said) < MAX_ASK and (more := await stream.receive_some(MAX_ASK)):
                 said += more

@@ -11,13 +11,14 @@ from tests.support.wire import (
     EMIT,
     HELLO,
     KEYS,
+    LIST,
     SET_PERMS,
     SPAWN,
     STORE,
     SUBSCRIBE,
     Wire,
 )
-from tests.system.agents import up
+from tests.system.agents import in_state, up
 from tests.system.event_calls import GRANTED, SLEEP, STREAM, agent, code, emit, poll, stream, subscribe, types
 
 
@@ -221,3 +222,15 @@ def test_what_narrows_itself_sees_no_more(kernel: Kernel, client: AgentOSClient)
         emit(other, "custom.x")
 
         assert poll(worker) == []
+
+
+def test_why_an_agent_ended_is_told_where_its_events_are_seen(kernel: Kernel, client: AgentOSClient) -> None:
+    for name in ("w-1", "x-1"):
+        client.spawn(name, command=["sh", "-c", "exit 3"])  # which may be told as its reply, too
+        in_state(client, name, "exited")
+    with agent(kernel, client, "reader", permissions=GRANTED) as reader, agent(kernel, client, "blind") as blind:
+        ends = {row["name"]: row["end"] for row in reader.call(LIST, {"all": True})}
+        assert "exit status 3" in str(ends["w-1"])
+        assert ends["x-1"] is None
+        ends = {row["name"]: row["end"] for row in blind.call(LIST, {"all": True})}
+        assert (ends["w-1"], ends["x-1"]) == (None, None)

@@ -88,8 +88,8 @@ def explain_step(failure: StepFailed, spec: AgentSpec) -> JailError:
     if failure.step.startswith(SOURCE_STEPS):
         return JailError(failure.text)
     if failure.step.startswith("MountOverlay"):  # a trial has shown that this host has overlays
-        text = f'workspace {spec.workspace}: it can\'t be the lower layer of an overlay: {failure.text}: say mode = "direct"'
-        return JailError(text, IsolationUnavailable)
+        what = f"workspace {spec.workspace}: it can't be the lower layer of an overlay: {failure.text}"
+        return JailError(f'{what}: say mode = "direct"', IsolationUnavailable)
     knob = remedies.find_remedy(failure.step, failure.text, failure.errno, remedies.read_surroundings())
     text = f"isolation {spec.isolation} can't be had here: {failure}" + (f": {knob}" if knob else "")
     return JailError(text, IsolationUnavailable)

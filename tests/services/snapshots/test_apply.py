@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from agentos.agents.workspaces.workspace import Workspaces
 from agentos.services.snapshots import beneath, changes, run
 from agentos.services.snapshots.overlays import BadChoice, Changed, NoOverlay, Wanted
 from agentos.services.snapshots.run import CHANGED_BY_AGENT, LATE, CannotApply
@@ -455,6 +456,25 @@ async def test_an_agents_diff_tells_nothing_of_a_file_that_it_may_not_read(overl
         shown = await overlaid.overlays.diff("w", by_agent=True)
 
         assert [(change.path, change.what) for change in shown.changes] == [("secret", "changed")]
+
+
+class Cut(BaseException):
+    """The end of a kernel in the middle of something."""
+
+
+async def test_the_next_kernel_finishes_what_was_cut_off(overlaid: Overlaid, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut() -> None:
+        raise Cut
+
+    change_much(overlaid)
+    at(monkeypatch, "_act", cut)
+    with pytest.raises(Cut):
+        await overlaid.apply()
+    monkeypatch.undo()
+
+    await Workspaces(overlaid.state, ROOT).sweep()
+
+    assert read_tree(overlaid.project) == AFTER
 
 
 async def test_an_agent_without_an_overlay_has_none(overlaid: Overlaid) -> None:

@@ -17,7 +17,7 @@ from .interpreters import NoInterpreter
 from .isolation_report import NotIsolated
 
 PROGRAM_STEPS = ("Execute", "RunScript")  # the steps that fail if the program itself can't be run
-SOURCE_STEPS = ("OpenSource", "DetachSource", "Bind")  # a file that the jail is to have
+SOURCE_STEPS = ("OpenSource", "DetachSource", "DetachLayer", "Bind")  # a file that the jail is to have
 FILLING_STEPS = ("MakeDirectory", "WriteFile", "Link", "Bind", "Protect")
 
 START_ERRORS: dict[type[Exception], type[CallError]] = {
@@ -99,6 +99,9 @@ def explain_step(failure: StepFailed, spec: AgentSpec) -> JailError:
         return explain_program(failure, spec.jailed)
     if failure.step.startswith(SOURCE_STEPS):
         return JailError(failure.text)
+    if failure.step.startswith("MountOverlay"):  # a trial has shown that this host has overlays
+        what = f"workspace {spec.workspace}: it can't be the lower layer of an overlay: {failure.text}"
+        return JailError(f'{what}: say mode = "direct"', IsolationUnavailable)
     knob = remedies.find_remedy(failure.step, failure.text, failure.errno, remedies.read_surroundings())
     text = f"isolation {spec.isolation} can't be had here: {failure}" + (f": {knob}" if knob else "")
     return JailError(text, IsolationUnavailable)

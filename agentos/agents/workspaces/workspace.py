@@ -24,6 +24,7 @@ from agentos.sandbox.files.images import ImageInUse, ImageSize, ImageUnavailable
 from agentos.sandbox.policy import MIB, Directory, Image, Limits, Overlay
 from agentos.services.snapshots.changes import TooManyChanges
 from agentos.services.snapshots.overlays import Overlays
+from agentos.services.snapshots.run import CannotApply
 from agentos.services.snapshots.store import BadLayer
 from agentos.threads import run_in_thread
 from agentos_sdk.values import HostIds
@@ -179,7 +180,7 @@ class Workspaces:
         await run_in_thread(self._check, path)
         try:
             upper = await self.overlays.open(name, path, outer)
-        except (OSError, BadLayer, TooManyChanges) as error:
+        except (OSError, BadLayer, CannotApply, TooManyChanges) as error:
             raise BadWorkspace(f"workspace {path}: {error}") from None
         return Workspace("overlay", Overlay(path, upper), _WATCHED_MECHANISM, "only its changes count")
 

@@ -162,10 +162,15 @@ def remove_tree(parent: int, name: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.chmod(name, 0o700, dir_fd=parent)
         with open_directory(parent, name) as top:
-            while names := os.listdir(top):
-                for each in names:
-                    _flatten(top, each)
+            empty_tree(top)
         os.rmdir(name, dir_fd=parent)
+
+
+def empty_tree(top: int) -> None:
+    """Remove all that is in a directory, as :func:`remove_tree` does."""
+    while names := os.listdir(top):
+        for each in names:
+            _flatten(top, each)
 
 
 def _flatten(top: int, name: str) -> None:

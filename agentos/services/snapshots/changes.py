@@ -85,16 +85,19 @@ def compute_digest(changes: Sequence[Change]) -> str:
     return hashlib.sha256(msgspec.json.encode(rows)).hexdigest()
 
 
-def find_changes(layer: int, directory: int, base: Base) -> list[Change]:
+def find_changes(layer: int, directory: int, base: Base, by_agent: bool = False) -> list[Change]:
     """All changes, by path, of the layer open as ``layer`` over the one open as ``directory``.
 
+    ``by_agent``: a file of the directory's that the agent may not read counts as different, or the agent could guess
+    what is in it.
     :class:`TooManyChanges` above :data:`MAX_CHANGES`.
     """
-    return sorted(_Search(layer, directory, base).find(), key=lambda change: change.path)
+    return sorted(_Search(layer, directory, base, by_agent).find(), key=lambda change: change.path)
 
 
 class _Search:
-    def __init__(self, layer: int, directory: int, base: Base) -> None:
+    def __init__(self, layer: int, directory: int, base: Base, by_agent: bool) -> None:
+        self._owner = os.fstat(directory).st_uid if by_agent else None
         self._layer, self._directory, self._base = layer, directory, base
         self._clock_is_back = time.clock_gettime_ns(5) < base.since  # CLOCK_REALTIME_COARSE, as ctime
         self._room = MAX_BYTES
@@ -117,7 +120,7 @@ class _Search:
         blocked = change.blocked
         if not blocked and any("\udc80" <= letter <= "\udcff" for letter in path):
             blocked = NOT_UTF8
-        reason = obeyed.find_reason(path, change.content if change.kind == "link" else None)
+        reason = obeyed.find_reason(path, change.kind, change.content if change.kind == "link" else None)
         root, why = reason or ("", "")
         conflict = self._find_conflict(change)
         self._found.append(msgspec.structs.replace(change, blocked=blocked, root=root, obeyed=why, conflict=conflict))
@@ -194,6 +197,8 @@ class _Search:
         with beneath.open_file(self._layer, path) as file:
             content = beneath.copy(file)
         if under is None or under.st_size != found.st_size:
+            return content, False
+        if self._owner not in (None, under.st_uid) and not under.st_mode & stat.S_IROTH:
             return content, False
         with contextlib.suppress(OSError), beneath.open_file(self._directory, path) as file:
             return content, beneath.copy(file) == content

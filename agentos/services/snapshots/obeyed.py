@@ -2,12 +2,14 @@
 
 from agentos.protected_names import find_obeyed
 
+from .beneath import Kind
+
 _COMMITS = ("objects", "refs", "HEAD", "ORIG_HEAD", "FETCH_HEAD", "COMMIT_EDITMSG", "index", "logs", "packed-refs")
-_ALTERNATES = ("objects", "info", "alternates")
+_OBJECTS_INFO = ("objects", "info")
 _BARE = ("refs", "commondir")  # with HEAD and objects beside it, git obeys the directory's configuration
 
 
-def find_reason(path: str, target: str | None = None) -> tuple[str, str] | None:
+def find_reason(path: str, kind: Kind, target: str | None = None) -> tuple[str, str] | None:
     """The name to give so that a change is applied, and why it must be given; None for any other change.
 
     ``target`` is where a symbolic link leads. In .git all but what commits and branches consist of has a name of its
@@ -17,8 +19,10 @@ def find_reason(path: str, target: str | None = None) -> tuple[str, str] | None:
     if ".git" in parts:
         place = parts.index(".git") + 1
         top, inside = "/".join(parts[:place]), tuple(parts[place:])
-        if inside[:3] == _ALTERNATES:
-            return path, "git reads objects from the directories that it names"
+        if not inside and kind != "directory":
+            return top, "git obeys the repository that it names"
+        if inside[:2] == _OBJECTS_INFO or find_obeyed("/".join(inside[1:])) is not None:
+            return path, "git obeys it"
         if not inside or inside[0] in _COMMITS:
             return top, "git takes it for commits, branches or what is to be committed"
         return f"{top}/{inside[0]}", "git obeys it"
@@ -39,6 +43,6 @@ def leads_out(path: str, target: str) -> bool:
     return target.startswith("/") or ups > path.count("/") or ".." in parts[ups:]
 
 
-def is_named(root: str, also: str) -> bool:
-    """Whether a name that was given stands for an obeyed one: that name itself, or something in it."""
-    return also == root or also.startswith(f"{root}/")
+def is_named(path: str, root: str, also: str) -> bool:
+    """Whether a name that was given stands for this path, whose name to give is ``root``, or for a part of that."""
+    return also == root or (also.startswith(f"{root}/") and (path == also or path.startswith(f"{also}/")))

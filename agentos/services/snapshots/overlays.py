@@ -21,7 +21,7 @@ from agentos_sdk.values import HostIds
 
 from . import beneath, changes, obeyed, run, text
 from .changes import Change
-from .run import Look, Run, Step
+from .run import CannotApply, Look, Run, Step
 from .store import BadLayer, Record, Store
 
 Side = Literal["ours", "theirs"]
@@ -94,10 +94,15 @@ class Overlays:
         async with self._lock(name):
             return await run_in_thread(self._open, name, directory, owner)
 
-    async def diff(self, name: str, paths: Sequence[str] = (), with_texts: bool = False) -> Diff:
-        """The changes at and below ``paths``. Raises :class:`NoOverlay`, and what :meth:`apply` does."""
+    async def diff(
+        self, name: str, paths: Sequence[str] = (), with_texts: bool = False, by_agent: bool = False
+    ) -> Diff:
+        """The changes at and below ``paths``. Raises :class:`NoOverlay`, and what :meth:`apply` does.
+
+        ``by_agent``: it tells nothing of files that the agent may not read.
+        """
         async with self._lock(name):
-            return await run_in_thread(self._diff, name, paths, with_texts)
+            return await run_in_thread(self._diff, name, paths, with_texts, by_agent)
 
     async def apply(self, name: str, wanted: Wanted) -> Outcome:
         """Make the changes in the directory. Each is made whole or not at all, and the host's own are never lost.
@@ -129,7 +134,7 @@ class Overlays:
         for name in sorted(self._store.list_names()):
             try:
                 self._store.finish(name)
-            except (OSError, BadLayer) as error:
+            except (OSError, BadLayer, CannotApply) as error:
                 found.append(f"{name}: what was being applied when the kernel ended can't be finished: {error}")
         return found
 
@@ -191,22 +196,19 @@ class Overlays:
                 f"or remove {place} with what {name} has changed"
             )
 
-    def _find(self, name: str, record: Record, paths: Sequence[str], with_texts: bool = False) -> Diff:
+    def _find(
+        self, name: str, record: Record, paths: Sequence[str], with_texts: bool = False, by_agent: bool = False
+    ) -> Diff:
         if record.discarded:
             return Diff(record.directory, [], changes.compute_digest([]))
         with self._open_both(name, record) as (layer, directory):
-            found = changes.find_changes(layer, directory, record.base)
+            found = changes.find_changes(layer, directory, record.base, by_agent)
             chosen = [one for one in changes.select(found, paths) if record.declined.get(one.path) != one.identity]
-            texts: dict[str, str] = {}
-            room = text.MAX_SHOWN if with_texts else 0
-            for change in chosen:
-                if room > 0 and (shown := text.describe(layer, directory, change)) is not None:
-                    texts[change.path] = shown
-                    room -= len(shown)
+            texts = text.Texts(layer, directory).describe_all(chosen) if with_texts else {}
         return Diff(record.directory, chosen, changes.compute_digest(chosen), texts)
 
-    def _diff(self, name: str, paths: Sequence[str], with_texts: bool) -> Diff:
-        return self._find(name, self._require(name), paths, with_texts)
+    def _diff(self, name: str, paths: Sequence[str], with_texts: bool, by_agent: bool = False) -> Diff:
+        return self._find(name, self._require(name), paths, with_texts, by_agent)
 
     def _apply(self, name: str, wanted: Wanted) -> Outcome:
         record = self._require(name)
@@ -223,6 +225,8 @@ class Overlays:
         if done.steps:
             with self._open_both(name, record) as (layer, _):
                 self._perform(name, record, done, layer)
+        tried = {step.path for step in done.steps}  # also the directories of what was chosen
+        left = {path: why for path, why in left.items() if path not in tried}
         left |= {step.path: step.conflict for step in done.steps if step.conflict}
         applied = list(dict.fromkeys(step.path for step in done.steps if step.path not in left))
         record.settled = len(applied) == len(everything)
@@ -260,11 +264,11 @@ class Overlays:
 
 
 def _check_choice(shown: Sequence[Change], wanted: Wanted) -> None:
-    paths, roots = {change.path for change in shown}, {change.root for change in shown if change.root}
+    paths, named = {change.path for change in shown}, [change for change in shown if change.root]
     if missing := sorted(wanted.resolve.keys() - paths):
         raise BadChoice(f"resolve: {missing[0]} is not among the changes")
     for also in wanted.also:
-        if not any(obeyed.is_named(root, also) for root in roots):
+        if not any(obeyed.is_named(change.path, change.root, also) for change in named):
             raise BadChoice(f"also: {also} is no name among the changes that has to be named")
 
 
@@ -278,7 +282,7 @@ def _choose(shown: Sequence[Change], wanted: Wanted) -> tuple[list[Change], dict
             continue
         if change.blocked:
             left[change.shown_path] = f"{change.blocked}: it is never applied"
-        elif change.root and not any(obeyed.is_named(change.root, also) for also in wanted.also):
+        elif change.root and not any(obeyed.is_named(change.path, change.root, also) for also in wanted.also):
             left[change.path] = f"{change.obeyed}: it is applied with --also {change.root}"
         elif change.conflict and side != "ours":
             left[change.path] = f"{change.conflict}: --ours applies the agent's, --theirs keeps the host's"

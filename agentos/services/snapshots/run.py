@@ -77,6 +77,7 @@ class Run(Struct):
     directory: str
     steps: list[Step]
     undoes: str = ""
+    stage_inode: int = 0  # of its staging directory
     phase: Phase = "staging"
 
     @property
@@ -96,7 +97,11 @@ def write(place: Path, run: Run) -> None:
 
 
 def read(place: Path) -> Run:
-    return msgspec.json.decode(read_file(place / "run.json"), type=Run)
+    """A run's record. ``FileNotFoundError`` if there is none, :class:`CannotApply` if it is damaged."""
+    try:
+        return msgspec.json.decode(read_file(place / "run.json"), type=Run)
+    except msgspec.MsgspecError as error:
+        raise CannotApply(f"{place}/run.json is damaged: {error}") from None
 
 
 def perform(place: Path, run: Run, source: int) -> None:
@@ -115,13 +120,15 @@ def perform(place: Path, run: Run, source: int) -> None:
             with beneath.open_top(str(place)) as saved:
                 beneath.sync(saved)
             os.mkdir(run.stage, 0o700, dir_fd=top)
+            run.stage_inode = os.stat(run.stage, dir_fd=top, follow_symlinks=False).st_ino
+            write(place, run)
             with _open_stage(top, run) as stage:
                 _try_exchange(stage)
                 for number, step in enumerate(run.steps):
                     _stage(source, stage, str(number), step, (owner.st_uid, owner.st_gid))
             beneath.sync(top)
         except BaseException:
-            beneath.remove_tree(top, run.stage)
+            _remove_stage(top, run)
             raise
         run.phase = "acting"
         write(place, run)
@@ -170,14 +177,17 @@ def _open_stage(top: int, run: Run) -> Iterator[int]:
     """The staging directory, which must be ours: in the host's directory another user may have replaced it."""
     with beneath.open_directory(top, run.stage) as stage:
         found = os.fstat(stage)
-        if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) != 0o700:
+        if found.st_ino != run.stage_inode or found.st_uid != os.geteuid():
             raise FileNotFoundError(errno.ENOENT, "replaced by another user", run.stage)
         yield stage
 
 
 def _remove_stage(top: int, run: Run) -> None:
-    with contextlib.suppress(FileNotFoundError), _open_stage(top, run):
-        beneath.remove_tree(top, run.stage)
+    """Remove the staging directory; what another user has put in its place stays, unless it is empty."""
+    with contextlib.suppress(FileNotFoundError), _open_stage(top, run) as stage:
+        beneath.empty_tree(stage)
+    with contextlib.suppress(OSError):
+        os.rmdir(run.stage, dir_fd=top)
 
 
 def _save(top: int, copy: Path, step: Step) -> None:

@@ -86,7 +86,7 @@ class Store:
 
     def load(self, name: str) -> Record | None:
         """What is known of an agent's overlay, None if it has none."""
-        if not (self._layers / name).is_dir():
+        if "/" in name or not (self._layers / name / "record.json").is_file():
             return None
         with self.hold(name) as place:
             return _read(place)

@@ -64,11 +64,16 @@ class OverlayCalls:
     async def prepare_diff(self, caller: Caller, request: calls.Diff) -> AsyncIterator[Prepared]:
         paths = [normalize(path) for path in request.paths]
         key, right, error = self._find(caller, request.name, "diff")
+        by_agent = caller.kind != "operator"
+        if by_agent and request.content:
+            error = PermissionDenied(
+                "content: only the operator gets texts: an agent may not read all that it can hide"
+            )
 
         async def act(call: Call) -> calls.Diffed:
             async with self._pace(caller):
                 with explaining(caller):
-                    found = await self.overlays.diff(key, paths, request.content)
+                    found = await self.overlays.diff(key, paths, request.content, by_agent)
                 listed, more = await run_in_thread(list_changes, found.changes, found.texts)
             return calls.Diffed(changes=listed, digest=found.digest, more=more)
 

@@ -56,3 +56,14 @@ def test_a_command_for_which_there_is_no_process_says_whose_limit_it_is(
 
     with pytest.raises(CallError, match=told), _start_errors("a", jailed=True):
         raise StepFailed("Clone", errno.EAGAIN, "Resource temporarily unavailable")
+
+
+def test_a_directory_that_no_overlay_can_show_is_named_with_what_to_do() -> None:
+    spec = AgentSpec("a", command=("true",), workspace="/srv/project", workspace_mode="overlay")
+    failure = StepFailed("MountOverlay /workspace", errno.EINVAL, "mount overlay: Invalid argument")
+
+    told = explain(failure, spec)
+
+    assert told.error is IsolationUnavailable
+    assert str(told).startswith("workspace /srv/project: it can't be the lower layer of an overlay: mount overlay")
+    assert str(told).endswith('say mode = "direct"')

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from agentos.agents.workspaces.workspace import Workspaces
 from agentos.services.snapshots import beneath, changes, run
 from agentos.services.snapshots.overlays import BadChoice, Changed, NoOverlay, Wanted
 from agentos.services.snapshots.run import CHANGED_BY_AGENT, LATE, CannotApply
@@ -192,6 +193,9 @@ OBEYED = {
     ".git/config": ".git/config",
     ".git/objects/info/alternates": ".git/objects/info/alternates",
     ".git/refs/heads/main": ".git",
+    ".git/refs/tags/v1": ".git",
+    ".git/refs/.vscode/tasks.json": ".git/refs/.vscode/tasks.json",
+    "module/.git": "module/.git",
     "deep/er/conftest.py": "deep/er/conftest.py",
     "bare/refs/x": "bare/refs",
 }
@@ -210,10 +214,16 @@ async def test_names_that_host_tools_obey_are_applied_only_by_name(overlaid: Ove
 
     with pytest.raises(BadChoice, match="also: sub is no name"):
         await overlaid.apply(also=["sub"])
+    await overlaid.apply(also=[".git/refs/tags"])
+    assert not (overlaid.project / ".git/refs/heads").exists()
+    assert (overlaid.project / ".git/refs/tags/v1").exists()
     await overlaid.apply(also=[".git"])
 
     assert (overlaid.project / "plain.txt").exists()
-    assert {name for name in OBEYED if (overlaid.project / name).exists()} == {".git/refs/heads/main"}
+    assert {name for name in OBEYED if (overlaid.project / name).exists()} == {
+        ".git/refs/heads/main",
+        ".git/refs/tags/v1",
+    }
     assert not [name for name in ("out", "up", "sub/round") if (overlaid.project / name).is_symlink()]
 
     rest = [name for name in OBEYED if OBEYED[name] != ".git"]
@@ -412,6 +422,59 @@ async def test_what_was_discarded_is_gone_and_the_next_life_begins_anew(overlaid
     assert (await overlaid.diff()).changes == []
     assert (overlaid.project / "a.txt").read_text() == "applied\n"
     assert (await overlaid.undo()).paths == ["a.txt"]
+
+
+@root_only
+async def test_what_another_user_puts_in_the_place_of_the_staging_directory_stays(
+    overlaid: Overlaid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overlaid.write("a.txt", "new\n")
+    kept = overlaid.project / "roots-own"
+    kept.mkdir(mode=0o700)
+    (kept / "data").write_text("x\n")
+
+    def swap() -> None:
+        [stage] = overlaid.project.glob(".agentos-apply-*")
+        stage.rename(overlaid.project / "moved")
+        kept.rename(stage)
+
+    at(monkeypatch, "_act", swap)
+    await overlaid.apply()
+
+    [there] = overlaid.project.glob(".agentos-apply-*")
+    assert read_tree(there) == {"data": "x\n"}
+
+
+@root_only
+async def test_an_agents_diff_tells_nothing_of_a_file_that_it_may_not_read(overlaid: Overlaid) -> None:
+    secret = overlaid.project / "secret"
+    for guess in ("right", "wrong"):
+        secret.write_text("right")
+        secret.chmod(0o600)
+        overlaid.write("secret", guess, mode=0o600)
+
+        shown = await overlaid.overlays.diff("w", by_agent=True)
+
+        assert [(change.path, change.what) for change in shown.changes] == [("secret", "changed")]
+
+
+class Cut(BaseException):
+    """The end of a kernel in the middle of something."""
+
+
+async def test_the_next_kernel_finishes_what_was_cut_off(overlaid: Overlaid, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut() -> None:
+        raise Cut
+
+    change_much(overlaid)
+    at(monkeypatch, "_act", cut)
+    with pytest.raises(Cut):
+        await overlaid.apply()
+    monkeypatch.undo()
+
+    await Workspaces(overlaid.state, ROOT).sweep()
+
+    assert read_tree(overlaid.project) == AFTER
 
 
 async def test_an_agent_without_an_overlay_has_none(overlaid: Overlaid) -> None:

@@ -119,12 +119,13 @@ def test_an_agent_may_look_at_its_changes_and_never_applies_them_itself(worker: 
 
         shown = ask(client, number, "diff", name="worker")
         answers = [
+            ask(client, number, "diff", name="worker", content=True),
             ask(client, number, "apply", name="worker", digest=shown["digest"]),
             ask(client, number, "undo", name="worker"),
         ]
 
     assert [one["path"] for one in shown["changes"]] == ["a.txt"]
-    assert [answer["code"] for answer in answers] == ["permission_denied"] * 2
+    assert [answer["code"] for answer in answers] == ["permission_denied"] * 3
     assert files(project) == BEFORE
 
 

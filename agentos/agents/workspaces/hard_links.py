@@ -8,7 +8,7 @@ manager's cache (uv, pnpm, bun) or of the repository that a clone was made from.
 import contextlib
 import os
 import stat
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 
 from msgspec import Struct
 
@@ -29,7 +29,7 @@ class HardLinks(Struct, frozen=True):
     outside: Mapping[tuple[int, int], int]
     whole: bool
 
-    def check(self, top: str, protected: Collection[str]) -> None:
+    def check(self, top: str, protected: Set[str]) -> None:
         """Raise :class:`Linked` if an agent could write by another name to a file that is read-only to it."""
         for file, paths in self.paths.items():
             held = [path for path in paths if not path.endswith(UNUSED) and not protected.isdisjoint(_places(path))]

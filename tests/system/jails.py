@@ -99,7 +99,7 @@ def zygotes_of(kernel: int) -> list[int]:
     """The processes that clone for a kernel with this pid, whoever is their parent now."""
     found = []
     for pid in copies_of_zygotes(kernel):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):  # one that has ended meanwhile has no command
             *_, channel, _, _ = Path("/proc", str(pid), "cmdline").read_bytes().decode().split("\0")
             if os.path.lexists(f"/proc/{pid}/fd/{channel}"):  # what it has cloned has closed it
                 found.append(pid)

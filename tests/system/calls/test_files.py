@@ -111,7 +111,7 @@ def test_relative_paths_are_those_of_the_client_or_of_the_configuration(
     client.write_file("by-sdk", "x")
     up(client.request(Op.WRITE, {"path": "files/by-wire", "content": "y"}))
 
-    assert sorted(os.listdir(directory))[:2] == ["by-sdk", "by-wire"]
+    assert {"by-sdk", "by-wire"} <= set(os.listdir(directory))
     assert client.request(Op.READ, {"path": "files/by-wire"})["content"] == "y"
 
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from attrs import define, field
@@ -90,8 +90,12 @@ class Sessions:
         """The sessions of the last run at the same addresses; none if the file is missing or damaged."""
         sessions = cls(place, run, listens)
         with suppress(FileNotFoundError, ValueError):  # msgspec's errors are ValueErrors
-            stored = msgspec.json.decode(read_file(place / FILE), type=list[Session])
-            sessions._sessions = {one.id: one for one in stored if one.listens == listens}
+            stored = msgspec.json.decode(read_file(place / FILE), type=list[dict[str, Any]])
+            for one in stored:
+                if (level := one.pop("level", None)) is not None:  # as sessions were written before links had roles
+                    one |= {"role": "viewer" if level == "readonly" else "operator", "until": None}
+            found = msgspec.convert(stored, list[Session])
+            sessions._sessions = {one.id: one for one in found if one.listens == listens}
         return sessions
 
     def find_key(self, opening: Opening) -> str | None:

@@ -137,11 +137,13 @@ def use_kernel(client: AgentOSClient, agentos: Callable[..., str]) -> None:
 def log_in(state_dir: Path) -> None:
     """A session of a browser, and the key of MCP servers: no command makes them by itself."""
     from agentos.userland.mcp.transports.state_key import load_state_key
+    from agentos.userland.web.links import Link
     from agentos.userland.web.sessions import Sessions
 
+    link = Link("viewer", "", None)
     load_state_key(state_dir)
     (state_dir / "dashboard").mkdir(mode=0o700, exist_ok=True)
-    Sessions(state_dir / "dashboard", "run", "127.0.0.1:9000")._begin("readonly", "Firefox")
+    Sessions(state_dir / "dashboard", "run", "127.0.0.1:9000")._begin("0a1b2c3d", link, "Firefox")
 
 
 def wait_for(condition: Callable[[], object]) -> None:

@@ -140,7 +140,7 @@ def test_what_only_the_last_release_has_is_there(former: Path) -> None:
 
     assert record is not None
     assert (record.ended, record.database.commits > 0) == (True, True)
-    assert [(one.level, one.browser) for one in sessions.live()] == [("readonly", "Firefox")]
+    assert [(one.role, one.browser) for one in sessions.live()] == [("viewer", "Firefox")]
 
 
 def test_every_kind_is_shown_by_storage(former: Path) -> None:

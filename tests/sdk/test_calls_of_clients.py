@@ -119,6 +119,7 @@ def arguments(name: str, every: bool) -> dict[str, Any]:
     """Arguments for a method: only those that it needs, or one for each of its parameters."""
     _, *parameters = inspect.signature(getattr(AgentOSClient, name)).parameters.values()
     known = {"timeout": 5.0, "image": b"\x89PNG", "images": [b"GIF8"], "content": b"\xff", "body": b"\xff"}
+    known |= {"content": True} if name == "diff" else {}
     return {each.name: known.get(each.name, each.name) for each in parameters if every or each.default is each.empty}
 
 

@@ -280,8 +280,9 @@ class Kernel:
             self.supervision.wake,
             self.supervision.start_stop.end_idle,
             self.supervision.begun,
+            self.timers.take_event,
         )
-        taking = (self.servers.take_event, self.timers.take_event, self.waker.take_event)
+        taking = (self.servers.take_event, self.waker.take_event)
         self.events.subscribers = (*self.events.subscribers, *taking)
         self.reload = Reload(
             settings.config,

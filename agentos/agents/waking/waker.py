@@ -98,6 +98,7 @@ class Waker:
     wake: Wake
     end: Callable[[Agent], Awaitable[None]]
     begun: trio.Event
+    tell_timers: Callable[[Event], None]  # of agents that wait, and of reloads
     _waiters: dict[int, Waiter] = field(factory=dict, init=False)  # by agent
     _new: set[int] = field(factory=set, init=False)  # agents for which something has come
     _rested: set[int] = field(factory=set, init=False)  # agents that have begun to wait
@@ -106,9 +107,10 @@ class Waker:
     _ends: bool = field(default=False, init=False)  # the kernel
 
     def take_event(self, event: Event) -> None:
-        """Look at an agent that waits from now on or is up, and at all after a reload."""
+        """Look at an agent that waits from now on or is up, and at all after a reload; the timers do, too."""
         match event:
             case AgentWaiting(agent_id=number):
+                self.tell_timers(event)
                 self._rested.add(number)
             case AgentFailed(agent_id=number) | AgentStopped(agent_id=number) if number in self._waiters:
                 self._waiters[number].taken = None  # START has it begin with what is there
@@ -116,6 +118,7 @@ class Waker:
             case AgentReady(agent_id=number) if number in self._waiters:
                 pass  # it may have an idle_stop
             case ConfigReloaded():
+                self.tell_timers(event)
                 self._reloaded = True
             case KernelStopping():
                 self._ends = True

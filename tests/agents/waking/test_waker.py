@@ -62,7 +62,9 @@ class Fleet:
         self.tracker, self.mail = Tracker(self.registry), Mailboxes(self.publish)
         begun = trio.Event()
         begun.set()
-        self.waker = Waker(self.registry, self.mail, self.log, Rules(), self._wake, self._end, begun)
+        self.waker = Waker(
+            self.registry, self.mail, self.log, Rules(), self._wake, self._end, begun, lambda event: None
+        )
 
     def publish(self, event: Event) -> None:
         self.log.take_event(event)

@@ -43,7 +43,7 @@ def test_several_agents_are_shown_with_their_names_in_the_order_of_time(agentos:
     assert shown[0][9:].startswith("       many0 | ")
     whole = agentos("logs", "-n", "2000").stdout
     assert "many1 | line 1" in whole
-    assert "kernel | ready" in whole
+    assert "kernel | many1: exit status 0" in whole
 
 
 def test_lines_are_filtered(agentos: Agentos) -> None:

@@ -8,9 +8,12 @@ from tests.support.wire import STORE
 
 
 def test_a_key_is_set_read_listed_and_removed(agentos: Agentos) -> None:
-    assert agentos("state", "set", "plan.a", '{"step": 1}').stdout == "plan.a has the version 1\n"
-    assert agentos("state", "set", "plan.b", "plain text", "--ttl", "1h").stdout == "plan.b has the version 2\n"
-    assert agentos("state", "set", "other", "null").stdout == "other has the version 3\n"
+    now = json.loads(agentos("state", "set", "--json", "plan.a", "0").stdout)["version"]
+    assert agentos("state", "set", "plan.a", '{"step": 1}').stdout == f"plan.a has the version {now + 1}\n"
+    assert (
+        agentos("state", "set", "plan.b", "plain text", "--ttl", "1h").stdout == f"plan.b has the version {now + 2}\n"
+    )
+    assert agentos("state", "set", "other", "null").stdout == f"other has the version {now + 3}\n"
 
     assert agentos("state", "get", "plan.a").stdout == '{"step": 1}\n'
     assert agentos("state", "get", "plan.b").stdout == '"plain text"\n'

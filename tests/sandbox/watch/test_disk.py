@@ -31,7 +31,7 @@ from agentos.sandbox.watch.disk import (
     read_tmpfs,
 )
 from agentos.sandbox.watch.tree_usage import TreeWalk, Usage, measure_tree
-from tests.sandbox.jail import PYTHON, kill, line, outer, python
+from tests.sandbox.jail import PYTHON, Belongings, kill, line, outer, python
 from tests.support.wire import PATIENCE
 
 NO_LIMIT = 1 << 60
@@ -81,7 +81,7 @@ def usage(root: int) -> Usage:
 
 
 def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
+    return Belongings.now().descriptors
 
 
 @given(sizes=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 20_000)), max_size=12))

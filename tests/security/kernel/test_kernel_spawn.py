@@ -32,7 +32,7 @@ def test_no_agent_gets_a_child_with_more_rights_than_its_own(kernel: Kernel, cli
     granted = [asked for asked, reply in zip(MORE, replies, strict=True) if reply["success"]]
     assert granted == []
     assert {reply["code"] for reply in replies} <= {"permission_denied", "bad_request", "unavailable"}
-    assert [agent["name"] for agent in client.list_agents(all=True) if agent["name"] == "child"] == []
+    assert [agent["name"] for agent in client.list_agents(all=True) if agent["name"] == "too-much"] == []
 
 
 def test_a_child_has_no_more_of_anything_than_its_parent(kernel: Kernel, client: AgentOSClient) -> None:

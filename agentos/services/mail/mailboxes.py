@@ -11,6 +11,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import trio
 from attrs import define, field
@@ -173,7 +174,7 @@ class Mailboxes:
         def end(result: Outcome[None]) -> None:
             if isinstance(result, Error):
                 self._release([box], message)
-                done(Error(_explain(result.error)))
+                done(Error(_unavailable(result.error) if isinstance(result.error, DatabaseError) else result.error))
             else:
                 box.add(message)
                 if box.kept is None:  # not any more
@@ -190,7 +191,7 @@ class Mailboxes:
             drop = self.database.begin_in_batch(rows.insert_all, [rows.as_row(box.kept, message)], end)
         except DatabaseError as error:
             self._release([box], message)
-            raise _explain(error) from None
+            raise _unavailable(error) from None
         return withdraw
 
     async def post_all(self, message: Message, recipients: Iterable[Mailbox]) -> tuple[int, list[str]]:
@@ -215,12 +216,8 @@ class Mailboxes:
         if kept:
             assert self.database is not None, "some are kept"
             written = [rows.as_row(box.kept or "", copies[box.id]) for box in kept]
-            try:
+            with _or_undo(lambda: self._release(fitting, message)):
                 await self.database.write_in_batch(rows.insert_all, written, deliver)
-            except BaseException as error:
-                for box in fitting:
-                    self._release([box], message)
-                raise _explain(error) from None
         else:
             deliver(None)
         return len(fitting), [box.name for box in full]
@@ -264,11 +261,8 @@ class Mailboxes:
         if taken and box.kept is not None:
             assert self.database is not None, "the mailbox is kept"
             batch = rows.count_attempts if leases else rows.remove_all
-            try:
+            with _or_undo(lambda: box.put_back(box.remove_leased(numbers) if leases else taken)):
                 await self.database.write_in_batch(batch, numbers)
-            except BaseException as error:
-                box.put_back(box.remove_leased(numbers) if leases else taken)
-                raise _explain(error) from None
             if not leases:
                 self._discharge(taken)
         self._await_ends(box, leases)
@@ -299,14 +293,8 @@ class Mailboxes:
             assert self.database is not None, "the mailbox is kept"
             for lease in leases:
                 lease.acknowledging = True
-            try:
+            with _or_undo(lambda: self._go_on(box, leases)):
                 await self.database.write_in_batch(rows.remove_all, wanted)
-            except BaseException as error:
-                for lease in leases:
-                    lease.acknowledging = False
-                self._await_ends(box, leases)
-                self._end_former(box)
-                raise _explain(error) from None
             self._discharge([lease.message for lease in leases])
         box.remove_leased(wanted)
         late = [number for number in dict.fromkeys(numbers) if number not in wanted]
@@ -318,6 +306,13 @@ class Mailboxes:
                 ids=late,
             )
         return len(wanted)
+
+    def _go_on(self, box: Mailbox, leases: Sequence[Lease]) -> None:
+        """Let leases run on that weren't acknowledged after all, but not into another life."""
+        for lease in leases:
+            lease.acknowledging = False
+        self._await_ends(box, leases)
+        self._end_former(box)
 
     async def serve(self) -> None:
         """End leases in time, until cancelled."""
@@ -379,21 +374,23 @@ class Mailboxes:
     async def requeue(self, box: Mailbox, numbers: Sequence[int]) -> int:
         """Let dead letters wait again as new ones; returns how many there were. Raises ``Unavailable``."""
         wanted = [message for message in box.dead if message.id in set(numbers)]
-        await self._apply(box, rows.requeue_all, wanted)
+        with _or_undo(lambda: None):
+            await self._apply(box, rows.requeue_all, wanted)
         box.requeue(box.drop([message.id for message in wanted], dead=True))
         return len(wanted)
 
     async def drop(self, box: Mailbox, numbers: Sequence[int], *, dead: bool) -> int:
         """Remove waiting messages, or dead letters; returns how many there were. Raises ``Unavailable``."""
         dropped = box.drop(numbers, dead=dead)
-        try:
-            await self._apply(box, rows.remove_all, dropped)
-        except BaseException:
+
+        def undo() -> None:
             if dead:
                 box.dead.extend(dropped)
             else:
                 box.put_back([replace(one, attempt=one.attempt + 1) for one in dropped])
-            raise
+
+        with _or_undo(undo):
+            await self._apply(box, rows.remove_all, dropped)
         if box.kept is not None:
             self._discharge(dropped)
         return len(dropped)
@@ -402,10 +399,7 @@ class Mailboxes:
         if not messages or box.kept is None:
             return
         assert self.database is not None, "the mailbox is kept"
-        try:
-            await self.database.write_in_batch(batch, [message.id for message in messages])
-        except DatabaseError as error:
-            raise _explain(error) from None
+        await self.database.write_in_batch(batch, [message.id for message in messages])
 
     # -- Accounts and rows -----------------------------------------------------------------------------------------
 
@@ -453,5 +447,18 @@ class Mailboxes:
             note(Error(error))
 
 
-def _explain(error: BaseException) -> BaseException:
-    return Unavailable(f"kept mail can't be read or written: {error}") if isinstance(error, DatabaseError) else error
+@contextmanager
+def _or_undo(undo: Callable[[], object]) -> Iterator[None]:
+    """Write, or ``undo`` what was done for it; raises ``Unavailable`` if the database can't be written."""
+    try:
+        yield
+    except DatabaseError as error:
+        undo()
+        raise _unavailable(error) from None
+    except BaseException:
+        undo()
+        raise
+
+
+def _unavailable(error: DatabaseError) -> Unavailable:
+    return Unavailable(f"kept mail can't be read or written: {error}")

@@ -31,6 +31,7 @@ from agentos.services.http.secrets import Secrets
 from agentos.services.ids import Ids
 from agentos.services.logs.log import Logs
 from agentos.services.mail.mailboxes import Mailboxes
+from agentos.services.mail.store import MailStore
 from agentos.services.state.state import State
 from agentos.services.usage import UsageLog
 
@@ -74,7 +75,7 @@ def open_access(config: Config, show: Subscriber, host: Host, stores: Stores) ->
     """Construct what knows agents and callers, and subscribe to events."""
     events, mail, used = (
         stores.events,
-        Mailboxes(stores.events.publish, stores.database, stores.message_ids, config.kernel.max_state_bytes),
+        Mailboxes(stores.events.publish, MailStore(stores.database, config.kernel.max_state_bytes), stores.message_ids),
         UsageLog(stores.database),
     )
     model, audit, logs = stores.model, stores.audit, stores.logs

@@ -9,44 +9,39 @@ import heapq
 import itertools
 import logging
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from functools import partial
 
 import trio
 from attrs import define, field
 from msgspec.structs import replace
 from outcome import Error, Outcome
 
-from agentos.database import Batch, Database, DatabaseError
 from agentos.services.events import AgentEscalated, AgentExited, Event, MailDead, Publish, discard
 from agentos_sdk.encoding import codec
-from agentos_sdk.errors import AlreadyExists, BadRequest, CallError, NotFound, QuotaExceeded, Unavailable
+from agentos_sdk.errors import AlreadyExists, BadRequest, CallError, NotFound
 
 from . import rows
 from .mailbox import MAX_ATTEMPTS, MAX_MESSAGES, Lease, Mailbox, Message
+from .store import Done, MailStore
 
 log = logging.getLogger(__name__)
 
 KERNEL_ID, KERNEL = 0, "kernel"  # the sender of the kernel's own messages
 MAX_NAMES = 16  # names of one mailbox
 
-Done = Callable[[Outcome[None]], object]
-
 
 @define(eq=False)
 class Mailboxes:
-    """All mailboxes of a kernel. ``numbers`` are the ids of messages; ``most`` bytes of a family's may be kept."""
+    """All mailboxes of a kernel. ``numbers`` are the ids of messages. Without a ``store`` nothing is kept."""
 
     publish: Publish = discard
-    database: Database | None = None  # none: nothing is kept
+    store: MailStore | None = None
     numbers: Iterator[int] = field(factory=lambda: itertools.count(1))
-    most: float = math.inf
     _by_id: dict[int, Mailbox] = field(factory=dict)
     _by_name: dict[str, Mailbox] = field(factory=dict)
     _kept: dict[str, Mailbox] = field(factory=dict)  # by the name of the declared agent, also if there is none now
-    _sent: Counter[str] = field(factory=Counter)  # bytes of kept messages by the sender's family
-    _ends: list[tuple[float, int, Mailbox]] = field(factory=list)  # a heap of leases, also removed ones
+    _ends: list[tuple[float, int, int, Mailbox]] = field(factory=list)  # a heap of leases, also removed ones
     _most_ends: int = MAX_MESSAGES  # then those of removed leases are
     _changed: trio.Event = field(factory=trio.Event)
 
@@ -55,9 +50,9 @@ class Mailboxes:
 
     async def load(self) -> None:
         """Read what earlier kernels kept; raises :class:`agentos.database.DatabaseError`."""
-        assert self.database is not None, "something is kept"
+        assert self.store is not None, "something is kept"
         buried = list[int]()
-        for name, message, dead in await self.database.write(rows.read_all):
+        for name, message, dead in await self.store.database.write(rows.read_all):
             box = self._kept.setdefault(name, Mailbox(0, [], self.publish, name))
             if dead or message.attempt >= MAX_ATTEMPTS:
                 box.dead.append(message)
@@ -66,14 +61,14 @@ class Mailboxes:
             else:
                 box.messages.append(message)
                 box.size += len(message.body)
-            self._sent[message.family] += len(message.body)
+            self.store.sent[message.family] += len(message.body)
         if buried:
             log.warning(
                 "%d messages are dead letters: handed out %d times, the last time by a killed kernel",
                 len(buried),
                 MAX_ATTEMPTS,
             )
-            self._write(rows.bury_all, buried)
+            self.store.write_later(rows.bury_all, buried)
 
     # -- Mailboxes by id and name ----------------------------------------------------------------------------------
 
@@ -142,14 +137,15 @@ class Mailboxes:
         if kept == (box.kept is not None):
             return
         has = [*box.messages, *(lease.message for lease in box.leases.values())]
+        store = self._store_of(box)
         if kept:
             box.kept, self._kept[name] = name, box
             for message in (*has, *box.dead):
-                self._sent[message.family] += len(message.body)
-            self._write(rows.insert_all, [rows.as_row(name, one) for one in has])
-            self._write(rows.insert_all, [rows.as_row(name, one, dead=True) for one in box.dead])
+                store.sent[message.family] += len(message.body)
+            store.write_later(rows.insert_all, [rows.as_row(name, one) for one in has])
+            store.write_later(rows.insert_all, [rows.as_row(name, one, dead=True) for one in box.dead])
         else:
-            self._forget(box, (*has, *box.dead))
+            store.forget((*has, *box.dead))
             box.kept = None
             del self._kept[name]
 
@@ -161,25 +157,23 @@ class Mailboxes:
         Raises ``Busy`` if the mailbox is full, ``QuotaExceeded``, and ``Unavailable``. The returned function drops the
         message unless it is being written.
         """
-        assert self.database is not None, "the mailbox is kept"
         assert box.kept is not None, "the mailbox is kept"
-        size = len(message.body)
-        self._charge(message.family, size)
+        store = self._store_of(box)
+        store.charge(message.family, len(message.body))
         try:
-            box.reserve(size)
+            box.reserve(len(message.body))
         except CallError:
-            self._sent[message.family] -= size
+            store.discharge([message])
             raise
 
         def end(result: Outcome[None]) -> None:
             if isinstance(result, Error):
                 self._release([box], message)
-                done(Error(_unavailable(result.error) if isinstance(result.error, DatabaseError) else result.error))
             else:
                 box.add(message)
                 if box.kept is None:  # not any more
-                    self._forget(box, [message])
-                done(result)
+                    store.forget([message])
+            done(result)
 
         def withdraw() -> bool:
             dropped = drop()
@@ -188,10 +182,10 @@ class Mailboxes:
             return dropped
 
         try:
-            drop = self.database.begin_in_batch(rows.insert_all, [rows.as_row(box.kept, message)], end)
-        except DatabaseError as error:
+            drop = store.begin(rows.insert_all, [rows.as_row(box.kept, message)], end)
+        except CallError:
             self._release([box], message)
-            raise _unavailable(error) from None
+            raise
         return withdraw
 
     async def post_all(self, message: Message, recipients: Iterable[Mailbox]) -> tuple[int, list[str]]:
@@ -204,7 +198,8 @@ class Mailboxes:
             if self._by_id.get(box.id) is box:
                 (fitting if box.fits(len(message.body)) else full).append(box)
         kept = [box for box in fitting if box.kept is not None]
-        self._charge(message.family, len(message.body) * len(kept))
+        if kept:
+            self._store_of(kept[0]).charge(message.family, len(message.body) * len(kept))
         copies = {box.id: replace(message, id=next(self.numbers)) for box in kept}
         for box in fitting:
             box.reserve(len(message.body))
@@ -214,10 +209,9 @@ class Mailboxes:
                 box.add(copies.get(box.id, message))
 
         if kept:
-            assert self.database is not None, "some are kept"
             written = [rows.as_row(box.kept or "", copies[box.id]) for box in kept]
-            with _or_undo(lambda: self._release(fitting, message)):
-                await self.database.write_in_batch(rows.insert_all, written, deliver)
+            store, undo = self._store_of(kept[0]), lambda: self._release(fitting, message)
+            await store.write(rows.insert_all, written, undo, deliver)
         else:
             deliver(None)
         return len(fitting), [box.name for box in full]
@@ -259,27 +253,28 @@ class Mailboxes:
         numbers = [message.id for message in taken]
         leases = box.lease(taken, trio.current_time() + lease) if lease is not None else []
         if taken and box.kept is not None:
-            assert self.database is not None, "the mailbox is kept"
             batch = rows.count_attempts if leases else rows.remove_all
-            with _or_undo(lambda: box.put_back(box.remove_leased(numbers) if leases else taken)):
-                await self.database.write_in_batch(batch, numbers)
+            undo = partial(self._undo_take, box, taken, leased=bool(leases))
+            await self._store_of(box).write(batch, numbers, undo)
             if not leases:
-                self._discharge(taken)
+                self._store_of(box).discharge(taken)
         self._await_ends(box, leases)
         return taken
 
     def put_back(self, box: Mailbox, taken: Sequence[Message], *, leased: bool) -> None:
         """Undo :meth:`take` for a reader that has gone."""
+        self._undo_take(box, taken, leased=leased)
+        if box.kept is not None and not leased:
+            store, back = self._store_of(box), [replace(one, attempt=one.attempt - 1) for one in taken]
+            for message in back:
+                store.sent[message.family] += len(message.body)
+            store.write_later(rows.insert_all, [rows.as_row(box.kept, one) for one in back])
+
+    def _undo_take(self, box: Mailbox, taken: Sequence[Message], *, leased: bool) -> None:
         if leased:
-            box.put_back(box.remove_leased([one.id for one in taken if one.id in box.leases]))
-            return
+            numbers = [one.id for one in taken if one.id in box.leases]
+            taken = box.remove_leased([number for number in numbers if not box.leases[number].acknowledging])
         box.put_back(taken)
-        if box.kept is not None:
-            for message in taken:
-                self._sent[message.family] += len(message.body)
-            self._write(
-                rows.insert_all, [rows.as_row(box.kept, replace(one, attempt=one.attempt - 1)) for one in taken]
-            )
 
     async def acknowledge(self, box: Mailbox, numbers: Sequence[int]) -> int:
         """Remove leased messages; returns how many. ``NotFound`` if some aren't leased any more; the rest is removed.
@@ -290,12 +285,11 @@ class Mailboxes:
         leases = [lease for lease in leases if not lease.acknowledging]
         wanted = [lease.message.id for lease in leases]
         if wanted and box.kept is not None:
-            assert self.database is not None, "the mailbox is kept"
             for lease in leases:
                 lease.acknowledging = True
-            with _or_undo(lambda: self._go_on(box, leases)):
-                await self.database.write_in_batch(rows.remove_all, wanted)
-            self._discharge([lease.message for lease in leases])
+            store = self._store_of(box)
+            await store.write(rows.remove_all, wanted, partial(self._go_on, box, leases))
+            store.discharge([lease.message for lease in leases])
         box.remove_leased(wanted)
         late = [number for number in dict.fromkeys(numbers) if number not in wanted]
         if late:
@@ -322,7 +316,7 @@ class Mailboxes:
             self._changed = trio.Event()
             ended = dict[Mailbox, list[int]]()
             while self._ends and self._ends[0][0] <= trio.current_time():
-                at, number, box = heapq.heappop(self._ends)
+                at, number, _, box = heapq.heappop(self._ends)
                 if box.has_lease(number, at):
                     ended.setdefault(box, []).append(number)
             for box, numbers in ended.items():
@@ -330,11 +324,11 @@ class Mailboxes:
 
     def _await_ends(self, box: Mailbox, leases: Sequence[Lease]) -> None:
         for lease in leases:
-            heapq.heappush(self._ends, (lease.ends, lease.message.id, box))
+            heapq.heappush(self._ends, (lease.ends, lease.message.id, box.id, box))
         if leases:
             self._changed.set()
         if len(self._ends) > self._most_ends:
-            self._ends = [one for one in dict.fromkeys(self._ends) if one[2].has_lease(one[1], one[0])]
+            self._ends = [one for one in dict.fromkeys(self._ends) if one[3].has_lease(one[1], one[0])]
             heapq.heapify(self._ends)
             self._most_ends = max(MAX_MESSAGES, 2 * len(self._ends))
 
@@ -358,8 +352,8 @@ class Mailboxes:
             return
         dropped = box.trim_dead()
         if box.kept is not None:
-            self._write(rows.bury_all, [message.id for message in dead])
-            self._forget(box, dropped)
+            self._store_of(box).write_later(rows.bury_all, [message.id for message in dead])
+            self._store_of(box).forget(dropped)
         if dropped:
             log.warning("%s: its %d oldest dead letters were dropped for new ones", box.name, len(dropped))
         for message in dead:
@@ -374,8 +368,8 @@ class Mailboxes:
     async def requeue(self, box: Mailbox, numbers: Sequence[int]) -> int:
         """Let dead letters wait again as new ones; returns how many there were. Raises ``Unavailable``."""
         wanted = [message for message in box.dead if message.id in set(numbers)]
-        with _or_undo(lambda: None):
-            await self._apply(box, rows.requeue_all, wanted)
+        if wanted and box.kept is not None:
+            await self._store_of(box).write(rows.requeue_all, [one.id for one in wanted], lambda: None)
         box.requeue(box.drop([message.id for message in wanted], dead=True))
         return len(wanted)
 
@@ -389,76 +383,18 @@ class Mailboxes:
             else:
                 box.put_back([replace(one, attempt=one.attempt + 1) for one in dropped])
 
-        with _or_undo(undo):
-            await self._apply(box, rows.remove_all, dropped)
-        if box.kept is not None:
-            self._discharge(dropped)
+        if dropped and box.kept is not None:
+            await self._store_of(box).write(rows.remove_all, [one.id for one in dropped], undo)
+            self._store_of(box).discharge(dropped)
         return len(dropped)
-
-    async def _apply(self, box: Mailbox, batch: Batch, messages: Sequence[Message]) -> None:
-        if not messages or box.kept is None:
-            return
-        assert self.database is not None, "the mailbox is kept"
-        await self.database.write_in_batch(batch, [message.id for message in messages])
-
-    # -- Accounts and rows -----------------------------------------------------------------------------------------
-
-    def _charge(self, family: str, size: int) -> None:
-        if family and self._sent[family] + size > self.most:
-            raise QuotaExceeded(
-                f"mail: {family!r}, with what it spawned, may have {self.most} bytes of unread messages in mailboxes "
-                f"that are kept (kernel.max_state_bytes), and this would be {self._sent[family] + size}: "
-                "try again when some are read",
-                name=family,
-                what="bytes",
-            )
-        self._sent[family] += size
-
-    def _discharge(self, messages: Iterable[Message]) -> None:
-        for message in messages:
-            self._sent[message.family] -= len(message.body)
-            if not self._sent[message.family]:
-                del self._sent[message.family]
 
     def _release(self, boxes: Iterable[Mailbox], message: Message) -> None:
         """Give back the room of a message that wasn't delivered."""
         for box in boxes:
             box.unreserve(len(message.body))
             if box.kept is not None:
-                self._discharge([message])
+                self._store_of(box).discharge([message])
 
-    def _forget(self, box: Mailbox, messages: Sequence[Message]) -> None:
-        self._discharge(messages)
-        self._write(rows.remove_all, [message.id for message in messages])
-
-    def _write(self, batch: Batch, item: Sequence[object]) -> None:
-        """Write without waiting. What isn't written is only seen by the next kernel."""
-        if not item:
-            return
-        assert self.database is not None, "the mailbox is kept"
-
-        def note(result: Outcome[None]) -> None:
-            if isinstance(result, Error):
-                log.error("kept mail: a change wasn't written, and the next kernel won't know of it: %s", result.error)
-
-        try:
-            self.database.begin_in_batch(batch, item, note)
-        except DatabaseError as error:
-            note(Error(error))
-
-
-@contextmanager
-def _or_undo(undo: Callable[[], object]) -> Iterator[None]:
-    """Write, or ``undo`` what was done for it; raises ``Unavailable`` if the database can't be written."""
-    try:
-        yield
-    except DatabaseError as error:
-        undo()
-        raise _unavailable(error) from None
-    except BaseException:
-        undo()
-        raise
-
-
-def _unavailable(error: DatabaseError) -> Unavailable:
-    return Unavailable(f"kept mail can't be read or written: {error}")
+    def _store_of(self, box: Mailbox) -> MailStore:
+        assert self.store is not None, f"{box.name} isn't kept without a database"
+        return self.store

@@ -17,6 +17,7 @@ from agentos.services.ids import BLOCK, open_ids
 from agentos.services.mail import rows
 from agentos.services.mail.mailbox import MAX_ATTEMPTS, MAX_MESSAGES, Mailbox, Message
 from agentos.services.mail.mailboxes import Mailboxes
+from agentos.services.mail.store import MailStore
 from agentos_sdk.errors import Busy, NotFound, QuotaExceeded, Unavailable
 
 FROM = {"ann": 3, "bob": 4, "taken": 5, "acknowledged": 6, "leased": 7, "waits": 8}  # ids of senders
@@ -32,7 +33,7 @@ async def opened(place: Path, most: float = 1 << 20) -> AsyncIterator[tuple[Mail
         open_ids(database, "messages", rows.GREATEST_ID) as numbers,
         trio.open_nursery() as nursery,
     ):
-        mail = Mailboxes(events.append, database, numbers, most)
+        mail = Mailboxes(events.append, MailStore(database, most), numbers)
         await mail.load()
         mail.open(7, "box", kept=True)
         nursery.start_soon(mail.serve)
@@ -214,7 +215,7 @@ async def test_a_message_in_flight_to_a_mailbox_that_is_kept_no_more_is_in_memor
         mail.begin_post(box, message, told.append)
         mail.keep(7, "box", False)
         await database.write(lambda connection: None)
-        assert (texts(list(box.messages)), len(told), mail._sent) == (["late"], 1, {})
+        assert (texts(list(box.messages)), len(told), mail.store.sent if mail.store else None) == (["late"], 1, {})
     async with opened(tmp_path) as (mail, _, _):
         assert await take(mail) == []
 

@@ -16,21 +16,30 @@ from agentos.services.audit.verify import verify_log
 
 from .audited import SMALL, entry, found, sound, told, written
 
+EACH_LOOK = 60  # entries between two looks: a segment
+
 
 async def test_while_it_is_written_it_is_sound_at_any_moment(tmp_path: Path) -> None:
     directory, looked = tmp_path / "audit", 0
 
     async with open_audit(directory, "1.0", segment_size=SMALL, kept=3) as audit, trio.open_nursery() as nursery:
+        written, room = 0, trio.Event()
 
         async def write() -> None:
+            nonlocal written, room
             while True:
                 await audit.intend(entry("x" * 100, kind="operator"))  # who isn't held up, however many there are
+                written += 1
+                while written > (looked + 1) * EACH_LOOK:  # more would begin segments as fast as they can be verified
+                    await room.wait()
 
-        for _ in range(5):  # more would begin segments as fast as they can be verified
+        for _ in range(5):
             nursery.start_soon(write)
         while not (looked >= 30 and (directory / "000020.db").exists()):
             assert await trio.to_thread.run_sync(sound, directory)
             looked += 1
+            room.set()
+            room = trio.Event()
         nursery.cancel_scope.cancel()
 
     assert sound(directory)

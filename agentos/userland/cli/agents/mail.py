@@ -38,9 +38,9 @@ def mail(
     socket_path: str | None,
     as_json: bool,
 ) -> None:
-    """List the messages that wait in the mailbox of NAME, without taking them.
+    """List what waits in the mailbox of an agent.
 
-    Also of an agent that isn't declared any more, if its mailbox was kept.
+    No message is taken. Also of an agent that isn't declared any more, if its mailbox was kept.
     """
     with kernel(socket_path) as client:
         reply = check_reply(client.mail(name, dead=dead, limit=limit, after=after, requeue=requeue, drop=drop))

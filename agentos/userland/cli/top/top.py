@@ -25,7 +25,7 @@ MIN_DELAY = 1.0  # seconds: the kernel reads what agents use no more often
 @click.option("--sort", type=click.Choice(list(SORTS.values())), help="Default: cpu; with --once memory.")
 @socket_option
 def top(delay: float, once: bool, sort: str | None, socket_path: str | None) -> None:
-    """Watch the agents: CPU time, memory, restarts, tokens and cost of the last hour.
+    """Watch the agents: CPU, memory, restarts, tokens and cost.
 
     Keys: m, c, r, n, $, T sort by memory, CPU, restarts, name, cost, tokens; /
     filters; t shows the tree, a those that have ended; k kills, p pauses or

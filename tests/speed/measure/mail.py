@@ -1,6 +1,6 @@
 """Messages to mailboxes that are kept, sent as fast as they are acknowledged; and to one in memory.
 
-Each round has a kernel of its own, since a mailbox holds 1,000 messages that nobody reads here. It has all CPUs.
+Each round has a kernel of its own, since a mailbox holds 1,000 messages, which aren't read here. It has all CPUs.
 """
 
 import json

@@ -23,7 +23,7 @@ root_only = pytest.mark.skipif(os.geteuid() != 0, reason="without root all files
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A directory that nobody else may enter, on the disk: a tmpfs can't be an upper layer everywhere."""
+    """A directory that no other user may enter, on the disk: a tmpfs can't be an upper layer everywhere."""
     with tempfile.TemporaryDirectory(prefix="aos-", dir="/var/tmp") as made:
         closed = Path(made, "closed")
         closed.mkdir(mode=0o700)

@@ -43,7 +43,7 @@ while True:
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A directory that nobody else may enter, of a user of its own where we can choose one."""
+    """A directory that no other user may enter, of a user of its own where we can choose one."""
     with tempfile.TemporaryDirectory(prefix="aos-", dir="/tmp") as made:
         closed = Path(made, "closed")
         closed.mkdir(mode=0o700)

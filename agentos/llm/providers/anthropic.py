@@ -48,6 +48,14 @@ CHOICES: Mapping[ToolChoice, str] = {"auto": "auto", "none": "none", "required":
 INPUT_COUNTS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "cache_creation")
 
 
+@define
+class _Marks:
+    """Marks of the prompt cache in one request; whether they are ``placed`` is known when it is composed."""
+
+    wanted: bool
+    placed: bool = False
+
+
 class Anthropic(Provider):
     """A connection to Anthropic or a compatible server at ``base_url``. Make it in a thread: that takes 80 ms.
 
@@ -70,16 +78,16 @@ class Anthropic(Provider):
         self._messages = client.messages
 
     async def answer(self, question: Question, on_delta: OnDelta) -> Answer:
-        is_marked, heard = self._places_marks and gets_marks(question), Heard(on_delta)
+        marks, heard = _Marks(self._places_marks), Heard(on_delta)
         try:
-            answer = await self._answer(question, heard, is_marked)
+            answer = await self._answer(question, heard, marks)
         except Rejected as refusal:
-            if not is_marked or heard.any or not self._may_be_for_marks(refusal):
+            if not marks.placed or heard.any or not self._may_be_for_marks(refusal):
                 raise
-            answer = await self._answer(question, on_delta, False)
+            answer = await self._answer(question, on_delta, _Marks(False))
             self._places_marks = False  # it was for them: the server knows none
         else:
-            self._takes_marks = self._takes_marks or is_marked
+            self._takes_marks = self._takes_marks or marks.placed
         return answer
 
     def _may_be_for_marks(self, refusal: Rejected) -> bool:
@@ -88,12 +96,12 @@ class Anthropic(Provider):
             return False
         return "cache_control" in str(refusal) or (not self._takes_marks and refusal.status in (400, 422))
 
-    async def _answer(self, question: Question, on_delta: OnDelta, places_marks: bool) -> Answer:
+    async def _answer(self, question: Question, on_delta: OnDelta, marks: _Marks) -> Answer:
         events, is_instructed = _Events(), has_free_object(question.response_schema)
         hear = hold_text(on_delta) if is_instructed else on_delta
         builder = AnswerBuilder(self._account, hear, events.parse, self._error_of_body)
         parts = Base64Parts()
-        compose = partial(self._compose, question, parts, places_marks)
+        compose = partial(self._compose, question, parts, marks)
         await self._transport.send(compose, builder, self._error_of_body, parts)
         answer = builder.answer(question)
         if is_instructed:
@@ -106,8 +114,10 @@ class Anthropic(Provider):
     async def aclose(self) -> None:
         await self._transport.aclose()
 
-    def _compose(self, question: Question, parts: Base64Parts, places_marks: bool) -> None:
-        self._messages.create(stream=True, **_request(question, parts, places_marks)).close()
+    def _compose(self, question: Question, parts: Base64Parts, marks: _Marks | None = None) -> None:
+        marks = marks or _Marks(self._places_marks)
+        marks.placed = marks.wanted and gets_marks(question)
+        self._messages.create(stream=True, **_request(question, parts, marks.placed)).close()
 
     def _error_of_body(self, status: int, body: object, after: float | None) -> ProviderError:
         message = message_of(find_error(body) or body) if isinstance(body, dict) else body

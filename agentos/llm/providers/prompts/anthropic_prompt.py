@@ -37,7 +37,7 @@ def compose_prompt(question: Question, parts: Base64Parts, places_marks: bool) -
 def gets_marks(question: Question) -> bool:
     """Whether marks can be placed in a question: it has none of its program's, and parts that may come again."""
     has_answers = any(message.role == "assistant" for message in question.messages)
-    return not question.cache_marks and bool(question.tools or question.system or has_answers)
+    return not question.cache_marks and bool(question.tools or _system(question) or has_answers)
 
 
 def _place_marks(tools: list[Json], system: str | list[Json], turns: list[Json], may_call_tools: bool) -> list[Json]:

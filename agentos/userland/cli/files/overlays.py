@@ -123,7 +123,7 @@ def rollback(moment: str, socket_path: str | None, as_json: bool) -> None:
 
 
 def confirm(shown: Mapping[str, Any], name: str) -> bool:
-    """List the changes and ask; fails where nobody can be asked."""
+    """List the changes and ask; fails without a terminal."""
     if not is_terminal():
         advice = f"look with `agentos diff {name}`, which ends with the command that applies what it shows"
         raise Failed(f"there is no terminal to ask on: {advice}, or say --yes")

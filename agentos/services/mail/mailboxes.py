@@ -216,10 +216,8 @@ class Mailboxes:
             deliver(None)
         return len(fitting), [box.name for box in full]
 
-    def send_escalation(self, event: Event) -> None:
+    def _send_escalation(self, event: AgentEscalated, spawner: int) -> None:
         """Tell the spawner of an agent that it was given up, unless the spawner's mailbox is full or closed."""
-        if not isinstance(event, AgentEscalated) or event.spawner is None:
-            return
         fields = {
             "event": "AGENT_ESCALATED",
             "agent_id": event.agent_id,
@@ -233,7 +231,7 @@ class Mailboxes:
                 log.debug("%s: its spawner can't be told that it was given up: %s", event.name, result.error)
 
         try:
-            box = self.by_id(event.spawner)
+            box = self.by_id(spawner)
             if box.kept is None:
                 box.put(message)
             else:
@@ -332,10 +330,13 @@ class Mailboxes:
             heapq.heapify(self._ends)
             self._most_ends = max(MAX_MESSAGES, 2 * len(self._ends))
 
-    def end_life(self, event: Event) -> None:
-        """Give back what an agent had leased in a life that has ended."""
-        if isinstance(event, AgentExited) and (box := self._by_id.get(event.agent_id)) is not None:
-            self._end_leases(box)
+    def take_event(self, event: Event) -> None:
+        """Give back what an agent had leased in a life that has ended; tell a spawner of an agent that was given up."""
+        if isinstance(event, AgentExited):
+            if (box := self._by_id.get(event.agent_id)) is not None:
+                self._end_leases(box)
+        elif isinstance(event, AgentEscalated) and event.spawner is not None:
+            self._send_escalation(event, event.spawner)
 
     def _end_leases(self, box: Mailbox) -> None:
         box.life += 1

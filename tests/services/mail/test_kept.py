@@ -224,9 +224,9 @@ async def test_the_end_of_a_life_ends_its_leases(tmp_path: Path) -> None:
     async with opened(tmp_path) as (mail, _, _):
         sent = await send(mail, "leased")
         await take(mail, lease=3600)
-        mail.end_life(AgentExited(8, "another", "exit status 1"))
+        mail.take_event(AgentExited(8, "another", "exit status 1"))
         assert not mail.by_id(7).is_readable
-        mail.end_life(AgentExited(7, "box", "killed by SIGKILL"))
+        mail.take_event(AgentExited(7, "box", "killed by SIGKILL"))
         assert [(one.id, one.attempt) for one in await take(mail, lease=60)] == [(sent.id, 2)]
 
 
@@ -248,7 +248,7 @@ async def test_too_many_leases_make_a_dead_letter(tmp_path: Path, mock_clock: Mo
     async with opened(tmp_path) as (mail, _, _):
         box = mail.by_id(7)
         assert [one.attempt for one in await take(mail, lease=1)] == [1]
-        mail.end_life(AgentExited(7, "box", "exit status 1"))
+        mail.take_event(AgentExited(7, "box", "exit status 1"))
         assert await mail.drop(box, [sent.id], dead=True) == 0
         assert await mail.drop(box, [sent.id], dead=False) == 1
     async with opened(tmp_path) as (mail, _, _):

@@ -40,7 +40,6 @@ def pair(kernel: Kernel, server: HttpServer) -> Iterator[tuple[AgentOSClient, Ag
     """The operator, an agent that may send requests to the server, and its id."""
     with kernel.client() as operator:
         number = up(operator.spawn("subject", command=SLEEP))["id"]
-        allow(operator, number, f"127.0.0.1:{server.port}")
         with as_agent(kernel, number) as subject:
             yield operator, subject, number
 
@@ -54,8 +53,11 @@ def ask(operator: AgentOSClient, number: int, *domains: str) -> None:
 
 
 @pytest.fixture
-def subject(pair: tuple[AgentOSClient, AgentOSClient, int]) -> AgentOSClient:
-    return pair[1]
+def subject(pair: tuple[AgentOSClient, AgentOSClient, int], server: HttpServer) -> AgentOSClient:
+    """The agent, whatever the test before has let it do."""
+    operator, agent, number = pair
+    allow(operator, number, f"127.0.0.1:{server.port}")
+    return agent
 
 
 def test_a_request_arrives_as_it_was_given_and_its_response_comes_back(

@@ -54,7 +54,7 @@ class Lease:
     acknowledging: bool = False  # its removal is being written: it doesn't end now
 
 
-@define(eq=False, order=False)
+@define(eq=False)
 class Mailbox:
     """One caller's messages, oldest first. ``kept`` is the name under which the database keeps them, None in memory."""
 

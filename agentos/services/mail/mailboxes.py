@@ -41,7 +41,7 @@ class Mailboxes:
     _by_id: dict[int, Mailbox] = field(factory=dict)
     _by_name: dict[str, Mailbox] = field(factory=dict)
     _kept: dict[str, Mailbox] = field(factory=dict)  # by the name of the declared agent, also if there is none now
-    _ends: list[tuple[float, int, int, Mailbox]] = field(factory=list)  # a heap of leases, also removed ones
+    _ends: list[tuple[float, int, int]] = field(factory=list)  # a heap of leases, also removed ones
     _most_ends: int = MAX_MESSAGES  # then those of removed leases are
     _changed: trio.Event = field(factory=trio.Event)
 
@@ -93,8 +93,6 @@ class Mailboxes:
                 del self._by_name[name]
             if box.kept is not None:
                 self._end_leases(box)
-            else:
-                box.leases.clear()
 
     def by_id(self, number: int) -> Mailbox:
         """The mailbox of a caller; ``NotFound`` if there is none."""
@@ -289,7 +287,7 @@ class Mailboxes:
             await store.write(rows.remove_all, wanted, partial(self._go_on, box, leases))
             store.discharge([lease.message for lease in leases])
         box.remove_leased(wanted)
-        late = [number for number in dict.fromkeys(numbers) if number not in wanted]
+        late = sorted(set(numbers).difference(wanted))
         if late:
             raise NotFound(
                 f"ids: no lease of {', '.join(map(str, late[:10]))}{', ...' if late[10:] else ''} runs (any more): "
@@ -312,23 +310,28 @@ class Mailboxes:
             with trio.move_on_at(self._ends[0][0] if self._ends else math.inf):
                 await self._changed.wait()
             self._changed = trio.Event()
-            ended = dict[Mailbox, list[int]]()
+            ended = dict[Mailbox, set[int]]()  # one that went on after a failed ACK is in the heap twice
             while self._ends and self._ends[0][0] <= trio.current_time():
-                at, number, _, box = heapq.heappop(self._ends)
-                if box.has_lease(number, at):
-                    ended.setdefault(box, []).append(number)
+                at, number, owner = heapq.heappop(self._ends)
+                if self._has_lease(at, number, owner):
+                    box = self._by_id[owner]
+                    ended.setdefault(box, set()).add(number)
             for box, numbers in ended.items():
-                self._end(box, numbers)
+                self._end(box, sorted(numbers))
 
     def _await_ends(self, box: Mailbox, leases: Sequence[Lease]) -> None:
         for lease in leases:
-            heapq.heappush(self._ends, (lease.ends, lease.message.id, box.id, box))
+            heapq.heappush(self._ends, (lease.ends, lease.message.id, box.id))
         if leases:
             self._changed.set()
         if len(self._ends) > self._most_ends:
-            self._ends = [one for one in dict.fromkeys(self._ends) if one[3].has_lease(one[1], one[0])]
+            self._ends = [one for one in dict.fromkeys(self._ends) if self._has_lease(*one)]
             heapq.heapify(self._ends)
             self._most_ends = max(MAX_MESSAGES, 2 * len(self._ends))
+
+    def _has_lease(self, ends: float, number: int, owner: int) -> bool:
+        box = self._by_id.get(owner)
+        return box is not None and box.has_lease(number, ends)
 
     def take_event(self, event: Event) -> None:
         """Give back what an agent had leased in a life that has ended; tell a spawner of an agent that was given up."""
@@ -368,7 +371,8 @@ class Mailboxes:
 
     async def requeue(self, box: Mailbox, numbers: Sequence[int]) -> int:
         """Let dead letters wait again as new ones; returns how many there were. Raises ``Unavailable``."""
-        wanted = [message for message in box.dead if message.id in set(numbers)]
+        chosen = set(numbers)
+        wanted = [message for message in box.dead if message.id in chosen]
         if wanted and box.kept is not None:
             await self._store_of(box).write(rows.requeue_all, [one.id for one in wanted], lambda: None)
         box.requeue(box.drop([message.id for message in wanted], dead=True))

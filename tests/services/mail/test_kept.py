@@ -1,6 +1,8 @@
 """Kept mailboxes against a real database: what is acknowledged is there when it is opened again."""
 
+import gc
 import sqlite3
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, asynccontextmanager, closing
 from pathlib import Path
@@ -187,6 +189,31 @@ async def test_leases_that_are_acknowledged_leave_nothing_behind(tmp_path: Path)
         await take(mail, lease=3600)
         await mail.acknowledge(box, [number + 1])
     assert len(mail._ends) <= MAX_MESSAGES
+
+
+async def test_a_lease_whose_acknowledgement_failed_ends_in_time(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with opened(tmp_path) as (mail, database, _):
+        box, sent = mail.by_id(7), await send(mail, "leased")
+        await take(mail, lease=5)
+        with await locked(tmp_path, database), pytest.raises(Unavailable):
+            await mail.acknowledge(box, [sent.id])
+        mock_clock.jump(5)
+        await box.wait()
+        assert [(one.id, one.attempt) for one in await take(mail, lease=5)] == [(sent.id, 2)]
+
+
+async def test_a_closed_mailbox_with_leases_is_not_held_in_memory() -> None:
+    mail = Mailboxes()
+    box = mail.open(7)
+    for number in (1, 2):
+        box.put(Message(3, "ann", "agent", b"1", id=number))
+    await mail.take(box, 1, 3600)
+    mail.close(7)
+
+    gone = weakref.ref(box)
+    del box
+    gc.collect()
+    assert gone() is None
 
 
 async def test_each_reader_of_what_was_held_back_is_woken_in_turn() -> None:

@@ -7,17 +7,15 @@ READY := $(VENV)/ready
 ASYNC_RULES := ASYNC101,ASYNC102,ASYNC103,ASYNC104,ASYNC105,ASYNC106,ASYNC111,ASYNC112,ASYNC118,ASYNC120,ASYNC300
 RUN_READY := $(VENV)/run-ready
 TSC := $(VENV)/node/node_modules/.bin/tsc
-# Three workers, as a test waits for a third of its time; each gets whole files. SEED=7 shuffles them, and their tests.
+# Four workers, as a test waits for half of its time; each gets whole files. SEED=7 shuffles them, and their tests.
 WORKERS := -n 4 --dist loadfile --no-loadscope-reorder
 SHUFFLED := $(if $(SEED),--random-order-seed=$(SEED))
 # What a test needs is told by its marks, which its fixtures set: tests/support/runs/costs.py.
 QUICK := not (kernel or guest or browser or framework or page or slow or alone)
-OWN := page or framework
-# All stages run, each prints a summary, and the status is 0 only where all passed. $(1): more options of pytest.
+# Both stages run, each prints a summary, and the status is 0 only where all passed. $(1): more options of pytest.
 define PYTEST
-@$(BIN)/python -m pytest $(WORKERS) $(SHUFFLED) -m "not (alone or $(OWN))" $(1); first=$$?; \
-  $(BIN)/python -m pytest $(WORKERS) $(SHUFFLED) -m "($(OWN)) and not alone" $(1); second=$$?; \
-  $(BIN)/python -m pytest $(SHUFFLED) -m alone $(1) && [ $$first$$second = 00 ]
+@$(BIN)/python -m pytest $(WORKERS) $(SHUFFLED) -m "not alone" $(1); first=$$?; \
+  $(BIN)/python -m pytest $(SHUFFLED) -m alone $(1) && [ $$first = 0 ]
 endef
 
 .PHONY: help demo dashboard tour quick test night proof-kills proof-loop proof-mail security check check-pages format generate bench stages cover docs roads clients frameworks test-frameworks agents compare clean

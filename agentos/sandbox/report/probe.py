@@ -11,7 +11,8 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import partial, reduce
+from operator import or_
 
 import trio
 from msgspec.structs import replace
@@ -126,17 +127,24 @@ async def examine(spawner: Spawner, host: Host, cgroups: Cgroups) -> tuple[Host,
 async def probe_layers(spawner: Spawner, host: Host, ids: HostIds | None = None) -> Mapping[str, Finding]:
     """Return a finding for each layer that doesn't need a cgroup, by the layer's name on the wire.
 
-    With root the programs run as ``outer``. If that doesn't work, the other layers are tried as the kernel's uid.
+    One trial has them all. Only if it fails is each tried alone, which finds the one that doesn't work.
+
+    With root the programs run as ``ids``. If that doesn't work, the other layers are tried as the kernel's uid.
     """
     surroundings = await trio.to_thread.run_sync(remedies.read_surroundings)
     used_ids = ids or (TRIAL_IDS if host.uid == 0 else HostIds(host.uid, host.gid))
-    own_uid = Finding(False, "without root a program has the kernel's own uid on the host", asked=False)
-    if host.uid == 0:
-        plans = await trio.to_thread.run_sync(_trial_plans, host, used_ids)
-        own_uid = await _run_trial(spawner, plans["user_ns"], surroundings)
-        used_ids = used_ids if own_uid.works else HostIds(host.uid, host.gid)
     plans = await trio.to_thread.run_sync(_trial_plans, host, used_ids)  # builds filters, which takes milliseconds
-    found = {layer: await _run_trial(spawner, steps, surroundings) for layer, steps in plans.items()}
+    own_uid = Finding(False, "without root a program has the kernel's own uid on the host", asked=False)
+    together = await _run_trial(spawner, _plan_together(plans), surroundings)
+    if together.works:
+        found: Mapping[str, Finding] = dict.fromkeys(plans, together)
+        own_uid = together if host.uid == 0 else own_uid
+    else:
+        if host.uid == 0:
+            own_uid = await _run_trial(spawner, plans["user_ns"], surroundings)
+            if not own_uid.works:
+                plans = await trio.to_thread.run_sync(_trial_plans, host, HostIds(host.uid, host.gid))
+        found = {layer: await _run_trial(spawner, steps, surroundings) for layer, steps in plans.items()}
     return {
         layer: replace(finding, mechanism=_mechanism_of(layer, host) if finding.works else "")
         for layer, finding in {**found, "own_uid": own_uid, **_untried_layers(host)}.items()
@@ -218,11 +226,12 @@ def _mechanism_of(layer: str, host: Host) -> str:
 
 
 def _trial_plans(host: Host, ids: HostIds) -> Mapping[str, Sequence[Step]]:
-    """Return the steps that test each layer."""
+    """Return the steps that test each layer, in an order in which one program can take them all."""
     trial = partial(_plan_trial, host, ids)
     root = (s.PrivateMounts(), s.MountRoot(1 << 20, 64))
     return {
         "user_ns": trial(0, s.ForbidNamespaces()),
+        "rlimits": trial(0, s.SetLimits((("CORE", 0), ("RTPRIO", 0)))),
         "pid_ns": trial(p.NEWNS, *root, s.MakeDirectory("/proc"), s.MountProc("/proc")),
         "mount_ns": trial(p.NEWNS, *root),
         "net_ns": trial(p.NEWNET, s.LoopbackUp()),
@@ -232,10 +241,18 @@ def _trial_plans(host: Host, ids: HostIds) -> Mapping[str, Sequence[Step]]:
         "root": trial(p.NEWNS, *root, *_minimal_root_steps(host)),
         "capabilities": trial(0, s.DropCapabilities()),
         "no_new_privs": trial(0, s.NoNewPrivileges()),
-        "seccomp": trial(0, s.NoNewPrivileges(), *_seccomp_steps(host)),
         "landlock": trial(0, s.NoNewPrivileges(), *_landlock_steps(host.landlock_abi or 1)),  # 1: the refusal says why
-        "rlimits": trial(0, s.SetLimits((("CORE", 0), ("RTPRIO", 0)))),
+        "seccomp": trial(0, s.NoNewPrivileges(), *_seccomp_steps(host)),
     }
+
+
+def _plan_together(plans: Mapping[str, Sequence[Step]]) -> Sequence[Step]:
+    """Return one trial with the namespaces and the steps of all, each once."""
+    first, program = next(iter(plans.values()))[0], _TRUE_PROGRAM
+    assert isinstance(first, s.Clone)
+    flags = reduce(or_, (clone.flags for plan in plans.values() for clone in plan if isinstance(clone, s.Clone)))
+    steps = {(type(step), step): step for plan in plans.values() for step in plan[1:-1]}  # all empty tuples are equal
+    return (first._replace(flags=flags), *steps.values(), program)
 
 
 def _plan_trial(host: Host, ids: HostIds, flags: int, *steps: Step) -> tuple[Step, ...]:

@@ -1,13 +1,17 @@
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from agentos.sandbox import steps as s
 from agentos.sandbox.errors import StepFailed
 from agentos.sandbox.report import probe, walls
+from agentos.sandbox.sandbox import Sandbox
 from agentos.sandbox.start.spawner import Spawner
 from tests.sandbox import jail
 from tests.sandbox.jail import Belongings, a_plan
@@ -26,6 +30,44 @@ async def test_every_layer_without_a_cgroup_is_tried_and_nothing_is_left(spawner
     assert found["own_uid"].works == ROOT
     assert all(finding.works or finding.reason for finding in found.values())
     assert Belongings.now() == before
+
+
+class Trials:
+    """A spawner that notes the plans of its sandboxes."""
+
+    def __init__(self, spawner: Spawner) -> None:
+        self._spawner = spawner
+        self.plans: list[Sequence[s.Step]] = []
+
+    async def spawn(self, plan: Sequence[s.Step]) -> Sandbox:
+        self.plans.append(plan)
+        return await self._spawner.spawn(plan)
+
+
+async def test_where_all_layers_work_one_program_has_them_all(spawner: Spawner) -> None:
+    host, trials = probe.read_host(), Trials(spawner)
+
+    found = await probe.probe_layers(cast(Spawner, trials), host, jail.outer())
+
+    if not found["landlock"].works:
+        pytest.skip("without Landlock each layer is tried alone: " + found["landlock"].reason)
+    assert [name for name, finding in found.items() if not finding.works] == ([] if ROOT else ["own_uid"])
+    (plan,) = trials.plans
+    kinds = [type(step) for step in plan]
+    confining = [s.ForbidNamespaces, s.SetLimits, s.SwitchRoot, s.DropCapabilities, s.NoNewPrivileges, s.Landlock]
+    assert [kind for kind in kinds if kind in confining] == confining
+    assert kinds[-2:] == [s.Seccomp, s.Execute]
+    assert {s.MountProc, s.LoopbackUp, s.Hostname, s.UnshareCgroup} < set(kinds)
+
+
+async def test_where_one_layer_fails_each_is_tried_alone(spawner: Spawner) -> None:
+    host, trials = replace(probe.read_host(), directories=frozenset[str](), links={}), Trials(spawner)
+
+    found = await probe.probe_layers(cast(Spawner, trials), host, jail.outer())
+
+    assert [name for name, finding in found.items() if not finding.works] == (["root"] if ROOT else ["root", "own_uid"])
+    assert "/bin/true" in found["root"].reason
+    assert len(trials.plans) == 1 + ROOT + len(found) - 1  # own_uid is tried with root alone
 
 
 async def test_a_host_without_user_namespaces_is_told_which_setting_is_in_the_way(spawner: Spawner) -> None:

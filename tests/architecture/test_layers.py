@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PLACES = {"agentos": "agentos", "supervisors": "supervisors", "agentos_sdk": "sdk/agentos_sdk"}
+PLACES = ("agentos", "agentos_attacks", "supervisors", "sdk/agentos_sdk")
 
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    for place in PLACES.values():
+    for place in PLACES:
         shutil.copytree(ROOT / place, tmp_path / place, ignore=shutil.ignore_patterns("__pycache__"))
     return tmp_path
 

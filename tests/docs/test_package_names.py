@@ -12,7 +12,10 @@ from pathlib import Path
 from tests.support.runs.rows import each_row
 
 ROOT = Path(__file__).parents[2]
-PLACES = ("README.md", ".env.example", "Dockerfile", "Makefile", "docs", "agentos", "sdk", "supervisors", "demos")
+PLACES = (
+    *("README.md", ".env.example", "Dockerfile", "Makefile", "docs"),
+    *("agentos", "agentos_attacks", "sdk", "supervisors", "demos"),
+)
 KINDS = frozenset({".py", ".md", ".toml", ".json", ".js", ".html", ".sh", ".example", ".txt", ""})
 
 PYPI = frozenset(
@@ -108,8 +111,8 @@ def test_what_a_command_names(text: str, expected: list[tuple[str, str]]) -> Non
     assert list(named(text)) == expected
 
 
-@each_row("file", ["pyproject.toml", "sdk/pyproject.toml"])
+@each_row("file", ["pyproject.toml", "sdk/pyproject.toml", "agentos_attacks/pyproject.toml"])
 def test_requirements_name_no_distribution_of_ours(file: str) -> None:
     project = tomllib.loads((ROOT / file).read_text())["project"]
-    lists = [project["dependencies"], *project["optional-dependencies"].values()]
+    lists = [project["dependencies"], *project.get("optional-dependencies", {}).values()]
     assert [each for one in lists for each in one if each.startswith("agentos")] == []

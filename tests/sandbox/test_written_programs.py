@@ -9,14 +9,14 @@ import pytest
 import trio
 from msgspec.structs import replace
 
-from agentos.attacks.harness import ATTACKER, PROGRAM
-from agentos.attacks.inside import written
 from agentos.sandbox.host import Host
 from agentos.sandbox.plan import plan_entry, plan_sandbox
 from agentos.sandbox.policy import Policy
 from agentos.sandbox.policy import Program as Run
 from agentos.sandbox.report import probe, walls
 from agentos.sandbox.start.spawner import Spawner
+from agentos_attacks.harness import ATTACKER, PROGRAM
+from agentos_attacks.inside import written
 from tests.sandbox import jail
 
 CHECKS = ("strict.memfd_exec", "strict.written_exec")

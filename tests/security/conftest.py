@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 from attrs import frozen
 
-from agentos.attacks.verdicts import Verdict
+from agentos_attacks.verdicts import Verdict
 from agentos_sdk import AgentOSClient
 from tests.security import settings
 from tests.support.guest import need_guest

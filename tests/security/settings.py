@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 from attrs import frozen
 
-from agentos.attacks import harness, kernel, verdicts
-from agentos.attacks.canaries import Canaries
-from agentos.attacks.harness import Attacker, AttackResult, Exit
-from agentos.attacks.verdicts import Verdict
 from agentos.sandbox.report.doctor import kernel_cgroup
+from agentos_attacks import harness, kernel, verdicts
+from agentos_attacks.canaries import Canaries
+from agentos_attacks.harness import Attacker, AttackResult, Exit
+from agentos_attacks.verdicts import Verdict
 from tests.support.wire import PATIENCE
 from tests.tools import cgroup2_vm
 

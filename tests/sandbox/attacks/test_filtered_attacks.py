@@ -8,12 +8,12 @@ from typing import Any
 import trio
 
 from agentos.agents.jail import filtered_network
-from agentos.attacks.canaries import plant_canaries
-from agentos.attacks.harness import ACCEPTED_CHECKS, ATTACKER, CHECK_SECONDS, PROGRAM
-from agentos.attacks.inside.checks import BY_NAME
 from agentos.sandbox.sandbox import Sandbox
 from agentos.sandbox.start.spawner import Spawner
 from agentos.sandbox.steps import Step
+from agentos_attacks.canaries import plant_canaries
+from agentos_attacks.harness import ACCEPTED_CHECKS, ATTACKER, CHECK_SECONDS, PROGRAM
+from agentos_attacks.inside.checks import BY_NAME
 from tests.sandbox import jail
 from tests.sandbox.jail import a_plan, line, python
 

@@ -4,12 +4,12 @@ import os
 from collections.abc import Mapping
 from concurrent.futures import Future
 
-from agentos.attacks import harness, verdicts
-from agentos.attacks.inside.checks import BY_NAME, COMPARED, FURTHER
-from agentos.attacks.inside.frame import NUMBERS
-from agentos.attacks.verdicts import Verdict
 from agentos.sandbox.cgroups import discover
 from agentos.sandbox.filters import syscall_numbers
+from agentos_attacks import harness, verdicts
+from agentos_attacks.inside.checks import BY_NAME, COMPARED, FURTHER
+from agentos_attacks.inside.frame import NUMBERS
+from agentos_attacks.verdicts import Verdict
 from tests.security.conftest import Attacked
 from tests.security.settings import dump_verdicts, load_verdicts
 

@@ -123,6 +123,16 @@ def test_the_wheel_has_what_is_read_at_run_time_and_no_tests(wheel: Path) -> Non
     assert top == {*ALIASES, "agentos", "agentos_sdk", "supervisors"}
 
 
+def test_attacks_are_a_wheel_of_their_own_that_doctor_names(run: Run, place: Path) -> None:
+    done = run("agentos", "doctor", "--attack")
+    assert done.returncode == 1
+    assert "pip install ./agentos_attacks in AgentOS's repository" in done.stderr
+
+    names = zipfile.ZipFile(build("build_wheel", ROOT / "agentos_attacks", place)).namelist()
+    held = {name for name in names if ".dist-info/" not in name}
+    assert held == {str(file.relative_to(ROOT)) for file in (ROOT / "agentos_attacks").rglob("*.py")}
+
+
 def test_a_new_agent_runs_and_another_is_spawned(run: Run, place: Path) -> None:
     made = run("agentos", "new", "owl")
     assert made.returncode == 0, made.stderr

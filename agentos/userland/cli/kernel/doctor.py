@@ -15,10 +15,12 @@ from agentos_sdk.project import find_project
 from .run import find_state_dir
 
 if TYPE_CHECKING:
-    from agentos.attacks import harness
-    from agentos.attacks.canaries import Canaries
     from agentos.sandbox.report.doctor import Report
     from agentos.sandbox.report.levels import Finding
+    from agentos_attacks import harness
+    from agentos_attacks.canaries import Canaries
+
+NO_ATTACKS = "the attacks are a package of their own: pip install ./agentos_attacks in AgentOS's repository"
 
 
 @click.command()
@@ -46,9 +48,15 @@ def doctor(as_json: bool, attack: bool) -> None:
 
 def run_attacks(as_json: bool) -> bool:
     """Start a kernel, run the attacks inside its agents, print the results; returns whether nothing escaped."""
-    from agentos.attacks import kernel, verdicts
-    from agentos.attacks.harness import attack
     from agentos.sandbox.report.doctor import kernel_cgroup
+
+    try:
+        from agentos_attacks import kernel, verdicts
+        from agentos_attacks.harness import attack
+    except ModuleNotFoundError as error:
+        if error.name != "agentos_attacks":
+            raise
+        raise Failed(NO_ATTACKS) from None
 
     def run(attackers: "Sequence[harness.Attacker]", canaries: "Canaries") -> "harness.AttackResult":
         with kernel_cgroup() as join, kernel.run_kernel(canaries, join) as client:

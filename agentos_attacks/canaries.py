@@ -14,6 +14,8 @@ from typing import Any
 
 from attrs import frozen
 
+import agentos
+
 from .inside.files import SETTINGS, SYSTEM
 from .inside.frame import NAMESPACES, call, libc
 
@@ -80,7 +82,7 @@ def plant_canaries() -> Iterator[Canaries]:
             "victim": victim.pid,
             "namespaces": {name: os.readlink(f"/proc/self/ns/{name}") for name in NAMESPACES},
             "hostname": os.uname().nodename,
-            "private_words": [str(place), str(Path(__file__).parents[1]), "agentos-"],
+            "private_words": [str(place), str(Path(agentos.__file__).parent), "agentos-"],
             "shm_key": _create_segment(secret, stack),
             "key_name": f"key-{token}",
             "key": _add_key(token, secret, stack),

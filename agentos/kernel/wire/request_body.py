@@ -53,7 +53,7 @@ class Reader:
 
     _thread: Limiter = attrs.field(factory=lambda: Limiter(1), init=False)
 
-    async def read(self, caller: Caller, request: type[T], body: bytes, verbatim: Collection[str] = ()) -> T:
+    async def read(self, caller: Caller, body: bytes, request: type[T], verbatim: Collection[str] = ()) -> T:
         """Parse like :func:`read` without blocking the event loop."""
         if len(body) <= MAX_INLINE_BYTES:
             return read(request, body, verbatim)

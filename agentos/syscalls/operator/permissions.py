@@ -162,7 +162,7 @@ class Permissions:
         async with asker.turn:
             body = await run_in_thread(codec.encode, {**syscall.omittable, **args}, limiter=self._reading)
         try:
-            return await syscall.read(asker, body, asker.table.reader)
+            return await syscall.parser(asker.table.reader)(asker, body)
         except BadRequest as error:
             raise BadRequest(f"args: {error}") from None
 

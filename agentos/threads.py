@@ -14,9 +14,7 @@ Args = TypeVarTuple("Args")
 MAX_THREADS = 40  # as Trio's default
 
 
-async def run_in_thread(
-    function: Callable[[Unpack[Args]], T], *args: *Args, limiter: "trio.CapacityLimiter | Limiter | None" = None
-) -> T:
+async def run_in_thread(function: Callable[[Unpack[Args]], T], *args: *Args, limiter: "Limiter | None" = None) -> T:
     """``trio.to_thread.run_sync`` for arguments that may be large: they are freed also if ``function`` raises.
 
     Frames of Trio's worker thread hold what the function raised, and its traceback holds those frames: all of it, and
@@ -26,8 +24,8 @@ async def run_in_thread(
     own does. The function has no context variables and no name of its own for its thread, which take Trio a quarter
     of the time; of ``trio.from_thread`` it has only :func:`check_cancelled`, from here.
     """
-    raised: list[Exception] = []
-    job = _Job()
+    slots, job, raised = limiter or _threads, _Job(), list[Exception]()
+    task, token = trio.lowlevel.current_task(), trio.lowlevel.current_trio_token()
 
     def call() -> T | None:
         _running.job = job
@@ -39,8 +37,22 @@ async def run_in_thread(
         finally:
             del _running.job
 
+    def end(result: Outcome[T | None]) -> None:
+        slots.release()
+        trio.lowlevel.reschedule(task, result)
+
+    def deliver(result: Outcome[T | None]) -> None:
+        with contextlib.suppress(trio.RunFinishedError):  # an internal error of Trio has ended the task
+            token.run_sync_soon(end, result)
+
     await trio.lowlevel.checkpoint_if_cancelled()
-    result = await job.run(call, limiter or _threads)
+    await slots.acquire()
+    try:
+        trio.lowlevel.start_thread_soon(call, deliver)
+    except BaseException:
+        slots.release()
+        raise
+    result = await trio.lowlevel.wait_task_rescheduled(job.keep_waiting)
     if raised:
         raise raised.pop()
     return cast(T, result)
@@ -54,58 +66,32 @@ def check_cancelled() -> None:
 
 
 class _Job:
-    """A call in a worker thread, and the task that waits for it."""
+    """A call in a worker thread."""
 
-    raise_cancel: trio.lowlevel.RaiseCancelT | None = None  # once the task is cancelled
+    raise_cancel: trio.lowlevel.RaiseCancelT | None = None  # once the task that waits for it is cancelled
 
-    async def run(self, call: Callable[[], T], limiter: "trio.CapacityLimiter | Limiter") -> T:
-        task, token = trio.lowlevel.current_task(), trio.lowlevel.current_trio_token()
-
-        def end(result: Outcome[T]) -> None:
-            limiter.release_on_behalf_of(self)
-            trio.lowlevel.reschedule(task, result)
-
-        def deliver(result: Outcome[T]) -> None:
-            with contextlib.suppress(trio.RunFinishedError):  # an internal error of Trio has ended the task
-                token.run_sync_soon(end, result)
-
-        await limiter.acquire_on_behalf_of(self)
-        try:
-            trio.lowlevel.start_thread_soon(call, deliver)
-        except BaseException:
-            limiter.release_on_behalf_of(self)
-            raise
-        return cast(T, await trio.lowlevel.wait_task_rescheduled(self._go_on))
-
-    def _go_on(self, raise_cancel: trio.lowlevel.RaiseCancelT) -> trio.lowlevel.Abort:
+    def keep_waiting(self, raise_cancel: trio.lowlevel.RaiseCancelT) -> trio.lowlevel.Abort:
         self.raise_cancel = raise_cancel
         return trio.lowlevel.Abort.FAILED  # the thread can't be interrupted
 
 
 class Limiter:
-    """A capacity limiter for tasks and threads that costs no pass of the event loop while it has a free slot."""
+    """Limits how many tasks or threads run at once; costs no pass of the event loop while it has a free slot."""
 
     def __init__(self, total: int) -> None:
         self._free = trio.Semaphore(total)
+        self.release = self._free.release
 
-    async def acquire_on_behalf_of(self, borrower: object) -> None:
+    async def acquire(self) -> None:
         try:
             self._free.acquire_nowait()
         except trio.WouldBlock:
             await self._free.acquire()
 
-    def release_on_behalf_of(self, borrower: object) -> None:
-        self._free.release()
-
-    async def __aenter__(self) -> None:
-        await self.acquire_on_behalf_of(self)
+    __aenter__ = acquire
 
     async def __aexit__(self, *error: object) -> None:
         self._free.release()
-
-    async def run(self, function: Callable[[], T]) -> T:
-        """Run the function in a thread."""
-        return await run_in_thread(function, limiter=self)
 
 
 _threads = Limiter(MAX_THREADS)

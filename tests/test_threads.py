@@ -4,6 +4,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 import trio
@@ -90,13 +91,13 @@ async def test_as_many_run_at_once_as_the_limiter_admits_and_a_cancelled_one_giv
         assert go.wait(PATIENCE)
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(limiter.run, wait)
+        nursery.start_soon(partial(run_in_thread, wait, limiter=limiter))
         await run_in_thread(inside.acquire)
         with trio.move_on_after(0.05) as waited:
-            await limiter.run(wait)
+            await run_in_thread(wait, limiter=limiter)
         assert waited.cancelled_caught
         go.set()
-    await limiter.run(wait)
+    await run_in_thread(wait, limiter=limiter)
 
 
 async def test_without_a_thread_the_limiter_is_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,6 +108,6 @@ async def test_without_a_thread_the_limiter_is_free_again(monkeypatch: pytest.Mo
     with monkeypatch.context() as patched:
         patched.setattr(trio.lowlevel, "start_thread_soon", refuse)
         with pytest.raises(RuntimeError, match="can't start"):
-            await limiter.run(str)
+            await run_in_thread(str, limiter=limiter)
 
-    assert await limiter.run(str) == ""
+    assert await run_in_thread(str, limiter=limiter) == ""

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
-import trio
 from attrs import define, field
 from msgspec.structs import replace
 
@@ -33,7 +32,7 @@ from agentos.services.events import AgentOver, Event
 from agentos.services.http.secrets import Secrets
 from agentos.services.mail.mailboxes import Mailboxes
 from agentos.services.quotas import Quota, limits_model, merge_quotas
-from agentos.threads import run_in_thread
+from agentos.threads import Limiter, run_in_thread
 from agentos_sdk.encoding import codec
 from agentos_sdk.errors import AlreadyExists, BadRequest
 from agentos_sdk.opcodes import Op
@@ -78,7 +77,7 @@ class Callers:
     _table: Table = field(init=False)
     _served: Sequence[Op] = ()
     _guests: dict[int, Caller] = field(factory=dict)  # connected ones, by id
-    _reading: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1))
+    _reading: Limiter = field(factory=lambda: Limiter(1))
     _tables: dict[tuple[tuple[Op, Decision], ...], Table] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:

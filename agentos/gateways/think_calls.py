@@ -64,20 +64,20 @@ class Counted(TextBuffer):
     def add(self, text: str) -> None:
         super().add(text)
         self._held += len(text)
-        self._allowance.hold_reply(len(text))
+        self._allowance.take(replies=len(text))
 
     def end_with(self, outcome: ThinkResult | CallError) -> None:
         self.outcome = outcome
         self.end()
 
     def take(self) -> str:
-        self._allowance.drop_reply(self._taken)
+        self._allowance.give_back(replies=self._taken)
         self._taken, self._held = self._held, 0
         return super().take()
 
     def release(self) -> None:
         """Count none of the text any more."""
-        self._allowance.drop_reply(self._taken + self._held)
+        self._allowance.give_back(replies=self._taken + self._held)
         self._taken = self._held = 0
 
 
@@ -129,7 +129,7 @@ class ThinkCalls:
 
     async def perform(self, op: Op, request: object, call: Call | None = None) -> object:
         """Make a call of the agent's; returns the reply before it is encoded."""
-        self.caller.activity.begin_wait()
+        self.caller.activity.waiting += 1
         try:
             return await self.caller.table.perform(op, call or Call(self.caller, False, _send_nothing), request)
         finally:

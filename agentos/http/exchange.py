@@ -34,14 +34,14 @@ class Exchange:
         """Run ``answer``, which is cancelled as soon as the client disconnects."""
         await self._allowance.wait_for_room()
         reserved = min(self._announced_bytes, self._max_bytes)
-        self._allowance.begin(reserved)
+        self._allowance.take(reserved, calls=1)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._receive_events, nursery.cancel_scope)
                 await answer(self)
                 nursery.cancel_scope.cancel()
         finally:
-            self._allowance.end(reserved)
+            self._allowance.give_back(reserved, calls=1)
 
     async def body(self) -> bytes:
         """The whole body. ``TooLarge``, or ``BadRequest`` if it takes too long."""
@@ -56,13 +56,13 @@ class Exchange:
 
     async def reply(self, status: int, data: bytes, headers: Iterable[tuple[str, str]] = ()) -> None:
         """Send a whole response, which is JSON."""
-        self._allowance.hold_reply(len(data))
+        self._allowance.take(replies=len(data))
         try:
             await self.begin(status, "application/json", [("content-length", str(len(data))), *headers])
             await self.write(data)
             await self.end()
         finally:
-            self._allowance.drop_reply(len(data))
+            self._allowance.give_back(replies=len(data))
 
     async def begin(self, status: int, kind: str, headers: Iterable[tuple[str, str]] = ()) -> None:
         self.begun = True

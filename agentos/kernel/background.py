@@ -89,13 +89,13 @@ class Background:
     async def _run(
         self, started: BackgroundCall, caller: Caller, size: int, answer: Callable[[Call], Awaitable[bytes]]
     ) -> None:
-        caller.allowance.begin(size)
+        caller.allowance.take(size, calls=1)
         try:
             with started.scope:
                 reply = await answer(Call(caller, streams=False, send=send_nothing, scope=started.scope))
                 self._keep(started, caller.id, reply)
         finally:
-            caller.allowance.end(size)
+            caller.allowance.give_back(size, calls=1)
             started.answered_at = trio.current_time()
 
     def _keep(self, answered: BackgroundCall, number: int, reply: bytes) -> None:
@@ -111,7 +111,7 @@ class Background:
                 )
             )
         answered.reply = reply
-        answered.allowance.hold_reply(answered.size)
+        answered.allowance.take(replies=answered.size)
 
     def _held_bytes(self, number: int) -> int:
         return sum(each.size for each in self._calls.get(number, ()))
@@ -135,13 +135,13 @@ class Background:
         """Undo :meth:`take`."""
         self._calls[number] = [*taken, *self._calls.get(number, ())]
         for each in taken:
-            each.allowance.hold_reply(each.size)
+            each.allowance.take(replies=each.size)
 
     def drop(self, number: int) -> None:
         """Cancel all calls of a caller that has ended, and drop their replies."""
         for each in self._calls.pop(number, ()):
             each.scope.cancel()
-            each.allowance.drop_reply(each.size)
+            each.allowance.give_back(replies=each.size)
 
     def _drop_old(self, number: int) -> None:
         now = trio.current_time()
@@ -152,7 +152,7 @@ class Background:
         if not gone:
             return
         for each in gone:
-            each.allowance.drop_reply(each.size)
+            each.allowance.give_back(replies=each.size)
         self._calls[number] = [each for each in self._calls[number] if each not in gone]
         if not self._calls[number]:
             del self._calls[number]

@@ -50,7 +50,7 @@ class Input:
         size = len(body) + FRAME_COST_BYTES
         self._bodies.append(body)
         self._size += size
-        self._allowance.reserve(size)
+        self._allowance.take(size)
         self._arrived.set()
 
     async def take(self) -> bytes:

@@ -57,34 +57,19 @@ class Allowance:
         """
         return self.replies < MAX_BODY_BYTES
 
-    def reserve(self, size: int) -> None:
-        """Count a large request of ``size`` bytes that is about to arrive."""
-        self.requests += size
+    def take(self, requests: int = 0, *, replies: int = 0, calls: int = 0) -> None:
+        """Count bytes of requests and of replies, and calls in flight, until they are given back."""
+        self.requests += requests
+        self.replies += replies
+        self.calls += calls
 
-    def begin(self, size: int, reserved: int = 0) -> None:
-        """Count a call with a body of ``size`` bytes as in flight; its ``reserved`` bytes are no longer counted."""
-        self.calls += 1
-        self.requests += size
-        self.give_back(reserved)
-
-    def end(self, size: int) -> None:
-        """Count that call as finished, its reply sent."""
-        self.calls -= 1
-        self.give_back(size)
-
-    def give_back(self, size: int) -> None:
-        """Undo :meth:`reserve`."""
-        self.requests -= size
-        self._wake()
-
-    def hold_reply(self, size: int) -> None:
-        """Count a reply, or a piece of one, that waits to be read."""
-        self.replies += size
-
-    def drop_reply(self, size: int) -> None:
-        """Undo :meth:`hold_reply`."""
-        self.replies -= size
-        self._wake()
+    def give_back(self, requests: int = 0, *, replies: int = 0, calls: int = 0) -> None:
+        """Undo :meth:`take`."""
+        self.requests -= requests
+        self.replies -= replies
+        self.calls -= calls
+        if self._waiting is not None:
+            self._waiting.unpark_all()
 
     async def wait_for_room(self) -> None:
         """Return when :attr:`has_room` is true, immediately if it already is."""
@@ -100,10 +85,6 @@ class Allowance:
         """Return when :attr:`room_for_reply` is true, immediately if it already is."""
         while not self.room_for_reply:
             await self._wait()
-
-    def _wake(self) -> None:
-        if self._waiting is not None:
-            self._waiting.unpark_all()
 
     async def _wait(self) -> None:
         if self._waiting is None:
@@ -122,12 +103,8 @@ class Activity:
     at: float = 0.0
     waiting: int = 0
 
-    def begin_wait(self) -> None:
-        """Count a call as waiting in the kernel."""
-        self.waiting += 1
-
     def end_wait(self) -> None:
-        """Undo :meth:`begin_wait`: from now on the caller has to do something."""
+        """A call doesn't wait any longer: from now on the caller has to do something."""
         self.waiting -= 1
         self.at = perf_counter()
 

@@ -7,6 +7,7 @@ import contextlib
 import socket
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 import trio
 from attrs import define, field
@@ -20,6 +21,9 @@ from .drivers import WITHDRAWN
 from .ports import MustAsk
 from .wire.poller import Poller
 from .wire.socket_writer import SocketWriter
+
+if TYPE_CHECKING:
+    from .table import Entry
 
 Begun = bytes | Callable[[], object]
 Defer = Callable[[Caller, bytes, Callable[[bytes], object]], Begun]
@@ -57,29 +61,25 @@ class DeferredCalls:
     over: bool = False
     _answered: trio.Event | None = None
 
-    def add(self, request: Frame, begin: Defer, reserved: int) -> bool:
-        """Queue a call to begin in its turn; False if its number is 0 or in use, or the allowance has no room.
+    def begin(self, request: Frame, entry: "Entry", reserved: int) -> bytes | None:
+        """Begin a call, or have it begin in its turn; None if its reply comes later. Its number is free.
 
-        ``reserved`` bytes of its body are counted in the allowance already.
+        ``reserved`` bytes of its body are counted in the allowance already. Raises ``MustAsk``, also without room.
         """
         number, _, body = request
-        if not number or number in self._calls or not self._caller.allowance.has_room:
-            return False
-        call = self._calls[number] = Deferred()
-        self._caller.activity.begin_wait()
-        self._caller.allowance.begin(len(body), reserved)
-        self._poller.defer(self._caller, partial(self._begin, call, request, begin))
-        return True
-
-    def begin(self, request: Frame, begin: Defer, reserved: int) -> bytes | None:
-        """Begin a call now; None if its reply comes later. Raises ``MustAsk``. There is room in the allowance."""
-        number, _, body = request
-        begun = begin(self._caller, body, partial(self._answer, request))
-        if isinstance(begun, bytes):
-            return begun
-        self._calls[number] = Deferred(withdraw=begun)
-        self._caller.activity.begin_wait()
-        self._caller.allowance.begin(len(body), reserved)
+        begin, call = entry.begin, Deferred()
+        if begin is None or not self._caller.allowance.has_room:
+            raise MustAsk
+        if entry.turns is None:
+            self._poller.defer(self._caller, partial(self._begin, call, request, begin))
+        else:
+            begun = begin(self._caller, body, partial(self._answer, request))
+            if isinstance(begun, bytes):
+                return begun
+            call.withdraw = begun
+        self._calls[number] = call
+        self._caller.activity.waiting += 1
+        self._caller.allowance.take(len(body) - reserved, calls=1)
         return None
 
     def _begin(self, call: Deferred, request: Frame, begin: Defer) -> None:
@@ -106,14 +106,14 @@ class DeferredCalls:
             return
         with contextlib.suppress(Gone):  # then the poller finds that the peer has closed the connection
             self._writer.reply(number, op, reply)
-        if not self._writer.is_empty:
+        if self._writer.unsent:
             self._poller.wake(self._socket.fileno())  # the connection's task sends the rest
 
     def _end(self, request: Frame) -> None:
         number, _, body = request
         del self._calls[number]
         self._caller.activity.end_wait()
-        self._caller.allowance.end(len(body))
+        self._caller.allowance.give_back(len(body), calls=1)
         if self._answered is not None:
             self._answered.set()
 

@@ -13,16 +13,18 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Protocol
 
+from agentos_sdk.encoding import codec
 from agentos_sdk.errors import PermissionDenied
 
 from .asking import approve, ask_and_repeat
-from .call import Call
+from .call import Call, Gone
 from .call_counts import outcome_of
 from .caller import Caller
 from .drivers import in_task, suspend
 from .ports import MustAsk
 from .prepared import note_refusal, require
 from .syscall import Syscall
+from .wire.replies import encode_in_turns
 
 Observe = Callable[[Caller, int, Any, object, int], None]
 """Takes caller, opcode, request, reply or error, and the call's start in nanoseconds since the epoch.
@@ -32,42 +34,80 @@ The request is None if it isn't read, because all calls of this opcode are refus
 
 
 class Serve(Protocol):
-    """Serves a request that has been read; returns the reply, not encoded."""
+    """Serves a request that has been read: returns the body of the reply, or of a failed one.
 
-    def __call__(self, caller: Caller, request: Any, call: Call | None = None) -> Coroutine[Any, Any, Any]: ...
-
-
-def build_steps(syscall: Syscall, observe: Observe | None = None) -> tuple[Serve, Serve]:
-    """The steps without a task, which raise MustAsk, and those in one, which take a call and ask a person.
-
-    Those of a handler, which needs no right, are the handler alone.
+    Not ``encoded``: returns the reply itself, and raises what makes the call fail.
     """
-    alone = handle(syscall) if syscall.prepare is None else judge(syscall)
-    in_task = alone if syscall.prepare is None else ask(syscall, alone)
-    return (
-        (alone, in_task) if observe is None else (tell(alone, syscall.op, observe), tell(in_task, syscall.op, observe))
-    )
+
+    def __call__(
+        self, caller: Caller, request: Any, call: Call | None = None, encoded: bool = True
+    ) -> Coroutine[Any, Any, Any]: ...
 
 
-def handle(syscall: Syscall) -> Serve:
+Attempt = Callable[[Caller, Any, Call | None], Coroutine[Any, Any, object]]
+
+
+def build_steps(syscall: Syscall, observe: Observe | None = None) -> Serve:
+    """All steps of a call, which is counted by how it has ended. Without a call they raise MustAsk."""
+    op, encode, charge = int(syscall.op), syscall.encode, syscall.charge
+    attempt = handle(syscall) if syscall.prepare is None else judge(syscall)
+
+    async def serve(caller: Caller, request: Any, call: Call | None = None, encoded: bool = True) -> object:
+        began, first = time.time_ns() if observe is not None else 0, None
+        try:
+            if charge is not None and call is not None:
+                charge(caller)
+            try:
+                reply = await attempt(caller, request, call)
+            except MustAsk as asked:
+                if call is None:
+                    raise
+                first = asked
+            if first is not None:
+                assert call is not None, "it may wait for a person"
+                reply = await ask_and_repeat(call, first, partial(attempt, caller, request, call))
+            answer = reply
+            if encoded and not isinstance(reply, bytes):
+                if call is None:
+                    answer = codec.encode(reply)
+                else:
+                    answer = await (encode_in_turns(reply) if encode is None else encode(caller, reply))
+        except MustAsk:
+            raise
+        except BaseException as error:
+            caller.counts.fail(op, error)
+            if observe is not None:
+                observe(caller, op, request, error, began)
+            if not encoded or isinstance(error, Gone) or not isinstance(error, Exception):
+                raise
+            return syscall.encode_failure(error)
+        caller.counts.ok[op] += 1
+        if observe is not None:
+            observe(caller, op, request, reply, began)
+        return answer
+
+    return serve
+
+
+def handle(syscall: Syscall) -> Attempt:
     handler, waits, awaits = syscall.handler, syscall.waits, syscall.waits or syscall.in_order
     assert handler is not None, "a call is prepared or handled"
 
-    async def handled(caller: Caller, request: Any, call: Call | None = None) -> object:
+    async def handled(caller: Caller, request: Any, call: Call | None) -> object:
         reply = handler(call if waits else caller, request)
         return await reply if awaits else reply
 
     return handled
 
 
-def judge(syscall: Syscall) -> Serve:
+def judge(syscall: Syscall) -> Attempt:
     prepare, name = syscall.prepare, syscall.op.name
     assert prepare is not None, "the call needs rights"
     waits, begins = syscall.waits, syscall.deferred
     awaits = waits or (syscall.in_order and not begins)
     recorded, intends = syscall.audit != "none", syscall.audit == "intent"
 
-    async def attempt(caller: Caller, request: Any, call: Call | None = None) -> object:
+    async def attempt(caller: Caller, request: Any, call: Call | None) -> object:
         outcome, prepared, record = "cancelled", None, None
         try:
             async with prepare(caller, request) as prepared:
@@ -101,35 +141,3 @@ def judge(syscall: Syscall) -> Serve:
                 caller.audit.note(record.entry("outcome", outcome, call.remark if call is not None else ""))
 
     return attempt
-
-
-def ask(syscall: Syscall, attempt: Serve) -> Serve:
-    charge = syscall.charge
-
-    async def asked(caller: Caller, request: Any, call: Call | None = None) -> object:
-        assert call is not None, "it may wait for a person"
-        if charge is not None:
-            charge(caller)
-        try:
-            return await attempt(caller, request, call)
-        except MustAsk as raised:
-            first = raised
-        return await ask_and_repeat(call, first, partial(attempt, caller, request, call))
-
-    return asked
-
-
-def tell(serve: Serve, op: int, observe: Observe) -> Serve:
-    async def told(caller: Caller, request: Any, call: Call | None = None) -> object:
-        began = time.time_ns()
-        try:
-            reply = await serve(caller, request, call)
-        except MustAsk:
-            raise
-        except BaseException as error:
-            observe(caller, op, request, error, began)
-            raise
-        observe(caller, op, request, reply, began)
-        return reply
-
-    return told

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from inspect import isasyncgenfunction, iscoroutinefunction, unwrap
 from typing import Any, Literal
 
@@ -17,6 +18,8 @@ from .wire.request_body import Reader
 
 SMALL_BODY_BYTES = 256 << 10  # bytes; default limit of a body
 LARGE_BODY_BYTES = 1 << 20
+
+Parse = Callable[[Caller, bytes], Awaitable[Any]]
 
 
 class Syscall(Struct, frozen=True):
@@ -56,7 +59,7 @@ class Syscall(Struct, frozen=True):
     limit: int = SMALL_BODY_BYTES
     failure: Mapping[str, object] = {}
     verbatim: Collection[str] = ()
-    parse: Callable[[Caller, bytes], Awaitable[Any]] | None = None
+    parse: Parse | None = None
     encode: Callable[[Caller, Any], Awaitable[bytes]] | None = None
     omittable: Mapping[str, object] = {}
     audit: Literal["none", "outcome", "intent"] = "none"
@@ -78,11 +81,11 @@ class Syscall(Struct, frozen=True):
         assert self.prepare is not None, "the call needs rights"
         return self.prepare(caller, request)
 
-    async def read(self, caller: Caller, body: bytes, reader: Reader) -> Any:
-        """Parse a body without blocking the event loop."""
+    def parser(self, reader: Reader) -> Parse:
+        """What parses a body without blocking the event loop."""
         if self.request is not None:
-            return await reader.read(caller, self.request, body, self.verbatim)
-        return await self.parse(caller, body) if self.parse is not None else body
+            return partial(reader.read, request=self.request, verbatim=self.verbatim)
+        return self.parse or _pass_on
 
     def encode_failure(self, error: BaseException) -> bytes:
         """The body of a failed reply."""
@@ -92,3 +95,7 @@ class Syscall(Struct, frozen=True):
         """Count a call that failed; returns the body of its reply."""
         caller.counts.fail(self.op, error)
         return self.encode_failure(error)
+
+
+async def _pass_on(caller: Caller, body: bytes) -> bytes:
+    return body

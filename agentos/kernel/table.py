@@ -1,28 +1,28 @@
 """Dispatch tables: the handler and body limit of each opcode, per caller, built before a frame arrives."""
 
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from copy import copy
 from functools import partial
 from typing import Any
 
-import trio
 from msgspec import Struct
 
 from agentos_sdk.calls.background import Accepted
 from agentos_sdk.errors import UnknownCall
 from agentos_sdk.opcodes import Op, op_name
 
-from .call import Call, Gone
+from .call import Call
 from .caller import Caller
 from .deferred import Defer
 from .drivers import at_once, by_callback, in_turn
-from .ports import Decision, MustAsk
+from .ports import Decision
 from .steps import Observe, Serve, build_steps
-from .syscall import SMALL_BODY_BYTES, Syscall
+from .syscall import SMALL_BODY_BYTES, Parse, Syscall
 from .wire import connection_calls
-from .wire.replies import encode_error, encode_in_turns, encode_reply
-from .wire.request_body import Reader, read
+from .wire.replies import encode_error, encode_reply
+from .wire.request_body import MAX_INLINE_BYTES, Reader, read
 
 MAX_RECORDED_BYTES = 300  # bytes of a refused call's body that the audit log records
 
@@ -34,15 +34,15 @@ InTurns = Callable[[Caller, bytes], Awaitable[bytes]]
 class Entry(Struct, frozen=True):
     """How an opcode is answered; the connection tries the ways in this order.
 
-    ``now`` answers while input is read. ``soon`` does, too, or begins what waits without a task; ``begin`` begins that
-    when other connections have been read. ``turns`` answers in the order of
-    the requests, like ``now``, but lets other tasks run meanwhile: calls that are ``in_order``, and bodies above
-    :data:`~agentos.kernel.wire.request_body.MAX_INLINE_BYTES`. ``later`` answers in a task. Those before it raise
+    While input is read, ``now`` answers a body of at most ``most`` bytes; or ``begin`` does, or begins what waits
+    without a task. Without ``turns`` that is begun when other connections have been read.
+    ``turns`` answers in the order of the requests, but lets other tasks run meanwhile: calls that are ``in_order``, and
+    bodies above ``most``. ``later`` answers in a task. Those before it raise
     :class:`~agentos.kernel.ports.MustAsk` for what a person must approve, and ``later`` asks.
     """
 
+    most: int = -1
     now: Now | None = None
-    soon: Defer | None = None
     begin: Defer | None = None
     turns: InTurns | None = None
     later: Later | None = None
@@ -78,28 +78,27 @@ class Table:
         for syscall in syscalls:
             self.syscalls[syscall.op] = syscall
             self.limits[syscall.op] = syscall.limit
-            alone, self.served[syscall.op] = build_steps(syscall, observe)
-            self.entries[syscall.op] = self._entry(syscall, alone)
+            self.served[syscall.op] = build_steps(syscall, observe)
+            self.entries[syscall.op] = self._entry(syscall)
         for op in connection_calls.OPS:
             self.entries[op] = AtOnce()
 
-    def _entry(self, syscall: Syscall, alone: Serve) -> Entry:
-        finish, direct = _finish(syscall, alone), self.observe is None
-        later = _later(syscall, _finish(syscall, self.served[syscall.op]), self.reader)
-        if syscall.deferred:
-            begin = _inline(syscall, finish, by_callback)
-            if syscall.in_order:
-                return Waits(soon=begin, turns=_in_turns(syscall, finish, self.reader, in_turn), later=later)
-            return Waits(begin=begin, later=later)
+    def _entry(self, syscall: Syscall) -> Entry:
+        serve, parse = self.served[syscall.op], syscall.parser(self.reader)
+        later = _later(syscall, serve, parse)
         if syscall.waits:
             return Waits(later=later)
         if syscall.request is None:  # its handler counts, and returns bytes
-            return AtOnce(syscall.handler if direct else lambda caller, body: at_once(alone(caller, body)))
-        turns = _in_turns(syscall, finish, self.reader)
+            return AtOnce(sys.maxsize, _raw(syscall, self.observe))
+        if syscall.deferred:
+            turns = _in_turns(syscall, serve, parse, in_turn) if syscall.in_order else None
+            return Waits(MAX_INLINE_BYTES, begin=_inline(syscall, serve, by_callback), turns=turns, later=later)
+        turns = _in_turns(syscall, serve, parse)
         if syscall.in_order:
             return AtOnce(turns=turns, later=later)
-        plain = direct and syscall.prepare is None
-        return AtOnce(_direct(syscall) if plain else _inline(syscall, finish, at_once), turns=turns, later=later)
+        plain = self.observe is None and syscall.prepare is None
+        now = _direct(syscall) if plain else _inline(syscall, serve, at_once)
+        return AtOnce(MAX_INLINE_BYTES, now, turns=turns, later=later)
 
     async def perform(self, op: Op, call: Call, request: object) -> object:
         """Serve a call that a gateway has parsed, with the same checks and audit entries; returns the unencoded reply.
@@ -108,14 +107,7 @@ class Table:
         """
         if op not in self.served:
             raise UnknownCall(f"this kernel has no call {op.name}")
-        counts = call.caller.counts
-        try:
-            reply = await self.served[op](call.caller, request, call)
-        except BaseException as error:
-            counts.fail(op, error)
-            raise
-        counts.ok[op] += 1
-        return reply
+        return await self.served[op](call.caller, request, call, encoded=False)
 
     def with_refusals(self, decisions: Mapping[Op, Decision]) -> "Table":
         """A copy of this table for a caller for which some opcodes are always denied.
@@ -150,7 +142,7 @@ class Table:
         async def refuse_later(call: Call, body: bytes) -> bytes:  # the call was allowed when it arrived
             return refuse(call.caller, body)
 
-        return Denied(refuse, later=refuse_later)
+        return Denied(sys.maxsize, refuse, later=refuse_later)
 
     def encode_failure(self, op: int, error: BaseException) -> bytes:
         """The body of a failed reply to this opcode, whether it is served or not."""
@@ -166,7 +158,23 @@ def _unknown(number: int) -> Entry:
         caller.counts.fail(number, error)
         return reply
 
-    return Denied(refuse)
+    return Denied(sys.maxsize, refuse)
+
+
+def _raw(syscall: Syscall, observe: Observe | None) -> Now:
+    """A handler of raw bytes."""
+    op, handler = int(syscall.op), syscall.handler
+    assert handler is not None, "a call is prepared or handled"
+    if observe is None:
+        return handler
+
+    def reply(caller: Caller, body: bytes) -> bytes:
+        began = time.time_ns()
+        answer: bytes = handler(caller, body)
+        observe(caller, op, body, answer, began)
+        return answer
+
+    return reply
 
 
 def _direct(syscall: Syscall) -> Now:
@@ -186,7 +194,7 @@ def _direct(syscall: Syscall) -> Now:
     return reply
 
 
-def _inline(syscall: Syscall, finish: Serve, drive: Callable[..., Any]) -> Callable[..., Any]:
+def _inline(syscall: Syscall, serve: Serve, drive: Callable[..., Any]) -> Callable[..., Any]:
     """Read a request while input is read, and have ``drive`` run its steps."""
     request, verbatim = syscall.request, syscall.verbatim
     assert request is not None, "raw bytes aren't read"
@@ -196,65 +204,39 @@ def _inline(syscall: Syscall, finish: Serve, drive: Callable[..., Any]) -> Calla
             asked: Any = read(request, body, verbatim)
         except Exception as error:
             return syscall.fail(caller, error)
-        return drive(finish(caller, asked), *answer)
+        return drive(serve(caller, asked), *answer)
 
     return reply
-
-
-async def _await(steps: Awaitable[bytes]) -> bytes:
-    return await steps
 
 
 def _in_turns(
-    syscall: Syscall, finish: Serve, reader: Reader, drive: Callable[..., Awaitable[bytes]] = _await
+    syscall: Syscall, serve: Serve, parse: Parse, drive: Callable[..., Awaitable[bytes]] | None = None
 ) -> InTurns:
     async def reply(caller: Caller, body: bytes) -> bytes:
         try:
-            request = await syscall.read(caller, body, reader)
+            request = await parse(caller, body)
         except Exception as error:
             return syscall.fail(caller, error)
-        return await drive(finish(caller, request))
+        steps = serve(caller, request)
+        answer: bytes = await (steps if drive is None else drive(steps))
+        return answer
 
     return reply
 
 
-def _later(syscall: Syscall, finish: Serve, reader: Reader) -> Later:
+def _later(syscall: Syscall, serve: Serve, parse: Parse) -> Later:
     background = syscall.background
 
     async def reply(call: Call, body: bytes) -> bytes:
         try:
-            request = await syscall.read(call.caller, body, reader)
+            request = await parse(call.caller, body)
             if background is not None and request.async_:
-                answer = partial(finish, call.caller, request)
+                answer = partial(serve, call.caller, request)
                 number = background.start(call, syscall.op, request.request_id, len(body), answer)
                 return encode_reply(Accepted(request_id=number))
         except Exception as error:
             return syscall.fail(call.caller, error)
-        encoded: bytes = await finish(call.caller, request, call)
+        encoded: bytes = await serve(call.caller, request, call)
         return encoded
 
     return reply
-
-
-def _finish(syscall: Syscall, serve: Serve) -> Serve:
-    """Run the steps, encode the reply, and count the call by how it has ended."""
-    op, encode = int(syscall.op), syscall.encode
-
-    async def finish(caller: Caller, request: Any, call: Call | None = None) -> bytes:
-        try:
-            answered = await serve(caller, request, call)
-            if call is None:
-                reply = encode_reply(answered)
-            else:
-                reply = await (encode_in_turns(answered) if encode is None else encode(caller, answered))
-        except MustAsk:
-            raise
-        except (Gone, trio.Cancelled) as error:
-            caller.counts.fail(op, error)
-            raise
-        except Exception as error:
-            return syscall.fail(caller, error)
-        caller.counts.ok[op] += 1
-        return reply
-
-    return finish

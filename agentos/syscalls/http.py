@@ -27,7 +27,7 @@ from agentos.services.http.client import Client, Response
 from agentos.services.http.decompression import ACCEPTED
 from agentos.services.http.destination import METHOD, Destination, parse_url
 from agentos.services.http.request import CONNECTION_HEADERS, Headers, Hop, OutgoingRequest
-from agentos.threads import run_in_thread
+from agentos.threads import Limiter, run_in_thread
 from agentos_sdk.calls.http import HTTP, HTTPPart
 from agentos_sdk.encoding import codec
 from agentos_sdk.encoding.strict import quote
@@ -51,7 +51,7 @@ class Requests:
     client: Client
     callers: Callers
     most: int
-    _reading: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1), init=False)
+    _reading: Limiter = field(factory=lambda: Limiter(1), init=False)
 
     @asynccontextmanager
     async def prepare(self, caller: Caller, request: HTTP) -> AsyncIterator[Prepared]:

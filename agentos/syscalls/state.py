@@ -44,7 +44,9 @@ class StateCalls:
 
     spaces: StateSpaces
     granted_prefixes: GrantedPrefixes
-    _turns: WeakKeyDictionary[Caller, Limiter] = field(factory=WeakKeyDictionary, init=False)
+    _turns: WeakKeyDictionary[Caller, Limiter] = field(
+        factory=WeakKeyDictionary, init=False
+    )  # further calls of a caller wait
 
     def prepare_store(self, caller: Caller, request: calls.Store) -> Prepared:
         assert isinstance(request.value, msgspec.Raw)
@@ -60,7 +62,7 @@ class StateCalls:
 
     @asynccontextmanager
     async def prepare_fetch(self, caller: Caller, request: calls.Fetch) -> AsyncIterator[Prepared]:
-        async with self._turn(caller):
+        async with self._turns.get(caller) or self._turns.setdefault(caller, Limiter(MAX_FETCHES)):
             scope, found = await self._find(self._spaces_of(caller, request), request.key, request.scope)
 
             async def act(call: Call) -> bytes:
@@ -71,7 +73,7 @@ class StateCalls:
 
     @asynccontextmanager
     async def prepare_delete(self, caller: Caller, request: calls.Delete) -> AsyncIterator[Prepared]:
-        async with self._turn(caller):
+        async with self._turns.get(caller) or self._turns.setdefault(caller, Limiter(MAX_FETCHES)):
             scope, _ = await self._find(self.spaces.of(caller), request.key, request.scope)
 
         async def act(call: Call) -> calls.Deleted:
@@ -125,13 +127,6 @@ class StateCalls:
             done(version)
 
         return self.spaces.state.begin_store(change, end)
-
-    def _turn(self, caller: Caller) -> Limiter:
-        """The limit of one caller's calls: further ones wait, those of other callers do not."""
-        limiter = self._turns.get(caller)
-        if limiter is None:
-            limiter = self._turns[caller] = Limiter(MAX_FETCHES)
-        return limiter
 
     def _spaces_of(self, caller: Caller, request: calls.Fetch | calls.Keys) -> dict[Scope, str]:
         """The spaces that a request reads: the caller's, or for the operator that of the agent that it names."""

@@ -39,23 +39,19 @@ class Frames:
 
     ``limits[opcode]`` is the largest body of that opcode, in bytes. It is checked as soon as the header is complete: 17
     bytes from a peer must not make us hold 4 GiB. After a bad frame ``broken`` is the error and all further data is
-    ignored, since the start of the next frame is unknown.
+    ignored, since the start of the next frame is unknown. ``awaited`` is the total size in bytes of the frame being
+    received; 0 between frames or before its header.
     """
 
-    __slots__ = ("_buffer", "_limits", "_needed", "broken", "broken_id", "broken_op")
+    __slots__ = ("_buffer", "_limits", "awaited", "broken", "broken_id", "broken_op")
 
     def __init__(self, limits: Sequence[int]) -> None:
         self._buffer = bytearray()
         self._limits = limits
-        self._needed = HEADER.size
+        self.awaited = 0
         self.broken: CallError | None = None
         self.broken_id = 0
         self.broken_op = 0
-
-    @property
-    def awaited(self) -> int:
-        """The total size in bytes of the frame being received; 0 between frames or before its header."""
-        return self._needed if self._buffer and self._needed > HEADER.size else 0
 
     def take(self, data: bytes) -> list[Frame]:
         """The frames that are complete after ``data`` has arrived, in order."""
@@ -63,10 +59,11 @@ class Frames:
         buffer = self._buffer
         if buffer:
             buffer += data
-            if len(buffer) < self._needed:
+            if len(buffer) < (self.awaited or HEADER.size):
                 return found
             data = bytes(buffer)
             buffer.clear()
+            self.awaited = 0
         if self.broken is not None:
             return found
         limits, size, at, end = self._limits, HEADER.size, 0, len(data)
@@ -78,13 +75,12 @@ class Frames:
                 return found
             stop = body + length
             if stop > end:
-                self._needed = stop - at
+                self.awaited = stop - at
                 buffer += memoryview(data)[at:]
                 return found
             found.append((number, op, data[body:stop]))
             at, body = stop, stop + size
         if at < end:
-            self._needed = size
             buffer += memoryview(data)[at:]
         return found
 

@@ -49,7 +49,7 @@ class Stage:
 TAKE = "agentos_sdk.frames:Frames.take"
 DECODE = "agentos.kernel.wire.request_body:Reader.read"
 REQUIRE = "agentos.kernel.steps:require"
-LIMITER = "agentos.threads:Limiter.run"
+LIMITER = "agentos.syscalls.files.files:run_in_thread"
 RESOLVE = "agentos.services.files.resolve:resolve_file"
 ENCODE = "agentos.syscalls.files.files:encode_content"
 SPEC = "agentos.syscalls.agents.spawn:Spawning._prepare"

@@ -5,7 +5,6 @@ import errno
 import itertools
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator
-from functools import partial
 
 import trio
 from attrs import define, field
@@ -28,7 +27,7 @@ from agentos.sandbox.policy import BadPolicy, Limits, Program
 from agentos.sandbox.sandbox import Sandbox
 from agentos.sandbox.status import Status
 from agentos.sandbox.watch import processes
-from agentos.threads import Limiter
+from agentos.threads import Limiter, run_in_thread
 from agentos_sdk.errors import BadRequest, Busy, CallError, QuotaExceeded, Timeout, Unavailable
 
 from .fair_reader import Pipe
@@ -192,7 +191,7 @@ class CommandRunner:
             return CgroupEntry()
         name = f"exec-{next(self._count)}"
         with trio.CancelScope(shield=True):
-            group, entry = await self._threads.run(partial(lifetime.create, around, name, GroupLimits()))
+            group, entry = await run_in_thread(lifetime.create, around, name, GroupLimits(), limiter=self._threads)
             undo.push_async_callback(lifetime.remove, group, self._threads)
             undo.callback(entry.close)
         return entry

@@ -1,8 +1,7 @@
 """Views: which names of files lead to which directories, for one caller, and with which identity files are accessed."""
 
-import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 
@@ -11,13 +10,12 @@ from msgspec.structs import replace
 
 from agentos.agents.inherit import effective
 from agentos.agents.jail.jail import Jail
-from agentos.agents.jail.root_access import Ended, directory_of
+from agentos.agents.jail.root_access import directory_of
 from agentos.agents.spec import AgentSpec
 from agentos.sandbox.files.root_files import CODE, WORKSPACE
-from agentos.sandbox.sandbox import Sandbox
 from agentos.services.files.as_user import Identity
 from agentos.services.files.resolve import PathRequest
-from agentos_sdk.errors import BadRequest, PermissionDenied, Unavailable
+from agentos_sdk.errors import BadRequest, PermissionDenied
 
 Root = Callable[[], AbstractContextManager[int]]
 """Opens a directory (O_PATH). Blocks; raises a ``CallError`` if it is gone."""
@@ -85,17 +83,8 @@ def view_from_jail(host: View, spec: AgentSpec, jail: Jail) -> View:
     return replace(
         host,
         single_link=True,
-        roots={top: partial(_open_root, spec.name, jail.sandbox, top) for top in (WORKSPACE, CODE)},
+        roots={top: partial(directory_of, jail.sandbox, top.lstrip("/"), spec.name) for top in (WORKSPACE, CODE)},
         refused={"/tmp": f"your /tmp is your programs' alone: put files into {WORKSPACE}, or use EXEC"},
         identity=Identity(outer.uid, outer.gid) if outer is not None else None,
         max_size=effective(spec).file_size,
     )
-
-
-@contextlib.contextmanager
-def _open_root(name: str, program: Sandbox, top: str) -> Iterator[int]:
-    try:
-        with directory_of(program, top.lstrip("/")) as fd:
-            yield fd
-    except Ended:
-        raise Unavailable(f"{name} has ended, and its files with it") from None

@@ -16,10 +16,10 @@ import trio
 
 from agentos.kernel.call import Call, Gone, Input
 from agentos.kernel.caller import MAX_CALLS, Caller
-from agentos.kernel.deferred import Defer, Deferred, DeferredCalls
+from agentos.kernel.deferred import Deferred, DeferredCalls
 from agentos.kernel.drivers import WITHDRAWN
 from agentos.kernel.ports import MustAsk
-from agentos.kernel.table import Later
+from agentos.kernel.table import InTurns
 from agentos_sdk.errors import BadRequest, CallError, Cancelled
 from agentos_sdk.frames import HEADER, MAGIC, Frame, Frames
 from agentos_sdk.opcodes import Op
@@ -27,7 +27,6 @@ from agentos_sdk.opcodes import Op
 from . import connection_calls
 from .poller import Poller
 from .replies import encode_error
-from .request_body import MAX_INLINE_BYTES
 from .socket_writer import LARGE_REPLY_BYTES, SocketWriter
 
 READ_SIZE = 64 << 10  # bytes that a caller's connections read at once, each its share; such bodies aren't reserved
@@ -101,7 +100,7 @@ class Connection:
         with trio.move_on_after(LINGER_SECONDS):
             if not self._deferred.over:
                 await self._deferred.wait_answered()
-            if not self._writer.is_empty:
+            if self._writer.unsent:
                 await self._writer.flush()
 
     async def _answer_in_order(self) -> bool:
@@ -112,7 +111,7 @@ class Connection:
         caller, writer, own = self.caller, self._writer, self.caller.id
         while (request := await self._next_request()) is not None:
             _, op, body = request
-            if await self._answer_in_turn(own, op, body):
+            if (turns := caller.table.entries[op].turns) and await self._answer_in_turn(own, op, body, turns):
                 pass
             elif op == Op.HELLO:
                 if await self._hello(own, body, 1) == 2:
@@ -123,8 +122,7 @@ class Connection:
             elif op == Op.CANCEL:
                 writer.reply(own, op, await connection_calls.cancel(caller, self._calls, body))
             else:
-                later = caller.table.entries[op].later
-                answer = partial(self._answer, self._begin(own, op, body), own, op, body, later)
+                answer = partial(self._answer, self._begin(own, op, body), own, op, body)
                 if not await self._unless_gone(answer):
                     return False
         return False
@@ -142,7 +140,7 @@ class Connection:
             elif number in calls or not number:
                 refused = BadRequest(f"request id {number}: expected one that is not 0 and not in flight")
                 writer.reply(number, op, caller.table.encode_failure(op, refused))
-            elif await self._answer_in_turn(number, op, body):
+            elif (turns := caller.table.entries[op].turns) and await self._answer_in_turn(number, op, body, turns):
                 pass  # nothing else was answered meanwhile, so messages keep their order
             elif op == Op.HELLO:
                 await self._hello(number, body, 2)
@@ -154,11 +152,8 @@ class Connection:
             elif not await self._start_call(number, op, body):
                 return
 
-    async def _answer_in_turn(self, number: int, op: int, body: bytes) -> bool:
-        """Answer a call that needs no task; False if it needs one, or if the connection itself has to answer."""
-        turns = self.caller.table.entries[op].turns
-        if turns is None:
-            return False
+    async def _answer_in_turn(self, number: int, op: int, body: bytes, turns: InTurns) -> bool:
+        """Answer a call that needs no task; False if it needs one after all."""
         try:
             reply = await turns(self.caller, body)
         except MustAsk:
@@ -202,17 +197,7 @@ class Connection:
         while requests:
             number, op, body = request = take()
             entry = entries[op]
-            now, soon = entry.now, entry.soon
-            if now is None and (begin := entry.begin) is not None and len(body) <= MAX_INLINE_BYTES:
-                writer.push(out)
-                if self._deferred.add((own or number, op, body), begin, self._reserved):
-                    self._reserved = 0
-                    if own:
-                        break
-                    continue
-                found = request
-                break
-            if (now is None and soon is None) or (len(body) > MAX_INLINE_BYTES and entry.turns):
+            if len(body) > entry.most:
                 found = request
                 break
             if own:
@@ -221,11 +206,15 @@ class Connection:
                 found = request
                 break
             try:
-                reply = now(caller, body) if now is not None else self._begin_now((number, op, body), soon)
+                if (now := entry.now) is not None:
+                    reply: bytes | None = now(caller, body)
+                else:
+                    reply = self._deferred.begin((number, op, body), entry, self._reserved)
             except MustAsk:
                 found = request
                 break
             if reply is None:
+                self._reserved = 0
                 if own:
                     break
                 continue
@@ -241,18 +230,9 @@ class Connection:
         writer.push(out)
         return found
 
-    def _begin_now(self, request: Frame, begin: Defer | None) -> bytes | None:
-        """Answer a request now, or begin it and answer later: then None. Raises ``MustAsk``, also without room."""
-        if begin is None or not self.caller.allowance.has_room:
-            raise MustAsk
-        reply = self._deferred.begin(request, begin, self._reserved)
-        if reply is None:
-            self._reserved = 0
-        return reply
-
     async def _yield(self) -> None:
         """Let other tasks run, and continue when the peer has taken all queued replies."""
-        if self._writer.is_empty:
+        if not self._writer.unsent:
             await trio.lowlevel.checkpoint()
         else:
             await self._writer.flush()
@@ -260,7 +240,7 @@ class Connection:
 
     async def _receive(self) -> bool:
         """Read requests, and answer them, until one is left for this task; False when the peer has stopped sending."""
-        if not self._writer.is_empty:
+        if self._writer.unsent:
             await self._writer.flush()  # a peer that doesn't read its replies isn't read from either
         allowance, large = self.caller.allowance, self._large
         if large != self._reserved:
@@ -270,9 +250,9 @@ class Connection:
             if not allowance.has_room and not await self._unless_gone(allowance.wait_for_room):
                 return False
             if large:
-                allowance.reserve(large)
+                allowance.take(large)
                 self._reserved = large
-        if self._deferred.asked or not self._writer.is_empty:
+        if self._deferred.asked or self._writer.unsent:
             return True  # that has changed meanwhile
         return await self._poller.wait(self._socket.fileno(), self._read)
 
@@ -306,7 +286,7 @@ class Connection:
         request = None if self._deferred.asked else self._answer_at_once()
         if request is not None:
             self._requests.appendleft(request)
-        idle = not self._requests and self._writer.is_empty and self._frames.broken is None
+        idle = not self._requests and not self._writer.unsent and self._frames.broken is None
         return None if idle and self._large == self._reserved else True
 
     async def _hello(self, number: int, body: bytes, version: int) -> int:
@@ -325,13 +305,13 @@ class Connection:
     async def _start_call(self, number: int, op: int, body: bytes) -> bool:
         """Start a task for a call that may wait; False when the peer closed the connection meanwhile."""
         assert self._nursery is not None, "version 2 has a nursery"
-        allowance, later = self.caller.allowance, self.caller.table.entries[op].later
+        allowance = self.caller.allowance
         if self._reserved:  # it had room when it began to arrive; waiting for bytes while it holds some might never end
             if allowance.calls >= MAX_CALLS and not await self._unless_gone(allowance.wait_for_call):
                 return False
         elif not allowance.has_room and not await self._unless_gone(allowance.wait_for_room):
             return False
-        self._nursery.start_soon(self._answer, self._begin(number, op, body), number, op, body, later)
+        self._nursery.start_soon(self._answer, self._begin(number, op, body), number, op, body)
         return True
 
     def _begin(self, number: int, op: int, body: bytes) -> Call:
@@ -340,17 +320,18 @@ class Connection:
         if call.streams and self.caller.table.syscalls[op].takes_chunks:
             call.input = Input(self.caller.allowance)
         self._calls[number] = call
-        self.caller.allowance.begin(len(body), self._reserved)
+        self.caller.allowance.take(len(body) - self._reserved, calls=1)
         self._reserved = 0
         return call
 
-    async def _answer(self, call: Call, number: int, op: int, body: bytes, later: Later | None) -> None:
+    async def _answer(self, call: Call, number: int, op: int, body: bytes) -> None:
         """Answer a call that may wait. Once its reply is sent, another call may have its number."""
+        later = self.caller.table.entries[op].later
         assert later is not None, "an opcode is answered now, later, or by the connection"
         allowance, activity, held, delivered = self.caller.allowance, self.caller.activity, 0, False
         try:
             reply: bytes | None = None
-            activity.begin_wait()
+            activity.waiting += 1
             try:
                 with call.scope:
                     reply = await later(call, body)
@@ -362,9 +343,10 @@ class Connection:
                 reply = self.caller.table.encode_failure(op, Cancelled(WITHDRAWN))
             self._calls.pop(number)
             held = len(reply)
-            allowance.hold_reply(held)
+            allowance.take(replies=held)
             end = self._writer.reply(number, op, reply)
-            await self._writer.flush()
+            if self._writer.unsent:
+                await self._writer.flush()
             delivered = self._writer.sent >= end
         except Gone:
             if self._nursery is not None:
@@ -372,9 +354,9 @@ class Connection:
         finally:
             if self._calls.get(number) is call:
                 del self._calls[number]
-            call.refuse_input()
-            allowance.drop_reply(held)
-            allowance.end(len(body))
+            if call.input is not None:
+                call.refuse_input()
+            allowance.give_back(len(body), replies=held, calls=1)
             if not delivered and call.undelivered is not None:
                 call.undelivered()
 
@@ -384,7 +366,7 @@ class Connection:
         try:
             await self._writer.flush()
         finally:
-            self.caller.activity.begin_wait()
+            self.caller.activity.waiting += 1
 
     async def _unless_gone(self, wait: Callable[[], Awaitable[None]]) -> bool:
         """Run ``wait`` without reading more; False, with ``wait`` cancelled, when the peer hangs up first."""

@@ -18,7 +18,7 @@ OPS = frozenset({Op.HELLO, Op.CANCEL, Op.EXIT})  # answered by the connection it
 
 async def hello(caller: Caller, body: bytes, version: int) -> tuple[Hello, bytes]:
     """Answer HELLO: the request, and the reply to it. ``version`` is the present protocol version."""
-    request = await caller.table.reader.read(caller, Hello, body)
+    request = await caller.table.reader.read(caller, body, Hello)
     if request.protocol < version:
         raise BadRequest(f"protocol: this connection already speaks version {version}, got {request.protocol}")
     if request.as_ is not None or request.level is not None or request.permissions is not None:
@@ -38,7 +38,7 @@ async def hello(caller: Caller, body: bytes, version: int) -> tuple[Hello, bytes
 async def cancel(caller: Caller, calls: Mapping[int, Call | Deferred], body: bytes) -> bytes:
     """Cancel a request; ``cancelled`` is false if it was already answered or never existed."""
     try:
-        call = calls.get((await caller.table.reader.read(caller, Cancel, body)).id)
+        call = calls.get((await caller.table.reader.read(caller, body, Cancel)).id)
     except BadRequest as error:
         return encode_error(error)
     if call is not None:

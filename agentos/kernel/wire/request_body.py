@@ -7,10 +7,9 @@ from typing import TypeVar, TypeVarTuple, Unpack
 
 import attrs
 import msgspec
-import trio
 
 from agentos.kernel.caller import Caller
-from agentos.threads import run_in_thread
+from agentos.threads import Limiter, run_in_thread
 from agentos_sdk.encoding import codec
 from agentos_sdk.encoding.codec import Invalid
 from agentos_sdk.encoding.nesting import MAX_DIGITS, has_extreme_number, remove_strings
@@ -52,9 +51,9 @@ class Reader:
     thread's queue: further connections of the same caller wait for it, other callers do not.
     """
 
-    _thread: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(1), init=False)
+    _thread: Limiter = attrs.field(factory=lambda: Limiter(1), init=False)
 
-    async def read(self, caller: Caller, request: type[T], body: bytes, verbatim: Collection[str] = ()) -> T:
+    async def read(self, caller: Caller, body: bytes, request: type[T], verbatim: Collection[str] = ()) -> T:
         """Parse like :func:`read` without blocking the event loop."""
         if len(body) <= MAX_INLINE_BYTES:
             return read(request, body, verbatim)

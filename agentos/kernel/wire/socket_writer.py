@@ -20,36 +20,24 @@ class SocketWriter:
     The queue has no limit of its own: a connection reads no more requests while it isn't empty.
     """
 
-    __slots__ = ("_lock", "_outbox", "_socket", "queued", "sent")
+    __slots__ = ("_lock", "_socket", "queued", "sent", "unsent")
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
-        self._outbox: deque[memoryview] = deque()  # what the socket hasn't taken yet
+        self.unsent: deque[memoryview] = deque()  # what the socket hasn't taken yet
         self.queued = self.sent = 0  # bytes in total
         self._lock: trio.Lock | None = None
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether the socket has taken everything."""
-        return not self._outbox
 
     def share(self) -> None:
         """From now on several tasks may call :meth:`flush` at the same time."""
         self._lock = trio.Lock()
 
-    def add(self, out: list[bytes], number: int, op: int, reply: bytes) -> None:
-        """Add a frame to ``out``, which is to be pushed; a large one is pushed now."""
-        out.append(_pack(MAGIC, number, op, len(reply)))
-        if len(reply) > LARGE_REPLY_BYTES:
-            self.push(out)
-            self.push([reply])
-        else:
-            out.append(reply)
-
     def reply(self, number: int, op: int, reply: bytes) -> int:
         """Push a frame; returns the total of bytes sent at which the socket has taken all of it."""
-        out: list[bytes] = []
-        self.add(out, number, op, reply)
+        out = [_pack(MAGIC, number, op, len(reply))]
+        if len(reply) > LARGE_REPLY_BYTES:
+            self.push(out)
+        out.append(reply)
         self.push(out)
         return self.queued
 
@@ -61,7 +49,7 @@ class SocketWriter:
         parts.clear()
         self.queued += len(data)
         sent = 0
-        if not self._outbox:
+        if not self.unsent:
             try:
                 sent = self._socket.send(data)
             except BlockingIOError:
@@ -70,7 +58,7 @@ class SocketWriter:
                 raise Gone from None
             self.sent += sent
         if sent < len(data):
-            self._outbox.append(memoryview(data)[sent:])
+            self.unsent.append(memoryview(data)[sent:])
 
     async def flush(self) -> None:
         """Return when the socket has taken everything that was queued before this call."""
@@ -81,17 +69,17 @@ class SocketWriter:
                 await self._drain()
 
     async def _drain(self) -> None:
-        outbox = self._outbox
-        while outbox:
+        unsent = self.unsent
+        while unsent:
             await wait_writable(self._socket)
             try:
-                sent = self._socket.send(outbox[0])
+                sent = self._socket.send(unsent[0])
             except BlockingIOError:
                 continue
             except OSError:
                 raise Gone from None
             self.sent += sent
-            if sent == len(outbox[0]):
-                outbox.popleft()
+            if sent == len(unsent[0]):
+                unsent.popleft()
             else:
-                outbox[0] = outbox[0][sent:]
+                unsent[0] = unsent[0][sent:]

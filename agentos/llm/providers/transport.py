@@ -19,7 +19,7 @@ from agentos.llm.answers.embeddings import BodyReader
 from agentos.llm.answers.malformed import MalformedResponse
 from agentos.llm.answers.vendor_errors import message_of, plain_text
 from agentos.llm.settings import Timeouts
-from agentos.threads import run_in_thread
+from agentos.threads import Limiter, run_in_thread
 from agentos_sdk.encoding import codec
 
 from .account import ErrorOfStatus, ProviderAccount, retry_after_of
@@ -75,7 +75,7 @@ class Transport:
         self._account = account
         self._timeout = {"connect": timeouts.connect}
         self._captured = _CapturingTransport()
-        self._limiter = trio.CapacityLimiter(1)
+        self._limiter = Limiter(1)
         self.composing = httpx2.Client(transport=self._captured, headers=NO_COMPRESSION)
         self.http = make_client()
 

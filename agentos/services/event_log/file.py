@@ -23,7 +23,7 @@ from attrs import define, field
 
 from agentos.finishing import run_and_finish
 from agentos.private_files import append_whole, display_path, hold_directory, open_file, replace_file
-from agentos.threads import run_in_thread
+from agentos.threads import Limiter, run_in_thread
 
 from .past import DIRECTORY, SPLIT, append_past, drop_oldest, list_numbers
 from .record import Party, Record, Severity
@@ -220,7 +220,7 @@ class _Writer:
         self._place = events.next  # from here on events aren't written
         self._closed = trio.Event()
         self._failing = False
-        self._limiter = trio.CapacityLimiter(1)
+        self._limiter = Limiter(1)
 
     def close(self) -> None:
         """Write the remaining events, then stop."""

@@ -39,7 +39,10 @@ def acting_as(identity: Identity | None) -> Iterator[None]:
     if identity is None:
         yield
         return
-    groups, capabilities = os.getgroups(), _get_capabilities()
+    groups, found = os.getgroups(), ctypes.create_string_buffer(24)
+    _raise_on_error(_LIBC.capget(_THIS_THREAD, found), "capget")
+    # Effective, permitted, inheritable: the lower 32 bits of each, then the higher ones.
+    capabilities = struct.unpack("=6I", found.raw)
     try:
         _set_groups(())
         _become(identity.uid, identity.gid)
@@ -65,13 +68,6 @@ def _set_groups(groups: Sequence[int]) -> None:
     number = NUMBERS[os.uname().machine]["setgroups"]  # the C library's function would change all threads
     array = (ctypes.c_uint * len(groups))(*groups)
     _raise_on_error(_LIBC.syscall(ctypes.c_long(number), ctypes.c_size_t(len(groups)), array), "setgroups")
-
-
-def _get_capabilities() -> tuple[int, ...]:
-    """Effective, permitted, inheritable: the lower 32 bits of each, then the higher ones."""
-    found = ctypes.create_string_buffer(24)
-    _raise_on_error(_LIBC.capget(_THIS_THREAD, found), "capget")
-    return struct.unpack("=6I", found.raw)
 
 
 def _set_capabilities(sets: Sequence[int]) -> None:

@@ -47,6 +47,7 @@ def read(resolved: ResolvedPath, offset: int, limit: int | None, max_bytes: int)
     size at the start.
     """
     request = resolved.request
+    resolved.require()
     with call_errors(request), acting_as(request.identity):
         resolved.open()
         size, wanted = _measure(resolved, offset, limit)

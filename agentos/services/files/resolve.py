@@ -9,8 +9,8 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from itertools import takewhile
-from typing import Self
 
 from attrs import define
 from msgspec import Struct
@@ -100,12 +100,6 @@ class ResolvedPath:
     is_open: bool = False
     untouched: bool = False
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
     def close(self) -> None:
         if self.fd >= 0:
             os.close(self.fd)
@@ -118,10 +112,10 @@ class ResolvedPath:
         return self.fd
 
     def open(self) -> None:
-        """Open the file for reading, with the uid of this thread. Raises ``CallError`` or ``OSError``."""
+        """Open the file that was found for reading, with this thread's uid. Raises ``CallError`` or ``OSError``."""
         if self.is_open:
             return
-        check_regular_file(self.require(), self.request.given, self.request.single_link)
+        check_regular_file(self.fd, self.request.given, self.request.single_link)
         try:
             fd, self.untouched = reopen(self.fd, os.O_RDONLY | os.O_NOATIME), True
         except PermissionError:  # only the owner may leave the access time as it is
@@ -130,47 +124,44 @@ class ResolvedPath:
         self.fd, self.is_open = fd, True
 
 
-def resolve_file(request: PathRequest, read: Callable[[ResolvedPath], None] | None = None) -> ResolvedPath:
-    """Resolve a path to a file of any kind, or to the name of a missing one.
+def resolve_file(
+    request: PathRequest, read: Callable[[ResolvedPath], None] | None = None, *, for_writing: bool = False
+) -> ResolvedPath:
+    """Resolve a path to a file of any kind, or to the name of a missing one; ``for_writing`` to its directory.
 
     ``read`` opens the file, if the caller may read what has this name. It is called if the path has led to no other
     name. A file that rules may deny isn't opened: closing one of the kernel's own would release its locks.
     """
-    return _resolve(request, _open_file, read)
-
-
-def resolve_for_writing(request: PathRequest) -> ResolvedPath:
-    """Resolve a path for writing: the directory and the name in it, whether the file exists or not."""
-    return _resolve(request, _open_directory)
-
-
-def _resolve(
-    request: PathRequest,
-    open_path: Callable[[int, PathRequest], ResolvedPath],
-    read: Callable[[ResolvedPath], None] | None = None,
-) -> ResolvedPath:
-    with call_errors(request), request.root() as root, acting_as(request.identity):
-        if len(os.fsencode(request.path)) > MAX_PATH_BYTES:
-            raise BadRequest(f"path: expected at most {MAX_PATH_BYTES} bytes")
-        resolved = open_path(root, request)
-        if any(f"{resolved.real}/".startswith(f"{hidden}/") for hidden in request.hidden):
-            resolved.close()
-            raise PermissionDenied(f"{request.given}: leads to a host directory that has the name of one of your own")
-        try:
-            resolved.real.encode()
-        except UnicodeEncodeError:
-            resolved.close()
-            return ResolvedPath(
-                request, request.name, error=BadRequest(f"{request.given}: leads to a name that isn't UTF-8")
-            )
-        if read is not None and resolved.error is None and resolved.real == request.name:
+    if len(os.fsencode(request.path)) > MAX_PATH_BYTES:
+        raise BadRequest(f"path: expected at most {MAX_PATH_BYTES} bytes")
+    try:
+        with request.root() as root, acting_as(request.identity):
+            resolved = _open_directory(root, request) if for_writing else _open_file(root, request)
+            if any(f"{resolved.real}/".startswith(f"{hidden}/") for hidden in request.hidden):
+                resolved.close()
+                raise PermissionDenied(
+                    f"{request.given}: leads to a host directory that has the name of one of your own"
+                )
             try:
-                read(resolved)
-            except OSError as error:
-                resolved.error = call_error(error, request)
-            except CallError as error:
-                resolved.error = error
-        return resolved
+                resolved.real.encode()
+            except UnicodeEncodeError:
+                resolved.close()
+                error = BadRequest(f"{request.given}: leads to a name that isn't UTF-8")
+                return ResolvedPath(request, request.name, error=error)
+            if read is not None and resolved.error is None and resolved.real == request.name:
+                try:
+                    read(resolved)
+                except OSError as unreadable:
+                    resolved.error = call_error(unreadable, request)
+                except CallError as refused:
+                    resolved.error = refused
+            return resolved
+    except OSError as failure:
+        raise call_error(failure, request) from None
+
+
+resolve_for_writing = partial(resolve_file, for_writing=True)
+"""The directory and the name in it, whether the file exists or not."""
 
 
 def _open_file(root: int, request: PathRequest) -> ResolvedPath:

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from agentos.finishing import run_and_finish
 from agentos.private_files import display_path, hold_directory
 from agentos.services.events import AgentOutput, AgentOver, Event
-from agentos.threads import run_in_thread
+from agentos.threads import Limiter, run_in_thread
 
 from .files import KERNEL, FileKey, Line, LogDirectory, LogFile, Origin
 from .kernel_limit import KernelLimit
@@ -144,7 +144,7 @@ class Logs:
         self._hurry = trio.Event()  # so much waits that it is written at once
         self._closed = trio.Event()
         self._failing = False
-        self._limiter = trio.CapacityLimiter(1)
+        self._limiter = Limiter(1)
 
     # -- Taking lines ----------------------------------------------------------------------------------------------
 

@@ -43,7 +43,7 @@ from agentos.shell.reader import parse_text, parse_words
 from agentos.shell.reading import Reading
 from agentos.shell.variables import names_not_plain, names_read_by_bash
 from agentos.syscalls.json_text import encode_json
-from agentos.threads import run_in_thread
+from agentos.threads import Limiter, run_in_thread
 from agentos_sdk.calls.host import Exec, Output
 from agentos_sdk.encoding import codec
 from agentos_sdk.errors import BadRequest
@@ -75,7 +75,7 @@ class Commands:
     runner: CommandRunner
     run: str  # this run's id, in the environment of all processes started on the host
     base: str
-    _reading: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1), init=False)
+    _reading: Limiter = field(factory=lambda: Limiter(1), init=False)
 
     @asynccontextmanager
     async def prepare(self, caller: Caller, request: Exec) -> AsyncIterator[Prepared]:

@@ -1,14 +1,16 @@
 """Handlers of READ and WRITE."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing, nullcontext
 from functools import cache, partial
 from typing import Literal
 from weakref import WeakKeyDictionary
 
 from attrs import field, frozen
 from msgspec import Struct
+from msgspec.structs import replace
 
+from agentos.agents.inherit import effective
 from agentos.agents.registry import Registry
 from agentos.agents.workspaces.view import View
 from agentos.kernel.call import Call
@@ -21,18 +23,40 @@ from agentos.permissions.approvals.text import describe_append, describe_right, 
 from agentos.services.files import io, present, resolve
 from agentos.services.files.resolve import Part, PathRequest, ResolvedPath
 from agentos.syscalls.json_text import PIECE_CHARS, base64_pieces, decode_base64, json_pieces
-from agentos.threads import Limiter
+from agentos.threads import Limiter, run_in_thread
 from agentos_sdk.calls.host import Read, Write, Written
-from agentos_sdk.errors import BadRequest, PermissionDenied
+from agentos_sdk.errors import BadRequest, PermissionDenied, Unavailable
 from agentos_sdk.opcodes import Op
-
-from .file_paths import PathResolver
 
 MAX_INLINE_BYTES = 4 << 10  # bytes of a body that are parsed in the event loop
 LARGE_FILE_BYTES = 1 << 20  # bytes of a file; at most two larger reads are held in memory at once
 WORKER_THREADS = 8  # threads; a file system that hangs delays only callers that wait for it
 MAX_CALLS_PER_CALLER = 4  # calls of one caller that are in flight at once
 PATH_RULE = "paths of this kind of caller"  # in the audit log if no rule applies
+
+
+@frozen
+class PathResolver:
+    """Resolves paths, without file access. ``host`` is the operator's view of the host."""
+
+    registry: Registry
+    host: View
+    guest: View = field(init=False)
+
+    @guest.default
+    def _view_of_guests(self) -> View:
+        return replace(self.host, single_link=True)
+
+    def path_request(self, caller: Caller, path: str) -> PathRequest:
+        """A caller's path; ``PermissionDenied`` if callers of its kind can't use it, ``Unavailable`` after its end."""
+        if caller.kind != "agent":
+            return (self.host if caller.kind == "operator" else self.guest).request(path)
+        agent = self.registry.find(caller.id, None)
+        if agent.view is not None:
+            return agent.view.request(path)
+        if agent.spec.jailed:  # without the jail's uid and gid files would be accessed as the kernel
+            raise Unavailable(f"{agent.name} has ended, and its files with it")
+        return replace(self.guest, max_size=effective(agent.spec).file_size).request(path)
 
 
 @frozen(eq=False)
@@ -46,7 +70,9 @@ class Files:
     _strangers: Limiter = field(factory=lambda: Limiter(2), init=False)
     _large: Limiter = field(factory=lambda: Limiter(2), init=False)
     _reading: Limiter = field(factory=lambda: Limiter(1), init=False)
-    _turns: WeakKeyDictionary[Caller, Limiter] = field(factory=WeakKeyDictionary, init=False)
+    _turns: WeakKeyDictionary[Caller, Limiter] = field(
+        factory=WeakKeyDictionary, init=False
+    )  # further calls of a caller wait
 
     def syscalls(self) -> tuple[Syscall, ...]:
         """READ and WRITE."""
@@ -73,23 +99,24 @@ class Files:
     @asynccontextmanager
     async def prepare_read(self, caller: Caller, request: Read) -> AsyncIterator[Prepared]:
         """Read a part of a file, or all of it."""
-        async with self._turn(caller):
+        async with self._turns.get(caller) or self._turns.setdefault(caller, Limiter(MAX_CALLS_PER_CALLER)):
             file, right = await self._resolve(caller, request)
 
             async def act(call: Call) -> bytes:
-                file.require()
-                await (
-                    caller.allowance.wait_for_reply_room()
-                )  # a caller that doesn't read its replies gets no more of them
+                if file.error is not None:
+                    raise file.error
+                # A caller that doesn't read its replies gets no more of them.
+                await caller.allowance.wait_for_reply_room()
                 if file.part is not None:
-                    return await self._encode_reply(file.part, request)
+                    return await encode_content(file.part, request, self.most)
                 wanted = file.size - request.offset
-                if min(wanted, request.limit if request.limit is not None else wanted) <= LARGE_FILE_BYTES:
-                    return await self._read_content(file, request)
-                async with self._large:
-                    return await self._read_content(file, request)
+                large = min(wanted, request.limit if request.limit is not None else wanted) > LARGE_FILE_BYTES
+                async with self._large if large else nullcontext():
+                    threads = self._workers(file.request)
+                    part = await run_in_thread(io.read, file, request.offset, request.limit, self.most, limiter=threads)
+                    return await encode_content(part, request, self.most)
 
-            with file:
+            with closing(file):
                 shown = partial(describe_right, right)  # which part of it is read, and in which form, is left out
                 yield Prepared((right,), act, identity=partial(identify_for_reading, file), shown=shown)
 
@@ -98,49 +125,30 @@ class Files:
         if len(body) <= MAX_INLINE_BYTES:
             return parse_write(body)
         async with caller.turn:
-            return await self._reading.run(partial(parse_write, body))
+            return await run_in_thread(parse_write, body, limiter=self._reading)
 
     @asynccontextmanager
     async def prepare_write(self, caller: Caller, request: "WriteRequest") -> AsyncIterator[Prepared]:
         """Replace a file or append to it."""
-        async with self._turn(caller):
+        async with self._turns.get(caller) or self._turns.setdefault(caller, Limiter(MAX_CALLS_PER_CALLER)):
             file, right = await self._resolve(caller, request)
 
             async def act(call: Call) -> Written:
                 write = io.replace if request.mode == "write" else io.append
-                await self._workers(file.request).run(partial(write, file, request.data))
+                await run_in_thread(write, file, request.data, limiter=self._workers(file.request))
                 return Written(bytes_written=len(request.data))
 
             @cache
             def look() -> present.Present:  # once: what is shown is what the approval is bound to
                 return present.look_at(file)
 
-            with file:
+            with closing(file):
                 yield Prepared(
                     (right,),
                     act,
                     shown=lambda: describe_change(file.real, request, look()),
                     identity=lambda: look().identity,
                 )
-
-    def _turn(self, caller: Caller) -> Limiter:
-        """The limit of one caller's calls: further ones wait, those of other callers do not."""
-        limiter = self._turns.get(caller)
-        if limiter is None:
-            limiter = self._turns[caller] = Limiter(MAX_CALLS_PER_CALLER)
-        return limiter
-
-    async def _read_content(self, file: ResolvedPath, request: Read) -> bytes:
-        read = partial(io.read, file, request.offset, request.limit, self.most)
-        return await self._encode_reply(await self._workers(file.request).run(read), request)
-
-    async def _encode_reply(self, part: Part, request: Read) -> bytes:
-        encoded = await encode_content(part, request, self.most)
-        pieces = [b'{"success":true,"content":"', *encoded, b'","size":%d}' % part.size]
-        if sum(map(len, pieces)) > self.most:
-            what = f"that part of {request.path} as JSON is more than the {self.most} bytes that a reply may have"
-            raise BadRequest(f"limit: {what}: read less at a time")
-        return b"".join(pieces)
 
     async def _resolve(self, caller: Caller, request: "Read | WriteRequest") -> tuple[ResolvedPath, Right]:
         """Resolve a path: the file, and the right to act on its real path. A small part to be read is read at once.
@@ -153,14 +161,14 @@ class Files:
             path_request = self.paths.path_request(caller, request.path)
             right = Right(action, path_request.name, shown_as=path_request.given)
             allowed = caller.authorizer.decide(caller, right).effect == "allow"
-            threads = self._workers(path_request)
-            if not path_request.top and not allowed:
-                threads = self._strangers  # the path may lead to an allowed file, but mostly such requests are refused
+            # A host's path that isn't allowed may lead to an allowed file, but mostly such requests are refused.
+            threads = self._own if path_request.top else self._hosts if allowed else self._strangers
             if isinstance(request, Read):
                 read = partial(io.read_early, offset=request.offset, limit=request.limit, max_bytes=self.most)
-                file = await threads.run(partial(resolve.resolve_file, path_request, read if allowed else None))
+                early = read if allowed else None
+                file = await run_in_thread(resolve.resolve_file, path_request, early, limiter=threads)
             else:
-                file = await threads.run(partial(resolve.resolve_for_writing, path_request))
+                file = await run_in_thread(resolve.resolve_for_writing, path_request, limiter=threads)
             if file.real != path_request.name:
                 link = ", which is judged where its links lead" if allowed else ""
                 right = Right(action, file.real, shown_as=f"{path_request.given}{link}")
@@ -177,18 +185,23 @@ def syscalls(registry: Registry, host: View, max_payload: int) -> tuple[Syscall,
     return Files(PathResolver(registry, host), max_payload).syscalls()
 
 
-async def encode_content(part: Part, request: Read, most: int) -> list[bytes]:
-    """The data encoded for a JSON string in the reply; truncated above ``most`` bytes."""
+async def encode_content(part: Part, request: Read, most: int) -> bytes:
+    """The reply; ``BadRequest`` if it is more than ``most`` bytes, or the data isn't text and is to be."""
     if request.encoding == "base64":
-        return await base64_pieces(part.data)
-    try:
-        text = await json_pieces(part.data, "strict", whole=not part.cut, most=most)
-    except UnicodeDecodeError as error:
-        at = request.offset + error.start
-        raise BadRequest(f"{request.path}: not UTF-8 at byte {at}: read it with encoding base64") from None
-    if part.data and not any(text):
-        raise BadRequest("limit: the character there has more bytes: read at least 4 at a time")
-    return text
+        encoded = await base64_pieces(part.data)
+    else:
+        try:
+            encoded = await json_pieces(part.data, "strict", whole=not part.cut, most=most)
+        except UnicodeDecodeError as error:
+            at = request.offset + error.start
+            raise BadRequest(f"{request.path}: not UTF-8 at byte {at}: read it with encoding base64") from None
+        if part.data and not any(encoded):
+            raise BadRequest("limit: the character there has more bytes: read at least 4 at a time")
+    pieces = [b'{"success":true,"content":"', *encoded, b'","size":%d}' % part.size]
+    if sum(map(len, pieces)) > most:
+        what = f"that part of {request.path} as JSON is more than the {most} bytes that a reply may have"
+        raise BadRequest(f"limit: {what}: read less at a time")
+    return b"".join(pieces)
 
 
 def identify_for_reading(file: ResolvedPath) -> bytes:

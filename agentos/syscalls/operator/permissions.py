@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-import trio
 from attrs import field, frozen
 
 from agentos.access.callers import Callers
@@ -26,7 +25,7 @@ from agentos.permissions.rule import PermissionSet, describe_right, shorten, str
 from agentos.permissions.sets.files import describe_set
 from agentos.permissions.shown_lines import split_lines, to_plain
 from agentos.services.http.destination import Destination, is_address, parse_tunnel
-from agentos.threads import run_in_thread
+from agentos.threads import Limiter, run_in_thread
 from agentos_sdk.calls.operator import permissions as calls
 from agentos_sdk.clients.suggestions import suggest_name
 from agentos_sdk.encoding import codec
@@ -43,7 +42,7 @@ class Permissions:
     callers: Callers
     approvals: Approvals
     served: dict[Op, Syscall]
-    _reading: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1), init=False)
+    _reading: Limiter = field(factory=lambda: Limiter(1), init=False)
 
     @asynccontextmanager
     async def prepare_get(self, caller: Caller, request: calls.GetPerms) -> AsyncIterator[Prepared]:
@@ -163,7 +162,7 @@ class Permissions:
         async with asker.turn:
             body = await run_in_thread(codec.encode, {**syscall.omittable, **args}, limiter=self._reading)
         try:
-            return await syscall.read(asker, body, asker.table.reader)
+            return await syscall.parser(asker.table.reader)(asker, body)
         except BadRequest as error:
             raise BadRequest(f"args: {error}") from None
 

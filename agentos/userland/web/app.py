@@ -16,7 +16,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from agentos.threads import run_in_thread
+from agentos.threads import Limiter, run_in_thread
 
 from .control import Ask
 from .feed import Feeds
@@ -37,7 +37,7 @@ class Dashboard:
     sessions: Sessions
     feeds: Feeds
     files: PageFiles
-    _one_thread: trio.CapacityLimiter = field(factory=partial(trio.CapacityLimiter, 1))  # uses the sessions at a time
+    _one_thread: Limiter = field(factory=partial(Limiter, 1))  # uses the sessions at a time
     _pages: set[Page] = field(factory=set)
 
     def build(self, names: Sequence[str]) -> ASGIApp:

@@ -123,7 +123,7 @@ class Fleet:
         """RECV, again and again, as the kernel counts it."""
         box, activity = self.mail.by_id(one.id), one.caller.activity
         while True:
-            activity.begin_wait()
+            activity.waiting += 1
             try:
                 with trio.move_on_after(60):
                     await box.wait()
@@ -268,7 +268,7 @@ async def test_one_that_works_is_not_idle_however_long_it_takes(autojump_clock: 
     asks, computes, calls = (fleet.add(name, idle_stop=10.0) for name in ("asks", "computes", "calls"))
 
     async def ask(one: Agent) -> None:
-        one.caller.activity.begin_wait()  # a question to the model, beside RECV
+        one.caller.activity.waiting += 1  # a question to the model, beside RECV
         await fleet.receive(one)
 
     async def compute(one: Agent) -> None:

@@ -160,7 +160,7 @@ async def test_nothing_more_is_read_while_the_caller_has_all_its_calls_in_flight
     assert unread(peer.served) > 0
 
     peer.caller.allowance.calls -= MAX_CALLS - 1
-    peer.caller.allowance.end(0)
+    peer.caller.allowance.give_back(calls=1)
     assert await peer.receive() == b"when there is room"
 
 

@@ -37,14 +37,14 @@ async def test_what_the_socket_does_not_take_is_queued_and_flushed_in_order(pair
     replies = [(1, 0, bytes(4 << 20)), (2, 0, b"small"), (3, 0, bytes(LARGE_REPLY_BYTES + 1))]
 
     ends = [writer.reply(*reply) for reply in replies]
-    assert not writer.is_empty
+    assert writer.unsent
     assert writer.sent < ends[0]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(writer.flush)
         with trio.fail_after(PATIENCE):
             assert await read(theirs, 3) == replies
 
-    assert writer.is_empty
+    assert not writer.unsent
     assert writer.sent == writer.queued == ends[-1]
 
 

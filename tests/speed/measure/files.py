@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import TypeVar
+from typing import Any, TypeVar
 from unittest.mock import patch
 
 import trio
@@ -24,6 +24,7 @@ from agentos.permissions.levels import LEVELS
 from agentos.permissions.patterns.base import Names
 from agentos.services.audit.log import open_audit
 from agentos.syscalls.files import files as syscalls
+from agentos.threads import Limiter
 from agentos_sdk.opcodes import Op
 from tests.speed.place import Place
 from tests.speed.processes import MeasurementError, pinned
@@ -42,14 +43,15 @@ class InPlace:
 
     seconds: float = 0.0
 
-    async def run(self, function: Callable[[], T], limiter: trio.CapacityLimiter) -> T:
-        await limiter.acquire_on_behalf_of(function)
+    async def run(self, function: Callable[..., T], *args: Any, limiter: Limiter) -> T:
+        await trio.lowlevel.checkpoint_if_cancelled()
+        await limiter.acquire()
         begun = time.thread_time()
         try:
-            return function()
+            return function(*args)
         finally:
             self.seconds += time.thread_time() - begun
-            limiter.release_on_behalf_of(function)
+            limiter.release()
             await trio.lowlevel.cancel_shielded_checkpoint()  # as after a thread has ended
 
 
@@ -78,7 +80,7 @@ async def _read(directory: Path, rounds: int) -> list[float]:
         caller = Caller(1, "operator", "operator", table, authorizer, log)
         bodies = [json.dumps({"path": f"notes-{number}.md"}).encode() for number in range(FILES)]
         for number in range(rounds + 1):
-            with patch("agentos.threads._Job.run", threads.run):
+            with patch("agentos.syscalls.files.files.run_in_thread", threads.run):
                 threads.seconds, begun = 0.0, time.thread_time()
                 for at in range(CALLS):
                     reply = await later(Call(caller, False, _nowhere), bodies[at % FILES])

@@ -6,7 +6,8 @@ key is required as well.
 
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from attrs import define, field, frozen
 from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, Scope
@@ -21,11 +22,9 @@ from agentos.llm.settings import QueuePath
 from agentos_sdk.encoding import codec
 from agentos_sdk.errors import CallError
 
-from .anthropic import response as anthropic_response
-from .anthropic.messages import Messages, is_for_anthropic
+from .anthropic.messages import Messages
 from .api_key import InvalidKey, require_key
-from .error_status import advice, status
-from .openai import response as openai_response
+from .error_status import advice, retry_seconds, status
 from .openai.routes import OpenAIRoutes
 from .think_calls import ThinkCalls
 
@@ -46,6 +45,18 @@ class Endpoints:
         await HTTPListener(listener, self.connection_limit, guest, endpoint).serve()
 
 
+class VendorProtocol(Protocol):
+    """A vendor's protocol at the endpoint of one agent."""
+
+    def serves(self, exchange: Exchange) -> bool:
+        """Whether a client of the vendor's API sent the request: what isn't there is refused as that expects it."""
+
+    async def answer(self, exchange: Exchange) -> None: ...
+
+    def refusal(self, error: CallError, after: float | None = None) -> Mapping[str, object]:
+        """The body of an error's response; ``after`` is in how many seconds a retry is worth it, if that is known."""
+
+
 @define(eq=False)
 class Endpoint:
     """The endpoint of one agent, as an ASGI application."""
@@ -55,14 +66,15 @@ class Endpoint:
     allowance: Allowance
     key: str | None
     _calls: ThinkCalls = field(init=False)
-    _openai: OpenAIRoutes = field(init=False)
-    _anthropic: Messages = field(init=False)
+    _protocols: Sequence[VendorProtocol] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         created = int(time.time())
         self._calls = ThinkCalls(self.caller, self.allowance, self.common.line, self.common.queue_path)
-        self._openai = OpenAIRoutes(self._calls, created)
-        self._anthropic = Messages(self._calls, created)
+        self._protocols = (
+            Messages(self._calls, created),
+            OpenAIRoutes(self._calls, created),
+        )
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         if scope["type"] == "http":
@@ -71,21 +83,19 @@ class Endpoint:
             await send({"type": "websocket.close", "code": 1000, "reason": None})
 
     async def _answer(self, exchange: Exchange) -> None:
+        protocol = next(each for each in self._protocols if each.serves(exchange))
         try:
             require_key(exchange, self.key)
-            await (self._anthropic if is_for_anthropic(exchange) else self._openai).answer(exchange)
+            await protocol.answer(exchange)
         except CallError as error:
-            await self._refuse(exchange, error)
+            await self._refuse(exchange, protocol, error)
         except Exception as bug:
-            await self._refuse(exchange, internal(bug, f"the endpoint of {self.caller.name}"))
+            await self._refuse(exchange, protocol, internal(bug, f"the endpoint of {self.caller.name}"))
 
-    async def _refuse(self, exchange: Exchange, error: CallError) -> None:
-        shapes = anthropic_response if is_for_anthropic(exchange) else openai_response
-        if not exchange.begun:
-            data = codec.encode(shapes.refusal(error))
-            left = self._calls.headers() if error.code != InvalidKey.code else ()
-            headers = [*advice(error, time.time()), *left]
-            await exchange.reply(status(error), data, headers)
+    async def _refuse(self, exchange: Exchange, protocol: VendorProtocol, error: CallError) -> None:
+        if exchange.begun:  # its response failed in the middle: nothing more can be said in it
             return
-        await exchange.write(shapes.broken_off(error))
-        await exchange.end()
+        now = time.time()
+        data = codec.encode(protocol.refusal(error, retry_seconds(error, now)))
+        left = self._calls.headers() if error.code != InvalidKey.code else ()
+        await exchange.reply(status(error), data, [*advice(error, now), *left])

@@ -51,14 +51,20 @@ def error_text(error: CallError) -> str:
     return str(error)
 
 
+def retry_seconds(error: CallError, now: float) -> int | None:
+    """In how many seconds a retry is worth it, if that is known."""
+    if error.code == "busy":
+        return BUSY_RETRY_SECONDS
+    worth_it = error.details.get("renews_at", error.details.get("until"))  # seconds since the epoch
+    return max(1, math.ceil(worth_it - now)) if isinstance(worth_it, int | float) else None
+
+
 def advice(error: CallError, now: float) -> Headers:
     """Headers that say when to retry. The kernel has retried already, so only a full queue allows a retry."""
-    if error.code == "busy":
-        return [("retry-after", str(BUSY_RETRY_SECONDS))]
-    again = [("x-should-retry", "false")]  # otherwise the vendors' SDKs would retry, at 429 and from 500 on
-    worth_it = error.details.get("renews_at", error.details.get("until"))  # seconds since the epoch
-    if isinstance(worth_it, int | float):
-        again.append(("retry-after", str(max(1, math.ceil(worth_it - now)))))
+    # Otherwise the vendors' SDKs would retry, at 429 and from 500 on.
+    again = [] if error.code == "busy" else [("x-should-retry", "false")]
+    if (after := retry_seconds(error, now)) is not None:
+        again.append(("retry-after", str(after)))
     if error.code == "invalid_api_key":
         again.append(("www-authenticate", "Bearer"))
     return again

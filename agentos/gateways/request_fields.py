@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from attrs import frozen
 
@@ -38,6 +38,10 @@ class Fields:
     def place(self, name: str) -> str:
         return f"{self.at}.{name}" if self.at else name
 
+    def given(self, name: str) -> Any:
+        """The value of a field as it was sent."""
+        return self.data.get(name)
+
     def text(self, name: str) -> str | None:
         return self._typed(name, str, "a string")
 
@@ -68,7 +72,7 @@ class Fields:
         return found
 
     def number(self, name: str, most: float, least: float = 0) -> float | None:
-        found = self.data.get(name)
+        found = self.given(name)
         if found is not None and (type(found) not in (int, float) or not least <= found <= most):
             raise Mistake(self.place(name), str(Unexpected(found, f"a number from {least:g} to {most:g}")))
         return None if found is None else float(found)
@@ -79,25 +83,39 @@ class Fields:
             raise Mistake(self.place(name), "expected some text")
         return found
 
-    def object(self, name: str) -> "Fields | None":
+    def object(self, name: str) -> Self | None:
         found = self._typed(name, dict, "an object")
-        return None if found is None else Fields(found, self.place(name))
+        return None if found is None else type(self)(found, self.place(name))
+
+    def required_object(self, name: str) -> Self:
+        found = self.object(name)
+        if found is None:
+            raise Mistake(self.place(name), "required field missing")
+        return found
 
     def array(self, name: str) -> Sequence[Any]:
         return self._typed(name, list, "an array") or ()
 
-    def objects(self, name: str) -> Iterator["Fields"]:
+    def objects(self, name: str) -> Iterator[Self]:
         for index, item in enumerate(self.array(name)):
             place = f"{self.place(name)}[{index}]"
             if type(item) is not dict:
                 raise Mistake(place, str(Unexpected(item, "an object")))
-            yield Fields(item, place)
+            yield type(self)(item, place)
 
     def _typed(self, name: str, kind: type[T], expected: str) -> T | None:
-        found = self.data.get(name)
+        found = self.given(name)
         if found is not None and type(found) is not kind:
             raise Mistake(self.place(name), str(Unexpected(found, expected)))
         return found
+
+
+def read_fields(body: bytes) -> Fields:
+    """The fields of a request. Slow if ``body`` is large; raises :class:`BadRequest`."""
+    try:
+        return Fields(parse_object(body))
+    except Invalid as error:
+        raise BadRequest(str(error)) from None
 
 
 def parse_object(body: bytes) -> Mapping[str, Any]:

@@ -11,10 +11,11 @@ from agentos.access.think_request import ThinkRequest
 from agentos.http.exchange import Exchange
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Allowance, Caller
+from agentos.kernel.internal_errors import internal
 from agentos.kernel.wire.request_body import MAX_INLINE_BYTES
 from agentos.kernel.wire.text_buffer import TextBuffer
 from agentos.llm.line import Line
-from agentos.llm.providers.provider import Answer, Question
+from agentos.llm.providers.provider import Answer, Question, estimate_input_tokens
 from agentos.llm.queue.jobs import ThinkResult
 from agentos.llm.settings import QueuePath
 from agentos_sdk.calls import think
@@ -96,6 +97,15 @@ class ThinkCalls:
             return function(*args)
         return await self.caller.table.reader.run(self.caller, function, *args)
 
+    async def parse(self, exchange: Exchange, function: Callable[[bytes, str, str], T], model: str | None = None) -> T:
+        """Parse the body by a function that takes it, the model if that names none, and the name of the provider."""
+        body = await exchange.body()
+        return await self.read(len(body), function, body, model or self.line.model, self.line.provider)
+
+    async def estimate(self, question: Question) -> int:
+        """The kernel's estimate of the tokens of a question: no provider is asked."""
+        return await self.read(question.size, estimate_input_tokens, question)
+
     async def think(
         self,
         question: Question,
@@ -125,7 +135,12 @@ class ThinkCalls:
         Without a provider none is known, and the call says why.
         """
         if self.line.model and not self.line.knows(name):
-            raise unknown_model(name)
+            raise _unknown_model(name)
+
+    def check_offered(self, name: str) -> None:
+        """Refuse a model that the list of models doesn't claim; raises ``NotFound``."""
+        if not self.line.offers(name):
+            raise _unknown_model(name)
 
     async def perform(self, op: Op, request: object, call: Call | None = None) -> object:
         """Make a call of the agent's; returns the reply before it is encoded."""
@@ -144,6 +159,15 @@ class ThinkCalls:
             found.append(("x-agentos-fallbacks", ", ".join(each.model for each in thought.fallbacks)))
         return found
 
+    async def embed(
+        self, exchange: Exchange, question: Question, encode: Callable[[Answer, float | None], bytes]
+    ) -> None:
+        """Send the vectors that a question asks for; ``encode`` gets the answer and its cost."""
+        thought = await self.think(question)
+        size = sum(map(len, thought.answer.vectors))
+        data = await self.read(size, encode, thought.answer, thought.cost)
+        await exchange.reply(200, data, self.headers(thought))
+
     async def answer(
         self,
         exchange: Exchange,
@@ -153,17 +177,18 @@ class ThinkCalls:
         *,
         stream: bool,
         left_out: Sequence[str] = (),
+        media_type: str = "text/event-stream",
     ) -> None:
-        """Send the answer for which ``ask`` makes a call: whole, or as it arrives."""
+        """Send the answer for which ``ask`` makes a call: whole, or as it arrives, as a stream of this media type."""
         more = [("x-agentos-left-out", ", ".join(left_out))] if left_out else []
         if stream:
-            await self._stream(exchange, question, ask, shape, more)
+            await self._stream(exchange, question, ask, shape, more, media_type)
         else:
             thought = await ask(None)
             await exchange.reply(200, shape.whole(thought.answer, thought.cost), [*self.headers(thought), *more])
 
     async def _stream(
-        self, exchange: Exchange, question: Question, ask: Ask, shape: AnswerShape, more: Headers
+        self, exchange: Exchange, question: Question, ask: Ask, shape: AnswerShape, more: Headers, media_type: str
     ) -> None:
         """Send an answer's events as it arrives; raises its error if it has none of them."""
         pieces = Counted(allowance=self.allowance)
@@ -171,8 +196,8 @@ class ThinkCalls:
         async def collect() -> None:
             try:
                 thought = await ask(pieces.add)
-            except CallError as error:
-                pieces.end_with(error)
+            except Exception as error:
+                pieces.end_with(self._call_error(error))
             else:
                 pieces.end_with(thought)
 
@@ -181,7 +206,7 @@ class ThinkCalls:
                 nursery.start_soon(collect)
                 text = await pieces.next()
                 if text or not isinstance(pieces.outcome, CallError):
-                    await self._send_stream(exchange, question, shape, pieces, text, more)
+                    await self._send_stream(exchange, question, shape, pieces, text, more, media_type)
         finally:
             pieces.release()
         if not exchange.begun:  # the status can still be an error
@@ -189,26 +214,40 @@ class ThinkCalls:
             raise pieces.outcome
 
     async def _send_stream(
-        self, exchange: Exchange, question: Question, shape: AnswerShape, pieces: Counted, text: str, more: Headers
+        self,
+        exchange: Exchange,
+        question: Question,
+        shape: AnswerShape,
+        pieces: Counted,
+        text: str,
+        more: Headers,
+        media_type: str,
     ) -> None:
+        """Send the events of an answer that has begun, of which ``text`` is the first piece."""
         told, model = 0, question.model
-        await exchange.begin(200, "text/event-stream", [("cache-control", "no-cache"), *self.headers(), *more])
-        await exchange.write(shape.begin(model))
-        while text:
-            told += len(text)
-            await exchange.write(shape.piece(model, text))
-            text = await pieces.next()
-        if isinstance(pieces.outcome, ThinkResult):
-            thought, answer = pieces.outcome, pieces.outcome.answer
-            if rest := answer.text[told:]:
-                await exchange.write(shape.piece(model, rest))
-            await exchange.write(shape.end(answer, thought.cost))
-        elif pieces.outcome is not None:
-            await exchange.write(shape.broken_off(pieces.outcome))
+        await exchange.begin(200, media_type, [("cache-control", "no-cache"), *self.headers(), *more])
+        try:
+            await exchange.write(shape.begin(model))
+            while text:
+                told += len(text)
+                await exchange.write(shape.piece(model, text))
+                text = await pieces.next()
+            if isinstance(pieces.outcome, CallError):
+                raise pieces.outcome
+            assert pieces.outcome is not None, "the text ends with the answer"
+            answer = pieces.outcome.answer
+            rest = shape.piece(model, answer.text[told:]) if answer.text[told:] else b""
+            last = rest + shape.end(answer, pieces.outcome.cost)
+        except Exception as error:
+            last = shape.broken_off(self._call_error(error))
+        await exchange.write(last)
         await exchange.end()
 
+    def _call_error(self, error: Exception) -> CallError:
+        return error if isinstance(error, CallError) else internal(error, f"the endpoint of {self.caller.name}")
 
-def unknown_model(name: str) -> NotFound:
+
+def _unknown_model(name: str) -> NotFound:
     return NotFound(f"there is no model {name[:200]!r}: GET /v1/models lists the names", param="model")
 
 

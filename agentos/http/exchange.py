@@ -1,6 +1,7 @@
 """One HTTP request and its response over ASGI: limits the body, handles slow readers and disconnects."""
 
 from collections.abc import Awaitable, Callable, Iterable
+from urllib.parse import parse_qs
 
 import trio
 from attrs import define, field
@@ -29,6 +30,10 @@ class Exchange:
 
     def header(self, name: str) -> str:
         return next((value.decode("latin1") for key, value in self.head["headers"] if key == name.encode()), "")
+
+    def query(self, name: str) -> str:
+        """The first value of a parameter in the URL."""
+        return parse_qs(self.head["query_string"].decode("latin1")).get(name, [""])[0]
 
     async def run(self, answer: Callable[["Exchange"], Awaitable[None]]) -> None:
         """Run ``answer``, which is cancelled as soon as the client disconnects."""

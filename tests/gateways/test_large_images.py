@@ -24,6 +24,7 @@ from attrs import frozen
 from agentos.access.think_request import digest_question, parse_think
 from agentos.gateways.anthropic.request import parse_request as parse_messages
 from agentos.gateways.openai import request, responses_request
+from agentos.gateways.request_fields import read_fields
 from agentos.llm.providers.account import ProviderAccount
 from agentos.llm.providers.prompts.base64_parts import Base64Parts
 from agentos.llm.providers.provider import Image, Message, Question
@@ -67,7 +68,7 @@ def bodies() -> Bodies:
 
 
 def read_response(body: bytes) -> None:
-    responses_request.parse_request(responses_request.parse_body(body), [], "m", "openai")
+    responses_request.parse_request(read_fields(body), [], "m", "openai")
 
 
 def compose(provider: OpenAI | Gemini | Anthropic) -> None:

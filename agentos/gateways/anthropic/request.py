@@ -11,16 +11,14 @@ from typing import Any
 
 from attrs import frozen
 
-from agentos.gateways.request_fields import Fields, Mistake, check_stops, check_supported, decode_image, parse_object
+from agentos.gateways.request_fields import Fields, Mistake, check_stops, check_supported, decode_image, read_fields
 from agentos.llm.answers.called_tools import arguments_of
 from agentos.llm.answers.prompt_blocks import MAX_MARKS, BlockList, CacheMark
 from agentos.llm.answers.sampling import Sampling
 from agentos.llm.providers.prompts.past_calls import split_system
 from agentos.llm.providers.provider import Image, Message, Question
 from agentos_sdk.encoding import codec
-from agentos_sdk.encoding.codec import Invalid
 from agentos_sdk.encoding.strict import Unexpected
-from agentos_sdk.errors import BadRequest
 from agentos_sdk.values import ThinkingLevel, Tool, ToolCall, ToolChoice
 
 from .call_ids import split_call_id
@@ -51,11 +49,8 @@ def parse_request(body: bytes, model: str, provider: str) -> MessagesRequest:
 
     Raises :class:`BadRequest`, also for parameters that ``provider`` doesn't support.
     """
-    try:
-        request = Fields(parse_object(body))
-        asked = MessagesRequest(_question(request, model), request.flag("stream"))
-    except Invalid as error:
-        raise BadRequest(str(error)) from None
+    request = read_fields(body)
+    asked = MessagesRequest(_question(request, model), request.flag("stream"))
     fields = {"parallel_tool_calls": "tool_choice.disable_parallel_tool_use"}
     check_supported(asked.question.sampling, provider, fields)
     return asked
@@ -217,7 +212,7 @@ def _call(block: Fields) -> ToolCall:
 
 
 def _image(block: Fields) -> Image:
-    source = _source(block)
+    source = block.required_object("source")
     kind = source.required_text("type")
     if kind != "base64":
         raise Mistake(source.place("type"), f"{Unexpected(kind, 'base64')}: no image is fetched from here")
@@ -226,18 +221,11 @@ def _image(block: Fields) -> Image:
 
 
 def _document(block: Fields) -> str:
-    source = _source(block)
+    source = block.required_object("source")
     kind = source.required_text("type")
     if kind != "text":
         raise Mistake(source.place("type"), f"{Unexpected(kind, 'text')}: documents are taken as plain text only")
     return "\n\n".join(filter(None, (block.text("title"), block.text("context"), source.text("data"))))
-
-
-def _source(block: Fields) -> Fields:
-    source = block.object("source")
-    if source is None:
-        raise Mistake(block.place("source"), "required field missing")
-    return source
 
 
 def _tools(request: Fields) -> tuple[Sequence[Tool], ToolChoice]:
@@ -245,9 +233,7 @@ def _tools(request: Fields) -> tuple[Sequence[Tool], ToolChoice]:
     for tool in request.objects("tools"):
         if (kind := tool.text("type")) not in (None, "custom"):
             raise Mistake(tool.place("type"), f"{Unexpected(kind, 'custom')}: tools of Anthropic's own aren't there")
-        schema = tool.object("input_schema")
-        if schema is None:
-            raise Mistake(tool.place("input_schema"), "required field missing")
+        schema = tool.required_object("input_schema")
         description, strict = codec.Text(tool.text("description") or ""), tool.flag("strict")
         tools.append(Tool(tool.required_text("name"), description, schema.data, strict))
     wanted = request.object("tool_choice")
@@ -286,7 +272,4 @@ def _schema(request: Fields) -> Mapping[str, Any] | None:
         return None
     if (kind := wanted.required_text("type")) != "json_schema":
         raise Mistake(wanted.place("type"), str(Unexpected(kind, "json_schema")))
-    schema = wanted.object("schema")
-    if schema is None:
-        raise Mistake(wanted.place("schema"), "required field missing")
-    return schema.data
+    return wanted.required_object("schema").data

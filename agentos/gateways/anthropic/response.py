@@ -72,7 +72,7 @@ class Shape:
         return b"".join([*said, _event("message_stop")])
 
     def broken_off(self, error: CallError) -> bytes:
-        return broken_off(error)
+        return b"event: error\ndata: %s\n\n" % codec.encode(refusal(error))
 
     def _head(self, model: str) -> dict[str, object]:
         return {"id": self.id, "type": "message", "role": "assistant", "model": model}
@@ -99,14 +99,9 @@ def model(name: str, created: int) -> dict[str, object]:
     return {"type": "model", "id": name, "display_name": name, "created_at": at, "lifecycle": "active"}
 
 
-def refusal(error: CallError) -> dict[str, object]:
+def refusal(error: CallError, after: float | None = None) -> dict[str, object]:
     kind = ERROR_TYPES.get(status(error), "api_error")
     return {"type": "error", "error": {"type": kind, "message": error_text(error)}}
-
-
-def broken_off(error: CallError) -> bytes:
-    """The last event of a stream that ends with an error."""
-    return b"event: error\ndata: %s\n\n" % codec.encode(refusal(error))
 
 
 def _call(call: ToolCall, arguments: Mapping[str, object]) -> dict[str, object]:

@@ -8,12 +8,11 @@ from collections.abc import Sequence
 
 from attrs import frozen
 
-from agentos.gateways.request_fields import Fields, Mistake, parse_object
+from agentos.gateways.request_fields import Fields, Mistake, read_fields
 from agentos.llm.answers.vectors import unpack_vector
 from agentos.llm.providers.provider import Answer, Message, Question
 from agentos_sdk.encoding import codec
 from agentos_sdk.encoding.strict import Unexpected
-from agentos_sdk.errors import BadRequest
 
 FORMATS = ("float", "base64")
 
@@ -24,12 +23,9 @@ class EmbeddingsRequest:
     in_base64: bool = False
 
 
-def parse_request(body: bytes, model: str) -> EmbeddingsRequest:
+def parse_request(body: bytes, model: str, provider: str) -> EmbeddingsRequest:
     """Parse a request; ``model`` is used if it names none. Slow if ``body`` is large. Raises :class:`BadRequest`."""
-    try:
-        request = Fields(parse_object(body))
-    except codec.Invalid as error:
-        raise BadRequest(str(error)) from None
+    request = read_fields(body)
     wanted = request.text("encoding_format") or "float"
     if wanted not in FORMATS:
         raise Mistake("encoding_format", str(Unexpected(wanted, *FORMATS)))

@@ -9,7 +9,15 @@ from typing import Any
 
 from attrs import frozen
 
-from agentos.gateways.request_fields import Fields, Mistake, check_stops, check_supported, decode_image, parse_object
+from agentos.gateways.request_fields import (
+    Fields,
+    Mistake,
+    check_stops,
+    check_supported,
+    decode_image,
+    parse_object,
+    read_fields,
+)
 from agentos.llm.answers.called_tools import read_arguments
 from agentos.llm.answers.sampling import Effort, Sampling, Verbosity
 from agentos.llm.providers.prompts.past_calls import split_system
@@ -18,7 +26,6 @@ from agentos.llm.providers.provider import Image, Message, Question
 from agentos_sdk.encoding import codec
 from agentos_sdk.encoding.codec import Invalid
 from agentos_sdk.encoding.strict import Unexpected
-from agentos_sdk.errors import BadRequest
 from agentos_sdk.values import LLMClass, Tool, ToolCall, ToolChoice
 
 MAX_BIASES = 1024  # tokens
@@ -51,10 +58,7 @@ def parse_request(body: bytes, model: str, provider: str = "openai") -> Completi
 
     Raises :class:`BadRequest`, also for parameters that ``provider`` doesn't support.
     """
-    try:
-        asked = _build_request(Fields(parse_object(body)), model)
-    except Invalid as error:
-        raise BadRequest(str(error)) from None
+    asked = _build_request(read_fields(body), model)
     check_supported(asked.question.sampling, provider, {})
     return asked
 
@@ -141,9 +145,7 @@ def _content(message: Fields, images: bool) -> tuple[str, Sequence[Image]]:
         elif kind == "refusal":
             texts.append(part.text("refusal") or "")
         elif kind == "image_url" and images:
-            source = part.object("image_url")
-            if source is None:
-                raise Mistake(part.place("image_url"), "required field missing")
+            source = part.required_object("image_url")
             shown.append(parse_image(source.required_text("url"), source.place("url")))
         else:
             raise Mistake(part.place("type"), str(Unexpected(kind, "text", *(["image_url"] if images else []))))

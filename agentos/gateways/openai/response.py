@@ -58,7 +58,7 @@ class Shape:
         return b"".join([*said, _event(b"[DONE]")])
 
     def broken_off(self, error: CallError) -> bytes:
-        return broken_off(error)
+        return _event(codec.encode(refusal(error)))
 
     def _chunk(self, model: str, delta: Mapping[str, Any], finish_reason: str | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
@@ -72,7 +72,7 @@ def model(name: str, created: int) -> dict[str, object]:
     return {"id": name, "object": "model", "created": created, "owned_by": "agentos"}
 
 
-def refusal(error: CallError) -> dict[str, object]:
+def refusal(error: CallError, after: float | None = None) -> dict[str, object]:
     number, at_provider = status(error), upstream(error)
     param = error.details.get("param")
     code = at_provider[1] if at_provider is not None else OPENAI_CODES.get(error.code, error.code)
@@ -86,11 +86,6 @@ def refusal(error: CallError) -> dict[str, object]:
         "code": code,
     }
     return {"error": told}
-
-
-def broken_off(error: CallError) -> bytes:
-    """The last event of a stream that ends with an error."""
-    return _event(codec.encode(refusal(error)))
 
 
 def _call(call: ToolCall) -> dict[str, object]:

@@ -7,14 +7,14 @@ from functools import partial
 import trio
 from attrs import define, field
 
-from agentos.gateways.request_fields import Fields
+from agentos.gateways.request_fields import read_fields
 from agentos.gateways.think_calls import ThinkCalls
 from agentos.http.exchange import Exchange
 from agentos.llm.queue.jobs import ThinkResult
 from agentos_sdk.encoding import codec
 from agentos_sdk.errors import CallError
 
-from .responses_request import ResponsesRequest, parse_body, parse_request
+from .responses_request import ResponsesRequest, parse_request
 from .responses_shape import ResponseShape
 from .stored_responses import StoredResponses, new_id
 
@@ -37,13 +37,13 @@ class Responses:
     async def _read(self, body: bytes) -> ResponsesRequest:
         """The request with the conversation before it, which may be far larger: one at a time."""
         calls, line = self._calls, self._calls.line
-        data = await calls.read(len(body), parse_body, body)
-        last = Fields(data).text("previous_response_id")
+        request = await calls.read(len(body), read_fields, body)
+        last = request.text("previous_response_id")
         if last is None:
-            return await calls.read(len(body), parse_request, data, (), line.model, line.provider)
+            return await calls.read(len(body), parse_request, request, (), line.model, line.provider)
         async with self._continuing:
             earlier, size = await self._stored.conversation(last)
-            return await calls.read(len(body) + size, parse_request, data, earlier, line.model, line.provider)
+            return await calls.read(len(body) + size, parse_request, request, earlier, line.model, line.provider)
 
     async def _answer(
         self, asked: ResponsesRequest, shape: ResponseShape, on_text: Callable[[str], None] | None

@@ -9,13 +9,11 @@ from typing import Any
 from attrs import evolve, frozen
 from msgspec.structs import replace
 
-from agentos.gateways.request_fields import Fields, Mistake, check_supported, parse_object
+from agentos.gateways.request_fields import Fields, Mistake, check_supported
 from agentos.llm.answers.sampling import Sampling
 from agentos.llm.providers.prompts.past_calls import split_system
 from agentos.llm.providers.provider import Image, Message, Question, Role
-from agentos_sdk.encoding import codec
 from agentos_sdk.encoding.strict import Unexpected
-from agentos_sdk.errors import BadRequest
 from agentos_sdk.values import LLMClass, ToolCall
 
 from .request import EFFORTS, VERBOSITIES, parse_call, parse_image, read_class
@@ -60,27 +58,16 @@ class ResponsesRequest:
     left_out: Sequence[str] = ()
 
 
-def parse_body(body: bytes) -> Mapping[str, Any]:
-    """The fields of a request. Slow if ``body`` is large; raises :class:`BadRequest`."""
-    try:
-        return parse_object(body)
-    except codec.Invalid as error:
-        raise BadRequest(str(error)) from None
-
-
-def parse_request(
-    data: Mapping[str, Any], earlier: Sequence[Mapping[str, Any]], model: str, provider: str
-) -> ResponsesRequest:
+def parse_request(request: Fields, earlier: Sequence[Mapping[str, Any]], model: str, provider: str) -> ResponsesRequest:
     """Parse a request; ``earlier`` are the items of the conversation before it. ``model`` is used if it names none.
 
     Raises :class:`BadRequest`, also for parameters that ``provider`` doesn't support. Slow if there are large images.
     """
-    request = Fields(data)
     for name, instead in REFUSED.items():
-        if data.get(name):
+        if request.data.get(name):
             raise Mistake(name, f"not supported: {instead}")
     _check_include(request)
-    if data.get("truncation") not in (None, "disabled"):
+    if request.data.get("truncation") not in (None, "disabled"):
         raise Mistake("truncation", "expected disabled: nothing is left out here")
     items = list(_items(request))
     system, messages = _conversation([*(Fields(each, "previous_response_id") for each in earlier), *items])

@@ -6,7 +6,7 @@ from functools import partial
 
 from attrs import define, field
 
-from agentos.gateways.think_calls import ThinkCalls, unknown_model
+from agentos.gateways.think_calls import ThinkCalls
 from agentos.http.exchange import Exchange
 from agentos_sdk.encoding import codec
 from agentos_sdk.errors import NotFound
@@ -33,6 +33,12 @@ class OpenAIRoutes:
     def __attrs_post_init__(self) -> None:
         self._responses = Responses(self.calls, StoredResponses(self.calls))
 
+    refusal = staticmethod(response.refusal)
+
+    def serves(self, exchange: Exchange) -> bool:
+        """Whatever no other protocol serves."""
+        return True
+
     async def answer(self, exchange: Exchange) -> None:
         method, path = exchange.head["method"], exchange.head["path"]
         _, _, name = path.removeprefix("/v1/").partition("/")
@@ -51,23 +57,17 @@ class OpenAIRoutes:
                 models = [response.model(each, self.created) for each in self.calls.line.models()]
                 await exchange.reply(200, codec.encode({"object": "list", "data": models}))
             case "GET", "/v1/models/":
-                if not self.calls.line.offers(name):
-                    raise unknown_model(name)
+                self.calls.check_offered(name)
                 await exchange.reply(200, codec.encode(response.model(name, self.created)))
             case _:
                 raise NotFound(f"{method} {path}: {EXPECTED}")
 
     async def _complete(self, exchange: Exchange) -> None:
-        body, line = await exchange.body(), self.calls.line
-        asked = await self.calls.read(len(body), request.parse_request, body, line.model, line.provider)
+        asked = await self.calls.parse(exchange, request.parse_request)
         shape = Shape(f"chatcmpl-{secrets.token_hex(12)}", int(time.time()), asked.include_usage)
         ask = partial(self.calls.think, asked.question, class_=asked.class_, left_out=asked.left_out)
         await self.calls.answer(exchange, asked.question, ask, shape, stream=asked.stream, left_out=asked.left_out)
 
     async def _embed(self, exchange: Exchange) -> None:
-        body, calls = await exchange.body(), self.calls
-        asked = await calls.read(len(body), embeddings.parse_request, body, calls.line.model)
-        thought = await calls.think(asked.question)
-        size = sum(map(len, thought.answer.vectors))
-        data = await calls.read(size, embeddings.encode_response, asked, thought.answer, thought.cost)
-        await exchange.reply(200, data, calls.headers(thought))
+        asked = await self.calls.parse(exchange, embeddings.parse_request)
+        await self.calls.embed(exchange, asked.question, partial(embeddings.encode_response, asked))

@@ -70,7 +70,7 @@ async def test_numbers_are_those_of_the_base64_and_dimensions_are_chosen() -> No
 )
 def test_a_mistake_is_named(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(BadRequest) as error:
-        parse_request(json.dumps(fields).encode(), "m")
+        parse_request(json.dumps(fields).encode(), "m", "openai")
 
     assert error.value.details["param"] == param
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.gateways.openai.responses_request import ResponsesRequest, parse_body, parse_request
+from agentos.gateways.openai.responses_request import ResponsesRequest, parse_request
+from agentos.gateways.request_fields import Fields, read_fields
 from agentos.llm.providers.provider import Message
 from agentos_sdk.errors import BadRequest
 from agentos_sdk.values import ToolCall
@@ -18,7 +19,7 @@ FUNCTIONS: Any = [{"type": "function", "name": name, "parameters": {"type": "obj
 
 
 def asked(input: object = "hello", *, earlier: Any = (), provider: str = "openai", **fields: Any) -> ResponsesRequest:
-    return parse_request(parse_body(json.dumps({"input": input, **fields}).encode()), earlier, "default", provider)
+    return parse_request(read_fields(json.dumps({"input": input, **fields}).encode()), earlier, "default", provider)
 
 
 def test_the_key_of_the_prompt_cache_is_kept() -> None:
@@ -173,4 +174,4 @@ ANY_JSON: Any = st.recursive(
 @given(st.dictionaries(st.sampled_from(["input", "tools", "tool_choice", "text", "reasoning", "store"]), ANY_JSON))
 def test_any_request_is_understood_or_refused(fields: dict[str, Any]) -> None:
     with contextlib.suppress(BadRequest):
-        parse_request(fields, [], "m", "openai")
+        parse_request(Fields(fields), [], "m", "openai")

@@ -29,6 +29,7 @@ from .beneath import Stamp
 from .changes import Base
 
 KEPT_RUNS = 5  # applies of one agent that can be undone, and undos whose files are kept
+MAX_DEPTH = 32  # sealed layers of one overlay: above that they are merged
 _COARSE = 5  # CLOCK_REALTIME_COARSE, which lags behind by a tick
 _TICK_POLL = 0.0005  # seconds; a tick takes 1 to 10 ms
 

@@ -190,7 +190,7 @@ async def test_sealed_layers_lie_between_the_directory_and_what_is_written(
 ) -> None:
     await run(spawner, plan_shell(place, lower, "echo first > a.txt; echo 1 > one; mkdir d; echo d > d/x"))
     (place / "upper").rename(place / "s1")
-    sealed = (str(place / "s1" / "tree"),)
+    sealed: tuple[str, ...] = (str(place / "s1" / "tree"),)
     await run(spawner, plan_shell(place, lower, "echo second > a.txt; rm one; rm -r d; mkdir d", sealed=sealed))
     (place / "upper").rename(place / "s2")
     sealed = (str(place / "s2" / "tree"), *sealed)

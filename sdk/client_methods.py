@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from agentos_sdk.calls import agents, events, host, http, inspect, kernel, messages, state, think, tools, usage
-from agentos_sdk.calls.operator import audit, contents, metrics, overlays, permissions, reload
+from agentos_sdk.calls.operator import audit, contents, metrics, overlays, permissions, reload, snapshots
 from agentos_sdk.calls.request import Request
 
 HIDDEN = {"stream", "follow", "wait", "tty", "async_", "request_id"}  # fields that are no parameters, see `shown`
@@ -208,6 +208,8 @@ METHODS = (
     Method("explain", permissions.Explain, positional="agent call args"),
     Method("approvals", permissions.Approvals),
     FOLLOW_APPROVALS,
+    Method("snapshot", snapshots.Snapshot, positional="name label", wait="None"),
+    Method("snapshots", snapshots.Snapshots, positional="name", wait="None"),
     Method("rollback", overlays.Rollback, positional="name snapshot", wait="None"),
     Method("diff", overlays.Diff, positional="name paths", wait="None"),
     Method("apply", overlays.Apply, positional="name digest paths", wait="None"),

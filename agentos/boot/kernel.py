@@ -63,10 +63,13 @@ from agentos.services.event_log.file import open_event_log
 from agentos.services.events import Events, IsolationProbed, KernelStarted, Subscriber
 from agentos.services.ids import open_ids
 from agentos.services.logs.log import KernelLog, open_logs
+from agentos.services.mail.copies import TABLES as SNAPSHOT_MAIL
 from agentos.services.mail.rows import GREATEST_ID
 from agentos.services.mail.rows import TABLES as MAIL
 from agentos.services.metrics.kernel_figures import LoopCounts
 from agentos.services.metrics.sampler import AgentSources, Sampler
+from agentos.services.snapshots.kept import Kept
+from agentos.services.snapshots.snapshots import Snapshots
 from agentos.services.state.batch import StateLimits
 from agentos.services.state.rows import TABLES as STATE
 from agentos.services.state.state import State
@@ -96,6 +99,7 @@ SCHEMAS: Mapping[str, Sequence[str]] = {  # of the database
     "state": STATE,
     "ids": ids.TABLES,
     "mail": MAIL,
+    "snapshot_mail": SNAPSHOT_MAIL,
 }
 FULL_COLLECTION = 30  # collections of the middle generation before one of all: a thousand new connections cause none
 COUNT_SECONDS = 3600.0  # seconds for which the audit log's counts stand
@@ -247,6 +251,7 @@ class Kernel:
             waived=kernel.waive,
             output_rate=OutputRate(access.logs.fill),
         )
+        self.snapshots = Snapshots(self.jails.workspaces.overlays, Kept(self.state, access.mail))
         self.network = Network(settings.config, self.callers, self.line, self.connection_limit)
         runner = CommandRunner(self.jails)
         self.notices = self._construct_notices(access, runner)
@@ -397,7 +402,7 @@ class Kernel:
             host_view=host_view,
             http=self.network.client,
             mcp=self.servers,
-            overlays=self.jails.workspaces.overlays,
+            snapshots=self.snapshots,
             max_payload=config.kernel.max_payload,
             config_file=str(config.file) if config.file is not None else None,
             upstream_proxy=self.network.egress.upstream_proxy,
@@ -452,6 +457,7 @@ class Kernel:
                     for program in self.settings.programs:
                         nursery.start_soon(host.run, program)
                     nursery.start_soon(self.probe_host)
+                    nursery.start_soon(self.snapshots.forget_lost)
                     nursery.start_soon(self.bound_storage)
                     nursery.start_soon(self.write_counts)
                     publish = self.events.publish

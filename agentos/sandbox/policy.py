@@ -102,11 +102,13 @@ class Image:
 class Overlay:
     """The host directory ``path``, unchanged: what is written goes to ``upper``, and both are shown as one.
 
-    ``upper`` is a directory with the directories ``tree`` and ``work``, which no other running sandbox uses.
+    ``upper`` is a directory with the directories ``tree`` and ``work``, which no other running sandbox uses. ``sealed``
+    are former such trees, which nothing changes any more, the newest first: they lie between both.
     """
 
     path: str = field(validator=_check_absolute)
     upper: str = field(validator=_check_absolute)
+    sealed: tuple[str, ...] = ()
 
 
 def _convert_workspace(given: Directory | Image | Overlay | str | None) -> Directory | Image | Overlay | None:

@@ -96,6 +96,10 @@ class Sandbox:
         for other in self._entered:
             other.thaw()
 
+    def list_roots(self) -> list[int]:
+        """The pids of its PID 1 and of the programs that entered it and haven't ended."""
+        return [self.pid, *(other.pid for other in self._entered if other.status is None)]
+
     async def kill(self) -> Status:
         """Kill all processes inside and wait for them; shielded from cancellation."""
         with trio.CancelScope(shield=True):

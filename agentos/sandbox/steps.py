@@ -195,22 +195,22 @@ class MountTmpfs(NamedTuple):
 
 
 class MountOverlay(NamedTuple):
-    """Mount an overlay (overlayfs, ``userxattr``): ``lower`` is shown, and changes go to ``upper``.
+    """Mount an overlay (overlayfs, ``userxattr``): ``lowers`` are shown, the first on top; changes go to ``upper``.
 
-    Both are host paths; ``upper`` has the directories ``tree`` and ``work``. With root they are the trees of two
-    :class:`DetachLayer`, whose targets are :func:`layer_targets`. Mounted after :class:`TakeIdentity`: what is copied
-    into ``upper`` is copied with the mounter's rights.
+    All are host paths; ``upper`` has the directories ``tree`` and ``work``. With root they are the trees of a
+    :class:`DetachLayer` each, whose targets are those of :func:`layer_targets`. Mounted after :class:`TakeIdentity`:
+    what is copied into ``upper`` is copied with the mounter's rights.
     """
 
     target: str
-    lower: str
+    lowers: tuple[str, ...]
     upper: str
     executable: bool
 
 
-def layer_targets(target: str) -> tuple[str, str]:
-    """The targets of the lower and the upper layer of an overlay."""
-    return f"{target}.lower", f"{target}.upper"
+def layer_targets(target: str, lowers: int) -> tuple[str, ...]:
+    """The targets of so many lower layers of an overlay, and of the upper one."""
+    return *(f"{target}.lower{number}" for number in range(lowers)), f"{target}.upper"
 
 
 class MountProc(NamedTuple):

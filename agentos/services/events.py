@@ -160,6 +160,17 @@ class MailDead(CallerEvent, frozen=True):
     attempt: int
 
 
+class SnapshotMade(CallerEvent, frozen=True):
+    """A snapshot of an agent's overlay was taken; ``bytes`` is what its own layer has on disk.
+
+    ``agent_id`` is 0 if the agent is none of this kernel's.
+    """
+
+    snapshot: str
+    label: str | None
+    bytes: int
+
+
 class StateChanged(Struct, frozen=True):
     """A key was stored, or ``deleted``: by DELETE, or because it has expired. It has no value; the change is on disk.
 

@@ -22,7 +22,7 @@ from agentos.services.http.client import Client
 from agentos.services.logs.log import Logs
 from agentos.services.mail.mailboxes import Mailboxes
 from agentos.services.metrics.sampler import Sampler
-from agentos.services.snapshots.overlays import Overlays
+from agentos.services.snapshots.snapshots import Snapshots
 from agentos.services.storage.bound import StorageBound
 from agentos_sdk.opcodes import Op
 
@@ -31,7 +31,7 @@ from .agents import agents, inspect, logs, start_stop
 from .agents.spawn import Spawning
 from .files import exec, files
 from .model import contents, think, tools, usage
-from .operator import approvals, audit, kernel, metrics, overlays, permissions, reload
+from .operator import approvals, audit, kernel, metrics, overlays, permissions, reload, snapshots
 
 
 class Services(Struct, frozen=True):
@@ -62,7 +62,7 @@ class Services(Struct, frozen=True):
     host_view: View
     http: Client
     mcp: Servers
-    overlays: Overlays
+    snapshots: Snapshots
     max_payload: int
     config_file: str | None = None
     upstream_proxy: str | None = None
@@ -93,7 +93,8 @@ def table(services: Services) -> tuple[Syscall, ...]:
         *audit.syscalls(s.audit),
         *contents.syscalls(s.line),
         *approvals.syscalls(s.approvals),
-        *overlays.syscalls(s.registry, s.overlays, s.supervision),
+        *overlays.syscalls(s.registry, s.snapshots.overlays),
+        *snapshots.syscalls(s.registry, s.snapshots, s.supervision),
         *background.syscalls(s.background),
     )
     return (*calls, *permissions.syscalls(s.registry, s.callers, s.approvals, calls))

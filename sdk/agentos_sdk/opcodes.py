@@ -39,9 +39,11 @@ class Op(IntEnum):
     KEYS = 0x33
     EXPORT = 0x34
     IMPORT = 0x35
+    SNAPSHOT = 0x36
     ROLLBACK = 0x37
     DIFF = 0x39
     APPLY = 0x3A
+    SNAPSHOTS = 0x3B
     UNDO = 0x3D
     GET_PERMS = 0x40
     SET_PERMS = 0x41

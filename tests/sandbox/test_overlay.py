@@ -13,6 +13,7 @@ from agentos.sandbox.policy import Overlay
 from agentos.sandbox.report import probe, remedies
 from agentos.sandbox.start.spawner import Spawner
 from agentos.sandbox.steps import Step
+from agentos.services.snapshots.store import MAX_DEPTH
 from tests.sandbox.jail import a_plan, run
 from tests.support.mounts import mounted
 
@@ -52,9 +53,11 @@ def make_upper(place: Path) -> Path:
     return upper
 
 
-def plan_shell(place: Path, lower: Path, script: str, profile: str = "standard") -> tuple[Step, ...]:
+def plan_shell(
+    place: Path, lower: Path, script: str, profile: str = "standard", sealed: tuple[str, ...] = ()
+) -> tuple[Step, ...]:
     upper = place / "upper" if (place / "upper").exists() else make_upper(place)
-    return a_plan("/bin/sh", "-ec", script, workspace=Overlay(str(lower), str(upper)), profile=profile)
+    return a_plan("/bin/sh", "-ec", script, workspace=Overlay(str(lower), str(upper), sealed), profile=profile)
 
 
 def snapshot(top: Path) -> dict[str, tuple[int, int, int, bytes]]:
@@ -180,3 +183,39 @@ def test_the_layers_are_detached_after_a_jail_ahead_would_wait(lower: Path, plac
 
     assert kinds.index(s.StandBy) < max(i for i, kind in enumerate(kinds) if kind is opened)
     assert kinds.index(s.TakeIdentity) < kinds.index(s.MountOverlay) < kinds.index(s.CloseSources)
+
+
+async def test_sealed_layers_lie_between_the_directory_and_what_is_written(
+    spawner: Spawner, place: Path, lower: Path
+) -> None:
+    await run(spawner, plan_shell(place, lower, "echo first > a.txt; echo 1 > one; mkdir d; echo d > d/x"))
+    (place / "upper").rename(place / "s1")
+    sealed: tuple[str, ...] = (str(place / "s1" / "tree"),)
+    await run(spawner, plan_shell(place, lower, "echo second > a.txt; rm one; rm -r d; mkdir d", sealed=sealed))
+    (place / "upper").rename(place / "s2")
+    sealed = (str(place / "s2" / "tree"), *sealed)
+    kept = {path: snapshot(Path(path)) for path in sealed}
+
+    ended = await run(spawner, plan_shell(place, lower, "cat a.txt; ls -A . d; echo x > d/y; rm a.txt", sealed=sealed))
+
+    assert (ended.err, ended.out.split()) == ("", ["second", ".:", "a.txt", "d", "strange.txt", "sub", "d:"])
+    assert {path: snapshot(Path(path)) for path in sealed} == kept
+    assert (lower / "a.txt").read_text() == "a\n"
+
+
+async def test_as_many_sealed_layers_as_a_workspace_has_can_be_mounted(
+    spawner: Spawner, place: Path, lower: Path
+) -> None:
+    sealed = []
+    for number in range(MAX_DEPTH):
+        made = place / f"s{number}"
+        made.mkdir()
+        (made / str(number)).write_text("x")
+        if os.geteuid() == 0:
+            os.chown(made, OWNER + number, OWNER)
+            os.chown(made / str(number), OWNER + number, OWNER)
+        sealed.append(str(made))
+
+    ended = await run(spawner, plan_shell(place, lower, "ls [0-9]* | wc -l; stat -c %u 0 31", sealed=tuple(sealed)))
+
+    assert (ended.err, ended.out.split()) == ("", [str(MAX_DEPTH), "1000", "1000"])

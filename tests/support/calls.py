@@ -35,7 +35,7 @@ def syscalls() -> tuple[Syscall, ...]:
         approvals=nothing,
         logs=nothing,
         storage=nothing,
-        overlays=nothing,
+        snapshots=SimpleNamespace(overlays=nothing),  # type: ignore[arg-type]
         background=nothing,
         traffic=nothing,
         host_view=View("/", "/"),

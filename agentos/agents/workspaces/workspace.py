@@ -27,6 +27,7 @@ from agentos.services.snapshots.overlays import Overlays
 from agentos.services.snapshots.run import CannotApply
 from agentos.services.snapshots.store import BadLayer
 from agentos.threads import run_in_thread
+from agentos_sdk.errors import Unavailable
 from agentos_sdk.values import HostIds
 
 from . import obeyed_names
@@ -179,10 +180,11 @@ class Workspaces:
     async def _overlay(self, name: str, path: str, outer: HostIds | None) -> Workspace:
         await run_in_thread(self._check, path)
         try:
-            upper = await self.overlays.open(name, path, outer)
-        except (OSError, BadLayer, CannotApply, TooManyChanges) as error:
+            layers = await self.overlays.open(name, path, outer)
+        except (OSError, BadLayer, CannotApply, TooManyChanges, Unavailable) as error:
             raise BadWorkspace(f"workspace {path}: {error}") from None
-        return Workspace("overlay", Overlay(path, upper), _WATCHED_MECHANISM, "only its changes count")
+        mount = Overlay(path, layers.upper, layers.sealed)
+        return Workspace("overlay", mount, _WATCHED_MECHANISM, "only its changes count")
 
     def _use(self, path: str) -> trio.Lock:
         """The lock of one directory: what a program can delay in it delays nothing elsewhere."""

@@ -157,13 +157,13 @@ def open_layer_steps(policy: Policy, host_ids: HostIds | None) -> Iterator[Step]
     """Open the layers of an overlay; ``host_ids`` are given with root, and are those of the files' owner inside."""
     if not isinstance(policy.workspace, Overlay):
         return
-    lower, upper = policy.workspace.path, policy.workspace.upper
+    lowers, upper = (*policy.workspace.sealed, policy.workspace.path), policy.workspace.upper
     if host_ids is None:
-        yield from (s.OpenSource(path, follow=False) for path in (lower, upper))
+        yield from (s.OpenSource(path, follow=False) for path in (*lowers, upper))
         return
-    owner, targets = (host_ids.uid, host_ids.gid), s.layer_targets(WORKSPACE)
-    yield s.DetachLayer(lower, targets[0], owner, writable=False)
-    yield s.DetachLayer(upper, targets[1], owner, writable=True)
+    owner, targets = (host_ids.uid, host_ids.gid), s.layer_targets(WORKSPACE, len(lowers))
+    for path, target in zip((*lowers, upper), targets, strict=True):
+        yield s.DetachLayer(path, target, owner, writable=path == upper)
 
 
 def _targets_without_symlinks(policy: Policy) -> Sequence[str]:
@@ -198,7 +198,8 @@ def tmpfs_steps(policy: Policy, host: Host, within_tmp: tuple[s.Bind, ...]) -> I
     if policy.workspace is None:
         yield s.MountTmpfs(WORKSPACE, limits.disk, limits.inodes, executable, counted)
     if isinstance(policy.workspace, Overlay):
-        yield s.MountOverlay(WORKSPACE, policy.workspace.path, policy.workspace.upper, executable)
+        lowers = (*policy.workspace.sealed, policy.workspace.path)
+        yield s.MountOverlay(WORKSPACE, lowers, policy.workspace.upper, executable)
     if isinstance(policy.workspace, Directory) and policy.workspace.protected:
         yield s.Protect(WORKSPACE, policy.workspace.protected)
     yield s.MountTmpfs("/dev/shm", limits.tmp, limits.inodes, False, counted)

@@ -91,9 +91,11 @@ class Root:
         """
         place = NEW_ROOT + step.target
         self._make_directories(step.target)
-        libc.mount("stage", place, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=64k,nr_inodes=8,mode=755")
+        libc.mount("stage", place, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=64k,nr_inodes=64,mode=755")
         os.chdir(place)
-        for name, path, target in zip(("lower", "upper"), step[1:3], s.layer_targets(step.target), strict=True):
+        lowers = (*(str(number) for number in range(1, len(step.lowers))), "lower")
+        paths, targets = (*step.lowers, step.upper), s.layer_targets(step.target, len(lowers))
+        for name, path, target in zip((*lowers, "upper"), paths, targets, strict=True):
             os.mkdir(name)
             tree = self._trees.pop(target, None)
             tree = libc.open_tree(self._sources[path]) if tree is None else tree
@@ -101,7 +103,7 @@ class Root:
                 libc.move_mount(tree, name)  # attached: Linux takes no detached tree for a layer
             finally:
                 os.close(tree)
-        layers = {"lowerdir": "lower", "upperdir": "upper/tree", "workdir": "upper/work"}
+        layers = {"lowerdir": ":".join(lowers), "upperdir": "upper/tree", "workdir": "upper/work"}
         overlay = libc.mount_detached("overlay", "overlay", layers, "userxattr")
         try:
             os.chdir("/")

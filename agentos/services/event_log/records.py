@@ -35,6 +35,7 @@ PLAIN: Final[Mapping[type, tuple[str, Severity]]] = {  # the data are all fields
     events.RunSkipped: ("RUN_SKIPPED", "warning"),
     events.AgentUnhealthy: ("AGENT_UNHEALTHY", "warning"),
     events.AgentState: ("AGENT_STATE", "info"),
+    events.SnapshotMade: ("SNAPSHOT_MADE", "info"),
     events.MailDead: ("MAIL_DEAD", "warning"),
     events.SyscallBlocked: ("SYSCALL_BLOCKED", "warning"),
     events.ResourceWarning: ("RESOURCE_WARNING", "warning"),

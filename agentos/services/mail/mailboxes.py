@@ -9,7 +9,7 @@ import heapq
 import itertools
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 
 import trio
@@ -21,7 +21,7 @@ from agentos.services.events import AgentEscalated, AgentExited, Event, MailDead
 from agentos_sdk.encoding import codec
 from agentos_sdk.errors import AlreadyExists, BadRequest, CallError, NotFound
 
-from . import rows
+from . import copies, rows
 from .mailbox import MAX_ATTEMPTS, MAX_MESSAGES, Lease, Mailbox, Message
 from .store import Done, MailStore
 
@@ -284,7 +284,7 @@ class Mailboxes:
             for lease in leases:
                 lease.acknowledging = True
             store = self._store_of(box)
-            await store.write(rows.remove_all, wanted, partial(self._go_on, box, leases))
+            await store.write(copies.acknowledge_all, wanted, partial(self._go_on, box, leases))
             store.discharge([lease.message for lease in leases])
         box.remove_leased(wanted)
         late = sorted(set(numbers).difference(wanted))
@@ -296,6 +296,35 @@ class Mailboxes:
                 ids=late,
             )
         return len(wanted)
+
+    # -- Snapshots -------------------------------------------------------------------------------------------------
+
+    async def copy(self, snapshot: str, name: str) -> None:
+        """Copy the unread messages that are kept for an agent; leased ones aren't. Raises ``Unavailable``."""
+        box = self._kept.get(name)
+        if box is not None and box.messages:
+            numbers = [message.id for message in box.messages]
+            await self._store_of(box).run(partial(copies.copy_all, snapshot, numbers))
+
+    async def give_back(self, snapshot: str, name: str) -> None:
+        """Have the messages of a copy wait again, unless they do or were acknowledged. Raises ``Unavailable``.
+
+        Nothing is lost: also over the limit of the mailbox.
+        """
+        box = self._kept.get(name)
+        if box is None:
+            return
+        store = self._store_of(box)
+        has = {one.id for one in (*box.messages, *box.dead)} | box.leases.keys()
+        back = await store.run(partial(copies.put_back, snapshot, frozenset(has)))
+        for message in back:
+            store.sent[message.family] += len(message.body)
+        box.requeue(back)
+
+    async def forget_copies(self, kept: Collection[str]) -> None:
+        """Remove the copies of all snapshots but these. Raises ``Unavailable``."""
+        if self.store is not None:
+            await self.store.run(partial(copies.forget_others, tuple(kept)))
 
     def _go_on(self, box: Mailbox, leases: Sequence[Lease]) -> None:
         """Let leases run on that weren't acknowledged after all, but not into another life."""

@@ -19,6 +19,7 @@ TABLES: Final = (
         dead INTEGER NOT NULL, body BLOB NOT NULL
     )""",
 )
+COLUMNS: Final = "id, mailbox, from_id, from_name, from_kind, family, sent_at, attempt, dead, body"
 GREATEST_ID: Final = "SELECT max(id) FROM mail"
 MAX_BATCHED_BYTES: Final = 4 << 10  # of a message; a larger one has a statement of its own
 AT_ONCE: Final = 100  # rows of one statement
@@ -83,23 +84,22 @@ def read_all(connection: sqlite3.Connection) -> Sequence[tuple[str, Message, boo
     """Mailbox, message, and whether it is a dead letter, of all kept messages, the oldest first."""
     now, began = time.time(), time.monotonic()
     return [
-        (
-            mailbox,
-            Message(
-                id=number,
-                from_id=from_id,
-                from_name=from_name,
-                from_kind=from_kind,
-                body=body,
-                family=family,
-                attempt=attempt,
-                sent_at=sent_at,
-                born=began - max(0.0, now - sent_at),
-            ),
-            bool(dead),
-        )
-        for number, mailbox, from_id, from_name, from_kind, family, sent_at, attempt, dead, body in connection.execute(
-            "SELECT id, mailbox, from_id, from_name, from_kind, family, sent_at, attempt, dead, body "
-            "FROM mail ORDER BY id"
-        )
+        (row[1], as_message(row, now, began), bool(row[8]))
+        for row in connection.execute(f"SELECT {COLUMNS} FROM mail ORDER BY id")  # noqa: S608
     ]
+
+
+def as_message(row: Row, now: float, began: float) -> Message:
+    """The message of a row; ``now`` is in seconds since the epoch, and ``began`` the same instant as monotonic time."""
+    number, _, from_id, from_name, from_kind, family, sent_at, attempt, _, body = row
+    return Message(
+        id=number,
+        from_id=from_id,
+        from_name=from_name,
+        from_kind=from_kind,  # type: ignore[arg-type]
+        body=body,
+        family=family,
+        attempt=attempt,
+        sent_at=sent_at,
+        born=began - max(0.0, now - sent_at),
+    )

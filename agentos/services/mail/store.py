@@ -1,9 +1,10 @@
 """Kept messages in the database, and what the families of their senders have there."""
 
 import logging
+import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from attrs import define, field
 from outcome import Error, Outcome
@@ -11,12 +12,13 @@ from outcome import Error, Outcome
 from agentos.database import Batch, Database, DatabaseError
 from agentos_sdk.errors import QuotaExceeded, Unavailable
 
-from . import rows
+from . import copies
 from .mailbox import Message
 
 log = logging.getLogger(__name__)
 
 Done = Callable[[Outcome[None]], object]
+T = TypeVar("T")
 
 
 @define(eq=False)
@@ -81,6 +83,13 @@ class MailStore:
             undo()
             raise
 
+    async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Do work of the copies' tables. Raises ``Unavailable``."""
+        try:
+            return await self.database.write(work)
+        except DatabaseError as error:
+            raise unavailable(error) from None
+
     def write_later(self, batch: Batch, item: Sequence[object]) -> None:
         """Write without waiting. What isn't written is only seen by the next kernel, and logged."""
         if not item:
@@ -96,9 +105,9 @@ class MailStore:
             note(Error(error))
 
     def forget(self, messages: Sequence[Message]) -> None:
-        """Remove messages, without waiting."""
+        """Remove messages for good, without waiting."""
         self.discharge(messages)
-        self.write_later(rows.remove_all, [message.id for message in messages])
+        self.write_later(copies.acknowledge_all, [message.id for message in messages])
 
 
 def unavailable(error: BaseException) -> Unavailable:

@@ -1,8 +1,8 @@
-"""What a layer has changed of a directory, from overlayfs's format; its cost is that of the layer.
+"""What layers have changed of a directory, from overlayfs's format; its cost is that of the layers.
 
-In the layer a character device 0:0 hides a name, and a directory with ``user.overlay.opaque`` all that is below it. A
-running agent changes the layer meanwhile, and the host the directory: each entry is looked at once, without following
-a link, and the digest of its content is part of what is found, so that a later step can tell whether it still holds.
+A running agent changes the first layer meanwhile, and the host the directory: each entry is looked at once, without
+following a link, and the digest of its content is part of what is found, so that a later step can tell whether it still
+holds.
 
 A host's entry with a ``ctime`` after the layer's beginning was changed by the host: a conflict. So is one that differs
 from what was applied before. Linux alone sets ``ctime``.
@@ -19,13 +19,12 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from . import beneath, obeyed
+from . import beneath, layers, obeyed
 from .beneath import Kind, Stamp, kind_of, stamp_of
+from .layers import MAX_PATH, Merged, open_merged
 
 MAX_CHANGES = 100_000  # entries
 MAX_BYTES = 16 << 30  # of all files that are read; a sparse file has any size
-MAX_PATH = 4000  # bytes; Linux takes 4,095 for a path below a directory
-_OPAQUE = "user.overlay.opaque"
 OTHER = "a FIFO, a socket or a device"
 UNREADABLE = "the kernel can't read it"
 TOO_LARGE = f"with it more than {MAX_BYTES >> 30} GiB would have to be read"
@@ -85,30 +84,31 @@ def compute_digest(changes: Sequence[Change]) -> str:
     return hashlib.sha256(msgspec.json.encode(rows)).hexdigest()
 
 
-def find_changes(layer: int, directory: int, base: Base, by_agent: bool = False) -> list[Change]:
-    """All changes, by path, of the layer open as ``layer`` over the one open as ``directory``.
+def find_changes(found: Sequence[int], directory: int, base: Base, by_agent: bool = False) -> list[Change]:
+    """All changes, by path, of the layers ``found``, which are open and the newest first, over a directory.
 
     ``by_agent``: a file of the directory's that the agent may not read counts as different, or the agent could guess
     what is in it.
     :class:`TooManyChanges` above :data:`MAX_CHANGES`.
     """
-    return sorted(_Search(layer, directory, base, by_agent).find(), key=lambda change: change.path)
+    return sorted(_Search(found, directory, base, by_agent).find(), key=lambda change: change.path)
 
 
 class _Search:
-    def __init__(self, layer: int, directory: int, base: Base, by_agent: bool) -> None:
+    def __init__(self, found: Sequence[int], directory: int, base: Base, by_agent: bool) -> None:
         self._owner = os.fstat(directory).st_uid if by_agent else None
-        self._layer, self._directory, self._base = layer, directory, base
+        self._directory, self._base = directory, base
         self._clock_is_back = time.clock_gettime_ns(5) < base.since  # CLOCK_REALTIME_COARSE, as ctime
         self._room = MAX_BYTES
-        self._waiting: list[tuple[str, bool]] = [("", False)]  # directories of the layer, and whether they hide
+        # Directories with the layers that show them, and whether these hide the directory's own.
+        self._waiting: list[tuple[str, Sequence[int], bool]] = [("", found, False)]
         self._found: list[Change] = []
 
     def find(self) -> list[Change]:
         while self._waiting:
-            path, hides = self._waiting.pop()
+            path, shown, hides = self._waiting.pop()
             try:
-                self._search_directory(path, hides)
+                self._search_directory(path, shown, hides)
             except (FileNotFoundError, NotADirectoryError):  # the agent has removed it meanwhile
                 continue
             except PermissionError:
@@ -137,27 +137,26 @@ class _Search:
             return CLOCK_SET_BACK
         return CHANGED if under.ctime >= self._base.since else ""
 
-    def _search_directory(self, path: str, hides: bool) -> None:
-        with beneath.open_directory(self._layer, path) as here, contextlib.ExitStack() as stack:
-            names = os.listdir(here)
-            hides = hides or _is_opaque(here)
+    def _search_directory(self, path: str, shown: Sequence[int], hides: bool) -> None:
+        with open_merged(shown, path) as merged, contextlib.ExitStack() as stack:
+            hides = hides or merged.hides
             below: int | None = None
             with contextlib.suppress(OSError):  # the directory has no such directory
                 below = stack.enter_context(beneath.open_directory(self._directory, path))
-            for name in names:
+            for name in merged.names:
                 with contextlib.suppress(FileNotFoundError):
-                    self._compare(f"{path}/{name}".lstrip("/"), here, name, below, hides)
+                    self._compare(f"{path}/{name}".lstrip("/"), merged, name, below, hides)
             if hides and below is not None:
-                known = set(names)
                 for name in os.listdir(below):
-                    if name not in known and (under := _lstat(below, name)) is not None:
+                    if name not in merged.names and (under := _lstat(below, name)) is not None:
                         self._add_deleted(f"{path}/{name}".lstrip("/"), under)
 
-    def _compare(self, path: str, here: int, name: str, below: int | None, hides: bool) -> None:
+    def _compare(self, path: str, merged: Merged, name: str, below: int | None, hides: bool) -> None:
+        here = merged.names[name]
         found = os.stat(name, dir_fd=here, follow_symlinks=False)
         under = _lstat(below, name) if below is not None else None
         kind, mode = kind_of(found.st_mode), stat.S_IMODE(found.st_mode) & 0o777
-        if stat.S_ISCHR(found.st_mode) and found.st_rdev == 0:
+        if layers.is_whiteout(found):
             if under is not None:
                 self._add_deleted(path, under)
             return
@@ -169,13 +168,13 @@ class _Search:
                 if len(os.fsencode(path)) > MAX_PATH:
                     blocked = "its path is too long to look below it"
                 else:
-                    self._waiting.append((path, hides))
+                    self._waiting.append((path, merged.layers, hides))
             case "file" if found.st_size > self._room:
                 blocked, is_equal = TOO_LARGE, False
             case "file":
                 self._room -= found.st_size
                 try:
-                    content, is_equal = self._compare_files(path, found, under if same_kind else None)
+                    content, is_equal = self._compare_files(path, here, found, under if same_kind else None)
                 except PermissionError:
                     blocked, is_equal = UNREADABLE, False
             case "link":
@@ -192,9 +191,11 @@ class _Search:
         change = Change(path=path, what=what, kind=kind, size=size, mode=mode, content=content)
         self._add(msgspec.structs.replace(change, mtime=found.st_mtime_ns, blocked=blocked, under=stamp))
 
-    def _compare_files(self, path: str, found: os.stat_result, under: os.stat_result | None) -> tuple[str, bool]:
+    def _compare_files(
+        self, path: str, here: int, found: os.stat_result, under: os.stat_result | None
+    ) -> tuple[str, bool]:
         """The digest of the layer's file, and whether the directory's has the same content."""
-        with beneath.open_file(self._layer, path) as file:
+        with beneath.open_file(here, path.rpartition("/")[2]) as file:
             content = beneath.copy(file)
         if under is None or under.st_size != found.st_size:
             return content, False
@@ -225,13 +226,6 @@ class _Search:
         blocked = OTHER if kind == "other" else ""
         change = Change(path=path, what="deleted", kind=kind, size=under.st_size, mode=mode, blocked=blocked)
         self._add(msgspec.structs.replace(change, under=stamp_of(under)))
-
-
-def _is_opaque(directory: int) -> bool:
-    try:
-        return os.getxattr(directory, _OPAQUE) == b"y"
-    except OSError:  # it has none, or the file system has no attributes
-        return False
 
 
 def _lstat(directory: int, name: str) -> os.stat_result | None:

@@ -7,7 +7,7 @@ digests of what was shown, file by file, as it is copied.
 import contextlib
 import os
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -22,7 +22,7 @@ from agentos_sdk.values import HostIds
 from . import beneath, changes, obeyed, run, text
 from .changes import Change
 from .run import CannotApply, Look, Run, Step
-from .store import BadLayer, Record, Store
+from .store import BadLayer, Record, Snapshot, Store
 
 Side = Literal["ours", "theirs"]
 Left = Mapping[str, str]
@@ -39,6 +39,13 @@ class BadChoice(Exception):
 
 class Changed(Exception):
     """The changes aren't those that were shown."""
+
+
+class Opened(Struct, frozen=True):
+    """The layers of one life: the upper one, and the trees beneath it, the newest first."""
+
+    upper: str
+    sealed: tuple[str, ...] = ()
 
 
 class Diff(Struct, frozen=True):
@@ -71,28 +78,45 @@ class Wanted(Struct, frozen=True):
 
 
 class Overlays:
-    """All overlays of one kernel. ``state`` is its directory, held."""
+    """All overlays of one kernel. ``state`` is its directory, held.
+
+    ``give_back`` gives an agent what else a snapshot has of it, before a life begins that goes back to it.
+    """
 
     def __init__(self, state: Path) -> None:
-        self._store = Store(state)
+        self.store = Store(state)
+        self.give_back: Callable[[Snapshot], Awaitable[None]] | None = None
         self._locks: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
         self._performing = trio.Lock()  # two agents may have the same directory
 
     def make_place(self) -> str:
         """The directory of the layers, by a path that other processes can use. Blocks."""
-        return self._store.make_place()
+        return self.store.make_place()
 
     async def finish_all(self) -> list[str]:
         """Finish what a killed kernel has begun; returns a sentence for each overlay where that fails."""
         return await run_in_thread(self._finish_all)
 
-    async def open(self, name: str, directory: str, owner: HostIds | None) -> str:
-        """The upper layer for a life of this agent: the one that it had, or a new one where nothing is left in that.
+    async def open(self, name: str, directory: str, owner: HostIds | None) -> Opened:
+        """The layers for a life of this agent: those that it had, or a new one where nothing is left in them.
 
-        ``owner`` is the agent's uid and gid on the host. Raises :class:`BadLayer` or ``OSError``.
+        ``owner`` is the agent's uid and gid on the host. Raises :class:`BadLayer`, ``OSError``, or what ``give_back``
+        does.
         """
-        async with self._lock(name):
+        async with self.lock(name):
+            await self.finish_return(name)
             return await run_in_thread(self._open, name, directory, owner)
+
+    async def finish_return(self, name: str) -> None:
+        """Have an agent work from the snapshot that it is to return to, if there is one. Its lock is held.
+
+        A kernel that is killed meanwhile does all of it again.
+        """
+        wanted = await run_in_thread(self._find_return, name)
+        if wanted is not None:
+            if self.give_back is not None:
+                await self.give_back(wanted)
+            await run_in_thread(self._return, name, wanted)
 
     async def diff(
         self, name: str, paths: Sequence[str] = (), with_texts: bool = False, by_agent: bool = False
@@ -101,7 +125,7 @@ class Overlays:
 
         ``by_agent``: it tells nothing of files that the agent may not read.
         """
-        async with self._lock(name):
+        async with self.lock(name):
             return await run_in_thread(self._diff, name, paths, with_texts, by_agent)
 
     async def apply(self, name: str, wanted: Wanted) -> Outcome:
@@ -110,12 +134,12 @@ class Overlays:
         Raises :class:`Changed`, :class:`BadChoice`, :class:`NoOverlay`, :class:`CannotApply`, :class:`BadLayer`,
         :class:`TooManyChanges` or ``OSError``; then nothing has changed.
         """
-        async with self._lock(name), self._performing:
+        async with self.lock(name), self._performing:
             return await run_in_thread(self._apply, name, wanted)
 
     async def undo(self, name: str, apply: str | None = None) -> Outcome:
         """Undo an apply of this agent's, the last one by default. Raises as :meth:`apply` does."""
-        async with self._lock(name), self._performing:
+        async with self.lock(name), self._performing:
             return await run_in_thread(self._undo, name, apply)
 
     async def discard(self, name: str, in_use: bool) -> None:
@@ -123,24 +147,44 @@ class Overlays:
 
         Raises :class:`NoOverlay`, :class:`BadLayer` or ``OSError``.
         """
-        async with self._lock(name):
+        async with self.lock(name):
             await run_in_thread(self._discard, name, in_use)
 
-    def _lock(self, name: str) -> trio.Lock:
+    def lock(self, name: str) -> trio.Lock:
+        """The lock of one agent's overlay."""
         return self._locks.setdefault(name, trio.Lock())
 
     def _finish_all(self) -> list[str]:
         found = []
-        for name in sorted(self._store.list_names()):
+        self.store.collect()
+        for name in sorted(self.store.list_names()):
             try:
-                self._store.finish(name)
+                self.store.finish(name)
             except (OSError, BadLayer, CannotApply) as error:
                 found.append(f"{name}: what was being applied when the kernel ended can't be finished: {error}")
         return found
 
-    def _open(self, name: str, directory: str, owner: HostIds | None) -> str:
-        self._store.finish(name)
-        record = self._store.load(name)
+    def _find_return(self, name: str) -> Snapshot | None:
+        record = self.store.load(name)
+        if record is None or not record.returning:
+            return None
+        found = self.store.find_snapshot(name, record.returning)
+        if found is None:
+            raise BadLayer(f"{name} is to go back to the snapshot {record.returning}, which isn't there any more")
+        return found
+
+    def _return(self, name: str, snapshot: Snapshot) -> None:
+        record = self.require(name)
+        record.layer, record.sealed = "", [*snapshot.layers]
+        record.since, record.stamps = snapshot.since, {**snapshot.stamps, **record.stamps}
+        record.snapshot, record.returning = snapshot.id, ""
+        record.settled = record.discarded = False
+        self.store.save(name, record)
+        self.store.sweep(name)
+
+    def _open(self, name: str, directory: str, owner: HostIds | None) -> Opened:
+        self.store.finish(name)
+        record = self.store.load(name)
         if record is not None and record.discarded:
             pass
         elif record is not None and (record.settled or record.directory != directory):
@@ -156,41 +200,50 @@ class Overlays:
                 raise BadLayer(self._describe_replaced(name, record))
             record = None
         if record is None or record.discarded:
-            record = self._store.begin(name, directory, owner)
-        with self._store.hold(name) as place:
-            return str(place / record.layer)
+            record = self.store.begin(name, directory, owner)
+        if not record.layer:
+            self.store.add_upper(name, record, owner)
+        upper, *sealed = self._list_trees(name, record)
+        return Opened(str(upper.parent), tuple(map(str, sealed)))
 
     def _discard(self, name: str, in_use: bool) -> None:
-        record = self._require(name)
-        record.discarded = True
-        self._store.save(name, record)
-        if not in_use:
-            with self._store.hold(name) as place, beneath.open_top(str(place)) as top:
+        record = self.require(name)
+        record.discarded, record.returning = True, ""
+        self.store.save(name, record)
+        if not in_use and record.layer:
+            with self.store.hold(name) as place, beneath.open_top(str(place)) as top:
                 beneath.remove_tree(top, record.layer)
 
-    def _require(self, name: str) -> Record:
-        self._store.finish(name)
-        if (record := self._store.load(name)) is None:
+    def require(self, name: str) -> Record:
+        """What is known of an agent's overlay, with all runs finished. Raises :class:`NoOverlay`."""
+        self.store.finish(name)
+        if (record := self.store.load(name)) is None:
             raise NoOverlay(f"{name} has no overlay: its workspace isn't one, or it has never started")
         return record
 
+    def _list_trees(self, name: str, record: Record) -> list[Path]:
+        """The trees of an overlay's layers, the newest first."""
+        own = [f"{name}/{record.layer}"] if record.layer else []
+        return [self.store.find_tree(layer) for layer in (*own, *record.sealed)]
+
     @contextlib.contextmanager
-    def _open_both(self, name: str, record: Record) -> Iterator[tuple[int, int]]:
-        with (
-            self._store.hold(name) as place,
-            beneath.open_top(str(place / record.layer / "tree")) as layer,
-            beneath.open_top(record.directory) as directory,
-        ):
+    def _open_both(self, name: str, record: Record) -> Iterator[tuple[Sequence[int], int]]:
+        with contextlib.ExitStack() as stack:
+            trees = [stack.enter_context(beneath.open_top(str(tree))) for tree in self._list_trees(name, record)]
+            directory = stack.enter_context(beneath.open_top(record.directory))
             if os.fstat(directory).st_ino != record.inode:
                 raise BadLayer(self._describe_replaced(name, record))
-            yield layer, directory
+            yield trees, directory
+
+    def is_empty(self, name: str, layer: str) -> bool:
+        """Whether nothing is in a layer of this agent's."""
+        return not os.listdir(self.store.find_tree(f"{name}/{layer}"))
 
     def _is_untouched(self, name: str, record: Record) -> bool:
-        with self._store.hold(name) as place:
-            return not os.listdir(place / record.layer / "tree")
+        return not record.sealed and (not record.layer or self.is_empty(name, record.layer))
 
     def _describe_replaced(self, name: str, record: Record) -> str:
-        with self._store.hold(name) as place:
+        with self.store.hold(name) as place:
             return (
                 f"{record.directory} was replaced by another directory since {name} began: put the former one back, "
                 f"or remove {place} with what {name} has changed"
@@ -201,17 +254,17 @@ class Overlays:
     ) -> Diff:
         if record.discarded:
             return Diff(record.directory, [], changes.compute_digest([]))
-        with self._open_both(name, record) as (layer, directory):
-            found = changes.find_changes(layer, directory, record.base, by_agent)
+        with self._open_both(name, record) as (layers, directory):
+            found = changes.find_changes(layers, directory, record.base, by_agent)
             chosen = [one for one in changes.select(found, paths) if record.declined.get(one.path) != one.identity]
-            texts = text.Texts(layer, directory).describe_all(chosen) if with_texts else {}
+            texts = text.Texts(layers, directory).describe_all(chosen) if with_texts else {}
         return Diff(record.directory, chosen, changes.compute_digest(chosen), texts)
 
     def _diff(self, name: str, paths: Sequence[str], with_texts: bool, by_agent: bool = False) -> Diff:
-        return self._find(name, self._require(name), paths, with_texts, by_agent)
+        return self._find(name, self.require(name), paths, with_texts, by_agent)
 
     def _apply(self, name: str, wanted: Wanted) -> Outcome:
-        record = self._require(name)
+        record = self.require(name)
         everything = self._find(name, record, ()).changes
         shown = [*changes.select(everything, wanted.paths)]
         if changes.compute_digest(shown) != wanted.digest:
@@ -223,44 +276,44 @@ class Overlays:
                 record.declined[change.path] = change.identity
         done = Run(secrets.token_hex(8), record.directory, build_steps(_with_directories(chosen, everything)))
         if done.steps:
-            with self._open_both(name, record) as (layer, _):
-                self._perform(name, record, done, layer)
+            with self._open_both(name, record) as (layers, _):
+                self._perform(name, record, done, layers)
         tried = {step.path for step in done.steps}  # also the directories of what was chosen
         left = {path: why for path, why in left.items() if path not in tried}
         left |= {step.path: step.conflict for step in done.steps if step.conflict}
         applied = list(dict.fromkeys(step.path for step in done.steps if step.path not in left))
         record.settled = len(applied) == len(everything)
-        self._store.save(name, record)
+        self.store.save(name, record)
         return Outcome(done.id if applied else "", applied, left)
 
     def _undo(self, name: str, apply: str | None) -> Outcome:
-        record = self._require(name)
+        record = self.require(name)
         wanted = apply if apply is not None else record.applied[-1] if record.applied else None
         if wanted is None:
             raise NoOverlay(f"{name}: nothing that was applied can be undone any more")
         if wanted not in record.applied:
             raise NoOverlay(f"{name}: {wanted} is no apply that can be undone, which are {', '.join(record.applied)}")
-        with self._store.hold(name) as place:
+        with self.store.hold(name) as place:
             former = run.read(place / f"r-{wanted}")
             undo = Run(secrets.token_hex(8), former.directory, run.inverse(former), undoes=wanted)
             with beneath.open_top(str(place / f"r-{wanted}" / "old")) as old:
-                self._perform(name, record, undo, old)
+                self._perform(name, record, undo, [old])
         left = {step.path: step.conflict for step in undo.steps if step.conflict}
         undone = list(dict.fromkeys(step.path for step in undo.steps if step.path not in left))
         return Outcome(undo.id, undone, left)
 
-    def _perform(self, name: str, record: Record, wanted: Run, source: int) -> None:
+    def _perform(self, name: str, record: Record, wanted: Run, sources: Sequence[int]) -> None:
         record.doing = wanted.id
-        self._store.save(name, record)
+        self.store.save(name, record)
         done: Run | None = None
         try:
-            with self._store.hold(name) as place:
-                run.perform(place / f"r-{wanted.id}", wanted, source)
+            with self.store.hold(name) as place:
+                run.perform(place / f"r-{wanted.id}", wanted, sources)
             done = wanted
         finally:
             if done is not None or wanted.phase == "staging":  # otherwise the record stays, to finish it by
-                self._store.end_run(name, record, done)
-                self._store.sweep(name)
+                self.store.end_run(name, record, done)
+                self.store.sweep(name)
 
 
 def _check_choice(shown: Sequence[Change], wanted: Wanted) -> None:

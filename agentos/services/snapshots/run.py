@@ -16,7 +16,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, cast
 
@@ -25,7 +25,7 @@ from msgspec import Struct
 
 from agentos.private_files import read_file, replace_file
 
-from . import beneath
+from . import beneath, layers
 from .beneath import Stamp, stamp_of
 
 Act = Literal["remove", "rmdir", "mkdir", "chmod", "put"]
@@ -104,8 +104,10 @@ def read(place: Path) -> Run:
         raise CannotApply(f"{place}/run.json is damaged: {error}") from None
 
 
-def perform(place: Path, run: Run, source: int) -> None:
-    """Do a run: files to put come from the directory open as ``source``, and what was there is saved in ``place``.
+def perform(place: Path, run: Run, sources: Sequence[int]) -> None:
+    """Do a run: files to put come from the first of these open directories that has them.
+
+    What was there is saved in ``place``.
 
     A step that can't be done has a ``conflict`` afterwards. Raises :class:`CannotApply` or ``OSError`` with nothing
     changed.
@@ -125,7 +127,7 @@ def perform(place: Path, run: Run, source: int) -> None:
             with _open_stage(top, run) as stage:
                 _try_exchange(stage)
                 for number, step in enumerate(run.steps):
-                    _stage(source, stage, str(number), step, (owner.st_uid, owner.st_gid))
+                    _stage(sources, stage, str(number), step, (owner.st_uid, owner.st_gid))
             beneath.sync(top)
         except BaseException:
             _remove_stage(top, run)
@@ -239,7 +241,7 @@ def _try_exchange(stage: int) -> None:
         os.unlink(name, dir_fd=stage)
 
 
-def _stage(source: int, stage: int, name: str, step: Step, owner: tuple[int, int]) -> None:
+def _stage(sources: Sequence[int], stage: int, name: str, step: Step, owner: tuple[int, int]) -> None:
     """Make what a step will put, complete, under its number."""
     if step.conflict or step.act not in ("mkdir", "put"):
         return
@@ -253,7 +255,7 @@ def _stage(source: int, stage: int, name: str, step: Step, owner: tuple[int, int
         _give(name, owner, stage)
     else:
         try:
-            with beneath.open_file(source, step.source) as file:
+            with layers.open_file(sources, step.source) as file:
                 _stage_file(file, stage, name, step, owner)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS):

@@ -3,32 +3,41 @@
 ::
 
     layers/NAME/record.json    the directory, when the layer began, what was applied
-    layers/NAME/l-ID/          a layer: ``tree`` and ``work``, as overlayfs wants them
+    layers/NAME/l-ID/          a layer: ``tree`` and ``work``, as overlayfs wants them; sealed with ``seal.json``
     layers/NAME/r-ID/          a run: its record, and what it has replaced
+    snapshots/ID/              a snapshot: its record, which names layers, and the keys that went along
 
-NAME is the agent's lineage. Everything blocks.
+NAME is the agent's lineage. A layer that no record names is garbage, as is a snapshot without a record: so each step
+writes files first and then one record, and what a killed kernel leaves is whole or removed at the next start. Snapshots
+and forks name layers of other agents, so references change, and layers are removed, under one lock. Everything blocks.
 """
 
 import contextlib
+import logging
 import os
 import secrets
 import stat
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
-from agentos.private_files import display_path, hold_directory, read_file, replace_file
+from agentos.private_files import UnsafeFile, display_path, hold_directory, read_file, replace_file
 from agentos_sdk.values import HostIds
 
-from . import beneath, run
+from . import beneath, layers, run
 from .beneath import Stamp
 from .changes import Base
+from .layers import Seal
+
+log = logging.getLogger(__name__)
 
 KEPT_RUNS = 5  # applies of one agent that can be undone, and undos whose files are kept
+MAX_DEPTH = 32  # sealed layers of one overlay: above that they are merged
 _COARSE = 5  # CLOCK_REALTIME_COARSE, which lags behind by a tick
 _TICK_POLL = 0.0005  # seconds; a tick takes 1 to 10 ms
 
@@ -39,6 +48,10 @@ class BadLayer(Exception):
 
 class Record(Struct):
     """What is known of an agent's overlay. ``since`` is its beginning, in nanoseconds, ``inode`` the directory's.
+
+    ``layer`` is the upper one, empty if the next life makes it, and ``sealed`` are those beneath it, ``NAME/l-ID``
+    each, the newest first. ``snapshot`` is the id of the one that it was last, ``returning`` of that which the next
+    life goes back to, and ``forked_from`` is NAME@LABEL.
 
     ``stamps`` are the entries of the directory as applies left them. ``applied`` are the ids of applies that can be
     undone, the last one last, and ``runs`` all whose files are kept. ``doing`` is the run that isn't finished.
@@ -57,17 +70,50 @@ class Record(Struct):
     declined: dict[str, str] = {}
     settled: bool = False
     discarded: bool = False
+    sealed: list[str] = []
+    snapshot: str = ""
+    returning: str = ""
+    forked_from: str = ""
 
     @property
     def base(self) -> Base:
         return Base(self.since, self.stamps)
 
 
+class Snapshot(Struct):
+    """A moment of an agent's overlay: the ``layers`` that it had, the newest first, over which directory.
+
+    ``name`` is the agent's lineage, ``at`` seconds since the epoch, ``parent`` the id of the snapshot before it.
+    ``since`` and ``stamps`` are those of the agent's record. ``account`` is whose keys went along. ``bytes`` and
+    ``paths`` are those of the layer that was sealed for it.
+    """
+
+    id: str
+    name: str
+    at: float
+    layers: list[str]
+    directory: str
+    inode: int
+    since: int
+    stamps: dict[str, Stamp] = {}
+    label: str = ""
+    parent: str = ""
+    account: str = ""
+    bytes: int = 0
+    paths: int = 0
+
+    @property
+    def address(self) -> str:
+        return f"{self.name}@{self.label or self.id}"
+
+
 class Store:
-    """The layers of one kernel. ``state`` is its directory, held."""
+    """The layers and snapshots of one kernel. ``state`` is its directory, held."""
 
     def __init__(self, state: Path) -> None:
-        self._layers = state / "layers"
+        self._layers, self._snapshots = state / "layers", state / "snapshots"
+        self.references = threading.RLock()  # held while a record begins or ceases to name layers
+        self.making: set[str] = set()  # ids of snapshots, and layers, that no record names yet
 
     def make_place(self) -> str:
         with hold_directory(self._layers) as held:
@@ -97,28 +143,144 @@ class Store:
 
     def begin(self, name: str, directory: str, owner: HostIds | None) -> Record:
         """A new layer over a directory, whose record replaces the former one; the former layer is removed."""
-        with self.hold(name) as place:
+        with self.references, self.hold(name) as place:
             former, shown = _read(place), os.stat(directory, follow_symlinks=False)
-            layer = f"l-{secrets.token_hex(8)}"
-            record = Record(directory, shown.st_ino, _begin_clock(), layer)
+            record = Record(directory, shown.st_ino, _begin_clock(), _new_name())
             if former is not None and former.directory == directory:
                 record = msgspec.structs.replace(record, applied=former.applied, runs=former.runs)
-            _make_layer(place / layer, shown, owner)
+            _make_layer(place / record.layer, stat.S_IMODE(shown.st_mode), owner)
             self.save(name, record)
         self.sweep(name)
         return record
 
-    def sweep(self, name: str) -> None:
-        """Remove what an agent's record doesn't name."""
+    def add_upper(self, name: str, record: Record, owner: HostIds | None) -> None:
+        """A new upper layer for a record that has none, over its sealed ones."""
+        shown = self.find_tree(record.sealed[0]) if record.sealed else Path(record.directory)
+        with self.references, self.hold(name) as place:
+            record.layer = _new_name()
+            _make_layer(place / record.layer, stat.S_IMODE(os.stat(shown, follow_symlinks=False).st_mode), owner)
+            self.save(name, record)
+
+    def find_tree(self, layer: str) -> Path:
+        """The tree of a layer ``NAME/l-ID``, by a path that other processes can use."""
+        name, _, part = layer.partition("/")
         with self.hold(name) as place:
-            record = _read(place)
-            named = {"record.json", *((record.layer, *(f"r-{one}" for one in record.runs)) if record else ())}
-            if record is not None and record.doing:
-                named.add(f"r-{record.doing}")
+            return place / part / "tree"
+
+    def sweep(self, name: str) -> None:
+        """Remove what neither the agent's record nor, of its layers, any other record names."""
+        with self.references, self.hold(name) as place:
+            try:
+                record, layers = _read(place), self._list_named()
+            except BadLayer as error:
+                log.warning("layers of %s that may not be needed any more stay: %s", name, error)
+                return
+            named = {"record.json", *(one.removeprefix(f"{name}/") for one in layers if one.startswith(f"{name}/"))}
+            if record is not None:
+                named |= {record.layer, f"r-{record.doing}", *(f"r-{one}" for one in record.runs)}
             with beneath.open_top(str(place)) as top:
                 for other in set(os.listdir(top)) - named:
                     if stat.S_ISDIR(os.stat(other, dir_fd=top, follow_symlinks=False).st_mode):
                         beneath.remove_tree(top, other)
+
+    def _list_named(self) -> AbstractSet[str]:
+        """The sealed layers that records and snapshots name."""
+        records = [self.load(name) for name in self.list_names()]
+        found = {layer for record in records if record is not None for layer in record.sealed}
+        return found | self.making | {layer for snapshot in self.list_snapshots() for layer in snapshot.layers}
+
+    # -- Snapshots ---------------------------------------------------------------------------------------------------
+
+    def list_snapshots(self) -> list[Snapshot]:
+        """All snapshots, the oldest first. Raises :class:`BadLayer`."""
+        names = os.listdir(self._snapshots) if self._snapshots.is_dir() else []
+        found = [_read_snapshot(self._snapshots / name) for name in names]
+        return sorted((one for one in found if one is not None), key=lambda one: (one.at, one.id))
+
+    def find_snapshot(self, name: str, moment: str) -> Snapshot | None:
+        """An agent's snapshot by its label or its id."""
+        own = [one for one in self.list_snapshots() if one.name == name]
+        return next((one for one in own if one.label == moment), None) or next(
+            (one for one in own if one.id == moment), None
+        )
+
+    def add_snapshot(self, snapshot: Snapshot, kept: bytes) -> None:
+        """Write a snapshot, with what is kept besides layers; they are synced before."""
+        with hold_directory(self._snapshots) as held, hold_directory(held / snapshot.id) as place:
+            replace_file(place / "kept.json", kept)
+            replace_file(place / "record.json", msgspec.json.encode(snapshot))
+
+    def read_kept(self, snapshot: Snapshot) -> str:
+        with hold_directory(self._snapshots / snapshot.id) as place:
+            return read_file(place / "kept.json")
+
+    def remove_snapshot(self, snapshot: Snapshot) -> None:
+        """Remove a snapshot, and its layers unless an agent or another snapshot has them."""
+        with self.references:
+            with hold_directory(self._snapshots / snapshot.id) as place:
+                (place / "record.json").unlink()
+            self.collect(layer.partition("/")[0] for layer in snapshot.layers)
+
+    def collect(self, names: Iterable[str] | None = None) -> None:
+        """Remove what no agent and no snapshot names; the layers of these agents alone, if they are given."""
+        with self.references:
+            if self._snapshots.is_dir():
+                with hold_directory(self._snapshots) as held, beneath.open_top(display_path(held)) as top:
+                    for name in os.listdir(top):
+                        if name not in self.making and not (held / name / "record.json").exists():
+                            beneath.remove_tree(top, name)
+            found = os.listdir(self._layers) if self._layers.is_dir() else []
+            for name in set(found if names is None else names):
+                if (self._layers / name).is_dir():
+                    self.sweep(name)
+
+    # -- Sealed layers -----------------------------------------------------------------------------------------------
+
+    def copy(self, name: str, layers_: Sequence[str]) -> str:
+        """A new layer of an agent's, not yet named, with what layers show together, the newest first; synced."""
+        with self.hold(name) as place, contextlib.ExitStack() as stack:
+            tops = [stack.enter_context(beneath.open_top(str(self.find_tree(one)))) for one in layers_]
+            made = _new_name()
+            self.making.add(f"{name}/{made}")
+            (place / made).mkdir(mode=0o700)
+            try:
+                (place / made / "tree").mkdir(mode=0o700)
+                with beneath.open_top(str(place / made / "tree")) as target:
+                    layers.copy_layers(tops, target)
+                    beneath.sync(target)
+            except BaseException:
+                self.making.discard(f"{name}/{made}")
+                with beneath.open_top(str(place)) as top:
+                    beneath.remove_tree(top, made)
+                raise
+        return f"{name}/{made}"
+
+    def seal(self, layer: str) -> Seal:
+        """The seal of a layer, which is made if it has none: nothing may change it from now on."""
+        tree = self.find_tree(layer)
+        path = tree.parent / "seal.json"
+        with contextlib.suppress(FileNotFoundError):
+            return msgspec.json.decode(read_file(path), type=Seal)
+        with beneath.open_top(str(tree)) as top:
+            beneath.sync(top)
+            found = layers.compute_seal(top)
+        replace_file(path, msgspec.json.encode(found))
+        return found
+
+    def check(self, snapshot: Snapshot) -> None:
+        """Raise :class:`BadLayer` unless all layers of a snapshot are what they were."""
+        for layer in snapshot.layers:
+            tree = self.find_tree(layer)
+            advice = f"{snapshot.address} can't be used: remove it (`agentos snapshots --remove {snapshot.id}`)"
+            try:
+                with beneath.open_top(str(tree)) as top:
+                    expected, found = self.seal(layer), layers.compute_seal(top)
+            except OSError as error:
+                raise BadLayer(f"{tree}: {error.strerror}: {advice}") from None
+            if found.uid != expected.uid:
+                raise BadLayer(f"{tree} belongs to uid {found.uid}, and was sealed as uid {expected.uid}'s: {advice}")
+            if found.digest != expected.digest:
+                raise BadLayer(f"{tree} was changed since it was sealed: its digest doesn't match: {advice}")
 
     def finish(self, name: str) -> None:
         """Finish the run that a killed kernel has left, or drop it."""
@@ -169,12 +331,26 @@ def _read(place: Path) -> Record | None:
         raise BadLayer(f"{place}/record.json is damaged ({error}): move {place} away") from None
 
 
-def _make_layer(layer: Path, shown: os.stat_result, owner: HostIds | None) -> None:
-    """Make an empty layer, owned by ``owner``; ``shown`` is the directory, whose mode the layer's top replaces."""
+def _read_snapshot(place: Path) -> Snapshot | None:
+    try:
+        with hold_directory(place) as held:
+            return msgspec.json.decode(read_file(held / "record.json"), type=Snapshot)
+    except FileNotFoundError:  # it is being made or removed
+        return None
+    except (UnsafeFile, msgspec.MsgspecError) as error:
+        raise BadLayer(f"{place}: the snapshot's record can't be used ({error}): move it away") from None
+
+
+def _new_name() -> str:
+    return f"l-{secrets.token_hex(8)}"
+
+
+def _make_layer(layer: Path, mode: int, owner: HostIds | None) -> None:
+    """Make an empty layer, owned by ``owner``; ``mode`` is that of the directory, which the layer's top replaces."""
     layer.mkdir(mode=0o700)
     for part in (layer / "tree", layer / "work"):
         part.mkdir(mode=0o700)
-    os.chmod(layer / "tree", stat.S_IMODE(shown.st_mode) & 0o777)
+    os.chmod(layer / "tree", mode & 0o777)
     if owner is not None:
         for part in (layer / "tree", layer / "work", layer):
             os.chown(part, owner.uid, owner.gid, follow_symlinks=False)

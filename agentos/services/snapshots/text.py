@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Iterator, Sequence
 
-from . import beneath
+from . import layers
 from .changes import Change
 
 MAX_FILE = 256 << 10  # bytes of one file that is shown
@@ -15,10 +15,10 @@ _NO_NEWLINE = "\\ No newline at end of file"
 
 
 class Texts:
-    """The texts of one diff, of a layer and a directory that are open."""
+    """The texts of one diff, of layers and a directory that are open."""
 
-    def __init__(self, layer: int, directory: int) -> None:
-        self._layer, self._directory, self._lines = layer, directory, MAX_ALL_COMPARED
+    def __init__(self, layers: Sequence[int], directory: int) -> None:
+        self._layers, self._directory, self._lines = layers, directory, MAX_ALL_COMPARED
 
     def describe_all(self, changes: Sequence[Change]) -> dict[str, str]:
         """The differences by path, as long as there is room; without what is no text, too large, or can't be read."""
@@ -36,8 +36,8 @@ class Texts:
         if change.kind != "file":
             return None
         try:
-            old = _read_lines(self._directory, change) if change.what in ("changed", "deleted") else []
-            new = _read_lines(self._layer, change) if change.what != "deleted" else []
+            old = _read_lines([self._directory], change) if change.what in ("changed", "deleted") else []
+            new = _read_lines(self._layers, change) if change.what != "deleted" else []
         except (OSError, UnicodeError):
             return None
         if old is None or new is None:
@@ -64,8 +64,8 @@ class Texts:
         yield from _compare(one, other, first)
 
 
-def _read_lines(top: int, change: Change) -> list[str] | None:
-    with beneath.open_file(top, change.path) as fd, open(fd, "rb", closefd=False) as file:
+def _read_lines(tops: Sequence[int], change: Change) -> list[str] | None:
+    with layers.open_file(tops, change.path) as fd, open(fd, "rb", closefd=False) as file:
         data = file.read(MAX_FILE + 1)
     if len(data) > MAX_FILE or b"\0" in data:
         return None

@@ -24,6 +24,7 @@ from agentos_sdk.errors import QuotaExceeded, Unavailable
 from agentos_sdk.values import Scope
 
 from .batch import Change, StateLimits, store_all
+from .copies import UNLIMITED, KeptKey, Replaced, read_space, replace_space
 from .rows import Found, Swept, delete_all, fetch_all, list_keys, remove_former, sweep
 from .spaces import GLOBAL, account_of, is_session
 
@@ -183,6 +184,28 @@ class State:
         """The first keys of a space behind ``after`` that begin with one of these prefixes, which are in order."""
         with _readable():
             return await self.database.write(partial(list_keys, space, prefixes, after, limit))
+
+    async def copy(self, space: str) -> list[KeptKey]:
+        """All keys of a private space."""
+        with _readable():
+            return await self.database.write(partial(read_space, space))
+
+    async def replace(self, account: str, kept: Sequence[KeptKey], *, limited: bool) -> None:
+        """Give an agent the private keys of a copy, which get new versions; it has no others then.
+
+        If it is ``limited``, raises ``QuotaExceeded``: an agent that gets its own back may exceed its limits.
+        """
+
+        def announce(done: Replaced) -> None:
+            for keys, deleted in ((done.removed, True), (done.stored, False)):
+                for key, version in keys:
+                    self._announce(account, key, version, deleted, account)
+            self._next_expiry = min([self._next_expiry, *(one.expires for one in kept if one.expires is not None)])
+            self._wake.set()
+
+        limits = self.limits if limited else UNLIMITED
+        with _readable():
+            await self.database.write(partial(replace_space, limits, account, kept), announce)
 
     async def serve(self) -> None:
         """Remove expired keys, and those of ended sessions, until cancelled."""

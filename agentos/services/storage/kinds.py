@@ -67,6 +67,7 @@ def _owner_of_log(name: str) -> str:
 KINDS: Final[Sequence[Kind]] = (
     Kind("workspaces", "workspaces", _owner_of_workspace),
     Kind("layers", "layers", str),  # of overlays, by agent
+    Kind("snapshots", "snapshots"),  # the files of a snapshot are layers
     Kind("logs", "logs", _owner_of_log),
     Kind("audit", "audit"),
     Kind("events", "events"),
@@ -78,6 +79,7 @@ KINDS: Final[Sequence[Kind]] = (
 CONTENTS: Final[Sequence[Content]] = (
     Content("state", "state", "account", "size"),
     Content("mail", "mail", "mailbox", "length(body)"),
+    Content("snapshots", "snapshot_mail", "mailbox", "length(body)"),
     Content("approvals", "approvals", f"'{KERNEL}'", "length(pending)"),
     Content("approvals", "answers", f"'{KERNEL}'", "length(answer)"),
 )

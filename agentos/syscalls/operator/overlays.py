@@ -1,4 +1,4 @@
-"""Handlers of DIFF, APPLY, UNDO and ROLLBACK: what an agent has changed in its overlay of a host directory."""
+"""Handlers of DIFF, APPLY and UNDO: what an agent has changed in its overlay of a host directory."""
 
 import contextlib
 import math
@@ -13,7 +13,6 @@ from attrs import Factory, frozen
 
 from agentos.agents.jail.jail import lineage
 from agentos.agents.registry import Registry
-from agentos.agents.tree.supervision import Supervision
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
@@ -23,10 +22,11 @@ from agentos.sandbox.files.root_files import WORKSPACE
 from agentos.services.snapshots.changes import Change, TooManyChanges
 from agentos.services.snapshots.overlays import BadChoice, Changed, NoOverlay, Overlays, Wanted
 from agentos.services.snapshots.run import CannotApply
+from agentos.services.snapshots.snapshots import Taken
 from agentos.services.snapshots.store import BadLayer
 from agentos.threads import run_in_thread
 from agentos_sdk.calls.operator import overlays as calls
-from agentos_sdk.errors import BadRequest, CallError, Conflict, NotFound, PermissionDenied, Unavailable
+from agentos_sdk.errors import AlreadyExists, BadRequest, CallError, Conflict, NotFound, PermissionDenied, Unavailable
 from agentos_sdk.opcodes import Op
 
 PAUSE = 4.0  # times the duration of a DIFF that a caller other than the operator waits before the next one
@@ -57,13 +57,12 @@ class OverlayCalls:
 
     registry: Registry
     overlays: Overlays
-    supervision: Supervision
     _paces: WeakKeyDictionary[Caller, Pace] = Factory(WeakKeyDictionary)  # of all but the operator
 
     @asynccontextmanager
     async def prepare_diff(self, caller: Caller, request: calls.Diff) -> AsyncIterator[Prepared]:
         paths = [normalize(path) for path in request.paths]
-        key, right, error = self._find(caller, request.name, "diff")
+        key, right, error = find_overlay(self.registry, caller, request.name, "diff")
         by_agent = caller.kind != "operator"
         if by_agent and request.content:
             error = PermissionDenied(
@@ -83,7 +82,7 @@ class OverlayCalls:
     async def prepare_apply(self, caller: Caller, request: calls.Apply) -> AsyncIterator[Prepared]:
         paths, also = ([normalize(path) for path in given] for given in (request.paths, request.also))
         wanted = Wanted(request.digest, paths, also, {normalize(path): side for path, side in request.resolve.items()})
-        key, right, error = self._find(caller, request.name, "apply")
+        key, right, error = find_overlay(self.registry, caller, request.name, "apply")
 
         async def act(call: Call) -> calls.Applied:
             with explaining(caller):
@@ -95,25 +94,8 @@ class OverlayCalls:
         yield Prepared((right,), act, about=request.name, error=require_operator(caller) or error)
 
     @asynccontextmanager
-    async def prepare_rollback(self, caller: Caller, request: calls.Rollback) -> AsyncIterator[Prepared]:
-        key, right, error = self._find(caller, request.name, "rollback")
-        agent = self.registry.find_by_name(request.name)
-        if agent is not None and (agent.id == caller.id or self.registry.descends(caller.id, agent.id)):
-            error = BadRequest(f"{agent.name}: an agent can't roll back itself or an agent above it")
-
-        async def act(call: Call) -> calls.RolledBack:
-            runs = agent is not None and not agent.over.is_set()
-            with explaining(caller):
-                await self.overlays.discard(key, in_use=runs)
-            if agent is not None and runs:
-                await self.supervision.start_stop.restart_agent(agent)
-            return calls.RolledBack(restarted=runs)
-
-        yield Prepared((right,), act, about=request.name, error=error)
-
-    @asynccontextmanager
     async def prepare_undo(self, caller: Caller, request: calls.Undo) -> AsyncIterator[Prepared]:
-        key, right, error = self._find(caller, request.name, "undo")
+        key, right, error = find_overlay(self.registry, caller, request.name, "undo")
 
         async def act(call: Call) -> calls.Undone:
             with explaining(caller):
@@ -129,17 +111,18 @@ class OverlayCalls:
             return contextlib.nullcontext()
         return self._paces.setdefault(caller, Pace()).take_turn()
 
-    def _find(self, caller: Caller, name: str, action: str) -> tuple[str, Right, CallError | None]:
-        """The key of an agent's overlay and the right to it; for the operator also that of an agent of the past."""
-        agent = self.registry.find_by_name(name)
-        if agent is not None:
-            return lineage(agent), Right(action, agent=agent.id), None
-        error = None if caller.kind == "operator" else NotFound(f"no agent is called {name!r}")
-        return name, Right(action), error
+
+def find_overlay(registry: Registry, caller: Caller, name: str, action: str) -> tuple[str, Right, CallError | None]:
+    """The key of an agent's overlay and the right to it; for the operator also that of an agent of the past."""
+    agent = registry.find_by_name(name)
+    if agent is not None:
+        return lineage(agent), Right(action, agent=agent.id), None
+    error = None if caller.kind == "operator" else NotFound(f"no agent is called {name!r}")
+    return name, Right(action), error
 
 
-def require_operator(caller: Caller) -> CallError | None:
-    return None if caller.kind == "operator" else PermissionDenied(OPERATORS)
+def require_operator(caller: Caller, why: str = OPERATORS) -> CallError | None:
+    return None if caller.kind == "operator" else PermissionDenied(why)
 
 
 def normalize(path: str) -> str:
@@ -159,6 +142,8 @@ def explaining(caller: Caller) -> Iterator[None]:
         raise NotFound(str(error)) from None
     except BadChoice as error:
         raise BadRequest(str(error)) from None
+    except Taken as error:
+        raise AlreadyExists(str(error)) from None
     except Changed as error:
         raise Conflict(f"digest: {error}") from None
     except (BadLayer, CannotApply, TooManyChanges) as error:
@@ -210,11 +195,10 @@ def list_left(left: Mapping[str, str]) -> tuple[list[calls.LeftPath], int]:
     return [calls.LeftPath(path=path, reason=left[path]) for path in paths], more
 
 
-def syscalls(registry: Registry, overlays: Overlays, supervision: Supervision) -> tuple[Syscall, ...]:
-    handlers = OverlayCalls(registry, overlays, supervision)
+def syscalls(registry: Registry, overlays: Overlays) -> tuple[Syscall, ...]:
+    handlers = OverlayCalls(registry, overlays)
     return (
         Syscall(Op.DIFF, calls.Diff, prepare=handlers.prepare_diff, audit="outcome"),
         Syscall(Op.APPLY, calls.Apply, prepare=handlers.prepare_apply, audit="intent"),
-        Syscall(Op.ROLLBACK, calls.Rollback, prepare=handlers.prepare_rollback, audit="intent"),
         Syscall(Op.UNDO, calls.Undo, prepare=handlers.prepare_undo, audit="intent"),
     )

@@ -19,6 +19,7 @@ EVENT_TYPES: Final = (
         "AGENT_UNHEALTHY",
         "MESSAGE_RECEIVED",
         "MAIL_DEAD",
+        "SNAPSHOT_MADE",
         "STATE_CHANGED",
         "SYSCALL_BLOCKED",
     ),

@@ -51,9 +51,11 @@ STORE = 0x30
 FETCH = 0x31
 DELETE = 0x32
 KEYS = 0x33
+SNAPSHOT = 0x36
 ROLLBACK = 0x37
 DIFF = 0x39
 APPLY = 0x3A
+SNAPSHOTS = 0x3B
 UNDO = 0x3D
 GET_PERMS = 0x40
 SET_PERMS = 0x41
@@ -395,8 +397,26 @@ class Calls:
         """
         return self._open_stream(APPROVALS, {"follow": True})
 
-    def rollback(self, name: str, snapshot: Literal["start"]) -> Reply:
-        """Throw away what the agent ``name`` has changed in its overlay since ``snapshot``, which is ``start``."""
+    def snapshot(self, name: str, label: str | None = None) -> Reply:
+        """Keep what the agent ``name`` has changed in its overlay, its private keys, and its unread mail.
+
+        ``NAME@LABEL`` is the moment's address, without a ``label`` it has its id. A program that runs is held still
+        for it, and goes on; the operator alone.
+        """
+        return self._make_call(SNAPSHOT, {"name": name, "label": label}, wait=None)
+
+    def snapshots(self, name: str | None = None, *, remove: str | None = None) -> Reply:
+        """The snapshots of the agent ``name``, or all; with ``remove`` that one is removed first, by its id or label.
+
+        A label needs the ``name``. The operator alone.
+        """
+        return self._make_call(SNAPSHOTS, {"name": name, "remove": remove}, wait=None)
+
+    def rollback(self, name: str, snapshot: str) -> Reply:
+        """Throw away what the agent ``name`` has changed since a snapshot, given by label or id, or since ``start``.
+
+        To a snapshot it also gets its private keys and unread mail back; the operator alone.
+        """
         return self._make_call(ROLLBACK, {"name": name, "snapshot": snapshot}, wait=None)
 
     def diff(self, name: str, paths: Sequence[str] | None = None, *, content: bool | None = None) -> Reply:

@@ -40,6 +40,7 @@ from agentos_sdk.calls.operator.permissions import (
     SetPerms,
 )
 from agentos_sdk.calls.operator.reload import Reload
+from agentos_sdk.calls.operator.snapshots import Snapshot, Snapshots, SnapshotsReply
 from agentos_sdk.calls.request import Request
 from agentos_sdk.calls.state import Delete, Fetch, Keys, Store
 from agentos_sdk.calls.think import Think
@@ -131,6 +132,8 @@ class TrioCalls:
     explain = call(Calls.explain, Explain)
     approvals = part(Calls.approvals, Approvals, ApprovalsReply.pending)
     follow_approvals = stream(Calls.follow_approvals, ApprovalLists)
+    snapshot = call(Calls.snapshot, Snapshot)
+    snapshots = part(Calls.snapshots, Snapshots, SnapshotsReply.snapshots)
     rollback = call(Calls.rollback, Rollback)
     diff = call(Calls.diff, Diff)
     apply = call(Calls.apply, Apply)

@@ -16,14 +16,14 @@ from agentos.database import Database, DatabaseError, open_database
 from agentos.services import ids
 from agentos.services.events import AgentExited, Event, MailDead
 from agentos.services.ids import BLOCK, open_ids
-from agentos.services.mail import rows
+from agentos.services.mail import copies, rows
 from agentos.services.mail.mailbox import MAX_ATTEMPTS, MAX_MESSAGES, Mailbox, Message
 from agentos.services.mail.mailboxes import Mailboxes
 from agentos.services.mail.store import MailStore
 from agentos_sdk.errors import Busy, NotFound, QuotaExceeded, Unavailable
 
 FROM = {"ann": 3, "bob": 4, "taken": 5, "acknowledged": 6, "leased": 7, "waits": 8}  # ids of senders
-SCHEMAS = {"ids": ids.TABLES, "mail": rows.TABLES}
+SCHEMAS = {"ids": ids.TABLES, "mail": rows.TABLES, "snapshot_mail": copies.TABLES}
 
 
 @asynccontextmanager

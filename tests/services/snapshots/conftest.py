@@ -35,7 +35,7 @@ class Overlaid:
         return self.upper / "tree"
 
     async def open(self) -> None:
-        self.upper = Path(await self.overlays.open(self.name, str(self.project), AGENT))
+        self.upper = Path((await self.overlays.open(self.name, str(self.project), AGENT)).upper)
 
     def write(self, path: str, text: str, mode: int = 0o644) -> Path:
         """A file of the agent's, in directories that the project has as well."""

@@ -74,7 +74,7 @@ def prepare(here: Path, verb: str) -> None:
     (here / "state").mkdir(mode=0o700)
     fill(here / "project")
     overlays = Overlays(here / "state")
-    upper = Path(overlays._open(NAME, str(here / "project"), AGENT))
+    upper = Path(overlays._open(NAME, str(here / "project"), AGENT).upper)
     change_much(Overlaid(here / "project", here / "state", overlays, NAME, upper))
     if verb == "undo":
         run(overlays, "apply")
@@ -90,7 +90,7 @@ def check_remains(place: Path, number: int, before: Tree, after: Tree, verb: str
     found = read_tree(place / "project")
     assert found in (before, after), f"killed at {number}: {found}"
     names = {name for name in os.listdir(place / "state" / "layers" / NAME) if name.startswith("r-")}
-    record = overlays._require(NAME)
+    record = overlays.require(NAME)
     assert names == {f"r-{one}" for one in record.runs}, f"killed at {number}: {names}, {record.runs}"
     if verb == "apply" and found == after:
         assert run(overlays, "undo").left == {}, number

@@ -487,7 +487,7 @@ async def test_a_full_disk_changes_nothing(overlaid: Overlaid, place: Path) -> N
     with small_disk(overlaid.project, "64k") as project:
         (project / "a.txt").write_text("a\n")
         await overlaid.overlays.open("x", str(project), AGENT)
-        overlaid.name, overlaid.upper = "x", Path(await overlaid.overlays.open("x", str(project), AGENT))
+        overlaid.name, overlaid.upper = "x", Path((await overlaid.overlays.open("x", str(project), AGENT)).upper)
         overlaid.write("a.txt", "x" * 30_000)
         overlaid.write("big", "x" * 100_000)
 

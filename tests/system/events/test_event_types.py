@@ -121,7 +121,7 @@ def test_each_type_of_the_reference_is_published_when_it_happens() -> None:
             watcher.wait("RESOURCE_WARNING", name="fat", resource="memory")
             watcher.wait("RUN_SKIPPED", name="c")
 
-            elsewhere = {"KERNEL_KILLED", "MAIL_DEAD"}  # test_last_run.py, services/mail/test_kept.py
+            elsewhere = {"KERNEL_KILLED", "MAIL_DEAD", "SNAPSHOT_MADE"}  # test_last_run, test_kept, test_snapshots
             assert TYPES - {event["type"] for event in watcher.seen} == elsewhere
 
 

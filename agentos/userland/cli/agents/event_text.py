@@ -139,6 +139,9 @@ DESCRIPTIONS: Final[Mapping[str, Callable[[Data], str]]] = {
     "AGENT_ESCALATED": lambda data: f"{data['supervisor']} gave up: {data['reason']}",
     "AGENT_STATE": lambda data: str(data["state"]),
     "MESSAGE_RECEIVED": _received,
+    "SNAPSHOT_MADE": lambda data: (
+        f"{data['name']}@{data['label'] or data['snapshot']}, {data['bytes']} bytes of its own"
+    ),
     "MAIL_DEAD": lambda data: (
         f"message {data['message_id']} from {data['sender_name']}, handed out {data['attempt']} times"
     ),

@@ -1,4 +1,4 @@
-"""``agentos diff``, ``apply``, ``undo`` and ``rollback``: an agent's changes in its overlay of a directory."""
+"""``agentos diff``, ``apply`` and ``undo``: an agent's changes in its overlay of a directory."""
 
 import shlex
 import sys
@@ -16,7 +16,6 @@ from agentos.userland.cli.common import (
     kernel,
     plural,
     print_json,
-    print_result,
     printable,
     socket_option,
 )
@@ -102,24 +101,6 @@ def undo(name: str, apply_id: str | None, socket_path: str | None, as_json: bool
     with kernel(socket_path) as client:
         reply = check_reply(client.undo(name, apply_id))
     report(reply, "undone", "", as_json)
-
-
-@click.command()
-@click.argument("moment", metavar="NAME@start", shell_complete=completed.agents)
-@json_option
-@socket_option
-def rollback(moment: str, socket_path: str | None, as_json: bool) -> None:
-    """Throw away what an agent has changed in its overlay.
-
-    NAME@start is the directory as it is. An agent that runs is restarted.
-    """
-    name, _, label = moment.rpartition("@")
-    if not name or label != "start":
-        raise click.BadParameter(f"expected NAME@start, got {moment!r}", param_hint="NAME@start")
-    with kernel(socket_path) as client:
-        reply = check_reply(client.rollback(name, "start"))
-    restarted = ", and was restarted" if reply["restarted"] else ""
-    print_result(f"{name} works on the directory as it is{restarted}", reply, as_json)
 
 
 def confirm(shown: Mapping[str, Any], name: str) -> bool:

@@ -66,12 +66,15 @@ class RolledBack:
 
 @record
 class Rollback(Request[RolledBack]):
-    """Throw away what the agent ``name`` has changed in its overlay since ``snapshot``, which is ``start``."""
+    """Throw away what the agent ``name`` has changed since a snapshot, given by label or id, or since ``start``.
+
+    To a snapshot it also gets its private keys and unread mail back; the operator alone.
+    """
 
     op = Op.ROLLBACK
     reply = RolledBack
     name: str
-    snapshot: Literal["start"]
+    snapshot: str
 
 
 @record

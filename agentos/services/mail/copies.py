@@ -1,0 +1,66 @@
+"""Copies of unread messages in the database, one for each snapshot of an agent.
+
+What is acknowledged, or removed for good, goes from all of them in the same transaction: it doesn't come back.
+"""
+
+import sqlite3
+import time
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from outcome import Outcome
+
+from agentos_sdk.encoding import codec
+
+from .mailbox import Message
+from .rows import COLUMNS, as_message, remove_all
+
+TABLES: Final = (
+    """CREATE TABLE snapshot_mail (
+        snapshot TEXT NOT NULL,
+        id INTEGER NOT NULL, mailbox TEXT NOT NULL, from_id INTEGER NOT NULL, from_name TEXT NOT NULL,
+        from_kind TEXT NOT NULL, family TEXT NOT NULL, sent_at REAL NOT NULL, attempt INTEGER NOT NULL,
+        dead INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY (snapshot, id)
+    )""",
+    "CREATE INDEX snapshot_mail_by_id ON snapshot_mail (id)",
+)
+
+
+def copy_all(snapshot: str, numbers: Sequence[int], connection: sqlite3.Connection) -> None:
+    """Copy messages that wait."""
+    connection.execute(
+        f"""INSERT INTO snapshot_mail SELECT ?, {COLUMNS} FROM mail
+            WHERE id IN (SELECT value FROM json_each(?))""",  # noqa: S608 - our own names
+        (snapshot, codec.encode(numbers).decode()),
+    )
+
+
+def put_back(snapshot: str, present: Collection[int], connection: sqlite3.Connection) -> list[Message]:
+    """Store the messages of a copy again, except those that are present, and return them: not handed out yet."""
+    now, began = time.time(), time.monotonic()
+    connection.execute(
+        f"""INSERT OR IGNORE INTO mail SELECT {COLUMNS.replace("attempt", "0").replace("dead", "0")} FROM snapshot_mail
+            WHERE snapshot = ?""",  # noqa: S608
+        (snapshot,),
+    )
+    rows = connection.execute(
+        f"""SELECT {COLUMNS} FROM mail WHERE id IN (SELECT id FROM snapshot_mail WHERE snapshot = ?)
+            ORDER BY id""",  # noqa: S608
+        (snapshot,),
+    )
+    return [as_message(row, now, began) for row in rows if row[0] not in present]
+
+
+def acknowledge_all(items: Sequence[Sequence[int]], connection: sqlite3.Connection) -> Sequence[Outcome[None]]:
+    """Remove messages for good: from all copies as well."""
+    numbers = codec.encode([number for item in items for number in item]).decode()
+    connection.execute("DELETE FROM snapshot_mail WHERE id IN (SELECT value FROM json_each(?))", (numbers,))
+    return remove_all(items, connection)
+
+
+def forget_others(snapshots: Sequence[str], connection: sqlite3.Connection) -> None:
+    """Remove all copies but those of these snapshots."""
+    connection.execute(
+        "DELETE FROM snapshot_mail WHERE snapshot NOT IN (SELECT value FROM json_each(?))",
+        (codec.encode(snapshots).decode(),),
+    )

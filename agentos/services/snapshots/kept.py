@@ -1,0 +1,38 @@
+"""What goes along with an agent's snapshot besides layers: its private keys, and its unread mail."""
+
+import msgspec
+from attrs import frozen
+
+from agentos.services.mail.mailboxes import Mailboxes
+from agentos.services.state.copies import KeptKey
+from agentos.services.state.state import State
+from agentos.threads import run_in_thread
+
+from .store import Snapshot, Store
+
+
+@frozen
+class Kept:
+    """Copies both and gives them back. Never grants, budgets, approvals, or leases."""
+
+    state: State
+    mail: Mailboxes
+
+    async def copy(self, snapshot: str, name: str, account: str) -> bytes:
+        """Copy what an agent has now; returns what its snapshot keeps in a file. Raises ``Unavailable``."""
+        await self.mail.copy(snapshot, name)
+        return msgspec.json.encode(await self.state.copy(account))
+
+    async def give_back(self, store: Store, snapshot: Snapshot) -> None:
+        """Give an agent back what its snapshot has of it. Raises ``Unavailable`` or ``OSError``."""
+        keys = await run_in_thread(read_keys, store, snapshot)
+        await self.state.replace(snapshot.account, keys, limited=False)
+        await self.mail.give_back(snapshot.id, snapshot.name)
+
+    async def give_fork(self, store: Store, snapshot: Snapshot, account: str) -> None:
+        """Give a fork the keys of a snapshot; a message has one addressee. Raises ``QuotaExceeded`` as well."""
+        await self.state.replace(account, await run_in_thread(read_keys, store, snapshot), limited=True)
+
+
+def read_keys(store: Store, snapshot: Snapshot) -> list[KeptKey]:
+    return msgspec.json.decode(store.read_kept(snapshot), type=list[KeptKey])

@@ -1,0 +1,90 @@
+"""``agentos snapshot``, ``snapshots`` and ``rollback``: moments of an agent's overlay."""
+
+import click
+
+from agentos.userland.cli import completed
+from agentos.userland.cli.agents.resources import format_bytes
+from agentos.userland.cli.common import (
+    check_reply,
+    fit_columns,
+    format_table,
+    json_option,
+    kernel,
+    plural,
+    print_json,
+    print_result,
+    socket_option,
+    table_width,
+)
+from agentos.userland.cli.times import format_time
+
+HEADER = ["SNAPSHOT", "ID", "TAKEN", "SIZE", "AFTER"]
+
+
+@click.command()
+@click.argument("name", shell_complete=completed.agents)
+@click.argument("label", required=False)
+@json_option
+@socket_option
+def snapshot(name: str, label: str | None, socket_path: str | None, as_json: bool) -> None:
+    """Keep what an agent has changed up to now.
+
+    `agentos rollback NAME@LABEL` goes back to it. Without LABEL it has an id. An agent that runs is held still for it,
+    and goes on; its private keys and unread mail are kept, too.
+    """
+    with kernel(socket_path) as client:
+        reply = check_reply(client.snapshot(name, label))
+    size = f"{plural(reply['paths'], 'path')}, {format_bytes(reply['bytes'])}" if reply["paths"] else "nothing new"
+    print_result(f"{name}@{label or reply['snapshot']} is kept: {size}", reply, as_json)
+
+
+@click.command()
+@click.argument("name", required=False, shell_complete=completed.agents)
+@click.option("--remove", metavar="ID", help="Remove this one first; with NAME also a label.")
+@json_option
+@socket_option
+def snapshots(name: str | None, remove: str | None, socket_path: str | None, as_json: bool) -> None:
+    """List the snapshots of an agent, or all."""
+    with kernel(socket_path) as client:
+        reply = check_reply(client.snapshots(name, remove=remove))
+    if as_json:
+        print_json(reply)
+        return
+    if remove is not None:
+        click.echo(f"{remove} is removed")
+    labels = {one["snapshot"]: one["label"] or one["snapshot"] for one in reply["snapshots"]}
+    rows = [
+        [
+            f"{one['name']}@{one['label'] or one['snapshot']}",
+            one["snapshot"],
+            format_time(one["at"]),
+            format_bytes(one["bytes"]),
+            labels.get(one["parent"], "-"),
+        ]
+        for one in reply["snapshots"]
+    ]
+    if not rows:
+        click.echo("no snapshots")
+        return
+    header, *rest = fit_columns(rows, HEADER, ("SNAPSHOT", "AFTER"), table_width())
+    for line in format_table(rest, header):
+        click.echo(line)
+
+
+@click.command()
+@click.argument("moment", metavar="NAME@LABEL", shell_complete=completed.agents)
+@json_option
+@socket_option
+def rollback(moment: str, socket_path: str | None, as_json: bool) -> None:
+    """Have an agent go back to a snapshot.
+
+    What it has changed since is thrown away; NAME@start is the directory as it is. An agent that runs is restarted.
+    """
+    name, _, label = moment.rpartition("@")
+    if not name or not label:
+        raise click.BadParameter(f"expected NAME@LABEL or NAME@start, got {moment!r}", param_hint="NAME@LABEL")
+    with kernel(socket_path) as client:
+        reply = check_reply(client.rollback(name, label))
+    where = "the directory as it is" if label == "start" else moment
+    restarted = ", and was restarted" if reply["restarted"] else ""
+    print_result(f"{name} works on {where}{restarted}", reply, as_json)

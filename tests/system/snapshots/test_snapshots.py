@@ -1,0 +1,192 @@
+"""Snapshots of agents that work in overlays, and going back to them."""
+
+import json
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+from agentos_sdk import AgentOSClient
+from tests.conftest import OwnKernel
+from tests.support.commands import run_agentos
+from tests.support.kernel import Kernel, environment, until
+from tests.system.agents import RELAY, ask, in_state, info, up
+
+Agentos = Callable[..., "subprocess.CompletedProcess[str]"]
+
+TOML = """
+[[agents]]
+name = "worker"
+script = "{place}/relay.py"
+ready = "hello"
+required = true
+workspace = {{ path = "{place}/project", mode = "overlay" }}
+permissions = {{ level = "sandboxed", allow = {{ send = ["*"], calls = ["*"] }} }}
+"""
+BEFORE = {"a.txt": "a\n", "sub/b.txt": "b\n"}
+
+
+@pytest.fixture
+def project() -> Iterator[Path]:
+    """A directory of the operator's, and beside it the agent's script."""
+    with tempfile.TemporaryDirectory(prefix="aos-work-", dir="/tmp") as made:
+        project = Path(made, "project")
+        (project / "sub").mkdir(parents=True)
+        for name, text in BEFORE.items():
+            (project / name).write_text(text)
+        Path(made, "relay.py").write_text(dedent(RELAY))
+        yield project
+
+
+@pytest.fixture
+def worker(own_kernel: OwnKernel, project: Path) -> Kernel:
+    """A kernel whose agent has an overlay of that directory."""
+    return own_kernel(TOML.format(place=project.parent))
+
+
+@pytest.fixture
+def agentos(worker: Kernel) -> Agentos:
+    """``agentos("snapshot", "worker")``"""
+    return lambda *words: run_agentos(
+        words, worker.place, {**environment(worker.place), "AGENTOS_SOCKET": worker.socket}
+    )
+
+
+def run(client: AgentOSClient, code: str, name: str = "worker") -> None:
+    """Run code in the agent."""
+    in_state(client, name, "running")
+    assert ask(client, info(client, name)["id"], "run", code=code) == "done"
+
+
+LOOK = """
+import json, pathlib
+found = {str(p): p.read_text() for p in sorted(pathlib.Path(".").rglob("*")) if p.is_file()}
+assert me.store("seen", found, scope="session")["success"]
+"""
+
+
+def fetch(client: AgentOSClient, key: str, scope: str = "agent", name: str = "worker") -> dict[str, Any]:
+    """FETCH's reply to the agent."""
+    found: dict[str, Any] = ask(client, info(client, name)["id"], "fetch", key=key, scope=scope)
+    return found
+
+
+def see(client: AgentOSClient, name: str = "worker") -> dict[str, str]:
+    """The files of its workspace as the agent sees them."""
+    run(client, LOOK, name)
+    return dict(fetch(client, "seen", "session", name)["value"])
+
+
+def files(top: Path) -> dict[str, str]:
+    return {str(path.relative_to(top)): path.read_text() for path in top.rglob("*") if path.is_file()}
+
+
+def test_an_agent_goes_back_to_a_snapshot_that_was_taken_while_it_ran(worker: Kernel, project: Path) -> None:
+    with worker.client() as client:
+        run(client, "import os\nopen('a.txt', 'w').write('one')\nos.unlink('sub/b.txt')\nos.mkdir('d')")
+        pid = info(client, "worker")["pid"]
+        taken = up(client.snapshot("worker", "one"))
+        assert taken["paths"] == 4
+        run(client, "open('a.txt', 'w').write('two')\nopen('d/x', 'w').write('x')\nopen('sub/b.txt', 'w').write('B')")
+        assert info(client, "worker")["pid"] == pid
+
+        assert up(client.rollback("worker", "one"))["restarted"] is True
+
+        assert see(client) == {"a.txt": "one"}
+        shown = {one["path"]: one["change"] for one in client.diff("worker")["changes"]}
+        assert shown == {"a.txt": "changed", "d": "created", "sub/b.txt": "deleted"}
+        run(client, "open('a.txt', 'w').write('three')")
+        up(client.apply("worker", client.diff("worker")["digest"]))
+    assert files(project) == {"a.txt": "three"}
+
+
+def test_a_stopped_agent_is_sealed_and_goes_back_without_a_start(worker: Kernel, project: Path) -> None:
+    with worker.client() as client:
+        run(client, "open('a.txt', 'w').write('one')")
+        client.stop("worker")
+        first = up(client.snapshot("worker"))["snapshot"]
+        client.start("worker")
+        run(client, "open('a.txt', 'w').write('two')\nopen('new', 'w').write('')")
+        client.stop("worker")
+        second = up(client.snapshot("worker", "second"))["snapshot"]
+        assert up(client.snapshot("worker", "same"))["paths"] == 0
+        assert {one["path"] for one in client.diff("worker")["changes"]} == {"a.txt", "new"}
+
+        assert up(client.rollback("worker", first))["restarted"] is False
+
+        assert {one["path"] for one in client.diff("worker")["changes"]} == {"a.txt"}
+        client.start("worker")
+        assert see(client) == {**BEFORE, "a.txt": "one"}
+        up(client.rollback("worker", "second"))
+        assert see(client) == {**BEFORE, "a.txt": "two", "new": ""}
+        listed = {one["snapshot"]: one for one in client.snapshots("worker")["snapshots"]}
+        assert listed[second]["parent"] == first
+    assert files(project) == BEFORE
+
+
+def test_keys_come_back_with_new_versions(worker: Kernel) -> None:
+    with worker.client() as client:
+        run(client, "me.store('k', 'old', scope='agent'); me.store('gone', 1, scope='agent', ttl=3600)")
+        up(client.snapshot("worker", "keys"))
+        run(client, "me.store('k', 'new', scope='agent'); me.delete('gone'); me.store('later', 2, scope='agent')")
+        version = fetch(client, "k")["version"]
+
+        up(client.rollback("worker", "keys"))
+
+        in_state(client, "worker", "running")
+        found = fetch(client, "k")
+        assert (found["value"], found["version"] > version) == ("old", True)
+        assert fetch(client, "gone")["value"] == 1
+        assert fetch(client, "later")["value"] is None
+
+
+TAKE_NEXT = "next = me.recv_messages(1, lease=600)['messages'][0]\nme.ack_messages([next['id']])"
+
+
+def test_unread_mail_comes_back_unless_it_was_acknowledged(worker: Kernel) -> None:
+    with worker.client() as client:
+        run(client, "")
+        up(client.pause("worker"))
+        for code in (TAKE_NEXT, "it is acknowledged", "seen = True"):
+            up(client.send_message({"method": "run", "with": {"code": code}}, to="worker"))
+        up(client.snapshot("worker", "mail"))
+        assert info(client, "worker")["state"] == "paused"
+        acknowledged, read = [one["id"] for one in client.mail("worker")["messages"]]  # its RECV has the first
+        up(client.resume("worker"))
+        until(lambda: client.mail("worker")["count"] == 0, "it has read all")
+        client.recv_messages(2)
+        client.stop("worker")
+
+        for _ in range(2):
+            up(client.rollback("worker", "mail"))
+
+            assert [one["id"] for one in client.mail("worker")["messages"]] == [read] != [acknowledged]
+    worker.kill()
+    worker.start_again()
+    with worker.client() as client:
+        until(lambda: client.mail("worker")["count"] == 0, "the next kernel's has read it, too")
+
+
+def test_snapshots_by_the_command_line(worker: Kernel, agentos: Agentos) -> None:
+    with worker.client() as client:
+        run(client, "open('a.txt', 'w').write('one')")
+
+        taken = agentos("snapshot", "worker", "before")
+        assert (taken.stderr, taken.returncode) == ("", 0)
+        assert taken.stdout.startswith("worker@before is kept: 1 path, ")
+        assert agentos("snapshot", "worker", "before").returncode == 1
+        run(client, "open('a.txt', 'w').write('two')")
+        back = agentos("rollback", "worker@before")
+        assert back.stdout == "worker works on worker@before, and was restarted\n"
+        assert see(client)["a.txt"] == "one"
+        listed = agentos("snapshots", "worker").stdout
+        number = json.loads(agentos("snapshots", "--json").stdout)["snapshots"][0]["snapshot"]
+        assert [line.split()[0] for line in listed.splitlines()] == ["SNAPSHOT", "worker@before"]
+        assert agentos("snapshots", "--remove", number).stdout == f"{number} is removed\nno snapshots\n"
+        assert see(client)["a.txt"] == "one"
+        gone = agentos("rollback", "worker@before")
+        assert (gone.returncode, "worker has no snapshot before" in gone.stderr) == (1, True)

@@ -125,7 +125,8 @@ def build(
     with report_bad_field(report):
         spec = inherit(spec, parent) if parent is not None else spec
     if not spec.jailed:
-        for name in ("code", "workspace", "runtime"):
+        mode = "workspace_mode" if request.workspace is None else "workspace"  # a file has both as one key
+        for name in ("code", mode, "runtime"):
             if getattr(request, name) not in (None, "exec"):
                 report(BadField(name, "only a jail has this, and isolation is none: leave it out"))
         if spec.network == "filtered":

@@ -39,7 +39,10 @@ from agentos_sdk.values import Limits
 from supervisors.strategy import Restart
 
 RESTARTS: dict[str, Restart] = {"always": "permanent", "on-failure": "transient", "never": "temporary"}
-SHOWN_FIRST = ("script", "command", "permissions", "isolation", "sandboxed", "network", "workspace", "code", "limits")
+SHOWN_FIRST = (
+    *("script", "command", "permissions", "isolation", "sandboxed", "network"),
+    *("workspace", "workspace_mode", "code", "limits"),
+)
 POLICIES = {restart: policy for policy, restart in RESTARTS.items()}
 
 

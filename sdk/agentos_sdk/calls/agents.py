@@ -38,7 +38,8 @@ class Spawned:
 class Spawn(Request[Spawned]):
     """Start an agent: exactly one of ``script`` and ``command``.
 
-    ``restart_policy`` is the original's name for ``restart``: always, on-failure, never.
+    ``restart_policy`` is the original's name for ``restart``: always, on-failure, never. With the ``workspace_mode``
+    overlay its changes of a directory that is its ``workspace`` wait for APPLY.
     """
 
     op = Op.SPAWN
@@ -63,6 +64,7 @@ class Spawn(Request[Spawned]):
     isolation: Literal["strict", "standard", "best_effort", "none"] = "standard"
     code: str | None = None
     workspace: str | None = None
+    workspace_mode: Literal["direct", "overlay"] | None = None
     runtime: Literal["exec", "fast"] = "exec"
     llm: Share = Share()
     permissions: object = None

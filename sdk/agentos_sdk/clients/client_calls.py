@@ -124,13 +124,15 @@ class Calls:
         isolation: Literal["strict", "standard", "best_effort", "none"] | None = None,
         code: str | None = None,
         workspace: str | None = None,
+        workspace_mode: Literal["direct", "overlay"] | None = None,
         runtime: Literal["exec", "fast"] | None = None,
         llm: Mapping[str, Any] | None = None,
         permissions: object = None,
     ) -> Reply:
         """Start an agent: exactly one of ``script`` and ``command``.
 
-        ``restart_policy`` is the original's name for ``restart``: always, on-failure, never.
+        ``restart_policy`` is the original's name for ``restart``: always, on-failure, never. With the
+        ``workspace_mode`` overlay its changes of a directory that is its ``workspace`` wait for APPLY.
 
         A relative path is relative to this process.
         """
@@ -160,6 +162,7 @@ class Calls:
                     "isolation": isolation,
                     "code": code,
                     "workspace": workspace,
+                    "workspace_mode": workspace_mode,
                     "runtime": runtime,
                     "llm": llm,
                     "permissions": permissions,

@@ -25,6 +25,7 @@ def options(
     instruction: str = INSTRUCTION,
     text_protocol: bool | None = None,
     workspace: str = "keep",
+    workspace_mode: str = "direct",
     permissions: Any = "sandboxed",
     limits: Mapping[str, object] | None = None,
     on_host: bool = False,
@@ -34,16 +35,16 @@ def options(
     """The arguments of a loop as values; raises ``ValueError`` for a wrong budget, ``TypeError`` for a wrong tool."""
     made = [each if isinstance(each, Tool) else tool(each) for each in tools]
     allowed = Budget.of(budget, max_iterations)
-    shown = Options(allowed, model, made, instruction, text_protocol, workspace, permissions, on_host, on_step, confirm)
-    return shown._replace(limits=limits)
+    shown = Options(allowed, model, made, instruction, text_protocol, workspace, workspace_mode, permissions, on_host)
+    return shown._replace(on_step=on_step, confirm=confirm, limits=limits)
 
 
 class AgenticLoop:
     """A model that works on tasks by tools until it calls ``done``: think, call tools, look at their results.
 
     In an agent it works in this process, with the agent's rights. With an operator's connection it starts a jailed
-    agent ``task-N`` for each task and watches it; ``workspace``, ``permissions`` and ``limits`` are those of that
-    agent, as in SPAWN. ``on_host`` is the only other way: the tools run on the host with the rights of ``client``, and
+    agent ``task-N`` for each task and watches it; ``workspace``, ``workspace_mode``, ``permissions`` and ``limits`` are
+    those of that agent, as in SPAWN. ``on_host`` is the only other way: the tools run on the host with the rights of ``client``, and
     each call that doesn't only read is asked about (``confirm``, by default on the terminal).
 
     ``budget`` is a table of ``iterations`` (``max_iterations`` by default), ``tokens``, ``money`` and ``time``.

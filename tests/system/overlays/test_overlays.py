@@ -211,3 +211,20 @@ def test_a_wrong_apply_changes_nothing(worker: Kernel, project: Path) -> None:
 
     assert answers == [code for _, code in WRONG]
     assert files(project) == BEFORE
+
+
+def test_a_spawned_agent_has_an_overlay_too_and_it_must_name_a_directory(worker: Kernel, project: Path) -> None:
+    command = ["/bin/sh", "-c", "echo new > a.txt; exec sleep 1000"]
+    with worker.client() as client:
+        spawned = client.spawn(
+            "maker", command=command, restart="temporary", workspace=str(project), workspace_mode="overlay"
+        )
+        refused = [
+            client.spawn("other", command=command, workspace_mode="overlay"),
+            client.spawn("other", command=["/bin/true"], workspace_mode="overlay", isolation="none"),
+        ]
+        until(lambda: [one["path"] for one in client.diff("maker")["changes"]] == ["a.txt"], "it has written")
+
+    assert spawned["success"], spawned
+    assert [each["error"].partition(":")[0] for each in refused] == ["workspace", "workspace_mode"]
+    assert files(project) == BEFORE

@@ -58,6 +58,7 @@ class Options(NamedTuple):
     instruction: str = INSTRUCTION
     text_protocol: bool | None = None
     workspace: str = "keep"
+    workspace_mode: str = "direct"
     permissions: Any = "sandboxed"
     on_host: bool = False
     on_step: OnStep | None = None
@@ -249,6 +250,7 @@ def spawn_fields(options: Options, text: str, name: str) -> dict[str, Any]:
         "command": PROGRAM,
         "env": {"LOOP_TASK": settings},
         "workspace": options.workspace,
+        **({"workspace_mode": options.workspace_mode} if options.workspace_mode != "direct" else {}),
         "permissions": options.permissions,
         "restart": "transient",
         **({"limits": dict(options.limits)} if options.limits else {}),

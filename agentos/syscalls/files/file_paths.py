@@ -30,6 +30,6 @@ class PathResolver:
         agent = self.registry.find(caller.id, None)
         if not agent.spec.jailed:
             return replace(self.guest, max_size=effective(agent.spec).file_size).request(path)
-        if agent.view is None:  # without the jail's uid and gid files would be accessed as the kernel
+        if agent.life.view is None:  # without the jail's uid and gid files would be accessed as the kernel
             raise Unavailable(f"{agent.name} has ended, and its files with it")
-        return agent.view.request(path)
+        return agent.life.view.request(path)

@@ -61,9 +61,8 @@ class Peers:
 
     def _programs(self) -> Mapping[int, Agent]:
         """Running agents by the pid of their program, the ancestor of all its processes."""
-        return {
-            agent.program.pid: agent for agent in self.registry if agent.pid is not None and agent.program is not None
-        }
+        running = [(agent.life.program, agent) for agent in self.registry if agent.pid is not None]
+        return {program.pid: agent for program, agent in running if program is not None}
 
     async def _read_next(self) -> None:
         """Look up all waiting processes. Not interrupted by cancellation, since others wait for the result."""

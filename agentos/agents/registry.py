@@ -1,18 +1,14 @@
 """Agent registry: all present and recent agents with their state, restarts and exit status."""
 
-import json
 import math
-import zlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import trio
 from attrs import define, field
 
 from agentos.kernel.caller import Caller
 from agentos.llm.settings import QueuePath
-from agentos.sandbox.sandbox import Sandbox
 from agentos.sandbox.status import Status
 from agentos.services.events import (
     AgentEvent,
@@ -26,19 +22,15 @@ from agentos.services.events import (
     discard,
 )
 from agentos.services.rate_limit import Rate
-from agentos_sdk.encoding import codec
 from agentos_sdk.errors import AlreadyExists, BadRequest, CallError, NotFound, Unavailable
-from agentos_sdk.values import End, Layer, ResourceUsage
+from agentos_sdk.values import End
 from supervisors import Supervisor
 
 from .life.failures import Failures
 from .life.lifecycle import ALIVE, NEXT, State
 from .life.output import Output
+from .life.present import EndedLife, Life
 from .spec import AgentSpec
-
-if TYPE_CHECKING:
-    from .jail.jail import Jail
-    from .workspaces.view import View
 
 MAX_ENDED = 1000  # ended agents kept, for waits for their end and for their logs
 MAX_ENDED_WHOLE = 50  # of these, how many keep all of their output; the others keep the last lines
@@ -77,16 +69,6 @@ class StartError(Exception):
         return self.end.reason
 
 
-@define
-class Health:
-    """What the watchdog and the health command have found, in the present life or the last."""
-
-    idle: float = 0.0  # seconds without a call; counted only with a watchdog
-    checked_at: float | None = None  # when the last check ended, in seconds since the epoch
-    failures: int = 0  # of the last checks, in a row
-    problem: str | None = None  # why the last check failed or couldn't be run
-
-
 @define(eq=False)
 class Agent:
     """One agent over all its lives. ``declared``: it comes from the configuration file, not from SPAWN.
@@ -111,21 +93,9 @@ class Agent:
     begun_by_request: bool = False  # its next life is begun by START or RESTART
     failures: int = 0  # in a row, when its last restart was scheduled
     failed: Failures | None = None  # its recent lives that failed, if any did
-    since: float = 0.0  # trio's clock, seconds: start of the present life
-    program: Sandbox | None = None
-    jail: "Jail | None" = None  # while that program runs
-    view: "View | None" = None  # of files, while a jailed program runs
-    layers: Mapping[str, Layer] = field(factory=dict)  # isolation layers, in the present life or the last
-    ended_layers: bytes | None = None  # those of an ended agent, as compressed JSON: a thousand are kept
-    lacking: Sequence[str] = ()  # requested layers that are not in force
-    used: ResourceUsage | None = None  # in the last life, as counted at its end
-    nursery: trio.Nursery | None = None  # of its present life
-    children: Supervisor | None = None  # of the agents that it spawned in its present life, from the first one on
-    spawns: bool = False  # whether it may spawn agents: while it lives and isn't stopping
+    life: Life | EndedLife = field(factory=Life)  # the present life or the last
     supervisor: Supervisor | None = None  # its own, if it was spawned and has begun
     grace: float | None = None  # seconds; set by KILL, for this stop only
-    start_scope: trio.CancelScope | None = None  # around the wait until it counts as started
-    stop_scope: trio.CancelScope | None = None  # around the time between SIGTERM and SIGKILL
     dismissed: trio.Event = field(factory=trio.Event)  # it is being stopped for good
     stopped_by: str | None = None  # a declared one: the caller that stopped it; until START it declines to start
     stops: tuple[object, ...] = ()  # the STOPs since then that have ended it, or are about to
@@ -135,13 +105,11 @@ class Agent:
     woken: bool = False  # one that waits otherwise: it is being started, or runs
     next_at: float | None = None  # seconds since the epoch: the next time of its schedule
     end: End | None = None
-    connected: trio.Event = field(factory=trio.Event)  # in the present life
     settled: trio.Event = field(factory=trio.Event)  # the first start, or that by START, succeeded or had a `problem`
     problem: StartError | None = None
     arrived: trio.Event = field(factory=trio.Event)  # it has come up, ended for good, or was given up
     came_up: bool = False
     pauses: int = 0  # how often it was paused
-    health: Health = field(factory=Health)
     over: trio.Event = field(factory=trio.Event)  # it has ended and won't be restarted
 
     @property
@@ -164,7 +132,8 @@ class Agent:
     @property
     def pid(self) -> int | None:
         """Its program's pid on the host."""
-        return self.program.program if self.program is not None and self.program.status is None else None
+        program = self.life.program
+        return program.program if program is not None and program.status is None else None
 
     @property
     def alive(self) -> bool:
@@ -192,12 +161,13 @@ class Agent:
     def limit_shutdown_time(self, grace: float) -> None:
         """Limit the shutdown time to ``grace`` seconds; if it is stopping already, this never extends the time."""
         self.grace = grace
-        if self.stop_scope is not None:
-            self.stop_scope.deadline = min(self.stop_scope.deadline, trio.current_time() + grace)
+        if (scope := self.life.stop_scope) is not None:
+            scope.deadline = min(scope.deadline, trio.current_time() + grace)
 
     def connect(self) -> None:
         """Note a connection of its present life."""
-        self.connected.set()
+        if isinstance(self.life, Life):
+            self.life.connected = True
         self._end_start()
 
     def dismiss(self) -> None:
@@ -206,8 +176,8 @@ class Agent:
         self._end_start()
 
     def _end_start(self) -> None:
-        if self.start_scope is not None:
-            self.start_scope.cancel()
+        if self.life.start_scope is not None:
+            self.life.start_scope.cancel()
 
     def renew(self) -> None:
         """Forget that it has ended for good: it is started again."""
@@ -231,19 +201,13 @@ class Agent:
         if self.settled.is_set():
             self.settled = trio.Event()
 
-    def recall_layers(self) -> Mapping[str, Layer]:
-        """The isolation layers, in the present life or the last."""
-        if self.ended_layers is None:
-            return self.layers
-        return {name: Layer(**fields) for name, fields in json.loads(zlib.decompress(self.ended_layers)).items()}
-
     def shrink(self) -> None:
         """Drop what only a life needs, of a spawned agent that is over: what LIST, INSPECT, WAIT and LOGS say stays."""
-        self.program = self.supervisor = self.start_scope = None
-        self.dismissed = self.connected = self.over = self.arrived = self.caller.greeted = PAST
+        self.supervisor = None
+        self.dismissed = self.over = self.arrived = self.caller.greeted = PAST
         if self.settled.is_set():  # otherwise it ended before it had begun, and its spawner has yet to learn of it
             self.settled = PAST
-        self.ended_layers, self.layers = zlib.compress(codec.encode(self.layers), 1), {}
+        self.life = EndedLife.of(self.life)
         self.output.tap = None
         self.caller.counts.shrink()
 
@@ -283,13 +247,14 @@ class Registry:
             if self._by_name.get(other.name) is other:
                 del self._by_name[other.name]
 
-    def begin_life(self, agent: Agent) -> None:
-        """Reset what belongs to a single life, before the agent's program is started."""
+    def begin_life(self, agent: Agent) -> Life:
+        """Give the agent a new life, before its program is started."""
         agent.take_changes()
         self.change(agent, AgentSpawned(agent.id, agent.name))
-        agent.connected, agent.caller.greeted, agent.health = trio.Event(), trio.Event(), Health()
-        agent.used = None
+        agent.caller.greeted = trio.Event()
         agent.renew()  # a supervisor above may have restarted the group it belongs to
+        agent.life = life = Life(agent.life.layers, agent.life.lacking)
+        return life
 
     def change(self, agent: Agent, event: AgentEvent) -> None:
         """Change the agent's state as :data:`~agentos.agents.life.lifecycle.NEXT` says, and publish the event."""

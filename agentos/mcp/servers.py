@@ -178,8 +178,8 @@ class Servers:
             return
         if agent is None:
             self._end(instance, "was ended: it answers nothing")
-        elif agent.jail is not None:
-            agent.jail.exceeded(Unhealthy("it answers nothing"))
+        elif agent.life.jail is not None:
+            agent.life.jail.exceeded(Unhealthy("it answers nothing"))
 
     def _split(self, server: str, tools: Sequence[Tool], refused: Mapping[str, str]) -> Split:
         """The tools of a server, those that can't be used among the withheld."""

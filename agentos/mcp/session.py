@@ -64,8 +64,9 @@ class Session:
             why = await self.run(transport, agent.connect, WORKSPACE_URI)
             if transport.fault is None:
                 await trio.sleep(ENDING_SECONDS)  # this is cancelled when the program has ended
-            if agent.jail is not None and agent.program is not None and agent.program.status is None:
-                agent.jail.exceeded(Unhealthy(why))
+            jail = agent.life.jail
+            if jail is not None and jail.sandbox.status is None:
+                jail.exceeded(Unhealthy(why))
 
     async def run(self, transport: Transport, on_ready: Callable[[], None], root: str | None) -> str:
         """Serve calls until the connection is over; returns why. Raises nothing but cancellation."""

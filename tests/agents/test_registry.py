@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from agentos.agents.life.lifecycle import State
+from agentos.agents.life.present import Life
 from agentos.agents.registry import LAST_LINES, MAX_ENDED, MAX_ENDED_WHOLE, Agent, Registry, describe_end
 from agentos.agents.spec import AgentSpec
 from agentos.kernel.caller import Caller
@@ -134,6 +135,18 @@ def test_an_event_that_is_impossible_in_a_state_is_a_bug_and_not_published() -> 
     assert published == []
 
 
+def test_a_new_life_has_nothing_of_the_last_one_but_the_layers_that_were_found() -> None:
+    registry, one = Registry(), agent("a")
+    last = registry.begin_life(one)
+    last.layers, last.connected, last.health.failures, last.spawns = LAYERS, True, 3, True
+    last.close()
+
+    life = registry.begin_life(one)
+
+    assert one.life is life is not last
+    assert (life.layers, life.connected, life.health.failures, last.spawns) == (LAYERS, False, 0, False)
+
+
 def test_a_new_life_after_the_end_of_a_group_begins_with_fresh_events() -> None:
     registry, one = Registry(), agent("a")
     before = one.caller.greeted
@@ -173,12 +186,12 @@ LAYERS = {
 
 def test_an_ended_agent_tells_what_it_told_before() -> None:
     registry, one = Registry(), agent("a")
-    one.layers = LAYERS
+    one.life = Life(LAYERS, lacking=["root"])
     one.output.add("stdout", "its last words")
     one.over.set()
     registry.retire(one)
 
-    assert one.recall_layers() == LAYERS
+    assert (one.life.layers, one.life.lacking) == (LAYERS, ["root"])
     assert [line.text for line in one.output.last(5)] == ["its last words"]
     assert one.over.is_set()
     assert not one.settled.is_set()
@@ -188,10 +201,10 @@ def test_agents_of_other_levels_and_without_layers_tell_what_they_told_before() 
     registry, layers = Registry(), [{}, LAYERS, {"root": Layer("\udcff", False, reason="none here")}, LAYERS]
     ended = [agent(str(number)) for number in range(4)]
     for one, own in zip(ended, layers, strict=True):
-        one.layers = own
+        one.life = Life(own)
         registry.retire(one)
 
-    assert [one.recall_layers() for one in ended] == layers
+    assert [one.life.layers for one in ended] == layers
 
 
 def test_an_ended_agent_takes_little_memory() -> None:
@@ -199,9 +212,9 @@ def test_an_ended_agent_takes_little_memory() -> None:
 
     def remember(number: int) -> Agent:
         one = agent(f"a{number}")
-        one.layers = {
-            name: Layer(True, True, "clone", evidence=f"{name}:[{number}], ours is ns:[1]") for name in LAYERS
-        }
+        one.life = Life(
+            {name: Layer(True, True, "clone", evidence=f"{name}:[{number}], ours is ns:[1]") for name in LAYERS}
+        )
         one.output.add("stdout", "its last words")
         one.settle()
         one.over.set()

@@ -100,9 +100,9 @@ def _nothing() -> Iterator[int]:
 def root_for(agent: Agent | None, jailed: bool) -> Callable[[], AbstractContextManager[int]]:
     """The root directory of what a command sees: an agent's jail, the host, or a jail that isn't there yet."""
     if agent is not None and agent.spec.jailed:
-        return partial(root_of, agent.program) if agent.program is not None else _nothing
+        return partial(root_of, agent.life.program) if agent.life.program is not None else _nothing
     return _nothing if jailed else open_host_root
 
 
 def identity_of(agent: Agent | None) -> Identity | None:
-    return agent.view.identity if agent is not None and agent.view is not None else None
+    return agent.life.view.identity if agent is not None and agent.life.view is not None else None

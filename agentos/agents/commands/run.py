@@ -78,9 +78,9 @@ class BesideAgent(Struct, frozen=True):
         """Raises ``BadRequest`` if the agent doesn't run."""
         if agent.state is State.PAUSED:
             raise BadRequest(f"{agent.name} is paused: resume it first, since nothing in its jail moves")
-        if agent.jail is None:
+        if agent.life.jail is None:
             raise BadRequest(f"{agent.name} is {agent.state}: expected an agent that is running")
-        return cls(agent, agent.jail)
+        return cls(agent, agent.life.jail)
 
 
 class OnHost(Struct, frozen=True):

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from agentos.agents.commands.fair_reader import Turns
 from agentos.agents.life.host_faults import find_host_faults
 from agentos.agents.life.output_rate import OutputRate
+from agentos.agents.life.present import Life
 from agentos.agents.registry import Agent
 from agentos.agents.workspaces.workspace import Workspace, Workspaces
 from agentos.sandbox.cgroups import lifetime, v1, v2
@@ -125,8 +126,9 @@ class Jails:
 
     async def change_limits(self, agent: Agent) -> bool:
         """Apply the limits of an agent's spec to its running program; whether that was possible."""
-        jail = agent.jail
-        if jail is None or not can_change(jail, agent.spec):
+        life = agent.life
+        jail = life.jail
+        if not isinstance(life, Life) or jail is None or not can_change(jail, agent.spec):
             return False
         try:
             jail.layers = await run_in_thread(change_limits, jail, agent.spec, self.cgroups.missing)
@@ -135,7 +137,7 @@ class Jails:
             return False
         jail.limits = layout.limits(agent.spec)
         self.memory.change_limit(agent.id, jail.limits.memory)
-        agent.layers, agent.lacking = jail.layers, lacking(jail.layers)
+        life.layers, life.lacking = jail.layers, lacking(jail.layers)
         return True
 
     async def _prepare(self, undo: contextlib.AsyncExitStack, agent: JailOwner, connect: Connect) -> JailParts:

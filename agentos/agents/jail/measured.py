@@ -75,21 +75,21 @@ class MeasuredAgents:
 
     def _find_jails(self, wanted: Collection[int]) -> dict[int, Jail]:
         agents = map(self.registry.get, wanted)
-        return {agent.id: agent.jail for agent in agents if agent is not None and agent.jail is not None}
+        return {agent.id: agent.life.jail for agent in agents if agent is not None and agent.life.jail is not None}
 
 
 def describe(agent: Agent) -> MeasuredAgent:
-    jail = agent.jail
+    jail = agent.life.jail
     return MeasuredAgent(
         agent_id=agent.id,
         name=agent.name,
         status=str(agent.state),
         lives=agent.lives,
-        since=agent.since,
+        since=agent.life.since,
         runs=jail is not None,
         limits=limits_in_force(agent, jail) if jail is not None else {},
         own_pids=SHIM_PROCESSES,
-        used=agent.used,
+        used=agent.life.used,
     )
 
 
@@ -101,7 +101,7 @@ def limits_in_force(agent: Agent, jail: Jail) -> dict[str, int]:
 
 
 def is_active(agent: Agent, layer: str) -> bool:
-    found = agent.layers.get(layer)
+    found = agent.life.layers.get(layer)
     return found is not None and found.active
 
 

@@ -26,9 +26,9 @@ NO_CGROUP = "no cgroup is delegated, so its peak is not counted while it runs"
 
 def read_usage(agent: Agent) -> ResourceUsage:
     """Present resource usage, or that of the last life. Blocks: it reads files."""
-    jail = agent.jail
+    jail = agent.life.jail
     if jail is None:
-        return agent.used or ResourceUsage(reason="nothing has counted" if agent.lives else NOT_RUN)
+        return agent.life.used or ResourceUsage(reason="nothing has counted" if agent.lives else NOT_RUN)
     if jail.group is not None:
         return read_group(jail)
     living = processes.ProcessCache().list_by_group({0: processes.root_start_times(jail.sandbox.pid)})[0]
@@ -87,14 +87,14 @@ class UsageReader:
         """By the id of each agent that runs or has run: its usage, at most :data:`MAX_AGE` old."""
         readings, unknown = await self.read_running(None), ResourceUsage()
         return {
-            agent.id: readings[agent.id].usage if agent.id in readings else agent.used or unknown
+            agent.id: readings[agent.id].usage if agent.id in readings else agent.life.used or unknown
             for agent in self.registry
         }
 
     async def read_running(self, wanted: Collection[int] | None) -> Mapping[int, Reading]:
         """Readings of running agents, of all or of those with ``wanted`` ids, at most :data:`MAX_AGE` old."""
         async with self._reading:
-            jails = {agent.id: agent.jail for agent in self.registry if agent.jail is not None}
+            jails = {agent.id: agent.life.jail for agent in self.registry if agent.life.jail is not None}
             asked = jails if wanted is None else {number: jails[number] for number in wanted if number in jails}
             now = time.time()
             kept = {jail: self._readings[jail] for jail in jails.values() if jail in self._readings}

@@ -23,7 +23,7 @@ class LifeCounter:
         """Add what a life has used since it was last read."""
         agent = self.registry.get(event.agent_id) if isinstance(event, AgentExited) else None
         if agent is not None:
-            self._count(agent, agent.used or ResourceUsage())
+            self._count(agent, agent.life.used or ResourceUsage())
             self._counted.pop(agent.id, None)
 
     def _count(self, agent: Agent, used: ResourceUsage) -> None:
@@ -38,7 +38,7 @@ class LifeCounter:
         """Add what the running agents have used."""
         usage = await self.reader.read()
         for agent in self.registry:
-            if agent.jail is not None and agent.id in usage:
+            if agent.life.jail is not None and agent.id in usage:
                 self._count(agent, usage[agent.id])
 
     async def serve(self) -> None:

@@ -75,7 +75,7 @@ class LifeEntries:
     def _note(self, agent: Agent, call: str, about: str, outcome: str = "ok", timed: bool = False) -> None:
         """``timed``: with the seconds since the present life began."""
         now, family = trio.current_time(), agent.caller.family
-        duration = now - agent.since if timed and agent.lives else None
+        duration = now - agent.life.since if timed and agent.lives else None
         entry = Entry(
             agent.id, agent.name, "agent", call, about, "allow", "", "outcome", outcome, duration, family=family
         )

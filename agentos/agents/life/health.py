@@ -61,7 +61,7 @@ class HealthChecks:
         up, and calls of the agent may not have been read. After the last counted look there is one more, for the same
         reason. Calls that are answered cost nothing here but the time that their connection notes.
         """
-        activity, health = agent.caller.activity, agent.health
+        activity, health = agent.caller.activity, agent.life.health
         interval = min(max(limit / LOOKS, MIN_LOOK_INTERVAL), MAX_LOOK_INTERVAL)
         last = activity.at
         while True:
@@ -78,7 +78,7 @@ class HealthChecks:
 
     async def _check_often(self, agent: Agent, jail: Jail, check: HealthCheck) -> None:
         """Run the health command again and again; kill the agent after too many failures in a row."""
-        health = agent.health
+        health = agent.life.health
         # Drawn, so that agents that start together aren't checked together.
         await trio.sleep(check.interval * self._random.uniform(0.5, 1))
         while True:
@@ -91,7 +91,7 @@ class HealthChecks:
 
     async def _check(self, agent: Agent, jail: Jail, check: HealthCheck) -> None:
         """Run the health command once and record the result, unless the agent was paused or stopped meanwhile."""
-        health, pauses, out, err = agent.health, agent.pauses, Tail(), Tail()
+        health, pauses, out, err = agent.life.health, agent.pauses, Tail(), Tail()
         directory = agent.spec.cwd or (WORKSPACE if agent.spec.jailed else "/")
         program = Program(tuple(check.command), jail.parts.environment, directory)
         request = CommandRequest(program, check.timeout, "health", agent.id, out, err)

@@ -41,6 +41,7 @@ from .health import HealthChecks
 from .leftover_processes import ID_VARIABLE, LIFE_VARIABLE, RUN_VARIABLE, Run, Sweeper
 from .lifecycle import State
 from .output import Pump
+from .present import Life
 
 MIN_UPTIME = 0.2  # seconds a program must stay alive after exec to count as started
 READY_TIMEOUT = 30.0  # seconds for an agent with ready="hello" to send HELLO
@@ -71,7 +72,7 @@ class LifeDeps:
 
 
 @frozen
-class Life:
+class LifeRunner:
     """The start function that a supervisor runs for each life of an agent."""
 
     agent: Agent
@@ -82,31 +83,31 @@ class Life:
         agent, registry = self.agent, self.deps.registry
         if agent.stopped_by is not None:  # a member of a group that is restarted around it
             raise Ignore
-        registry.begin_life(agent)
+        life = registry.begin_life(agent)
         sockets = Sockets(f"{self.deps.run.directory}/{agent.id}.sock")
         status: Status | None = None
         try:
-            async with trio.open_nursery() as life:
-                agent.nursery, agent.spawns = life, True
+            async with trio.open_nursery() as nursery:
+                life.nursery, life.spawns = nursery, True
                 agent.restarts += agent.lives > 0 and not agent.begun_by_request
                 agent.begun_by_request = False
                 agent.lives += 1
-                agent.since = trio.current_time()
-                async with self._jail(sockets) as jail:
+                life.since = trio.current_time()
+                async with self._jail(life, sockets) as jail:
                     assert sockets.listener is not None, "it was opened for the jail"
                     sockets.serve(
-                        Listener(sockets.listener, self.deps.connection_limit, self.deps.poller, self._admit), life
+                        Listener(sockets.listener, self.deps.connection_limit, self.deps.poller, self._admit), nursery
                     )
                     if sockets.http is not None:
                         assert sockets.http_listener is not None, "it was opened with the endpoint"
                         assert self.deps.serve is not None, "an endpoint is only opened if `serve` is given"
-                        life.start_soon(self.deps.serve, sockets.http_listener, agent.caller, sockets.http.key)
+                        nursery.start_soon(self.deps.serve, sockets.http_listener, agent.caller, sockets.http.key)
                     if sockets.network is not None:
-                        life.start_soon(self.deps.serve_network, sockets.network, agent.caller)
-                    status = await self._run_program(jail, stop, task_status, life)
-                life.cancel_scope.cancel()
+                        nursery.start_soon(self.deps.serve_network, sockets.network, agent.caller)
+                    status = await self._run_program(life, jail, stop, task_status)
+                nursery.cancel_scope.cancel()
         finally:
-            agent.nursery, agent.children, agent.spawns = None, None, False
+            life.close()
             sockets.close()
             self.deps.background.drop(agent.id)
             if not agent.spec.jailed:  # a jail leaves no processes behind
@@ -117,7 +118,7 @@ class Life:
             raise Ended("crash", status)
 
     @contextlib.asynccontextmanager
-    async def _jail(self, sockets: "Sockets") -> AsyncIterator[Jail]:
+    async def _jail(self, life: Life, sockets: "Sockets") -> AsyncIterator[Jail]:
         agent = self.agent
         ports = self.deps.find_ports(agent.caller) if agent.spec.network == "filtered" else ()
 
@@ -129,15 +130,14 @@ class Life:
         try:
             async with self.deps.jails.open(agent, connect) as jail:
                 sockets.take_inside(agent, jail.sandbox, self.deps.jails.spawner)
-                agent.program, agent.jail = jail.sandbox, jail
-                agent.layers, agent.lacking = jail.layers, lacking(jail.layers)
+                life.jail, life.layers, life.lacking = jail, jail.layers, lacking(jail.layers)
                 if agent.spec.jailed:
-                    agent.view = view_from_jail(self.deps.host_view, agent.spec, jail)
+                    life.view = view_from_jail(self.deps.host_view, agent.spec, jail)
                 try:
                     yield jail
                 finally:
-                    agent.jail, agent.view = None, None
-                    agent.used = complete_usage(jail)
+                    life.jail, life.view = None, None
+                    life.used = complete_usage(jail)
         except ListenError as error:
             raise self._not_started(End(None, None, str(error))) from None
         except JailError as error:
@@ -147,28 +147,29 @@ class Life:
             raise self._not_started(End(None, None, text), error.error) from None
 
     async def _run_program(
-        self, jail: Jail, stop: trio.Event, task_status: trio.TaskStatus[Agent], life: trio.Nursery
+        self, life: Life, jail: Jail, stop: trio.Event, task_status: trio.TaskStatus[Agent]
     ) -> Status:
         """Run a started program until it ends; it has ended on return in every case."""
-        agent, program = self.agent, jail.sandbox
+        agent, program, nursery = self.agent, jail.sandbox, life.nursery
+        assert nursery is not None, "it is that around this"
         streams = {"stdout": program.stdout, "stderr": program.stderr}
         if agent.converse is not None:
-            life.start_soon(agent.converse, agent, wrap_socket(streams.pop("stdout")))
+            nursery.start_soon(agent.converse, agent, wrap_socket(streams.pop("stdout")))
         jails = self.deps.jails
         pumps = [Pump(fd, name, agent.output, jails.turns, jails.output_rate) for name, fd in streams.items()]
         for pump in pumps:
-            pump.start(self.deps.poller, life)
+            pump.start(self.deps.poller, nursery)
         ready, problem = False, None
         try:
-            problem = await self._wait_until_ready(program)
-            called = agent.caller.greeted if agent.spec.ready == "hello" else agent.connected
-            ready = problem is None and (program.status is None or called.is_set())  # it may have called and ended
+            problem = await self._wait_until_ready(life, program)
+            called = agent.caller.greeted.is_set() if agent.spec.ready == "hello" else life.connected
+            ready = problem is None and (program.status is None or called)  # it may have called and ended
             if ready:
                 self.deps.registry.change(agent, AgentReady(agent.id, agent.name, agent.pid))
                 agent.settle()
                 task_status.started(agent)
                 async with self.deps.health.watch(agent, jail):
-                    await self._wait_for_end(program, stop, life)
+                    await self._wait_for_end(life, program, stop, nursery)
         finally:
             status = await jail.end()  # noqa: ASYNC102 - it shields itself, and SIGKILL is soon over
             agent.end = describe_end(status, stop.is_set() or agent.dismissed.is_set(), jail.why(status))
@@ -182,7 +183,7 @@ class Life:
             raise self._not_started(End(status.code, status.signal, problem))
         raise self._not_started(agent.end, early=True)
 
-    async def _wait_until_ready(self, program: Sandbox) -> str | None:
+    async def _wait_until_ready(self, life: Life, program: Sandbox) -> str | None:
         """Wait until the program ends, becomes ready, has lived long enough, or its agent is dismissed.
 
         Returns why it doesn't count as ready, or None.
@@ -194,25 +195,25 @@ class Life:
             if deadline.cancelled_caught:
                 return f'it didn\'t say HELLO within {READY_TIMEOUT:g} s, and ready = "hello" waits for that'
             return None
-        with trio.move_on_after(MIN_UPTIME) as agent.start_scope:
-            if not agent.connected.is_set() and not agent.dismissed.is_set():
+        with trio.move_on_after(MIN_UPTIME) as life.start_scope:
+            if not life.connected and not agent.dismissed.is_set():
                 await program.wait()
-        agent.start_scope = None
+        life.start_scope = None
         return None
 
-    async def _wait_for_end(self, program: Sandbox, stop: trio.Event, life: trio.Nursery) -> None:
+    async def _wait_for_end(self, life: Life, program: Sandbox, stop: trio.Event, nursery: trio.Nursery) -> None:
         """Wait until the program has ended, or until its shutdown time after ``stop`` is over.
 
         The agents that it spawned end first.
         """
         agent = self.agent
         with trio.CancelScope() as running:
-            life.start_soon(cancel_when, stop, running)
+            nursery.start_soon(cancel_when, stop, running)
             await program.wait()
-        agent.spawns = False
-        if agent.children is not None:
-            agent.children.stop()
-            await agent.children.wait()
+        life.spawns = False
+        if life.children is not None:
+            life.children.stop()
+            await life.children.wait()
         if program.status is not None:
             return
         paused = agent.state is State.PAUSED
@@ -223,9 +224,9 @@ class Life:
         program.signal(signal.SIGCONT)  # a stopped process receives it only then
         if paused:
             program.thaw()
-        with trio.move_on_after(agent.shutdown_time) as agent.stop_scope:
+        with trio.move_on_after(agent.shutdown_time) as life.stop_scope:
             await program.wait()
-        agent.stop_scope = None
+        life.stop_scope = None
 
     async def _admit(self, peer: Peer) -> Caller:
         self.agent.connect()

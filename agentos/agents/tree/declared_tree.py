@@ -10,7 +10,7 @@ from functools import partial
 
 from attrs import define, field
 
-from agentos.agents.life.life import Life, LifeDeps
+from agentos.agents.life.life import LifeDeps, LifeRunner
 from agentos.agents.registry import Agent
 from agentos.agents.spec import AgentSpec, GroupSpec, Shutdown
 from agentos_sdk.errors import NotFound
@@ -92,7 +92,7 @@ class DeclaredTree:
 
     def _make_member(self, spec: AgentSpec | GroupSpec, path: Path, specs: dict[Path, SupervisorSpec]) -> ChildSpec:
         """A child that is restarted together with its siblings: it starts when the previous one is up."""
-        start: Life | SupervisorSpec
+        start: LifeRunner | SupervisorSpec
         shutdown: Shutdown
         if isinstance(spec, AgentSpec):
             # A life limits its own shutdown time; the agents that it spawned end first.
@@ -141,12 +141,12 @@ class DeclaredTree:
             type="supervisor",
         )
 
-    def _make_life(self, spec: AgentSpec, path: Path, supervisor: Path) -> Life:
+    def _make_life(self, spec: AgentSpec, path: Path, supervisor: Path) -> LifeRunner:
         agent = self.tracker.registry.find_by_name(spec.name)
         if agent is None or not agent.declared:
             agent = self.add_agent(spec, path, supervisor)
         self.tracker.place_agent(agent, path, supervisor)
-        return Life(agent, self.deps)
+        return LifeRunner(agent, self.deps)
 
     def _declines(self, agent: Agent) -> bool:
         """Whether an agent doesn't start now: it was stopped by request, or waits from now on."""

@@ -265,7 +265,7 @@ class StartStop(Struct, frozen=True):
                 except NoProc:
                     continue  # its group has just ended
             for agent in left:
-                if supervisor is not None or agent.nursery is None:
+                if supervisor is not None or agent.life.nursery is None:
                     self.tracker.finish(agent)
             if (running := next((agent for agent in left if not agent.over.is_set()), None)) is not None:
                 await wait_first(self.tracker.wait_supervisor, running.over.wait)  # in a group that is still starting

@@ -9,7 +9,7 @@ import trio
 from attrs import define, field
 from msgspec import Struct
 
-from agentos.agents.life.life import Life, LifeDeps, wait_first
+from agentos.agents.life.life import LifeDeps, LifeRunner, wait_first
 from agentos.agents.life.output import Output
 from agentos.agents.model_share import choose_share
 from agentos.agents.registry import Agent, Converse, Registry, StartError
@@ -222,11 +222,12 @@ class Supervision:
         agent is left.
         """
         within = (ROOT, SPAWNED) if parent is None else (*parent.path, parent.name)
-        if self._asked.is_set() or not (parent.spawns if parent is not None else self.tracker.find_supervisor(within)):
+        may_start = parent.life.spawns if parent is not None else self.tracker.find_supervisor(within) is not None
+        if self._asked.is_set() or not may_start:
             raise Unavailable(NOT_NOW)
         agent = self._add_agent(spec, (*within, spec.name), parent, spawner)  # nothing is awaited before: it counts
         agent.converse = converse
-        life = Life(agent, self.deps)
+        life = LifeRunner(agent, self.deps)
         try:
             above = self.tracker.find_supervisor(within) if parent is None else await self._supervise_children(parent)
             if above is None:
@@ -252,13 +253,14 @@ class Supervision:
         It is started for the first of them. It runs in the parent's life, and ends with it.
         """
         async with self._starting_supervisor:
-            if parent.children is None and parent.nursery is not None and parent.spawns:
-                parent.children = Supervisor(
+            life = parent.life
+            if life.children is None and life.nursery is not None and life.spawns:
+                life.children = Supervisor(
                     FOR_SPAWNED, id=parent.name, within=parent.path, observe=self.tracker.observe
                 )
                 with trio.CancelScope(shield=True):  # others may wait for it, too
-                    await parent.nursery.start(parent.children.run)
-            return parent.children
+                    await life.nursery.start(life.children.run)
+            return life.children
 
     async def wake(self, agent: Agent, reason: str) -> None:
         """Start an agent that waits, unless the kernel ends; as :meth:`.start_stop.StartStop.wake`."""

@@ -208,7 +208,7 @@ class Tracker:
         agent.over.set()
         agent.woken = False
         if agent.declared:
-            agent.program = agent.supervisor = None
+            agent.supervisor = None
             agent.settle()
         else:
             del self._agents[agent.path, agent.name]

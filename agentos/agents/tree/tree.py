@@ -50,7 +50,7 @@ def _describe_child(
     agent = agents.get((path, child.id))
     if agent is None:
         return {"name": child.id, "type": "supervisor", "state": state, "children": [], **common}
-    below = _describe_supervisor(agent.children, agents)["children"] if agent.children is not None else []
+    below = _describe_supervisor(agent.life.children, agents)["children"] if agent.life.children is not None else []
     return {
         "name": agent.name,
         "type": "agent",
@@ -59,7 +59,7 @@ def _describe_child(
         "state": str(agent.state),
         **({"stopped_by": agent.stopped_by, "kept": agent.kept_stopped} if agent.state is State.STOPPED else {}),
         **({"wakes_on": agent.spec.wakes_on, "next_at": agent.due_at} if agent.spec.waits else {}),
-        **({"failed_checks": agent.health.failures} if agent.health.failures and agent.alive else {}),
+        **({"failed_checks": agent.life.health.failures} if agent.life.health.failures and agent.alive else {}),
         "restarts": agent.restarts,
         **common,
         "children": below,

@@ -59,9 +59,9 @@ def read(agent: Agent, path: str) -> bytes:
     """Read a regular file in an agent's jail. Blocks. Raises ``NotFound``, or ``BadRequest`` for other types."""
     flags = os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK
     try:
-        if agent.program is None:
+        if agent.life.program is None:
             raise Ended
-        with root_of(agent.program) as root:
+        with root_of(agent.life.program) as root:
             fd = openat2.open_at(root, path.lstrip("/"), flags, openat2.WITHIN | openat2.NO_LINKS)
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):

@@ -121,9 +121,9 @@ class AgentCalls(Struct, frozen=True):
         """Apply ``act`` to an agent's sandbox and change its state; no effect if it is in that state already."""
         if agent.state is NEXT[here][event]:
             return
-        if agent.state is not here or agent.program is None:
+        if agent.state is not here or agent.life.program is None:
             raise BadRequest(f"{agent.name} is {agent.state}: expected an agent that is {here}")
-        act(agent.program)
+        act(agent.life.program)
         self.registry.change(agent, event(agent.id, agent.name))
 
     def prepare_tree(self, caller: Caller, request: calls.Tree) -> Prepared:
@@ -169,10 +169,10 @@ def describe_agent(
         parent=agent.parent.id if agent.parent is not None else None,
         supervisor="/".join(agent.path),
         restarts=agent.restarts,
-        uptime_ms=int((now - agent.since) * 1000) if pid is not None else 0,
+        uptime_ms=int((now - agent.life.since) * 1000) if pid is not None else 0,
         running=agent.alive and pid is not None,
         isolation=agent.spec.isolation,
-        missing=agent.lacking,
+        missing=agent.life.lacking,
         llm=place,
         end=agent.end.reason if agent.end is not None and whole else None,
         stopped_by=agent.stopped_by if agent.state is State.STOPPED else None,
@@ -189,7 +189,7 @@ def describe_agent(
 
 def describe_failures(agent: Agent) -> str | None:
     """The last check of an agent whose health command fails or can't be run, for people; otherwise None."""
-    health, check = agent.health, agent.spec.health
+    health, check = agent.life.health, agent.spec.health
     if health.problem is None or check is None or not agent.alive:
         return None
     counted = f"{health.failures} of {check.failures} checks in a row failed" if health.failures else "not checked"

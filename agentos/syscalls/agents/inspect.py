@@ -55,8 +55,8 @@ def describe_agent(
     by_operator: bool,
 ) -> calls.Inspected:
     """The description of an agent. Host paths and uids are shown only to the operator."""
-    jail, alive = agent.jail, agent.pid is not None
-    age = trio.current_time() - agent.since
+    jail, alive = agent.life.jail, agent.pid is not None
+    age = trio.current_time() - agent.life.since
     return calls.Inspected(
         id=agent.id,
         name=agent.name,
@@ -87,7 +87,7 @@ def describe_agent(
 
 def describe_health(agent: Agent) -> calls.Health | None:
     """The agent's watchdog and health command, and what they have found; None without both."""
-    found, watchdog, check = agent.health, agent.spec.watchdog, agent.spec.health
+    found, watchdog, check = agent.life.health, agent.spec.watchdog, agent.spec.health
     if watchdog is None and check is None:
         return None
     return calls.Health(

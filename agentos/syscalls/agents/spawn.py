@@ -287,4 +287,4 @@ def choose_restart(request: calls.Spawn) -> Restart:
 
 def describe_isolation(agent: Agent) -> calls.Isolation:
     """The isolation layers as read back before the program started."""
-    return calls.Isolation(level=agent.spec.isolation, layers=agent.recall_layers())
+    return calls.Isolation(level=agent.spec.isolation, layers=agent.life.layers)

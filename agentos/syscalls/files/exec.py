@@ -156,7 +156,7 @@ class Commands:
     def _environment(self, caller: Caller, agent: Agent | None) -> Mapping[str, str]:
         """An agent's own environment, or that of a login shell; never the kernel's."""
         if agent is not None:
-            return agent.jail.parts.environment if agent.jail is not None else {}
+            return agent.life.jail.parts.environment if agent.life.jail is not None else {}
         if caller.kind == "guest":
             return {}
         name = user_name()

@@ -52,8 +52,8 @@ class PathResolver:
         if caller.kind != "agent":
             return (self.host if caller.kind == "operator" else self.guest).request(path)
         agent = self.registry.find(caller.id, None)
-        if agent.view is not None:
-            return agent.view.request(path)
+        if agent.life.view is not None:
+            return agent.life.view.request(path)
         if agent.spec.jailed:  # without the jail's uid and gid files would be accessed as the kernel
             raise Unavailable(f"{agent.name} has ended, and its files with it")
         return replace(self.guest, max_size=effective(agent.spec).file_size).request(path)

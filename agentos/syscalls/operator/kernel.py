@@ -115,7 +115,7 @@ class KernelCalls(Struct, frozen=True):
             elif text := describe_recent_failures(agent, with_reason=bool(last)):
                 yield about(agent, "restarts", text)
             # A limit that this host can't enforce is a lasting state, which the log and `ps` tell.
-            missing = [layer for layer in agent.lacking if layer not in LIMIT_LAYERS.values()]
+            missing = [layer for layer in agent.life.lacking if layer not in LIMIT_LAYERS.values()]
             if agent.alive and missing:
                 text = f"{agent.name}: {', '.join(missing)} doesn't stand"
                 yield calls.Attention(kind="isolation", name=agent.name, text=text)

@@ -89,7 +89,7 @@ class MetricsCalls:
         agent = self.find_agent(caller, request.agent_id)
 
         async def act(call: Call) -> calls.CgroupMetricsReply:
-            jail = agent.jail
+            jail = agent.life.jail
             if jail is None:
                 raise NotFound(f"{agent.name} is {agent.state}: it has a control group only while it runs")
             if jail.group is None:
@@ -110,14 +110,14 @@ class MetricsCalls:
 
     async def measure(self, agents: Sequence[Agent], with_pss: bool) -> list[calls.AgentMetrics]:
         """The metrics of agents; their processes are read in one thread call."""
-        jails = {agent.id: agent.jail for agent in agents if agent.jail is not None}
+        jails = {agent.id: agent.life.jail for agent in agents if agent.life.jail is not None}
         lives = await run_in_thread(read_lives, jails, with_pss) if jails else {}
         places, nothing = self.line.queue_states(), QueueState()
         self._forget_ended()
         return [
             self.describe_agent(
                 agent,
-                lives.get(agent.id) if agent.jail is jails.get(agent.id) else None,  # otherwise it has ended meanwhile
+                lives.get(agent.id) if agent.life.jail is jails.get(agent.id) else None,  # it may have ended meanwhile
                 places.get(queue_names(agent.queue_path), nothing),
             )
             for agent in agents
@@ -144,7 +144,7 @@ class MetricsCalls:
             agent_id=agent.id,
             name=agent.name,
             status=str(agent.state),
-            uptime_ms=int((trio.current_time() - agent.since) * 1000) if agent.pid is not None else 0,
+            uptime_ms=int((trio.current_time() - agent.life.since) * 1000) if agent.pid is not None else 0,
             source=figures.source,
             reason=figures.reason,
             total_cpu_seconds=total,
@@ -168,7 +168,7 @@ class MetricsCalls:
         """Processes with their CPU time since an earlier reading of the same life, or since it began."""
         lives, before = self._processes.get(agent.id, (0, now))
         if lives != agent.lives:
-            before = ProcessFigures(time.time() - (trio.current_time() - agent.since), cpu_seconds=0.0)
+            before = ProcessFigures(time.time() - (trio.current_time() - agent.life.since), cpu_seconds=0.0)
         elapsed, cpu = now.at - before.at, None
         if now.cpu_seconds is not None and before.cpu_seconds is not None and elapsed > 0:
             cpu = max(0.0, now.cpu_seconds - before.cpu_seconds) / elapsed

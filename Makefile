@@ -102,7 +102,7 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/flake8-async --enable $(ASYNC_RULES) `git ls-files 'agentos/*.py' 'agentos_attacks/*.py' 'supervisors/*.py' 'sdk/*.py' ':!agentos/sandbox/inside' ':!agentos_attacks/inside'`
+	$(BIN)/flake8-async --enable $(ASYNC_RULES) `git ls-files 'agentos/*.py' 'supervisors/*.py' 'sdk/*.py' ':!agentos/sandbox/inside' ':!sdk/agentos_attacks/inside'`
 	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory check-pages; \
 	  else echo "SKIPPED: the types of the dashboard's modules weren't checked, as npm isn't installed (apt-get install npm)"; fi
 

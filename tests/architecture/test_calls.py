@@ -84,7 +84,7 @@ def test_numbers_are_bytes_and_used_once() -> None:
 
 
 def test_every_module_says_in_its_first_line_what_it_is() -> None:
-    packages = ("agentos", "agentos_attacks", "supervisors", "sdk/agentos_sdk")
+    packages = ("agentos", "supervisors", "sdk/agentos_attacks", "sdk/agentos_sdk")
     files = itertools.chain.from_iterable((ROOT / package).rglob("*.py") for package in packages)
 
     assert [str(file) for file in files if not file.read_text().startswith(('"""', 'r"""'))] == []

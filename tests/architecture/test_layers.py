@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PLACES = ("agentos", "agentos_attacks", "supervisors", "sdk/agentos_sdk")
+PLACES = ("agentos", "supervisors", "sdk/agentos_attacks", "sdk/agentos_sdk")
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tests.support.runs.rows import each_row
 ROOT = Path(__file__).parents[2]
 PLACES = (
     *("README.md", ".env.example", "Dockerfile", "Makefile", "docs"),
-    *("agentos", "agentos_attacks", "sdk", "supervisors", "demos"),
+    *("agentos", "sdk", "supervisors", "demos"),
 )
 KINDS = frozenset({".py", ".md", ".toml", ".json", ".js", ".html", ".sh", ".example", ".txt", ""})
 
@@ -111,7 +111,7 @@ def test_what_a_command_names(text: str, expected: list[tuple[str, str]]) -> Non
     assert list(named(text)) == expected
 
 
-@each_row("file", ["pyproject.toml", "sdk/pyproject.toml", "agentos_attacks/pyproject.toml"])
+@each_row("file", ["pyproject.toml", "sdk/pyproject.toml", "sdk/agentos_attacks/pyproject.toml"])
 def test_requirements_name_no_distribution_of_ours(file: str) -> None:
     project = tomllib.loads((ROOT / file).read_text())["project"]
     lists = [project["dependencies"], *project.get("optional-dependencies", {}).values()]

@@ -242,7 +242,7 @@ def test_the_opcode_of_hello_stands_where_a_client_is_written() -> None:
     assert f"HELLO ({Op.HELLO:#x}".upper() in (ROOT / "docs" / "how-to" / "write-a-client.md").read_text().upper()
 
 
-@pytest.mark.parametrize(("place", "dependencies"), [("sdk", []), ("agentos_attacks", ["attrs>=25.1"])])
+@pytest.mark.parametrize(("place", "dependencies"), [("sdk", []), ("sdk/agentos_attacks", ["attrs>=25.1"])])
 def test_another_distribution_has_the_version_of_the_kernel_and_few_dependencies(
     place: str, dependencies: list[str]
 ) -> None:

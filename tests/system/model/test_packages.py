@@ -126,11 +126,11 @@ def test_the_wheel_has_what_is_read_at_run_time_and_no_tests(wheel: Path) -> Non
 def test_attacks_are_a_wheel_of_their_own_that_doctor_names(run: Run, place: Path) -> None:
     done = run("agentos", "doctor", "--attack")
     assert done.returncode == 1
-    assert "pip install ./agentos_attacks in AgentOS's repository" in done.stderr
+    assert "pip install ./sdk/agentos_attacks in AgentOS's repository" in done.stderr
 
-    names = zipfile.ZipFile(build("build_wheel", ROOT / "agentos_attacks", place)).namelist()
+    names = zipfile.ZipFile(build("build_wheel", ROOT / "sdk" / "agentos_attacks", place)).namelist()
     held = {name for name in names if ".dist-info/" not in name}
-    assert held == {str(file.relative_to(ROOT)) for file in (ROOT / "agentos_attacks").rglob("*.py")}
+    assert held == {str(file.relative_to(ROOT / "sdk")) for file in (ROOT / "sdk" / "agentos_attacks").rglob("*.py")}
 
 
 def test_a_new_agent_runs_and_another_is_spawned(run: Run, place: Path) -> None:

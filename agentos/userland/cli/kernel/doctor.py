@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from agentos_attacks import harness
     from agentos_attacks.canaries import Canaries
 
-NO_ATTACKS = "the attacks are a package of their own: pip install ./agentos_attacks in AgentOS's repository"
+NO_ATTACKS = "the attacks are a package of their own: pip install ./sdk/agentos_attacks in AgentOS's repository"
 
 
 @click.command()

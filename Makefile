@@ -155,7 +155,7 @@ test-frameworks: $(READY) $(FRAMEWORKS) $(OTHER_FRAMEWORKS)
 
 # Coding agents of others, each from its registry; tests/frameworks/test_coding_agents.py runs a task of each.
 CODING_NPM := @anthropic-ai/claude-code @openai/codex @qwen-code/qwen-code opencode-ai
-CODING_PIP := aider mini-swe-agent
+CODING_PIP := aider-chat mini-swe-agent
 CODING := $(VENV)/coding/npm/ready $(CODING_PIP:%=$(VENV)/coding/%/ready)
 
 $(VENV)/coding/npm/ready:
@@ -166,7 +166,7 @@ $(VENV)/coding/npm/ready:
 $(CODING_PIP:%=$(VENV)/coding/%/ready): $(VENV)/coding/%/ready:
 	@echo "setting up $(VENV)/coding/$*, in about a minute"
 	@$(PYTHON) -m venv $(VENV)/coding/$*
-	@$(VENV)/coding/$*/bin/python -m pip install --quiet --disable-pip-version-check $(subst aider,aider-chat,$*)
+	@$(VENV)/coding/$*/bin/python -m pip install --quiet --disable-pip-version-check $*
 	@touch $@
 
 agents: $(READY) $(CODING)

@@ -20,6 +20,7 @@ KINDS = frozenset({".py", ".md", ".toml", ".json", ".js", ".html", ".sh", ".exam
 
 PYPI = frozenset(
     {
+        "aider-chat",
         "anthropic",
         "autogen-agentchat",
         "crewai",
@@ -27,10 +28,14 @@ PYPI = frozenset(
         "langgraph",
         "llama-index-llms-openai",
         "mcp-server-fetch",
+        "mini-swe-agent",
     }
     | {"openai", "openai-agents", "pip", "py-spy", "pydantic-ai-slim", "requests", "smolagents", "socksio"}
 )
-NPM = frozenset({"@modelcontextprotocol/server-filesystem", "@modelcontextprotocol/server-github", "typescript"})
+NPM = frozenset(
+    {"@modelcontextprotocol/server-filesystem", "@modelcontextprotocol/server-github", "typescript"}
+    | {"@anthropic-ai/claude-code", "@google/gemini-cli", "@openai/codex", "@qwen-code/qwen-code", "opencode-ai"}
+)
 
 PIP = r"pip3?(?: --?\w[^ ]*(?: [^ -][^ ]*)?)* install"
 INSTALLS = rf"{PIP}|uv pip install|uv (?:tool install|add)|pipx install|(?:npm|pnpm|yarn) (?:install|i|add)"

@@ -6,6 +6,7 @@ come first; keys that it doesn't have are that one's, and null if it has none.
 """
 
 import base64
+import errno
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -158,12 +159,15 @@ def write_entry(entry: Entry, earlier: Sequence[Entry]) -> str:
 
 
 def append_entry(path: Path, entry: Entry, earlier: Sequence[Entry]) -> None:
-    """Write an entry behind the others; into a new file if it is the first."""
+    """Write an entry behind the others; into a new file if it is the first. ``OSError``, also beyond the limit."""
     if not earlier:
         write_cassette(path, [entry])
         return
+    text = write_entry(entry, earlier)
     with path.open("a", encoding="utf-8") as file:
-        file.write(write_entry(entry, earlier))
+        if file.tell() + len(text.encode()) > MAX_FILE_BYTES:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+        file.write(text)
 
 
 def write_cassette(path: Path, entries: Sequence[Entry]) -> None:

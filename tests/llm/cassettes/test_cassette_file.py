@@ -95,6 +95,16 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, told: str) -> None:
     assert told in str(error.value)
 
 
+def test_no_file_is_written_that_could_not_be_read(tmp_path: Path) -> None:
+    path, first = tmp_path / "a.jsonl", entry(1, [Message("user", "one")], answer())
+    append_entry(path, first, [])
+    with path.open("a") as file:
+        file.write(" " * (MAX_FILE_BYTES - path.stat().st_size - 10))
+    with pytest.raises(OSError, match="too large"):
+        append_entry(path, entry(2, [Message("user", "two")], answer()), [first])
+    assert [one.number for one in read_cassette(path)] == [1]
+
+
 def test_a_file_that_is_none_or_too_long_is_refused(tmp_path: Path) -> None:
     assert read_cassette(tmp_path / "none.jsonl") == []
     os.mkfifo(tmp_path / "fifo")

@@ -28,10 +28,10 @@ async def hold_still(agent: Agent | None) -> AsyncIterator[bool]:
     No command can be started in it meanwhile. Raises ``Busy`` while it starts or stops, and ``Unavailable`` if they
     can't be stopped, or if signals have stopped them and the agent was resumed or ended meanwhile.
     """
-    if agent is None or (agent.jail is None and not agent.alive):
+    if agent is None or (agent.life.jail is None and not agent.alive):
         yield False
         return
-    jail = agent.jail
+    jail = agent.life.jail
     if jail is None or agent.state not in (State.RUNNING, State.PAUSED):
         raise Busy(f"{agent.name} is {agent.state}: try again when it runs or has ended")
     sandbox, group = jail.sandbox, jail.group

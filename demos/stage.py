@@ -278,11 +278,12 @@ def kernel(config: Path | None = None, show: bool = False, state_of: str | None 
     """A kernel that is ready; it is stopped at the end in any case. ``state_of``: a directory that outlives it."""
     directory = state_of or tempfile.mkdtemp(prefix="aos-demo-")
     try:
-        with kernel_cgroup() as join_cgroup, stopped_with_this_process() as register:
+        with kernel_cgroup() as group, stopped_with_this_process() as register:
 
             def begin() -> None:
                 register()
-                join_cgroup()  # otherwise it would share this process's control group
+                if group is not None:  # otherwise it would share this process's control group
+                    Path(group, "cgroup.procs").write_text("0")
 
             running = Kernel(directory, config, begin)
             try:

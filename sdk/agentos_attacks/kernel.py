@@ -7,7 +7,8 @@ import subprocess
 import sys
 import termios
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from agentos_sdk.blocking import AgentOSClient
@@ -35,12 +36,10 @@ class KernelFailed(Exception):
 
 
 @contextlib.contextmanager
-def run_kernel(
-    canaries: Canaries, join: Callable[[], None] | None = None, timeout: float = TIMEOUT
-) -> Iterator[AgentOSClient]:
+def run_kernel(canaries: Canaries, group: str | None = None, timeout: float = TIMEOUT) -> Iterator[AgentOSClient]:
     """A kernel with secrets in its environment, open files and a terminal; it is stopped at the end.
 
-    ``join`` is called in its process before exec. Raises :class:`NoKernel` if not ready within ``timeout`` seconds.
+    ``group`` is the directory of a cgroup for it. Raises :class:`NoKernel` if not ready within ``timeout`` seconds.
     """
     socket = canaries.kernel_socket
     socket.parent.mkdir(mode=0o700)
@@ -49,8 +48,8 @@ def run_kernel(
     environment = {name: value for name, value in canaries.environment.items() if not name.startswith(ours)}
 
     def begin() -> None:
-        if join is not None:
-            join()
+        if group is not None:
+            Path(group, "cgroup.procs").write_text("0")
         os.setsid()
         fcntl.ioctl(canaries.terminal, termios.TIOCSCTTY, 0)
 

@@ -23,7 +23,7 @@ from tests.tools import cgroup2_vm
 
 def run(attackers: Sequence[Attacker], canaries: Canaries) -> AttackResult:
     """Agents of a kernel's."""
-    with kernel_cgroup() as join, kernel.run_kernel(canaries, join, PATIENCE) as client:
+    with kernel_cgroup() as group, kernel.run_kernel(canaries, group, PATIENCE) as client:
         return kernel.run_attackers(client, attackers)
 
 

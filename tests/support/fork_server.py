@@ -5,8 +5,8 @@ from one that was executed in /proc/PID/cmdline and /proc/PID/environ, which are
 thread, so a kernel is bound to the server's life by its parent-death signal, and the server ends when the tests' end of
 its socket is closed: no kernel outlives the tests, even if they are killed.
 
-One message a request: JSON (argv, cwd, env) with four descriptors, the standard streams and a pipe to which the server
-writes the exit status; the answer is the pid, with a pidfd.
+One message a request: JSON (argv, cwd, env, group) with four descriptors, the standard streams and a pipe to which the
+server writes the exit status; the answer is the pid, with a pidfd.
 """
 
 import atexit
@@ -116,11 +116,14 @@ class ForkServer:
         self._turn = threading.Lock()
         atexit.register(self.close)
 
-    def start_kernel(self, argv: Sequence[str], cwd: str, env: Mapping[str, str]) -> Forked:
-        """Fork ``agentos`` with these arguments; its ``stdout`` is a pipe for its output and its errors."""
+    def start_kernel(self, argv: Sequence[str], cwd: str, env: Mapping[str, str], group: str | None) -> Forked:
+        """Fork ``agentos`` with these arguments; its ``stdout`` is a pipe for its output and its errors.
+
+        ``group`` is the directory of a control group that it enters first.
+        """
         output, its_output = os.pipe()
         with open(os.devnull) as nothing, open(its_output) as its:
-            kernel = self._fork(argv, cwd, env, [nothing.fileno(), its.fileno(), its.fileno()])
+            kernel = self._fork(argv, cwd, env, [nothing.fileno(), its.fileno(), its.fileno()], group)
         kernel.stdout = os.fdopen(output, errors="backslashreplace")
         return kernel
 
@@ -146,10 +149,12 @@ class ForkServer:
             feeding.result()
             return subprocess.CompletedProcess(["agentos", *argv], status, *(each.result() for each in printed))
 
-    def _fork(self, argv: Sequence[str], cwd: str, env: Mapping[str, str], streams: Sequence[int]) -> Forked:
+    def _fork(
+        self, argv: Sequence[str], cwd: str, env: Mapping[str, str], streams: Sequence[int], group: str | None = None
+    ) -> Forked:
         status, its_status = os.pipe()
         try:
-            request = json.dumps({"argv": list(argv), "cwd": cwd, "env": dict(env)}).encode()
+            request = json.dumps({"argv": list(argv), "cwd": cwd, "env": dict(env), "group": group}).encode()
             with self._turn:
                 socket.send_fds(self._socket, [request], [*streams, its_status])
                 answer, fds, _, _ = socket.recv_fds(self._socket, 64, 1)
@@ -210,6 +215,8 @@ class Server:
                 asked = json.loads(request)
                 pid = os.fork()
                 if pid == 0:
+                    if asked["group"] is not None:
+                        enter_group(asked["group"])
                     become_program(asked["cwd"], asked["env"], fds[:3])
                     return list(asked["argv"])
                 for fd in fds[:3]:
@@ -254,6 +261,11 @@ def become_program(cwd: str, env: Mapping[str, str], streams: Sequence[int]) -> 
     os.environ.clear()
     os.environ.update(env)
     time.tzset()
+
+
+def enter_group(directory: str) -> None:
+    """Enter a control group of version 2."""
+    Path(directory, "cgroup.procs").write_text("0")
 
 
 def module_name(file: Path) -> str:

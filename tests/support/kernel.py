@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ from tests.support.runs import costs
 from tests.support.wire import LIST, NOOP, PATIENCE, SPAWN, Wire
 
 PROGRAM = (sys.executable, "-m", "agentos", "run")
-FORKED = True  # unless a test runner gives each kernel a control group of its own
+SCOPE: str | None = None  # a test runner's directory, in which each kernel gets a control group of its own
 # Its standard input ends when we do, by SIGKILL too. Not a death signal: that follows a thread, not a process.
 GUARD = ("sh", "-c", 'read -r _; kill -9 "$1"', "sh")
 # Opens a terminal that nothing else uses; the first one that a session's leader opens becomes its controlling terminal.
@@ -41,9 +42,9 @@ class Kernel:
     """``agentos run`` in a short temporary directory, with a socket, a state directory and a home of its own.
 
     ``toml`` is the text of its configuration, written to ``agentos.toml`` there; None = without one. ``options`` are
-    further ones of ``agentos run``. With ``terminal`` it has a controlling terminal, which is not its output. It calls
-    ``join`` first, to enter a cgroup. It is forked from a process that has imported its modules, unless one of these
-    asks for a new interpreter, or ``execute`` does.
+    further ones of ``agentos run``. With ``terminal`` it has a controlling terminal, which is not its output. ``group``
+    is the directory of a cgroup that it enters first. It is forked from a process that has imported its modules, unless
+    one of these asks for a new interpreter, or ``execute`` does.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Kernel:
         env: Mapping[str, str] | None = None,
         options: Sequence[str] = (),
         terminal: bool = False,
-        join: Callable[[], None] | None = None,
+        group: str | None = None,
         execute: bool = False,
     ) -> None:
         # Short, because a socket's path has at most 107 bytes.
@@ -60,8 +61,8 @@ class Kernel:
         self.socket = str(self.place / "s")
         self.state_dir = self.place / "state"
         self.lines: list[str] = []
-        self._env, self.options, self._terminal, self._join = env or {}, options, terminal, join
-        self._is_forked = FORKED and not (execute or terminal or join) and fork_server.can_fork(self._env)
+        self._env, self.options, self._terminal, self._group = env or {}, options, terminal, group
+        self._is_forked = not (execute or terminal) and fork_server.can_fork(self._env)
         self.process: subprocess.Popen[str] | fork_server.Forked
         self._news = threading.Condition()
         self._closed = False
@@ -76,15 +77,16 @@ class Kernel:
         self.is_over = False  # a test waited for its end
         arguments = [*self._config, *self.options, "--socket", self.socket, "--state-dir", str(self.state_dir)]
         self._guard: subprocess.Popen[bytes] | None = None
+        group = make_group(SCOPE) if SCOPE is not None else self._group
         if self._is_forked:
             env = {**environment(self.place), **self._env}
-            self.process = fork_server.shared().start_kernel(["run", *arguments], str(self.place), env)
+            self.process = fork_server.shared().start_kernel(["run", *arguments], str(self.place), env, group)
         else:
-            self._execute(arguments)
+            self._execute(arguments, group)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    def _execute(self, arguments: Sequence[str]) -> None:
+    def _execute(self, arguments: Sequence[str], group: str | None) -> None:
         """Start it as a program of its own, with a guard that kills it when the tests end."""
         self.process = subprocess.Popen(
             [*(IN_TERMINAL if self._terminal else ()), *PROGRAM, *arguments],
@@ -95,7 +97,7 @@ class Kernel:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,  # a ^C in the terminal is for the tests, which end it in order
-            preexec_fn=self._join,
+            preexec_fn=None if group is None else partial(fork_server.enter_group, group),
         )
         self._guard = subprocess.Popen(
             [*GUARD, str(self.pid)],
@@ -331,12 +333,17 @@ class Kernel:
         return time.monotonic() - begin < within
 
 
+def make_group(scope: str) -> str:
+    """A new control group of version 2 in ``scope``, a directory."""
+    return tempfile.mkdtemp(prefix="kernel-", dir=scope)
+
+
 @contextlib.contextmanager
 def running(
-    toml: str | None = None, env: Mapping[str, str] | None = None, join: Callable[[], None] | None = None
+    toml: str | None = None, env: Mapping[str, str] | None = None, group: str | None = None
 ) -> Iterator[Kernel]:
     """A kernel from its ready line to its clean stop, which is asserted unless the test has seen to its end."""
-    kernel = Kernel(toml, env, join=join)
+    kernel = Kernel(toml, env, group=group)
     try:
         kernel.wait_ready()
         yield kernel

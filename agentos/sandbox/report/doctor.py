@@ -121,23 +121,23 @@ def try_cgroup_limits() -> Mapping[str, Finding]:
 
 
 @contextlib.contextmanager
-def kernel_cgroup() -> Iterator[Callable[[], None]]:
-    """Make a cgroup for a kernel that we start; yields a function that the new process must call first.
+def kernel_cgroup() -> Iterator[str | None]:
+    """Make a cgroup for a kernel that we start; yields its directory, or None if there is no need of one.
 
     With version 2 a kernel doesn't use a cgroup that contains other processes, such as ours.
     """
     found = discover_here()
     if not isinstance(found, V2Scope):
-        yield lambda: None
+        yield None
         return
     with _own_cgroups(found) as made:
         if made.root is None:
-            yield lambda: None
+            yield None
             return
         directory = f"{found.directory}/agentos-doctor"
         files.create_directory(directory)
         try:
-            yield lambda: files.write_value(f"{directory}/cgroup.procs", 0)
+            yield directory
         finally:
             files.remove_directories(files.list_tree(directory))
 

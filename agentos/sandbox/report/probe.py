@@ -127,7 +127,7 @@ async def examine(spawner: Spawner, host: Host, cgroups: Cgroups) -> tuple[Host,
 async def probe_layers(spawner: Spawner, host: Host, ids: HostIds | None = None) -> Mapping[str, Finding]:
     """Return a finding for each layer that doesn't need a cgroup, by the layer's name on the wire.
 
-    One trial has them all. Only if it fails is each tried alone, which finds the one that doesn't work.
+    One trial has all that the host seems to have. Only if it fails is each tried alone, to find what doesn't work.
 
     With root the programs run as ``ids``. If that doesn't work, the other layers are tried as the kernel's uid.
     """
@@ -135,16 +135,16 @@ async def probe_layers(spawner: Spawner, host: Host, ids: HostIds | None = None)
     used_ids = ids or (TRIAL_IDS if host.uid == 0 else HostIds(host.uid, host.gid))
     plans = await trio.to_thread.run_sync(_trial_plans, host, used_ids)  # builds filters, which takes milliseconds
     own_uid = Finding(False, "without root a program has the kernel's own uid on the host", asked=False)
-    together = await _run_trial(spawner, _plan_together(plans), surroundings)
-    if together.works:
-        found: Mapping[str, Finding] = dict.fromkeys(plans, together)
-        own_uid = together if host.uid == 0 else own_uid
-    else:
-        if host.uid == 0:
-            own_uid = await _run_trial(spawner, plans["user_ns"], surroundings)
-            if not own_uid.works:
-                plans = await trio.to_thread.run_sync(_trial_plans, host, HostIds(host.uid, host.gid))
-        found = {layer: await _run_trial(spawner, steps, surroundings) for layer, steps in plans.items()}
+    hopeful = {layer: plan for layer, plan in plans.items() if layer != "landlock" or host.landlock_abi}
+    together = await _run_trial(spawner, _plan_together(hopeful), surroundings)
+    found = dict.fromkeys(hopeful, together) if together.works else {}
+    if host.uid == 0:
+        own_uid = together if together.works else await _run_trial(spawner, plans["user_ns"], surroundings)
+        if not own_uid.works:
+            plans = await trio.to_thread.run_sync(_trial_plans, host, HostIds(host.uid, host.gid))
+    for layer, plan in plans.items():
+        if layer not in found:
+            found[layer] = await _run_trial(spawner, plan, surroundings)
     return {
         layer: replace(finding, mechanism=_mechanism_of(layer, host) if finding.works else "")
         for layer, finding in {**found, "own_uid": own_uid, **_untried_layers(host)}.items()

@@ -49,15 +49,24 @@ async def test_where_all_layers_work_one_program_has_them_all(spawner: Spawner) 
 
     found = await probe.probe_layers(cast(Spawner, trials), host, jail.outer())
 
-    if not found["landlock"].works:
-        pytest.skip("without Landlock each layer is tried alone: " + found["landlock"].reason)
-    assert [name for name, finding in found.items() if not finding.works] == ([] if ROOT else ["own_uid"])
-    (plan,) = trials.plans
-    kinds = [type(step) for step in plan]
-    confining = [s.ForbidNamespaces, s.SetLimits, s.SwitchRoot, s.DropCapabilities, s.NoNewPrivileges, s.Landlock]
+    absent = ["landlock"] if host.landlock_abi == 0 else []
+    assert {name for name, finding in found.items() if not finding.works} == {*absent, *([] if ROOT else ["own_uid"])}
+    assert len(trials.plans) == 1 + len(absent)
+    kinds = [type(step) for step in trials.plans[0]]
+    confining = [s.ForbidNamespaces, s.SetLimits, s.SwitchRoot, s.DropCapabilities, s.NoNewPrivileges]
     assert [kind for kind in kinds if kind in confining] == confining
-    assert kinds[-2:] == [s.Seccomp, s.Execute]
+    last = [*([] if absent else [s.Landlock]), s.Seccomp, s.Execute]
+    assert kinds[-len(last) :] == last
     assert {s.MountProc, s.LoopbackUp, s.Hostname, s.UnshareCgroup} < set(kinds)
+
+
+async def test_without_landlock_the_others_are_tried_together(spawner: Spawner) -> None:
+    host, trials = replace(probe.read_host(), landlock_abi=0), Trials(spawner)
+
+    await probe.probe_layers(cast(Spawner, trials), host, jail.outer())
+
+    landlock = [s.Landlock in map(type, plan) for plan in trials.plans]
+    assert landlock == [False, True]
 
 
 async def test_where_one_layer_fails_each_is_tried_alone(spawner: Spawner) -> None:

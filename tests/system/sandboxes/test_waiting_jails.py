@@ -11,6 +11,7 @@ import pytest
 
 from agentos.sandbox.cgroups.discover import V2Scope, discover_here
 from agentos.sandbox.report.doctor import kernel_cgroup
+from tests.support import fork_server
 from tests.support.kernel import Kernel, descendants, is_zygote, running, stat_of, until
 from tests.system.agents import up, write
 from tests.system.jails import cgroups, need_cgroups
@@ -24,7 +25,8 @@ WAITS = "import time\ntime.sleep(1000)\n"
 @pytest.fixture
 def kernel(kernels: None) -> Iterator[Kernel]:
     """With control groups of version 2, if they are delegated to us."""
-    with kernel_cgroup() as join, running(join=join) as kernel:
+    fork_server.shared()  # a child of ours when the scope is divided: it stays in our part
+    with kernel_cgroup() as group, running(group=group) as kernel:
         assert cgroups(kernel) == 2 or not isinstance(discover_here(), V2Scope)
         yield kernel
 

@@ -59,7 +59,7 @@ def run_attacks(as_json: bool) -> bool:
         raise Failed(NO_ATTACKS) from None
 
     def run(attackers: "Sequence[harness.Attacker]", canaries: "Canaries") -> "harness.AttackResult":
-        with kernel_cgroup() as join, kernel.run_kernel(canaries, join) as client:
+        with kernel_cgroup() as group, kernel.run_kernel(canaries, group) as client:
             return kernel.run_attackers(client, attackers)
 
     if not as_json:

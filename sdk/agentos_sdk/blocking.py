@@ -192,14 +192,7 @@ class AgentOSClient(Calls):
         those rights. ``approval_timeout`` is how many seconds calls wait for a person where a rule asks; 0: not at all.
         All this is permanent and also applies to connections that this client opens later.
         """
-        fields = {
-            "protocol": protocol,
-            "as": as_,
-            "level": level,
-            "permissions": permissions,
-            "approval_timeout": approval_timeout,
-        }
-        reply: Reply = self.request(HELLO, fields)
+        reply: Reply = self._make_call(HELLO, locals(), {"as_": "as"})
         return reply
 
     def exit(self) -> str:

@@ -34,15 +34,11 @@ class Method:
     unsent: tuple[str, ...] = attrs.field(default=(), kw_only=True)  # further fields that are no parameters
     shown: tuple[str, ...] = attrs.field(default=(), kw_only=True)  # fields in HIDDEN that are parameters all the same
     extra: dict[str, str] = attrs.field(factory=dict, kw_only=True)  # parameters that are no fields, and their types
-    imports: str = attrs.field(default="", kw_only=True)  # made in the method
-    before: str = attrs.field(default="", kw_only=True)  # a statement
-    arguments: dict[str, str] = attrs.field(factory=dict, kw_only=True)  # values of fields
-    constants: tuple[str, ...] = attrs.field(default=(), kw_only=True)  # further fields
-    prepare: str = attrs.field(default="{}", kw_only=True)  # an expression, with {} for all fields
     wait: str = attrs.field(default="", kw_only=True)  # seconds that the call itself may wait
     result: str = attrs.field(default="Reply", kw_only=True)  # its type, of the blocking client
     convert: str = attrs.field(default="", kw_only=True)  # a function that makes it of the reply
     stream: str = attrs.field(default="", kw_only=True)  # the class of a streamed reply
+    streamed_by: str = attrs.field(default="stream", kw_only=True)  # the field that asks for it
 
 
 RELATIVE_NOTE = "is relative to this process."
@@ -55,8 +51,6 @@ SPAWN = Method(
     agents.Spawn,
     positional="name script sandboxed network limits restart_policy",
     note=f"A relative path {RELATIVE_NOTE}",
-    imports="from .arguments import make_paths_absolute",
-    prepare="make_paths_absolute({})",
     wait="None",
 )
 KILL = Method(
@@ -79,8 +73,8 @@ FOLLOW_LOGS = attrs.evolve(
     doc="The last lines of an agent's output, or with ``since`` all from then on; then new ones until it has ended.\n\n"
     "Without ``name`` and ``agent_id`` it goes on until ``until``.",
     note=f"Iterate over pages with ``lines`` and ``missed``. {STREAM_NOTE}",
-    constants=('"follow": True',),
     stream="Pages",
+    streamed_by="follow",
 )
 WRITE = Method(
     "write_file",
@@ -88,20 +82,12 @@ WRITE = Method(
     positional="path content mode encoding",
     note=f"Bytes are sent as base64. A relative path {RELATIVE_NOTE}",
     types={"content": "str | bytes"},
-    imports="from .arguments import as_text, make_absolute",
-    before="content, encoding = as_text(content, encoding)",
-    arguments={"path": "make_absolute(path)"},
 )
 EXEC = Method(
     "exec",
     host.Exec,
     positional="command cwd timeout",
     note=f"Without an agent a relative ``cwd`` {RELATIVE_NOTE}",
-    imports="from .arguments import absolute_cwd",
-    arguments={
-        "command": "command if isinstance(command, str) else list(command)",
-        "cwd": "absolute_cwd(cwd, name, agent_id)",
-    },
     wait="timeout + JAIL_ENTRY_SECONDS if timeout else None",
 )
 EXEC_STREAM = attrs.evolve(
@@ -109,7 +95,6 @@ EXEC_STREAM = attrs.evolve(
     name="exec_stream",
     doc="Like :meth:`exec`, with the output as it is written.",
     note=f"Iterate over parts with ``stream`` and ``text``; then ``executed`` is the reply. {STREAM_NOTE}",
-    constants=('"stream": True',),
     stream="Outputs",
 )
 THINK = Method(
@@ -125,7 +110,6 @@ THINK = Method(
         "tools": "Sequence[Any]",
     },
     extra={"image_mime_type": "str"},
-    prepare="self._question({})",
     wait="timeout",
 )
 THINK_STREAM = attrs.evolve(
@@ -133,7 +117,6 @@ THINK_STREAM = attrs.evolve(
     name="think_stream",
     doc="Like :meth:`think`, with the answer's text as it is generated.",
     note=f"Iterate over pieces of text; then ``thought`` is the whole reply. {STREAM_NOTE}",
-    constants=('"stream": True',),
     stream="Thoughts",
 )
 FOLLOW_APPROVALS = Method(
@@ -141,16 +124,14 @@ FOLLOW_APPROVALS = Method(
     permissions.Approvals,
     doc="The calls that wait for a person's approval, again whenever that changes.",
     note=f"Iterate over lists. {STREAM_NOTE}",
-    constants=('"follow": True',),
     stream="ApprovalLists",
+    streamed_by="follow",
 )
 HTTP = Method(
     "http",
     http.HTTP,
     positional="url method headers body timeout",
     note="A ``body`` of bytes is sent as base64.",
-    imports="from .arguments import as_body",
-    before="body, encoding = as_body(body, encoding)",
     wait="timeout",
 )
 HTTP_STREAM = attrs.evolve(
@@ -159,7 +140,6 @@ HTTP_STREAM = attrs.evolve(
     doc="Like :meth:`http`, with the response's body as it arrives.",
     note="Iterate over parts: the first has ``status_code``, ``headers`` and ``url``, the others ``body`` and "
     f"``encoding``. Then ``response`` is the reply. {STREAM_NOTE}",
-    constants=('"stream": True',),
     stream="Parts",
 )
 
@@ -172,7 +152,6 @@ FOLLOW_EVENTS = Method(
     "with it. With ``since`` first those with a higher ``seq`` that are kept; ``boot`` is the one that it is of.",
     note=f"Iterate over events; ``missed`` counts those that were dropped before they could be read, and "
     f"``boot_changed`` tells that ``since`` is of an earlier run of the kernel. {STREAM_NOTE}",
-    constants=('"stream": True',),
     stream="Events",
 )
 
@@ -223,8 +202,6 @@ METHODS = (
         host.Read,
         positional="path offset limit encoding",
         note=f"Binary data needs base64 as ``encoding``. A relative path {RELATIVE_NOTE}",
-        imports="from .arguments import make_absolute",
-        arguments={"path": "make_absolute(path)"},
     ),
     WRITE,
     EXEC,

@@ -40,32 +40,45 @@ if TYPE_CHECKING:
 
 JAIL_ENTRY_SECONDS = 10.0  # seconds allowed for entering a jail, beyond the command's own timeout
 
-# Opcodes, as in opcodes.py: that needs enum, which an agent that only makes calls doesn't import.
-{opcodes}
-
 
 class Calls:
     """The calls as methods. A parameter that is None is left out of the request, so that the kernel's default holds.
 
     By itself this class makes no call: its methods return the fields of their requests. The blocking client inherits
     them and sends those; the results' types are its own. The Trio client's methods, in ``trio_calls.py``, call them.
+    A method hands on its ``locals()``: its parameters are the fields, but for those ``named`` otherwise. Opcodes are
+    numbers, as in opcodes.py: that needs enum, which an agent that only makes calls doesn't import.
     """
 
     def _make_call(
         self,
         op: int,
-        fields: Mapping[str, object],
+        given: dict[str, Any],
+        named: Mapping[str, str] = {},  # fields by the parameters that have other names
         wait: float | None = 0.0,  # seconds
         null: str = "",  # a field that is sent even if it is None
         convert: Callable[[Any], object] | None = None,  # makes the blocking client's result of the reply
     ) -> Any:
-        return {name: value for name, value in fields.items() if value is not None or name == null}
+        return self._fields(op, given, named, null)
 
-    def _open_stream(self, op: int, fields: Mapping[str, object]) -> Any:
+    def _open_stream(self, op: int, given: dict[str, Any], named: Mapping[str, str] = {}) -> Any:
+        return self._fields(op, given, named)
+
+    def _fields(self, op: int, given: dict[str, Any], named: Mapping[str, str], null: str = "") -> dict[str, Any]:
+        del given["self"]
+        fields = {name: value for name, value in given.items() if value is not None or name == null}
+        for parameter, field in named.items():
+            if parameter in fields:
+                fields[field] = fields.pop(parameter)
+        return self._prepare(op, fields) if op in {0x01, 0x02, 0x03, 0x04, 0x10, 0x50} else fields
+
+    def _prepare(self, op: int, fields: dict[str, Any]) -> dict[str, Any]:
+        """The fields of THINK, READ, WRITE, EXEC, SPAWN and HTTP: paths made absolute, bytes as text."""
+        from .arguments import PREPARE
+
+        if op in PREPARE:  # not THINK, whose images a client reads in its own way
+            PREPARE[op](fields)
         return fields
-
-    def _question(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        return arguments  # of ``think``, whose images a client reads in its own way
 '''
 
 
@@ -86,18 +99,18 @@ def type_text(hint: Any) -> str:
 
 @attrs.frozen
 class Parameter:
-    """A parameter of a method: its declaration, and the field of the request with its value."""
+    """A parameter of a method: its declaration, and the field of the request that has its value."""
 
+    name: str
     declaration: str
     field: str
-    value: str
 
 
 def parameters(method: Method) -> tuple[list[Parameter], list[Parameter]]:
     """The positional parameters and the keyword-only ones."""
     hints = get_type_hints(method.request)
     names = method.positional.split()
-    found = {name: Parameter(f"{name}: {kind} | None = None", name, name) for name, kind in method.extra.items()}
+    found = {name: Parameter(name, f"{name}: {kind} | None = None", name) for name, kind in method.extra.items()}
     for field in attrs.fields(method.request):
         if (field.name in HIDDEN and field.name not in method.shown) or field.name in method.unsent:
             continue
@@ -107,7 +120,7 @@ def parameters(method: Method) -> tuple[list[Parameter], list[Parameter]]:
             declaration += f" = {field.default!r}"
         elif field.default is not attrs.NOTHING:  # not sent unless it is given: the kernel's default holds
             declaration += " = None" if declaration.endswith((" object", "None")) else " | None = None"
-        found[name] = Parameter(declaration, field.name.rstrip("_"), method.arguments.get(name, name))
+        found[name] = Parameter(name, declaration, field.name.rstrip("_"))
     return [found.pop(name) for name in names], list(found.values())
 
 
@@ -129,26 +142,23 @@ def docstring(method: Method) -> str:
 def write_method(method: Method) -> str:
     """The source of one method."""
     positional, others = parameters(method)
-    fields = [f'"{each.field}": {each.value}' for each in [*positional, *others]]
-    sent = method.prepare.format(f"{{{', '.join([*fields, *method.constants])}}}")
-    options = f", wait={method.wait}" if method.wait else ""
-    options += "".join(f', null="{each.field}"' for each in positional if each.declaration.endswith(": object"))
-    options += f", convert={method.convert}" if method.convert else ""
-    if method.stream:
-        value = f"self._open_stream({method.request.op.name}, {sent})"
-    else:
-        value = f"self._make_call({method.request.op.name}, {sent}{options})"
+    named = {each.name: each.field for each in [*positional, *others] if each.name != each.field}
+    given = f'{{**locals(), "{method.streamed_by}": True}}' if method.stream else "locals()"
+    call = f"{method.request.op:#04x}, {given}" + (f", {named}" if named else "")
+    call += f", wait={method.wait}" if method.wait and not method.stream else ""
+    call += "".join(f', null="{each.field}"' for each in positional if each.declaration.endswith(": object"))
+    call += f", convert={method.convert}" if method.convert else ""
+    value = f"self.{'_open_stream' if method.stream else '_make_call'}({call})"
     declared = [each.declaration for each in positional] + ["*"] * bool(others)
     declared += [each.declaration for each in others]
     head = f"def {method.name}({', '.join(['self', *declared])}) -> {method.stream or method.result}:"
-    body = [docstring(method), *filter(None, [method.imports, method.before]), f"return {value}"]
+    body = [docstring(method), f"return {value}"]
     return textwrap.indent(head + "\n" + textwrap.indent("\n".join(body), "    "), "    ")
 
 
 def generate() -> str:
     """The source of ``client_calls.py``."""
-    opcodes = "\n".join(f"{op.name} = 0x{op:02X}" for op in sorted({method.request.op for method in METHODS}))
-    source = "\n\n".join([HEAD.replace("{opcodes}", opcodes), *map(write_method, METHODS)])
+    source = "\n\n".join([HEAD, *map(write_method, METHODS)])
     ruff = [sys.executable, "-m", "ruff", "format", "--line-length", "120", "-"]
     return subprocess.run(ruff, input=source, capture_output=True, text=True, check=True).stdout
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Reply = dict[str, Any]
 
-NOOP, HELLO, EXIT = 0x00, 0xFE, 0xFF  # as in opcodes, which needs enum
+NOOP, THINK, HELLO, EXIT = 0x00, 0x01, 0xFE, 0xFF  # as in opcodes, which needs enum
 
 
 def default_socket() -> str:
@@ -136,33 +136,39 @@ class AgentOSClient(Calls):
 
     def request(self, op: int, fields: Mapping[str, object], wait: float | None = 0.0) -> Any:
         """Make any call by opcode with a JSON body; fields that are None are left out."""
-        return self._make_call(op, fields, wait)
+        return self._send(op, {name: value for name, value in fields.items() if value is not None}, wait)
+
+    def _send(self, op: int, fields: Mapping[str, object], wait: float | None = 0.0) -> Any:
+        body = self.call(op, encode(fields), wait)
+        try:
+            return parse_reply(body)
+        except ValueError:
+            self.disconnect()
+            raise ConnectionFailed(f"what answers at {self.socket_path} is no AgentOS kernel") from None
 
     def _make_call(
         self,
         op: int,
-        fields: Mapping[str, object],
+        given: dict[str, Any],
+        named: Mapping[str, str] = {},
         wait: float | None = 0.0,
         null: str = "",
         convert: Callable[[Any], object] | None = None,
     ) -> Any:
-        body = self.call(op, encode(super()._make_call(op, fields, null=null)), wait)
-        try:
-            reply = parse_reply(body)
-        except ValueError:
-            self.disconnect()
-            raise ConnectionFailed(f"what answers at {self.socket_path} is no AgentOS kernel") from None
+        reply = self._send(op, self._fields(op, given, named, null), wait)
         return reply if convert is None else convert(reply)
 
-    def _open_stream(self, op: int, fields: Mapping[str, object]) -> Any:
+    def _open_stream(self, op: int, given: dict[str, Any], named: Mapping[str, str] = {}) -> Any:
         from .encoding.chunks import STREAMS
 
-        return STREAMS[op](self.socket_path, fields, self._hellos)
+        return STREAMS[op](self.socket_path, self._fields(op, given, named), self._hellos)
 
-    def _question(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _prepare(self, op: int, fields: dict[str, Any]) -> dict[str, Any]:
+        if op != THINK:
+            return super()._prepare(op, fields)
         from .clients.question import question
 
-        return question(arguments)
+        return question(fields)
 
     def echo(self, message: str | bytes) -> str:
         """Send bytes through the kernel and back."""
@@ -186,14 +192,7 @@ class AgentOSClient(Calls):
         those rights. ``approval_timeout`` is how many seconds calls wait for a person where a rule asks; 0: not at all.
         All this is permanent and also applies to connections that this client opens later.
         """
-        fields = {
-            "protocol": protocol,
-            "as": as_,
-            "level": level,
-            "permissions": permissions,
-            "approval_timeout": approval_timeout,
-        }
-        reply: Reply = self._make_call(HELLO, fields)
+        reply: Reply = self._make_call(HELLO, locals(), {"as_": "as"})
         return reply
 
     def exit(self) -> str:

@@ -127,28 +127,7 @@ class Internal(CallError):
     code = "internal"
 
 
-BY_CODE: dict[str, type[CallError]] = {
-    cls.code: cls
-    for cls in (
-        BadFrame,
-        TooLarge,
-        BadRequest,
-        UnknownCall,
-        PermissionDenied,
-        ApprovalRequired,
-        ApprovalRefused,
-        NotFound,
-        AlreadyExists,
-        Busy,
-        Conflict,
-        QuotaExceeded,
-        Timeout,
-        Cancelled,
-        Unavailable,
-        IsolationUnavailable,
-        Internal,
-    )
-}
+BY_CODE = {cls.code: cls for cls in CallError.__subclasses__()}
 
 
 def from_reply(reply: dict[str, object]) -> CallError:

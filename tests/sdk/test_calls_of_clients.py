@@ -8,6 +8,7 @@ from inspect import Parameter
 from pathlib import Path
 from typing import Any, assert_type
 
+import attrs
 import pytest
 import trio
 
@@ -21,7 +22,7 @@ from agentos_sdk.errors import NotFound
 from agentos_sdk.opcodes import Op
 from agentos_sdk.testing import FakeKernel, replies
 from agentos_sdk.testing.fake_server import Server
-from client_methods import METHODS, Method
+from client_methods import HIDDEN, METHODS, Method
 from tests.architecture.test_calls import requests
 from tests.support.runs.rows import each_row
 
@@ -144,6 +145,22 @@ def test_a_method_makes_the_same_call_by_both_clients(recorder: tuple[str, Recor
     [by_blocking, by_trio] = recorded.calls
     assert by_blocking == by_trio
     assert by_trio[0] == next(method.request.op for method in METHODS if method.name == name)
+
+
+@each_row("method", METHODS)
+def test_each_argument_is_sent_as_a_field_of_the_request(recorder: tuple[str, Recorder], method: Method) -> None:
+    path, recorded = recorder
+
+    with suppress(NotFound), AgentOSClient(path) as client:
+        made = getattr(client, method.name)(**arguments(method.name, every=True))
+        if hasattr(made, "__next__"):
+            next(made)
+
+    hidden = (HIDDEN - {*method.shown}) | {*method.unsent}
+    fields = {each.name.rstrip("_") for each in attrs.fields(method.request) if each.name not in hidden}
+    sent = recorded.calls[-1][1]
+    assert isinstance(sent, dict)
+    assert sent.keys() == fields | ({method.streamed_by} if method.stream else set())
 
 
 @each_row("name", [method.name for method in METHODS])

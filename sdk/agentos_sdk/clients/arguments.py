@@ -6,9 +6,10 @@ import os
 
 TYPE_CHECKING = False  # as in typing, which isn't imported at run time
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable
     from typing import Any, Literal
 
+    Prepare = Callable[[dict[str, Any]], None]
     Encoding = Literal["utf-8", "base64"]
 
 MAX_ESCAPES = 1 << 19  # escapes; a kernel refuses bodies with a million
@@ -31,19 +32,8 @@ def as_text(content: str | bytes, encoding: Encoding) -> tuple[str, Encoding]:
     return b2a_base64(content, newline=False).decode(), "base64"
 
 
-def as_body(body: object, encoding: Encoding | None) -> tuple[object, Encoding | None]:
-    """The ``body`` of HTTP and its encoding: text and bytes as :func:`as_text`, what is sent as JSON unchanged."""
-    return as_text(body, encoding or "utf-8") if isinstance(body, str | bytes) else (body, encoding)
-
-
-def absolute_cwd(cwd: str | None, name: str | None, agent_id: int | None) -> str | None:
-    """The ``cwd`` of EXEC: made absolute, unless an agent is named, since then it is a path in its jail."""
-    return cwd if cwd is None or name is not None or agent_id is not None else make_absolute(cwd)
-
-
-def make_paths_absolute(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of SPAWN with relative paths made absolute by this process's directory, and None left out."""
-    fields = {name: value for name, value in fields.items() if value is not None}
+def _spawn(fields: dict[str, Any]) -> None:
+    """Relative paths are made absolute by this process's directory; ``cwd`` only outside of a jail."""
     jailed = fields.get("sandboxed", True) and fields.get("isolation") != "none"
     for name in ("script", "code", "workspace"):
         if name in fields and fields[name] not in ("tmp", "keep"):
@@ -55,4 +45,32 @@ def make_paths_absolute(fields: Mapping[str, Any]) -> dict[str, Any]:
     if fields.get("command"):
         program, *rest = fields["command"]
         fields["command"] = [os.path.abspath(os.path.expanduser(program)) if "/" in program else program, *rest]
-    return fields
+
+
+def _read(fields: dict[str, Any]) -> None:
+    path: Any = fields.get("path")
+    fields["path"] = make_absolute(path)
+
+
+def _write(fields: dict[str, Any]) -> None:
+    _read(fields)
+    content: Any = fields.get("content")
+    fields["content"], fields["encoding"] = as_text(content, fields.get("encoding", "utf-8"))
+
+
+def _exec(fields: dict[str, Any]) -> None:
+    """``cwd`` is made absolute, unless an agent is named, since then it is a path in its jail."""
+    command: Any = fields.get("command")
+    fields["command"] = command if isinstance(command, str) else list(command)
+    if "cwd" in fields and "name" not in fields and "id" not in fields:
+        fields["cwd"] = make_absolute(fields["cwd"])
+
+
+def _http(fields: dict[str, Any]) -> None:
+    """A ``body`` of text or bytes is sent as text; what is sent as JSON is left."""
+    if isinstance(fields.get("body"), str | bytes):
+        fields["body"], fields["encoding"] = as_text(fields["body"], fields.get("encoding", "utf-8"))
+
+
+# By opcode, as in `Calls._fields`.
+PREPARE: dict[int, Prepare] = {0x02: _read, 0x03: _write, 0x04: _exec, 0x10: _spawn, 0x50: _http}

@@ -20,86 +20,45 @@ if TYPE_CHECKING:
 
 JAIL_ENTRY_SECONDS = 10.0  # seconds allowed for entering a jail, beyond the command's own timeout
 
-# Opcodes, as in opcodes.py: that needs enum, which an agent that only makes calls doesn't import.
-THINK = 0x01
-READ = 0x02
-WRITE = 0x03
-EXEC = 0x04
-SPAWN = 0x10
-KILL = 0x11
-LIST = 0x12
-WAIT = 0x13
-PAUSE = 0x14
-RESUME = 0x15
-TREE = 0x16
-LOGS = 0x17
-INSPECT = 0x18
-RELOAD = 0x19
-START = 0x1A
-STOP = 0x1B
-RESTART = 0x1C
-SHUTDOWN = 0x1D
-STATUS = 0x1E
-USAGE = 0x1F
-SEND = 0x20
-RECV = 0x21
-BROADCAST = 0x22
-REGISTER = 0x23
-ACK = 0x24
-MAIL = 0x25
-STORE = 0x30
-FETCH = 0x31
-DELETE = 0x32
-KEYS = 0x33
-SNAPSHOT = 0x36
-ROLLBACK = 0x37
-DIFF = 0x39
-APPLY = 0x3A
-SNAPSHOTS = 0x3B
-UNDO = 0x3D
-GET_PERMS = 0x40
-SET_PERMS = 0x41
-APPROVALS = 0x42
-DECIDE = 0x43
-EXPLAIN = 0x44
-HTTP = 0x50
-SUBSCRIBE = 0x60
-UNSUBSCRIBE = 0x61
-POLL_EVENTS = 0x62
-EMIT = 0x63
-GET_AUDIT_LOG = 0x76
-SET_AUDIT_CONFIG = 0x77
-GET_CONTENTS = 0x78
-TOOLS = 0x90
-TOOL_CALL = 0x91
-METRICS_SYSTEM = 0xC0
-METRICS_AGENT = 0xC1
-METRICS_ALL_AGENTS = 0xC2
-METRICS_CGROUP = 0xC3
-
 
 class Calls:
     """The calls as methods. A parameter that is None is left out of the request, so that the kernel's default holds.
 
     By itself this class makes no call: its methods return the fields of their requests. The blocking client inherits
     them and sends those; the results' types are its own. The Trio client's methods, in ``trio_calls.py``, call them.
+    A method hands on its ``locals()``: its parameters are the fields, but for those ``named`` otherwise. Opcodes are
+    numbers, as in opcodes.py: that needs enum, which an agent that only makes calls doesn't import.
     """
 
     def _make_call(
         self,
         op: int,
-        fields: Mapping[str, object],
+        given: dict[str, Any],
+        named: Mapping[str, str] = {},  # fields by the parameters that have other names
         wait: float | None = 0.0,  # seconds
         null: str = "",  # a field that is sent even if it is None
         convert: Callable[[Any], object] | None = None,  # makes the blocking client's result of the reply
     ) -> Any:
-        return {name: value for name, value in fields.items() if value is not None or name == null}
+        return self._fields(op, given, named, null)
 
-    def _open_stream(self, op: int, fields: Mapping[str, object]) -> Any:
+    def _open_stream(self, op: int, given: dict[str, Any], named: Mapping[str, str] = {}) -> Any:
+        return self._fields(op, given, named)
+
+    def _fields(self, op: int, given: dict[str, Any], named: Mapping[str, str], null: str = "") -> dict[str, Any]:
+        del given["self"]
+        fields = {name: value for name, value in given.items() if value is not None or name == null}
+        for parameter, field in named.items():
+            if parameter in fields:
+                fields[field] = fields.pop(parameter)
+        return self._prepare(op, fields) if op in {0x01, 0x02, 0x03, 0x04, 0x10, 0x50} else fields
+
+    def _prepare(self, op: int, fields: dict[str, Any]) -> dict[str, Any]:
+        """The fields of THINK, READ, WRITE, EXEC, SPAWN and HTTP: paths made absolute, bytes as text."""
+        from .arguments import PREPARE
+
+        if op in PREPARE:  # not THINK, whose images a client reads in its own way
+            PREPARE[op](fields)
         return fields
-
-    def _question(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        return arguments  # of ``think``, whose images a client reads in its own way
 
     def spawn(
         self,
@@ -136,40 +95,7 @@ class Calls:
 
         A relative path is relative to this process.
         """
-        from .arguments import make_paths_absolute
-
-        return self._make_call(
-            SPAWN,
-            make_paths_absolute(
-                {
-                    "name": name,
-                    "script": script,
-                    "sandboxed": sandboxed,
-                    "network": network,
-                    "limits": limits,
-                    "restart_policy": restart_policy,
-                    "command": command,
-                    "args": args,
-                    "env": env,
-                    "restart": restart,
-                    "max_restarts": max_restarts,
-                    "restart_window": restart_window,
-                    "backoff": backoff,
-                    "shutdown": shutdown,
-                    "ready": ready,
-                    "python": python,
-                    "cwd": cwd,
-                    "isolation": isolation,
-                    "code": code,
-                    "workspace": workspace,
-                    "workspace_mode": workspace_mode,
-                    "runtime": runtime,
-                    "llm": llm,
-                    "permissions": permissions,
-                }
-            ),
-            wait=None,
-        )
+        return self._make_call(0x10, locals(), wait=None)
 
     def kill(self, name: str | None = None, agent_id: int | None = None, grace: float | None = None) -> bool:
         """Stop an agent for good, whatever its restart type: SIGTERM, ``grace`` seconds, SIGKILL.
@@ -177,10 +103,7 @@ class Calls:
         Without ``grace`` the agent's own ``shutdown`` applies. Exactly one of ``name`` and ``agent_id``.
         """
         return self._make_call(
-            KILL,
-            {"name": name, "id": agent_id, "grace": grace},
-            wait=None,
-            convert=lambda reply: bool(reply.get("killed")),
+            0x11, locals(), {"agent_id": "id"}, wait=None, convert=lambda reply: bool(reply.get("killed"))
         )
 
     def start(self, name: str | None = None, names: Sequence[str] | None = None, now: bool = False) -> Reply:
@@ -190,32 +113,32 @@ class Calls:
         left alone. Those with a schedule wait for its next time, unless they are wanted ``now``. Answers when each
         start has succeeded or failed.
         """
-        return self._make_call(START, {"name": name, "names": names, "now": now}, wait=None)
+        return self._make_call(0x1A, locals(), wait=None)
 
     def stop(self, name: str | None = None, names: Sequence[str] | None = None, keep: bool = False) -> Reply:
         """Stop declared agents and groups until START: exactly one of ``name`` and ``names``.
 
         They stay stopped when their group is restarted, and with ``keep`` when the next kernel starts.
         """
-        return self._make_call(STOP, {"name": name, "names": names, "keep": keep}, wait=None)
+        return self._make_call(0x1B, locals(), wait=None)
 
     def restart(self, name: str | None = None, names: Sequence[str] | None = None) -> Reply:
         """Stop agents and groups and start them again: exactly one of ``name`` and ``names``.
 
         A member of a group is restarted without its siblings.
         """
-        return self._make_call(RESTART, {"name": name, "names": names}, wait=None)
+        return self._make_call(0x1C, locals(), wait=None)
 
     def shutdown(self, grace: float | None = None) -> Reply:
         """Stop the kernel: all agents in order, then the kernel itself, which closes all connections.
 
         Answers when that has begun. No agent gets more than ``grace`` seconds between SIGTERM and SIGKILL.
         """
-        return self._make_call(SHUTDOWN, {"grace": grace})
+        return self._make_call(0x1D, locals())
 
     def status(self) -> Reply:
         """Get the state of the kernel as a whole, and what needs attention."""
-        return self._make_call(STATUS, {})
+        return self._make_call(0x1E, locals())
 
     def reload(self, dry_run: bool = False) -> Reply:
         """Read the configuration file again, and change what differs; other agents go on.
@@ -223,34 +146,34 @@ class Calls:
         With ``dry_run`` only say what would change. A file with mistakes changes nothing: the error has all of
         them.
         """
-        return self._make_call(RELOAD, {"dry_run": dry_run}, wait=None)
+        return self._make_call(0x19, locals(), wait=None)
 
     def wait(self, name: str | None = None, agent_id: int | None = None, timeout: float | None = None) -> Reply:
         """Wait until an agent has ended for good (a restart doesn't count); at most ``timeout`` seconds."""
-        return self._make_call(WAIT, {"name": name, "id": agent_id, "timeout": timeout}, wait=timeout)
+        return self._make_call(0x13, locals(), {"agent_id": "id"}, wait=timeout)
 
     def pause(self, name: str | None = None, agent_id: int | None = None) -> Reply:
         """Stop an agent's process group (SIGSTOP) until RESUME. Exactly one of ``name`` and ``agent_id``."""
-        return self._make_call(PAUSE, {"name": name, "id": agent_id})
+        return self._make_call(0x14, locals(), {"agent_id": "id"})
 
     def resume(self, name: str | None = None, agent_id: int | None = None) -> Reply:
         """Continue a paused agent. Exactly one of ``name`` and ``agent_id``."""
-        return self._make_call(RESUME, {"name": name, "id": agent_id})
+        return self._make_call(0x15, locals(), {"agent_id": "id"})
 
     def list_agents(self, all: bool = False) -> list[Reply]:
         """List the agents that are alive or will be restarted; with ``all`` also those that have ended for good.
 
         Of the spawned agents that have ended the kernel remembers the last 1,000.
         """
-        return self._make_call(LIST, {"all": all}, convert=checked_list)
+        return self._make_call(0x12, locals(), convert=checked_list)
 
     def tree(self) -> Reply:
         """The current supervision tree."""
-        return self._make_call(TREE, {})
+        return self._make_call(0x16, locals())
 
     def inspect(self, name: str | None = None, agent_id: int | None = None) -> Reply:
         """Inspect one agent: exactly one of ``name`` and ``agent_id``."""
-        return self._make_call(INSPECT, {"name": name, "id": agent_id})
+        return self._make_call(0x18, locals(), {"agent_id": "id"})
 
     def usage(
         self,
@@ -268,13 +191,11 @@ class Calls:
         ``by_model``: a row for each model, of what it was used. ``hour``: of the last hour, by model, in place of
         days.
         """
-        return self._make_call(
-            USAGE, {"name": name, "since": since, "reset": reset, "by_model": by_model, "hour": hour}
-        )
+        return self._make_call(0x1F, locals())
 
     def metrics(self, history: float | None = None) -> Reply:
         """Get the metrics of the whole kernel; ``history`` also gets the samples of so many seconds, at most 900."""
-        return self._make_call(METRICS_SYSTEM, {"history": history})
+        return self._make_call(0xC0, locals())
 
     def agent_metrics(self, agent_id: int | None = None, history: float | None = None) -> Reply:
         """Get the metrics of one agent, by default of the caller itself.
@@ -282,18 +203,18 @@ class Calls:
         ``history`` also gets the samples of so many seconds, at most 900: every second while its metrics are asked
         for at least every ten seconds, else every five.
         """
-        return self._make_call(METRICS_AGENT, {"agent_id": agent_id, "history": history})
+        return self._make_call(0xC1, locals())
 
     def all_agent_metrics(self) -> Reply:
         """Get the metrics of all agents that haven't ended for good, and whose metrics the caller may see.
 
         PSS is not measured for them: it takes half a millisecond for each process.
         """
-        return self._make_call(METRICS_ALL_AGENTS, {})
+        return self._make_call(0xC2, locals())
 
     def cgroup_metrics(self, agent_id: int | None = None) -> Reply:
         """Get all that the control group of one agent counts, by default of the caller itself."""
-        return self._make_call(METRICS_CGROUP, {"agent_id": agent_id})
+        return self._make_call(0xC3, locals())
 
     def logs(
         self,
@@ -314,20 +235,7 @@ class Calls:
         epoch, ``grep`` is a regular expression, ``stream`` is stdout, stderr or kernel, and ``run`` is 0 for this
         run of the kernel, 1 for the one before. ``tail`` is 100 by default.
         """
-        return self._make_call(
-            LOGS,
-            {
-                "name": name,
-                "id": agent_id,
-                "tail": tail,
-                "names": names,
-                "since": since,
-                "until": until,
-                "grep": grep,
-                "stream": stream,
-                "run": run,
-            },
-        )
+        return self._make_call(0x17, locals(), {"agent_id": "id"})
 
     def follow_logs(
         self,
@@ -349,25 +257,11 @@ class Calls:
         Iterate over pages with ``lines`` and ``missed``. Use it in a ``with`` block (Trio: ``async with``): leaving
         that early cancels the call. Raises the call's error.
         """
-        return self._open_stream(
-            LOGS,
-            {
-                "name": name,
-                "id": agent_id,
-                "tail": tail,
-                "names": names,
-                "since": since,
-                "until": until,
-                "grep": grep,
-                "stream": stream,
-                "run": run,
-                "follow": True,
-            },
-        )
+        return self._open_stream(0x17, {**locals(), "follow": True}, {"agent_id": "id"})
 
     def get_permissions(self, agent_id: int | None = None) -> Reply:
         """Get the permissions of an agent, or of the caller."""
-        return self._make_call(GET_PERMS, {"agent_id": agent_id})
+        return self._make_call(0x40, locals())
 
     def set_permissions(
         self,
@@ -379,18 +273,18 @@ class Calls:
 
         Exactly one of ``level``, the name of a level or a set, and ``permissions``.
         """
-        return self._make_call(SET_PERMS, {"permissions": permissions, "level": level, "agent_id": agent_id})
+        return self._make_call(0x41, locals())
 
     def explain(self, agent: str | int, call: str, args: Mapping[str, Any] | None = None) -> Reply:
         """What would be decided if ``agent`` (a name or an id) made ``call`` with ``args``; nothing is executed.
 
         The operator may also ask about a guest, and a guest about itself.
         """
-        return self._make_call(EXPLAIN, {"agent": agent, "call": call, "args": args})
+        return self._make_call(0x44, locals())
 
     def approvals(self) -> Reply:
         """Only for the operator."""
-        return self._make_call(APPROVALS, {})
+        return self._make_call(0x42, locals())
 
     def follow_approvals(self) -> ApprovalLists:
         """The calls that wait for a person's approval, again whenever that changes.
@@ -398,7 +292,7 @@ class Calls:
         Iterate over lists. Use it in a ``with`` block (Trio: ``async with``): leaving that early cancels the call.
         Raises the call's error.
         """
-        return self._open_stream(APPROVALS, {"follow": True})
+        return self._open_stream(0x42, {**locals(), "follow": True})
 
     def snapshot(self, name: str, label: str | None = None) -> Reply:
         """Keep what the agent ``name`` has changed in its overlay, its private keys, and its unread mail.
@@ -406,28 +300,28 @@ class Calls:
         ``NAME@LABEL`` is the moment's address, without a ``label`` it has its id. A program that runs is held still
         for it, and goes on; the operator alone.
         """
-        return self._make_call(SNAPSHOT, {"name": name, "label": label}, wait=None)
+        return self._make_call(0x36, locals(), wait=None)
 
     def snapshots(self, name: str | None = None, *, remove: str | None = None) -> Reply:
         """The snapshots of the agent ``name``, or all; with ``remove`` that one is removed first, by its id or label.
 
         A label needs the ``name``. The operator alone.
         """
-        return self._make_call(SNAPSHOTS, {"name": name, "remove": remove}, wait=None)
+        return self._make_call(0x3B, locals(), wait=None)
 
     def rollback(self, name: str, snapshot: str) -> Reply:
         """Throw away what the agent ``name`` has changed since a snapshot, given by label or id, or since ``start``.
 
         To a snapshot it also gets its private keys and unread mail back; the operator alone.
         """
-        return self._make_call(ROLLBACK, {"name": name, "snapshot": snapshot}, wait=None)
+        return self._make_call(0x37, locals(), wait=None)
 
     def diff(self, name: str, paths: Sequence[str] | None = None, *, content: bool | None = None) -> Reply:
         """What the agent ``name`` has changed in its overlay: at and below ``paths``, or everywhere.
 
         With ``content`` text files have their differences.
         """
-        return self._make_call(DIFF, {"name": name, "paths": paths, "content": content}, wait=None)
+        return self._make_call(0x39, locals(), wait=None)
 
     def apply(
         self,
@@ -444,13 +338,11 @@ class Calls:
         are applied if ``also`` has them. ``resolve`` decides conflicts by path: ``ours`` is the agent's version,
         ``theirs`` the host's.
         """
-        return self._make_call(
-            APPLY, {"name": name, "digest": digest, "paths": paths, "also": also, "resolve": resolve}, wait=None
-        )
+        return self._make_call(0x3A, locals(), wait=None)
 
     def undo(self, name: str, apply: str | None = None) -> Reply:
         """Take back an APPLY of this agent's changes, by default the last one; the operator alone."""
-        return self._make_call(UNDO, {"name": name, "apply": apply}, wait=None)
+        return self._make_call(0x3D, locals(), wait=None)
 
     def decide(
         self,
@@ -475,20 +367,7 @@ class Calls:
         With ``digest`` it is decided only if the approval's is the same. ``via``: the program by which a person has
         answered, which the audit log and the event name.
         """
-        return self._make_call(
-            DECIDE,
-            {
-                "id": id,
-                "allow": allow,
-                "reason": reason,
-                "remember": remember,
-                "for": for_,
-                "forget": forget,
-                "digest": digest,
-                "via": via,
-                "any_path": any_path,
-            },
-        )
+        return self._make_call(0x43, locals(), {"for_": "for"})
 
     def get_audit_log(
         self,
@@ -511,9 +390,7 @@ class Calls:
         limit: int = 100,
     ) -> Reply:
         """Get the newest ``limit`` entries; with ``since_id`` the first entries after that one."""
-        return self._make_call(
-            GET_AUDIT_LOG, {"category": category, "agent_id": agent_id, "since_id": since_id, "limit": limit}
-        )
+        return self._make_call(0x76, locals())
 
     def set_audit_config(
         self,
@@ -530,21 +407,7 @@ class Calls:
         log_tools: bool | None = None,
     ) -> Reply:
         """Switch the logging of allowed calls on or off, until the kernel ends; None leaves a switch unchanged."""
-        return self._make_call(
-            SET_AUDIT_CONFIG,
-            {
-                "log_agents": log_agents,
-                "log_audit": log_audit,
-                "log_commands": log_commands,
-                "log_files": log_files,
-                "log_messages": log_messages,
-                "log_model": log_model,
-                "log_network": log_network,
-                "log_permissions": log_permissions,
-                "log_state": log_state,
-                "log_tools": log_tools,
-            },
-        )
+        return self._make_call(0x77, locals())
 
     def get_contents(
         self, name: str | None = None, agent_id: int | None = None, since_id: int | None = None, limit: int = 50
@@ -554,7 +417,7 @@ class Calls:
         Only the operator may. A reply has at least one question and otherwise at most 256 KiB of them: while
         ``more`` is true, ask again.
         """
-        return self._make_call(GET_CONTENTS, {"name": name, "agent_id": agent_id, "since_id": since_id, "limit": limit})
+        return self._make_call(0x78, locals())
 
     def read_file(
         self, path: str, offset: int = 0, limit: int | None = None, encoding: Literal["utf-8", "base64"] = "utf-8"
@@ -563,11 +426,7 @@ class Calls:
 
         Binary data needs base64 as ``encoding``. A relative path is relative to this process.
         """
-        from .arguments import make_absolute
-
-        return self._make_call(
-            READ, {"path": make_absolute(path), "offset": offset, "limit": limit, "encoding": encoding}
-        )
+        return self._make_call(0x02, locals())
 
     def write_file(
         self,
@@ -580,12 +439,7 @@ class Calls:
 
         Bytes are sent as base64. A relative path is relative to this process.
         """
-        from .arguments import as_text, make_absolute
-
-        content, encoding = as_text(content, encoding)
-        return self._make_call(
-            WRITE, {"path": make_absolute(path), "content": content, "mode": mode, "encoding": encoding}
-        )
+        return self._make_call(0x03, locals())
 
     def exec(
         self,
@@ -607,20 +461,8 @@ class Calls:
 
         Without an agent a relative ``cwd`` is relative to this process.
         """
-        from .arguments import absolute_cwd
-
         return self._make_call(
-            EXEC,
-            {
-                "command": command if isinstance(command, str) else list(command),
-                "cwd": absolute_cwd(cwd, name, agent_id),
-                "timeout": timeout,
-                "name": name,
-                "id": agent_id,
-                "env": env,
-                "stdin": stdin,
-            },
-            wait=timeout + JAIL_ENTRY_SECONDS if timeout else None,
+            0x04, locals(), {"agent_id": "id"}, wait=timeout + JAIL_ENTRY_SECONDS if timeout else None
         )
 
     def exec_stream(
@@ -639,29 +481,15 @@ class Calls:
         Iterate over parts with ``stream`` and ``text``; then ``executed`` is the reply. Use it in a ``with`` block
         (Trio: ``async with``): leaving that early cancels the call. Raises the call's error.
         """
-        from .arguments import absolute_cwd
-
-        return self._open_stream(
-            EXEC,
-            {
-                "command": command if isinstance(command, str) else list(command),
-                "cwd": absolute_cwd(cwd, name, agent_id),
-                "timeout": timeout,
-                "name": name,
-                "id": agent_id,
-                "env": env,
-                "stdin": stdin,
-                "stream": True,
-            },
-        )
+        return self._open_stream(0x04, {**locals(), "stream": True}, {"agent_id": "id"})
 
     def register_name(self, name: str) -> Reply:
         """Add a name under which the caller's mailbox can be reached."""
-        return self._make_call(REGISTER, {"name": name})
+        return self._make_call(0x23, locals())
 
     def send_message(self, message: object, to: int | str | None = None, to_name: str | None = None) -> Reply:
         """Send a message to one mailbox; exactly one of ``to`` (an id or a name) and ``to_name``."""
-        return self._make_call(SEND, {"message": message, "to": to, "to_name": to_name}, null="message")
+        return self._make_call(0x20, locals(), null="message")
 
     def recv_messages(self, max_messages: int = 10, timeout: float = 0.0, *, lease: float | None = None) -> Reply:
         """Receive the oldest messages of the caller's mailbox, at most ``max_messages``.
@@ -669,7 +497,7 @@ class Calls:
         Waits up to ``timeout`` seconds for the first. With ``lease``, in seconds from 1 to 3600, messages come back
         when it ends, or the caller's life does, unless ACK has removed them.
         """
-        return self._make_call(RECV, {"max": max_messages, "timeout": timeout, "lease": lease}, wait=timeout)
+        return self._make_call(0x21, locals(), {"max_messages": "max"}, wait=timeout)
 
     def ack_messages(self, ids: Sequence[int]) -> Reply:
         """Remove messages that the caller has leased, by their ``ids``.
@@ -677,7 +505,7 @@ class Calls:
         ``NotFound`` if the lease of some has ended; the others are removed, and ``details`` have ``acked`` and
         ``ids``.
         """
-        return self._make_call(ACK, {"ids": ids})
+        return self._make_call(0x24, locals())
 
     def mail(
         self,
@@ -695,13 +523,11 @@ class Calls:
         and may change something; a parent sees how many its children have. A reply has at least one message, and at
         most 1 MiB.
         """
-        return self._make_call(
-            MAIL, {"name": name, "dead": dead, "limit": limit, "after": after, "requeue": requeue, "drop": drop}
-        )
+        return self._make_call(0x25, locals())
 
     def broadcast(self, message: object, include_self: bool = False) -> Reply:
         """Send a message to all mailboxes."""
-        return self._make_call(BROADCAST, {"message": message, "include_self": include_self}, null="message")
+        return self._make_call(0x22, locals(), null="message")
 
     def store(
         self,
@@ -717,9 +543,7 @@ class Calls:
         With ``if_version`` only if the key has that version, 0 being none; otherwise ``conflict`` with the present
         ``version``.
         """
-        return self._make_call(
-            STORE, {"key": key, "value": value, "scope": scope, "ttl": ttl, "if_version": if_version}, null="value"
-        )
+        return self._make_call(0x30, locals(), null="value")
 
     def fetch(
         self, key: str, scope: Literal["global", "agent", "session"] | None = None, agent: str | None = None
@@ -729,7 +553,7 @@ class Calls:
         With ``agent``, which only the operator may give, that agent's own: the name of an agent, or of its account,
         such as ``boss/worker``.
         """
-        return self._make_call(FETCH, {"key": key, "scope": scope, "agent": agent})
+        return self._make_call(0x31, locals())
 
     def delete(
         self, key: str, scope: Literal["global", "agent", "session"] | None = None, if_version: int | None = None
@@ -738,7 +562,7 @@ class Calls:
 
         With ``if_version`` only if the key has that version; otherwise ``conflict`` with the present ``version``.
         """
-        return self._make_call(DELETE, {"key": key, "scope": scope, "if_version": if_version})
+        return self._make_call(0x32, locals())
 
     def keys(
         self,
@@ -753,7 +577,7 @@ class Calls:
         Without ``scope`` they are those of all scopes; ``after`` is the key before the first one. ``agent`` as for
         FETCH.
         """
-        return self._make_call(KEYS, {"prefix": prefix, "scope": scope, "limit": limit, "after": after, "agent": agent})
+        return self._make_call(0x33, locals())
 
     def subscribe(
         self,
@@ -770,9 +594,7 @@ class Calls:
         begin with it. With ``since`` also the events with a higher ``seq`` that are kept; ``boot`` is the one that
         ``since`` is of.
         """
-        return self._make_call(
-            SUBSCRIBE, {"event_types": event_types, "agents": agents, "prefix": prefix, "since": since, "boot": boot}
-        )
+        return self._make_call(0x60, locals())
 
     def follow_events(
         self,
@@ -793,21 +615,11 @@ class Calls:
         ``boot_changed`` tells that ``since`` is of an earlier run of the kernel. Use it in a ``with`` block (Trio:
         ``async with``): leaving that early cancels the call. Raises the call's error.
         """
-        return self._open_stream(
-            SUBSCRIBE,
-            {
-                "event_types": event_types,
-                "agents": agents,
-                "prefix": prefix,
-                "since": since,
-                "boot": boot,
-                "stream": True,
-            },
-        )
+        return self._open_stream(0x60, {**locals(), "stream": True})
 
     def unsubscribe(self, event_types: Sequence[str] | None = None, all: bool = False) -> Reply:
         """End subscriptions to these types, written as in SUBSCRIBE, or ``all``."""
-        return self._make_call(UNSUBSCRIBE, {"event_types": event_types, "all": all})
+        return self._make_call(0x61, locals())
 
     def poll_events(
         self, max_events: int = 100, timeout: float = 0.0, *, since: int | None = None, boot: str | None = None
@@ -817,16 +629,14 @@ class Calls:
         Waits up to ``timeout`` seconds for the first. ``since`` gets those with a higher ``seq`` again, as far as
         they are kept; ``boot`` is the one that it is of.
         """
-        return self._make_call(
-            POLL_EVENTS, {"max": max_events, "timeout": timeout, "since": since, "boot": boot}, wait=timeout
-        )
+        return self._make_call(0x62, locals(), {"max_events": "max"}, wait=timeout)
 
     def emit_event(self, event_type: str | None = None, data: object = None) -> Reply:
         """Publish an event of type ``CUSTOM``, ``TASK_STEP`` or ``custom.NAME``, with JSON ``data`` of at most 16 KiB.
 
         It reaches the caller's ancestors and descendants, the operator, and those whom rules grant it.
         """
-        return self._make_call(EMIT, {"event_type": event_type, "data": data})
+        return self._make_call(0x63, locals())
 
     def think(
         self,
@@ -858,30 +668,7 @@ class Calls:
         ``image`` and each of ``images`` are bytes or a file's path. ``image_mime_type`` is the type of ``image``,
         needed if its first bytes don't tell. Raises ``OSError`` if a file can't be read.
         """
-        return self._make_call(
-            THINK,
-            self._question(
-                {
-                    "prompt": prompt,
-                    "image": image,
-                    "image_mime_type": image_mime_type,
-                    "system_instruction": system_instruction,
-                    "thinking_level": thinking_level,
-                    "temperature": temperature,
-                    "model": model,
-                    "messages": messages,
-                    "images": images,
-                    "max_tokens": max_tokens,
-                    "tools": tools,
-                    "tool_choice": tool_choice,
-                    "stop": stop,
-                    "response_schema": response_schema,
-                    "timeout": timeout,
-                    "class": class_,
-                }
-            ),
-            wait=timeout,
-        )
+        return self._make_call(0x01, locals(), {"class_": "class"}, wait=timeout)
 
     def think_stream(
         self,
@@ -908,30 +695,7 @@ class Calls:
         Iterate over pieces of text; then ``thought`` is the whole reply. Use it in a ``with`` block (Trio: ``async
         with``): leaving that early cancels the call. Raises the call's error.
         """
-        return self._open_stream(
-            THINK,
-            self._question(
-                {
-                    "prompt": prompt,
-                    "image": image,
-                    "image_mime_type": image_mime_type,
-                    "system_instruction": system_instruction,
-                    "thinking_level": thinking_level,
-                    "temperature": temperature,
-                    "model": model,
-                    "messages": messages,
-                    "images": images,
-                    "max_tokens": max_tokens,
-                    "tools": tools,
-                    "tool_choice": tool_choice,
-                    "stop": stop,
-                    "response_schema": response_schema,
-                    "timeout": timeout,
-                    "class": class_,
-                    "stream": True,
-                }
-            ),
-        )
+        return self._open_stream(0x01, {**locals(), "stream": True}, {"class_": "class"})
 
     def http(
         self,
@@ -952,22 +716,7 @@ class Calls:
 
         A ``body`` of bytes is sent as base64.
         """
-        from .arguments import as_body
-
-        body, encoding = as_body(body, encoding)
-        return self._make_call(
-            HTTP,
-            {
-                "url": url,
-                "method": method,
-                "headers": headers,
-                "body": body,
-                "timeout": timeout,
-                "encoding": encoding,
-                "max_redirects": max_redirects,
-            },
-            wait=timeout,
-        )
+        return self._make_call(0x50, locals(), wait=timeout)
 
     def http_stream(
         self,
@@ -986,33 +735,18 @@ class Calls:
         ``encoding``. Then ``response`` is the reply. Use it in a ``with`` block (Trio: ``async with``): leaving
         that early cancels the call. Raises the call's error.
         """
-        from .arguments import as_body
-
-        body, encoding = as_body(body, encoding)
-        return self._open_stream(
-            HTTP,
-            {
-                "url": url,
-                "method": method,
-                "headers": headers,
-                "body": body,
-                "timeout": timeout,
-                "encoding": encoding,
-                "max_redirects": max_redirects,
-                "stream": True,
-            },
-        )
+        return self._open_stream(0x50, {**locals(), "stream": True})
 
     def tools(self, server: str | None = None) -> Reply:
         """List the tools of all MCP servers, or of one ``server``.
 
         A server that doesn't run yet is started.
         """
-        return self._make_call(TOOLS, {"server": server}, wait=None)
+        return self._make_call(0x90, locals(), wait=None)
 
     def tool_call(self, tool: str, arguments: Mapping[str, Any] | None = None, timeout: float | None = None) -> Reply:
         """Call a tool, ``SERVER.TOOL``, with ``arguments`` as its schema says, and wait for the result.
 
         ``timeout`` in seconds includes the start of the server; without it the configuration's holds.
         """
-        return self._make_call(TOOL_CALL, {"tool": tool, "arguments": arguments, "timeout": timeout}, wait=None)
+        return self._make_call(0x91, locals(), wait=None)

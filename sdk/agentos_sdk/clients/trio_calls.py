@@ -10,15 +10,8 @@ from functools import update_wrapper
 from inspect import signature
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar, get_type_hints
 
-from agentos_sdk.calls.agents import Kill, List, Logs, Pause, Restart, Resume, Spawn, Start, Stop, Tree, TreeReply, Wait
-from agentos_sdk.calls.events import Emit, PollEvents, Subscribe, Unsubscribe
-from agentos_sdk.calls.host import Exec, Read, Write
-from agentos_sdk.calls.http import HTTP
-from agentos_sdk.calls.inspect import Inspect
-from agentos_sdk.calls.kernel import Shutdown, Status
-from agentos_sdk.calls.messages import Ack, Acknowledged, Broadcast, Mail, Received, Recv, Register, Send
-from agentos_sdk.calls.operator.audit import AuditConfig, AuditLog, GetAuditLog, SetAuditConfig
-from agentos_sdk.calls.operator.contents import GetContents
+from agentos_sdk.calls import agents, events, host, http, inspect, kernel, messages, state, think, usage
+from agentos_sdk.calls.operator import audit, contents, overlays, permissions, reload
 from agentos_sdk.calls.operator.metrics import (
     AgentMetricsReply,
     AllAgentsMetrics,
@@ -29,23 +22,8 @@ from agentos_sdk.calls.operator.metrics import (
     MetricsReply,
     MetricsSystem,
 )
-from agentos_sdk.calls.operator.overlays import Apply, Diff, Rollback, Undo
-from agentos_sdk.calls.operator.permissions import (
-    Approvals,
-    ApprovalsReply,
-    Decide,
-    Explain,
-    GetPerms,
-    PermsReply,
-    SetPerms,
-)
-from agentos_sdk.calls.operator.reload import Reload
-from agentos_sdk.calls.operator.snapshots import Snapshot, Snapshots, SnapshotsReply
 from agentos_sdk.calls.request import Request
-from agentos_sdk.calls.state import Delete, Fetch, Keys, Store
-from agentos_sdk.calls.think import Think
 from agentos_sdk.calls.tools import CallTool, ListTools
-from agentos_sdk.calls.usage import Usage, UsageReply
 
 from .client_calls import Calls
 from .streams import ApprovalLists, Events, Outputs, Pages, Parts, Thoughts, question_in_thread
@@ -106,64 +84,62 @@ def describe(method: Value, text: Callable[..., Any], result: object) -> Value:
 class TrioCalls:
     """The calls as methods. A parameter that is None is left out of the request, so that the kernel's default holds."""
 
-    spawn = call(Calls.spawn, Spawn)
-    kill = call(Calls.kill, Kill)
-    start = call(Calls.start, Start)
-    stop = call(Calls.stop, Stop)
-    restart = call(Calls.restart, Restart)
-    shutdown = call(Calls.shutdown, Shutdown)
-    status = call(Calls.status, Status)
-    reload = call(Calls.reload, Reload)
-    wait = call(Calls.wait, Wait)
-    pause = call(Calls.pause, Pause)
-    resume = call(Calls.resume, Resume)
-    list_agents = call(Calls.list_agents, List)
-    tree = part(Calls.tree, Tree, TreeReply.tree)
-    inspect = call(Calls.inspect, Inspect)
-    usage = part(Calls.usage, Usage, UsageReply.usage)
+    spawn = call(Calls.spawn, agents.Spawn)
+    kill = call(Calls.kill, agents.Kill)
+    start = call(Calls.start, agents.Start)
+    stop = call(Calls.stop, agents.Stop)
+    restart = call(Calls.restart, agents.Restart)
+    shutdown = call(Calls.shutdown, kernel.Shutdown)
+    status = call(Calls.status, kernel.Status)
+    reload = call(Calls.reload, reload.Reload)
+    wait = call(Calls.wait, agents.Wait)
+    pause = call(Calls.pause, agents.Pause)
+    resume = call(Calls.resume, agents.Resume)
+    list_agents = call(Calls.list_agents, agents.List)
+    tree = part(Calls.tree, agents.Tree, agents.TreeReply.tree)
+    inspect = call(Calls.inspect, inspect.Inspect)
+    usage = part(Calls.usage, usage.Usage, usage.UsageReply.usage)
     metrics = part(Calls.metrics, MetricsSystem, MetricsReply.metrics)
     agent_metrics = part(Calls.agent_metrics, MetricsAgent, AgentMetricsReply.metrics)
     all_agent_metrics = part(Calls.all_agent_metrics, MetricsAllAgents, AllAgentsMetrics.agents)
     cgroup_metrics = part(Calls.cgroup_metrics, MetricsCgroup, CgroupMetricsReply.metrics)
-    logs = call(Calls.logs, Logs)
+    logs = call(Calls.logs, agents.Logs)
     follow_logs = stream(Calls.follow_logs, Pages)
-    get_permissions = part(Calls.get_permissions, GetPerms, PermsReply.permissions)
-    set_permissions = call(Calls.set_permissions, SetPerms)
-    explain = call(Calls.explain, Explain)
-    approvals = part(Calls.approvals, Approvals, ApprovalsReply.pending)
+    get_permissions = part(Calls.get_permissions, permissions.GetPerms, permissions.PermsReply.permissions)
+    set_permissions = call(Calls.set_permissions, permissions.SetPerms)
+    explain = call(Calls.explain, permissions.Explain)
+    approvals = part(Calls.approvals, permissions.Approvals, permissions.ApprovalsReply.pending)
     follow_approvals = stream(Calls.follow_approvals, ApprovalLists)
-    snapshot = call(Calls.snapshot, Snapshot)
-    snapshots = part(Calls.snapshots, Snapshots, SnapshotsReply.snapshots)
-    rollback = call(Calls.rollback, Rollback)
-    diff = call(Calls.diff, Diff)
-    apply = call(Calls.apply, Apply)
-    undo = call(Calls.undo, Undo)
-    decide = call(Calls.decide, Decide)
-    get_audit_log = part(Calls.get_audit_log, GetAuditLog, AuditLog.entries)
-    set_audit_config = part(Calls.set_audit_config, SetAuditConfig, AuditConfig.config)
-    get_contents = call(Calls.get_contents, GetContents)
-    read_file = call(Calls.read_file, Read)
-    write_file = call(Calls.write_file, Write)
-    exec = call(Calls.exec, Exec)
+    rollback = call(Calls.rollback, overlays.Rollback)
+    diff = call(Calls.diff, overlays.Diff)
+    apply = call(Calls.apply, overlays.Apply)
+    undo = call(Calls.undo, overlays.Undo)
+    decide = call(Calls.decide, permissions.Decide)
+    get_audit_log = part(Calls.get_audit_log, audit.GetAuditLog, audit.AuditLog.entries)
+    set_audit_config = part(Calls.set_audit_config, audit.SetAuditConfig, audit.AuditConfig.config)
+    get_contents = call(Calls.get_contents, contents.GetContents)
+    read_file = call(Calls.read_file, host.Read)
+    write_file = call(Calls.write_file, host.Write)
+    exec = call(Calls.exec, host.Exec)
     exec_stream = stream(Calls.exec_stream, Outputs)
-    register_name = call(Calls.register_name, Register)
-    send_message = call(Calls.send_message, Send)
-    recv_messages = part(Calls.recv_messages, Recv, Received.messages)
-    ack_messages = part(Calls.ack_messages, Ack, Acknowledged.acked)
-    mail = call(Calls.mail, Mail)
-    broadcast = call(Calls.broadcast, Broadcast)
-    store = call(Calls.store, Store)
-    fetch = call(Calls.fetch, Fetch)
-    delete = call(Calls.delete, Delete)
-    keys = call(Calls.keys, Keys)
-    subscribe = call(Calls.subscribe, Subscribe)
+    register_name = call(Calls.register_name, messages.Register)
+    send_message = call(Calls.send_message, messages.Send)
+    recv_messages = part(Calls.recv_messages, messages.Recv, messages.Received.messages)
+    ack_messages = part(Calls.ack_messages, messages.Ack, messages.Acknowledged.acked)
+    mail = call(Calls.mail, messages.Mail)
+    broadcast = call(Calls.broadcast, messages.Broadcast)
+    store = call(Calls.store, state.Store)
+    fetch = call(Calls.fetch, state.Fetch)
+    delete = call(Calls.delete, state.Delete)
+    keys = call(Calls.keys, state.Keys)
+    subscribe = call(Calls.subscribe, events.Subscribe)
     follow_events = stream(Calls.follow_events, Events)
-    unsubscribe = call(Calls.unsubscribe, Unsubscribe)
-    poll_events = call(Calls.poll_events, PollEvents)
-    emit_event = call(Calls.emit_event, Emit)
-    think = call(Calls.think, Think, question_in_thread)
+    unsubscribe = call(Calls.unsubscribe, events.Unsubscribe)
+    poll_events = call(Calls.poll_events, events.PollEvents)
+    emit_event = call(Calls.emit_event, events.Emit)
+    think = call(Calls.think, think.Think, question_in_thread)
     think_stream = stream(Calls.think_stream, Thoughts)
-    http = call(Calls.http, HTTP)
+    http = call(Calls.http, http.HTTP)
     http_stream = stream(Calls.http_stream, Parts)
     tools = call(Calls.tools, ListTools)
     tool_call = call(Calls.tool_call, CallTool)

@@ -69,6 +69,14 @@ class Stream:
     def __iter__(self) -> Self:
         return self
 
+    def _next(self, last: str) -> Reply:
+        """The next part; the reply after the last one becomes the attribute ``last``."""
+        for op, body in self._frames:
+            if op == Op.CHUNK:
+                return body
+            setattr(self, last, body)
+        raise StopIteration
+
     def close(self) -> None:
         """Cancel the call, if it isn't answered yet."""
         self._frames.close()
@@ -130,11 +138,7 @@ class Outputs(Stream):
     executed: Reply | None = None
 
     def __next__(self) -> Reply:
-        for op, body in self._frames:
-            if op == Op.CHUNK:
-                return body
-            self.executed = body
-        raise StopIteration
+        return self._next("executed")
 
 
 class Thoughts(Stream):
@@ -144,11 +148,7 @@ class Thoughts(Stream):
     thought: Reply | None = None
 
     def __next__(self) -> str:
-        for op, body in self._frames:
-            if op == Op.CHUNK:
-                return str(body["delta"])
-            self.thought = body
-        raise StopIteration
+        return str(self._next("thought")["delta"])
 
 
 class Parts(Stream):
@@ -158,11 +158,7 @@ class Parts(Stream):
     response: Reply | None = None
 
     def __next__(self) -> Reply:
-        for op, body in self._frames:
-            if op == Op.CHUNK:
-                return body
-            self.response = body
-        raise StopIteration
+        return self._next("response")
 
 
 STREAMS: dict[int, type[Stream]] = {kind.op: kind for kind in (Pages, ApprovalLists, Events, Outputs, Thoughts, Parts)}

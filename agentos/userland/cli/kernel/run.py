@@ -56,7 +56,7 @@ def run(
     gc.disable()  # modules are loaded a sixth faster: nearly all that they make stays
     from agentos.boot.host import BootError
     from agentos.boot.kernel import Settings
-    from agentos.boot.kernel import run as boot
+    from agentos.boot.run import run as boot
     from agentos.userland.cli.approvals.notify import ServiceManager
     from agentos.userland.cli.console import Console
 

@@ -39,12 +39,9 @@ def _default_denial(what: str) -> Decision:
     return Decision("deny", f"{what} (default denials)", f"EXEC: refused by the default denials: {what}")
 
 
-def decide_exec(request: ExecRequest, rules: RuleIndexes, right: Right, name: str) -> Decision:
-    """What a set of rules says of it; ``name`` is the set's."""
-    return _ExecDecision(request, rules, right, name).decision()
+class ExecDecision(Struct, frozen=True):
+    """What a set of rules says of a command; ``name`` is the set's."""
 
-
-class _ExecDecision(Struct, frozen=True):
     request: ExecRequest
     rules: RuleIndexes
     right: Right

@@ -12,7 +12,7 @@ from agentos.kernel.asking import build_question_in_turn
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Decision, Question, Right
-from agentos.kernel.prepared import Prepared, Refused, build_record, denial, refuse_early
+from agentos.kernel.prepared import Prepared, Refused, denial, refuse_early
 from agentos.kernel.syscall import Syscall
 from agentos.kernel.wire import connection_calls
 from agentos.permissions.address_judge import find_tunnel_refusal
@@ -151,8 +151,7 @@ class Permissions:
                 if prepared.error is not None and decision.effect == "allow":
                     raise prepared.error
                 if decision.effect == "ask" and asker.kind == "operator":
-                    record = build_record(caller, prepared, decisions, must_ask=True)
-                    question = await build_question_in_turn(asker, op.name, request, prepared, record)
+                    question = await build_question_in_turn(asker, op.name, request, prepared, decisions)
         except PermissionDenied as error:
             return Right(op.name.lower()), denial(error), None
         return right, decision, question

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from agentos.kernel.ports import Decision, Effect, Right
 from agentos.shell import dangerous
-from agentos.shell.reading import Command, Opaque, Redirect
+from agentos.shell.reading import Opaque, Redirect
 
 from .exec_request import ExecRequest
 from .rule import Kind, Rule, decision_by, shorten
@@ -60,7 +60,8 @@ class ExecDecision(Struct, frozen=True):
         return decision_by(asked, self.right) if asked is not None and decision.effect != "deny" else decision
 
     def _match_any_part(self, effect: Effect, paths: Sequence[tuple[Redirect, str | None]]) -> Rule | None:
-        found = self._match_any_command(effect, self.request.reading.commands)
+        matches = map(self.rules["commands"][effect].find, self.request.reading.commands)
+        found = next((rule for rule in matches if rule is not None), None)
         for redirect, path in paths:
             found = found or self._match_path(redirect, effect, path)
         if found is None and isinstance(self.request.reading, Opaque):
@@ -82,10 +83,6 @@ class ExecDecision(Struct, frozen=True):
             if path not in HARMLESS_FILES and (by := self._find_grant(redirect, path)) is None:
                 return self._deny(redirect.source)
         return decision_by(by, self.right) if by is not None else Decision("allow", "it runs nothing", "")
-
-    def _match_any_command(self, effect: Effect, commands: Sequence[Command]) -> Rule | None:
-        found = map(self.rules["commands"][effect].find, commands)
-        return next((rule for rule in found if rule is not None), None)
 
     def _match_path(self, redirect: Redirect, effect: Effect, path: str | None) -> Rule | None:
         return self.rules["write" if redirect.writes else "read"][effect].find(path) if path is not None else None

@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import Any
 
 import trio
-from attrs import field, frozen
+from attrs import frozen
 
 from agentos.agents.commands.named_files import NamedFiles, identity_of, root_for
 from agentos.agents.commands.output_streams import Live, Name, Stream
@@ -44,7 +44,6 @@ from agentos.shell.reader import parse_text, parse_words
 from agentos.shell.reading import Reading
 from agentos.shell.variables import names_not_plain, names_read_by_bash
 from agentos.syscalls.json_text import encode_json
-from agentos.threads import Limiter, run_in_thread
 from agentos_sdk.calls.host import Exec, Output
 from agentos_sdk.encoding import codec
 from agentos_sdk.errors import BadRequest
@@ -76,7 +75,6 @@ class Commands:
     runner: CommandRunner
     run: str  # this run's id, in the environment of all processes started on the host
     base: str
-    _reading: Limiter = field(factory=lambda: Limiter(1), init=False)
 
     @asynccontextmanager
     async def prepare(self, caller: Caller, request: Exec) -> AsyncIterator[Prepared]:
@@ -137,8 +135,7 @@ class Commands:
         parse: Callable[[Any], Reading] = parse_text if isinstance(command, str) else parse_words
         if (len(command) if isinstance(command, str) else sum(map(len, command))) <= MAX_INLINE_CHARS:
             return parse(command)
-        async with caller.turn:
-            return await run_in_thread(parse, command, limiter=self._reading)
+        return await caller.table.reader.run(caller, parse, command)
 
     async def _directory(self, agent: Agent | None, jailed: bool, cwd: str | None) -> str:
         own = agent.spec.cwd if agent is not None else None

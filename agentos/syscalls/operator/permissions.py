@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from attrs import field, frozen
+from attrs import frozen
 
 from agentos.access.callers import Callers
 from agentos.agents.registry import Agent, Registry
@@ -25,7 +25,6 @@ from agentos.permissions.rule import PermissionSet, describe_right, shorten, str
 from agentos.permissions.sets.files import describe_set
 from agentos.permissions.shown_lines import split_lines, to_plain
 from agentos.services.http.destination import Destination, is_address, parse_tunnel
-from agentos.threads import Limiter, run_in_thread
 from agentos_sdk.calls.operator import permissions as calls
 from agentos_sdk.clients.suggestions import suggest_name
 from agentos_sdk.encoding import codec
@@ -42,7 +41,6 @@ class Permissions:
     callers: Callers
     approvals: Approvals
     served: dict[Op, Syscall]
-    _reading: Limiter = field(factory=lambda: Limiter(1), init=False)
 
     @asynccontextmanager
     async def prepare_get(self, caller: Caller, request: calls.GetPerms) -> AsyncIterator[Prepared]:
@@ -158,8 +156,7 @@ class Permissions:
 
     async def _parse(self, asker: Caller, syscall: Syscall, args: Mapping[str, Any]) -> object:
         """The request that the call's ``prepare`` would get."""
-        async with asker.turn:
-            body = await run_in_thread(codec.encode, {**syscall.omittable, **args}, limiter=self._reading)
+        body = await asker.table.reader.run(asker, codec.encode, {**syscall.omittable, **args})
         try:
             return await syscall.parser(asker.table.reader)(asker, body)
         except BadRequest as error:

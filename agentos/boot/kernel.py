@@ -1,4 +1,4 @@
-"""Kernel startup and shutdown: constructs all services in order, builds the call table and runs the agent tree."""
+"""The kernel: constructs all services in order, builds the call table and runs the agent tree."""
 
 import contextlib
 import gc
@@ -6,14 +6,13 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import trio
 from attrs import frozen
 
-from agentos import __version__
 from agentos.agents.commands.noticed_events import describe_notice, describe_request
 from agentos.agents.commands.notices import Notices
 from agentos.agents.commands.run import CommandRunner
@@ -24,83 +23,45 @@ from agentos.agents.life.leftover_processes import RUN_VARIABLE, Sweeper
 from agentos.agents.life.life import PATH, LifeDeps, home
 from agentos.agents.life.output_rate import OutputRate
 from agentos.agents.registry import Agent
-from agentos.agents.tree import kept_stops
-from agentos.agents.tree.changes import list_places
 from agentos.agents.tree.event_lines import log_last_state
 from agentos.agents.tree.kept_stops import KeptStops
-from agentos.agents.tree.reload import TreeReload, list_agents
+from agentos.agents.tree.reload import TreeReload
 from agentos.agents.tree.supervision import SpawnLimits, Supervision
-from agentos.agents.waking import last_runs
 from agentos.agents.waking.last_runs import LastRuns
 from agentos.agents.waking.timers import Timers
 from agentos.agents.waking.waker import Waker
 from agentos.agents.workspaces.view import View
 from agentos.agents.workspaces.workspace import Workspaces
-from agentos.boot.last_run import MAX_NAMES, Doing, RunRecord, RunRecorder, check_database, describe_kill, read_record
-from agentos.config.exposed_files import log_exposed_files
+from agentos.boot.last_run import MAX_NAMES, Doing, RunRecorder
 from agentos.config.load import Config
 from agentos.config.reload import Reload
 from agentos.config.watch import Watch
-from agentos.database import CheckIdentity, DatabaseError, Identity, open_database
 from agentos.http.users import find_user_but
 from agentos.kernel.caller import Caller
-from agentos.kernel.record import record_kernel
-from agentos.kernel.wire.listener import ConnectionLimit, Listener, ListenError, listen, listen_again
+from agentos.kernel.wire.listener import ConnectionLimit, Listener, listen, listen_again
 from agentos.kernel.wire.poller import Poller
-from agentos.llm import budgets
-from agentos.llm.models.model import Model, open_model
+from agentos.llm.models.model import Model
 from agentos.llm.settings import LLMSettings
-from agentos.mcp.pins import TABLES as PINS
-from agentos.permissions.approvals.answers import TABLES as ANSWERS
-from agentos.permissions.approvals.entries import TABLES as APPROVALS
-from agentos.private_files import UnsafeFile, describe_error
 from agentos.sandbox.report import probe
-from agentos.services import ids, usage
-from agentos.services.audit.chain import KILLED, kernel_entry
-from agentos.services.audit.log import open_audit
 from agentos.services.audit.traffic import Traffic
-from agentos.services.event_log.file import open_event_log
-from agentos.services.events import Events, IsolationProbed, KernelStarted, Subscriber
-from agentos.services.ids import open_ids
-from agentos.services.logs.log import KernelLog, open_logs
-from agentos.services.mail.copies import TABLES as SNAPSHOT_MAIL
-from agentos.services.mail.rows import GREATEST_ID
-from agentos.services.mail.rows import TABLES as MAIL
+from agentos.services.events import IsolationProbed, KernelStarted, Subscriber
 from agentos.services.metrics.kernel_figures import LoopCounts
 from agentos.services.metrics.sampler import AgentSources, Sampler
 from agentos.services.snapshots.kept import Kept
 from agentos.services.snapshots.snapshots import Snapshots
-from agentos.services.state.batch import StateLimits
-from agentos.services.state.rows import TABLES as STATE
-from agentos.services.state.state import State
 from agentos.syscalls import Services, table
-from agentos.threads import run_in_thread
-from agentos_sdk.project import CONFIG, RunningKernel, project_id
 
 from . import signals
-from .access import Access, Stores, open_access
-from .host import BootError, Host, affordable_connections, is_root, open_host
-from .mcp import McpSetup, set_up_mcp
-from .network import Network, read_secrets
+from .access import Access
+from .host import Host, affordable_connections, is_root
+from .mcp import McpSetup
+from .network import Network
 from .programs import Program, ProgramHost
 from .storage import bound_storage
 from .telemetry import Telemetry
 
 log = logging.getLogger("agentos.kernel")
 
-SCHEMAS: Mapping[str, Sequence[str]] = {  # of the database
-    "quotas": budgets.TABLES,
-    "usage": usage.TABLES,
-    "kept_stops": kept_stops.TABLES,
-    "last_runs": last_runs.TABLES,
-    "approvals": APPROVALS,
-    "answers": ANSWERS,
-    "mcp_pins": PINS,
-    "state": STATE,
-    "ids": ids.TABLES,
-    "mail": MAIL,
-    "snapshot_mail": SNAPSHOT_MAIL,
-}
 FULL_COLLECTION = 30  # collections of the middle generation before one of all: a thousand new connections cause none
 COUNT_SECONDS = 3600.0  # seconds for which the audit log's counts stand
 
@@ -120,93 +81,6 @@ class Settings:
     programs: Sequence[Program] = ()  # run in the kernel's process while it serves
     accept_lost_state: bool = False  # begin with a database that is missing, older or another one
     llm: LLMSettings | None = None  # instead of the configuration's
-
-
-def run(settings: Settings) -> str | None:
-    """Run a kernel until a signal stops it (None) or its root supervisor gives up (the reason).
-
-    Raises :class:`BootError` if the kernel can't start.
-    """
-    with KernelLog() as kernel_log, open_host(settings.config.kernel, settings.socket, settings.state_dir) as host:
-        try:
-            with record_kernel(describe_kernel(settings)):
-                return trio.run(run_kernel, settings, host, kernel_log)
-        except (ListenError, DatabaseError) as error:
-            raise BootError(str(error)) from None
-        except UnsafeFile as error:
-            raise BootError(describe_error(error, settings.state_dir)) from None
-
-
-def describe_kernel(settings: Settings) -> RunningKernel:
-    """The kernel's record, for other processes of its user."""
-    file = settings.config.file
-    return RunningKernel(
-        name=project_id(str(file or settings.config.directory / CONFIG)),
-        pid=os.getpid(),
-        since=time.time(),
-        socket=settings.socket,
-        state_dir=str(settings.state_dir),
-        file=os.path.realpath(file) if file else None,
-    )
-
-
-async def run_kernel(settings: Settings, host: Host, kernel_log: KernelLog) -> str | None:
-    """Open the files in the state directory, then run a kernel; the files are closed last."""
-    events, recorder = Events(), RunRecorder(host.state_dir)
-    last = await run_in_thread(read_record, host.state_dir)
-    async with (
-        open_logs(host.state_dir / "logs", settings.config.logs) as logs,
-        recorder.keep(),
-        open_database(
-            host.state_dir / "agentos.db",
-            SCHEMAS,
-            choose_check(settings, host, last),
-            durable=settings.config.kernel.mail == "durable",
-        ) as database,
-        open_audit(host.state_dir / "audit", __version__, events.publish) as audit,
-        open_event_log(host.state_dir / "events") as event_log,
-        open_ids(database, "callers") as caller_ids,
-        open_ids(database, "messages", GREATEST_ID) as message_ids,
-    ):
-        kernel_log.attach(logs)
-        await recorder.begin(database)
-        await run_in_thread(log_exposed_files, settings.config)
-        model, stops = (
-            await open_model(settings.llm or settings.config.llm, database, events.publish),
-            await KeptStops.load(database),
-        )
-        limits = StateLimits(settings.config.kernel.max_state_keys, settings.config.kernel.max_state_bytes)
-        stored = await State.load(database, limits, events.publish)
-        declared, runs = list_agents(list_places(settings.config.root)), await LastRuns.load(database)
-        await stops.forget_others(declared)
-        await runs.forget_others([name for name, spec in declared.items() if spec.schedule is not None])
-        secrets = await run_in_thread(read_secrets, settings.config)
-        stores = Stores(events, model, database, audit, logs, stored, event_log, secrets, caller_ids, message_ids)
-        access = open_access(settings.config, settings.show, host, stores)
-        await access.approvals.load()
-        await access.mail.load()
-        if last is not None and message_ids.is_new:
-            log.info('messages to declared agents outlive the kernel from now on, except with mailbox = "memory"')
-        mcp = await set_up_mcp(database, access.approvals, access.callers, settings.config.mcp)
-        kernel = Kernel(settings, host, model, access, stops, runs, mcp, recorder)
-        if (killed := await run_in_thread(describe_kill, last)) is not None:
-            events.publish(killed)
-            audit.note(kernel_entry(KILLED, killed.text, "lost"))
-        return await kernel.serve()
-
-
-def choose_check(settings: Settings, host: Host, last: RunRecord | None) -> CheckIdentity:
-    """What decides whether the database is the one that the last kernel had."""
-
-    def check(found: Identity | None) -> None:
-        try:
-            check_database(last, host.state_dir, found)
-        except DatabaseError as error:
-            if not settings.accept_lost_state:
-                raise
-            log.warning("accepted: %s", error)
-
-    return check
 
 
 class Kernel:
@@ -235,48 +109,23 @@ class Kernel:
         self.poller = Poller()
         # Kills what ended agents left; jails: a sandbox with its resources for each life of an agent.
         self.sweeper = Sweeper(host.run)
-        self.jails = Jails(
-            spawner=host.spawner,
-            host=probe.read_host(),
-            cgroups=host.cgroups,
-            outer_ids=host.outer_ids,
-            workspaces=Workspaces(
-                host.state_dir,
-                is_root(),
-                [Path(host.run.directory), Path(settings.socket)],
-                str(settings.config.file) if settings.config.file is not None else None,
-            ),
-            sdk=host.sdk,
-            sdk_alone=host.sdk_alone,
-            waived=kernel.waive,
-            output_rate=OutputRate(access.logs.fill),
-        )
+        self.jails = self._construct_jails(access)
         self.snapshots = Snapshots(self.jails.workspaces.overlays, Kept(self.state, access.mail))
         self.network = Network(settings.config, self.callers, self.line, self.connection_limit)
         runner = CommandRunner(self.jails)
         self.notices = self._construct_notices(access, runner)
         self.sampler = self._construct_sampler(access)
         self.storage = bound_storage(settings.config.storage, host, access)
-        subscribers = (
+        self.events.subscribers = (
+            *self.events.subscribers,
             *(notices.take_event for notices in self.notices),
             self.network.client.take_event,
             self.sampler.take_event,
             self.traffic.take_event,
         )
-        self.events.subscribers = (*self.events.subscribers, *subscribers)
         uids = settings.config.kernel.uids
         self.find_user = find_user_but(range(uids.first, uids.first + uids.count))
-        self.telemetry = Telemetry(
-            config=settings.config,
-            sampler=self.sampler,
-            registry=access.registry,
-            callers=self.callers,
-            line=self.line,
-            egress=self.network.egress,
-            connection_limit=self.connection_limit,
-            events=self.events,
-            find_user=self.find_user,
-        )
+        self.telemetry = self._construct_telemetry(access)
         self.telemetry.open()
         host_view = View(str(settings.config.directory), home())
         self.supervision = self._construct_tree(access, stops, host_view, runner)
@@ -292,10 +141,49 @@ class Kernel:
             self.supervision.begun,
             self.timers.take_event,
         )
-        taking = (self.servers.take_event, self.waker.take_event)
-        self.events.subscribers = (*self.events.subscribers, *taking)
-        self.reload = Reload(
-            settings.config,
+        self.events.subscribers = (*self.events.subscribers, self.servers.take_event, self.waker.take_event)
+        self.reload = self._construct_reload()
+        # The table of each caller is made from this one, so it comes before the first agent.
+        self.callers.serve(table(self._list_services(access, host_view)))
+        self.supervision.build(root)
+        self.recorder = recorder
+        recorder.look = self.look
+
+    def _construct_jails(self, access: Access) -> Jails:
+        settings, host = self.settings, self.host
+        return Jails(
+            spawner=host.spawner,
+            host=probe.read_host(),
+            cgroups=host.cgroups,
+            outer_ids=host.outer_ids,
+            workspaces=Workspaces(
+                host.state_dir,
+                is_root(),
+                [Path(host.run.directory), Path(settings.socket)],
+                str(settings.config.file) if settings.config.file is not None else None,
+            ),
+            sdk=host.sdk,
+            sdk_alone=host.sdk_alone,
+            waived=settings.config.kernel.waive,
+            output_rate=OutputRate(access.logs.fill),
+        )
+
+    def _construct_telemetry(self, access: Access) -> Telemetry:
+        return Telemetry(
+            config=self.settings.config,
+            sampler=self.sampler,
+            registry=access.registry,
+            callers=self.callers,
+            line=self.line,
+            egress=self.network.egress,
+            connection_limit=self.connection_limit,
+            events=self.events,
+            find_user=self.find_user,
+        )
+
+    def _construct_reload(self) -> Reload:
+        return Reload(
+            self.settings.config,
             TreeReload(
                 self.supervision,
                 self.callers.declare,
@@ -309,11 +197,6 @@ class Kernel:
             self.jails.workspaces.config_file,
             self.jails.find_config_writers,
         )
-        # The table of each caller is made from this one, so it comes before the first agent.
-        self.callers.serve(table(self._list_services(access, host_view)))
-        self.supervision.build(root)
-        self.recorder = recorder
-        recorder.look = self.look
 
     def look(self) -> Doing:
         """What would be lost if the kernel were killed now."""

@@ -146,7 +146,7 @@ class ThinkCalls:
         """Make a call of the agent's; returns the reply before it is encoded."""
         self.caller.activity.waiting += 1
         try:
-            return await self.caller.table.perform(op, call or Call(self.caller, False, _send_nothing), request)
+            return await self.caller.table.perform(op, call or Call(self.caller, False), request)
         finally:
             self.caller.activity.end_wait()
 
@@ -249,7 +249,3 @@ class ThinkCalls:
 
 def _unknown_model(name: str) -> NotFound:
     return NotFound(f"there is no model {name[:200]!r}: GET /v1/models lists the names", param="model")
-
-
-async def _send_nothing(chunk: bytes) -> None:
-    raise AssertionError("only a stream is sent in chunks")

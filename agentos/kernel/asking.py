@@ -12,8 +12,8 @@ from agentos.threads import Limiter, run_in_thread
 from agentos_sdk.errors import CallError
 
 from .call import Call
-from .caller import Caller
-from .ports import MustAsk, Question
+from .caller import Caller, describe_object
+from .ports import Decision, MustAsk, Question
 from .prepared import Prepared, Record
 
 MAX_THREADS = 8  # callers whose questions are built at the same time; other threads of the kernel stay free
@@ -27,7 +27,7 @@ async def approve(caller: Caller, op: str, request: object, prepared: Prepared, 
     Otherwise :class:`~agentos.kernel.ports.MustAsk`, or ``ApprovalRefused`` if a refusal is remembered.
     """
     assert caller.approvals is not None, "a caller without approvals is refused"
-    question = await build_question_in_turn(caller, op, request, prepared, record)
+    question = await build_question_in_turn(caller, op, request, prepared, record.decisions)
     try:
         approval = caller.approvals.take(caller, question)
     except CallError as error:
@@ -39,16 +39,19 @@ async def approve(caller: Caller, op: str, request: object, prepared: Prepared, 
 
 
 async def build_question_in_turn(
-    asker: Caller, op: str, request: object, prepared: Prepared, record: Record
+    asker: Caller, op: str, request: object, prepared: Prepared, decisions: Sequence[Decision]
 ) -> Question:
     """:func:`build_question` in a thread. It may read large files, so each ``asker`` gets one thread at a time."""
     async with asker.turn:
-        return await run_in_thread(build_question, op, request, prepared, record, limiter=_threads)
+        return await run_in_thread(build_question, op, request, prepared, decisions, limiter=_threads)
 
 
-def build_question(op: str, request: object, prepared: Prepared, record: Record) -> Question:
-    """What a person is asked about a prepared call. Blocks: it may read files and hash a large request."""
-    decided = zip(prepared.rights, record.decisions, strict=True)
+def build_question(op: str, request: object, prepared: Prepared, decisions: Sequence[Decision]) -> Question:
+    """What a person is asked about a prepared call, by the ``decisions`` about its rights.
+
+    Blocks: it may read files and hash a large request.
+    """
+    decided = zip(prepared.rights, decisions, strict=True)
     asked = tuple((right, decision) for right, decision in decided if decision.effect == "ask")
     identity = prepared.identity() if prepared.identity is not None else b""
     shown = prepared.shown() if prepared.shown is not None else ""
@@ -58,7 +61,7 @@ def build_question(op: str, request: object, prepared: Prepared, record: Record)
         digest.update(b"%d:" % len(part))
         digest.update(part)
     fields = list_fields(request) if prepared.shown is None else ()
-    return Question(op, record.about, asked, digest.hexdigest(), shown, fields)
+    return Question(op, describe_object(prepared.rights[0], prepared.about), asked, digest.hexdigest(), shown, fields)
 
 
 def list_fields(request: Any) -> Sequence[tuple[str, str]]:

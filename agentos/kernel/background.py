@@ -92,7 +92,7 @@ class Background:
         caller.allowance.take(size, calls=1)
         try:
             with started.scope:
-                reply = await answer(Call(caller, streams=False, send=send_nothing, scope=started.scope))
+                reply = await answer(Call(caller, streams=False, scope=started.scope))
                 self._keep(started, caller.id, reply)
         finally:
             caller.allowance.give_back(size, calls=1)
@@ -156,8 +156,3 @@ class Background:
         self._calls[number] = [each for each in self._calls[number] if each not in gone]
         if not self._calls[number]:
             del self._calls[number]
-
-
-async def send_nothing(chunk: bytes) -> None:
-    """Calls in the background stream nothing: version 1 refuses it."""
-    raise AssertionError("a call in the background streams nothing")

@@ -76,6 +76,10 @@ class Input:
         self._taken = trio.Event()
 
 
+async def send_nothing(chunk: bytes) -> None:
+    raise AssertionError("a call whose reply isn't streamed sends no chunks")
+
+
 @define(eq=False)
 class Call:
     """Context of a waiting call, passed to the function that does it.
@@ -87,7 +91,7 @@ class Call:
 
     caller: "Caller"
     streams: bool  # the sender takes chunks; on a connection: it uses protocol version 2
-    _send: Callable[[bytes], Awaitable[None]]
+    _send: Callable[[bytes], Awaitable[None]] = send_nothing
     scope: trio.CancelScope = field(factory=trio.CancelScope)
     undelivered: Callable[[], None] | None = None
     remark: str = ""

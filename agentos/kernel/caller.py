@@ -49,14 +49,6 @@ class Allowance:
         """Whether one more call may be read."""
         return self.calls < MAX_CALLS and self.requests + self.replies < MAX_BODY_BYTES
 
-    @property
-    def room_for_reply(self) -> bool:
-        """Whether a call in flight may produce its reply, of any size.
-
-        Requests don't count: each is held until its own reply is sent, so calls would wait for each other for ever.
-        """
-        return self.replies < MAX_BODY_BYTES
-
     def take(self, requests: int = 0, *, replies: int = 0, calls: int = 0) -> None:
         """Count bytes of requests and of replies, and calls in flight, until they are given back."""
         self.requests += requests
@@ -82,8 +74,11 @@ class Allowance:
             await self._wait()
 
     async def wait_for_reply_room(self) -> None:
-        """Return when :attr:`room_for_reply` is true, immediately if it already is."""
-        while not self.room_for_reply:
+        """Return when a call in flight may produce its reply, of any size, immediately if it may.
+
+        Requests don't count: each is held until its own reply is sent, so calls would wait for each other for ever.
+        """
+        while self.replies >= MAX_BODY_BYTES:
             await self._wait()
 
     async def _wait(self) -> None:

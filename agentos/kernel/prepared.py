@@ -117,11 +117,8 @@ def require(caller: Caller, prepared: Prepared, recorded: bool = True) -> Record
                 raise caller.refuse(right, decision, prepared.about)
             must_ask = True
         decisions.append(decision)
-    return build_record(caller, prepared, decisions, must_ask) if recorded or must_ask else None
-
-
-def build_record(caller: Caller, prepared: Prepared, decisions: Sequence[Decision], must_ask: bool) -> Record:
-    """The record of a call by the ``decisions`` about its rights, none of which denies it."""
+    if not recorded and not must_ask:
+        return None
     first = prepared.rights[0]
     about = describe_object(first, prepared.about)
     return Record(caller, first.action.upper(), about, decisions, decisions[0], must_ask)

@@ -1,4 +1,4 @@
-"""Parser for streamed LLM responses: splits server-sent events and assembles the answer from them.
+"""Parser for streamed LLM responses: assembles the answer from server-sent events.
 
 A complete answer is kept whatever its wrapping: events that are no JSON are passed over, a body that is one JSON value
 is read as its events, and an answer that says that it is over has ended. The sending server is not trusted: sizes,
@@ -12,6 +12,7 @@ from typing import Any
 from attrs import define, field
 from msgspec.structs import replace
 
+from agentos.http.sse import FIELD_NAMES, EventParser
 from agentos_sdk.encoding import codec
 from agentos_sdk.encoding.characters import ends_in_half, join_surrogates
 from agentos_sdk.encoding.nesting import remove_strings
@@ -43,7 +44,6 @@ __all__ = [
     "MAX_EVENT",
     "MAX_STREAM",
     "AnswerBuilder",
-    "EventParser",
     "MalformedResponse",
     "compact_json",
     "id_field",
@@ -53,8 +53,6 @@ __all__ = [
 
 MAX_STREAM = 64 << 20  # bytes of a stream; most of a long answer is the JSON envelopes around its text
 MAX_LOGPROBS = 16 << 20  # characters of JSON
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-FIELD_NAMES = (b"data", b"event", b"id", b"retry")  # of server-sent events
 
 
 @define(eq=False)
@@ -84,12 +82,12 @@ class AnswerBuilder:
     _is_over: bool = False  # no chunk follows
     _half: str = ""  # the first half of a surrogate pair, of which the second may follow
     _logprobs_size: int = 0  # characters
-    _events: "EventParser" = field(factory=lambda: EventParser())
+    _events: EventParser = field(factory=lambda: EventParser(MalformedResponse, MAX_STREAM))
 
     def feed(self, chunk: bytes) -> Iterator[None]:
         """Parse a chunk of the stream; yields after every line."""
         for data in self._events.feed(chunk):
-            if data is not None:
+            if data:
                 self._take(data, self._events.name)
             yield
 
@@ -223,80 +221,6 @@ class AnswerBuilder:
             return self.account.unforeseen(f"answers with an error: {self.account.clean_message(message)}")
         whole = event if event is not None and "error" in event else {"error": error}
         return self.error_of_status(status or 500, whole, None)
-
-
-@define(eq=False)
-class EventParser:
-    """Parser of server-sent events; chunks may be split anywhere.
-
-    ``name`` is that of the event that was yielded last. ``stray`` are the lines that belong to no event, such as a body
-    that is JSON or a page.
-    """
-
-    name: str = ""
-    _stray: list[bytes] = field(factory=list)
-    _line: list[bytes] = field(factory=list)  # pieces of a line that hasn't ended
-    _data: list[bytes] = field(factory=list)
-    _arriving: str = ""  # name of the event that is arriving
-    _size: int = 0  # of the event
-    _stray_size: int = 0
-    _total_size: int = 0
-    _after_return: bool = False  # whether the last chunk ended with a carriage return, which a line feed may follow
-
-    @property
-    def stray(self) -> bytes:
-        if self._stray_size > MAX_EVENT:
-            raise MalformedResponse(f"sent more than {MAX_EVENT >> 20} MiB that is no event")
-        return b"\n".join(self._stray)
-
-    def feed(self, chunk: bytes) -> Iterator[bytes | None]:
-        """Yield once per line: the data of an event if the line ends one, else ``None``.
-
-        Line feeds and carriage returns end lines: JSON may contain the other line separators of Unicode.
-        """
-        self._total_size += len(chunk)
-        if self._total_size > MAX_STREAM:
-            raise MalformedResponse(f"answers without an end: more than {MAX_STREAM >> 20} MiB")
-        if chunk:
-            rest = chunk.removeprefix(b"\n") if self._after_return else chunk
-            self._after_return = chunk.endswith(b"\r")
-            chunk = rest.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        first, *others = chunk.split(b"\n")
-        self._grow(first)
-        for piece in others:
-            line = b"".join(self._line)
-            self._line.clear()
-            yield self._end(line)
-            self._grow(piece)
-
-    def _grow(self, piece: bytes) -> None:
-        self._line.append(piece)
-        self._size += len(piece) + 1
-        if self._size > MAX_EVENT:
-            raise MalformedResponse(f"sent an event of more than {MAX_EVENT >> 20} MiB")
-
-    def _end(self, line: bytes) -> bytes | None:
-        if line := line.removeprefix(BYTE_ORDER_MARK):
-            self._take_line(line)
-            return None
-        data = b"\n".join(self._data)
-        self.name, self._arriving = self._arriving, ""
-        self._data.clear()
-        self._size = 0
-        return data or None
-
-    def _take_line(self, line: bytes) -> None:
-        name, colon, value = line.partition(b":")
-        value = value.removeprefix(b" ")
-        if name == b"data":
-            if value.strip() or self._data:
-                self._data.append(value)
-        elif name == b"event":
-            self._arriving = value.strip().decode(errors="replace")
-        elif name and not (colon and name in FIELD_NAMES):
-            self._stray_size += len(line) + 1
-            if self._stray_size <= MAX_EVENT:
-                self._stray.append(line)
 
 
 def text_field(value: object, what: str) -> str:

@@ -1,6 +1,6 @@
 """Errors of MCP servers: what ends a server, and how what a server says is quoted."""
 
-from agentos.permissions.approvals.text import escape
+from agentos.permissions.approvals.page import escape
 
 MAX_QUOTED_CHARS = 300
 

@@ -1,7 +1,7 @@
 """What the operator sees of new and changed tools of an MCP server: pure functions that make the text of an approval.
 
 A server chooses all of the content, so each of its lines begins with ``+``, ``-`` or a space, and the rest is quoted
-and escaped as in :mod:`agentos.permissions.approvals.text`. Nothing is cut: what has no room isn't asked about.
+and escaped as in :mod:`agentos.permissions.approvals.page`. Nothing is cut: what has no room isn't asked about.
 """
 
 import json
@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from agentos.permissions.approvals.text import compare_lines, describe_field, escape, number_strange
+from agentos.permissions.approvals.page import escape, number_strange
+from agentos.permissions.approvals.text import compare_lines, describe_field
 from agentos.permissions.shown_lines import MARK
 
 from .tool import FIELDS, Tool

@@ -23,7 +23,7 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Decision, Question, Right
 from agentos.permissions.approvals.answers import Answer
 from agentos.permissions.approvals.approvals import Approvals
-from agentos.permissions.approvals.text import escape
+from agentos.permissions.approvals.page import escape
 from agentos.threads import run_in_thread
 from agentos_sdk.errors import ApprovalRefused, CallError
 

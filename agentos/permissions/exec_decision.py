@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from agentos.kernel.ports import Decision, Effect, Right
 from agentos.shell import dangerous
-from agentos.shell.reading import Command, Opaque, Redirect
+from agentos.shell.reading import Opaque, Redirect
 
 from .exec_request import ExecRequest
 from .rule import Kind, Rule, decision_by, shorten
@@ -39,12 +39,9 @@ def _default_denial(what: str) -> Decision:
     return Decision("deny", f"{what} (default denials)", f"EXEC: refused by the default denials: {what}")
 
 
-def decide_exec(request: ExecRequest, rules: RuleIndexes, right: Right, name: str) -> Decision:
-    """What a set of rules says of it; ``name`` is the set's."""
-    return _ExecDecision(request, rules, right, name).decision()
+class ExecDecision(Struct, frozen=True):
+    """What a set of rules says of a command; ``name`` is the set's."""
 
-
-class _ExecDecision(Struct, frozen=True):
     request: ExecRequest
     rules: RuleIndexes
     right: Right
@@ -63,7 +60,8 @@ class _ExecDecision(Struct, frozen=True):
         return decision_by(asked, self.right) if asked is not None and decision.effect != "deny" else decision
 
     def _match_any_part(self, effect: Effect, paths: Sequence[tuple[Redirect, str | None]]) -> Rule | None:
-        found = self._match_any_command(effect, self.request.reading.commands)
+        matches = map(self.rules["commands"][effect].find, self.request.reading.commands)
+        found = next((rule for rule in matches if rule is not None), None)
         for redirect, path in paths:
             found = found or self._match_path(redirect, effect, path)
         if found is None and isinstance(self.request.reading, Opaque):
@@ -85,10 +83,6 @@ class _ExecDecision(Struct, frozen=True):
             if path not in HARMLESS_FILES and (by := self._find_grant(redirect, path)) is None:
                 return self._deny(redirect.source)
         return decision_by(by, self.right) if by is not None else Decision("allow", "it runs nothing", "")
-
-    def _match_any_command(self, effect: Effect, commands: Sequence[Command]) -> Rule | None:
-        found = map(self.rules["commands"][effect].find, commands)
-        return next((rule for rule in found if rule is not None), None)
 
     def _match_path(self, redirect: Redirect, effect: Effect, path: str | None) -> Rule | None:
         return self.rules["write" if redirect.writes else "read"][effect].find(path) if path is not None else None

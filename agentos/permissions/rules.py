@@ -10,7 +10,7 @@ from agentos.kernel.ports import Decision, Effect, Right
 from agentos.services.http.destination import Destination
 from agentos_sdk.opcodes import Op
 
-from .exec_decision import decide_exec
+from .exec_decision import ExecDecision
 from .exec_request import ExecRequest
 from .patterns import commands, domains, paths
 from .patterns import names as name_patterns
@@ -151,7 +151,7 @@ class Rules:
         if kind == "send":
             return self._match(kind, relation if relation is not None else AgentRelation(str(right.object)), right)
         if isinstance(right.object, ExecRequest):
-            return decide_exec(right.object, self._indexes, right, self.set.name)
+            return ExecDecision(right.object, self._indexes, right, self.set.name).decision()
         if kind == "domains":
             if isinstance(right.object, Destination):
                 return self._match(kind, right.object, right)

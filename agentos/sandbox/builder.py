@@ -63,7 +63,7 @@ class Builder:
     async def serve(self, around: v2.Group | None = None) -> None:
         """End waiting jails when memory is short, and replace them when the mount table changes, until cancelled.
 
-        With ``around``, each that is built has a group of its own in it, and only :meth:`take_with_group` gives it.
+        With ``around``, each that is built has a group of its own in it, and is taken with it.
         """
         self._around = around
         mounts = MountTable.open()
@@ -82,17 +82,24 @@ class Builder:
         finally:
             mounts.close()
 
-    async def take(self, plan: Sequence[Step]) -> TakenJail | None:
-        """Take a jail that waits for this plan; ``None`` where they have groups of their own."""
-        return await self._take(plan) if self._around is None else None
+    async def take(self, plan: Sequence[Step], *, with_group: bool = False) -> TakenJail | None:
+        """Take a jail that waits for this plan, without a group of its own or with one; ``None`` if there is none.
 
-    async def take_with_group(self, plan: Sequence[Step]) -> TakenJail | None:
-        """Take a jail that waits for this plan in a group of its own, which is the caller's from then on.
-
-        The caller may give the jail to the spawner, and calls :meth:`end_unused` in any case.
+        The group is the caller's from then on. The caller may give the jail to the spawner, and calls
+        :meth:`end_unused` in any case.
         """
-        taken = await self._take(plan) if self._around is not None else None
-        if taken is not None:
+        wanted = with_group == (self._around is not None) and not self._zygote.closed
+        parts = p.split_plan(plan) if wanted else None
+        if parts is None:
+            return None
+        ahead, rest = parts
+        jail, useless = self._waiting.take(ahead)
+        if useless:
+            await self._kill_all(useless)  # shielded: the jail that was taken isn't lost
+        if jail is None:
+            return None
+        taken = TakenJail(jail.process, rest, jail.group)
+        if with_group:
             self._taken.append(taken)
         return taken
 
@@ -116,15 +123,6 @@ class Builder:
         if jail.group is not None:
             self._left.append(jail.group)
         return True
-
-    async def _take(self, plan: Sequence[Step]) -> TakenJail | None:
-        parts = p.split_plan(plan) if not self._zygote.closed else None
-        if parts is None:
-            return None
-        ahead, rest = parts
-        jail, useless = self._waiting.take(ahead)
-        await self._kill_all(useless)  # shielded: the jail that was taken isn't lost
-        return TakenJail(jail.process, rest, jail.group) if jail is not None else None
 
     async def _build(self, steps: Sequence[Step]) -> None:
         async with self._building:  # or each would find room for one

@@ -84,7 +84,7 @@ def table(services: Services) -> tuple[Syscall, ...]:
         *start_stop.syscalls(s.registry, s.supervision),
         *reload.syscalls(s.reload),
         *inspect.syscalls(s.registry, s.line, s.upstream_proxy),
-        *messages.syscalls(s.mail, s.registry, s.traffic, s.state.account),
+        *messages.Messages(s.mail, s.registry, s.traffic, s.state.account).syscalls(),
         *state.syscalls(s.state, s.callers.authorizer.granted_prefixes),
         *events.syscalls(s.events, s.registry, s.callers.authorizer),
         *metrics.syscalls(s.registry, s.line, s.kernel_account, s.sampler),

@@ -10,7 +10,7 @@ from time import perf_counter
 
 import msgspec
 import trio
-from attrs import field, frozen
+from attrs import frozen
 
 from agentos import __version__
 from agentos.access.callers import Callers
@@ -27,7 +27,6 @@ from agentos.services.http.client import Client, Response
 from agentos.services.http.decompression import ACCEPTED
 from agentos.services.http.destination import METHOD, Destination, parse_url
 from agentos.services.http.request import CONNECTION_HEADERS, Headers, Hop, OutgoingRequest
-from agentos.threads import Limiter, run_in_thread
 from agentos_sdk.calls.http import HTTP, HTTPPart
 from agentos_sdk.encoding import codec
 from agentos_sdk.encoding.strict import quote
@@ -51,7 +50,6 @@ class Requests:
     client: Client
     callers: Callers
     most: int
-    _reading: Limiter = field(factory=lambda: Limiter(1), init=False)
 
     @asynccontextmanager
     async def prepare(self, caller: Caller, request: HTTP) -> AsyncIterator[Prepared]:
@@ -106,8 +104,7 @@ class Requests:
         raw = request.body if isinstance(request.body, msgspec.Raw) else codec.encode(request.body)
         if len(raw) <= MAX_INLINE_BYTES:
             return decode_body(bytes(raw), request.encoding)
-        async with caller.turn:
-            return await run_in_thread(decode_body, bytes(raw), request.encoding, limiter=self._reading)
+        return await caller.table.reader.run(caller, decode_body, bytes(raw), request.encoding)
 
     async def _encode_reply(self, response: Response, streamed: bool, began: float) -> bytes:
         body, truncated = (b"", False) if streamed else await response.read_all(self.most // 2)

@@ -7,6 +7,7 @@ from itertools import islice
 
 import msgspec
 import trio
+from attrs import frozen
 from outcome import Value
 
 from agentos.agents.registry import Registry
@@ -42,22 +43,52 @@ BATCH = 64  # mailboxes that BROADCAST checks between two checkpoints: 1 ms
 MIN_LEASE, MAX_LEASE = 1.0, 3600.0  # seconds
 
 
-def syscalls(
-    mail: Mailboxes, registry: Registry, traffic: Traffic, account: Callable[[Caller], str]
-) -> tuple[Syscall, ...]:
-    """``account`` names the account of a caller's state, by which families are known."""
+@frozen(eq=False)
+class Messages:
+    """Answers these calls. ``account`` names the account of a caller's state, by which families are known."""
 
-    def prepare_send(caller: Caller, request: Send) -> Prepared:
-        box = find_box(mail, request)
+    mail: Mailboxes
+    registry: Registry
+    traffic: Traffic
+    account: Callable[[Caller], str]
+
+    def syscalls(self) -> tuple[Syscall, ...]:
+        """SEND, RECV, ACK, MAIL, BROADCAST and REGISTER."""
+        return (
+            Syscall(
+                Op.SEND,
+                Send,
+                prepare=self.prepare_send,
+                limit=LARGE_BODY_BYTES,
+                verbatim=("message",),
+                in_order=True,
+                deferred=True,
+            ),
+            Syscall(Op.RECV, Recv, handler=self.recv, failure={"messages": [], "count": 0}),
+            Syscall(Op.ACK, Ack, handler=self.ack, failure={"acked": 0}),
+            Syscall(Op.MAIL, Mail, prepare=self.prepare_mail, failure={"messages": [], "count": 0}, audit="outcome"),
+            Syscall(
+                Op.BROADCAST,
+                Broadcast,
+                prepare=self.prepare_broadcast,
+                limit=LARGE_BODY_BYTES,
+                verbatim=("message",),
+                in_order=True,
+            ),
+            Syscall(Op.REGISTER, Register, handler=self.register),
+        )
+
+    def prepare_send(self, caller: Caller, request: Send) -> Prepared:
+        box = find_box(self.mail, request)
 
         def act(caller: Caller) -> Sent | Begin:
-            if registry.is_over(box.id):
+            if self.registry.is_over(box.id):
                 raise NotFound(f"{box.name} has ended and reads no messages")
-            letter, number = make_letter(caller, request.message), box.id
+            letter, number = self.make_letter(caller, request.message), box.id
             if box.kept is not None:
-                return partial(begin_send, caller, box, letter, number)
+                return partial(self.begin_send, caller, box, letter, number)
             box.put(letter)
-            return note_sent(caller, box, number)
+            return self.note_sent(caller, box, number)
 
         def show() -> str:
             assert isinstance(request.message, msgspec.Raw)
@@ -65,67 +96,69 @@ def syscalls(
 
         return Prepared((right_to_send(box),), act, shown=show)
 
-    def begin_send(caller: Caller, box: Mailbox, letter: Message, number: int, done: Done) -> Withdraw:
+    def begin_send(self, caller: Caller, box: Mailbox, letter: Message, number: int, done: Done) -> Withdraw:
         def end(result: Result) -> None:
-            done(Value(note_sent(caller, box, number)) if isinstance(result, Value) else result)
+            done(Value(self.note_sent(caller, box, number)) if isinstance(result, Value) else result)
 
-        return mail.begin_post(box, letter, end)
+        return self.mail.begin_post(box, letter, end)
 
-    def note_sent(caller: Caller, box: Mailbox, number: int) -> Sent:
-        traffic.count(caller.id, Party(caller.kind, caller.shown_name, "SEND"), name_peer(box))
+    def note_sent(self, caller: Caller, box: Mailbox, number: int) -> Sent:
+        self.traffic.count(caller.id, Party(caller.kind, caller.shown_name, "SEND"), name_peer(box))
         return Sent(delivered_to=number)
 
-    def prepare_broadcast(caller: Caller, request: Broadcast) -> Prepared:
+    def prepare_broadcast(self, caller: Caller, request: Broadcast) -> Prepared:
         def is_recipient(box: Mailbox) -> bool:
             if box.id == caller.id:
                 return request.include_self
             return (
-                not registry.is_over(box.id) and caller.authorizer.decide(caller, right_to_send(box)).effect == "allow"
+                not self.registry.is_over(box.id)
+                and caller.authorizer.decide(caller, right_to_send(box)).effect == "allow"
             )
 
         async def act(caller: Caller) -> Delivered:
-            letter, boxes = make_letter(caller, request.message), []
-            for number, box in enumerate(list(mail), 1):
+            letter, boxes = self.make_letter(caller, request.message), []
+            for number, box in enumerate(list(self.mail), 1):
                 if is_recipient(box):
                     boxes.append(box)
                 if not number % BATCH:
                     await trio.lowlevel.checkpoint()
-            count, full = await mail.post_all(letter, boxes)  # at once: all mailboxes get broadcasts in the same order
+            # At once: all mailboxes get broadcasts in the same order.
+            count, full = await self.mail.post_all(letter, boxes)
             return Delivered(delivered_count=count, full=full)
 
         return Prepared((Right("broadcast"),), act)
 
-    async def recv(call: Call, request: Recv) -> bytes:
+    async def recv(self, call: Call, request: Recv) -> bytes:
         if request.max < 1:
             raise BadRequest(f"max: expected at least 1, got {request.max}")
         if request.lease is not None and not MIN_LEASE <= request.lease <= MAX_LEASE:
             raise BadRequest(f"lease: expected {MIN_LEASE:g} to {MAX_LEASE:g} seconds, got {request.lease:g}")
-        box = mail.by_id(call.caller.id)
+        box = self.mail.by_id(call.caller.id)
         if not box.is_readable and request.wait and request.timeout > 0:
             with trio.move_on_after(request.timeout):
                 await box.wait()
         await call.caller.allowance.wait_for_reply_room()  # a caller that doesn't read its replies gets no more of them
-        letters = await mail.take(box, request.max, request.lease)
-        call.undelivered = partial(mail.put_back, box, letters, leased=request.lease is not None)
+        letters = await self.mail.take(box, request.max, request.lease)
+        call.undelivered = partial(self.mail.put_back, box, letters, leased=request.lease is not None)
         for letter in letters:
             peer = "operator" if letter.from_kind == "operator" else letter.from_name
-            traffic.count(call.caller.id, Party(call.caller.kind, call.caller.shown_name, "RECV"), peer)
+            self.traffic.count(call.caller.id, Party(call.caller.kind, call.caller.shown_name, "RECV"), peer)
         return encode_letters(letters)
 
-    async def ack(call: Call, request: Ack) -> Acknowledged:
+    async def ack(self, call: Call, request: Ack) -> Acknowledged:
         if not request.ids:
             raise BadRequest("ids: expected at least one id of a message")
-        return Acknowledged(acked=await mail.acknowledge(mail.by_id(call.caller.id), request.ids))
+        return Acknowledged(acked=await self.mail.acknowledge(self.mail.by_id(call.caller.id), request.ids))
 
     @asynccontextmanager
-    async def prepare_mail(caller: Caller, request: Mail) -> AsyncIterator[Prepared]:
-        box, is_operator = mail.find(request.name), caller.kind == "operator"
+    async def prepare_mail(self, caller: Caller, request: Mail) -> AsyncIterator[Prepared]:
+        box, is_operator = self.mail.find(request.name), caller.kind == "operator"
 
         async def act(call: Call) -> bytes:
             if request.requeue:
-                await mail.requeue(box, request.requeue)
+                await self.mail.requeue(box, request.requeue)
             if request.drop:
-                await mail.drop(box, request.drop, dead=request.dead)
+                await self.mail.drop(box, request.drop, dead=request.dead)
             found = box.dead if request.dead else box.messages
             leased = [] if request.dead else [lease.message for lease in box.leases.values()]
             every = sorted((*leased, *found), key=lambda message: message.id)
@@ -138,45 +171,21 @@ def syscalls(
             error = PermissionDenied("requeue, drop: only the operator may change what is in a mailbox")
         yield Prepared((Right("mail", agent=box.id),), act, about=request.name, error=error)
 
-    def register(caller: Caller, request: Register) -> Registered:
+    def register(self, caller: Caller, request: Register) -> Registered:
         check_name(request.name, "name")
-        mail.register(caller.id, request.name)
+        self.mail.register(caller.id, request.name)
         return Registered(agent_id=caller.id, name=request.name)
 
-    def make_letter(caller: Caller, message: object) -> Message:
+    def make_letter(self, caller: Caller, message: object) -> Message:
         assert isinstance(message, msgspec.Raw)
         return Message(
             from_id=caller.id,
-            from_name=mail.by_id(caller.id).name,
+            from_name=self.mail.by_id(caller.id).name,
             from_kind=caller.kind,
             body=bytes(message),
-            id=next(mail.numbers),
-            family="" if caller.kind == "operator" else account(caller).partition("/")[0],
+            id=next(self.mail.numbers),
+            family="" if caller.kind == "operator" else self.account(caller).partition("/")[0],
         )
-
-    return (
-        Syscall(
-            Op.SEND,
-            Send,
-            prepare=prepare_send,
-            limit=LARGE_BODY_BYTES,
-            verbatim=("message",),
-            in_order=True,
-            deferred=True,
-        ),
-        Syscall(Op.RECV, Recv, handler=recv, failure={"messages": [], "count": 0}),
-        Syscall(Op.ACK, Ack, handler=ack, failure={"acked": 0}),
-        Syscall(Op.MAIL, Mail, prepare=prepare_mail, failure={"messages": [], "count": 0}, audit="outcome"),
-        Syscall(
-            Op.BROADCAST,
-            Broadcast,
-            prepare=prepare_broadcast,
-            limit=LARGE_BODY_BYTES,
-            verbatim=("message",),
-            in_order=True,
-        ),
-        Syscall(Op.REGISTER, Register, handler=register),
-    )
 
 
 def find_box(mail: Mailboxes, request: Send) -> Mailbox:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.llm.stream import MAX_EVENT, MAX_STREAM, EventParser, MalformedResponse
+from agentos.http.sse import MAX_EVENT, EventParser
+from agentos.llm.stream import MAX_STREAM, MalformedResponse
 
 STREAM = (
     b": a comment\r\n\r\n"
@@ -19,8 +20,8 @@ EVENTS = [b'{"a":\n1}', b"\xe2\x80\xa8 two", b"last"]
 
 
 def fed(*chunks: bytes) -> list[bytes]:
-    events = EventParser()
-    return [event for chunk in chunks for event in events.feed(chunk) if event is not None]
+    events = EventParser(MalformedResponse, MAX_STREAM)
+    return [event for chunk in chunks for event in events.feed(chunk) if event]
 
 
 @given(st.lists(st.integers(0, len(STREAM))))

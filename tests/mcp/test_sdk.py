@@ -10,7 +10,7 @@ def run(program: str) -> str:
 
 
 def test_a_kernel_starts_without_importing_it() -> None:
-    assert run("import sys, agentos.boot.kernel; print({'mcp', 'mcp_types'} & set(sys.modules))") == "set()"
+    assert run("import sys, agentos.boot.run; print({'mcp', 'mcp_types'} & set(sys.modules))") == "set()"
 
 
 def test_without_it_the_error_names_the_package() -> None:

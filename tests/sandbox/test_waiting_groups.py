@@ -59,7 +59,7 @@ def group_of(pid: int) -> str:
 async def take(spawner: Spawner) -> tuple[TakenJail, v2.Group]:
     """Build a jail, and take it."""
     await spawner.builder.build(PLAN)
-    taken = await spawner.builder.take_with_group(PLAN)
+    taken = await spawner.builder.take(PLAN, with_group=True)
     assert taken is not None
     assert taken.group is not None
     return taken, taken.group

@@ -39,7 +39,7 @@ PRELOADED = (
     "agentos.userland.cli.console",
     "agentos.userland.cli.approvals.notify",
     "agentos.userland.cli.kernel.display",
-    "agentos.boot.kernel",
+    "agentos.boot.run",
     "agentos.boot.host",
     "agentos.config.load",
     "agentos.config.tables.dashboard",

@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 from agentos.agents.registry import Registry
 from agentos.agents.tree.event_lines import describe_event, identify_log
 from agentos.permissions.approvals.approvals import Approvals
-from agentos.permissions.approvals.text import escape
+from agentos.permissions.approvals.page import escape
 from agentos.services.event_log.records import describe
 from agentos.services.events import (
     AgentEscalated,

@@ -131,13 +131,11 @@ class CommandRunner:
         turn: Hashable = request.caller
         limits: list[Limit] = [(turn, MAX_PER_CALLER, "for you")]
         if isinstance(where, BesideAgent):
-            name, turn, family = (
-                where.agent.name,
-                (where.agent.id, request.kind),
-                ("family", _find_top_ancestor(where.agent).id),
-            )
-            limits = [(turn, MAX_PER_CALLER, f"in the jail of {name}")]
-            limits += [((*family, request.kind), MAX_PER_FAMILY, "beside it and its relatives")]
+            top, turn = where.agent, (where.agent.id, request.kind)
+            while top.parent is not None:
+                top = top.parent
+            limits = [(turn, MAX_PER_CALLER, f"in the jail of {where.agent.name}")]
+            limits += [(("family", top.id, request.kind), MAX_PER_FAMILY, "beside it and its relatives")]
         with self._slots.take(
             *limits, (request.kind, MAX_PER_KIND, f"for callers of the kind {request.kind}")
         ) as number:
@@ -262,10 +260,6 @@ async def _hang_up(command: Sandbox) -> None:
 async def _kill_after(around: Sandbox, command: Sandbox) -> None:
     await around.wait()
     await command.kill()
-
-
-def _find_top_ancestor(agent: Agent) -> Agent:
-    return agent if agent.parent is None else _find_top_ancestor(agent.parent)
 
 
 def _is_ending(sandbox: Sandbox) -> bool:

@@ -157,7 +157,7 @@ class Jails:
         parts = await run_in_thread(self._build_plan, agent, connect, outer, workspace)
         undo.push_async_callback(remove_group, parts)
         if self._may_wait_in_group(agent):
-            parts.taken = await self.spawner.builder.take_with_group(parts.steps)
+            parts.taken = await self.spawner.builder.take(parts.steps, with_group=True)
             if parts.taken is not None:
                 parts.group = parts.taken.group  # remove_group removes it, whatever happens from here on
                 undo.push_async_callback(self.spawner.builder.end_unused, parts.taken)

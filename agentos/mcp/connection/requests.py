@@ -64,7 +64,7 @@ class Requests:
         except codec.Invalid as error:
             raise BadRequest(str(error)) from None
         request = ThinkRequest(build_question(asked, self.line.model))
-        thought = await caller.table.perform(Op.THINK, Call(caller, False, _send_nothing), request)
+        thought = await caller.table.perform(Op.THINK, Call(caller, False), request)
         assert isinstance(thought, ThinkResult), "THINK's reply before it is encoded"
         return Sampled(thought.answer.text, thought.model, thought.answer.finish_reason)
 
@@ -127,7 +127,3 @@ def build_elicitation(tool: str, message: str, filled: Mapping[str, Any]) -> Que
     rule = f"an elicitation of the MCP server {tool.partition('.')[0]}"
     decision = Decision("ask", rule, f"{tool} asks a person")
     return Question("ELICIT", tool, ((right, decision),), digest, shown)
-
-
-async def _send_nothing(chunk: bytes) -> None:
-    raise AssertionError("only a stream is sent in chunks")

@@ -20,7 +20,7 @@ from agentos.database import Database, DatabaseError
 from agentos.kernel.ports import Question, Right
 from agentos_sdk.errors import NotFound, QuotaExceeded
 
-from .text import escape
+from .page import escape
 
 TABLES: Final = (
     "CREATE TABLE answers (id INTEGER NOT NULL, part INTEGER NOT NULL, answer BLOB NOT NULL, PRIMARY KEY (id, part))"

@@ -34,8 +34,8 @@ from agentos_sdk.errors import BadRequest, CallError, Conflict, NotFound, Unavai
 from .answers import Answer, Answers, describe_wide, describe_wide_scope
 from .entries import Entry, Key, Pending, Ticket
 from .outcomes import announce_request, refuse_approval, require_approval, show
+from .page import escape
 from .records import ApprovalRecords, Remember, describe_operator
-from .text import escape
 
 log = logging.getLogger("agentos.approvals")
 

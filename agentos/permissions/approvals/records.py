@@ -15,7 +15,7 @@ from agentos_sdk.errors import Unavailable
 from . import entries as approval_entries
 from .answers import Answer
 from .entries import Entry, Pending
-from .text import escape
+from .page import escape
 
 ALLOWED: Final = Decision("allow", "only the operator", "")
 

@@ -276,15 +276,11 @@ async def _receive(control: socket.socket) -> _Message:
             sender = _CREDENTIALS.unpack(bytes(value))[0]
         else:
             fds.frombytes(value)
-    return _Message(_parse_message(data), sender, tuple(fds))
-
-
-def _parse_message(data: bytes) -> dict[str, Any] | None:
-    """Parse a message; one that isn't JSON becomes an unknown message, ``None`` is end of file."""
     try:
-        return dict(json.loads(data)) if data else None
+        fields = dict(json.loads(data)) if data else None  # end of file
     except ValueError:
-        return {"what": repr(data[:100])}
+        fields = {"what": repr(data[:100])}
+    return _Message(fields, sender, tuple(fds))
 
 
 def close_all(*fds: int) -> None:

@@ -87,7 +87,7 @@ class Spawner:
     ) -> Sandbox:
         """Run the plan and its program in a new process; return when the program has been exec'ed.
 
-        ``taken`` is a jail that has waited for this plan, in this ``cgroup``, see :meth:`.Builder.take_with_group`.
+        ``taken`` is a jail that has waited for this plan, in this ``cgroup``, see :meth:`.Builder.take`.
         ``admit`` is called in a thread with the pid while the process waits, before it is moved into its ``cgroup``.
         ``inspect`` is awaited with what was observed of the program, and its pid, before the program starts; an
         exception from it ends the program. :class:`StepFailed` if a step fails: the process has then ended. Another

@@ -46,6 +46,7 @@ RETRY_DELAY = 1.0  # seconds until counts are written, and between attempts to w
 
 SWITCHABLE = frozenset(CATEGORIES) - {"kernel"}
 REFUSALS = frozenset({PermissionDenied.code, ApprovalRequired.code, ApprovalRefused.code})
+RESERVED_FOR = frozenset({"operator", "kernel"})  # kinds whose entries are written on a full disk, in reserved room
 MAX_REASON_CHARS = 500  # of a refusal that is published
 KILL = "KILL"  # announced if possible and executed in any case: an agent that fills the disk must be stoppable
 
@@ -53,8 +54,8 @@ KILL = "KILL"  # announced if possible and executed in any case: an agent that f
 @define(eq=False)
 class _Intent:
     queued: QueuedEntry
+    waiter: trio.lowlevel.Task
     state: Literal["waiting", "begun", "withdrawn"] = "waiting"
-    waiter: trio.lowlevel.Task | None = None
 
 
 @define(eq=False)
@@ -158,31 +159,27 @@ class Audit:
         except trio.WouldBlock:
             await self._intent_slots.acquire()
         try:
-            return await self._announce(entry)
+            if self._closing:
+                raise Unavailable("the kernel is stopping: its audit log is closed")
+            if self._files.disk_full and entry.kind not in RESERVED_FOR:
+                if entry.call == KILL:
+                    self._count_unannounced(entry)
+                    return None
+                raise Unavailable("not done: the disk of the audit log is full; free some space on it")
+            intent = _Intent(QueuedEntry(shorten_entry(entry), time.time()), trio.lowlevel.current_task())
+            self._queue.append(intent)
+            self._write_by(-float("inf"))
+
+            def withdraw(_raise_cancel: object) -> trio.lowlevel.Abort:
+                if intent.state == "begun":
+                    return trio.lowlevel.Abort.FAILED
+                intent.state = "withdrawn"
+                return trio.lowlevel.Abort.SUCCEEDED
+
+            number: int | None = await trio.lowlevel.wait_task_rescheduled(withdraw)
+            return number
         finally:
             self._intent_slots.release()
-
-    async def _announce(self, entry: Entry) -> int | None:
-        if self._closing:
-            raise Unavailable("the kernel is stopping: its audit log is closed")
-        if self._is_refused_for_space(entry):
-            if entry.call == KILL:
-                self._count_unannounced(entry)
-                return None
-            raise Unavailable("not done: the disk of the audit log is full; free some space on it")
-        intent = _Intent(QueuedEntry(shorten_entry(entry), time.time()))
-        self._queue.append(intent)
-        self._write_by(-float("inf"))
-
-        def withdraw(_raise_cancel: object) -> trio.lowlevel.Abort:
-            if intent.state == "begun":
-                return trio.lowlevel.Abort.FAILED
-            intent.state = "withdrawn"
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        intent.waiter = trio.lowlevel.current_task()
-        number: int | None = await trio.lowlevel.wait_task_rescheduled(withdraw)
-        return number
 
     def note(self, entry: Entry, repeated: int = 1) -> None:
         """See :class:`agentos.kernel.ports.AuditLog`. An entry that stands for several calls is not limited again."""
@@ -195,7 +192,7 @@ class Audit:
         if _is_refusal(entry):
             reason = redact(entry.reason[:MAX_REASON_CHARS])
             self._publish(SyscallBlocked(entry.agent, entry.name, entry.call, entry.rule, reason))
-        if entry.intent is None and self._is_refused_for_space(entry):
+        if entry.intent is None and self._files.disk_full and entry.kind not in RESERVED_FOR:
             self._limiter.count(entry, now)
         elif len(self._queue) >= MAX_QUEUED_NOTES:
             self._limiter.count(entry, now)
@@ -234,10 +231,6 @@ class Audit:
 
     def _is_disabled(self, entry: Entry) -> bool:
         return entry.decision == "allow" and entry.intent is None and category_of(entry.call) in self._disabled
-
-    def _is_refused_for_space(self, entry: Entry) -> bool:
-        """Whether an entry is not written because the disk is full: the reserved room is for the operator."""
-        return self._files.disk_full and entry.kind not in ("operator", "kernel")
 
     # -- The writer ------------------------------------------------------------------------------------------------
 
@@ -329,7 +322,7 @@ class Audit:
             self._failing, self._lost = False, self._lost - group.lost
             for number, item in enumerate(group.items, result.unwrap() + bool(group.lost)):
                 if isinstance(item, _Intent):
-                    _resume(item, Value(number))
+                    trio.lowlevel.reschedule(item.waiter, Value(number))
         if self._files.disk_full:
             self._write_by(trio.current_time() + RETRY_DELAY)
         self._wake.set()
@@ -349,10 +342,12 @@ class Audit:
             if isinstance(item, _Intent):  # only the operator may learn the names of the host's files
                 if item.queued.entry.call == KILL:
                     self._count_unannounced(item.queued.entry)
-                    _resume(item, Value(None))
+                    trio.lowlevel.reschedule(item.waiter, Value(None))
                     continue
                 told = why if item.queued.entry.kind == "operator" else "the kernel's log says why"
-                _resume(item, Error(Unavailable(f"not done: the audit log can't be written: {told}")))
+                trio.lowlevel.reschedule(
+                    item.waiter, Error(Unavailable(f"not done: the audit log can't be written: {told}"))
+                )
             elif not written:
                 self._lost += item.repeated
         if self._lost:
@@ -362,8 +357,3 @@ class Audit:
 def _is_refusal(entry: Entry) -> bool:
     """Whether a rule, or a person, refused the call."""
     return entry.decision != "allow" and entry.outcome in REFUSALS
-
-
-def _resume(intent: _Intent, result: Outcome[int | None]) -> None:
-    assert intent.waiter is not None
-    trio.lowlevel.reschedule(intent.waiter, result)

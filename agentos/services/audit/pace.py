@@ -4,6 +4,8 @@ Intents are never refused for their number, and each is written. So one agent th
 entries out of the log. Each caller has a burst and then a fixed rate. Other callers don't wait.
 """
 
+from contextlib import nullcontext
+
 import trio
 from attrs import define, field
 
@@ -39,19 +41,15 @@ class IntentPacer:
         If it may at once, that takes no pass of the event loop.
         """
         bucket = self._bucket(caller)
-        if bucket.lock.locked() or trio.current_time() < self._due(bucket):
-            async with bucket.lock:
+        waits = bucket.lock.locked() or trio.current_time() < self._due(bucket)
+        async with bucket.lock if waits else nullcontext():
+            if waits:
                 await trio.sleep_until(self._due(bucket))
-                self._take(bucket)
-        else:
-            self._take(bucket)
+            bucket.full_at = max(bucket.full_at, trio.current_time()) + 1 / self.rate
 
     def _due(self, bucket: _Bucket) -> float:
         """When its next act may be announced."""
         return bucket.full_at - (self.burst - 1) / self.rate
-
-    def _take(self, bucket: _Bucket) -> None:
-        bucket.full_at = max(bucket.full_at, trio.current_time()) + 1 / self.rate
 
     def _bucket(self, caller: str) -> _Bucket:
         bucket = self._buckets.get(caller)

@@ -37,12 +37,6 @@ class _ReservedFile(NamedTuple):
     bytes_after_end: int  # bytes after its end, or
     total_bytes: int  # bytes of the whole file
 
-    def allocate(self) -> None:
-        now = os.fstat(self.fd)
-        end = self.total_bytes or now.st_size + self.bytes_after_end
-        if now.st_blocks * 512 < end - (0 if self.total_bytes else REFILL_STEP_BYTES):
-            allocate(self.fd, end)
-
 
 class Reserve:
     """Reserved room of one segment, once its files exist; blocking, for a thread."""
@@ -63,7 +57,10 @@ class Reserve:
     def allocate(self) -> None:
         """Claim the room, also after the files have grown; ``OSError`` if there isn't enough. Not during a commit."""
         for file in self._files:
-            file.allocate()
+            now = os.fstat(file.fd)
+            end = file.total_bytes or now.st_size + file.bytes_after_end
+            if now.st_blocks * 512 < end - (0 if file.total_bytes else REFILL_STEP_BYTES):
+                allocate(file.fd, end)
         log = self._files[0].fd
         if (length := os.fstat(log).st_size) < WAL_LENGTH:
             os.pwrite(log, bytes(WAL_STEP_BYTES), length)

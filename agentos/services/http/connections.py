@@ -1,7 +1,7 @@
-"""The connections of one caller's HTTP requests: httpcore speaks HTTP/1.1 on sockets that another function opens.
+"""The connections of one caller's HTTP requests: httpcore2 speaks HTTP/1.1 on sockets that another function opens.
 
-httpcore is what httpx sends with. httpx itself would parse the URL a second time, keep cookies and inflate bodies of
-any size. Importing httpcore takes 70 ms: import this module in a thread.
+httpcore2 is what httpx2 sends with. httpx2 itself would parse the URL a second time, keep cookies and inflate bodies of
+any size. Importing httpcore2 takes 70 ms: import this module in a thread.
 """
 
 import logging
@@ -14,7 +14,7 @@ from typing import Any
 from weakref import WeakSet
 
 import h11
-import httpcore
+import httpcore2
 import trio
 from attrs import define
 
@@ -23,14 +23,14 @@ from agentos_sdk.errors import Unavailable
 from .egress import JudgeAddress
 from .request import MAX_HEAD_BYTES, MAX_HEADERS, Headers, Hop, Unreadable
 
-logging.getLogger("httpcore").setLevel(logging.WARNING)  # below this level it logs requests and headers
+logging.getLogger("httpcore2").setLevel(logging.WARNING)  # below this level it logs requests and headers
 
 READ_BYTES = 32 << 10
 HEAD_READ_BYTES = 4 << 10  # all interim replies and headers in one read are parsed without a pause
 WRITE_BYTES = 64 << 10  # encrypted without a pause
 KEPT_CONNECTIONS = 8  # idle ones of one caller
 KEPT_SECONDS = 15.0
-MAX_CONNECTIONS = 64  # httpcore forgets no connection whose request was cancelled before it was opened
+MAX_CONNECTIONS = 64  # httpcore2 forgets no connection whose request was cancelled before it was opened
 WITH_BODY = frozenset({"POST", "PUT", "PATCH"})  # an empty body is announced, too
 BODILESS = frozenset({204, 304})  # statuses whose response ends with its head
 
@@ -47,8 +47,8 @@ class Head:
     lines: int = 0
 
 
-class Stream(httpcore.AsyncNetworkStream):
-    """A connection, encrypted or not. Its errors are httpcore's."""
+class Stream(httpcore2.AsyncNetworkStream):
+    """A connection, encrypted or not. Its errors are httpcore2's."""
 
     def __init__(self, stream: trio.abc.Stream, sock: trio.socket.SocketType) -> None:
         self._stream, self._socket = stream, sock
@@ -60,7 +60,7 @@ class Stream(httpcore.AsyncNetworkStream):
         try:
             data = bytes(await self._stream.receive_some(READ_BYTES if self._head is None else HEAD_READ_BYTES))
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            raise httpcore.ReadError(describe_cause(error)) from None
+            raise httpcore2.ReadError(describe_cause(error)) from None
         if self._head is not None:
             self._head.size += len(data)
             self._head.lines += data.count(b"\n")
@@ -75,7 +75,7 @@ class Stream(httpcore.AsyncNetworkStream):
             for at in range(0, len(view), WRITE_BYTES):
                 await self._stream.send_all(view[at : at + WRITE_BYTES])
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            raise httpcore.WriteError(describe_cause(error)) from None
+            raise httpcore2.WriteError(describe_cause(error)) from None
 
     def end_head(self) -> None:
         """Take what follows as the body."""
@@ -99,7 +99,7 @@ class Stream(httpcore.AsyncNetworkStream):
             await tls.do_handshake()
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             self._socket.close()
-            raise httpcore.ConnectError(f"TLS: {describe_cause(error)}") from None
+            raise httpcore2.ConnectError(f"TLS: {describe_cause(error)}") from None
         except BaseException:
             self._socket.close()
             raise
@@ -119,7 +119,7 @@ class Stream(httpcore.AsyncNetworkStream):
 class Exchange:
     """A response whose head has arrived, and the parts of its body as they arrive."""
 
-    def __init__(self, response: httpcore.Response, method: str) -> None:
+    def __init__(self, response: httpcore2.Response, method: str) -> None:
         self._response, self._method = response, method
         self._parts = aiter(response.stream)  # type: ignore[arg-type]  # an asynchronous pool's are
         self._at_end = False
@@ -143,12 +143,12 @@ class Exchange:
     async def aclose(self) -> None:
         """Keep the connection if the body is at its end and nothing behind it, otherwise close it.
 
-        Closing the socket makes httpcore's generators, which wait for the body, end with an error.
+        Closing the socket makes httpcore2's generators, which wait for the body, end with an error.
         """
         with trio.CancelScope(shield=True):
             if not self._at_end or self._may_have_more:
                 await self._stream.aclose()
-            with suppress(httpcore.NetworkError, httpcore.ProtocolError):
+            with suppress(httpcore2.NetworkError, httpcore2.ProtocolError):
                 async for _ in self._parts:  # what has been read of it
                     await trio.lowlevel.checkpoint()
             await self._response.aclose()
@@ -163,12 +163,12 @@ class Exchange:
         ends_doubtfully = (
             self._method == "HEAD" or self.status in BODILESS or {"content-length", "transfer-encoding"} <= names
         )
-        # httpcore parses what h11 has left as the next response; it tells of it in no public way.
+        # httpcore2 parses what h11 has left as the next response; it tells of it in no public way.
         parser: h11.Connection = self._response.stream._stream._connection._h11_state  # type: ignore[union-attr]
         return ends_doubtfully or bool(parser.trailing_data[0]) or self._stream.has_unread
 
 
-class Pool(httpcore.AsyncNetworkBackend):
+class Pool(httpcore2.AsyncNetworkBackend):
     """The connections of one caller under one version of its rules; ``connect`` opens them.
 
     A retired pool is given no further requests. Its connections are closed when the last of its requests is done.
@@ -176,7 +176,7 @@ class Pool(httpcore.AsyncNetworkBackend):
 
     def __init__(self, connect: Connect, context: ssl.SSLContext) -> None:
         self._connect = connect
-        self._pool = httpcore.AsyncConnectionPool(
+        self._pool = httpcore2.AsyncConnectionPool(
             ssl_context=context,
             max_connections=None,  # the number of requests is limited
             max_keepalive_connections=KEPT_CONNECTIONS,
@@ -216,10 +216,10 @@ class Pool(httpcore.AsyncNetworkBackend):
         ``judge`` judges the addresses if a connection has to be opened.
         """
         to = hop.destination
-        url = httpcore.URL(scheme=to.scheme, host=to.host, port=to.port, target=hop.target)
+        url = httpcore2.URL(scheme=to.scheme, host=to.host, port=to.port, target=hop.target)
         framing = [("Content-Length", str(len(body)))] if body or to.method in WITH_BODY else []
         fields = [("Host", hop.host), *headers, *framing]
-        request = httpcore.Request(to.method or "GET", url, headers=fields, content=body)
+        request = httpcore2.Request(to.method or "GET", url, headers=fields, content=body)
         self._requests += 1
         _judge.set(judge)
         try:
@@ -230,9 +230,9 @@ class Pool(httpcore.AsyncNetworkBackend):
                 yield exchange
             finally:
                 await exchange.aclose()
-        except (httpcore.NetworkError, Unreadable) as error:
+        except (httpcore2.NetworkError, Unreadable) as error:
             raise Unavailable(f"{to.host} port {to.port}: {error}") from None
-        except httpcore.ProtocolError as error:
+        except httpcore2.ProtocolError as error:
             what = str(error).partition(":")[0]  # behind it h11 quotes what the server sent, which may hold a secret
             raise Unavailable(f"{to.host} port {to.port}: {what}") from None
         finally:

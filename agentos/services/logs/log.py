@@ -6,11 +6,10 @@ dropped and counted, and the count is written where they are missing. Agents are
 """
 
 import logging
-import threading
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 from itertools import chain
 from operator import attrgetter
@@ -26,7 +25,6 @@ from agentos.services.events import AgentOutput, AgentOver, Event
 from agentos.threads import Limiter, run_in_thread
 
 from .files import KERNEL, FileKey, Line, LogDirectory, LogFile, Origin
-from .kernel_limit import KernelLimit
 
 log = logging.getLogger(__name__)
 
@@ -357,51 +355,3 @@ class Logs:
                 self.directory.remove(file.key)
             except OSError as error:
                 log.warning("a log that is too old stays: %s: %s", file.key.filename, error.strerror)
-
-
-class KernelLog(logging.Handler):
-    """Passes the kernel's messages to :class:`Logs`, from any thread; a context manager around the kernel's life.
-
-    Meanwhile this handler, and those that are there at its start, log no more than :class:`KernelLimit` admits.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._limit = KernelLimit()
-        self._early: deque[str] = deque(maxlen=1000)  # before there is a log
-        self._write: Callable[[str], None] = self._early.append
-
-    def __enter__(self) -> "KernelLog":
-        root = logging.getLogger()
-        root.addHandler(self)
-        for handler in root.handlers:
-            handler.addFilter(self._limit)
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._limit.tell()
-        root = logging.getLogger()
-        for handler in root.handlers:
-            handler.removeFilter(self._limit)
-        root.removeHandler(self)
-
-    def attach(self, logs: Logs) -> None:
-        """Pass on all messages, those from before first. To be called in the event loop."""
-        token, thread = trio.lowlevel.current_trio_token(), threading.get_ident()
-        while self._early:
-            logs.take_kernel_text(self._early.popleft())
-
-        def write(text: str) -> None:
-            if threading.get_ident() == thread:
-                logs.take_kernel_text(text)
-            else:
-                token.run_sync_soon(logs.take_kernel_text, text)
-
-        self._write = write
-
-    def emit(self, record: logging.LogRecord) -> None:
-        text = record.getMessage()
-        if record.exc_info:
-            text += "\n" + logging.Formatter().formatException(record.exc_info)
-        with suppress(trio.RunFinishedError):
-            self._write(text)

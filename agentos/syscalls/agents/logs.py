@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from agentos.agents.life.life import wait_first
 from agentos.agents.registry import Agent, Registry
 from agentos.kernel.call import Call
-from agentos.kernel.caller import Caller
+from agentos.kernel.caller import MAX_BODY_BYTES, Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
 from agentos.kernel.syscall import Syscall
@@ -72,7 +72,7 @@ class LogCalls(Struct, frozen=True):
             while True:
                 await caller.allowance.wait_for_reply_room()  # one that doesn't read its replies gets no more of them
                 async with self.paging:
-                    if caller.allowance.room_for_reply:
+                    if caller.allowance.replies < MAX_BODY_BYTES:
                         return build_page(*one.output.since(begin))
 
         yield Prepared((Right("logs", agent=one.id),), act)

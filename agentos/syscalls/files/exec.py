@@ -3,13 +3,14 @@
 import math
 import os
 import pwd
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from hashlib import sha256
+from typing import Any
 
 import trio
-from attrs import field, frozen
+from attrs import frozen
 
 from agentos.agents.commands.named_files import NamedFiles, identity_of, root_for
 from agentos.agents.commands.output_streams import Live, Name, Stream
@@ -34,16 +35,15 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
 from agentos.kernel.syscall import Syscall
-from agentos.permissions.approvals.text import describe_exec, describe_field, describe_text, number_strange
+from agentos.permissions.approvals.page import number_strange
+from agentos.permissions.approvals.text import describe_exec, describe_field, describe_text
 from agentos.permissions.exec_request import ExecRequest
 from agentos.sandbox.files.root_files import WORKSPACE
 from agentos.sandbox.policy import Program
-from agentos.sandbox.status import Status
 from agentos.shell.reader import parse_text, parse_words
 from agentos.shell.reading import Reading
 from agentos.shell.variables import names_not_plain, names_read_by_bash
 from agentos.syscalls.json_text import encode_json
-from agentos.threads import Limiter, run_in_thread
 from agentos_sdk.calls.host import Exec, Output
 from agentos_sdk.encoding import codec
 from agentos_sdk.errors import BadRequest
@@ -75,12 +75,15 @@ class Commands:
     runner: CommandRunner
     run: str  # this run's id, in the environment of all processes started on the host
     base: str
-    _reading: Limiter = field(factory=lambda: Limiter(1), init=False)
 
     @asynccontextmanager
     async def prepare(self, caller: Caller, request: Exec) -> AsyncIterator[Prepared]:
         """Run a command until it ends."""
-        agent = self._find_agent(caller, request)
+        agent = None  # to run it beside: an agent's own by default. None: on the host or in a new jail
+        if caller.kind == "agent" and request.name is None and request.id is None:
+            agent = self.registry.find(caller.id, None)
+        elif request.name is not None or request.id is not None:
+            agent = self.registry.find(request.id, request.name)
         check_request(request)
         if request.tty is not None and agent is None and caller.kind == "guest":
             raise BadRequest("tty: expected the name of an agent: a guest's own commands have no terminal")
@@ -94,15 +97,16 @@ class Commands:
             tty = request.tty
             if request.stream or tty is not None:
                 call.require_stream("stream" if tty is None else "tty")
-            if tty is None:
+            if tty is None and call.input is not None:
                 call.refuse_input()
-            environment = self._environment(caller, agent)
-            given = {name: value for name, value in environment.items() if not names_read_by_bash([name])}
+            own = self._environment(caller, agent)
+            given = {name: value for name, value in own.items() if not names_read_by_bash([name])}
             more = {"TERM": tty.term} if tty is not None else {}
             size = (tty.rows, tty.cols) if tty is not None else None
-            program = Program(
-                argv(request), {**given, **more, **request.env}, directory, stdin=request.stdin.encode(), terminal=size
-            )
+            line = request.command
+            argv = (*SHELL_ARGV, line) if isinstance(line, str) else tuple(line)
+            environment = {**given, **more, **request.env}
+            program = Program(argv, environment, directory, stdin=request.stdin.encode(), terminal=size)
             out, err = open_streams(call) if request.stream or tty is not None else (Stream(), Stream())
             type_into = Typist(call.input.take).type_into if call.input is not None else None
             timeout = request.timeout or math.inf
@@ -128,17 +132,10 @@ class Commands:
         )
 
     async def _read(self, caller: Caller, command: str | Sequence[str]) -> Reading:
-        length = len(command) if isinstance(command, str) else sum(map(len, command))
-        if length <= MAX_INLINE_CHARS:
-            return parse_command(command)
-        async with caller.turn:
-            return await run_in_thread(parse_command, command, limiter=self._reading)
-
-    def _find_agent(self, caller: Caller, request: Exec) -> Agent | None:
-        """The agent to run it beside; an agent's own by default. None: on the host or in a new jail."""
-        if request.name is None and request.id is None:
-            return self.registry.find(caller.id, None) if caller.kind == "agent" else None
-        return self.registry.find(request.id, request.name)
+        parse: Callable[[Any], Reading] = parse_text if isinstance(command, str) else parse_words
+        if (len(command) if isinstance(command, str) else sum(map(len, command))) <= MAX_INLINE_CHARS:
+            return parse(command)
+        return await caller.table.reader.run(caller, parse, command)
 
     async def _directory(self, agent: Agent | None, jailed: bool, cwd: str | None) -> str:
         own = agent.spec.cwd if agent is not None else None
@@ -230,14 +227,6 @@ def look_at_command(request: Exec, wanted: ExecRequest, agent: Agent | None) -> 
     return "\n".join(lines), digest
 
 
-def argv(request: Exec) -> Sequence[str]:
-    return (*SHELL_ARGV, request.command) if isinstance(request.command, str) else tuple(request.command)
-
-
-def parse_command(command: str | Sequence[str]) -> Reading:
-    return parse_text(command) if isinstance(command, str) else parse_words(command)
-
-
 def user_name() -> str:
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
@@ -259,16 +248,15 @@ def open_streams(call: Call) -> tuple[Live, Live]:
 
 
 async def encode_result(done: CommandResult, out: Stream, err: Stream) -> bytes:
-    """Encode the reply in pieces; other tasks run between two of them."""
+    """Encode the reply in pieces; other tasks run between two of them.
+
+    The exit code is as a shell reports it: 128 plus the number of a signal.
+    """
+    status = done.status
     return b'{"success":true,"stdout":"%s","stderr":"%s","exit_code":%d,"timed_out":%s,"truncated":%s}' % (
         await encode_json(out.kept),
         await encode_json(err.kept),
-        exit_code(done.status),
+        status.code if status.code is not None else 128 + (status.signal or 0),
         codec.encode(done.timed_out),
         codec.encode(out.truncated or err.truncated),
     )
-
-
-def exit_code(status: Status) -> int:
-    """The exit code as a shell reports it: 128 plus the number of a signal."""
-    return status.code if status.code is not None else 128 + (status.signal or 0)

@@ -69,7 +69,6 @@ class Files:
     _hosts: Limiter = field(factory=lambda: Limiter(WORKER_THREADS), init=False)
     _strangers: Limiter = field(factory=lambda: Limiter(2), init=False)
     _large: Limiter = field(factory=lambda: Limiter(2), init=False)
-    _reading: Limiter = field(factory=lambda: Limiter(1), init=False)
     _turns: WeakKeyDictionary[Caller, Limiter] = field(
         factory=WeakKeyDictionary, init=False
     )  # further calls of a caller wait
@@ -124,8 +123,7 @@ class Files:
         """Parse the body. A caller's large bodies are parsed one after the other."""
         if len(body) <= MAX_INLINE_BYTES:
             return parse_write(body)
-        async with caller.turn:
-            return await run_in_thread(parse_write, body, limiter=self._reading)
+        return await caller.table.reader.run(caller, parse_write, body)
 
     @asynccontextmanager
     async def prepare_write(self, caller: Caller, request: "WriteRequest") -> AsyncIterator[Prepared]:

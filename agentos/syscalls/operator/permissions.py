@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from attrs import field, frozen
+from attrs import frozen
 
 from agentos.access.callers import Callers
 from agentos.agents.registry import Agent, Registry
@@ -12,7 +12,7 @@ from agentos.kernel.asking import build_question_in_turn
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Decision, Question, Right
-from agentos.kernel.prepared import Prepared, Refused, build_record, denial, refuse_early
+from agentos.kernel.prepared import Prepared, Refused, denial, refuse_early
 from agentos.kernel.syscall import Syscall
 from agentos.kernel.wire import connection_calls
 from agentos.permissions.address_judge import find_tunnel_refusal
@@ -25,7 +25,6 @@ from agentos.permissions.rule import PermissionSet, describe_right, shorten, str
 from agentos.permissions.sets.files import describe_set
 from agentos.permissions.shown_lines import split_lines, to_plain
 from agentos.services.http.destination import Destination, is_address, parse_tunnel
-from agentos.threads import Limiter, run_in_thread
 from agentos_sdk.calls.operator import permissions as calls
 from agentos_sdk.clients.suggestions import suggest_name
 from agentos_sdk.encoding import codec
@@ -42,7 +41,6 @@ class Permissions:
     callers: Callers
     approvals: Approvals
     served: dict[Op, Syscall]
-    _reading: Limiter = field(factory=lambda: Limiter(1), init=False)
 
     @asynccontextmanager
     async def prepare_get(self, caller: Caller, request: calls.GetPerms) -> AsyncIterator[Prepared]:
@@ -151,16 +149,14 @@ class Permissions:
                 if prepared.error is not None and decision.effect == "allow":
                     raise prepared.error
                 if decision.effect == "ask" and asker.kind == "operator":
-                    record = build_record(caller, prepared, decisions, must_ask=True)
-                    question = await build_question_in_turn(asker, op.name, request, prepared, record)
+                    question = await build_question_in_turn(asker, op.name, request, prepared, decisions)
         except PermissionDenied as error:
             return Right(op.name.lower()), denial(error), None
         return right, decision, question
 
     async def _parse(self, asker: Caller, syscall: Syscall, args: Mapping[str, Any]) -> object:
         """The request that the call's ``prepare`` would get."""
-        async with asker.turn:
-            body = await run_in_thread(codec.encode, {**syscall.omittable, **args}, limiter=self._reading)
+        body = await asker.table.reader.run(asker, codec.encode, {**syscall.omittable, **args})
         try:
             return await syscall.parser(asker.table.reader)(asker, body)
         except BadRequest as error:

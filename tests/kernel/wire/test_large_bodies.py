@@ -242,7 +242,7 @@ async def test_others_have_their_turn_while_a_broadcast_is_decided() -> None:
     for number in range(1, 1001):
         mail.open(number)
     no_audit: Any = None  # a broadcast isn't counted
-    table = Table(messages.syscalls(mail, Registry(), Traffic(no_audit), lambda caller: ""))
+    table = Table(messages.Messages(mail, Registry(), Traffic(no_audit), lambda caller: "").syscalls())
     broadcast = table.entries[Op.BROADCAST].turns
     assert broadcast is not None
 

@@ -10,16 +10,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentos.kernel.ports import Right
+from agentos.permissions.approvals.page import MAX_CHARS, MAX_LINE_CHARS, escape
 from agentos.permissions.approvals.text import (
-    MAX_CHARS,
-    MAX_LINE_CHARS,
     describe_append,
     describe_exec,
     describe_http,
     describe_message,
     describe_right,
     describe_write,
-    escape,
 )
 from agentos.permissions.shown_lines import split_lines, to_plain
 from tests.support.runs.rows import each_row

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentos.boot.kernel import SCHEMAS
+from agentos.boot.run import SCHEMAS
 from agentos.database import open_database
 from agentos.services.events import discard
 from agentos.services.state.batch import StateLimits

@@ -13,8 +13,8 @@ import pytest
 
 from agentos.agents.tree.kept_stops import KeptStops
 from agentos.agents.workspaces.workspace import list_kept
-from agentos.boot.kernel import SCHEMAS
 from agentos.boot.last_run import read_record
+from agentos.boot.run import SCHEMAS
 from agentos.database import Database, open_database
 from agentos.llm.budgets import Budgets
 from agentos.llm.settings import Account, Share

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agentos.permissions.approvals.text import MAX_LINE_CHARS
+from agentos.permissions.approvals.page import MAX_LINE_CHARS
 from agentos_sdk import AgentOSClient
 from tests.conftest import OwnKernel
 from tests.support.kernel import Kernel, until

@@ -68,7 +68,7 @@ def run(
 
     from agentos.boot.host import BootError
     from agentos.boot.kernel import Settings
-    from agentos.boot.kernel import run as boot
+    from agentos.boot.run import run as boot
     from agentos.userland.cli.approvals.notify import ServiceManager
     from agentos.userland.cli.console import Console
 

@@ -1,4 +1,4 @@
-"""HTTP endpoint of an agent, compatible with OpenAI and Anthropic, answered by its THINK calls.
+"""HTTP endpoint of an agent, compatible with OpenAI, Anthropic and Gemini, answered by its THINK calls.
 
 The caller is known from the listener, which no other agent can reach. Where others can, on the host's loopback, an API
 key is required as well.
@@ -25,6 +25,7 @@ from agentos_sdk.errors import CallError
 from .anthropic.messages import Messages
 from .api_key import InvalidKey, require_key
 from .error_status import advice, retry_seconds, status
+from .gemini.routes import GeminiRoutes
 from .openai.routes import OpenAIRoutes
 from .think_calls import ThinkCalls
 
@@ -72,6 +73,7 @@ class Endpoint:
         created = int(time.time())
         self._calls = ThinkCalls(self.caller, self.allowance, self.common.line, self.common.queue_path)
         self._protocols = (
+            GeminiRoutes(self._calls),
             Messages(self._calls, created),
             OpenAIRoutes(self._calls, created),
         )

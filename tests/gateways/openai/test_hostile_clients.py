@@ -26,7 +26,8 @@ from tests.support.runs.rows import each_row
 from tests.support.wire import PATIENCE
 
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
-EVERY_STREAM = pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES])
+CONTENT = f"/v1beta/models/{MODEL}:streamGenerateContent?alt=sse"
+EVERY_STREAM = pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES, CONTENT])
 SLOW = OfflineSettings(base=3600)
 HANG_UPS = [trio.SocketStream.aclose, trio.SocketStream.send_eof]
 
@@ -34,7 +35,12 @@ HANG_UPS = [trio.SocketStream.aclose, trio.SocketStream.send_eof]
 def post(
     path: str = CHAT, *, stream: bool = False, text: str = "hello", length: int | None = None, close: bool = False
 ) -> bytes:
-    said = {"input": text} if path == RESPONSES else {"messages": [{"role": "user", "content": text}]}
+    said: dict[str, Any] = {"messages": [{"role": "user", "content": text}]}
+    if path == RESPONSES:
+        said = {"input": text}
+    elif path == CONTENT:
+        said = {"contents": [{"parts": [{"text": text}]}]}
+        path = path if stream else path.replace("streamG", "g")
     body = json.dumps({"model": MODEL, "stream": stream, **said}).encode()
     headers = {"content-length": str(length or len(body)), **({"connection": "close"} if close else {})}
     return head("POST", path, **headers) + body
@@ -47,7 +53,9 @@ def text_of(path: str, said: bytes) -> list[str]:
         return [each["choices"][0]["delta"].get("content", "") for each in events]
     if path == RESPONSES:
         return [each["delta"] for each in events if each["type"] == "response.output_text.delta"]
-    return [each["delta"]["text"] for each in events if each["type"] == "content_block_delta"]
+    if path == MESSAGES:
+        return [each["delta"]["text"] for each in events if each["type"] == "content_block_delta"]
+    return [part["text"] for each in events for part in each["candidates"][0]["content"]["parts"]]
 
 
 def head(method: str, path: str, **headers: str) -> bytes:

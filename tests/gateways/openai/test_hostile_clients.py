@@ -337,11 +337,14 @@ async def test_no_client_comes_in_when_only_the_operators_reserve_is_left() -> N
         assert here.connection_limit.connections == 0
 
 
-async def test_a_websocket_is_refused() -> None:
+@pytest.mark.parametrize("path", ["/v1/models", RESPONSES])
+async def test_a_websocket_is_refused_so_that_codex_asks_over_http_at_once(path: str) -> None:
     wanted = {"upgrade": "websocket", "connection": "upgrade", "sec-websocket-version": "13"}
     async with served() as here, await here.connect() as client:
-        await client.send_all(head("GET", "/v1/models", **wanted, **{"sec-websocket-key": "AAAAAAAAAAAAAAAAAAAAAA=="}))
-        assert (await all_of(client)).startswith(b"HTTP/1.1 403")
+        await client.send_all(head("GET", path, **wanted, **{"sec-websocket-key": "AAAAAAAAAAAAAAAAAAAAAA=="}))
+        said = await all_of(client)
+        assert said.startswith(b"HTTP/1.1 426")
+        assert b"there is no WebSocket here" in said
         await answers_others(here)
 
 

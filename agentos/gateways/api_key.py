@@ -13,9 +13,11 @@ class InvalidKey(PermissionDenied):
 
 
 def require_key(exchange: Exchange, key: str | None) -> None:
-    """Raise :class:`InvalidKey` unless the request has ``key``, if there is one, as a bearer token or ``x-api-key``."""
-    said = (exchange.header("authorization").removeprefix("Bearer "), exchange.header("x-api-key"))
+    """Raise :class:`InvalidKey` unless the request has ``key``, if there is one, as the clients of a vendor send it."""
+    headers = (exchange.header(name) for name in ("x-api-key", "x-goog-api-key"))
+    said = (exchange.header("authorization").removeprefix("Bearer "), *headers, exchange.query("key"))
     if key is not None and not any(hmac.compare_digest(each.encode(), key.encode()) for each in said):
         raise InvalidKey(
-            "expected the key that this agent has as OPENAI_API_KEY and ANTHROPIC_API_KEY in its environment"
+            "expected the key that this agent has as OPENAI_API_KEY, ANTHROPIC_API_KEY and GEMINI_API_KEY in its "
+            "environment"
         )

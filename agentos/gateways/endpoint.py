@@ -1,4 +1,4 @@
-"""HTTP endpoint of an agent, compatible with OpenAI and Anthropic, answered by its THINK calls.
+"""HTTP endpoint of an agent, compatible with OpenAI, Anthropic and Gemini, answered by its THINK calls.
 
 The caller is known from the listener, which no other agent can reach. Where others can, on the host's loopback, an API
 key is required as well.
@@ -20,11 +20,13 @@ from agentos.kernel.wire.listener import ConnectionLimit
 from agentos.llm.line import Line
 from agentos.llm.settings import QueuePath
 from agentos_sdk.encoding import codec
-from agentos_sdk.errors import CallError
+from agentos_sdk.errors import BadRequest, CallError
 
 from .anthropic.messages import Messages
 from .api_key import InvalidKey, require_key
 from .error_status import advice, retry_seconds, status
+from .gemini.routes import GeminiRoutes
+from .openai.response import refusal
 from .openai.routes import OpenAIRoutes
 from .think_calls import ThinkCalls
 
@@ -72,6 +74,7 @@ class Endpoint:
         created = int(time.time())
         self._calls = ThinkCalls(self.caller, self.allowance, self.common.line, self.common.queue_path)
         self._protocols = (
+            GeminiRoutes(self._calls),
             Messages(self._calls, created),
             OpenAIRoutes(self._calls, created),
         )
@@ -80,7 +83,7 @@ class Endpoint:
         if scope["type"] == "http":
             await Exchange(scope, receive, send, self.common.max_payload, self.allowance).run(self._answer)
         elif scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1000, "reason": None})
+            await _refuse_websocket(send)
 
     async def _answer(self, exchange: Exchange) -> None:
         protocol = next(each for each in self._protocols if each.serves(exchange))
@@ -99,3 +102,11 @@ class Endpoint:
         data = codec.encode(protocol.refusal(error, retry_seconds(error, now)))
         left = self._calls.headers() if error.code != InvalidKey.code else ()
         await exchange.reply(status(error), data, [*advice(error, now), *left])
+
+
+async def _refuse_websocket(send: ASGISendCallable) -> None:
+    """Refuse with the status at which Codex asks over HTTP at once; after any other it tries six times more."""
+    error = BadRequest("there is no WebSocket here: ask over HTTP")
+    data, headers = codec.encode(refusal(error)), [(b"content-type", b"application/json")]
+    await send({"type": "websocket.http.response.start", "status": 426, "headers": headers})
+    await send({"type": "websocket.http.response.body", "body": data, "more_body": False})

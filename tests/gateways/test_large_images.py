@@ -23,6 +23,7 @@ from attrs import frozen
 
 from agentos.access.think_request import digest_question, parse_think
 from agentos.gateways.anthropic.request import parse_request as parse_messages
+from agentos.gateways.gemini.request import parse_request as parse_contents
 from agentos.gateways.openai import request, responses_request
 from agentos.gateways.request_fields import read_fields
 from agentos.llm.providers.account import ProviderAccount
@@ -48,6 +49,7 @@ class Bodies:
     chat: bytes
     responses: bytes
     messages: bytes
+    contents: bytes
     think: bytes
     schema: bytes
 
@@ -62,6 +64,8 @@ def bodies() -> Bodies:
         responses=b'{"input":[{"role":"user","content":[{"type":"input_image","image_url":"%s"}]}]}' % url,
         messages=b'{"messages":[{"role":"user","content":[{"type":"image","source":%s}]}]}'
         % (b'{"type":"base64","media_type":"image/png","data":"%s"}' % encoded),
+        contents=b'{"contents":[{"parts":[{"inlineData":{"mimeType":"image/png","data":"%s"}}]}]}'
+        % base64.urlsafe_b64encode(IMAGE),
         think=b'{"prompt":"what?","images":[{"mime_type":"image/png","data":"%s"}]}' % encoded,
         schema=b'{"prompt":"what?","response_schema":{"type":"object","description":"%s"}}' % encoded,
     )
@@ -99,6 +103,7 @@ STEPS: dict[str, Callable[[], Callable[[], object]]] = {
     "chat completion": lambda: partial(request.parse_request, bodies().chat, "m"),
     "response": lambda: partial(read_response, bodies().responses),
     "message": lambda: partial(parse_messages, bodies().messages, "m", "openai"),
+    "content": lambda: partial(parse_contents, bodies().contents, "m", "gemini"),
     "THINK": lambda: partial(parse_think, bodies().think, "m"),
     "THINK with a large schema": lambda: partial(parse_think, bodies().schema, "m"),
     "measure a large schema": lambda: partial(measure_request, parse_think(bodies().schema, "m").question),

@@ -1,4 +1,4 @@
-"""The models that the clients of both vendors may name."""
+"""The models that the clients of all three vendors may name."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+import trio
 
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Decision, Right
 from agentos.llm.providers.choose import NoProvider
 from agentos.llm.settings import Price, ProviderSettings
 from tests.gateways.served import MODEL, Served, served
-from tests.support.clients import anthropic, openai
+from tests.support.clients import anthropic, genai, genai_types, openai
 from tests.support.rights import Grants, Notebook
 from tests.support.wire import PATIENCE
 
@@ -62,6 +63,15 @@ async def message(here: Served, model: str) -> str:
         return str((await client.messages.create(model=model, messages=USER, max_tokens=50)).model)
 
 
+async def content(here: Served, model: str) -> str:
+    def ask() -> str:
+        options = genai_types.HttpOptions(base_url=here.url.removesuffix("/v1"), timeout=int(PATIENCE * 1000))
+        with genai.Client(api_key="any", vertexai=False, http_options=options) as client:
+            return str(client.models.generate_content(model=model, contents="hello").model_version)
+
+    return await trio.to_thread.run_sync(ask)
+
+
 class NotTiny(Grants):
     def decide(self, caller: Caller, right: Right) -> Decision:
         if right == Right("think", "tiny-1"):
@@ -83,7 +93,7 @@ async def count(here: Served, model: str) -> str:
 
 
 Ask = Callable[[Served, str], Awaitable[str]]
-EVERY_WAY = pytest.mark.parametrize("ask", [complete, stream, respond, embed, message])
+EVERY_WAY = pytest.mark.parametrize("ask", [complete, stream, respond, embed, message, content])
 
 
 async def test_aliases_and_models_are_listed_and_patterns_are_not() -> None:
@@ -114,16 +124,18 @@ async def test_the_answer_names_the_model_that_an_alias_stood_for(ask: Ask) -> N
         assert [await ask(here, name) for name in names] == ["tiny-1", "small", "small", "tiny-7", "small"]
 
 
-@pytest.mark.parametrize("ask", [complete, stream, respond, embed, message, count])
+@pytest.mark.parametrize("ask", [complete, stream, respond, embed, message, count, content])
 async def test_a_model_that_no_provider_has_is_404_and_nothing_is_asked(ask: Ask) -> None:
     notebook = Notebook()
     async with served(**ROUTED, notebook=notebook) as here:
-        with pytest.raises((openai.NotFoundError, anthropic.NotFoundError)) as refused:
+        with pytest.raises((openai.NotFoundError, anthropic.NotFoundError, genai.errors.ClientError)) as refused:
             await ask(here, "large")
 
-    error: Any = refused.value.body  # type: ignore[attr-defined]
+    error: Any = getattr(refused.value, "body", None)
     assert "there is no model 'large'" in str(refused.value)
-    if ask in (message, count):
+    if ask is content:
+        assert refused.value.status == "NOT_FOUND"  # type: ignore[attr-defined]
+    elif ask in (message, count):
         assert error["error"]["type"] == "not_found_error"
     else:
         assert (error["param"], error["code"]) == ("model", "model_not_found")
@@ -133,10 +145,10 @@ async def test_a_model_that_no_provider_has_is_404_and_nothing_is_asked(ask: Ask
 @EVERY_WAY
 async def test_without_a_provider_every_model_is_503(ask: Ask) -> None:
     async with served(choice=NoProvider("no key is set"), model="") as here:
-        with pytest.raises((openai.InternalServerError, anthropic.APIStatusError)) as refused:
+        with pytest.raises((openai.InternalServerError, anthropic.APIStatusError, genai.errors.ServerError)) as refused:
             await ask(here, "large")
 
-    assert refused.value.status_code == 503  # type: ignore[attr-defined]
+    assert (getattr(refused.value, "status_code", None) or refused.value.code) == 503  # type: ignore[attr-defined]
     assert "no key is set" in str(refused.value)
 
 

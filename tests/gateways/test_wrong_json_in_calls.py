@@ -9,7 +9,7 @@ import pytest
 from agentos.llm.providers.offline_rules import CallTemplate, Rule
 from agentos_sdk.values import ToolCall
 from tests.gateways.served import MODEL, Served, served
-from tests.support.clients import anthropic
+from tests.support.clients import anthropic, httpx2
 
 # The SDK leaves the generators of a stream that was read to its end to the collector.
 pytestmark = [
@@ -93,4 +93,25 @@ async def test_by_messages(wrong: str, stream: bool) -> None:
         answer = await client.messages.create(model=MODEL, max_tokens=100, messages=said, tools=tools)
 
     assert (call.input, answer.content[0].text) == ({"INVALID_JSON": wrong}, "again")
+    assert [each.arguments for each in past_calls(here)] == [wrong]
+
+
+async def test_by_contents(wrong: str, stream: bool) -> None:
+    """Gemini's arguments are an object as well."""
+    declared: Any = {"name": "weather", "parametersJsonSchema": SCHEMA}
+    said: list[Any] = [{"role": "user", "parts": [{"text": "weather?"}]}]
+    more: Any = {"tools": [{"functionDeclarations": [declared]}]}
+    async with served(*rules(wrong)) as here, httpx2.AsyncClient(base_url=here.url, timeout=30) as client:
+
+        async def ask(method: str) -> list[Any]:
+            answer = await client.post(f"/models/{MODEL}:{method}", json={"contents": said, **more})
+            pieces = answer.json() if method == "streamGenerateContent" else [answer.json()]
+            return [part for piece in pieces for part in piece["candidates"][0]["content"]["parts"]]
+
+        [called] = await ask("streamGenerateContent" if stream else "generateContent")
+        result = {"functionResponse": {"name": "weather", "response": {"error": "no JSON"}}}
+        said += [{"role": "model", "parts": [called]}, {"role": "user", "parts": [result]}]
+        [answer] = await ask("generateContent")
+
+    assert (called["functionCall"]["args"], answer["text"]) == ({"INVALID_JSON": wrong}, "again")
     assert [each.arguments for each in past_calls(here)] == [wrong]

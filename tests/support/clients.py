@@ -24,10 +24,14 @@ if TYPE_CHECKING:
     import httpx2
     import mcp
     import openai
+    from google import genai
+    from google.genai import types as genai_types
     from mcp.server import mcpserver
     from openai.types import chat, responses
 else:
     anthropic = LazyModule("anthropic")
+    genai = LazyModule("google.genai")
+    genai_types = LazyModule("google.genai.types")
     httpx2 = LazyModule("httpx2")
     mcp = LazyModule("mcp")
     mcpserver = LazyModule("mcp.server.mcpserver")
@@ -35,4 +39,4 @@ else:
     chat = LazyModule("openai.types.chat")
     responses = LazyModule("openai.types.responses")
 
-__all__ = ["anthropic", "chat", "httpx2", "mcp", "mcpserver", "openai", "responses"]
+__all__ = ["anthropic", "chat", "genai", "genai_types", "httpx2", "mcp", "mcpserver", "openai", "responses"]

@@ -1,4 +1,4 @@
-"""The agent's endpoint, compatible with OpenAI and Anthropic: its port, API key and environment variables."""
+"""The agent's endpoint, compatible with OpenAI, Anthropic and Gemini: its port, API key and environment variables."""
 
 import secrets
 import socket
@@ -35,6 +35,8 @@ class Endpoint:
             "OPENAI_API_KEY": key,
             "ANTHROPIC_BASE_URL": f"http://{where}",  # its clients add /v1
             "ANTHROPIC_API_KEY": key,
+            "GOOGLE_GEMINI_BASE_URL": f"http://{where}",  # its clients add /v1beta or /v1
+            "GEMINI_API_KEY": key,
         }
 
 

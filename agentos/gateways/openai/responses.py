@@ -30,7 +30,9 @@ class Responses:
         asked = await self._read(body)
         async with self._stored.room(asked.store, len(body)) as keeps:
             now = time.time()
-            shape = ResponseShape(new_id(asked.store, now), int(now), {**asked.echo, "store": keeps}, asked.tools)
+            shape = ResponseShape(
+                new_id(asked.store, now), int(now), {**asked.echo, "store": keeps}, asked.tools, asked.has_reasoning
+            )
             ask = partial(self._answer, asked, shape)
             await self._calls.answer(exchange, asked.question, ask, shape, stream=asked.stream, left_out=asked.left_out)
 

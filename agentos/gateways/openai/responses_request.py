@@ -16,6 +16,7 @@ from agentos.llm.providers.provider import Image, Message, Question, Role
 from agentos_sdk.encoding.strict import Unexpected
 from agentos_sdk.values import LLMClass, ToolCall
 
+from .reasoning import INCLUDED, read_signatures
 from .request import EFFORTS, VERBOSITIES, parse_call, parse_image, read_class
 from .responses_tools import ProgramTool, parse_tools
 
@@ -28,7 +29,7 @@ REFUSED = {  # fields and what to do instead
     "top_logprobs": "ask at /v1/chat/completions",
 }
 INCLUDABLE = (
-    "reasoning.encrypted_content",
+    INCLUDED,
     "code_interpreter_call.outputs",
     "computer_call_output.output.image_url",
     "file_search_call.results",
@@ -46,6 +47,7 @@ class ResponsesRequest:
 
     ``store``: keep the response for a request that names its id as ``previous_response_id``; None if it doesn't say.
     ``tools`` are those of the request by the model's names; ``left_out`` are types of tools that it isn't offered.
+    ``has_reasoning``: signatures of calls are to come as items of their own.
     """
 
     question: Question
@@ -55,6 +57,7 @@ class ResponsesRequest:
     echo: Mapping[str, Any]
     class_: LLMClass | None = None
     tools: Mapping[str, ProgramTool] = {}
+    has_reasoning: bool = False
     left_out: Sequence[str] = ()
 
 
@@ -101,6 +104,7 @@ def parse_request(request: Fields, earlier: Sequence[Mapping[str, Any]], model: 
         _echo(request),
         read_class(request),
         tools.named,
+        INCLUDED in (request.data.get("include") or ()),
         tools.left_out,
     )
 
@@ -117,6 +121,7 @@ def _items(request: Fields) -> Iterator[Fields]:
 def _conversation(items: Iterable[Fields]) -> tuple[list[str], list[Message]]:
     """The first system messages' texts, and the conversation. Calls belong to the assistant's message before them."""
     messages = list[Message]()
+    signatures = dict[str, str]()
     for item in items:
         match item.text("type") or "message":
             case "message":
@@ -124,6 +129,8 @@ def _conversation(items: Iterable[Fields]) -> tuple[list[str], list[Message]]:
                 messages.append(Message(ROLES[role], text, images))
             case "function_call" | "custom_tool_call":
                 call = _call(item)
+                if call.signature is None:
+                    call = evolve(call, signature=signatures.get(call.id))
                 if messages and messages[-1].role == "assistant":
                     messages[-1] = replace(messages[-1], calls=[*messages[-1].calls, call])
                 else:
@@ -132,7 +139,7 @@ def _conversation(items: Iterable[Fields]) -> tuple[list[str], list[Message]]:
                 text, images = _content(item, "output")
                 messages.append(Message("tool", text, images, answers=item.required_text("call_id")))
             case "reasoning":
-                pass  # of another server: no model here can read it
+                signatures |= read_signatures(item.data.get("encrypted_content"))
             case other:
                 kinds = ("message", "function_call", "function_call_output")
                 raise Mistake(item.place("type"), str(Unexpected(other, *kinds)))

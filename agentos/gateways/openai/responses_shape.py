@@ -10,9 +10,11 @@ from agentos_sdk.encoding import codec
 from agentos_sdk.errors import CallError
 from agentos_sdk.values import ToolCall, Usage
 
+from .reasoning import reasoning_item
 from .response import refusal, whole_signature_of
 from .responses_tools import ProgramTool
 
+ITEM = "response.output_item"
 INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}  # reasons, by finish reason
 
 
@@ -21,12 +23,14 @@ class ResponseShape:
     """All that is sent for one response: ``id`` begins with ``resp_``, ``created`` is seconds since the epoch.
 
     ``echo`` are the fields of the request that are repeated in the response, ``tools`` its tools by the model's names.
+    ``has_reasoning``: the signatures of calls are in an item before them.
     """
 
     id: str
     created: int
     echo: Mapping[str, Any]
     tools: Mapping[str, ProgramTool] = {}
+    has_reasoning: bool = False
     _model: str = ""
     _told: list[str] = field(factory=list)  # the pieces of the text
     _has_message: bool = False  # whether the message item has been added
@@ -37,6 +41,9 @@ class ResponseShape:
         reason = INCOMPLETE.get(answer.finish_reason)
         status = "incomplete" if reason is not None else "completed"
         output = [self._call_item(index, call) for index, call in enumerate(answer.calls)]
+        reasoning = reasoning_item(self.id.replace("resp_", "rs_"), answer.calls) if self.has_reasoning else None
+        if reasoning is not None:
+            output.insert(0, reasoning)
         if answer.text or not output:
             output.insert(0, self._message(answer.text, status))
         return self._response(
@@ -72,7 +79,13 @@ class ResponseShape:
         if not answer.text and not answer.calls:
             events.append(self.piece(answer.model, ""))
         for index, item in enumerate(response["output"]):
-            events.append(self._end_message(item) if item["type"] == "message" else self._call_events(index, item))
+            match item["type"]:
+                case "message":
+                    events.append(self._end_message(item))
+                case "reasoning":
+                    events += [self._event(f"{ITEM}.{end}", output_index=index, item=item) for end in ("added", "done")]
+                case _:
+                    events.append(self._call_events(index, item))
         events.append(self._event(f"response.{response['status']}", response=response))
         return b"".join(events)
 
@@ -138,7 +151,7 @@ class ResponseShape:
         kind, prefix = ("custom_tool_call", "ctc") if tool.is_custom else ("function_call", "fc")
         own = self.id.replace("resp_", f"{prefix}_{index}_")
         head = {"type": kind, "id": own, "call_id": call.id, "status": "completed"}
-        return {**head, **tool.fields_of(call), **whole_signature_of(call)}
+        return {**head, **tool.fields_of(call), **({} if self.has_reasoning else whole_signature_of(call))}
 
     def _place(self) -> dict[str, Any]:
         """Where the text is: in the only part of the first item."""

@@ -21,6 +21,8 @@ def test_a_jail_has_one_of_its_own_without_a_secret() -> None:
         "OPENAI_API_KEY": "agentos",
         "ANTHROPIC_BASE_URL": "http://127.0.0.1",
         "ANTHROPIC_API_KEY": "agentos",
+        "GOOGLE_GEMINI_BASE_URL": "http://127.0.0.1",
+        "GEMINI_API_KEY": "agentos",
     }
 
 
@@ -30,7 +32,8 @@ def test_on_the_hosts_network_it_has_a_port_and_a_key_of_its_own(spec: AgentSpec
 
     assert one.environment["OPENAI_BASE_URL"] == f"http://127.0.0.1:{one.port}/v1"
     assert one.environment["ANTHROPIC_BASE_URL"] == f"http://127.0.0.1:{one.port}"
-    assert one.environment["OPENAI_API_KEY"] == one.environment["ANTHROPIC_API_KEY"] == one.key
+    assert one.environment["GOOGLE_GEMINI_BASE_URL"] == f"http://127.0.0.1:{one.port}"
+    assert {value for name, value in one.environment.items() if name.endswith("_API_KEY")} == {one.key}
     assert (one.port != other.port, one.key != other.key) == (True, True)
     assert str(one.key) not in repr(one)
     for each in (one, other):

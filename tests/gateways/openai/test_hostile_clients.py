@@ -26,7 +26,8 @@ from tests.support.runs.rows import each_row
 from tests.support.wire import PATIENCE
 
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
-EVERY_STREAM = pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES])
+CONTENT = f"/v1beta/models/{MODEL}:streamGenerateContent?alt=sse"
+EVERY_STREAM = pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES, CONTENT])
 SLOW = OfflineSettings(base=3600)
 HANG_UPS = [trio.SocketStream.aclose, trio.SocketStream.send_eof]
 
@@ -34,7 +35,12 @@ HANG_UPS = [trio.SocketStream.aclose, trio.SocketStream.send_eof]
 def post(
     path: str = CHAT, *, stream: bool = False, text: str = "hello", length: int | None = None, close: bool = False
 ) -> bytes:
-    said = {"input": text} if path == RESPONSES else {"messages": [{"role": "user", "content": text}]}
+    said: dict[str, Any] = {"messages": [{"role": "user", "content": text}]}
+    if path == RESPONSES:
+        said = {"input": text}
+    elif path == CONTENT:
+        said = {"contents": [{"parts": [{"text": text}]}]}
+        path = path if stream else path.replace("streamG", "g")
     body = json.dumps({"model": MODEL, "stream": stream, **said}).encode()
     headers = {"content-length": str(length or len(body)), **({"connection": "close"} if close else {})}
     return head("POST", path, **headers) + body
@@ -47,7 +53,9 @@ def text_of(path: str, said: bytes) -> list[str]:
         return [each["choices"][0]["delta"].get("content", "") for each in events]
     if path == RESPONSES:
         return [each["delta"] for each in events if each["type"] == "response.output_text.delta"]
-    return [each["delta"]["text"] for each in events if each["type"] == "content_block_delta"]
+    if path == MESSAGES:
+        return [each["delta"]["text"] for each in events if each["type"] == "content_block_delta"]
+    return [part["text"] for each in events for part in each["candidates"][0]["content"]["parts"]]
 
 
 def head(method: str, path: str, **headers: str) -> bytes:
@@ -329,11 +337,14 @@ async def test_no_client_comes_in_when_only_the_operators_reserve_is_left() -> N
         assert here.connection_limit.connections == 0
 
 
-async def test_a_websocket_is_refused() -> None:
+@pytest.mark.parametrize("path", ["/v1/models", RESPONSES])
+async def test_a_websocket_is_refused_so_that_codex_asks_over_http_at_once(path: str) -> None:
     wanted = {"upgrade": "websocket", "connection": "upgrade", "sec-websocket-version": "13"}
     async with served() as here, await here.connect() as client:
-        await client.send_all(head("GET", "/v1/models", **wanted, **{"sec-websocket-key": "AAAAAAAAAAAAAAAAAAAAAA=="}))
-        assert (await all_of(client)).startswith(b"HTTP/1.1 403")
+        await client.send_all(head("GET", path, **wanted, **{"sec-websocket-key": "AAAAAAAAAAAAAAAAAAAAAA=="}))
+        said = await all_of(client)
+        assert said.startswith(b"HTTP/1.1 426")
+        assert b"there is no WebSocket here" in said
         await answers_others(here)
 
 

@@ -52,6 +52,25 @@ counted = client.messages.count_tokens(model="claude-sonnet-5", messages=hello).
 models = [model.type for model in client.models.list()]
 print(json.dumps([whole, streamed, answered, counted, models]), flush=True)
 """
+GENAI = """
+import json
+from google import genai
+client = genai.Client()
+tools = [{"function_declarations": [{"name": "weather", "parameters": {"type": "OBJECT", "properties":
+    {"place": {"type": "STRING"}}}}]}]
+model, config = "gemini-3-flash", {"tools": tools}
+
+whole = client.models.generate_content(model=model, contents="hello").text
+streamed = "".join(piece.text or "" for piece in client.models.generate_content_stream(model=model, contents="hello"))
+chat = client.chats.create(model=model, config=config)
+[call] = chat.send_message("weather in Paris").function_calls
+result = genai.types.FunctionResponse(id=call.id, name=call.name, response={"output": f"rain in {call.args['place']}"})
+answered = chat.send_message(genai.types.Part(function_response=result)).text
+counted = client.models.count_tokens(model=model, contents="hello").total_tokens > 0
+[vector] = client.models.embed_content(model=model, contents="hello").embeddings
+models = [found.name.partition("/")[0] for found in client.models.list()]
+print(json.dumps([whole, streamed, answered, counted and len(vector.values) > 0, models]), flush=True)
+"""
 LITELLM = """
 import json, os, litellm
 hello = [{"role": "user", "content": "hello"}]
@@ -142,6 +161,10 @@ def test_anthropics_client(kernel: Kernel, client: AgentOSClient) -> None:
         pytest.skip("anthropic isn't installed: its programs are NOT tested")
 
     assert answers(client, kernel, "asks-anthropic", ANTHROPIC) == [HELLO, HELLO, WEATHER, True, ["model"]]
+
+
+def test_googles_client(kernel: Kernel, client: AgentOSClient) -> None:
+    assert answers(client, kernel, "asks-genai", GENAI) == [HELLO, HELLO, WEATHER, True, ["models"]]
 
 
 @pytest.mark.parametrize("package", ["litellm", "pydantic_ai"])

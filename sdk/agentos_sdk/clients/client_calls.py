@@ -53,6 +53,7 @@ DELETE = 0x32
 KEYS = 0x33
 SNAPSHOT = 0x36
 ROLLBACK = 0x37
+FORK = 0x38
 DIFF = 0x39
 APPLY = 0x3A
 SNAPSHOTS = 0x3B
@@ -411,6 +412,17 @@ class Calls:
         A label needs the ``name``. The operator alone.
         """
         return self._make_call(SNAPSHOTS, {"name": name, "remove": remove}, wait=None)
+
+    def fork(
+        self, name: str, snapshot: str | None = None, *, count: int | None = None, names: Sequence[str] | None = None
+    ) -> Reply:
+        """Start ``count`` agents like ``name`` that go on from a ``snapshot``, given by label or id, or from now.
+
+        Each works in an overlay of its own, begins with the private keys of that moment, and has budgets of its
+        own. They are called ``NAME-1``, ``NAME-2`` and so on where ``names`` has no names for all; all come up or
+        none. The operator alone.
+        """
+        return self._make_call(FORK, {"name": name, "snapshot": snapshot, "count": count, "names": names}, wait=None)
 
     def rollback(self, name: str, snapshot: str) -> Reply:
         """Throw away what the agent ``name`` has changed since a snapshot, given by label or id, or since ``start``.

@@ -40,7 +40,7 @@ from agentos_sdk.calls.operator.permissions import (
     SetPerms,
 )
 from agentos_sdk.calls.operator.reload import Reload
-from agentos_sdk.calls.operator.snapshots import Snapshot, Snapshots, SnapshotsReply
+from agentos_sdk.calls.operator.snapshots import Fork, Forked, Snapshot, Snapshots, SnapshotsReply
 from agentos_sdk.calls.request import Request
 from agentos_sdk.calls.state import Delete, Fetch, Keys, Store
 from agentos_sdk.calls.think import Think
@@ -134,6 +134,7 @@ class TrioCalls:
     follow_approvals = stream(Calls.follow_approvals, ApprovalLists)
     snapshot = call(Calls.snapshot, Snapshot)
     snapshots = part(Calls.snapshots, Snapshots, SnapshotsReply.snapshots)
+    fork = part(Calls.fork, Fork, Forked.agents)
     rollback = call(Calls.rollback, Rollback)
     diff = call(Calls.diff, Diff)
     apply = call(Calls.apply, Apply)

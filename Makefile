@@ -18,7 +18,7 @@ define PYTEST
   $(BIN)/python -m pytest $(SHUFFLED) -m alone $(1) && [ $$first = 0 ]
 endef
 
-.PHONY: help demo dashboard tour quick test night proof-kills proof-loop proof-mail security check check-pages format generate bench stages cover docs roads clients frameworks test-frameworks agents compare clean
+.PHONY: help demo dashboard tour quick test night proof-kills proof-loop proof-mail proof-snapshots security check check-pages format generate bench stages cover docs roads clients frameworks test-frameworks agents compare clean
 
 help:
 	@echo "make demo      set up, then show isolation and supervision, offline"
@@ -29,6 +29,7 @@ help:
 	@echo "make night     all tests, at random and with more rounds"
 	@echo "make proof-kills  kill the kernel fifty times under load: nothing that was acknowledged is lost"
 	@echo "make proof-mail   end the kernel a hundred times, half of them by kill -9: no acknowledged message is lost"
+	@echo "make proof-snapshots  a thousand snapshots of databases that are written meanwhile: each is sound"
 	@echo "make proof-loop   kill the loop at each of its records: nothing is done twice"
 	@echo "make security  set up, then run the attacks alone, and programs behind the filtered network"
 	@echo "make check     ruff, mypy, import-linter, flake8-async, TypeScript over the dashboard"
@@ -88,6 +89,9 @@ proof-kills: $(READY)
 
 proof-mail: $(READY)
 	$(PROOF) tests/system/kernel/test_kept_mail.py
+
+proof-snapshots: $(READY)
+	$(PROOF) tests/system/snapshots/test_databases.py
 
 proof-loop: $(READY)
 	$(PROOF) tests/system/loop/test_loop_crashes.py

@@ -189,6 +189,7 @@ METHODS = (
     FOLLOW_APPROVALS,
     Method("snapshot", snapshots.Snapshot, positional="name label", wait="None"),
     Method("snapshots", snapshots.Snapshots, positional="name", wait="None"),
+    Method("fork", snapshots.Fork, positional="name snapshot", wait="None"),
     Method("rollback", overlays.Rollback, positional="name snapshot", wait="None"),
     Method("diff", overlays.Diff, positional="name paths", wait="None"),
     Method("apply", overlays.Apply, positional="name digest paths", wait="None"),

@@ -104,6 +104,7 @@ class Agent:
     kept_stopped: bool = False  # it stays stopped when the next kernel starts
     woken: bool = False  # one that waits otherwise: it is being started, or runs
     next_at: float | None = None  # seconds since the epoch: the next time of its schedule
+    forked_from: str | None = None  # NAME or NAME@LABEL: it has gone on from there
     end: End | None = None
     settled: trio.Event = field(factory=trio.Event)  # the first start, or that by START, succeeded or had a `problem`
     problem: StartError | None = None

@@ -31,7 +31,7 @@ from .agents import agents, inspect, logs, start_stop
 from .agents.spawn import Spawning
 from .files import exec, files
 from .model import contents, think, tools, usage
-from .operator import approvals, audit, kernel, metrics, overlays, permissions, reload, snapshots
+from .operator import approvals, audit, fork, kernel, metrics, overlays, permissions, reload, snapshots
 
 
 class Services(Struct, frozen=True):
@@ -95,6 +95,7 @@ def table(services: Services) -> tuple[Syscall, ...]:
         *approvals.syscalls(s.approvals),
         *overlays.syscalls(s.registry, s.snapshots.overlays),
         *snapshots.syscalls(s.registry, s.snapshots, s.supervision),
+        *fork.syscalls(s.registry, s.snapshots, s.supervision),
         *background.syscalls(s.background),
     )
     return (*calls, *permissions.syscalls(s.registry, s.callers, s.approvals, calls))

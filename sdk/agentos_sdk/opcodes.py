@@ -41,6 +41,7 @@ class Op(IntEnum):
     IMPORT = 0x35
     SNAPSHOT = 0x36
     ROLLBACK = 0x37
+    FORK = 0x38
     DIFF = 0x39
     APPLY = 0x3A
     SNAPSHOTS = 0x3B

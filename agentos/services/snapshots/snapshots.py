@@ -107,6 +107,40 @@ class Snapshots:
             if not runs:
                 await self.overlays.finish_return(snapshot.name)
 
+    async def begin_fork(self, snapshot: Snapshot, name: str, account: str, moment: str) -> None:
+        """Have an agent that hasn't begun go on from a snapshot: its files, and its keys, but no messages.
+
+        ``moment`` is shown as its origin. Raises :class:`Taken`, :class:`NoOverlay`, :class:`BadLayer`, ``OSError``,
+        ``QuotaExceeded`` or ``Unavailable``: then nothing is left of it.
+        """
+        if await self.is_used(name, account):
+            raise Taken(f"names: {name} has changes or keys of a former agent: choose another name")
+        async with self.overlays.lock(name):
+            await run_in_thread(self._begin_fork, snapshot, name, moment)
+        try:
+            await self.kept.give_fork(self.overlays.store, snapshot, account)
+        except BaseException:
+            with trio.CancelScope(shield=True):
+                await self.end_fork(name, account)
+            raise
+
+    async def is_used(self, name: str, account: str) -> bool:
+        """Whether something of a former agent of this name would be lost."""
+        record = await run_in_thread(self.overlays.store.load, name)
+        return (record is not None and not record.discarded) or bool(await self.kept.state.copy(account))
+
+    async def end_fork(self, name: str, account: str) -> None:
+        """Remove all of a fork that didn't come up."""
+        async with self.overlays.lock(name):
+            await run_in_thread(self.overlays.store.forget, name)
+        await self.kept.state.replace(account, [], limited=False)
+
+    async def check(self, snapshot: Snapshot, directory: str) -> None:
+        """Raise :class:`BadLayer` unless a snapshot can be used over this directory."""
+        if snapshot.directory != directory:
+            raise BadLayer(f"{snapshot.address} is of {snapshot.directory}, and {snapshot.name} has {directory} now")
+        await run_in_thread(self.overlays.store.check, snapshot)
+
     async def forget_lost(self) -> None:
         """Remove the copies of messages that no snapshot has, such as those that a killed kernel has begun."""
         try:
@@ -183,6 +217,25 @@ class Snapshots:
         if record is not None and record.returning == snapshot.id:
             raise Taken(f"{snapshot.name} is being rolled back to {snapshot.address}: remove it when that has started")
         store.remove_snapshot(snapshot)
+
+    def _begin_fork(self, snapshot: Snapshot, name: str, moment: str) -> None:
+        store = self.overlays.store
+        with store.references:
+            if store.find_snapshot(snapshot.name, snapshot.id) is None:
+                raise NoOverlay(f"{snapshot.address} was removed meanwhile")
+            store.save(
+                name,
+                Record(
+                    snapshot.directory,
+                    snapshot.inode,
+                    snapshot.since,
+                    layer="",
+                    stamps=snapshot.stamps,
+                    sealed=snapshot.layers,
+                    snapshot=snapshot.id,
+                    forked_from=moment,
+                ),
+            )
 
     def _begin_return(self, snapshot: Snapshot) -> None:
         store, record = self.overlays.store, self.overlays.require(snapshot.name)

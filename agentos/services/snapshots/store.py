@@ -167,6 +167,11 @@ class Store:
         with self.hold(name) as place:
             return place / part / "tree"
 
+    def forget(self, name: str) -> None:
+        """Remove all that is known of an agent, with its layers; no other record names these."""
+        with self.references, hold_directory(self._layers) as held, beneath.open_top(display_path(held)) as top:
+            beneath.remove_tree(top, name)
+
     def sweep(self, name: str) -> None:
         """Remove what neither the agent's record nor, of its layers, any other record names."""
         with self.references, self.hold(name) as place:

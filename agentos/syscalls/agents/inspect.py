@@ -82,6 +82,7 @@ def describe_agent(
         upstream_proxy=upstream_proxy,
         next_at=agent.due_at,
         wakes_on=agent.spec.wakes_on,
+        forked_from=agent.forked_from,
     )
 
 

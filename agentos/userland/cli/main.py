@@ -61,6 +61,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "snapshot": "files.snapshots",
         "snapshots": "files.snapshots",
         "rollback": "files.snapshots",
+        "fork": "files.snapshots",
         "tasks": "task.tasks",
         "state": "agents.state",
     },

@@ -169,6 +169,7 @@ class Inspected:
     upstream_proxy: str | None
     next_at: float | None = None
     wakes_on: str | None = None
+    forked_from: str | None = None
 
 
 @record

@@ -309,6 +309,17 @@ class Calls:
         """
         return self._make_call(0x3B, locals(), wait=None)
 
+    def fork(
+        self, name: str, snapshot: str | None = None, *, count: int | None = None, names: Sequence[str] | None = None
+    ) -> Reply:
+        """Start ``count`` agents like ``name`` that go on from a ``snapshot``, given by label or id, or from now.
+
+        Each works in an overlay of its own, begins with the private keys of that moment, and has budgets of its
+        own. They are called ``NAME-1``, ``NAME-2`` and so on where ``names`` has no names for all; all come up or
+        none. The operator alone.
+        """
+        return self._make_call(0x38, locals(), wait=None)
+
     def rollback(self, name: str, snapshot: str) -> Reply:
         """Throw away what the agent ``name`` has changed since a snapshot, given by label or id, or since ``start``.
 

@@ -140,6 +140,7 @@ def start_facts(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     spec = found["spec"]
     yield "supervisor", f"{found['supervisor']}, {spec['restart']}"
     yield "parent", found["parent"]["name"] if found["parent"] is not None else ""
+    yield "fork of", found["forked_from"] or ""
     yield "children", ", ".join(f"{child['name']} ({child['state']})" for child in found["children"])
     yield "runs", " ".join([spec["script"] or "", *(spec["command"] or []), *spec["args"]]).strip()
     yield "code", spec["code"] or ""

@@ -1,4 +1,4 @@
-"""``agentos snapshot``, ``snapshots`` and ``rollback``: moments of an agent's overlay."""
+"""``agentos snapshot``, ``snapshots``, ``rollback`` and ``fork``: moments of an agent's overlay."""
 
 import click
 
@@ -88,3 +88,24 @@ def rollback(moment: str, socket_path: str | None, as_json: bool) -> None:
     where = "the directory as it is" if label == "start" else moment
     restarted = ", and was restarted" if reply["restarted"] else ""
     print_result(f"{name} works on {where}{restarted}", reply, as_json)
+
+
+@click.command()
+@click.argument("moment", metavar="NAME[@LABEL]", shell_complete=completed.agents)
+@click.option("-n", "--count", type=click.IntRange(1, 32), help="How many: 1 without it, or one for each --name.")
+@click.option("--name", "names", multiple=True, help="Call them so, and not NAME-1, NAME-2 ...; may be repeated.")
+@json_option
+@socket_option
+def fork(moment: str, count: int | None, names: tuple[str, ...], socket_path: str | None, as_json: bool) -> None:
+    """Start agents that go on from a snapshot.
+
+    Without LABEL they go on from now. Each works in an overlay of its own, with the private keys of that moment, and
+    has budgets of its own; the agent itself goes on.
+    """
+    name, at, label = moment.partition("@")
+    if not name or (at and not label):
+        raise click.BadParameter(f"expected NAME or NAME@LABEL, got {moment!r}", param_hint="NAME[@LABEL]")
+    with kernel(socket_path) as client:
+        reply = check_reply(client.fork(name, label or None, count=count or len(names) or 1, names=list(names) or None))
+    started = ", ".join(f"{one['name']} (id {one['id']})" for one in reply["agents"])
+    print_result(f"{started}: from {moment}", reply, as_json)

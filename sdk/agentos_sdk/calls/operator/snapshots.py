@@ -1,10 +1,16 @@
-"""SNAPSHOT and SNAPSHOTS: moments of an agent's overlay that it can go back to."""
+"""SNAPSHOT, SNAPSHOTS and FORK: moments of an agent's overlay, to go back to and to go on from."""
 
 from collections.abc import Sequence
+from typing import Annotated
 
 from agentos_sdk.calls.request import Request
+from agentos_sdk.encoding.codec import Rule
 from agentos_sdk.encoding.record import record
 from agentos_sdk.opcodes import Op
+
+MAX_FORKS = 32
+Count = Annotated[int, Rule(lambda count: 1 <= count <= MAX_FORKS, f"a whole number from 1 to {MAX_FORKS}")]
+Names = Annotated[Sequence[str], Rule(lambda names: len(names) <= MAX_FORKS, f"at most {MAX_FORKS} names")]
 
 
 @record
@@ -65,3 +71,36 @@ class Snapshots(Request[SnapshotsReply]):
     reply = SnapshotsReply
     name: str | None = None
     remove: str | None = None
+
+
+@record
+class ForkedAgent:
+    """An agent that goes on from the moment."""
+
+    id: int
+    name: str
+
+
+@record
+class Forked:
+    """They run."""
+
+    success: bool = True
+    agents: Sequence[ForkedAgent]
+
+
+@record
+class Fork(Request[Forked]):
+    """Start ``count`` agents like ``name`` that go on from a ``snapshot``, given by label or id, or from now.
+
+    Each works in an overlay of its own, begins with the private keys of that moment, and has budgets of its own. They
+    are called ``NAME-1``, ``NAME-2`` and so on where ``names`` has no names for all; all come up or none. The operator
+    alone.
+    """
+
+    op = Op.FORK
+    reply = Forked
+    name: str
+    count: Count = 1
+    snapshot: str | None = None
+    names: Names = ()

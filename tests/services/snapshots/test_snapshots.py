@@ -1,0 +1,236 @@
+"""A snapshot is whole or isn't there, what it names stays, and what nothing names goes."""
+
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from agentos.services.snapshots import layers
+from agentos.services.snapshots.changes import Base, find_changes
+from agentos.services.snapshots.overlays import NoOverlay
+from agentos.services.snapshots.snapshots import Taken, check_label
+from agentos.services.snapshots.store import MAX_DEPTH, BadLayer, Snapshot
+from tests.support.mounts import mounted
+
+from .conftest import ROOT, fill, read_tree
+from .taking import AGENT, NAME, Taking, open_taking
+
+EVERY = 191  # of more than a thousand of calls; `python -m tests.services.snapshots.taking PLACE VERB 1` takes minutes
+root_only = pytest.mark.skipif(not ROOT, reason="only root mounts here")
+
+
+@pytest.fixture
+async def taking(place: Path) -> AsyncIterator[Taking]:
+    (place / "project").mkdir()
+    (place / "state").mkdir(mode=0o700)
+    fill(place / "project")
+    async with open_taking(place) as found:
+        await found.overlaid.open()
+        yield found
+
+
+@pytest.mark.parametrize("verb", ["seal", "copy", "back", "remove"])
+def test_a_kernel_that_is_killed_leaves_a_whole_snapshot_or_none(place: Path, verb: str) -> None:
+    command = [sys.executable, "-m", "tests.services.snapshots.taking", str(place), verb, str(EVERY)]
+
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 2 * EVERY
+
+
+@pytest.mark.parametrize("runs", [True, False])
+async def test_what_is_written_later_is_not_in_a_snapshot(taking: Taking, runs: bool) -> None:
+    taking.overlaid.write("a.txt", "one\n")
+    taking.overlaid.make("made")
+    taken = await taking.take("one", runs)
+    seen = await taking.see()
+    if not runs:
+        await taking.overlaid.open()
+    taking.overlaid.write("a.txt", "two\n")
+    taking.overlaid.write("sub/c.txt", "two\n")
+    assert await taking.see() != seen
+
+    await taking.go_back("one")
+
+    assert await taking.see() == seen
+    await taking.overlaid.open()
+    assert await taking.see() == seen
+    assert taken.paths == 2
+    assert {one.path for one in (await taking.overlaid.diff()).changes} == {"a.txt", "made"}
+    await taking.overlaid.apply()
+    assert (taking.overlaid.project / "a.txt").read_text() == "one\n"
+
+
+@root_only
+async def test_layers_are_seen_and_merged_as_linux_shows_them(place: Path) -> None:
+    base, tops = place / "base", [place / name for name in ("first", "second", "third")]
+    base.mkdir()
+    fill(base)
+    works = [
+        "echo 1 > a.txt; rm -r sub; mkdir sub; echo s > sub/new; ln sub/new hard; mkdir -p x/y; echo y > x/y/z",
+        "rm a.txt; rm -r x; echo f > x; rm -r old; mkdir old; echo o > old/o; chmod 700 sub; ln -s x l; mkfifo p",
+        "mkdir a.txt; echo in > a.txt/in; rm x; mkdir x; rm sub/new; echo b > sub/b.txt; rm link; truncate -s 9M hole",
+    ]
+    below = [base]
+    for top, work in zip(tops, works, strict=True):
+        for part in ("tree", "work", "shown"):
+            (top / part).mkdir(parents=True)
+        lower = ":".join(map(str, below))
+        options = f"lowerdir={lower},upperdir={top}/tree,workdir={top}/work,userxattr"
+        with mounted("overlay", options, top / "shown"):
+            await trio.run_process(["sh", "-ec", work], cwd=top / "shown")
+            expected = read_tree(top / "shown")
+        below = [top / "tree", *below]
+    (place / "merged").mkdir()
+    opened = [os.open(tree, os.O_RDONLY) for tree in (*below, place / "merged")]
+    *stack, directory, merged = opened
+
+    layers.copy_layers(stack, merged)
+
+    (place / "view").mkdir()
+    with mounted("overlay", f"lowerdir={place}/merged:{base},userxattr", place / "view"):
+        assert read_tree(place / "view") == expected
+        assert os.stat(place / "view" / "sub").st_mode & 0o777 == 0o700
+    assert find_changes(stack, directory, Base(0)) == find_changes([merged], directory, Base(0))
+    changed = {one.path: one.content for one in find_changes(stack, directory, Base(0)) if one.what != "deleted"}
+    assert {path for path, text in expected.items() if (base / path).exists() is False} <= changed.keys()
+    assert os.stat(place / "merged" / "hole").st_blocks == 0
+    for fd in opened:
+        os.close(fd)
+
+
+async def test_more_layers_than_can_be_mounted_are_merged(taking: Taking) -> None:
+    for number in range(MAX_DEPTH + 3):
+        taking.overlaid.write(f"made-{number}", "x\n")
+        if number == 5:
+            taking.overlaid.delete("a.txt")
+        await taking.take(f"s{number}", runs=number == MAX_DEPTH + 1)
+        await taking.overlaid.open()
+
+        record = taking.overlaid.overlays.require(NAME)
+        assert len(record.sealed) <= MAX_DEPTH
+
+    assert (await taking.see()).keys() == {"a.txt", *(f"made-{number}" for number in range(MAX_DEPTH + 3))}
+    await taking.go_back("s4")
+    assert (await taking.see()).keys() == {f"made-{number}" for number in range(5)}
+    await taking.go_back(f"s{MAX_DEPTH + 1}")
+    assert (await taking.see()).keys() == {"a.txt", *(f"made-{number}" for number in range(MAX_DEPTH + 2))}
+
+
+async def test_what_is_removed_goes_unless_something_else_has_it(taking: Taking) -> None:
+    taking.overlaid.write("a.txt", "one\n")
+    first = await taking.take("first")
+    await taking.overlaid.open()
+    taking.overlaid.write("a.txt", "two\n")
+    second = await taking.take("second")
+    await taking.overlaid.open()
+
+    await taking.snapshots.remove(first)
+    assert set(second.layers) <= taking.list_layers()
+    await taking.snapshots.remove(second)
+    assert set(second.layers) <= taking.list_layers()
+    assert (await taking.see()).keys() == {"a.txt"}
+
+    await taking.overlaid.overlays.discard(NAME, in_use=False)
+    await taking.overlaid.open()
+    assert taking.list_layers() == {f"{NAME}/{taking.overlaid.upper.name}"}
+    assert list((taking.overlaid.state / "snapshots").iterdir()) == []
+
+
+def change_content(tree: Path) -> None:
+    (tree / "a.txt").write_text("two\n")
+
+
+def change_mode(tree: Path) -> None:
+    (tree / "a.txt").chmod(0o600)
+
+
+def add_a_name(tree: Path) -> None:
+    (tree / "b.txt").write_text("")
+
+
+def give_away(tree: Path) -> None:
+    os.chown(tree, 12345, 12345)
+
+
+def take_away(tree: Path) -> None:
+    tree.rename(tree.parent / "elsewhere")
+
+
+DAMAGE = [
+    pytest.param(change_content, "its digest doesn't match"),
+    pytest.param(change_mode, "its digest doesn't match"),
+    pytest.param(add_a_name, "its digest doesn't match"),
+    pytest.param(give_away, "belongs to uid 12345", marks=root_only),
+    pytest.param(take_away, "No such file"),
+]
+
+
+@pytest.mark.parametrize(("damage", "why"), DAMAGE)
+async def test_a_layer_that_is_not_what_was_sealed_is_refused_by_name(taking: Taking, damage, why: str) -> None:  # type: ignore[no-untyped-def]
+    taking.overlaid.write("a.txt", "one\n")
+    taken = await taking.take("one", runs=True)
+    taking.overlaid.write("a.txt", "mine\n")
+    seen = await taking.see()
+    damage(taking.overlaid.overlays.store.find_tree(taken.layers[0]))
+
+    with pytest.raises(BadLayer, match=rf"{taken.layers[0]}.*{why}.*w@one can't be used: remove it"):
+        await taking.go_back("one")
+
+    assert await taking.see() == seen
+    await taking.overlaid.open()
+    assert await taking.see() == seen
+
+
+async def test_a_copy_that_fails_leaves_nothing(taking: Taking) -> None:
+    taking.overlaid.write("a.txt", "one\n")
+    before = taking.list_layers()
+    top = os.open(taking.overlaid.tree, os.O_RDONLY)
+    for _ in range(20):  # deeper than a path can name
+        os.mkdir("e" * 250, dir_fd=top)
+        top, former = os.open("e" * 250, os.O_RDONLY, dir_fd=top), top
+        os.close(former)
+    os.close(top)
+
+    with pytest.raises(OSError, match="too deep to be copied"):
+        await taking.take("deep", runs=True)
+
+    assert taking.list_layers() == before
+    assert await taking.snapshots.list() == []
+
+
+async def test_labels(taking: Taking) -> None:
+    await taking.take("one")
+    number = (await taking.snapshots.list())[0].id
+
+    for label in ("one", number):
+        with pytest.raises(Taken, match=f"w@{label} exists"):
+            await taking.take(label)
+    with pytest.raises(NoOverlay, match="w has no snapshot two"):
+        await taking.snapshots.find(NAME, "two")
+    assert [check_label(label) for label in ("one", "1.2-x_")] == [None, None]
+    assert all(check_label(label) for label in ("", "start", "a/b", "-x", "a b", "x" * 65, "é", "a@b"))
+
+
+async def test_a_copy_keeps_owners_links_attributes_and_times(taking: Taking) -> None:
+    file = taking.overlaid.write("one", "x\n", mode=0o640)
+    os.link(file, taking.overlaid.tree / "other")
+    os.setxattr(file, "user.note", b"kept")
+    os.utime(file, ns=(1, 2_000_000_003))
+    if ROOT:
+        assert AGENT is not None
+        os.chown(file, AGENT.uid, AGENT.gid)
+
+    taken: Snapshot = await taking.take("one", runs=True)
+
+    copy = taking.overlaid.overlays.store.find_tree(taken.layers[0])
+    found, was = (copy / "one").stat(), file.stat()
+    for field in ("st_mode", "st_uid", "st_gid", "st_mtime_ns", "st_nlink"):
+        assert getattr(found, field) == getattr(was, field)
+    assert found.st_ino == (copy / "other").stat().st_ino != was.st_ino
+    assert os.getxattr(copy / "one", "user.note") == b"kept"

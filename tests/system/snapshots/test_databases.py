@@ -1,0 +1,85 @@
+"""A database in a workspace is written all the time, and each snapshot of it is sound and has what was acknowledged."""
+
+import json
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from tests.support.kernel import Kernel, until
+from tests.support.runs.rounds import rounds
+from tests.system.agents import up
+
+from .conftest import run
+
+WRITERS = 3
+WRITER = """
+import os, sqlite3, sys
+number, path = sys.argv[1:]
+database = sqlite3.connect("storm.db", timeout=60, isolation_level=None)
+database.execute("PRAGMA journal_mode = WAL")
+database.execute("PRAGMA wal_autocheckpoint = 20")
+database.execute("CREATE TABLE IF NOT EXISTS rows (writer INTEGER, n INTEGER, text TEXT)")
+acknowledged = os.open(path, os.O_CREAT | os.O_WRONLY)
+for n in range(1, 1 << 40):
+    database.execute("INSERT INTO rows VALUES (?, ?, ?)", (number, n, "x" * (n % 3000)))
+    os.pwrite(acknowledged, b"%020d" % n, 0)
+"""
+BEGIN = f"""
+import subprocess, sys
+for number in range({WRITERS}):
+    subprocess.Popen([sys.executable, "-c", {WRITER!r}, str(number), f"acknowledged-{{number}}"])
+"""
+
+
+SOUND = """
+import sqlite3
+assert sqlite3.connect("storm.db").execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+"""
+
+
+def find_layer(kernel: Kernel, snapshot: str) -> Path:
+    """The tree that a snapshot has of its own."""
+    record = json.loads((kernel.state_dir / "snapshots" / snapshot / "record.json").read_text())
+    return Path(kernel.state_dir, "layers", record["layers"][0], "tree")
+
+
+def check_database(tree: Path, place: Path) -> list[int]:
+    """The last acknowledged row of each writer; all of them, and each row up to there, are in the database."""
+    place.mkdir()
+    for file in tree.iterdir():
+        shutil.copyfile(file, place / file.name)
+    acknowledged = [int((place / f"acknowledged-{number}").read_bytes() or b"0") for number in range(WRITERS)]
+    with closing(sqlite3.connect(place / "storm.db")) as database:
+        assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        for number, last in enumerate(acknowledged):
+            query = "SELECT count(*), max(n), sum(length(text) <> n % 3000) FROM rows WHERE writer = ?"
+            count, most, wrong = database.execute(query, (number,)).fetchone()
+            assert (most >= last, count, wrong) == (True, most, 0)
+    shutil.rmtree(place)
+    return acknowledged
+
+
+def progress(worker: Kernel) -> list[int]:
+    """The last acknowledged row of each writer, now."""
+    [upper] = (worker.state_dir / "layers" / "worker").glob("l-*/work")
+    found = [upper.parent / "tree" / f"acknowledged-{number}" for number in range(WRITERS)]
+    return [int(one.read_bytes() or b"0") if one.exists() else 0 for one in found]
+
+
+def test_databases_that_are_written_meanwhile_are_sound_in_every_snapshot(worker: Kernel, tmp_path: Path) -> None:
+    with worker.client() as client:
+        run(client, BEGIN)
+        last = [0] * WRITERS
+        for number in range(5 if rounds(1) == 1 else 1000):
+            until(lambda last=last: all(map(int.__gt__, progress(worker), last)), "all have written more")  # type: ignore[misc]
+
+            taken = up(client.snapshot("worker"))["snapshot"]
+
+            found = check_database(find_layer(worker, taken), tmp_path / str(number))
+            assert all(map(int.__gt__, found, last))
+            last = found
+            up(client.snapshots("worker", remove=taken))
+        up(client.snapshot("worker", "end"))
+        up(client.rollback("worker", "end"))
+        run(client, SOUND)

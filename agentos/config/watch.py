@@ -14,6 +14,7 @@ import trio
 from attrs import define
 
 from agentos.agents.jail import layout
+from agentos.agents.life.lifecycle import AT_START, Step
 from agentos.agents.registry import Agent
 from agentos.agents.spec import AgentSpec, BadField
 from agentos.agents.tree.changes import list_places
@@ -75,10 +76,8 @@ class Watch:
                 log.error("%s: %s; %s goes on with what it has", path, mistake, name)
                 return
         agent: Agent | None = supervision.registry.find_by_name(name)
-        if agent is None or not agent.declared or agent.stopped_by is not None:
-            return
-        if agent.spec.waits and not agent.woken:  # its next life begins with it
-            return
+        if agent is None or not agent.declared or AT_START[agent.wanted] is not Step.BEGIN:
+            return  # its next life begins with what was saved
         log.info("%s was saved: restarting %s", ", ".join(saved), name)
         try:
             await supervision.start_stop.restart_agent(agent)

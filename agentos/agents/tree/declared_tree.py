@@ -11,6 +11,7 @@ from functools import partial
 from attrs import define, field
 
 from agentos.agents.life.life import LifeDeps, LifeRunner
+from agentos.agents.life.lifecycle import AT_START, Step
 from agentos.agents.registry import Agent
 from agentos.agents.spec import AgentSpec, GroupSpec, Shutdown
 from agentos_sdk.errors import NotFound
@@ -150,10 +151,10 @@ class DeclaredTree:
 
     def _declines(self, agent: Agent) -> bool:
         """Whether an agent doesn't start now: it was stopped by request, or waits from now on."""
-        if agent.stopped_by is None and agent.spec.waits and not agent.woken:
+        step = AT_START[agent.wanted]
+        if step is Step.REST:
             self.tracker.rest(agent)
-            return True
-        return agent.stopped_by is not None
+        return step is not Step.BEGIN
 
     async def _wait_for(self, names: Sequence[str]) -> None:
         """Return when these agents, and the agents of these groups, have come up, ended for good or were given up."""

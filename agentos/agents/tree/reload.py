@@ -91,19 +91,19 @@ class TreeReload:
 
     def _renew(self, agent: Agent, was: AgentSpec | GroupSpec, spec: AgentSpec, starts: bool) -> None:
         """Apply what holds at once; keep the rest for the next life of an agent that runs and has to be restarted."""
-        if starts or agent.at_next_start is not None:
-            agent.at_next_start = partial(self._become, agent, spec)
+        if starts or agent.wish.at_next_start is not None:
+            agent.wish.change_later(partial(self._become, agent, spec))
             agent.spec = take_live(agent.spec, spec)
         else:
             self._become(agent, spec)
-        if starts and agent.stopped_by is None and agent.arrived.is_set():
+        if starts and agent.wish.stopped_by is None and agent.arrived.is_set():
             agent.arrived, agent.came_up = trio.Event(), False  # for those that wait for it with `after`
         if isinstance(was, AgentSpec) and spec.permissions != was.permissions and spec.jailed == agent.spec.jailed:
             self.declare(agent, spec)
         if isinstance(was, AgentSpec) and spec.mailbox != was.mailbox:
             self.keep_mail(agent.id, agent.name, spec.mailbox == "kept")
         if not agent.alive:
-            agent.take_changes()
+            agent.wish.take_changes()
 
     def _become(self, agent: Agent, spec: AgentSpec) -> None:
         jailed = agent.spec.jailed
@@ -123,7 +123,8 @@ class TreeReload:
         limits = any(field.startswith("limits.") for field in change.fields)
         if not waits and (not limits or await self.change_limits(agent)):
             return change
-        agent.at_next_start = agent.at_next_start or partial(self._become, agent, agent.spec)
+        if agent.wish.at_next_start is None:
+            agent.wish.change_later(partial(self._become, agent, agent.spec))
         return replace(change, kind="restarted")
 
     async def _start(self, path: Path, group: GroupSpec, starting: Set[str]) -> None:

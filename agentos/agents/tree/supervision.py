@@ -61,7 +61,7 @@ class OneAgent(Struct, frozen=True):
         agent.supervisor = Supervisor(self.spec, id=name, within=tuple(within), observe=self.tracker.observe)
         task_status.started(agent.supervisor)
         try:
-            if not agent.dismissed.is_set():
+            if not agent.wish.dismissed:
                 await agent.supervisor.run(stop)
         finally:  # in every case, because the spawner waits for the result
             agent.settle(StartError(agent.end or End(None, None, "stopped before it had begun"), []))
@@ -150,7 +150,7 @@ class Supervision:
             if not agent.spec.required:  # by a reload
                 continue
             done = agent.spec.restart != "permanent" and agent.end is not None and agent.end.exit_code == 0
-            if not agent.came_up and not done and agent.stopped_by is None and not self.stopping:
+            if not agent.came_up and not done and agent.wish.stopped_by is None and not self.stopping:
                 late = f"it wasn't up within {agent.spec.start_timeout:g} s"
                 last = agent.end.reason if agent.end is not None else "it never began"
                 why = late if not agent.arrived.is_set() else "it was given up"

@@ -25,10 +25,9 @@ from agentos.agents.life.life import PATH, LifeDeps, home
 from agentos.agents.life.output_rate import OutputRate
 from agentos.agents.registry import Agent
 from agentos.agents.tree import kept_stops
-from agentos.agents.tree.changes import list_places
+from agentos.agents.tree.declared_tree import CallerPorts
 from agentos.agents.tree.event_lines import log_last_state
 from agentos.agents.tree.kept_stops import KeptStops
-from agentos.agents.tree.reload import TreeReload, list_agents
 from agentos.agents.tree.supervision import SpawnLimits, Supervision
 from agentos.agents.waking import last_runs
 from agentos.agents.waking.last_runs import LastRuns
@@ -168,9 +167,9 @@ async def run_kernel(settings: Settings, host: Host, kernel_log: KernelLog) -> s
         model, stops = await open_model(settings.config.llm, database, events.publish), await KeptStops.load(database)
         limits = StateLimits(settings.config.kernel.max_state_keys, settings.config.kernel.max_state_bytes)
         stored = await State.load(database, limits, events.publish)
-        declared, runs = list_agents(list_places(settings.config.root)), await LastRuns.load(database)
-        await stops.forget_others(declared)
-        await runs.forget_others([name for name, spec in declared.items() if spec.schedule is not None])
+        declared, runs = [*settings.config.root.agents()], await LastRuns.load(database)
+        await stops.forget_others([spec.name for spec in declared])
+        await runs.forget_others([spec.name for spec in declared if spec.schedule is not None])
         secrets = await run_in_thread(read_secrets, settings.config)
         stores = Stores(events, model, database, audit, logs, stored, event_log, secrets, caller_ids, message_ids)
         access = open_access(settings.config, settings.show, host, stores)
@@ -286,13 +285,7 @@ class Kernel:
         self.events.subscribers = (*self.events.subscribers, *taking)
         self.reload = Reload(
             settings.config,
-            TreeReload(
-                self.supervision,
-                self.callers.declare,
-                self.forget_agent,
-                self.callers.mail.keep,
-                self.jails.change_limits,
-            ),
+            self.supervision,
             self.callers,
             self.servers,
             self.jails.live_limits,
@@ -345,7 +338,13 @@ class Kernel:
         kernel = self.settings.config.kernel
         return Supervision(
             registry=access.registry,
-            make_caller=self.callers.of_agent,
+            ports=CallerPorts(
+                make=self.callers.of_agent,
+                declare=self.callers.declare,
+                forget=self.forget_agent,
+                queue_path=self.callers.queue_path,
+                keep_mail=self.callers.mail.keep,
+            ),
             deps=LifeDeps(
                 registry=access.registry,
                 jails=self.jails,
@@ -363,7 +362,6 @@ class Kernel:
             limits=SpawnLimits(kernel.max_children, kernel.spawn_rate),
             kernel_account=self.model.account,
             default_budget=self.settings.config.llm.default_budget,
-            queue_path=self.callers.queue_path,
             kept_stops=stops,
             stop_timeout=kernel.stop_timeout,
         )

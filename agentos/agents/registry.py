@@ -1,4 +1,12 @@
-"""Agent registry: all present and recent agents with their state, restarts and exit status."""
+"""Agent registry: all present and recent agents with their state, restarts and exit status.
+
+Problem: nearly every part of the kernel asks about agents, by id and by name, also about those that have ended.
+Idea: one record for each agent over all its lives. Who it is stays; its present life and what is wished of it are
+objects of their own (``life/present.py``, ``life/lifecycle.py``). The registry changes states, by the table of
+events, and publishes each change; the other parts follow the events.
+Must stay true: an event that the table doesn't list is a bug and changes nothing; a name belongs to one agent that
+lives or may be started again; what an ended agent keeps is small (decisions 82 and 100).
+"""
 
 import math
 from collections import deque
@@ -124,8 +132,8 @@ class Agent:
     @property
     def pid(self) -> int | None:
         """Its program's pid on the host."""
-        program = self.life.program
-        return program.program if program is not None and program.status is None else None
+        jail = self.life.jail
+        return jail.sandbox.program if jail is not None and jail.sandbox.status is None else None
 
     @property
     def alive(self) -> bool:
@@ -144,7 +152,13 @@ class Agent:
 
     @property
     def wanted(self) -> Wanted:
-        return self.wish.wanted(self.spec.waits)
+        """What is to become of it: the strongest wish."""
+        wish = self.wish
+        if wish.stopped_by is not None:
+            return Wanted.STOP
+        if wish.dismissed:
+            return Wanted.END
+        return Wanted.WAIT if self.spec.waits and not wish.woken else Wanted.RUN
 
     @property
     def shutdown_time(self) -> float:
@@ -168,9 +182,10 @@ class Agent:
             self._end_start()
 
     def dismiss(self) -> None:
-        """Have it end, for good or until START; a start is aborted."""
-        self.wish.dismiss()
-        self._end_start()
+        """Have it end, for good or until START, unless it has ended; a start is aborted."""
+        if not self.over.is_set():
+            self.wish.dismiss()
+            self._end_start()
 
     def _end_start(self) -> None:
         if self.life.start_scope is not None:
@@ -178,9 +193,8 @@ class Agent:
 
     def renew(self) -> None:
         """Forget that it has ended for good: it is started again."""
-        if self.over.is_set():
-            self.over = trio.Event()
-            self.wish.renew()
+        self.over = trio.Event()
+        self.wish.renew()
 
     def settle(self, problem: StartError | None = None) -> None:
         """Record the result of the first start; later results change nothing."""
@@ -241,10 +255,12 @@ class Registry:
 
     def begin_life(self, agent: Agent) -> Life:
         """Give the agent a new life, before its program is started."""
-        agent.wish.take_changes()
+        if agent.wish.at_next_start is not None:
+            agent.wish.take_changes()
         self.change(agent, AgentSpawned(agent.id, agent.name))
         agent.caller.greeted = trio.Event()
-        agent.renew()  # a supervisor above may have restarted the group it belongs to
+        if agent.over.is_set():  # a supervisor above has restarted the group it belongs to
+            agent.renew()
         agent.life = life = Life(agent.life.layers, agent.life.lacking)
         return life
 
@@ -329,4 +345,5 @@ class Registry:
 
     def living_below(self, ancestor: Agent) -> Sequence[Agent]:
         """The descendants of ``ancestor`` that have not ended for good."""
-        return [agent for agent in self if not agent.over.is_set() and self.descends(agent.id, ancestor.id)]
+        living = [agent for agent in self._by_id.values() if not agent.over.is_set()]
+        return [agent for agent in living if self.descends(agent.id, ancestor.id)]

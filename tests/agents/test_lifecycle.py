@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentos.agents.life.lifecycle import ALIVE, AT_END, AT_START, NEXT, State, Wanted, Wish
+from agentos.agents.life.lifecycle import ALIVE, AT_END, AT_START, NEXT, State, Wanted
+from agentos.agents.waking.schedule import Schedule
 from agentos.services import events
 from agentos.services.events import (
     AgentEvent,
@@ -21,6 +22,7 @@ from agentos.services.events import (
     ResourceWarning,
     RunSkipped,
 )
+from tests.agents.test_registry import agent
 from tests.support.runs.rows import each_row
 
 ROOT = Path(__file__).parents[2]
@@ -85,26 +87,28 @@ def test_every_state_in_which_an_agent_is_over_has_what_follows_each_wish() -> N
     ],
 )
 def test_what_is_wanted_of_an_agent(stopped: bool, dismissed: bool, waits: bool, woken: bool, wanted: Wanted) -> None:
-    wish = Wish()
-    wish.wake(woken)
+    one = agent("a", schedule=Schedule(cron="0 3 * * *") if waits else None)
+    one.wish.wake(woken)
     if stopped:
-        wish.stop("operator")
+        one.wish.stop("operator")
     if dismissed:
-        wish.dismiss()
+        one.wish.dismiss()
 
-    assert wish.wanted(waits) is wanted
+    assert one.wanted is wanted
 
 
 def test_a_stop_that_is_cancelled_leaves_another_one_in_force() -> None:
-    wish, one, other = Wish(), object(), object()
-    for stop in (one, other):
-        wish.stop("operator", stop)
-        wish.dismiss()
+    one, stop, other = agent("a"), object(), object()
+    for each in (stop, other):
+        one.wish.stop("operator", each)
+        one.wish.dismiss()
 
-    wish.cancel_stop(one, over=False)
-    assert wish.wanted(waits=False) is Wanted.STOP
-    wish.cancel_stop(other, over=False)
-    assert wish.wanted(waits=False) is Wanted.RUN
+    wanted = []
+    for each in (stop, other):
+        one.wish.cancel_stop(each, over=False)
+        wanted.append(one.wanted)
+
+    assert wanted == [Wanted.STOP, Wanted.RUN]
 
 
 def test_a_wish_is_changed_and_a_state_too_in_one_module_alone() -> None:

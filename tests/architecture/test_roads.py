@@ -15,7 +15,7 @@ FIGURES = {
     "READ": (112, 29, 30),
     "THINK": (262, 54, 51),
     "EXEC": (252, 59, 54),
-    "SPAWN": (470, 104, 118),
+    "SPAWN": (470, 104, 116),
 }
 MARGIN = 1.05  # EXEC and SPAWN meet a few functions more while the kernel still clears up after their forerunners
 

@@ -90,7 +90,10 @@ class LifeRunner:
         try:
             async with trio.open_nursery() as nursery:
                 life.nursery, life.spawns = nursery, True
-                agent.restarts += not agent.wish.take_request() and agent.lives > 0
+                if agent.wish.requested:
+                    agent.wish.request_start(False)
+                else:
+                    agent.restarts += agent.lives > 0
                 agent.lives += 1
                 life.since = trio.current_time()
                 async with self._jail(life, sockets) as jail:

@@ -5,8 +5,8 @@ them sets and reads leave combinations that were never decided.
 Idea: what has happened is the state, which events change (:data:`NEXT`). What is to become of the agent is its
 :class:`Wish`, which callers change. Whoever is about to start an agent, or finds it ended, reads the next step from a
 table (:data:`AT_START`, :data:`AT_END`) and decides nothing itself.
-Must stay true: a stopped agent begins no life until it is released; only methods of this module change a wish, and only
-the registry changes a state (decision 100).
+Must stay true: a stopped agent begins no life until it is released; only methods of this module change a wish, and
+only the registry changes a state (decision 100).
 """
 
 from collections.abc import Callable, Mapping
@@ -163,14 +163,6 @@ class Wish:
     grace: float | None = None  # seconds between SIGTERM and SIGKILL; set by KILL, for this stop only
     at_next_start: Callable[[], None] | None = None  # a reload has changed what its next life has to be
 
-    def wanted(self, waits: bool) -> Wanted:
-        """``waits``: its spec says that it runs only for a reason."""
-        if self.stopped_by is not None:
-            return Wanted.STOP
-        if self.dismissed:
-            return Wanted.END
-        return Wanted.WAIT if waits and not self.woken else Wanted.RUN
-
     def stop(self, by: str, stop: object = None) -> None:
         """``stop`` is the STOP that ends it, if it hasn't ended."""
         self.stopped_by = by
@@ -207,11 +199,6 @@ class Wish:
     def request_start(self, requested: bool = True) -> None:
         """Have its next life, if this is about to begin it, count as no restart."""
         self.requested = requested
-
-    def take_request(self) -> bool:
-        """Whether the life that begins was requested; the next one isn't."""
-        requested, self.requested = self.requested, False
-        return requested
 
     def limit_grace(self, seconds: float) -> None:
         self.grace = seconds

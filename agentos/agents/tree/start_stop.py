@@ -1,7 +1,11 @@
 """Stops, starts and restarts agents and groups on request, through the supervisors that run them.
 
-OTP restarts a terminated member together with its siblings. An agent that was stopped therefore has ``stopped_by`` set
-until it is started again, and declines each start until then.
+Problem: OTP restarts a terminated member together with its siblings, and an agent that was stopped must stay so;
+requests for one agent come at the same time, are cancelled, and meet groups that are ending.
+Idea: a request first changes the agent's wish, by which it declines each start from then on, and then asks its
+supervisor; a release comes before a start in the same way.
+Must stay true: what was stopped stays so until START or RESTART, whatever its group does; a restart that has begun
+isn't left half done (decisions 97 and 100).
 """
 
 import contextlib
@@ -41,7 +45,7 @@ class StartStop(Struct, frozen=True):
 
     def list_members(self, path: Path) -> Sequence[Agent]:
         """The agents of a group and of the groups in it, in start order."""
-        return [self.registry.find(None, spec.name) for spec in _list_agent_specs(self._get_group(path))]
+        return [self.registry.find(None, spec.name) for spec in self._get_group(path).agents()]
 
     async def stop(self, agents: Sequence[Agent], by: str) -> None:
         """Stop declared agents; they decline to start until they are started. ``by`` is shown.
@@ -136,10 +140,8 @@ class StartStop(Struct, frozen=True):
         """
         group, supervisor = self._get_group(path), self.tracker.find_supervisor(path)
         if supervisor is None:
-            members = self.list_members(path)
-            await self._release(members)
-            await self._begin_group(path, members)
-            await _wait_until_all_settled(members)
+            await self._release(self.list_members(path))
+            await _wait_until_all_settled(await self.begin_group(path))
             if not now:
                 return
         for child in group.children:
@@ -153,9 +155,7 @@ class StartStop(Struct, frozen=True):
         above = self._find_supervisor_above(path)
         with trio.CancelScope(shield=True):
             await _terminate_child_to_restart(above, path[-1])
-        members = self.list_members(path)
-        await self._begin_group(path, members)
-        await _wait_until_all_settled(members)
+        await _wait_until_all_settled(await self.begin_group(path))
 
     async def begin_agent(self, agent: Agent) -> None:
         """Start an agent that a reload has added or changed, without waiting until it is up; it is stopped before.
@@ -174,9 +174,18 @@ class StartStop(Struct, frozen=True):
         elif step is Step.BEGIN:
             await self._begin(agent, supervisor)
 
-    async def begin_group(self, path: Path) -> None:
-        """Start a group that a reload has added or changed, and that isn't up; without waiting for its members."""
-        await self._begin_group(path, self.list_members(path))
+    async def begin_group(self, path: Path) -> Sequence[Agent]:
+        """Start a group that isn't up, without waiting for its members, which are returned. Raises ``Unavailable``."""
+        members = self.list_members(path)
+        for agent in members:
+            agent.unsettle()
+        try:
+            await _start_by_request(self._find_supervisor_above(path), path[-1], members)
+        except (NoProc, StartFailed) as failure:
+            for agent in members:
+                self.tracker.finish(agent)
+            raise Unavailable(f"{path[-1]} did not start: {failure}") from None
+        return members
 
     async def _release(self, agents: Sequence[Agent]) -> None:
         """Let agents start that were stopped, now and when the next kernel starts. Raises ``Unavailable``."""
@@ -211,7 +220,8 @@ class StartStop(Struct, frozen=True):
     async def _begin(self, agent: Agent, supervisor: Supervisor) -> None:
         if agent.over.is_set() and not agent.declared:  # meanwhile: by KILL, or a reload has removed it
             raise NotFound(f"{agent.name} has ended for good")
-        agent.renew()
+        if agent.over.is_set():
+            agent.renew()
         agent.unsettle()
         agent.wish.wake()
         try:
@@ -230,16 +240,6 @@ class StartStop(Struct, frozen=True):
             agent.supervisor.stop()
         else:
             self.tracker.finish(agent)
-
-    async def _begin_group(self, path: Path, members: Sequence[Agent]) -> None:
-        for agent in members:
-            agent.unsettle()
-        try:
-            await _start_by_request(self._find_supervisor_above(path), path[-1], members)
-        except (NoProc, StartFailed) as failure:
-            for agent in members:
-                self.tracker.finish(agent)
-            raise Unavailable(f"{path[-1]} did not start: {failure}") from None
 
     def _list_waves(self, agents: Sequence[Agent]) -> Iterator[Sequence[Agent]]:
         """Agents in the order of their stops, each once."""
@@ -268,22 +268,18 @@ class StartStop(Struct, frozen=True):
 
 
 def _stop(agent: Agent, by: str, stop: object = None) -> None:
-    ends = not agent.over.is_set()
-    agent.wish.stop(by, stop if ends else None)
-    if ends:
-        agent.dismiss()
-
-
-async def _terminate_child(supervisor: Supervisor, name: str) -> None:
-    """Stop a child; nothing is done if it has ended by itself, and the supervisor has forgotten it."""
-    with contextlib.suppress(Refused):
-        await supervisor.terminate_child(name)
+    agent.wish.stop(by, stop if not agent.over.is_set() else None)
+    agent.dismiss()
 
 
 async def _terminate_child_to_restart(supervisor: Supervisor, name: str) -> None:
-    """As :func:`_terminate_child`; ``Unavailable`` if its supervisor is ending."""
+    """Stop a child, unless it has ended by itself and the supervisor has forgotten it.
+
+    Raises ``Unavailable`` if the supervisor is ending.
+    """
     try:
-        await _terminate_child(supervisor, name)
+        with contextlib.suppress(Refused):
+            await supervisor.terminate_child(name)
     except NoProc:
         raise _group_ends(name) from None
 
@@ -338,11 +334,3 @@ async def _start_child(supervisor: Supervisor, name: str) -> bool:
             except Refused:  # another caller has started it meanwhile
                 return False
     return True
-
-
-def _list_agent_specs(group: GroupSpec) -> Iterator[AgentSpec]:
-    for child in group.children:
-        if isinstance(child, AgentSpec):
-            yield child
-        else:
-            yield from _list_agent_specs(child)

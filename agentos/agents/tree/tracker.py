@@ -1,4 +1,12 @@
-"""The state of the agent tree: kept from the reports of the supervisors, and published as events."""
+"""The state of the agent tree: kept from the reports of the supervisors, and published as events.
+
+Problem: supervisors know children and paths, and nothing of agents; what they do to a child means different things
+for an agent, a container, a group, and for an agent that was stopped meanwhile.
+Idea: one observer of all supervisors translates each report into events of agents. It also has the tree's index:
+which supervisors are up, which groups are declared, where each agent is.
+Must stay true: a report leads to the same events whatever asked for what it reports; each agent that ended for good
+has exactly one ``AgentOver``, and then what its wish adds (decisions 22 and 100).
+"""
 
 import logging
 import time

@@ -158,13 +158,13 @@ def test_an_agent_becomes_what_is_wished_of_it_whatever_has_happened(waits: bool
 def apply(operation: str, one: Agent, tracker: Tracker) -> None:
     """What the calls, the supervisor or the program of a declared agent do at this moment."""
     match operation:
-        case "stop" | "dismiss" if not one.over.is_set():
-            if operation == "stop":
-                one.wish.stop("operator")
-            one.dismiss()
         case "stop":
             one.wish.stop("operator")
-            tracker.registry.change(one, AgentStopped(one.id, "a", "operator"))
+            one.dismiss()
+            if one.over.is_set():
+                tracker.registry.change(one, AgentStopped(one.id, "a", "operator"))
+        case "dismiss":
+            one.dismiss()
         case "release":
             one.wish.release()
         case "wake" if one.wanted is Wanted.WAIT:

@@ -1,4 +1,12 @@
-"""Agent registry: all present and recent agents with their state, restarts and exit status."""
+"""Agent registry: all present and recent agents with their state, restarts and exit status.
+
+Problem: nearly every part of the kernel asks about agents, by id and by name, also about those that have ended.
+Idea: one record for each agent over all its lives. Who it is stays; its present life and what is wished of it are
+objects of their own (``life/present.py``, ``life/lifecycle.py``). The registry changes states, by the table of
+events, and publishes each change; the other parts follow the events.
+Must stay true: an event that the table doesn't list is a bug and changes nothing; a name belongs to one agent that
+lives or may be started again; what an ended agent keeps is small (decisions 82 and 100).
+"""
 
 import math
 from collections import deque
@@ -27,7 +35,7 @@ from agentos_sdk.values import End
 from supervisors import Supervisor
 
 from .life.failures import Failures
-from .life.lifecycle import ALIVE, NEXT, State
+from .life.lifecycle import ALIVE, NEXT, State, Wanted, Wish
 from .life.output import Output
 from .life.present import EndedLife, Life
 from .spec import AgentSpec
@@ -73,8 +81,8 @@ class StartError(Exception):
 class Agent:
     """One agent over all its lives. ``declared``: it comes from the configuration file, not from SPAWN.
 
-    ``at_next_start`` is called when its next life begins: a reload has changed what that life has to be. ``converse``
-    speaks with its program over standard input and output, in each life; without it, output goes to the log.
+    ``converse`` speaks with its program over standard input and output, in each life; without it, output goes to the
+    log.
     """
 
     spec: AgentSpec  # what it was started with, and what a reload or SET_PERMS has changed since
@@ -90,19 +98,11 @@ class Agent:
     state: State = State.STARTING
     lives: int = 0
     restarts: int = 0  # by its supervisors
-    begun_by_request: bool = False  # its next life is begun by START or RESTART
     failures: int = 0  # in a row, when its last restart was scheduled
     failed: Failures | None = None  # its recent lives that failed, if any did
     life: Life | EndedLife = field(factory=Life)  # the present life or the last
     supervisor: Supervisor | None = None  # its own, if it was spawned and has begun
-    grace: float | None = None  # seconds; set by KILL, for this stop only
-    dismissed: trio.Event = field(factory=trio.Event)  # it is being stopped for good
-    stopped_by: str | None = None  # a declared one: the caller that stopped it; until START it declines to start
-    stops: tuple[object, ...] = ()  # the STOPs since then that have ended it, or are about to
-    removed: bool = False  # it was declared, and a reload has removed it
-    at_next_start: Callable[[], None] | None = None
-    kept_stopped: bool = False  # it stays stopped when the next kernel starts
-    woken: bool = False  # one that waits otherwise: it is being started, or runs
+    wish: Wish = field(factory=Wish)
     next_at: float | None = None  # seconds since the epoch: the next time of its schedule
     forked_from: str | None = None  # NAME or NAME@LABEL: it has gone on from there
     end: End | None = None
@@ -123,7 +123,7 @@ class Agent:
 
     @property
     def declared(self) -> bool:
-        return self.spawner is None and not self.removed
+        return self.spawner is None and not self.wish.removed
 
     @property
     def group(self) -> tuple[tuple[str, ...], str | None]:
@@ -133,8 +133,8 @@ class Agent:
     @property
     def pid(self) -> int | None:
         """Its program's pid on the host."""
-        program = self.life.program
-        return program.program if program is not None and program.status is None else None
+        jail = self.life.jail
+        return jail.sandbox.program if jail is not None and jail.sandbox.status is None else None
 
     @property
     def alive(self) -> bool:
@@ -149,19 +149,29 @@ class Agent:
     @property
     def due_at(self) -> float | None:
         """Seconds since the epoch: when its schedule starts it next; None while it is stopped by request."""
-        return self.next_at if self.stopped_by is None else None
+        return self.next_at if self.wish.stopped_by is None else None
+
+    @property
+    def wanted(self) -> Wanted:
+        """What is to become of it: the strongest wish."""
+        wish = self.wish
+        if wish.stopped_by is not None:
+            return Wanted.STOP
+        if wish.dismissed:
+            return Wanted.END
+        return Wanted.WAIT if self.spec.waits and not wish.woken else Wanted.RUN
 
     @property
     def shutdown_time(self) -> float:
         """Seconds between SIGTERM and SIGKILL."""
-        if self.grace is not None:
-            return self.grace
+        if self.wish.grace is not None:
+            return self.wish.grace
         shutdown = self.spec.shutdown
         return shutdown if not isinstance(shutdown, str) else 0.0 if shutdown == "brutal_kill" else math.inf
 
     def limit_shutdown_time(self, grace: float) -> None:
         """Limit the shutdown time to ``grace`` seconds; if it is stopping already, this never extends the time."""
-        self.grace = grace
+        self.wish.limit_grace(grace)
         if (scope := self.life.stop_scope) is not None:
             scope.deadline = min(scope.deadline, trio.current_time() + grace)
 
@@ -169,12 +179,14 @@ class Agent:
         """Note a connection of its present life."""
         if isinstance(self.life, Life):
             self.life.connected = True
-        self._end_start()
+        if self.spec.ready != "hello":
+            self._end_start()
 
     def dismiss(self) -> None:
-        """Note that it is being stopped for good."""
-        self.dismissed.set()
-        self._end_start()
+        """Have it end, for good or until START, unless it has ended; a start is aborted."""
+        if not self.over.is_set():
+            self.wish.dismiss()
+            self._end_start()
 
     def _end_start(self) -> None:
         if self.life.start_scope is not None:
@@ -182,14 +194,8 @@ class Agent:
 
     def renew(self) -> None:
         """Forget that it has ended for good: it is started again."""
-        if self.over.is_set():
-            self.over, self.dismissed, self.grace = trio.Event(), trio.Event(), None
-
-    def take_changes(self) -> None:
-        """Become what a reload has asked for since its last life began."""
-        if self.at_next_start is not None:
-            change, self.at_next_start = self.at_next_start, None
-            change()
+        self.over = trio.Event()
+        self.wish.renew()
 
     def settle(self, problem: StartError | None = None) -> None:
         """Record the result of the first start; later results change nothing."""
@@ -205,7 +211,7 @@ class Agent:
     def shrink(self) -> None:
         """Drop what only a life needs, of a spawned agent that is over: what LIST, INSPECT, WAIT and LOGS say stays."""
         self.supervisor = None
-        self.dismissed = self.over = self.arrived = self.caller.greeted = PAST
+        self.over = self.arrived = self.caller.greeted = PAST
         if self.settled.is_set():  # otherwise it ended before it had begun, and its spawner has yet to learn of it
             self.settled = PAST
         self.life = EndedLife.of(self.life)
@@ -250,10 +256,12 @@ class Registry:
 
     def begin_life(self, agent: Agent) -> Life:
         """Give the agent a new life, before its program is started."""
-        agent.take_changes()
+        if agent.wish.at_next_start is not None:
+            agent.wish.take_changes()
         self.change(agent, AgentSpawned(agent.id, agent.name))
         agent.caller.greeted = trio.Event()
-        agent.renew()  # a supervisor above may have restarted the group it belongs to
+        if agent.over.is_set():  # a supervisor above has restarted the group it belongs to
+            agent.renew()
         agent.life = life = Life(agent.life.layers, agent.life.lacking)
         return life
 
@@ -338,4 +346,5 @@ class Registry:
 
     def living_below(self, ancestor: Agent) -> Sequence[Agent]:
         """The descendants of ``ancestor`` that have not ended for good."""
-        return [agent for agent in self if not agent.over.is_set() and self.descends(agent.id, ancestor.id)]
+        living = [agent for agent in self._by_id.values() if not agent.over.is_set()]
+        return [agent for agent in living if self.descends(agent.id, ancestor.id)]

@@ -3,7 +3,7 @@
 import itertools
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Literal
 
 import attrs
@@ -214,3 +214,8 @@ class GroupSpec(Struct, frozen=True):
     on_give_up: OnGiveUp = "fail"
     after: Sequence[str] = ()
     llm: Share = Share()
+
+    def agents(self) -> Iterator[AgentSpec]:
+        """Those in it and in the groups below it, in start order."""
+        for child in self.children:
+            yield from child.agents() if isinstance(child, GroupSpec) else [child]

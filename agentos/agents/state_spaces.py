@@ -44,5 +44,5 @@ class StateSpaces:
         """
         if isinstance(event, AgentOver | AgentFailed):
             agent = self.registry.get(event.agent_id)
-            if agent is None or agent.stopped_by is None:
+            if agent is None or agent.wish.stopped_by is None:
                 self.state.end_session(event.agent_id)

@@ -23,9 +23,9 @@ from agentos.agents.life.leftover_processes import RUN_VARIABLE, Sweeper
 from agentos.agents.life.life import PATH, LifeDeps, home
 from agentos.agents.life.output_rate import OutputRate
 from agentos.agents.registry import Agent
+from agentos.agents.tree.declared_tree import CallerPorts
 from agentos.agents.tree.event_lines import log_last_state
 from agentos.agents.tree.kept_stops import KeptStops
-from agentos.agents.tree.reload import TreeReload
 from agentos.agents.tree.supervision import SpawnLimits, Supervision
 from agentos.agents.waking.last_runs import LastRuns
 from agentos.agents.waking.timers import Timers
@@ -184,13 +184,7 @@ class Kernel:
     def _construct_reload(self) -> Reload:
         return Reload(
             self.settings.config,
-            TreeReload(
-                self.supervision,
-                self.callers.declare,
-                self.forget_agent,
-                self.callers.mail.keep,
-                self.jails.change_limits,
-            ),
+            self.supervision,
             self.callers,
             self.servers,
             self.jails.live_limits,
@@ -238,7 +232,13 @@ class Kernel:
         kernel = self.settings.config.kernel
         return Supervision(
             registry=access.registry,
-            make_caller=self.callers.of_agent,
+            ports=CallerPorts(
+                make=self.callers.of_agent,
+                declare=self.callers.declare,
+                forget=self.forget_agent,
+                queue_path=self.callers.queue_path,
+                keep_mail=self.callers.mail.keep,
+            ),
             deps=LifeDeps(
                 registry=access.registry,
                 jails=self.jails,
@@ -256,7 +256,6 @@ class Kernel:
             limits=SpawnLimits(kernel.max_children, kernel.spawn_rate),
             kernel_account=self.model.account,
             default_budget=self.settings.config.llm.default_budget,
-            queue_path=self.callers.queue_path,
             kept_stops=stops,
             stop_timeout=kernel.stop_timeout,
         )

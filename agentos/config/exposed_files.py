@@ -5,8 +5,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 
 from agentos.agents.spec import AgentSpec
-from agentos.agents.tree.changes import list_places
-from agentos.agents.tree.reload import list_agents
 from agentos.agents.workspaces.config_file import list_entries
 from agentos.protected_names import OBEYED, STUBS, WATCHED
 
@@ -26,7 +24,7 @@ def log_exposed_files(config: Config) -> None:
 
 def find_exposed_files(config: Config) -> Iterator[str]:
     """Each such file, with the agents and what to do. Blocks."""
-    agents = list_agents(list_places(config.root))
+    agents = {spec.name: spec for spec in config.root.agents()}
     workspaces = dict(_list_workspaces(config, agents))
     for what, path, effect in (*_list_programs(config, agents), *_list_contents(config)):
         writers = [name for name, workspace in workspaces.items() if _can_write(workspace, path)]

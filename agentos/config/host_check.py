@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from agentos.agents.jail import layout
 from agentos.agents.jail.isolation_report import Layers, NotIsolated, judge
-from agentos.agents.spec import AgentSpec, GroupSpec
+from agentos.agents.spec import AgentSpec
 from agentos.llm.models.api_keys import read_variables
 from agentos.llm.providers.keys import choose_providers, describe_missing
 from agentos.llm.settings import LLMSettings
@@ -32,7 +32,7 @@ def unstartable_agents(config: Config) -> Mapping[str, Sequence[str]]:
     """Why a kernel on this host would not start some agents, with their names. Blocks: it tries every layer."""
     layers = try_layers()
     found: dict[str, list[str]] = {}
-    for spec in _agents(config.root):
+    for spec in config.root.agents():
         try:
             judge(spec, _isolation_layers(spec, layers), config.kernel.waive)
         except NotIsolated as error:
@@ -67,7 +67,7 @@ def unstartable_programs(config: Config) -> Iterator[str]:
 
 def unusable_repositories(config: Config) -> Iterator[str]:
     """Workspaces in which git won't work, since their repository lies elsewhere. Blocks."""
-    for spec in _agents(config.root):
+    for spec in config.root.agents():
         is_given = spec.jailed and os.path.isabs(spec.workspace) and os.path.isdir(spec.workspace)
         if is_given and (why := describe_missing_repository(spec.workspace)) is not None:
             yield f"{spec.name}: workspace: {why}"
@@ -153,12 +153,7 @@ def list_mcp_problems(config: Config) -> Iterator[str]:
 def _find_sound_agents(config: Config) -> Iterator[AgentSpec]:
     """The agents all of whose files are there."""
     faulty = {fault.agent for fault in config.faults}
-    return (spec for spec in _agents(config.root) if spec.name not in faulty)
-
-
-def _agents(group: GroupSpec) -> Iterator[AgentSpec]:
-    for child in group.children:
-        yield from _agents(child) if isinstance(child, GroupSpec) else [child]
+    return (spec for spec in config.root.agents() if spec.name not in faulty)
 
 
 def _isolation_layers(spec: AgentSpec, found: Mapping[str, Finding]) -> Layers:

@@ -14,8 +14,8 @@ from attrs import define, field
 from msgspec import Struct, structs
 
 from agentos.access.callers import Callers
-from agentos.agents.tree.changes import TreeChange, compare_trees, list_places
-from agentos.agents.tree.reload import TreeReload, list_agents
+from agentos.agents.tree.changes import TreeChange, compare_trees
+from agentos.agents.tree.supervision import Supervision
 from agentos.agents.workspaces.config_file import ConfigFile, Unprotected
 from agentos.kernel.internal_errors import internal
 from agentos.mcp.servers import Servers, find_changed
@@ -66,7 +66,7 @@ class Reload:
     """
 
     config: Config
-    tree: TreeReload
+    supervision: Supervision
     callers: Callers
     servers: Servers
     live_limits: Collection[str]
@@ -103,7 +103,7 @@ class Reload:
 
     async def serve(self) -> None:
         """Make the reloads that are requested, one after the other, until cancelled."""
-        await self.tree.supervision.begun.wait()
+        await self.supervision.begun.wait()
         async for job in self._queue[1]:
             if not job.withdrawn:
                 try:
@@ -115,7 +115,7 @@ class Reload:
             job.done.set()
 
     async def _reload(self, dry_run: bool) -> Reloaded:
-        supervision = self.tree.supervision
+        supervision = self.supervision
         writers = await self.find_writers()  # first: no agent can write to the file while it is read
         new = await self._load()
         if not dry_run:
@@ -132,13 +132,13 @@ class Reload:
             return found
         await run_in_thread(log_exposed_files, new)
         self.callers.secrets.replace(new.http.secrets, values)
-        changes = await self.tree.apply(self.config.root, new.root, found.changes)
+        changes = await supervision.declared.reload(self.config.root, new.root, found.changes)
         self.callers.known = new.permissions
         self.servers.replace(new.mcp)
         await self.servers.forget_removed()
         http = attrs.evolve(self.config.http, secrets=new.http.secrets)
         self.config = attrs.evolve(self.config, root=new.root, permissions=new.permissions, http=http, mcp=new.mcp)
-        await supervision.kept_stops.forget_others(list_agents(list_places(new.root)))
+        await supervision.kept_stops.forget_others([one.name for one in new.root.agents()])
         found = Reloaded(changes, found.settings, found.kernel_restart)
         supervision.registry.publish(
             ConfigReloaded([(one.kind, one.name, one.fields) for one in changes], found.settings, found.kernel_restart)
@@ -168,9 +168,9 @@ class Reload:
 
     def _check_names(self, new: Config) -> None:
         """Raise ``BadRequest`` for the names of new agents that callers have which the file doesn't declare."""
-        registry, known = self.tree.supervision.registry, list_agents(list_places(self.config.root))
+        registry, known = self.supervision.registry, {one.name for one in self.config.root.agents()}
         mistakes = []
-        for name in list_agents(list_places(new.root)):
+        for name in (one.name for one in new.root.agents()):
             if name not in known and (registry.is_taken(name) or self.callers.mail.is_taken(name)):
                 number = self.callers.mail.by_name(name).id
                 mistakes.append(

@@ -14,10 +14,9 @@ import trio
 from attrs import define
 
 from agentos.agents.jail import layout
+from agentos.agents.life.lifecycle import AT_START, Step
 from agentos.agents.registry import Agent
 from agentos.agents.spec import AgentSpec, BadField
-from agentos.agents.tree.changes import list_places
-from agentos.agents.tree.reload import list_agents
 from agentos.sandbox.files.root_files import CODE
 from agentos.services.files.foreign_files import read_regular
 from agentos.threads import run_in_thread
@@ -57,7 +56,7 @@ class Watch:
         return await run_in_thread(look, str(self.reload.config.file), self._specs())
 
     def _specs(self) -> Collection[AgentSpec]:
-        return list_agents(list_places(self.reload.config.root)).values()
+        return [*self.reload.config.root.agents()]
 
     async def _apply(self, saved: set[str], restarts: trio.Nursery) -> None:
         files = await run_in_thread(find_files, self._specs())  # those of the configuration before
@@ -69,16 +68,14 @@ class Watch:
                 restarts.start_soon(self._restart, name, sorted(paths & saved))
 
     async def _restart(self, name: str, saved: Collection[str]) -> None:
-        supervision = self.reload.tree.supervision
+        supervision = self.reload.supervision
         for path in saved:
             if (mistake := await run_in_thread(find_syntax_error, path)) is not None:
                 log.error("%s: %s; %s goes on with what it has", path, mistake, name)
                 return
         agent: Agent | None = supervision.registry.find_by_name(name)
-        if agent is None or not agent.declared or agent.stopped_by is not None:
-            return
-        if agent.spec.waits and not agent.woken:  # its next life begins with it
-            return
+        if agent is None or not agent.declared or AT_START[agent.wanted] is not Step.BEGIN:
+            return  # its next life begins with what was saved
         log.info("%s was saved: restarting %s", ", ".join(saved), name)
         try:
             await supervision.start_stop.restart_agent(agent)

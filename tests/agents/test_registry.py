@@ -151,13 +151,13 @@ def test_a_new_life_after_the_end_of_a_group_begins_with_fresh_events() -> None:
     registry, one = Registry(), agent("a")
     before = one.caller.greeted
     before.set()
-    one.dismissed.set()
+    one.dismiss()
     registry.change(one, AgentOver(one.id, "a"))
     ended(one)
 
     registry.begin_life(one)
 
-    assert (one.state, one.over.is_set(), one.dismissed.is_set()) == (State.STARTING, False, False)
+    assert (one.state, one.over.is_set(), one.wish.dismissed) == (State.STARTING, False, False)
     assert not one.caller.greeted.is_set()
 
 

@@ -39,12 +39,13 @@ from supervisors import Ended, Ignore
 
 from .health import HealthChecks
 from .leftover_processes import ID_VARIABLE, LIFE_VARIABLE, RUN_VARIABLE, Run, Sweeper
-from .lifecycle import State
+from .lifecycle import AT_START, State, Step
 from .output import Pump
 from .present import Life
 
 MIN_UPTIME = 0.2  # seconds a program must stay alive after exec to count as started
 READY_TIMEOUT = 30.0  # seconds for an agent with ready="hello" to send HELLO
+NO_HELLO = f'it didn\'t say HELLO within {READY_TIMEOUT:g} s, and ready = "hello" waits for that'
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -81,7 +82,7 @@ class LifeRunner:
     async def run(self, stop: trio.Event, *, task_status: trio.TaskStatus[Agent]) -> None:
         """Run one life, from opening the socket to the end of the program and of all agents that it spawned."""
         agent, registry = self.agent, self.deps.registry
-        if agent.stopped_by is not None:  # a member of a group that is restarted around it
+        if AT_START[agent.wanted] is Step.DECLINE:  # a member of a group that is restarted around it
             raise Ignore
         life = registry.begin_life(agent)
         sockets = Sockets(f"{self.deps.run.directory}/{agent.id}.sock")
@@ -89,8 +90,10 @@ class LifeRunner:
         try:
             async with trio.open_nursery() as nursery:
                 life.nursery, life.spawns = nursery, True
-                agent.restarts += agent.lives > 0 and not agent.begun_by_request
-                agent.begun_by_request = False
+                if agent.wish.requested:
+                    agent.wish.request_start(False)
+                else:
+                    agent.restarts += agent.lives > 0
                 agent.lives += 1
                 life.since = trio.current_time()
                 async with self._jail(life, sockets) as jail:
@@ -172,7 +175,7 @@ class LifeRunner:
                     await self._wait_for_end(life, program, stop, nursery)
         finally:
             status = await jail.end()  # noqa: ASYNC102 - it shields itself, and SIGKILL is soon over
-            agent.end = describe_end(status, stop.is_set() or agent.dismissed.is_set(), jail.why(status))
+            agent.end = describe_end(status, stop.is_set() or agent.wish.dismissed, jail.why(status))
             for pump in pumps:
                 await pump.end()  # noqa: ASYNC102 - it shields itself
         if ready:
@@ -189,17 +192,14 @@ class LifeRunner:
         Returns why it doesn't count as ready, or None.
         """
         agent = self.agent
-        if agent.spec.ready == "hello":
-            with trio.move_on_after(READY_TIMEOUT) as deadline:
-                await wait_first(program.wait, agent.caller.greeted.wait, agent.dismissed.wait)
-            if deadline.cancelled_caught:
-                return f'it didn\'t say HELLO within {READY_TIMEOUT:g} s, and ready = "hello" waits for that'
-            return None
-        with trio.move_on_after(MIN_UPTIME) as life.start_scope:
-            if not life.connected and not agent.dismissed.is_set():
+        hello = agent.spec.ready == "hello"
+        with trio.move_on_after(READY_TIMEOUT if hello else MIN_UPTIME) as life.start_scope:
+            if hello and not agent.wish.dismissed:
+                await wait_first(program.wait, agent.caller.greeted.wait)
+            elif not life.connected and not agent.wish.dismissed:
                 await program.wait()
-        life.start_scope = None
-        return None
+        late, life.start_scope = life.start_scope.cancelled_caught and not agent.wish.dismissed, None
+        return NO_HELLO if hello and late else None
 
     async def _wait_for_end(self, life: Life, program: Sandbox, stop: trio.Event, nursery: trio.Nursery) -> None:
         """Wait until the program has ended, or until its shutdown time after ``stop`` is over.

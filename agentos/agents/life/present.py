@@ -1,10 +1,12 @@
 """The present life of an agent, what stays of it, and what stays of an agent that has ended for good.
 
-Problem: an agent outlives its programs, and LIST, INSPECT and METRICS ask about all of them. Fields that belong to one
-life, kept beside those of the agent, have to be reset one by one, and each that is forgotten describes a dead program.
-Idea: what belongs to a life is in one object, which the next life replaces. What was found out about it is there until
-then; when the agent has ended for good, a frozen record with the same names takes its place.
-Must stay true: only the task that runs a life changes its object; after its end no handle is left in it (decision 100).
+Problem: an agent outlives its programs, and LIST, INSPECT and METRICS ask about all of them. Fields that belong to
+one life, kept beside those of the agent, have to be reset one by one, and each that is forgotten describes a dead
+program.
+Idea: what belongs to a life is in one object, which the next life replaces. What was found out about it is there
+until then; when the agent has ended for good, a frozen record with the same names takes its place.
+Must stay true: only the task that runs a life changes its object; after its end no handle is left in it (decision
+100).
 """
 
 import json

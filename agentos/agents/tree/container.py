@@ -71,10 +71,6 @@ class Container:
         raise Ended("crash" if self.escalates and gave_up(cause) else "shutdown", cause.detail)
 
 
-async def begin_at_once() -> None:
-    """Wait for no other agent."""
-
-
 class BackgroundStart(Struct, frozen=True):
     """An agent's life as the child of a container: it counts as started before its program is up.
 
@@ -83,7 +79,7 @@ class BackgroundStart(Struct, frozen=True):
     """
 
     start: Startable
-    wait: Callable[[], Awaitable[None]] = begin_at_once
+    wait: Callable[[], Awaitable[None]]
 
     async def run(self, stop: trio.Event, *, task_status: trio.TaskStatus[None]) -> None:
         task_status.started()
@@ -121,7 +117,7 @@ class Group:
     spec: SupervisorSpec
     observe: Observer
     began: Callable[[Supervisor], None]
-    wait: Callable[[], Awaitable[None]] = begin_at_once
+    wait: Callable[[], Awaitable[None]]
     supervisor: Supervisor | None = None  # of the present life or the last one
 
     async def run(self, stop: trio.Event, *, task_status: trio.TaskStatus[None]) -> None:

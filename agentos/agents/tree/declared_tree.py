@@ -5,22 +5,31 @@ specs.
 """
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from functools import partial
 
+import trio
 from attrs import define, field
+from msgspec import Struct
+from msgspec.structs import replace
 
 from agentos.agents.life.life import LifeDeps, LifeRunner
+from agentos.agents.life.lifecycle import AT_START, State, Step
 from agentos.agents.registry import Agent
 from agentos.agents.spec import AgentSpec, GroupSpec, Shutdown
-from agentos_sdk.errors import NotFound
+from agentos.kernel.caller import Caller
+from agentos.llm.settings import QueuePath
+from agentos_sdk.errors import CallError, NotFound
 from supervisors import ChildSpec, NoProc, Supervisor, SupervisorSpec, Template
 
+from .changes import Place, TreeChange, list_places, prune_tree, take_live
 from .container import BackgroundStart, Container, Group, Path, specify_one_child
 from .event_lines import ROOT
 from .start_stop import StartStop
 from .tracker import Tracker
 
+log = logging.getLogger("agentos.reload")
 SPAWNED = "spawned"  # the supervisor below the root that keeps the agents spawned by the operator
 FOR_SPAWNED = SupervisorSpec(
     strategy="simple_one_for_one",
@@ -29,18 +38,36 @@ FOR_SPAWNED = SupervisorSpec(
 """Supervises the supervisors of spawned agents: it restarts none of them and stops all of them at once."""
 
 
+class CallerPorts(Struct, frozen=True):
+    """What the tree needs of the kernel's callers.
+
+    ``make`` gives an agent its identity and its rights, ``declare`` changes them to those of a spec, ``forget`` removes
+    its mailbox, rights and session. ``queue_path`` returns a caller's place in the model's queue. ``keep_mail`` gets an
+    agent's id and name, and whether its messages are kept from now on.
+    """
+
+    make: Callable[[AgentSpec, Caller | None], Caller]
+    declare: Callable[[Agent, AgentSpec], None]
+    forget: Callable[[Agent], None]
+    queue_path: Callable[[Caller], QueuePath]
+    keep_mail: Callable[[int, str, bool], None]
+
+
 @define(eq=False)
 class DeclaredTree:
-    """The tree that the configuration declares.
+    """The tree that the configuration declares. One task at a time reloads it.
 
     ``add_agent`` makes an agent that does not exist yet, from its spec, the path of its group, and that of the
-    supervisor that restarts it.
+    supervisor that restarts it. ``watch_required`` watches the start of those that a reload adds.
     """
 
     tracker: Tracker
     start_stop: StartStop
     deps: LifeDeps
+    ports: CallerPorts
     add_agent: Callable[[AgentSpec, Path, Path], Agent]
+    watch_required: Callable[[Sequence[Agent]], None]
+    update_queue_paths: Callable[[], None]
     specs: Mapping[Path, SupervisorSpec] = field(factory=dict, init=False)  # of each group's supervisor
     _containers: Mapping[tuple[Path, str], Container] = field(factory=dict, init=False)  # of the tree before
 
@@ -49,6 +76,112 @@ class DeclaredTree:
         self._containers, self.tracker.containers, self.tracker.groups = self.tracker.containers, {}, {}
         self.specs = specs = dict[Path, SupervisorSpec]()
         return self._make_group(root, (ROOT,), specs, ChildSpec(SPAWNED, FOR_SPAWNED))
+
+    async def reload(self, old: GroupSpec, new: GroupSpec, changes: Sequence[TreeChange]) -> Sequence[TreeChange]:
+        """Replace the tree ``old`` by ``new``; returns the changes as they were made.
+
+        Agents that start are not waited for. Raises ``AlreadyExists``, before anything is changed, if the name of an
+        added agent is taken.
+        """
+        before, after = list_places(old), list_places(new)
+        added = self._add_agents(before, after)
+        remaining = await self._stop_leaving(old, before, after)
+        starting = {change.name for change in changes if change.kind in ("added", "restarted")}
+        # No checkpoint until the new tree is built: a life that begins meanwhile would be one of both files.
+        known = _list_agents(before)
+        for name, spec in _list_agents(after).items():
+            if name in known:
+                self._renew(self._find(name), before[name].spec, spec, name in starting)
+        await self.change(remaining, new)
+        self.update_queue_paths()
+        changes = [await self._settle_change(change) for change in changes]
+        starting |= {change.name for change in changes if change.kind == "restarted"}
+        await self._start((ROOT,), new, starting)
+        self.watch_required(added)
+        return changes
+
+    def _find(self, name: str) -> Agent:
+        return self.tracker.registry.find(None, name)
+
+    def _add_agents(self, before: Mapping[str, Place], after: Mapping[str, Place]) -> Sequence[Agent]:
+        known = _list_agents(before)
+        added = {name: spec for name, spec in _list_agents(after).items() if name not in known}
+        return [self.add_agent(spec, after[name].path, after[name].supervisor) for name, spec in added.items()]
+
+    async def _stop_leaving(self, old: GroupSpec, before: Mapping[str, Place], after: Mapping[str, Place]) -> GroupSpec:
+        """Stop what isn't in the new tree, or is in another place of it; returns the tree that remains."""
+        stays = {name for name, place in before.items() if place.is_at(after.get(name))}
+        leaving = [self._find(name) for name in _list_agents(before) if name not in stays]
+        remaining = prune_tree(old, stays)
+        for agent in leaving:
+            agent.spec = replace(agent.spec, required=False)  # the kernel must not end because of this
+            agent.dismiss()
+        await self.change(old, remaining)
+        wanted = _list_agents(after)
+        for agent in leaving:
+            self.tracker.finish(agent)
+            if agent.name not in wanted:
+                self.ports.forget(agent)
+                self.tracker.remove_agent(agent)
+        return remaining
+
+    def _renew(self, agent: Agent, was: AgentSpec | GroupSpec, spec: AgentSpec, starts: bool) -> None:
+        """Apply what holds at once; keep the rest for the next life of an agent that runs and has to be restarted."""
+        if starts or agent.wish.at_next_start is not None:
+            agent.wish.change_later(partial(self._become, agent, spec))
+            agent.spec = take_live(agent.spec, spec)
+        else:
+            self._become(agent, spec)
+        if starts and agent.wish.stopped_by is None and agent.arrived.is_set():
+            agent.arrived, agent.came_up = trio.Event(), False  # for those that wait for it with `after`
+        if isinstance(was, AgentSpec) and spec.permissions != was.permissions and spec.jailed == agent.spec.jailed:
+            self.ports.declare(agent, spec)
+        if isinstance(was, AgentSpec) and spec.mailbox != was.mailbox:
+            self.ports.keep_mail(agent.id, agent.name, spec.mailbox == "kept")
+        if not agent.alive:
+            agent.wish.take_changes()
+
+    def _become(self, agent: Agent, spec: AgentSpec) -> None:
+        jailed = agent.spec.jailed
+        agent.spec = replace(spec, permissions=agent.spec.permissions)  # which SET_PERMS may have replaced
+        if spec.jailed != jailed:
+            self.ports.declare(agent, spec)
+
+    async def _settle_change(self, change: TreeChange) -> TreeChange:
+        """The change as it is made.
+
+        It is a restart if limits can't change while the agent runs, or if its start waits for what the file said.
+        """
+        agent = self.tracker.registry.find_by_name(change.name)
+        if change.kind != "updated" or agent is None or not agent.alive:
+            return change
+        waits = agent.state is State.STARTING and not {"after", "ready"}.isdisjoint(change.fields)
+        limits = any(field.startswith("limits.") for field in change.fields)
+        if not waits and (not limits or await self.deps.jails.change_limits(agent)):
+            return change
+        if agent.wish.at_next_start is None:
+            agent.wish.change_later(partial(self._become, agent, agent.spec))
+        return replace(change, kind="restarted")
+
+    async def _start(self, path: Path, group: GroupSpec, starting: Set[str]) -> None:
+        """Start or restart these agents and groups below a group, in the order of the file."""
+        if self.tracker.find_supervisor(path) is None:
+            if not starting.isdisjoint(list_places(group)):  # it was given up, or waits for its restart
+                await self._begin(self.start_stop.begin_group(path))
+            return
+        for child in group.children:
+            if isinstance(child, GroupSpec) and child.name not in starting:
+                await self._start((*path, child.name), child, starting)
+            elif isinstance(child, GroupSpec):
+                await self._begin(self.start_stop.begin_group((*path, child.name)))
+            elif child.name in starting:
+                await self._begin(self.start_stop.begin_agent(self._find(child.name)))
+
+    async def _begin(self, start: Awaitable[object]) -> None:
+        try:
+            await start
+        except CallError as error:  # the reload has happened; the agent's state shows it
+            log.warning("%s", error)
 
     async def change(self, old: GroupSpec, new: GroupSpec) -> None:
         """Replace the tree ``old`` by ``new``: children that are not in it are stopped, new ones are not started yet.
@@ -124,7 +257,7 @@ class DeclaredTree:
             group = self._make_group(spec, inside, specs)
             body = container.child.start if container is not None else None
             if not isinstance(body, Group):
-                body = Group(inside, group, self.tracker.observe, self.tracker.add_supervisor)
+                body = Group(inside, group, self.tracker.observe, self.tracker.add_supervisor, wait)
             start = body
             start.spec, start.wait, shutdown = group, wait, spec.shutdown
         one = specify_one_child(spec.name, start, spec.restart, spec.backoff, spec.max_restarts, spec.restart_window)
@@ -150,10 +283,10 @@ class DeclaredTree:
 
     def _declines(self, agent: Agent) -> bool:
         """Whether an agent doesn't start now: it was stopped by request, or waits from now on."""
-        if agent.stopped_by is None and agent.spec.waits and not agent.woken:
+        step = AT_START[agent.wanted]
+        if step is Step.REST:
             self.tracker.rest(agent)
-            return True
-        return agent.stopped_by is not None
+        return step is not Step.BEGIN
 
     async def _wait_for(self, names: Sequence[str]) -> None:
         """Return when these agents, and the agents of these groups, have come up, ended for good or were given up."""
@@ -167,6 +300,11 @@ class DeclaredTree:
         with contextlib.suppress(NotFound):
             return self.start_stop.list_members(self.start_stop.find_group(name))
         return []
+
+
+def _list_agents(places: Mapping[str, Place]) -> Mapping[str, AgentSpec]:
+    """The specs of the agents among these."""
+    return {name: place.spec for name, place in places.items() if isinstance(place.spec, AgentSpec)}
 
 
 def stops_together(group: GroupSpec) -> bool:

@@ -1,7 +1,11 @@
 """Stops, starts and restarts agents and groups on request, through the supervisors that run them.
 
-OTP restarts a terminated member together with its siblings. An agent that was stopped therefore has ``stopped_by`` set
-until it is started again, and declines each start until then.
+Problem: OTP restarts a terminated member together with its siblings, and an agent that was stopped must stay so;
+requests for one agent come at the same time, are cancelled, and meet groups that are ending.
+Idea: a request first changes the agent's wish, by which it declines each start from then on, and then asks its
+supervisor; a release comes before a start in the same way.
+Must stay true: what was stopped stays so until START or RESTART, whatever its group does; a restart that has begun
+isn't left half done (decisions 97 and 100).
 """
 
 import contextlib
@@ -11,7 +15,7 @@ import trio
 from msgspec import Struct
 
 from agentos.agents.life.life import wait_first
-from agentos.agents.life.lifecycle import State
+from agentos.agents.life.lifecycle import AT_START, State, Step
 from agentos.agents.registry import Agent, Registry
 from agentos.agents.spec import AgentSpec, GroupSpec
 from agentos.services.events import AgentFailed, AgentStopped, AgentWoken
@@ -41,7 +45,7 @@ class StartStop(Struct, frozen=True):
 
     def list_members(self, path: Path) -> Sequence[Agent]:
         """The agents of a group and of the groups in it, in start order."""
-        return [self.registry.find(None, spec.name) for spec in _list_agent_specs(self._get_group(path))]
+        return [self.registry.find(None, spec.name) for spec in self._get_group(path).agents()]
 
     async def stop(self, agents: Sequence[Agent], by: str) -> None:
         """Stop declared agents; they decline to start until they are started. ``by`` is shown.
@@ -53,9 +57,7 @@ class StartStop(Struct, frozen=True):
         """
         left, this = list(agents), object()
         for agent in agents:
-            _mark_stopped(agent, by)
-            if not agent.over.is_set():
-                agent.stops += (this,)
+            _stop(agent, by, this)
         try:
             for wave in self._list_waves(agents):
                 for agent in wave:
@@ -67,21 +69,19 @@ class StartStop(Struct, frozen=True):
                         together.start_soon(self._terminate, path, [one for one in wave if one.path == path], by)
         finally:
             for agent in left:
-                agent.stops = tuple(other for other in agent.stops if other is not this)
-                if not agent.over.is_set() and not agent.stops:
-                    agent.stopped_by, agent.dismissed = None, trio.Event()
+                agent.wish.cancel_stop(this, agent.over.is_set())
 
     async def keep_stopped(self, agents: Sequence[Agent], by: str) -> None:
         """Have agents that are stopped stay so when the next kernel starts. Raises ``Unavailable``."""
         await self.kept.add([agent.name for agent in agents], by)
         for agent in agents:
-            agent.kept_stopped = agent.stopped_by is not None
+            agent.wish.keep_stopped()
 
     def hold_back(self, agents: Sequence[Agent]) -> None:
         """Keep from starting what was stopped for good in an earlier run, and what waits; none of these has begun."""
         for agent in agents:
             if (by := self.kept.find(agent.name)) is not None:
-                agent.stopped_by, agent.kept_stopped = by, True
+                agent.wish.keep_stopped(by)
                 self.tracker.finish(agent)
             elif agent.spec.waits:
                 self.tracker.rest(agent)
@@ -96,13 +96,13 @@ class StartStop(Struct, frozen=True):
             return
         supervisor = self._find_supervisor(agent)
         await self._release([agent])
-        if agent.spec.waits and not now:
-            self.tracker.rest(agent)
-        elif agent.spec.waits:
-            await self.wake(agent, "START")
-        else:
+        if AT_START[agent.wanted] is not Step.REST:
             await self._begin(agent, supervisor)
             await _wait_until_settled(agent)
+        elif now:
+            await self.wake(agent, "START")
+        else:
+            self.tracker.rest(agent)
 
     async def wake(self, agent: Agent, reason: str) -> None:
         """Start an agent that waits, or that was given up before; returns when the start is decided.
@@ -110,7 +110,7 @@ class StartStop(Struct, frozen=True):
         Its restart limits begin anew. Nothing is done if it runs, or was stopped. Raises ``BadRequest``,
         ``Unavailable``.
         """
-        if agent.woken or agent.stopped_by is not None or not agent.over.is_set():
+        if agent.wish.woken or agent.wish.stopped_by is not None or not agent.over.is_set():
             return
         supervisor = self._find_supervisor(agent)
         self.registry.publish(AgentWoken(agent.id, agent.name, reason))
@@ -120,7 +120,7 @@ class StartStop(Struct, frozen=True):
     async def end_idle(self, agent: Agent) -> None:
         """End an agent that has nothing to do; it waits then. Raises ``BadRequest``, ``Unavailable``."""
         await _terminate_child_to_restart(self._find_supervisor(agent), agent.name)
-        if agent.stopped_by is None and not agent.alive:
+        if agent.wish.stopped_by is None and not agent.alive:
             self.tracker.rest(agent)
 
     async def restart_agent(self, agent: Agent) -> None:
@@ -140,10 +140,8 @@ class StartStop(Struct, frozen=True):
         """
         group, supervisor = self._get_group(path), self.tracker.find_supervisor(path)
         if supervisor is None:
-            members = self.list_members(path)
-            await self._release(members)
-            await self._begin_group(path, members)
-            await _wait_until_all_settled(members)
+            await self._release(self.list_members(path))
+            await _wait_until_all_settled(await self.begin_group(path))
             if not now:
                 return
         for child in group.children:
@@ -157,36 +155,43 @@ class StartStop(Struct, frozen=True):
         above = self._find_supervisor_above(path)
         with trio.CancelScope(shield=True):
             await _terminate_child_to_restart(above, path[-1])
-        members = self.list_members(path)
-        await self._begin_group(path, members)
-        await _wait_until_all_settled(members)
+        await _wait_until_all_settled(await self.begin_group(path))
 
     async def begin_agent(self, agent: Agent) -> None:
         """Start an agent that a reload has added or changed, without waiting until it is up; it is stopped before.
 
         One that was stopped by request stays so. One whose present life began since the reload is left alone.
         """
-        if agent.stopped_by is not None or (agent.alive and agent.lives and agent.at_next_start is None):
+        if agent.wish.stopped_by is not None or (agent.alive and agent.lives and agent.wish.at_next_start is None):
             return
         supervisor = self._find_supervisor(agent)
         if not agent.over.is_set():
             await _terminate_child_to_restart(supervisor, agent.name)
-        agent.take_changes()
-        if agent.stopped_by is None and agent.spec.waits:  # nor meanwhile
+        agent.wish.take_changes()
+        step = AT_START[agent.wanted]  # it may have been stopped meanwhile
+        if step is Step.REST:
             self.tracker.rest(agent)
-        elif agent.stopped_by is None:
+        elif step is Step.BEGIN:
             await self._begin(agent, supervisor)
 
-    async def begin_group(self, path: Path) -> None:
-        """Start a group that a reload has added or changed, and that isn't up; without waiting for its members."""
-        await self._begin_group(path, self.list_members(path))
+    async def begin_group(self, path: Path) -> Sequence[Agent]:
+        """Start a group that isn't up, without waiting for its members, which are returned. Raises ``Unavailable``."""
+        members = self.list_members(path)
+        for agent in members:
+            agent.unsettle()
+        try:
+            await _start_by_request(self._find_supervisor_above(path), path[-1], members)
+        except (NoProc, StartFailed) as failure:
+            for agent in members:
+                self.tracker.finish(agent)
+            raise Unavailable(f"{path[-1]} did not start: {failure}") from None
+        return members
 
     async def _release(self, agents: Sequence[Agent]) -> None:
         """Let agents start that were stopped, now and when the next kernel starts. Raises ``Unavailable``."""
         await self.kept.remove([agent.name for agent in agents])
         for agent in agents:
-            agent.stopped_by, agent.kept_stopped = None, False
-            agent.stops = ()
+            agent.wish.release()
 
     # -- Its parts -------------------------------------------------------------------------------------------------
 
@@ -215,9 +220,10 @@ class StartStop(Struct, frozen=True):
     async def _begin(self, agent: Agent, supervisor: Supervisor) -> None:
         if agent.over.is_set() and not agent.declared:  # meanwhile: by KILL, or a reload has removed it
             raise NotFound(f"{agent.name} has ended for good")
-        agent.renew()
+        if agent.over.is_set():
+            agent.renew()
         agent.unsettle()
-        agent.woken = True
+        agent.wish.wake()
         try:
             await _start_by_request(supervisor, agent.name, [agent])
         except NoProc:
@@ -235,16 +241,6 @@ class StartStop(Struct, frozen=True):
         else:
             self.tracker.finish(agent)
 
-    async def _begin_group(self, path: Path, members: Sequence[Agent]) -> None:
-        for agent in members:
-            agent.unsettle()
-        try:
-            await _start_by_request(self._find_supervisor_above(path), path[-1], members)
-        except (NoProc, StartFailed) as failure:
-            for agent in members:
-                self.tracker.finish(agent)
-            raise Unavailable(f"{path[-1]} did not start: {failure}") from None
-
     def _list_waves(self, agents: Sequence[Agent]) -> Iterator[Sequence[Agent]]:
         """Agents in the order of their stops, each once."""
         named = {agent.name: agent for agent in agents}
@@ -257,7 +253,7 @@ class StartStop(Struct, frozen=True):
         """End declared agents of one group at the same time; they decline to start from now on."""
         while left := [agent for agent in agents if not agent.over.is_set()]:
             for agent in left:
-                _mark_stopped(agent, by)  # again: a RESTART may have begun it meanwhile
+                _stop(agent, by)  # again: a RESTART may have begun it meanwhile
             supervisor = self.tracker.find_supervisor(path)
             if supervisor is not None:
                 try:
@@ -271,21 +267,19 @@ class StartStop(Struct, frozen=True):
                 await wait_first(self.tracker.wait_supervisor, running.over.wait)  # in a group that is still starting
 
 
-def _mark_stopped(agent: Agent, by: str) -> None:
-    agent.stopped_by = by
+def _stop(agent: Agent, by: str, stop: object = None) -> None:
+    agent.wish.stop(by, stop if not agent.over.is_set() else None)
     agent.dismiss()
 
 
-async def _terminate_child(supervisor: Supervisor, name: str) -> None:
-    """Stop a child; nothing is done if it has ended by itself, and the supervisor has forgotten it."""
-    with contextlib.suppress(Refused):
-        await supervisor.terminate_child(name)
-
-
 async def _terminate_child_to_restart(supervisor: Supervisor, name: str) -> None:
-    """As :func:`_terminate_child`; ``Unavailable`` if its supervisor is ending."""
+    """Stop a child, unless it has ended by itself and the supervisor has forgotten it.
+
+    Raises ``Unavailable`` if the supervisor is ending.
+    """
     try:
-        await _terminate_child(supervisor, name)
+        with contextlib.suppress(Refused):
+            await supervisor.terminate_child(name)
     except NoProc:
         raise _group_ends(name) from None
 
@@ -302,22 +296,22 @@ async def _wait_until_settled(agent: Agent) -> None:
 
 async def _wait_until_all_settled(members: Sequence[Agent]) -> None:
     for agent in members:
-        if agent.stopped_by is None:
+        if agent.wish.stopped_by is None:
             await _wait_until_settled(agent)
 
 
 async def _start_by_request(supervisor: Supervisor, name: str, agents: Sequence[Agent]) -> None:
     """Start a child; the lives of its agents that this begins count as no restarts."""
-    before = [agent.begun_by_request for agent in agents]
+    before = [agent.wish.requested for agent in agents]
     for agent in agents:
-        agent.begun_by_request = True
+        agent.wish.request_start()
     begun = False
     try:
         begun = await _start_child(supervisor, name)
     finally:
         if not begun:
             for agent, was in zip(agents, before, strict=True):
-                agent.begun_by_request = agent.begun_by_request and was
+                agent.wish.request_start(agent.wish.requested and was)
 
 
 async def _start_child(supervisor: Supervisor, name: str) -> bool:
@@ -340,11 +334,3 @@ async def _start_child(supervisor: Supervisor, name: str) -> bool:
             except Refused:  # another caller has started it meanwhile
                 return False
     return True
-
-
-def _list_agent_specs(group: GroupSpec) -> Iterator[AgentSpec]:
-    for child in group.children:
-        if isinstance(child, AgentSpec):
-            yield child
-        else:
-            yield from _list_agent_specs(child)

@@ -25,7 +25,7 @@ from agentos_sdk.values import End, Line
 from supervisors import GaveUp, NoProc, Refused, StartFailed, Supervisor, SupervisorSpec
 
 from .container import Path, specify_one_child
-from .declared_tree import FOR_SPAWNED, SPAWNED, DeclaredTree
+from .declared_tree import FOR_SPAWNED, SPAWNED, CallerPorts, DeclaredTree
 from .event_lines import ROOT
 from .kept_stops import KeptStops
 from .start_stop import StartStop
@@ -61,7 +61,7 @@ class OneAgent(Struct, frozen=True):
         agent.supervisor = Supervisor(self.spec, id=name, within=tuple(within), observe=self.tracker.observe)
         task_status.started(agent.supervisor)
         try:
-            if not agent.dismissed.is_set():
+            if not agent.wish.dismissed:
                 await agent.supervisor.run(stop)
         finally:  # in every case, because the spawner waits for the result
             agent.settle(StartError(agent.end or End(None, None, "stopped before it had begun"), []))
@@ -72,18 +72,16 @@ class OneAgent(Struct, frozen=True):
 class Supervision:
     """The agent tree of one kernel.
 
-    ``make_caller`` gives an agent its identity and its rights. ``kernel_account`` is the share of the model for all
-    agents together, ``default_budget`` that of an agent that isn't trusted and has no other; ``queue_path`` returns a
-    caller's place in the model's queue.
+    ``kernel_account`` is the share of the model for all agents together, ``default_budget`` that of an agent that isn't
+    trusted and has no other.
     """
 
     registry: Registry
-    make_caller: Callable[[AgentSpec, Caller | None], Caller]
+    ports: CallerPorts
     deps: LifeDeps
     limits: SpawnLimits
     kernel_account: Account
     default_budget: Sequence[Quota]
-    queue_path: Callable[[Caller], QueuePath]
     kept_stops: KeptStops
     stop_timeout: float = STOP_TIMEOUT
     root: Supervisor = field(init=False)
@@ -101,7 +99,15 @@ class Supervision:
     def __attrs_post_init__(self) -> None:
         self.tracker = Tracker(self.registry)
         self.start_stop = StartStop(self.registry, self.tracker, self.kept_stops)
-        self.declared = DeclaredTree(self.tracker, self.start_stop, self.deps, self.add_declared)
+        self.declared = DeclaredTree(
+            self.tracker,
+            self.start_stop,
+            self.deps,
+            self.ports,
+            self._add_declared,
+            self._watch_more,
+            self._update_queue_paths,
+        )
 
     def build(self, group: GroupSpec) -> Supervisor:
         """The root supervisor of a declared tree, not running yet."""
@@ -110,7 +116,7 @@ class Supervision:
         self.start_stop.hold_back([*self.registry])
         return self.root
 
-    def add_declared(self, spec: AgentSpec, path: Path, supervisor: Path) -> Agent:
+    def _add_declared(self, spec: AgentSpec, path: Path, supervisor: Path) -> Agent:
         """Create a declared agent, to be started by the supervisor with that path. Raises ``AlreadyExists``."""
         return self._add_agent(spec, path, None, None, supervisor)
 
@@ -136,7 +142,7 @@ class Supervision:
         assert self.root.exit is not None
         return self._missing or self.tracker.explain_root_exit(self.root.exit)
 
-    def watch_required(self, added: Sequence[Agent]) -> None:
+    def _watch_more(self, added: Sequence[Agent]) -> None:
         """Stop the tree if one of these agents is required and doesn't come up in its time."""
         if self.root.exit is None:  # otherwise the kernel has stopped during a reload
             self._tree.start_soon(self._watch_required, added)
@@ -150,7 +156,7 @@ class Supervision:
             if not agent.spec.required:  # by a reload
                 continue
             done = agent.spec.restart != "permanent" and agent.end is not None and agent.end.exit_code == 0
-            if not agent.came_up and not done and agent.stopped_by is None and not self.stopping:
+            if not agent.came_up and not done and agent.wish.stopped_by is None and not self.stopping:
                 late = f"it wasn't up within {agent.spec.start_timeout:g} s"
                 last = agent.end.reason if agent.end is not None else "it never began"
                 why = late if not agent.arrived.is_set() else "it was given up"
@@ -297,7 +303,7 @@ class Supervision:
         self, spec: AgentSpec, path: Path, parent: Agent | None, spawner: Caller | None, supervisor: Path | None = None
     ) -> Agent:
         """Create and register an agent. ``supervisor`` is the path of the one that restarts it, if not ``path``."""
-        caller = self.make_caller(spec, spawner)
+        caller = self.ports.make(spec, spawner)
         agent = Agent(
             spec,
             caller,
@@ -317,7 +323,7 @@ class Supervision:
     def _publish_line(self, agent_id: int, name: str, line: Line) -> None:
         self.registry.publish(AgentOutput(agent_id, name, line.stream, line.text, line.at))
 
-    def update_queue_paths(self) -> None:
+    def _update_queue_paths(self) -> None:
         """Apply changed shares of agents and groups; those that were spawned follow their parents."""
         for agent in self.registry:
             if agent.declared:
@@ -326,7 +332,7 @@ class Supervision:
                 agent.queue_path = (*agent.parent.queue_path, agent.queue_path[-1])
 
     def _guest_queue_path(self, spawner: Caller | None) -> QueuePath | None:
-        return self.queue_path(spawner) if spawner is not None and spawner.kind == "guest" else None
+        return self.ports.queue_path(spawner) if spawner is not None and spawner.kind == "guest" else None
 
     def _make_queue_path(self, spec: AgentSpec, path: Path, above: QueuePath | None) -> QueuePath:
         """An agent's place in the model's queue. A group counts in it only with a weight or a budget in the file."""

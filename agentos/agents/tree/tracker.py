@@ -1,4 +1,12 @@
-"""The state of the agent tree: kept from the reports of the supervisors, and published as events."""
+"""The state of the agent tree: kept from the reports of the supervisors, and published as events.
+
+Problem: supervisors know children and paths, and nothing of agents; what they do to a child means different things
+for an agent, a container, a group, and for an agent that was stopped meanwhile.
+Idea: one observer of all supervisors translates each report into events of agents. It also has the tree's index:
+which supervisors are up, which groups are declared, where each agent is.
+Must stay true: a report leads to the same events whatever asked for what it reports; each agent that ended for good
+has exactly one ``AgentOver``, and then what its wish adds (decisions 22 and 100).
+"""
 
 import logging
 import time
@@ -8,7 +16,7 @@ import trio
 from attrs import define, field
 
 from agentos.agents.life.failures import MANY, WINDOW, Failures
-from agentos.agents.life.lifecycle import State
+from agentos.agents.life.lifecycle import AT_END, State, Wanted
 from agentos.agents.registry import Agent, Registry
 from agentos.agents.spec import GroupSpec
 from agentos.agents.workspaces import script_copies
@@ -64,7 +72,7 @@ class Tracker:
         """Forget a declared agent that has ended, and is declared no more. What it was stays like a spawned one's."""
         if agent.state is State.WAITING:
             self.registry.change(agent, AgentOver(agent.id, agent.name))
-        agent.removed = True
+        agent.wish.remove()
         self._drop_place(agent)
         self.registry.retire(agent)
 
@@ -96,13 +104,13 @@ class Tracker:
             case reports.ChildDeclined(path, id):
                 agent = self._agents.get((path, id))
                 # Neither a stopped agent nor one that RESTART is about to start.
-                if agent is not None and agent.stopped_by is None and agent.state is not State.STOPPED:
+                if agent is not None and agent.wanted is not Wanted.STOP and agent.state is not State.STOPPED:
                     self._record_exit(agent)
                     self.finish(agent)
             case reports.ChildEnded(path, id, exit) | reports.ChildTerminated(path, id, exit):
                 self._record_child_end(path, id, exit, isinstance(report, reports.ChildEnded))
             case reports.RestartScheduled(path, id, delay, attempt):
-                if (agent := self._agents.get((path, id))) and agent.stopped_by is None:
+                if (agent := self._agents.get((path, id))) and agent.wanted is not Wanted.STOP:
                     agent.failures = attempt
                     self.registry.change(agent, AgentRestarting(agent.id, agent.name, delay, attempt))
             case reports.SupervisorGaveUp(path, exit):
@@ -117,7 +125,7 @@ class Tracker:
         if agent := self._agents.get((path, id)):
             self._record_exit(agent)
             final = agent.path == path and is_final_exit(agent.spec.restart, exit, unasked)  # else its container's
-            if agent.declared and (final or agent.dismissed.is_set()):
+            if agent.declared and (final or agent.wish.dismissed):
                 self.finish(agent)
         elif (path, id) in self.containers:
             if unasked and exit.clean:
@@ -206,9 +214,11 @@ class Tracker:
         if agent.over.is_set():
             return
         agent.over.set()
-        agent.woken = False
+        agent.wish.wake(False)
+        wanted = agent.wanted
         if agent.declared:
             agent.supervisor = None
+            agent.wish.renew()
             agent.settle()
         else:
             del self._agents[agent.path, agent.name]
@@ -216,9 +226,10 @@ class Tracker:
             script_copies.discard(agent.spec)
             self.registry.retire(agent)
         self.registry.change(agent, AgentOver(agent.id, agent.name))
-        if agent.stopped_by is not None:
-            self.registry.change(agent, AgentStopped(agent.id, agent.name, agent.stopped_by))
-        elif agent.spec.waits and agent.state is State.EXITED and not agent.dismissed.is_set():
+        follows = AT_END[agent.state].get(wanted)
+        if follows is AgentStopped and agent.wish.stopped_by is not None:
+            self.registry.change(agent, AgentStopped(agent.id, agent.name, agent.wish.stopped_by))
+        elif follows is AgentWaiting:
             self.registry.change(agent, AgentWaiting(agent.id, agent.name))
 
     def rest(self, agent: Agent) -> None:

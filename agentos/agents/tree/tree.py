@@ -57,7 +57,7 @@ def _describe_child(
         "id": agent.id,
         "pid": agent.pid,
         "state": str(agent.state),
-        **({"stopped_by": agent.stopped_by, "kept": agent.kept_stopped} if agent.state is State.STOPPED else {}),
+        **({"stopped_by": agent.wish.stopped_by, "kept": agent.wish.kept} if agent.state is State.STOPPED else {}),
         **({"wakes_on": agent.spec.wakes_on, "next_at": agent.due_at} if agent.spec.waits else {}),
         **({"failed_checks": agent.life.health.failures} if agent.life.health.failures and agent.alive else {}),
         "restarts": agent.restarts,

@@ -135,7 +135,7 @@ class Timers:
         """Write down that the time has come, and begin the run, unless the last one still works."""
         agent = timer.agent
         works = not agent.over.is_set()
-        if works and agent.stopped_by is None:
+        if works and agent.wish.stopped_by is None:
             self.registry.publish(RunSkipped(agent.id, agent.name, due, timer.due))
         await self.runs.note({agent.name: timer.last})
         if not works:

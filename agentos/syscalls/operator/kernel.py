@@ -132,7 +132,7 @@ def describe_recent_failures(agent: Agent, with_reason: bool) -> str | None:
 
     Agents that were stopped, and spawned ones that are over, need no attention.
     """
-    if agent.failed is None or agent.stopped_by is not None or (agent.over.is_set() and not agent.declared):
+    if agent.failed is None or agent.wish.stopped_by is not None or (agent.over.is_set() and not agent.declared):
         return None
     now, window = time.monotonic(), (agent.spec.backoff or Backoff()).healthy_after
     if agent.failed.count(now, WINDOW) >= MANY:

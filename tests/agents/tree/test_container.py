@@ -61,7 +61,7 @@ def contained(
     backoff: Backoff | None = None,
     **more: Any,
 ) -> ChildSpec:
-    one = specify_one_child(name, BackgroundStart(program), restart, backoff, intensity, 60)
+    one = specify_one_child(name, BackgroundStart(program, trio.lowlevel.checkpoint), restart, backoff, intensity, 60)
     observe = told.append if told is not None else lambda report: None
     return ChildSpec(name, Container(("root", name), one, escalates, observe), restart="transient", **more)
 
@@ -264,7 +264,7 @@ def group(
 ) -> ChildSpec:
     """A group in a container."""
     spec = SupervisorSpec(members, strategy=strategy, intensity=1, period=60)
-    inside = Group(("root", name), spec, lambda report: None, lambda supervisor: None)
+    inside = Group(("root", name), spec, lambda report: None, lambda supervisor: None, trio.lowlevel.checkpoint)
     one = specify_one_child(name, inside, restart, None, intensity, 60)
     return ChildSpec(name, Container(("root", name), one, escalates, lambda report: None), restart="transient")
 

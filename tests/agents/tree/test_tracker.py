@@ -2,9 +2,13 @@
 
 from collections.abc import Sequence
 
-from agentos.agents.life.lifecycle import State
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentos.agents.life.lifecycle import AT_START, State, Step, Wanted
 from agentos.agents.registry import Agent, Registry
 from agentos.agents.tree.tracker import Tracker
+from agentos.agents.waking.schedule import Schedule
 from agentos.services.events import (
     AgentEscalated,
     AgentExited,
@@ -13,6 +17,7 @@ from agentos.services.events import (
     AgentReady,
     AgentRestarting,
     AgentState,
+    AgentStopped,
     Event,
 )
 from agentos_sdk.values import End
@@ -61,8 +66,8 @@ def test_an_agent_that_is_stopped_as_it_crashes_stays_stopped() -> None:
     one = agent("a")
     one.spawner = None  # it is declared
     tracker, _ = tracked(one)
-    one.stopped_by = "operator"
-    one.dismissed.set()
+    one.wish.stop("operator")
+    one.dismiss()
 
     run(tracker, ChildEnded(("root",), "a", CRASH, 1.0), RestartScheduled(("root",), "a", 0.5, 2))
 
@@ -71,12 +76,13 @@ def test_an_agent_that_is_stopped_as_it_crashes_stays_stopped() -> None:
 
 def test_a_declined_start_of_an_agent_that_restart_is_about_to_start_changes_nothing() -> None:
     one = agent("a")
-    one.spawner, one.stopped_by = None, "operator"
+    one.spawner = None
+    one.wish.stop("operator")
     tracker, published = tracked(one)
     tracker.finish(one)
     before = list(published)
     one.renew()
-    one.stopped_by = None  # as RESTART does before it starts the agent
+    one.wish.release()  # as RESTART does before it starts the agent
 
     run(tracker, ChildDeclined(("root",), "a"), ChildEnded(("root",), "a", NORMAL, 0.0))
 
@@ -124,3 +130,51 @@ def declared(name: str, restart: Restart, exit: Exit) -> tuple[Agent, Sequence[E
     tracker, published = tracked(one)
     run(tracker, ChildEnded(("root",), name, exit, 1.0))
     return one, published
+
+
+OPERATIONS = ("stop", "dismiss", "release", "wake", "start", "crash", "end")
+
+
+@given(st.booleans(), st.lists(st.sampled_from(OPERATIONS), max_size=12))
+def test_an_agent_becomes_what_is_wished_of_it_whatever_has_happened(waits: bool, operations: list[str]) -> None:
+    one = agent("a", restart="transient", schedule=Schedule(cron="0 3 * * *") if waits else None)
+    one.spawner = None
+    tracker, _ = tracked(one)
+    for operation in operations:
+        lives, wanted = one.lives, one.wanted
+        apply(operation, one, tracker)
+
+        assert wanted is not Wanted.STOP or one.lives == lives
+        if one.over.is_set():
+            assert one.wanted is not Wanted.END
+            assert one.wanted is not Wanted.STOP or one.state is State.STOPPED
+            assert one.state is not State.WAITING or one.spec.waits
+
+    for operation in ("end", "release", "wake", "start"):  # there is always a way back
+        apply(operation, one, tracker)
+    assert one.state is State.RUNNING
+
+
+def apply(operation: str, one: Agent, tracker: Tracker) -> None:
+    """What the calls, the supervisor or the program of a declared agent do at this moment."""
+    match operation:
+        case "stop":
+            one.wish.stop("operator")
+            one.dismiss()
+            if one.over.is_set():
+                tracker.registry.change(one, AgentStopped(one.id, "a", "operator"))
+        case "dismiss":
+            one.dismiss()
+        case "release":
+            one.wish.release()
+        case "wake" if one.wanted is Wanted.WAIT:
+            one.wish.wake()
+        case "start" if one.state is not State.RUNNING and AT_START[one.wanted] is Step.REST:
+            tracker.rest(one)
+        case "start" if one.state is not State.RUNNING and AT_START[one.wanted] is Step.BEGIN:
+            tracker.registry.begin_life(one)
+            one.lives += 1
+            tracker.registry.change(one, AgentReady(one.id, "a", 7))
+        case "crash" | "end" if one.state is State.RUNNING:
+            one.end = End(int(operation == "crash"), None, "x")
+            tracker.observe(ChildEnded(("root",), "a", CRASH if operation == "crash" else NORMAL, 1.0))

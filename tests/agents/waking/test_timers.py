@@ -293,13 +293,13 @@ async def test_a_stopped_agent_has_no_next_time_and_catches_nothing_up(
     tmp_path: Path, mock_clock: trio.testing.MockClock
 ) -> None:
     host, one = Host(tmp_path, mock_clock, at("2026-11-26 12:00")), declared(cron="0 3 * * *", catch_up=True)
-    one.stopped_by = "operator"
+    one.wish.stop("operator")
 
     async with host.kernel(one) as timers:
         assert one.due_at is None
         timers.wake = refuse_stopped(timers.wake)
         await host.pass_time(DAY)
-        one.stopped_by = None
+        one.wish.release()
         assert one.due_at == at("2026-11-28 03:00")
 
     assert host.ran == []
@@ -309,7 +309,7 @@ def refuse_stopped(wake: Callable[[Agent, str], Any]) -> Callable[[Agent, str], 
     """As START's owner: nothing is done for a stopped agent."""
 
     async def other(one: Agent, reason: str) -> None:
-        if one.stopped_by is None:
+        if one.wish.stopped_by is None:
             await wake(one, reason)
 
     return other

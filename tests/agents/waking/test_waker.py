@@ -81,11 +81,11 @@ class Fleet:
     async def _wake(self, one: Agent, reason: str) -> None:
         if self.problem is not None:
             raise self.problem
-        if one.woken or not one.over.is_set():
+        if one.wish.woken or not one.over.is_set():
             return
         self.woken.append((one.name, reason))
         one.renew()
-        one.woken = True
+        one.wish.wake()
         self.registry.change(one, AgentSpawned(one.id, one.name))
         self.registry.change(one, AgentReady(one.id, one.name, 7))
         self._lives[one.name] = trio.CancelScope()
@@ -373,7 +373,8 @@ async def test_a_stopped_agent_gets_no_events(autojump_clock: trio.testing.MockC
     fleet = Fleet()
     one = fleet.add("one", ORDERS)
     async with fleet.running():
-        one.stopped_by, one.state = "operator", State.STOPPED
+        one.wish.stop("operator")
+        one.state = State.STOPPED
         fleet.publish(StateChanged("global", "orders/1", 1, None, False))
         await trio.sleep(1)
 

@@ -15,7 +15,7 @@ from agentos.kernel.wire.request_body import MAX_INLINE_BYTES
 from agentos.kernel.wire.text_buffer import TextBuffer
 from agentos.llm.line import Line
 from agentos.llm.providers.provider import Answer, Question
-from agentos.llm.queue.jobs import ThinkResult
+from agentos.llm.queue.request import ThinkResult
 from agentos.llm.settings import QueuePath
 from agentos_sdk.calls import think
 from agentos_sdk.encoding import codec
@@ -36,7 +36,7 @@ class AnswerShape(Protocol):
     """The response to one request as bytes: whole, or the events of its stream."""
 
     def whole(self, answer: Answer, cost: float | None) -> bytes:
-        """The response without a stream. ``cost``: see :class:`~agentos.llm.queue.jobs.ThinkResult`."""
+        """The response without a stream. ``cost``: see :class:`~agentos.llm.queue.request.ThinkResult`."""
 
     def begin(self, model: str) -> bytes: ...
 

@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from random import Random
 
@@ -34,7 +34,8 @@ from .providers.provider import (
     Unforeseen,
     ask,
 )
-from .queue.active_request import ActiveRequest, Stalled
+from .queue.attempt import Attempt, Stalled
+from .queue.request import Request
 from .retry import retry_delay
 from .settings import ModelLimits, ProviderName, Retry, Timeouts
 
@@ -49,12 +50,6 @@ Connect = Callable[[], Awaitable[Provider]]
 
 class CannotAnswer(BadRequest):
     """The model can't do what is asked; another model may."""
-
-
-@contextlib.asynccontextmanager
-async def immediate_turn() -> AsyncIterator[None]:
-    """The default ``turn``: doesn't wait."""
-    yield
 
 
 @define(eq=False)
@@ -89,26 +84,26 @@ class ProviderClient:
 
     async def send(
         self,
-        request: ActiveRequest,
-        turn: Callable[[], AbstractAsyncContextManager[None]] = immediate_turn,
-        step_aside: Callable[[float], Awaitable[None]] = trio.sleep,
+        request: Request,
+        reserve: Callable[[], AbstractAsyncContextManager[None]] = contextlib.nullcontext,
+        defer: Callable[[float], Awaitable[None]] = trio.sleep,
     ) -> Answer:
         """Return the answer. ``request`` records the usage, also after a failure. Raises the ``CallError`` to reply.
 
-        Each attempt is made within a ``turn``. Between two attempts ``step_aside`` is awaited with the seconds that
-        this request has to wait; other requests may be sent meanwhile.
+        Each attempt is made within ``reserve``. Between two attempts ``defer`` is awaited with the seconds that this
+        request has to wait; other requests may be sent meanwhile.
         """
-        model = request.question.model
+        model = request.model
         request.expires = min(request.expires, trio.current_time() + self.timeouts.total)
         try:
             with trio.fail_at(request.expires):
                 await self._connect_once()
                 while True:
-                    async with turn():
+                    async with reserve():
                         outcome = await self._send_once(request)
                     if isinstance(outcome, Answer):
                         return outcome
-                    await step_aside(outcome)
+                    await defer(outcome)
         except trio.TooSlowError:
             raise Timeout(f"the model hasn't answered within {self.timeouts.total:g} s (timeouts.total)") from None
         except ProviderError as error:
@@ -149,9 +144,9 @@ class ProviderClient:
         if self._providers and (reason := self._providers[0].supports(question)) is not None:
             raise CannotAnswer(f"model: {question.model} {reason}")
 
-    def keeps_room_for(self, request: ActiveRequest) -> bool:
+    def keeps_room_for(self, request: Request) -> bool:
         """Whether other requests for its model wait until this one is sent; see :meth:`RateLimit.check`."""
-        rate = self.models.rates.get(request.question.model)
+        rate = self.models.rates.get(request.model)
         return rate is not None and rate.keeps_room_for(request)
 
     def _log_error(self, error: ProviderError) -> None:
@@ -168,16 +163,16 @@ class ProviderClient:
             if not self._providers:
                 self._providers = [await connect() for connect in (self.connect, *self.further_keys)]
 
-    async def _send_once(self, request: ActiveRequest) -> Answer | float:
+    async def _send_once(self, request: Request) -> Answer | float:
         """Return the answer, or the seconds until the request may be sent again."""
-        model, now, rate = request.question.model, trio.current_time(), self.models.rates.get(request.question.model)
-        self.check_supported(request.question)
+        model, now, rate = request.model, trio.current_time(), self.models.rates.get(request.model)
+        self.check_supported(request.outgoing)
         self.models.check_available(request)
         if request.fallback_after is not None and self.outages.is_out(model, request.account, now):
             raise ModelUnavailable(f"{model} has failed repeatedly and is probed by another question")
         opens = self.models.available_at(model)
         if opens is None and rate is not None:
-            opens = rate.check(request.input, request.question.max_tokens, now, request, request.account)
+            opens = rate.check(request.input, request.outgoing.max_tokens, now, request, request.account)
             if opens is not None:
                 self.models.check_available(request)
                 self.models.notify(model)
@@ -219,72 +214,63 @@ class ProviderClient:
             finally:
                 self.models.notify(model)
 
-    async def _attempt(self, provider: Provider, availability: ModelAvailability, request: ActiveRequest) -> Answer:
+    async def _attempt(self, provider: Provider, availability: ModelAvailability, request: Request) -> Answer:
         """Send the request once."""
         model, began, rate = availability.model, trio.current_time(), self.models.rates.get(availability.model)
-        sent = rate.begin(request.input, request.question.max_tokens, began) if rate is not None else None
+        sent = rate.begin(request.input, request.outgoing.max_tokens, began) if rate is not None else None
         try:
             with (
                 self.outages.attempt(model, request.account, trio.current_time),
-                availability.breaker.attempt(began, request.account) as attempt,
+                availability.breaker.attempt(began, request.account) as probe,
             ):
                 self.models.notify(model)  # no other request is let through during a probe of the half-open breaker
-                request.begin_attempt()
                 try:
-                    with time_failure(request):
-                        answer = await self._receive(provider, request)
-                except Unforeseen as error:
-                    request.record_failure(error)
-                    attempt.succeeded()  # the provider is reachable
-                    raise
-                except Failing as error:
-                    availability.record_failure(error)
-                    request.record_failure(error)
-                    if request.has_begun:
-                        attempt.succeeded()
-                    else:
-                        attempt.failed(trio.current_time())
-                    raise
+                    with request.attempt_to_send() as attempt:
+                        answer = await self._receive(provider, request, attempt)
+                        attempt.end(answer.usage)
                 except ProviderError as error:
-                    request.record_failure(error)
-                    attempt.succeeded()  # the provider is reachable and refused this request
+                    if isinstance(error, Failing) and not isinstance(error, Unforeseen):
+                        availability.record_failure(error)
+                        if not attempt.has_begun:
+                            probe.failed(trio.current_time())
+                            raise
+                    probe.succeeded()  # the provider is reachable
                     raise
-                request.record_answer(answer.usage)
-                attempt.succeeded()
+                probe.succeeded()
                 availability.record_answer(trio.current_time())
-                return evolve(answer, usage=request.last_usage)
+                return evolve(answer, usage=attempt.usage)
         finally:
             if rate is not None and sent is not None:
                 used = request.last_usage
                 rate.end(sent, used.total or sent.tokens, used.generated, trio.current_time())
 
-    async def _receive(self, provider: Provider, request: ActiveRequest) -> Answer:
+    async def _receive(self, provider: Provider, request: Request, attempt: Attempt) -> Answer:
         """Wait for the answer; raises :class:`Stalled` if a piece of it is late.
 
         If another model can be asked, the provider has to accept the request within ``fallback_after`` and a second for
         each MiB of it, which has to be sent first.
         """
         began = trio.current_time()
-        first_token, idle = self._patience(request.question.model)
+        first_token, idle = self._patience(request.model)
         accepted = first_token
         if request.fallback_after is not None:
             accepted = min(first_token, request.fallback_after + request.question.size / MIN_UPLOAD_RATE)
 
         def on_delta(delta: Delta) -> None:
             if delta.accepted:
-                request.accepted = True
+                attempt.accepted = True
                 patience.deadline = began + first_token
                 return
-            request.receive(delta)
-            patience.deadline = began + first_token if request.first_at is None else trio.current_time() + idle
-            if request.is_too_long:
+            request.receive(attempt, delta)
+            patience.deadline = began + first_token if attempt.first_at is None else trio.current_time() + idle
+            if attempt.is_too_long:
                 patience.cancel()
 
         with trio.move_on_after(accepted) as patience:
-            return await ask(provider, request.question, on_delta)
-        if request.is_too_long:
-            raise Rejected(f"its answer is longer than {request.max_characters} characters")
-        if request.first_at is not None:
+            return await ask(provider, request.outgoing, on_delta)
+        if attempt.is_too_long:
+            raise Rejected(f"its answer is longer than {attempt.max_characters} characters")
+        if attempt.first_at is not None:
             raise Stalled(f"it stopped in the middle of its answer for {idle:g} s")
         raise Stalled(f"it didn't begin to answer within {patience.deadline - began:g} s")
 
@@ -295,18 +281,7 @@ class ProviderClient:
         return first_token, self.timeouts.idle if limits.idle is None else limits.idle
 
 
-@contextlib.contextmanager
-def time_failure(request: ActiveRequest) -> Iterator[None]:
-    """Add the duration of a failed attempt to ``held``."""
-    began = trio.current_time()
-    try:
-        yield
-    except BaseException:
-        request.failed_seconds += trio.current_time() - began
-        raise
-
-
-def error_for_agent(error: ProviderError, request: ActiveRequest) -> CallError:
+def error_for_agent(error: ProviderError, request: Request) -> CallError:
     """The ``CallError`` that the agent receives for a provider's error."""
     details: dict[str, object] = {} if error.status is None else {"upstream_status": error.status}
     if isinstance(error, Denied | Unforeseen):

@@ -17,7 +17,7 @@ from .models.counts import ModelCounts
 from .models.routes import Route, Routes
 from .queue.fair_queue import FairQueue
 from .queue.fair_tree import Path
-from .queue.jobs import Job, queue_names
+from .queue.request import Request, State, queue_names
 from .queue.states import (
     QueueState,
     SentRequest,
@@ -50,9 +50,8 @@ class LineStatus:
         self._clients = {each.name: each for each in clients}
         self._routes = Routes(settings, self._clients, model)
         self._budgets = budgets
-        self._queue: FairQueue[Job] = FairQueue(settings.per_agent, settings.in_all, self._clients)
-        self._in_flight: dict[Job, None] = {}
-        self._suspended: dict[Job, None] = {}  # requests neither in the queue nor in flight at the moment
+        self._queue: FairQueue[Request] = FairQueue(settings.per_agent, settings.in_all, self._clients)
+        self._requests: dict[Request, None] = {}  # those that have been queued and haven't ended
         self._usage: dict[Path, AgentUsage] = {}
         self._snapshots = [(trio.current_time(), self._queue.snapshot())] * 2
 
@@ -66,16 +65,16 @@ class LineStatus:
 
     def queue_states(self) -> Mapping[Path, QueueState]:
         """State of every agent that has requests waiting or in flight."""
-        suspended, in_flight = count_by_path(self._suspended), count_by_path(self._in_flight)
-        return queue_states(self._queue, suspended, in_flight, self._unavailable_models())
+        deferred, in_flight = count_by_path(self._deferred()), count_by_path(self._in_flight())
+        return queue_states(self._queue, deferred, in_flight, self._unavailable_models())
 
     def list_waiting(self) -> list[WaitingRequest]:
         """The requests that wait, in the order in which they would be sent; those that can't be sent now come last."""
-        return list_waiting(self._queue, self._suspended)
+        return list_waiting(self._queue, self._deferred())
 
     def list_in_flight(self) -> list[SentRequest]:
         """The requests that the provider is answering, with the tokens used so far."""
-        return [describe_sent(job) for job in self._in_flight]
+        return [describe_sent(request) for request in self._in_flight()]
 
     @property
     def provider(self) -> str:
@@ -129,11 +128,19 @@ class LineStatus:
     @property
     def depth(self) -> int:
         """How many requests wait."""
-        return len(self._queue) + len(self._suspended)
+        return len(self._queue) + len(self._deferred())
 
     @property
     def in_flight(self) -> int:
-        return len(self._in_flight)
+        return len(self._in_flight())
+
+    def _in_flight(self) -> list[Request]:
+        """The requests that have a slot, the one that has it longest first."""
+        found = [request for request in self._requests if request.has_slot]
+        return sorted(found, key=lambda request: request.slot_since or 0.0)
+
+    def _deferred(self) -> list[Request]:
+        return [request for request in self._requests if request.state is State.DEFERRED]
 
     def fairness(self) -> float:
         """Jain's index of the agents that have had requests waiting all through the last one to two minutes.

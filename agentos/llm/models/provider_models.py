@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 import trio
 from attrs import define, field
 
-from agentos.llm.queue.active_request import ActiveRequest
 from agentos.llm.queue.rate_limits import RateLimit
+from agentos.llm.queue.request import Request
 from agentos.llm.settings import ModelLimits, Retry
 from agentos.services.events import ModelAvailable, ModelPaused, Publish, discard
 from agentos_sdk.errors import Unavailable
@@ -77,17 +77,17 @@ class ProviderModels:
         self._next_key = (key + 1) % count
         return key
 
-    def patience(self, request: ActiveRequest) -> float:
+    def patience(self, request: Request) -> float:
         """Seconds for which a request waits for a paused model."""
         return self.retry.patience if request.fallback_after is None else request.fallback_after
 
-    def check_available(self, request: ActiveRequest) -> None:
+    def check_available(self, request: Request) -> None:
         """Raise ``ModelUnavailable`` if a request can't wait until its model accepts requests.
 
         This is so while the circuit breaker is open, and in a pause that ends after the request's deadline or lasts
         longer than ``retry.patience``, or ``fallback_after`` if there is another model.
         """
-        now, model = trio.current_time(), request.question.model
+        now, model = trio.current_time(), request.model
         opens = self.available_at(model)
         if opens is None:
             return

@@ -12,7 +12,7 @@ from agentos_sdk.values import InLine, LLMClass
 
 from .fair_queue import FairQueue
 from .fair_tree import Path
-from .jobs import Job, queue_names
+from .request import Request, queue_names
 
 
 class QueueState(Struct, frozen=True):
@@ -48,34 +48,31 @@ class SentRequest(Struct, frozen=True):
     tokens: int
 
 
-def list_waiting(queue: FairQueue[Job], suspended: Iterable[Job]) -> list[WaitingRequest]:
+def list_waiting(queue: FairQueue[Request], deferred: Iterable[Request]) -> list[WaitingRequest]:
     """The requests that wait, in the order in which they would be sent; those that can't be sent now come last."""
     now = trio.current_time()
 
-    def describe(job: Job, state: Literal["ready", "paused", "later"], position: int | None = None) -> WaitingRequest:
-        name, since = job.queue_path[-1].name, now - job.arrived_at
-        return WaitingRequest(name, job.model, state, position, since, job.request.input, job.class_)
+    def describe(
+        request: Request, state: Literal["ready", "paused", "later"], position: int | None = None
+    ) -> WaitingRequest:
+        name, since = request.queue_path[-1].name, now - request.arrived_at
+        return WaitingRequest(name, request.model, state, position, since, request.input, request.class_)
 
     return [
         *(describe(ticket.item, "ready", position) for position, ticket in queue.order()),
         *(describe(ticket.item, "paused") for ticket in queue.parked()),
-        *(describe(job, "later") for job in suspended),
+        *(describe(request, "later") for request in deferred),
     ]
 
 
-def describe_sent(job: Job) -> SentRequest:
-    request = job.request
-    return SentRequest(
-        job.queue_path[-1].name,
-        request.question.model,
-        trio.current_time() - job.slot_since,
-        request.last_usage.total or request.input,
-    )
+def describe_sent(request: Request) -> SentRequest:
+    since = trio.current_time() - (request.slot_since or 0.0)
+    return SentRequest(request.queue_path[-1].name, request.model, since, request.last_usage.total or request.input)
 
 
-def count_by_path(jobs: Iterable[Job]) -> Counter[Path]:
+def count_by_path(requests: Iterable[Request]) -> Counter[Path]:
     """How many of these requests each agent has."""
-    return Counter(queue_names(job.queue_path) for job in jobs)
+    return Counter(queue_names(request.queue_path) for request in requests)
 
 
 def queue_states(

@@ -19,7 +19,7 @@ from agentos.kernel.syscall import Syscall
 from agentos.llm.line import Line
 from agentos.llm.models.availability import ModelState
 from agentos.llm.queue.classes import find_class
-from agentos.llm.queue.jobs import queue_names
+from agentos.llm.queue.request import queue_names
 from agentos.llm.queue.states import QueueState
 from agentos.sandbox.cgroups import v2
 from agentos.sandbox.cgroups.discover import Group

@@ -16,7 +16,7 @@ from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
 from agentos.kernel.syscall import Syscall
 from agentos.llm.line import Line
-from agentos.llm.queue.jobs import queue_names
+from agentos.llm.queue.request import queue_names
 from agentos.llm.queue.states import QueueState
 from agentos.llm.settings import Account
 from agentos.sandbox.cgroups.values import CgroupError

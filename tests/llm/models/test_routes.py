@@ -33,7 +33,7 @@ from agentos.llm.providers.provider import (
 )
 from agentos.llm.queue.classes import CLASS_WEIGHTS
 from agentos.llm.queue.fair_queue import jain_index
-from agentos.llm.queue.jobs import ThinkResult
+from agentos.llm.queue.request import ThinkResult
 from agentos.llm.settings import (
     Account,
     LLMSettings,

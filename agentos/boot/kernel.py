@@ -48,7 +48,7 @@ from agentos.kernel.record import record_kernel
 from agentos.kernel.wire.listener import ConnectionLimit, Listener, ListenError, listen, listen_again
 from agentos.kernel.wire.poller import Poller
 from agentos.llm import budgets
-from agentos.llm.models.model import Model, open_model
+from agentos.llm.open_model import SharedModel, open_model
 from agentos.mcp.pins import TABLES as PINS
 from agentos.permissions.approvals.answers import TABLES as ANSWERS
 from agentos.permissions.approvals.entries import TABLES as APPROVALS
@@ -207,7 +207,7 @@ class Kernel:
         self,
         settings: Settings,
         host: Host,
-        model: Model,
+        model: SharedModel,
         access: Access,
         stops: KeptStops,
         runs: LastRuns,

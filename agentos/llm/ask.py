@@ -14,10 +14,9 @@ from agentos.services.events import Publish, discard
 from agentos_sdk.errors import BadRequest, CallError, Timeout
 
 from .answers.sampling import unsupported_parameter
-from .models.availability import ModelAvailability
 from .models.circuit_breaker import PROBE_POLL, State
-from .models.outages import Outages
-from .models.provider_models import ModelUnavailable, ProviderModels
+from .models.model import KeyState, Model, ModelUnavailable
+from .models.provider_models import ProviderModels
 from .providers.provider import (
     Answer,
     Delta,
@@ -71,7 +70,6 @@ class ProviderClient:
     further_keys: Sequence[Connect] = ()
     limits: Mapping[str, ModelLimits] = field(factory=dict)
     concurrency: int | None = None
-    outages: Outages = field(factory=Outages)
     models: ProviderModels = field(init=False)
     _logged: tuple[type, float] = (type(None), -math.inf)
     _providers: Sequence[Provider] = ()  # one for each key
@@ -110,10 +108,7 @@ class ProviderClient:
             self._log_error(error)
             raise error_for_agent(error, request) from None
         finally:
-            if (rate := self.models.rates.get(model)) is not None and rate.leave(
-                request, trio.current_time(), request.account
-            ):
-                self.models.notify(model)
+            self.models.leave(model, request)
 
     async def prepare(self) -> None:
         """Open the connections before a request needs them. If that fails, the next request tries again."""
@@ -146,8 +141,8 @@ class ProviderClient:
 
     def keeps_room_for(self, request: Request) -> bool:
         """Whether other requests for its model wait until this one is sent; see :meth:`RateLimit.check`."""
-        rate = self.models.rates.get(request.model)
-        return rate is not None and rate.keeps_room_for(request)
+        model = self.models.kept.get(request.model)
+        return model is not None and model.rate is not None and model.rate.keeps_room_for(request)
 
     def _log_error(self, error: ProviderError) -> None:
         """Log errors of the provider for the operator; the same kind at most once in ``LOG_INTERVAL`` seconds."""
@@ -165,38 +160,31 @@ class ProviderClient:
 
     async def _send_once(self, request: Request) -> Answer | float:
         """Return the answer, or the seconds until the request may be sent again."""
-        model, now, rate = request.model, trio.current_time(), self.models.rates.get(request.model)
         self.check_supported(request.outgoing)
-        self.models.check_available(request)
-        if request.fallback_after is not None and self.outages.is_out(model, request.account, now):
-            raise ModelUnavailable(f"{model} has failed repeatedly and is probed by another question")
-        opens = self.models.available_at(model)
-        if opens is None and rate is not None:
-            opens = rate.check(request.input, request.outgoing.max_tokens, now, request, request.account)
+        with self.models.tracked(request.model) as model:
+            opens = self._find_opening(model, request)
             if opens is not None:
-                self.models.check_available(request)
-                self.models.notify(model)
-        if opens is not None:
-            return opens - now if opens < math.inf else PROBE_POLL
-        key = self.models.choose_key(model, now)
-        with self.models.keys[key].tracked(model, now) as availability:
+                return seconds_until(opens)
+            number = self.models.choose_key(model)
+            key = model.keys[number]
             try:
-                return await self._attempt(self._providers[key], availability, request)
+                return await self._attempt(self._providers[number], model, key, request)
             except RateLimited as error:
                 now = trio.current_time()
-                availability.record_slow_down(error, now, self.random)
+                key.record_slow_down(error, now, self.random)
                 self._log_error(error)
-                request.retry_deadline = min(request.retry_deadline, now + self.models.patience(request))
+                request.retry_deadline = min(request.retry_deadline, now + model.patience(request))
                 if request.partly_delivered:
                     raise
-                self.models.check_available(request)
-                return self.models.seconds_until_available(model)
+                opens = model.check(request, now)
+                return 0.0 if opens is None else seconds_until(opens)
             except Denied as error:
                 if len(self._providers) == 1 or request.partly_delivered:
                     raise
-                availability.pause(error, trio.current_time() + DENIED_SECONDS)
+                now = trio.current_time()
+                key.pause(error, now + DENIED_SECONDS)
                 self._log_error(error)
-                if self.models.available_at(model) is not None:
+                if model.state(now).opens_at is not None:
                     raise
                 return 0.0
             except Failing as error:
@@ -205,39 +193,52 @@ class ProviderClient:
                     request.partly_delivered
                     or request.fallback_after is not None
                     or request.failures == self.retry.attempts
-                    or availability.breaker.state is State.OPEN
+                    or key.breaker.state is State.OPEN
                     or isinstance(error, Unforeseen)
                     or (isinstance(error, MalformedCall | NoJSON) and request.failures >= MALFORMED_ATTEMPTS)
                 ):
                     raise
                 return retry_delay(self.retry, request.failures, error.after, self.random)
             finally:
-                self.models.notify(model)
+                self.models.notify(model.name)
 
-    async def _attempt(self, provider: Provider, availability: ModelAvailability, request: Request) -> Answer:
+    def _find_opening(self, model: Model, request: Request) -> float | None:
+        """When a model accepts a request, ``None``: now; raises ``ModelUnavailable`` if the request can't wait."""
+        now = trio.current_time()
+        opens = model.check(request, now)
+        if request.fallback_after is not None and self.models.outages.is_out(model.name, request.account, now):
+            raise ModelUnavailable(f"{model.name} has failed repeatedly and is probed by another question")
+        if opens is None and model.rate is not None:
+            opens = model.rate.check(request.input, request.outgoing.max_tokens, now, request, request.account)
+            if opens is not None:
+                model.check(request, now)
+                self.models.notify(model.name)
+        return opens
+
+    async def _attempt(self, provider: Provider, model: Model, key: KeyState, request: Request) -> Answer:
         """Send the request once."""
-        model, began, rate = availability.model, trio.current_time(), self.models.rates.get(availability.model)
+        began, rate = trio.current_time(), model.rate
         sent = rate.begin(request.input, request.outgoing.max_tokens, began) if rate is not None else None
         try:
             with (
-                self.outages.attempt(model, request.account, trio.current_time),
-                availability.breaker.attempt(began, request.account) as probe,
+                self.models.outages.attempt(model.name, request.account, trio.current_time),
+                key.breaker.attempt(began, request.account) as probe,
             ):
-                self.models.notify(model)  # no other request is let through during a probe of the half-open breaker
+                self.models.notify(model.name)  # no other request is let through during a probe of the breaker
                 try:
                     with request.attempt_to_send() as attempt:
                         answer = await self._receive(provider, request, attempt)
                         attempt.end(answer.usage)
                 except ProviderError as error:
                     if isinstance(error, Failing) and not isinstance(error, Unforeseen):
-                        availability.record_failure(error)
+                        key.reason = str(error)
                         if not attempt.has_begun:
                             probe.failed(trio.current_time())
                             raise
                     probe.succeeded()  # the provider is reachable
                     raise
                 probe.succeeded()
-                availability.record_answer(trio.current_time())
+                key.record_answer(trio.current_time())
                 return evolve(answer, usage=attempt.usage)
         finally:
             if rate is not None and sent is not None:
@@ -279,6 +280,11 @@ class ProviderClient:
         limits = self.limits.get(model, ModelLimits())
         first_token = self.timeouts.first_token if limits.first_token is None else limits.first_token
         return first_token, self.timeouts.idle if limits.idle is None else limits.idle
+
+
+def seconds_until(opens: float) -> float:
+    """Seconds until a model opens; if that isn't known, until it is looked at again."""
+    return opens - trio.current_time() if opens < math.inf else PROBE_POLL
 
 
 def error_for_agent(error: ProviderError, request: Request) -> CallError:

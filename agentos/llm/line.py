@@ -28,8 +28,8 @@ from .ask import CannotAnswer, ProviderClient
 from .budgets import Budgets
 from .line_status import LineStatus
 from .memory import RequestMemory
+from .models.model import ModelUnavailable
 from .models.prices import find_price
-from .models.provider_models import ModelUnavailable
 from .models.routes import Route
 from .providers.provider import Answer, Question
 from .queue.classes import find_class, find_weight
@@ -306,7 +306,7 @@ class Line(LineStatus):
         request.enter(State.DEFERRED)
         await wait()
         model = request.model
-        self._routes.client_of(model).models.check_available(request)
+        self._routes.client_of(model).models.check(request)
         await self._wait_for_slot(request, again=True)
         if request.model != model:
             raise Moved

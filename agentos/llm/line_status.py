@@ -12,8 +12,8 @@ from agentos_sdk.values import Usage, Waits
 
 from .ask import ProviderClient
 from .budgets import Budgets
-from .models.availability import ModelState
 from .models.counts import ModelCounts
+from .models.model import ModelState
 from .models.routes import Route, Routes
 from .queue.fair_queue import FairQueue
 from .queue.fair_tree import Path

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from trio.testing import MockClock
 
 from agentos.llm.ask import ProviderClient
-from agentos.llm.models.availability import MAX_MODELS
+from agentos.llm.models.provider_models import MAX_MODELS
 from agentos.llm.providers.provider import (
     Answer,
     Delta,
@@ -134,7 +134,7 @@ async def test_while_a_model_is_paused_no_question_for_it_is_put_and_others_are(
         await way.send(asked(model="another"))
 
         assert trio.current_time() == began
-        assert (way.models.available_at("scripted") or 0) - began >= 9.0
+        assert (way.models.state("scripted").opens_at or 0) - began >= 9.0
 
     assert [at - began for at in provider.begun] == [0.0, 0.0, 9.0, 9.0]
 
@@ -176,7 +176,7 @@ async def test_models_that_agents_invent_leave_nothing_behind_without_end(autoju
     answered = asking(Scripted([[Rejected("404")]]))
     with pytest.raises(BadRequest):
         await answered.send(asked(model="unknown"))
-    assert not [*answered.models.keys[0].states(0.0)]
+    assert not answered.models.kept
 
 
 async def test_patience_with_a_provider_that_never_has_time_ends(autojump_clock: MockClock) -> None:
@@ -317,12 +317,12 @@ async def test_a_provider_that_fails_for_every_caller_is_left_alone_until_it_has
     way = asking(provider, ONCE)
     await fail(way, *(asked() for _ in range(5)))
     with pytest.raises(Unavailable, match="5 times in a row, the last time: 500: try again in 10 s"):
-        way.models.check_available(asked())
+        way.models.check(asked())
     await fail(way, asked())
     assert len(provider.asked) == 5
 
     await trio.sleep(10)
-    way.models.check_available(asked())
+    way.models.check(asked())
     answer = await way.send(asked())
 
     assert answer.text == "back"
@@ -333,7 +333,7 @@ async def test_the_failures_of_one_party_alone_keep_no_other_party_out(autojump_
 
     await fail(way, *(request(question(), "the same") for _ in range(20)))
 
-    way.models.check_available(asked())
+    way.models.check(asked())
 
 
 async def test_an_answer_that_breaks_off_does_not_mean_that_the_provider_is_away(autojump_clock: MockClock) -> None:
@@ -341,7 +341,7 @@ async def test_an_answer_that_breaks_off_does_not_mean_that_the_provider_is_away
 
     await fail(way, *(asked() for _ in range(20)))
 
-    way.models.check_available(asked())
+    way.models.check(asked())
 
 
 async def test_a_provider_that_does_not_stop_is_stopped(autojump_clock: MockClock) -> None:

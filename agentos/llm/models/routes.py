@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from typing import TypeAlias
 
 import trio
-from attrs import define, field
+from attrs import define
 from msgspec import Struct
 
 from agentos.llm.ask import CannotAnswer, ProviderClient
@@ -24,8 +24,7 @@ from agentos.llm.settings import LLMSettings, ProviderSettings
 from agentos_sdk.errors import NotFound, QuotaExceeded
 from agentos_sdk.values import Fallback
 
-from .outages import Outages
-from .provider_models import ModelUnavailable
+from .model import ModelUnavailable
 
 LONG_SPELLING = "models/"
 NextModel: TypeAlias = ModelUnavailable | CannotAnswer | QuotaExceeded
@@ -69,11 +68,6 @@ class Routes:
     settings: LLMSettings
     clients: Mapping[str, ProviderClient]
     model: str
-    _outages: Outages = field(factory=Outages)
-
-    def __attrs_post_init__(self) -> None:
-        for client in self.clients.values():
-            client.outages = self._outages
 
     def resolve(self, name: str) -> Route:
         """The models that a name stands for; a name that is no alias stands for itself."""
@@ -124,7 +118,7 @@ class Routes:
         """Give a request its first model; raises ``ModelUnavailable`` if it can't wait for any."""
         self.choose(request)
         try:
-            self.client_of(request.model).models.check_available(request)
+            self.client_of(request.model).models.check(request)
         except ModelUnavailable as error:
             self.fall_back(request, error)
 
@@ -148,7 +142,7 @@ class Routes:
             self._pass_over(request, error)
             self.choose(request)
             try:
-                self.client_of(request.model).models.check_available(request)
+                self.client_of(request.model).models.check(request)
             except ModelUnavailable as unavailable:
                 error = unavailable
             else:
@@ -176,18 +170,19 @@ class Routes:
     def _reason_against(self, model: str, request: Request) -> str | None:
         """Why a request shouldn't wait for a model."""
         now, models = trio.current_time(), self.client_of(model).models
-        opens, state = models.available_at(model), models.state(model)
+        state = models.state(model)
+        opens = state.opens_at
         if opens == math.inf or (opens is not None and state.state == "down"):
             return f"its provider has failed too often, the last time: {state.reason}"
         if opens is not None and opens > min(now + self.settings.fallback_after, request.deadline):
-            why = "as [llm.limits] says" if state.state == "ok" else state.reason
+            why = "as [llm.limits] says" if state.state == "limited" else state.reason
             return f"it accepts no requests for {math.ceil(opens - now)} s: {why}"
-        if self._outages.is_out(model, request.account, now):
+        if models.outages.is_out(model, request.account, now):
             return "it has failed repeatedly and isn't asked for a while"
         return None
 
     def _opens_at(self, model: str) -> float:
-        opens = self.client_of(model).models.available_at(model)
+        opens = self.client_of(model).models.state(model).opens_at
         return -math.inf if opens is None else opens
 
     def _find(self, model: str) -> ProviderClient | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from attrs import frozen
 
-from agentos.llm.models.provider_models import ModelUnavailable
+from agentos.llm.models.model import ModelUnavailable
 from agentos.llm.models.routes import Routes
 from agentos_sdk.errors import CallError
 
@@ -29,7 +29,7 @@ class Lanes:
         """Open the lanes of models that accept requests again; returns when to do so next, on Trio's clock."""
         first = math.inf
         for model in list(self._queue.closed):
-            opens = self._routes.client_of(model).models.available_at(model)
+            opens = self._routes.client_of(model).models.state(model).opens_at
             if opens is None:
                 self._queue.open(model)
             else:
@@ -39,13 +39,13 @@ class Lanes:
     def update(self, model: str) -> None:
         """Open or close a model's lane to match its availability; requests that can't wait are moved or refused."""
         models = self._routes.client_of(model).models
-        if models.available_at(model) is None:
+        if models.state(model).opens_at is None:
             self._queue.open(model)
         else:
             self._queue.close(model)
             for ticket in self._queue.waiting_in(model):
                 try:
-                    models.check_available(ticket.item)
+                    models.check(ticket.item)
                 except ModelUnavailable as unavailable:
                     self._send_elsewhere(ticket, unavailable)
         self._wake()

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import trio
 from msgspec import Struct
 
-from agentos.llm.models.availability import ModelState
+from agentos.llm.models.model import ModelState
 from agentos_sdk.values import InLine, LLMClass
 
 from .fair_queue import FairQueue

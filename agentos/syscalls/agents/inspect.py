@@ -17,7 +17,7 @@ from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
 from agentos.kernel.syscall import Syscall
 from agentos.llm.line import Line
-from agentos.llm.models.availability import ModelState
+from agentos.llm.models.model import ModelState
 from agentos.llm.queue.classes import find_class
 from agentos.llm.queue.request import queue_names
 from agentos.llm.queue.states import QueueState
@@ -141,7 +141,7 @@ def model_states(line: Line, models: Sequence[ModelState]) -> list[calls.ModelSt
         calls.ModelState(
             name=line.provider_of(each.model),
             model=each.model,
-            state=each.state,
+            state="ok" if each.state in ("ready", "limited") else each.state,
             until=None if each.until is None else since + each.until,
             reason=each.reason,
         )

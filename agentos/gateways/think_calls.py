@@ -124,7 +124,7 @@ class ThinkCalls:
 
         Without a provider none is known, and the call says why.
         """
-        if self.line.model and not self.line.knows(name):
+        if self.line.model and not self.line.routes.knows(name):
             raise unknown_model(name)
 
     async def perform(self, op: Op, request: object, call: Call | None = None) -> object:

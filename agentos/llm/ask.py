@@ -242,7 +242,7 @@ class ProviderClient:
                 return evolve(answer, usage=attempt.usage)
         finally:
             if rate is not None and sent is not None:
-                used = request.last_usage
+                used = request.attempt.usage
                 rate.end(sent, used.total or sent.tokens, used.generated, trio.current_time())
 
     async def _receive(self, provider: Provider, request: Request, attempt: Attempt) -> Answer:
@@ -264,13 +264,13 @@ class ProviderClient:
                 return
             request.receive(attempt, delta)
             patience.deadline = began + first_token if attempt.first_at is None else trio.current_time() + idle
-            if attempt.is_too_long:
+            if attempt.excess is not None:
                 patience.cancel()
 
         with trio.move_on_after(accepted) as patience:
             return await ask(provider, request.outgoing, on_delta)
-        if attempt.is_too_long:
-            raise Rejected(f"its answer is longer than {attempt.max_characters} characters")
+        if attempt.excess is not None:
+            raise Rejected(f"its answer is longer than {attempt.excess} characters")
         if attempt.first_at is not None:
             raise Stalled(f"it stopped in the middle of its answer for {idle:g} s")
         raise Stalled(f"it didn't begin to answer within {patience.deadline - began:g} s")

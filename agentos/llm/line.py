@@ -20,7 +20,7 @@ from agentos.kernel.internal_errors import internal
 from agentos.services.quotas import Amounts
 from agentos.threads import run_in_thread
 from agentos_sdk.errors import BadRequest, CallError, QuotaExceeded
-from agentos_sdk.values import LLMClass, Usage
+from agentos_sdk.values import Fallback, LLMClass, Usage
 
 from .answers.contents import Asker, Contents
 from .answers.response_cache import ResponseCache
@@ -66,7 +66,7 @@ class Line(LineStatus):
         super().__init__(settings, (client, *others), budgets, model)
         self.contents = contents or Contents(settings.keep_contents)
         self._cache = ResponseCache(settings.cache, settings.cache_shared)
-        self._lanes = Lanes(self._queue, self._routes, lambda: self._wake.set())
+        self._lanes = Lanes(self._queue, self.routes, lambda: self._wake.set())
         self._contexts = settings.context
         for each in self._clients.values():
             each.models.on_changed = self._lanes.update
@@ -88,7 +88,7 @@ class Line(LineStatus):
     ) -> ThinkResult:
         """Return the model's answer to a request; ``on_text`` is called with each piece of its text as it arrives.
 
-        ``route``: the models that the caller may use, of those that :meth:`resolve` returns for the question's model.
+        ``route``: the models that the caller may use, of those that its name stands for, see ``routes``.
         ``class_``: at most the agent's own; ``None``: that.
 
         Raises ``Busy``, ``QuotaExceeded``, ``BadRequest``, ``NotFound``, ``Unavailable`` or ``Timeout``. However it
@@ -96,7 +96,7 @@ class Line(LineStatus):
         """
         request = Request(question, queue_path, on_text, class_ or find_class(queue_path), self._charge)
         try:
-            request.result = await self._find_answer(request, route or self.resolve(question.model))
+            request.result = await self._find_answer(request, route or self.routes.resolve(question.model))
         except BaseException as error:
             self._end(request, error)
             raise
@@ -104,7 +104,7 @@ class Line(LineStatus):
             self._end(request)
             return request.result
         finally:
-            self.contents.keep(asker, request, self.cost)
+            self.contents.keep(asker, request, self.budgets.cost)
 
     async def _find_answer(self, request: Request, route: Route) -> ThinkResult:
         """Take a kept answer to an equal question, or ask the model."""
@@ -121,7 +121,7 @@ class Line(LineStatus):
             else:
                 request.measure()
             self._find_candidates(request, route)
-            self._routes.begin(request)
+            self.routes.begin(request)
             self._set_weights(request.queue_path)
             self._requests[request] = None
             try:
@@ -160,10 +160,10 @@ class Line(LineStatus):
         limit, for_hour = question.max_tokens, question.for_hour
         refusal: CallError | None = None
         for model in route.models:
-            client = self._routes.client_of(model)
+            client = self.routes.client_of(model)
             try:
                 client.check_supported(question.for_model(model, limit))
-                self._budgets.check(request.queue_path, model, request.input, limit, time.time(), for_hour=for_hour)
+                self.budgets.check(request.queue_path, model, request.input, limit, time.time(), for_hour=for_hour)
             except (QuotaExceeded, BadRequest) as error:
                 if question.embed and isinstance(error, QuotaExceeded):
                     raise
@@ -218,8 +218,8 @@ class Line(LineStatus):
             request.bound,
             request.model,
             request.alias,
-            request.fallbacks,
-            cost=self.cost(request.model, answer.usage),
+            [Fallback(model, reason) for model, reason in request.passed.items()],
+            cost=self.budgets.cost(request.model, answer.usage),
             context=find_price(self._contexts, request.model) or DEFAULT_CONTEXT,
         )
 
@@ -232,7 +232,7 @@ class Line(LineStatus):
             try:
                 if fell_back:
                     await self._defer(request)
-                client = self._routes.client_of(request.model)
+                client = self.routes.client_of(request.model)
                 return await client.send(request, partial(self._reserve, request), partial(self._pause, request))
             except Moved:
                 fell_back = False
@@ -241,7 +241,7 @@ class Line(LineStatus):
                     raise
                 if request.failed_seconds >= SLOW_FAILURE and not isinstance(error, QuotaExceeded):
                     self._lanes.leave(request.model, error)
-                self._routes.fall_back(request, error)
+                self.routes.fall_back(request, error)
                 fell_back = True
 
     @contextlib.asynccontextmanager
@@ -256,12 +256,12 @@ class Line(LineStatus):
         attempts, waits_for_room = request.attempts, False
         try:
             yield
-            client = self._routes.client_of(request.model)
+            client = self.routes.client_of(request.model)
             waits_for_room = request.attempts == attempts and client.keeps_room_for(request)
         finally:
             used = Usage()
             if request.attempts > attempts:
-                used = request.last_usage
+                used = request.attempt.usage
                 self._charge(request)
                 if request.room is not None:
                     self._queue.charge(request.room, MIN_CHARGE)  # it was sent after all, and is charged by itself
@@ -273,7 +273,7 @@ class Line(LineStatus):
             calls = int(used.total > 0 and not request.is_counted)  # not a call if nothing was used
             request.is_counted = request.is_counted or bool(calls)
             self._record_use(queue_names(request.queue_path), calls, used)
-            cost = self._budgets.cost_units(request.model, used)
+            cost = self.budgets.cost_units(request.model, used)
             self.on_use(request.queue_path[-1].name, request.model, calls, used, cost)
             self.counts.add_use(request.queue_path[-1].name, request.model, calls, used, cost)
             with trio.move_on_after(FLUSH_SECONDS):
@@ -306,7 +306,7 @@ class Line(LineStatus):
         request.enter(State.DEFERRED)
         await wait()
         model = request.model
-        self._routes.client_of(model).models.check(request)
+        self.routes.client_of(model).models.check(request)
         await self._wait_for_slot(request, again=True)
         if request.model != model:
             raise Moved
@@ -320,7 +320,7 @@ class Line(LineStatus):
                 request.cost,
                 trio.current_time(),
                 lane=request.model,
-                pool=self._routes.client_of(request.model).name,
+                pool=self.routes.client_of(request.model).name,
                 again=again,
             )
         )
@@ -346,7 +346,7 @@ class Line(LineStatus):
 
     def charge(self, queue_path: QueuePath, amounts: Amounts, used: bool) -> None:
         """Count the use of something else than the model, see :meth:`agentos.llm.budgets.Budgets.charge`."""
-        self._budgets.charge(queue_path, amounts, time.time(), used)
+        self.budgets.charge(queue_path, amounts, time.time(), used)
 
     async def reset_budget(self, name: str) -> None:
         """Set to 0 what is used of the budgets of ``name``; questions that wait for budget may try again."""

@@ -14,7 +14,7 @@ from .ask import ProviderClient
 from .budgets import Budgets
 from .models.counts import ModelCounts
 from .models.model import ModelState
-from .models.routes import Route, Routes
+from .models.routes import Routes
 from .queue.fair_queue import FairQueue
 from .queue.fair_tree import Path
 from .queue.request import Request, State, queue_names
@@ -48,20 +48,12 @@ class LineStatus:
         self.currency = settings.currency
         self.counts = ModelCounts()
         self._clients = {each.name: each for each in clients}
-        self._routes = Routes(settings, self._clients, model)
-        self._budgets = budgets
+        self.routes = Routes(settings, self._clients, model)
+        self.budgets = budgets
         self._queue: FairQueue[Request] = FairQueue(settings.per_agent, settings.in_all, self._clients)
         self._requests: dict[Request, None] = {}  # those that have been queued and haven't ended
         self._usage: dict[Path, AgentUsage] = {}
         self._snapshots = [(trio.current_time(), self._queue.snapshot())] * 2
-
-    def resolve(self, name: str) -> Route:
-        """The models that a name stands for, in the order in which they are asked."""
-        return self._routes.resolve(name)
-
-    def cost(self, model: str, usage: Usage) -> float | None:
-        """See :meth:`Budgets.cost`."""
-        return self._budgets.cost(model, usage)
 
     def queue_states(self) -> Mapping[Path, QueueState]:
         """State of every agent that has requests waiting or in flight."""
@@ -85,26 +77,14 @@ class LineStatus:
     def provider_of(self, name: str) -> str:
         """The name of the provider of a model, or of an alias's first one; empty if none has it."""
         try:
-            return self._routes.client_of(self.resolve(name).models[0]).name
+            return self.routes.client_of(self.routes.resolve(name).models[0]).name
         except NotFound:
             return ""
-
-    def models(self) -> Sequence[str]:
-        """Names that a question may have as its model, models and aliases: the default one first."""
-        return self._routes.names()
-
-    def knows(self, model: str) -> bool:
-        """Whether a question may have this name as its model."""
-        return self._routes.knows(model)
-
-    def offers(self, model: str) -> bool:
-        """Whether the configuration has this name of a model, as it is or by a pattern."""
-        return self._routes.offers(model)
 
     def model_states(self) -> Sequence[ModelState]:
         """States of all models that the configuration names, the default one first, and of all that are unavailable."""
         unavailable = {state.model: state for state in self._unavailable_models()}
-        named = [unavailable.pop(model, ModelState(model)) for model in self._routes.models()]
+        named = [unavailable.pop(model, ModelState(model)) for model in self.routes.models()]
         return [*named, *unavailable.values()]
 
     def _unavailable_models(self) -> Sequence[ModelState]:
@@ -119,11 +99,11 @@ class LineStatus:
 
     def budget_states(self, queue_path: QueuePath) -> Sequence[BudgetState]:
         """What is left of every budget that applies to a queue path, the outermost first."""
-        return self._budgets.budget_states(queue_path, time.time())
+        return self.budgets.budget_states(queue_path, time.time())
 
     def refusing_budgets(self, queue_path: QueuePath) -> Sequence[BudgetState]:
         """The budgets of a queue path that have refused a question in their present window."""
-        return self._budgets.refusing(queue_path, time.time())
+        return self.budgets.refusing(queue_path, time.time())
 
     @property
     def depth(self) -> int:

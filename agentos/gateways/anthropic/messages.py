@@ -37,8 +37,10 @@ class Messages:
                 body = await exchange.body()
                 await exchange.reply(200, codec.encode({"input_tokens": await self._count(body), "estimated": True}))
             case "GET", "/v1/models":
-                await exchange.reply(200, codec.encode(response.list_models(self.calls.line.models(), self.created)))
-            case "GET", _ if name != path and self.calls.line.offers(name):
+                await exchange.reply(
+                    200, codec.encode(response.list_models(self.calls.line.routes.names(), self.created))
+                )
+            case "GET", _ if name != path and self.calls.line.routes.offers(name):
                 await exchange.reply(200, codec.encode(response.model(name, self.created)))
             case "GET", _ if name != path:
                 raise unknown_model(name)

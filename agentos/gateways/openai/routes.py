@@ -48,10 +48,10 @@ class OpenAIRoutes:
             case "DELETE", "/v1/responses/":
                 await self._responses.delete(exchange, name)
             case "GET", "/v1/models":
-                models = [response.model(each, self.created) for each in self.calls.line.models()]
+                models = [response.model(each, self.created) for each in self.calls.line.routes.names()]
                 await exchange.reply(200, codec.encode({"object": "list", "data": models}))
             case "GET", "/v1/models/":
-                if not self.calls.line.offers(name):
+                if not self.calls.line.routes.offers(name):
                     raise unknown_model(name)
                 await exchange.reply(200, codec.encode(response.model(name, self.created)))
             case _:

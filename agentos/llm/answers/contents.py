@@ -151,7 +151,7 @@ def build_question(number: int, asker: Asker, request: Request, cost: CostOf, sh
     question, answer = request.question, request.result.answer if request.result is not None else None
     usage = answer.usage if answer is not None else request.total_usage
     total, served = trio.current_time() - request.arrived_at, request.served_seconds
-    first_at = request.attempt.first_at if request.attempt is not None else None
+    first_at = request.attempt.first_at
     system = None if question.system is None else shorten.begin(MAX_SYSTEM).text(question.system)
     messages = shorten.begin(MAX_MESSAGES).messages(question.messages)
     tools = [shorten.text(tool.name) for tool in islice(question.tools, max(0, shorten.room // ITEM_COST))]

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Literal
 
-from attrs import define, field
+from attrs import Factory, define, field
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -59,28 +59,27 @@ class KeyState:
     """What one API key has met with one model. Before ``paused_until`` the provider wants no request."""
 
     retry: Retry
-    breaker: CircuitBreaker = field(init=False)
+    breaker: CircuitBreaker = field(
+        init=False, default=Factory(lambda self: CircuitBreaker(self.retry), takes_self=True)
+    )
     paused_until: float = -math.inf
     reason: str | None = None  # message of the last 429 or failure
-    _slowed_in_row: int = 0  # responses with 429 in a row; those already under way when a pause began count as one
-
-    def __attrs_post_init__(self) -> None:
-        self.breaker = CircuitBreaker(self.retry)
+    slowed_in_row: int = 0  # responses with 429 in a row; those already under way when a pause began count as one
 
     def record_slow_down(self, error: RateLimited, now: float, random: Random) -> None:
         """Begin or extend a pause."""
         if now >= self.paused_until:
-            self._slowed_in_row += 1
-        delay = retry_delay(self.retry, self._slowed_in_row, error.after, random)
+            self.slowed_in_row += 1
+        delay = retry_delay(self.retry, self.slowed_in_row, error.after, random)
         self.paused_until, self.reason = max(self.paused_until, now + delay), str(error)
 
     def pause(self, error: ProviderError, until: float) -> None:
-        self._slowed_in_row = max(1, self._slowed_in_row)  # the state is kept
+        self.slowed_in_row = max(1, self.slowed_in_row)  # the state is kept
         self.paused_until, self.reason = max(self.paused_until, until), str(error)
 
     def record_answer(self, now: float) -> None:
         if now >= self.paused_until:  # else the request was sent before the pause began
-            self._slowed_in_row = 0
+            self.slowed_in_row = 0
 
     def state(self, model: str, now: float) -> ModelState:
         wait, breaker = self.breaker.refuses(now), self.breaker.state
@@ -91,11 +90,6 @@ class KeyState:
         if breaker is not State.CLOSED:
             return ModelState(model, "down", until, self.reason, opens)
         return ModelState(model) if opens is None else ModelState(model, "paused", opens, self.reason, opens)
-
-    @property
-    def idle(self) -> bool:
-        """Whether it has no state to keep."""
-        return not (self._slowed_in_row or self.breaker.failures)
 
 
 @define(eq=False)
@@ -161,4 +155,8 @@ class Model:
     @property
     def idle(self) -> bool:
         """Whether it has no state to keep."""
-        return not self.attempts and self.rate is None and all(key.idle for key in self.keys)
+        return (
+            not self.attempts
+            and self.rate is None
+            and not any(key.slowed_in_row or key.breaker.failures for key in self.keys)
+        )

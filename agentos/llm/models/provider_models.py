@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
 import trio
 from attrs import define, field
@@ -71,7 +72,11 @@ class ProviderModels:
         """A model, which isn't dropped while the block runs."""
         model = self.kept.get(name)
         if model is None:
-            self._make_room()
+            if len(self.kept) >= MAX_MODELS + len(self.limits):
+                unused = (one for one in self.kept.values() if not one.attempts and one.rate is None)
+                opens = partial(_opens_at, trio.current_time())
+                if (first := min(unused, key=opens, default=None)) is not None:
+                    del self.kept[first.name]
             model = self.kept[name] = self._make(name)
         model.attempts += 1
         try:
@@ -121,10 +126,6 @@ class ProviderModels:
     def _make(self, name: str, rate: RateLimit | None = None) -> Model:
         return Model(name, self.retry, [KeyState(self.retry) for _ in range(self.key_count)], rate)
 
-    def _make_room(self) -> None:
-        if len(self.kept) >= MAX_MODELS + len(self.limits):
-            unused = (one for one in self.kept.values() if not one.attempts and one.rate is None)
-            now = trio.current_time()
-            first = min(unused, key=lambda one: one.state(now).opens_at or -math.inf, default=None)
-            if first is not None:
-                del self.kept[first.name]
+
+def _opens_at(now: float, model: Model) -> float:
+    return model.state(now).opens_at or -math.inf

@@ -19,9 +19,9 @@ class Stalled(Failing):
 class Attempt:
     """``input`` is the estimate of its tokens; ``size`` and ``max_tokens``, of what was sent, bound what is charged."""
 
-    input: int
-    size: RequestSize
-    max_tokens: int | None
+    input: int = 0
+    size: RequestSize = RequestSize(0, 0)
+    max_tokens: int | None = None
     accepted: bool = False  # whether the provider has accepted it
     has_begun: bool = False  # whether part of the answer has arrived: then the provider is reachable
     first_at: float | None = None  # on Trio's clock: when the first piece of the answer arrived
@@ -49,15 +49,11 @@ class Attempt:
         return limit_claim(self._estimate(), self.size, self._received, self.max_tokens)[0]
 
     @property
-    def max_characters(self) -> int:
-        """Limit of the answer's characters: well above ``max_tokens``, if the request has that."""
+    def excess(self) -> int | None:
+        """The limit of the answer's characters, if it is longer: well above ``max_tokens``, if the request has that."""
         limit = MAX_ANSWER if self.max_tokens is None else (100 + 4 * self.max_tokens) * CHARACTERS_PER_TOKEN
-        return min(MAX_ANSWER, limit)
-
-    @property
-    def is_too_long(self) -> bool:
-        """Whether the answer is longer than :attr:`max_characters`."""
-        return self.characters + self._unseen > self.max_characters
+        limit = min(MAX_ANSWER, limit)
+        return limit if self.characters + self._unseen > limit else None
 
     def end(self, usage: Usage) -> None:
         """End with the final usage; counts that the provider didn't send are estimated."""

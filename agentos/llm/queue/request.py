@@ -87,7 +87,7 @@ class ThinkResult(Struct, frozen=True):
 
 @define(eq=False)
 class Request:
-    """``question`` is what was asked; ``outgoing`` the same for the model and the limit of the next attempt.
+    """``question`` is what was asked; ``outgoing`` the same for ``model`` and with the limit of the next attempt.
 
     ``deadline`` is the call's. ``retry_deadline`` is the end of the time in which retries after HTTP 429 are allowed,
     ``expires`` that of all attempts together. All times are on Trio's clock. ``on_text`` is called with each piece of
@@ -100,6 +100,8 @@ class Request:
     queue_path: QueuePath
     on_text: Callable[[str], None] | None = None
     class_: LLMClass = field(default=Factory(lambda self: find_class(self.queue_path), takes_self=True))
+    # The outermost account below that of the kernel. Its descendants are limited together: they may act together.
+    account: str = field(init=False, default=Factory(lambda self: self.queue_path[:2][-1].name, takes_self=True))
     on_usage: Callable[["Request"], None] = lambda request: None  # called as the answer arrives
     state: State = State.ASKED
     at: float = field(factory=time.time)  # seconds since the epoch
@@ -107,7 +109,8 @@ class Request:
     deadline: float = field(factory=trio.current_effective_deadline)
     input: int = 0  # tokens, estimated
     size: RequestSize = RequestSize(0, 0)
-    outgoing: Question = field(default=Factory(lambda self: self.question, takes_self=True))
+    model: str = field(init=False, default=Factory(lambda self: self.question.model, takes_self=True))
+    outgoing: Question = field(init=False, default=Factory(lambda self: self.question, takes_self=True))
 
     alias: str | None = None
     candidates: list[str] = field(factory=list)
@@ -125,27 +128,17 @@ class Request:
 
     retry_deadline: float = math.inf
     expires: float = math.inf
-    attempt: Attempt | None = None  # the last one
+    attempt: Attempt = field(factory=Attempt)  # the last one; before the first one an empty one
     attempts: int = 0
     failures: int = 0  # of these attempts, not counting HTTP 429
     failed_seconds: float = 0.0  # seconds that the last attempt took, if it failed
     is_counted: bool = False  # as a call, in budgets and in `AgentUsage`
     bound: str | None = None  # for the audit log: tokens claimed and charged, if they differ
-    _earlier_usage: Usage = Usage()  # of the attempts before the last one
+    total_usage: Usage = Usage()  # of all attempts that have ended
 
     result: ThinkResult | None = None
     outcome: str = "ok"  # or the code of the error
     error: str | None = None
-
-    @property
-    def model(self) -> str:
-        """The model that it is sent to, or waits for."""
-        return self.outgoing.model
-
-    @property
-    def account(self) -> str:
-        """The outermost account below the kernel's. Its descendants are limited together: they may act together."""
-        return self.queue_path[min(1, len(self.queue_path) - 1)].name
 
     def measure(self) -> None:
         """Measure the question; takes some milliseconds for texts of several MiB."""
@@ -179,7 +172,7 @@ class Request:
     def attempt_to_send(self) -> Iterator[Attempt]:
         """An attempt: the block sends the request and ends the attempt, or fails."""
         self.enter(State.SENT)
-        self._earlier_usage, self.failed_seconds, began = self.total_usage, 0.0, trio.current_time()
+        self.failed_seconds, began = 0.0, trio.current_time()
         self.attempts += 1
         self.attempt = attempt = Attempt(self.input, self.size, self.outgoing.max_tokens)
         try:
@@ -190,6 +183,7 @@ class Request:
             raise
         finally:
             self.enter(State.ADMITTED)
+            self.total_usage += attempt.usage
             self.bound = attempt.bound or self.bound
 
     def receive(self, attempt: Attempt, delta: Delta) -> None:
@@ -228,28 +222,13 @@ class Request:
         return self._served + (trio.current_time() - since if self.has_slot and since is not None else 0.0)
 
     @property
-    def last_usage(self) -> Usage:
-        """Usage of the last attempt."""
-        return self.attempt.usage if self.attempt is not None else Usage()
-
-    @property
-    def total_usage(self) -> Usage:
-        """Usage of all attempts together."""
-        return self._earlier_usage + self.last_usage
-
-    @property
     def partly_delivered(self) -> bool:
         """Whether part of the answer has been delivered, so that the request can't be sent again."""
-        return self.on_text is not None and self.attempt is not None and self.attempt.characters > 0
-
-    @property
-    def fallbacks(self) -> Sequence[Fallback]:
-        return [Fallback(model, reason) for model, reason in self.passed.items()]
+        return self.on_text is not None and self.attempt.characters > 0
 
     def change_model(self, model: str, fallback_after: float | None) -> None:
         """Send it to another model from now on; retries are counted anew."""
-        self.outgoing = self.question.for_model(model, self.question.max_tokens)
-        self.fallback_after = fallback_after
+        self.model, self.fallback_after = model, fallback_after
         self.failures, self.retry_deadline, self.failed_seconds = 0, math.inf, 0.0
 
     @property
@@ -263,7 +242,7 @@ class Request:
 
         It is what the attempt has used, at least the input, or the time it held the provider without an answer.
         """
-        used = self.last_usage
+        used = self.attempt.usage
         failed = weighted_cost(0, self.failed_seconds * FAILED_TOKENS_PER_SECOND)
         tokens = max(weighted_cost(max(used.input, self.input), used.generated), failed)
         return tokens * charge_factor(self.queue_path, self.class_)

@@ -42,24 +42,22 @@ class Reservations:
                 if not self._open:  # reserved by a kernel that was killed: never settled
                     raise
             except BaseException:
-                self._end()
+                self._open -= 1
+                self._wake()
                 raise
             await wait(self._settled.wait)
 
     async def settle(self, grant: Grant, used: Usage, calls: int) -> None:
         """Charge what was used, and return the rest of the reservation; usage that may exceed it is on disk then."""
         self.budgets.settle(grant, used, calls, time.time())
-        self._end()
+        self._open -= 1
+        self._wake()
         if grant.may_overrun and used.total:
             await self.budgets.flush()
 
     async def reset(self, name: str) -> None:
         """Set to 0 what is used of the budgets of ``name``; requests that wait for budget may try again."""
         await self.budgets.reset(name, time.time())
-        self._wake()
-
-    def _end(self) -> None:
-        self._open -= 1
         self._wake()
 
     def _wake(self) -> None:

@@ -67,7 +67,7 @@ def list_waiting(queue: FairQueue[Request], deferred: Iterable[Request]) -> list
 
 def describe_sent(request: Request) -> SentRequest:
     since = trio.current_time() - (request.slot_since or 0.0)
-    return SentRequest(request.queue_path[-1].name, request.model, since, request.last_usage.total or request.input)
+    return SentRequest(request.queue_path[-1].name, request.model, since, request.attempt.usage.total or request.input)
 
 
 def count_by_path(requests: Iterable[Request]) -> Counter[Path]:

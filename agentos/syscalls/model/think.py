@@ -56,7 +56,7 @@ def syscalls(
         if question.model.startswith(LONG_SPELLING):
             question = question.for_model(plain_model_name(question.model), question.max_tokens)
         validate_question(question)  # before anything looks at each of its parts
-        route, rights = find_route(caller, line.resolve(question.model))
+        route, rights = find_route(caller, line.routes.resolve(question.model))
 
         async def act(call: Call) -> ThinkResult:
             path = queue_path(caller)

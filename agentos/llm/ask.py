@@ -44,6 +44,7 @@ LOG_INTERVAL = 60.0  # seconds between two log messages about the same error
 MIN_UPLOAD_RATE = 1 << 20  # bytes per second at which a slow connection may send a question to an alias
 MALFORMED_ATTEMPTS = 2  # at most: a caller that tells the model what was wrong gets a correct call sooner
 DENIED_SECONDS = 60.0  # seconds for which a refused key isn't used, if there are others
+NO_LIMITS = ModelLimits()
 Connect = Callable[[], Awaitable[Provider]]
 
 
@@ -252,7 +253,9 @@ class ProviderClient:
         each MiB of it, which has to be sent first.
         """
         began = trio.current_time()
-        first_token, idle = self._patience(request.model)
+        limits = self.limits.get(request.model, NO_LIMITS)
+        first_token = self.timeouts.first_token if limits.first_token is None else limits.first_token
+        idle = self.timeouts.idle if limits.idle is None else limits.idle
         accepted = first_token
         if request.fallback_after is not None:
             accepted = min(first_token, request.fallback_after + request.question.size / MIN_UPLOAD_RATE)
@@ -274,12 +277,6 @@ class ProviderClient:
         if attempt.first_at is not None:
             raise Stalled(f"it stopped in the middle of its answer for {idle:g} s")
         raise Stalled(f"it didn't begin to answer within {patience.deadline - began:g} s")
-
-    def _patience(self, model: str) -> tuple[float, float]:
-        """Seconds that a model has until the first piece of an answer, and between two pieces."""
-        limits = self.limits.get(model, ModelLimits())
-        first_token = self.timeouts.first_token if limits.first_token is None else limits.first_token
-        return first_token, self.timeouts.idle if limits.idle is None else limits.idle
 
 
 def seconds_until(opens: float) -> float:

@@ -26,7 +26,7 @@ from .answers.contents import Asker, Contents
 from .answers.response_cache import ResponseCache
 from .ask import CannotAnswer, ProviderClient
 from .budgets import Budgets
-from .line_status import LineStatus
+from .line_status import AgentUsage, LineStatus
 from .memory import RequestMemory
 from .models.model import ModelUnavailable
 from .models.prices import find_price
@@ -36,13 +36,14 @@ from .queue.classes import find_class, find_weight
 from .queue.fair_queue import MIN_CHARGE
 from .queue.fair_tree import Path
 from .queue.lanes import Lanes
-from .queue.request import Request, State, ThinkResult, queue_names, validate_question
+from .queue.request import Request, State, ThinkResult, validate_question
 from .queue.reservations import Reservations
-from .settings import DEFAULT_CONTEXT, LLMSettings, QueuePath
+from .settings import DEFAULT_CONTEXT, LLMSettings, QueuePath, queue_names
 
 MAX_INLINE_BYTES = 64 << 10  # bytes of a request that is measured in the event loop; larger ones in a thread
 SLOW_FAILURE = 0.3  # seconds; after a slower one, questions that wait for the model go to the next one of their alias
 CLOSE_SECONDS = 2.0  # seconds that the provider's connections have to close cleanly
+MAX_REMEMBERED = 4096  # agents with kept counts of calls and tokens
 FLUSH_SECONDS = 10.0  # seconds that an answer waits at most until what it used beyond its reservation is on disk
 
 
@@ -270,14 +271,23 @@ class Line(LineStatus):
                 request.room = request.ticket  # it stays charged while others wait for it, and if it is withdrawn
             else:
                 self._charge_nothing(request)  # its model was closed meanwhile
-            calls = int(used.total > 0 and not request.is_counted)  # not a call if nothing was used
-            request.is_counted = request.is_counted or bool(calls)
-            self._record_use(queue_names(request.queue_path), calls, used)
-            cost = self.budgets.cost_units(request.model, used)
-            self.on_use(request.queue_path[-1].name, request.model, calls, used, cost)
-            self.counts.add_use(request.queue_path[-1].name, request.model, calls, used, cost)
+            calls = self._record_use(request, used)
             with trio.move_on_after(FLUSH_SECONDS):
                 await self._reservations.settle(grant, used, calls)
+
+    def _record_use(self, request: Request, used: Usage) -> int:
+        """Count what an attempt has used; returns 1 if the request is a call from now on: not if nothing was used."""
+        calls = int(used.total > 0 and not request.is_counted)
+        request.is_counted = request.is_counted or bool(calls)
+        path = queue_names(request.queue_path)
+        before = self._usage.pop(path, AgentUsage())
+        self._usage[path] = AgentUsage(before.calls + calls, before.usage + used)
+        if len(self._usage) > MAX_REMEMBERED:
+            del self._usage[next(iter(self._usage))]  # the agent with the oldest last request
+        cost = self.budgets.cost_units(request.model, used)
+        for count in (self.on_use, self.counts.add_use):
+            count(path[-1], request.model, calls, used, cost)
+        return calls
 
     async def _wait_for_budget(self, request: Request, settled: Callable[[], Awaitable[None]]) -> None:
         self._charge_nothing(request)

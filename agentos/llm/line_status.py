@@ -7,6 +7,7 @@ import trio
 from msgspec import Struct
 
 from agentos.services.quotas import BudgetState
+from agentos_sdk.calls.operator.metrics import SentQuestion, WaitingQuestion
 from agentos_sdk.errors import NotFound
 from agentos_sdk.values import Usage, Waits
 
@@ -17,20 +18,17 @@ from .models.model import ModelState
 from .models.routes import Routes
 from .queue.fair_queue import FairQueue
 from .queue.fair_tree import Path
-from .queue.request import Request, State, queue_names
+from .queue.request import Request, State
 from .queue.states import (
     QueueState,
-    SentRequest,
-    WaitingRequest,
     count_by_path,
     describe_sent,
     list_waiting,
     queue_states,
 )
-from .settings import LLMSettings, QueuePath
+from .settings import LLMSettings, QueuePath, queue_names
 
 FAIRNESS_SECONDS = 60.0  # seconds at least over which fairness is computed
-MAX_REMEMBERED = 4096  # agents with kept counts of calls and tokens
 
 
 class AgentUsage(Struct, frozen=True):
@@ -60,11 +58,11 @@ class LineStatus:
         deferred, in_flight = count_by_path(self._deferred()), count_by_path(self._in_flight())
         return queue_states(self._queue, deferred, in_flight, self._unavailable_models())
 
-    def list_waiting(self) -> list[WaitingRequest]:
+    def list_waiting(self) -> list[WaitingQuestion]:
         """The requests that wait, in the order in which they would be sent; those that can't be sent now come last."""
         return list_waiting(self._queue, self._deferred())
 
-    def list_in_flight(self) -> list[SentRequest]:
+    def list_in_flight(self) -> list[SentQuestion]:
         """The requests that the provider is answering, with the tokens used so far."""
         return [describe_sent(request) for request in self._in_flight()]
 
@@ -131,9 +129,3 @@ class LineStatus:
         if now - self._snapshots[1][0] >= FAIRNESS_SECONDS:
             self._snapshots = [self._snapshots[1], (now, self._queue.snapshot())]
         return self._queue.fairness(self._snapshots[0][1])
-
-    def _record_use(self, path: Path, calls: int, used: Usage) -> None:
-        before = self._usage.pop(path, AgentUsage())
-        self._usage[path] = AgentUsage(before.calls + calls, before.usage + used)
-        if len(self._usage) > MAX_REMEMBERED:
-            del self._usage[next(iter(self._usage))]  # the agent with the oldest last request

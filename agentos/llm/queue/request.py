@@ -31,7 +31,7 @@ from .attempt import Attempt
 from .claims import RequestSize, measure_request
 from .classes import charge_factor, find_class
 from .fair_queue import weighted_cost
-from .fair_tree import Path, Ticket
+from .fair_tree import Ticket
 
 FAILED_TOKENS_PER_SECOND = 50.0  # charged for the time of a failed attempt: it kept the provider from other requests
 MAX_PARTS = 2000  # of a request: the vendor's SDK takes half a millisecond for each
@@ -254,7 +254,3 @@ def validate_question(question: Question) -> None:
         raise BadRequest(f"model: expected a name of letters, digits and . _ - : / @ +, got {question.model[:80]!r}")
     if len(question.messages) > MAX_PARTS or question.parts > MAX_PARTS:  # the first alone is counted already
         raise BadRequest(f"messages: expected at most {MAX_PARTS} messages, blocks, images, tools and calls in all")
-
-
-def queue_names(queue_path: QueuePath) -> Path:
-    return tuple(account.name for account in queue_path)

@@ -19,8 +19,8 @@ from agentos.kernel.syscall import Syscall
 from agentos.llm.line import Line
 from agentos.llm.models.model import ModelState
 from agentos.llm.queue.classes import find_class
-from agentos.llm.queue.request import queue_names
 from agentos.llm.queue.states import QueueState
+from agentos.llm.settings import queue_names
 from agentos.sandbox.cgroups import v2
 from agentos.sandbox.cgroups.discover import Group
 from agentos.services.quotas import MONEY_UNITS, OF_MODEL, BudgetState

@@ -1,12 +1,13 @@
-"""Scheduler of LLM requests: queued fairly per agent and sent to their providers by one worker task.
+"""Scheduler of LLM requests: a fair queue, and slots at each provider.
 
-A request passes these steps: the budget is checked, the request waits in its agent's queue, it is chosen, budget is
-reserved, the provider is called, and the actual usage is settled. A request for a paused model, or one that is to be
-retried later, holds neither a place at the provider nor a reservation: it waits in its agent's queue for another turn.
-A request that names an alias goes to the next model, through the queue again, if its model doesn't answer or no budget
-can be reserved for it; see routes.
-The caller may cancel at any point: then the request leaves the queue, or the connection to the provider is closed, and
-only what was used until then is charged.
+Agents share models that answer few requests at once. If each agent called the provider itself, the one with the most
+requests would get most, and the provider would refuse all of them. So each request waits in its agent's queue until the
+fair queue gives it a slot, see :mod:`agentos.llm.queue.fair_queue`; :mod:`agentos.llm.queue.request` draws its states.
+
+What must stay true: a request that isn't being sent has no slot and no reservation, whatever it waits for; one that had
+a slot is charged for it, so that no agent gains slots by requests that fail; a caller that leaves is charged what was
+used until then. A request that names an alias goes to its next model, through the queue again, if its model doesn't
+answer or no budget can be reserved for it, see :mod:`agentos.llm.models.routes`. docs/decisions/0099.
 """
 
 import contextlib
@@ -48,7 +49,7 @@ FLUSH_SECONDS = 10.0  # seconds that an answer waits at most until what it used 
 
 
 class Moved(Exception):
-    """A request got another model while it waited: it now has a place at that model's provider."""
+    """A request got another model while it waited: it now has a slot at that model's provider."""
 
 
 class Line(LineStatus):

@@ -5,7 +5,7 @@ matches a pattern of a provider. Of several patterns, as of several providers, t
 
 A question that names an alias is sent to its first model that accepts it within ``fallback_after`` seconds and isn't
 out after repeated failures. It goes to the next one if that one gives no answer, or costs more than the caller's
-budgets have left when its turn comes, as long as no part of an answer has been delivered. A question that names a model
+budgets have left when it is admitted, as long as no part of an answer has been delivered. A question that names a model
 is sent to no other.
 """
 

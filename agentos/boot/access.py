@@ -18,8 +18,8 @@ from agentos.agents.tree.event_lines import add_to_output, identify_log, log_eve
 from agentos.config.load import Config
 from agentos.database import Database
 from agentos.kernel.background import Background
-from agentos.llm.models.model import Model
 from agentos.llm.models.prices import prices_of
+from agentos.llm.open_model import SharedModel
 from agentos.permissions.approvals.answers import Answers
 from agentos.permissions.approvals.approvals import Approvals, ApprovalSettings
 from agentos.permissions.patterns.base import Names
@@ -43,7 +43,7 @@ class Stores:
     """What was opened and read before agents and callers are known."""
 
     events: Events
-    model: Model
+    model: SharedModel
     database: Database
     audit: Audit
     logs: Logs

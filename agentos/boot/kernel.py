@@ -40,7 +40,7 @@ from agentos.http.users import find_user_but
 from agentos.kernel.caller import Caller
 from agentos.kernel.wire.listener import ConnectionLimit, Listener, listen, listen_again
 from agentos.kernel.wire.poller import Poller
-from agentos.llm.models.model import Model
+from agentos.llm.open_model import SharedModel
 from agentos.llm.settings import LLMSettings
 from agentos.sandbox.report import probe
 from agentos.services.audit.traffic import Traffic
@@ -90,7 +90,7 @@ class Kernel:
         self,
         settings: Settings,
         host: Host,
-        model: Model,
+        model: SharedModel,
         access: Access,
         stops: KeptStops,
         runs: LastRuns,

@@ -9,9 +9,7 @@ import trio
 
 from agentos import __version__
 from agentos.agents.tree import kept_stops
-from agentos.agents.tree.changes import list_places
 from agentos.agents.tree.kept_stops import KeptStops
-from agentos.agents.tree.reload import list_agents
 from agentos.agents.waking import last_runs
 from agentos.agents.waking.last_runs import LastRuns
 from agentos.boot.last_run import RunRecord, RunRecorder, check_database, describe_kill, read_record
@@ -20,7 +18,7 @@ from agentos.database import CheckIdentity, DatabaseError, Identity, open_databa
 from agentos.kernel.record import record_kernel
 from agentos.kernel.wire.listener import ListenError
 from agentos.llm import budgets
-from agentos.llm.models.model import open_model
+from agentos.llm.open_model import open_model
 from agentos.mcp.pins import TABLES as PINS
 from agentos.permissions.approvals.answers import TABLES as ANSWERS
 from agentos.permissions.approvals.entries import TABLES as APPROVALS

@@ -16,7 +16,7 @@ from agentos.kernel.wire.request_body import MAX_INLINE_BYTES
 from agentos.kernel.wire.text_buffer import TextBuffer
 from agentos.llm.line import Line
 from agentos.llm.providers.provider import Answer, Question, estimate_input_tokens
-from agentos.llm.queue.jobs import ThinkResult
+from agentos.llm.queue.request import ThinkResult
 from agentos.llm.settings import QueuePath
 from agentos_sdk.calls import think
 from agentos_sdk.encoding import codec
@@ -37,7 +37,7 @@ class AnswerShape(Protocol):
     """The response to one request as bytes: whole, or the events of its stream."""
 
     def whole(self, answer: Answer, cost: float | None) -> bytes:
-        """The response without a stream. ``cost``: see :class:`~agentos.llm.queue.jobs.ThinkResult`."""
+        """The response without a stream. ``cost``: see :class:`~agentos.llm.queue.request.ThinkResult`."""
 
     def begin(self, model: str) -> bytes: ...
 
@@ -134,12 +134,12 @@ class ThinkCalls:
 
         Without a provider none is known, and the call says why.
         """
-        if self.line.model and not self.line.knows(name):
+        if self.line.model and not self.line.routes.knows(name):
             raise _unknown_model(name)
 
     def check_offered(self, name: str) -> None:
         """Refuse a model that the list of models doesn't claim; raises ``NotFound``."""
-        if not self.line.offers(name):
+        if not self.line.routes.offers(name):
             raise _unknown_model(name)
 
     async def perform(self, op: Op, request: object, call: Call | None = None) -> object:

@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from random import Random
 
@@ -14,10 +14,9 @@ from agentos.services.events import Publish, discard
 from agentos_sdk.errors import BadRequest, CallError, Timeout
 
 from .answers.sampling import unsupported_parameter
-from .models.availability import ModelAvailability
 from .models.circuit_breaker import PROBE_POLL, State
-from .models.outages import Outages
-from .models.provider_models import ModelUnavailable, ProviderModels
+from .models.model import KeyState, Model, ModelUnavailable
+from .models.provider_models import ProviderModels
 from .providers.provider import (
     Answer,
     Delta,
@@ -34,7 +33,8 @@ from .providers.provider import (
     Unforeseen,
     ask,
 )
-from .queue.active_request import ActiveRequest, Stalled
+from .queue.attempt import Attempt, Stalled
+from .queue.request import Request
 from .retry import retry_delay
 from .settings import ModelLimits, ProviderName, Retry, Timeouts
 
@@ -44,17 +44,12 @@ LOG_INTERVAL = 60.0  # seconds between two log messages about the same error
 MIN_UPLOAD_RATE = 1 << 20  # bytes per second at which a slow connection may send a question to an alias
 MALFORMED_ATTEMPTS = 2  # at most: a caller that tells the model what was wrong gets a correct call sooner
 DENIED_SECONDS = 60.0  # seconds for which a refused key isn't used, if there are others
+NO_LIMITS = ModelLimits()
 Connect = Callable[[], Awaitable[Provider]]
 
 
 class CannotAnswer(BadRequest):
     """The model can't do what is asked; another model may."""
-
-
-@contextlib.asynccontextmanager
-async def immediate_turn() -> AsyncIterator[None]:
-    """The default ``turn``: doesn't wait."""
-    yield
 
 
 @define(eq=False)
@@ -76,7 +71,6 @@ class ProviderClient:
     further_keys: Sequence[Connect] = ()
     limits: Mapping[str, ModelLimits] = field(factory=dict)
     concurrency: int | None = None
-    outages: Outages = field(factory=Outages)
     models: ProviderModels = field(init=False)
     _logged: tuple[type, float] = (type(None), -math.inf)
     _providers: Sequence[Provider] = ()  # one for each key
@@ -89,36 +83,33 @@ class ProviderClient:
 
     async def send(
         self,
-        request: ActiveRequest,
-        turn: Callable[[], AbstractAsyncContextManager[None]] = immediate_turn,
-        step_aside: Callable[[float], Awaitable[None]] = trio.sleep,
+        request: Request,
+        reserve: Callable[[], AbstractAsyncContextManager[None]] = contextlib.nullcontext,
+        defer: Callable[[float], Awaitable[None]] = trio.sleep,
     ) -> Answer:
         """Return the answer. ``request`` records the usage, also after a failure. Raises the ``CallError`` to reply.
 
-        Each attempt is made within a ``turn``. Between two attempts ``step_aside`` is awaited with the seconds that
-        this request has to wait; other requests may be sent meanwhile.
+        Each attempt is made within ``reserve``. Between two attempts ``defer`` is awaited with the seconds that this
+        request has to wait; other requests may be sent meanwhile.
         """
-        model = request.question.model
+        model = request.model
         request.expires = min(request.expires, trio.current_time() + self.timeouts.total)
         try:
             with trio.fail_at(request.expires):
                 await self._connect_once()
                 while True:
-                    async with turn():
+                    async with reserve():
                         outcome = await self._send_once(request)
                     if isinstance(outcome, Answer):
                         return outcome
-                    await step_aside(outcome)
+                    await defer(outcome)
         except trio.TooSlowError:
             raise Timeout(f"the model hasn't answered within {self.timeouts.total:g} s (timeouts.total)") from None
         except ProviderError as error:
             self._log_error(error)
             raise error_for_agent(error, request) from None
         finally:
-            if (rate := self.models.rates.get(model)) is not None and rate.leave(
-                request, trio.current_time(), request.account
-            ):
-                self.models.notify(model)
+            self.models.leave(model, request)
 
     async def prepare(self) -> None:
         """Open the connections before a request needs them. If that fails, the next request tries again."""
@@ -149,10 +140,10 @@ class ProviderClient:
         if self._providers and (reason := self._providers[0].supports(question)) is not None:
             raise CannotAnswer(f"model: {question.model} {reason}")
 
-    def keeps_room_for(self, request: ActiveRequest) -> bool:
+    def keeps_room_for(self, request: Request) -> bool:
         """Whether other requests for its model wait until this one is sent; see :meth:`RateLimit.check`."""
-        rate = self.models.rates.get(request.question.model)
-        return rate is not None and rate.keeps_room_for(request)
+        model = self.models.kept.get(request.model)
+        return model is not None and model.rate is not None and model.rate.keeps_room_for(request)
 
     def _log_error(self, error: ProviderError) -> None:
         """Log errors of the provider for the operator; the same kind at most once in ``LOG_INTERVAL`` seconds."""
@@ -168,40 +159,33 @@ class ProviderClient:
             if not self._providers:
                 self._providers = [await connect() for connect in (self.connect, *self.further_keys)]
 
-    async def _send_once(self, request: ActiveRequest) -> Answer | float:
+    async def _send_once(self, request: Request) -> Answer | float:
         """Return the answer, or the seconds until the request may be sent again."""
-        model, now, rate = request.question.model, trio.current_time(), self.models.rates.get(request.question.model)
-        self.check_supported(request.question)
-        self.models.check_available(request)
-        if request.fallback_after is not None and self.outages.is_out(model, request.account, now):
-            raise ModelUnavailable(f"{model} has failed repeatedly and is probed by another question")
-        opens = self.models.available_at(model)
-        if opens is None and rate is not None:
-            opens = rate.check(request.input, request.question.max_tokens, now, request, request.account)
+        self.check_supported(request.outgoing)
+        with self.models.tracked(request.model) as model:
+            opens = self._find_opening(model, request)
             if opens is not None:
-                self.models.check_available(request)
-                self.models.notify(model)
-        if opens is not None:
-            return opens - now if opens < math.inf else PROBE_POLL
-        key = self.models.choose_key(model, now)
-        with self.models.keys[key].tracked(model, now) as availability:
+                return seconds_until(opens)
+            number = self.models.choose_key(model)
+            key = model.keys[number]
             try:
-                return await self._attempt(self._providers[key], availability, request)
+                return await self._attempt(self._providers[number], model, key, request)
             except RateLimited as error:
                 now = trio.current_time()
-                availability.record_slow_down(error, now, self.random)
+                key.record_slow_down(error, now, self.random)
                 self._log_error(error)
-                request.retry_deadline = min(request.retry_deadline, now + self.models.patience(request))
+                request.retry_deadline = min(request.retry_deadline, now + model.patience(request))
                 if request.partly_delivered:
                     raise
-                self.models.check_available(request)
-                return self.models.seconds_until_available(model)
+                opens = model.check(request, now)
+                return 0.0 if opens is None else seconds_until(opens)
             except Denied as error:
                 if len(self._providers) == 1 or request.partly_delivered:
                     raise
-                availability.pause(error, trio.current_time() + DENIED_SECONDS)
+                now = trio.current_time()
+                key.pause(error, now + DENIED_SECONDS)
                 self._log_error(error)
-                if self.models.available_at(model) is not None:
+                if model.state(now).opens_at is not None:
                     raise
                 return 0.0
             except Failing as error:
@@ -210,103 +194,97 @@ class ProviderClient:
                     request.partly_delivered
                     or request.fallback_after is not None
                     or request.failures == self.retry.attempts
-                    or availability.breaker.state is State.OPEN
+                    or key.breaker.state is State.OPEN
                     or isinstance(error, Unforeseen)
                     or (isinstance(error, MalformedCall | NoJSON) and request.failures >= MALFORMED_ATTEMPTS)
                 ):
                     raise
                 return retry_delay(self.retry, request.failures, error.after, self.random)
             finally:
-                self.models.notify(model)
+                self.models.notify(model.name)
 
-    async def _attempt(self, provider: Provider, availability: ModelAvailability, request: ActiveRequest) -> Answer:
+    def _find_opening(self, model: Model, request: Request) -> float | None:
+        """When a model accepts a request, ``None``: now; raises ``ModelUnavailable`` if the request can't wait."""
+        now = trio.current_time()
+        opens = model.check(request, now)
+        if request.fallback_after is not None and self.models.outages.is_out(model.name, request.account, now):
+            raise ModelUnavailable(f"{model.name} has failed repeatedly and is probed by another question")
+        if opens is None and model.rate is not None:
+            opens = model.rate.check(request.input, request.outgoing.max_tokens, now, request, request.account)
+            if opens is not None:
+                model.check(request, now)
+                self.models.notify(model.name)
+        return opens
+
+    async def _attempt(self, provider: Provider, model: Model, key: KeyState, request: Request) -> Answer:
         """Send the request once."""
-        model, began, rate = availability.model, trio.current_time(), self.models.rates.get(availability.model)
-        sent = rate.begin(request.input, request.question.max_tokens, began) if rate is not None else None
+        began, rate = trio.current_time(), model.rate
+        sent = rate.begin(request.input, request.outgoing.max_tokens, began) if rate is not None else None
         try:
             with (
-                self.outages.attempt(model, request.account, trio.current_time),
-                availability.breaker.attempt(began, request.account) as attempt,
+                self.models.outages.attempt(model.name, request.account, trio.current_time),
+                key.breaker.attempt(began, request.account) as probe,
             ):
-                self.models.notify(model)  # no other request is let through during a probe of the half-open breaker
-                request.begin_attempt()
+                self.models.notify(model.name)  # no other request is let through during a probe of the breaker
                 try:
-                    with time_failure(request):
-                        answer = await self._receive(provider, request)
-                except Unforeseen as error:
-                    request.record_failure(error)
-                    attempt.succeeded()  # the provider is reachable
-                    raise
-                except Failing as error:
-                    availability.record_failure(error)
-                    request.record_failure(error)
-                    if request.has_begun:
-                        attempt.succeeded()
-                    else:
-                        attempt.failed(trio.current_time())
-                    raise
+                    with request.attempt_to_send() as attempt:
+                        answer = await self._receive(provider, request, attempt)
+                        attempt.end(answer.usage)
                 except ProviderError as error:
-                    request.record_failure(error)
-                    attempt.succeeded()  # the provider is reachable and refused this request
+                    if isinstance(error, Failing) and not isinstance(error, Unforeseen):
+                        key.reason = str(error)
+                        if not attempt.has_begun:
+                            probe.failed(trio.current_time())
+                            raise
+                    probe.succeeded()  # the provider is reachable
                     raise
-                request.record_answer(answer.usage)
-                attempt.succeeded()
-                availability.record_answer(trio.current_time())
-                return evolve(answer, usage=request.last_usage)
+                probe.succeeded()
+                key.record_answer(trio.current_time())
+                return evolve(answer, usage=attempt.usage)
         finally:
             if rate is not None and sent is not None:
-                used = request.last_usage
+                used = request.attempt.usage
                 rate.end(sent, used.total or sent.tokens, used.generated, trio.current_time())
 
-    async def _receive(self, provider: Provider, request: ActiveRequest) -> Answer:
+    async def _receive(self, provider: Provider, request: Request, attempt: Attempt) -> Answer:
         """Wait for the answer; raises :class:`Stalled` if a piece of it is late.
 
         If another model can be asked, the provider has to accept the request within ``fallback_after`` and a second for
         each MiB of it, which has to be sent first.
         """
         began = trio.current_time()
-        first_token, idle = self._patience(request.question.model)
+        limits = self.limits.get(request.model, NO_LIMITS)
+        first_token = self.timeouts.first_token if limits.first_token is None else limits.first_token
+        idle = self.timeouts.idle if limits.idle is None else limits.idle
         accepted = first_token
         if request.fallback_after is not None:
             accepted = min(first_token, request.fallback_after + request.question.size / MIN_UPLOAD_RATE)
 
         def on_delta(delta: Delta) -> None:
             if delta.accepted:
-                request.accepted = True
+                attempt.accepted = True
                 patience.deadline = began + first_token
                 return
-            request.receive(delta)
-            patience.deadline = began + first_token if request.first_at is None else trio.current_time() + idle
-            if request.is_too_long:
+            request.receive(attempt, delta)
+            patience.deadline = began + first_token if attempt.first_at is None else trio.current_time() + idle
+            if attempt.excess is not None:
                 patience.cancel()
 
         with trio.move_on_after(accepted) as patience:
-            return await ask(provider, request.question, on_delta)
-        if request.is_too_long:
-            raise Rejected(f"its answer is longer than {request.max_characters} characters")
-        if request.first_at is not None:
+            return await ask(provider, request.outgoing, on_delta)
+        if attempt.excess is not None:
+            raise Rejected(f"its answer is longer than {attempt.excess} characters")
+        if attempt.first_at is not None:
             raise Stalled(f"it stopped in the middle of its answer for {idle:g} s")
         raise Stalled(f"it didn't begin to answer within {patience.deadline - began:g} s")
 
-    def _patience(self, model: str) -> tuple[float, float]:
-        """Seconds that a model has until the first piece of an answer, and between two pieces."""
-        limits = self.limits.get(model, ModelLimits())
-        first_token = self.timeouts.first_token if limits.first_token is None else limits.first_token
-        return first_token, self.timeouts.idle if limits.idle is None else limits.idle
+
+def seconds_until(opens: float) -> float:
+    """Seconds until a model opens; if that isn't known, until it is looked at again."""
+    return opens - trio.current_time() if opens < math.inf else PROBE_POLL
 
 
-@contextlib.contextmanager
-def time_failure(request: ActiveRequest) -> Iterator[None]:
-    """Add the duration of a failed attempt to ``held``."""
-    began = trio.current_time()
-    try:
-        yield
-    except BaseException:
-        request.failed_seconds += trio.current_time() - began
-        raise
-
-
-def error_for_agent(error: ProviderError, request: ActiveRequest) -> CallError:
+def error_for_agent(error: ProviderError, request: Request) -> CallError:
     """The ``CallError`` that the agent receives for a provider's error."""
     details: dict[str, object] = {} if error.status is None else {"upstream_status": error.status}
     if isinstance(error, Denied | Unforeseen):

@@ -34,7 +34,7 @@ from agentos_sdk.values import Usage
 
 from .answers.answer_lengths import LEAST, AnswerLengths
 from .models.prices import cache_prices, find_price
-from .settings import Price, QueuePath
+from .settings import Price, QueuePath, queue_names
 
 log = logging.getLogger(__name__)
 
@@ -159,7 +159,7 @@ class Budgets:
             rate = self._rate(model, states)
             least = _expect(input_tokens, min(LEAST, self._wanted(max_tokens)), rate, for_hour)
             try:
-                self._quotas.check(_path(queue_path), _amounts(least, calls, rate), now)
+                self._quotas.check(queue_names(queue_path), _amounts(least, calls, rate), now)
             except QuotaExceeded as error:
                 self._note_refusal(error, states)
                 if error.details["renews_at"] is None and least.output == LEAST and error.details["what"] != "calls":
@@ -227,7 +227,7 @@ class Budgets:
         room = min(_room(each, least, rate) for each in states)
         expected = self._expected(agent, model, wanted, room)
         amounts = _amounts(evolve(least, output=expected), calls, rate)
-        reservation = self._quotas.reserve(_path(queue_path), amounts, now)
+        reservation = self._quotas.reserve(queue_names(queue_path), amounts, now)
         may_overrun = expected < wanted and room < math.inf
         if may_overrun:
             self._may_overrun.add(agent)
@@ -271,7 +271,7 @@ class Budgets:
             return
         try:
             needed = amounts if used else {what: max(1, amount) for what, amount in amounts.items()}
-            self._quotas.check(_path(queue_path), needed, now)
+            self._quotas.check(queue_names(queue_path), needed, now)
         except QuotaExceeded as error:
             self._note_refusal(error, states)
             if not used:
@@ -279,7 +279,7 @@ class Budgets:
             refusal: QuotaExceeded | None = error
         else:
             refusal = None
-        reservation = self._quotas.reserve(_path(queue_path), dict.fromkeys(amounts, 0), now)
+        reservation = self._quotas.reserve(queue_names(queue_path), dict.fromkeys(amounts, 0), now)
         self._quotas.settle(reservation, amounts, now)
         self._note(reservation, now)
         if abs(now - self._tidied) >= TIDY_INTERVAL:
@@ -314,7 +314,7 @@ class Budgets:
             if self._limits.get(account.name, ()) != (budget := tuple(account.share.budget)):
                 self._quotas.limit(account.name, budget)
                 self._limits[account.name] = budget
-        return self._quotas.list_states(_path(queue_path), now)
+        return self._quotas.list_states(queue_names(queue_path), now)
 
     def _rate(self, model: str, states: Iterable[BudgetState]) -> Rate | None:
         rate = find_price(self._rates, model)
@@ -349,10 +349,6 @@ class Budgets:
 
 def _key(state: BudgetState) -> tuple[str, str, float]:
     return state.name, state.quota.what, state.quota.per
-
-
-def _path(queue_path: QueuePath) -> Sequence[str]:
-    return [account.name for account in queue_path]
 
 
 def _expect(tokens_in: int, generated: int, rate: Rate | None, for_hour: bool) -> Usage:

@@ -1,12 +1,13 @@
-"""Scheduler of LLM requests: queued fairly per agent and sent to their providers by one worker task.
+"""Scheduler of LLM requests: a fair queue, and slots at each provider.
 
-A request passes these steps: the budget is checked, the request waits in its agent's queue, it is chosen, budget is
-reserved, the provider is called, and the actual usage is settled. A request for a paused model, or one that is to be
-retried later, holds neither a place at the provider nor a reservation: it waits in its agent's queue for another turn.
-A request that names an alias goes to the next model, through the queue again, if its model doesn't answer or no budget
-can be reserved for it; see routes.
-The caller may cancel at any point: then the request leaves the queue, or the connection to the provider is closed, and
-only what was used until then is charged.
+Agents share models that answer few requests at once. If each agent called the provider itself, the one with the most
+requests would get most, and the provider would refuse all of them. So each request waits in its agent's queue until the
+fair queue gives it a slot, see :mod:`agentos.llm.queue.fair_queue`; :mod:`agentos.llm.queue.request` draws its states.
+
+What must stay true: a request that isn't being sent has no slot and no reservation, whatever it waits for; one that had
+a slot is charged for it, so that no agent gains slots by requests that fail; a caller that leaves is charged what was
+used until then. A request that names an alias goes to its next model, through the queue again, if its model doesn't
+answer or no budget can be reserved for it, see :mod:`agentos.llm.models.routes`. docs/decisions/0099.
 """
 
 import contextlib
@@ -20,40 +21,35 @@ from agentos.kernel.internal_errors import internal
 from agentos.services.quotas import Amounts
 from agentos.threads import run_in_thread
 from agentos_sdk.errors import BadRequest, CallError, QuotaExceeded
-from agentos_sdk.values import LLMClass, Usage
+from agentos_sdk.values import Fallback, LLMClass, Usage
 
-from .answers.contents import Asker, Contents, OpenQuestion
+from .answers.contents import Asker, Contents
 from .answers.response_cache import ResponseCache
 from .ask import CannotAnswer, ProviderClient
 from .budgets import Budgets
-from .line_status import LineStatus
+from .line_status import AgentUsage, LineStatus
 from .memory import RequestMemory
+from .models.model import ModelUnavailable
 from .models.prices import find_price
-from .models.provider_models import ModelUnavailable
-from .models.routes import Candidates, Route
-from .providers.provider import Answer, Question, estimate_input_tokens
-from .queue.active_request import ActiveRequest
-from .queue.claims import RequestSize, measure_request
+from .models.routes import Route
+from .providers.provider import Answer, Question
 from .queue.classes import find_class, find_weight
-from .queue.fair_queue import MIN_CHARGE, weighted_cost
+from .queue.fair_queue import MIN_CHARGE
 from .queue.fair_tree import Path
-from .queue.jobs import Job, ThinkResult, charge_for, outermost_account, queue_names, validate_question
 from .queue.lanes import Lanes
+from .queue.request import Request, State, ThinkResult, validate_question
 from .queue.reservations import Reservations
-from .settings import DEFAULT_CONTEXT, LLMSettings, QueuePath
+from .settings import DEFAULT_CONTEXT, LLMSettings, QueuePath, queue_names
 
 MAX_INLINE_BYTES = 64 << 10  # bytes of a request that is measured in the event loop; larger ones in a thread
 SLOW_FAILURE = 0.3  # seconds; after a slower one, questions that wait for the model go to the next one of their alias
 CLOSE_SECONDS = 2.0  # seconds that the provider's connections have to close cleanly
+MAX_REMEMBERED = 4096  # agents with kept counts of calls and tokens
 FLUSH_SECONDS = 10.0  # seconds that an answer waits at most until what it used beyond its reservation is on disk
 
 
 class Moved(Exception):
-    """A request got another model while it waited: it now has a place at that model's provider."""
-
-
-def _measure(question: Question) -> tuple[int, RequestSize]:
-    return estimate_input_tokens(question), measure_request(question)
+    """A request got another model while it waited: it now has a slot at that model's provider."""
 
 
 class Line(LineStatus):
@@ -72,13 +68,11 @@ class Line(LineStatus):
         super().__init__(settings, (client, *others), budgets, model)
         self.contents = contents or Contents(settings.keep_contents)
         self._cache = ResponseCache(settings.cache, settings.cache_shared)
-        self._lanes = Lanes(self._queue, self._routes, lambda: self._wake.set())
+        self._lanes = Lanes(self._queue, self.routes, lambda: self._wake.set())
         self._contexts = settings.context
         for each in self._clients.values():
             each.models.on_changed = self._lanes.update
-        self._free = {
-            name: each.concurrency or settings.concurrency for name, each in self._clients.items()
-        }  # places at each provider
+        self._slots = {name: each.concurrency or settings.concurrency for name, each in self._clients.items()}  # free
         self._wake = trio.Event()  # set when a request may be sent
         self._reservations = Reservations(budgets)
         self.on_use: Callable[[str, str, int, Usage, int | None], None] = lambda name, model, calls, used, cost: None
@@ -96,93 +90,93 @@ class Line(LineStatus):
     ) -> ThinkResult:
         """Return the model's answer to a request; ``on_text`` is called with each piece of its text as it arrives.
 
-        ``route``: the models that the caller may use, of those that :meth:`resolve` returns for the question's model.
+        ``route``: the models that the caller may use, of those that its name stands for, see ``routes``.
         ``class_``: at most the agent's own; ``None``: that.
 
         Raises ``Busy``, ``QuotaExceeded``, ``BadRequest``, ``NotFound``, ``Unavailable`` or ``Timeout``. However it
         ends, the question of an ``asker`` is kept in ``contents``.
         """
-        with self.contents.keep(asker, question, self.cost) as asked:
-            route = route or self.resolve(question.model)
-            agent, key = queue_path[-1].name, await self._cache.hash(question, route.models)
-            asked.result = self._cache.get(agent, key)
-            if asked.result is None:
-                asked.result = await self._ask(queue_path, question, on_text, asked, route, class_)
-                self._cache.put(agent, key, asked.result)
-            elif on_text is not None:
-                on_text(asked.result.answer.text)
-            return asked.result
+        request = Request(question, queue_path, on_text, class_ or find_class(queue_path), self._charge)
+        try:
+            request.result = await self._find_answer(request, route or self.routes.resolve(question.model))
+        except BaseException as error:
+            self._end(request, error)
+            raise
+        else:
+            self._end(request)
+            return request.result
+        finally:
+            self.contents.keep(asker, request, self.budgets.cost)
 
-    async def _ask(
-        self,
-        queue_path: QueuePath,
-        question: Question,
-        on_text: Callable[[str], None] | None,
-        asked: OpenQuestion,
-        route: Route,
-        class_: LLMClass | None,
-    ) -> ThinkResult:
+    async def _find_answer(self, request: Request, route: Route) -> ThinkResult:
+        """Take a kept answer to an equal question, or ask the model."""
+        question, agent = request.question, request.queue_path[-1].name
+        key = await self._cache.hash(question, route.models)
+        if (result := self._cache.get(agent, key)) is not None:
+            if request.on_text is not None:
+                request.on_text(result.answer.text)
+            return result
         validate_question(question)
-        account, now = outermost_account(queue_path), trio.current_time()
-        with self._memory.hold(account, question.size):
-            large = question.size > MAX_INLINE_BYTES
-            tokens, sent = await run_in_thread(_measure, question) if large else _measure(question)
-            candidates = self._find_candidates(queue_path, question, tokens, route)
-            request = ActiveRequest(
-                question, tokens, account, on_text, deadline=trio.current_effective_deadline(), sent=sent
-            )
-            self._routes.begin(candidates, request)
-            client = self._routes.client_of(request.question.model)
-            self._set_weights(queue_path)
-            asked.job = job = Job(
-                queue_path, request, candidates, now, question.max_tokens, class_ or find_class(queue_path)
-            )
-            job.ticket = ticket = self._queue.put(
-                queue_names(queue_path), job, job.charge(weighted_cost(tokens)), now, lane=job.model, pool=client.name
-            )
-            request.on_usage = partial(self._charge, job)
-            self._wake.set()
+        with self._memory.hold(request.account, question.size):
+            if question.size > MAX_INLINE_BYTES:
+                await run_in_thread(request.measure)
+            else:
+                request.measure()
+            self._find_candidates(request, route)
+            self.routes.begin(request)
+            self._set_weights(request.queue_path)
+            self._requests[request] = None
             try:
-                await job.done.wait()
-            finally:
-                if self._queue.withdraw(ticket):
-                    job.release()
-                else:
-                    job.scope.cancel()
-        assert job.outcome is not None, "a cancelled request doesn't get here"
-        if isinstance(job.outcome, CallError):
-            raise job.outcome
-        return job.outcome
+                result = self._describe(request, await self._send(request))
+            except CallError:
+                raise
+            except Exception as bug:
+                raise internal(bug, "the line to the model") from None
+        self._cache.put(agent, key, result)
+        return result
 
-    def _find_candidates(
-        self, queue_path: QueuePath, question: Question, input_tokens: int, route: Route
-    ) -> Candidates:
-        """The models of a route that the caller's budgets allow and that can do what is asked; raises if none is.
+    def _end(self, request: Request, error: BaseException | None = None) -> None:
+        self._free_slot(request)
+        self._requests.pop(request, None)
+        request.end(error)
+        if request.slot_since is not None:
+            served = request.served_seconds
+            waited = trio.current_time() - request.arrived_at - served
+            self.counts.add_end(
+                request.queue_path[-1].name,
+                request.model,
+                (served, waited),
+                failed=request.result is None,
+                retried=request.attempts > 1,
+            )
+
+    def _find_candidates(self, request: Request, route: Route) -> None:
+        """Find the models of a route that the caller's budgets allow and that can do what is asked; raises if none is.
 
         Vectors of different models can't be compared, so a question to embed has one: the first that has embeddings.
         """
-        is_alias = tuple(route.models) != (question.model,) or bool(route.passed)
-        passed = {each.model: each.reason for each in route.passed}
-        candidates = Candidates(question.model if is_alias else None, [], passed)
+        question = request.question
+        if tuple(route.models) != (question.model,) or route.passed:
+            request.alias = question.model
+        request.passed = {each.model: each.reason for each in route.passed}
+        limit, for_hour = question.max_tokens, question.for_hour
         refusal: CallError | None = None
         for model in route.models:
-            client = self._routes.client_of(model)
+            client = self.routes.client_of(model)
             try:
-                client.check_supported(question.for_model(model, question.max_tokens))
-                limit, for_hour = question.max_tokens, question.for_hour
-                self._budgets.check(queue_path, model, input_tokens, limit, time.time(), for_hour=for_hour)
+                client.check_supported(question.for_model(model, limit))
+                self.budgets.check(request.queue_path, model, request.input, limit, time.time(), for_hour=for_hour)
             except (QuotaExceeded, BadRequest) as error:
                 if question.embed and isinstance(error, QuotaExceeded):
                     raise
                 refusal = refusal or error
-                candidates.passed[model] = str(error)
+                request.passed[model] = str(error)
             else:
-                candidates.left.append(model)
+                request.candidates.append(model)
                 if question.embed:
                     break
-        if not candidates.left and refusal is not None:
+        if not request.candidates and refusal is not None:
             raise refusal
-        return candidates
 
     async def prepare(self) -> None:
         """Connect to the providers: SDKs are loaded in a thread. Requests that arrive meanwhile wait for it."""
@@ -190,175 +184,169 @@ class Line(LineStatus):
             await client.prepare()
 
     async def serve(self) -> None:
-        """Send requests to the providers until cancelled."""
+        """Give slots to requests until cancelled: to each as soon as its model accepts requests and one is free."""
         try:
-            async with trio.open_nursery() as jobs:
+            async with trio.open_nursery() as nursery:
                 for client in self._clients.values():
-                    jobs.start_soon(client.models.serve)
+                    nursery.start_soon(client.models.serve)
                 while True:
-                    job = await self._next_job()
-                    if job.next_turn is None:
-                        jobs.start_soon(self._work, job)
-                    else:
-                        job.next_turn.set()
+                    await trio.lowlevel.checkpoint()
+                    deadline = self._lanes.open()
+                    if not self._admit_next():
+                        self._wake = trio.Event()
+                        with trio.CancelScope(deadline=deadline):
+                            await self._wake.wait()
         finally:
             with trio.move_on_after(CLOSE_SECONDS, shield=True):
                 for client in self._clients.values():
                     await client.aclose()
 
-    async def _next_job(self) -> Job:
-        """The next request, as soon as its model accepts requests and its provider has a place for it."""
-        while True:
-            await trio.lowlevel.checkpoint()
-            deadline = self._lanes.open()
-            for pool, places in self._free.items():
-                ticket = self._queue.take(trio.current_time(), pool) if places else None
-                if ticket is not None:
-                    self._free[pool] -= 1
-                    job, job.pool = ticket.item, pool
-                    job.holds_slot, job.slot_since = True, trio.current_time()
-                    self._in_flight[job] = None
-                    return job
-            self._wake = trio.Event()
-            with trio.CancelScope(deadline=deadline):
-                await self._wake.wait()
+    def _admit_next(self) -> bool:
+        """Give a slot to the next request of the first provider that has one free; returns whether there was one."""
+        for provider, free in self._slots.items():
+            ticket = self._queue.take(trio.current_time(), provider) if free else None
+            if ticket is not None:
+                self._slots[provider] -= 1
+                ticket.item.admit(provider)
+                return True
+        return False
 
-    async def _work(self, job: Job) -> None:
-        try:
-            with job.scope:
-                job.outcome = await self._answer(job)
-        except CallError as error:
-            job.outcome = error
-        except Exception as bug:
-            job.outcome = internal(bug, "the line to the model")
-        finally:
-            self._release_slot(job)
-            waited = trio.current_time() - job.arrived_at - job.earlier_seconds
-            self.counts.add_end(
-                job.queue_path[-1].name,
-                job.request.question.model,
-                (job.earlier_seconds, waited),
-                failed=not isinstance(job.outcome, ThinkResult),
-                retried=job.request.attempts > 1,
-            )
-            job.release()
-            job.done.set()
-
-    async def _answer(self, job: Job) -> ThinkResult:
-        answer = await self._send(job)
-        now = trio.current_time()
-        latency = job.earlier_seconds + now - job.slot_since
-        requested, fallbacks = job.candidates.requested, job.candidates.fallbacks
-        queued = now - job.arrived_at - latency
-        cost = self.cost(job.model, answer.usage)
-        context = find_price(self._contexts, job.model) or DEFAULT_CONTEXT
+    def _describe(self, request: Request, answer: Answer) -> ThinkResult:
+        latency = request.served_seconds
         return ThinkResult(
-            answer, queued, latency, job.request.bound, job.model, requested, fallbacks, cost=cost, context=context
+            answer,
+            trio.current_time() - request.arrived_at - latency,
+            latency,
+            request.bound,
+            request.model,
+            request.alias,
+            [Fallback(model, reason) for model, reason in request.passed.items()],
+            cost=self.budgets.cost(request.model, answer.usage),
+            context=find_price(self._contexts, request.model) or DEFAULT_CONTEXT,
         )
 
-    async def _send(self, job: Job) -> Answer:
+    async def _send(self, request: Request) -> Answer:
         """Send a request to its model, and to the next one if that doesn't answer it or the budgets refuse it."""
-        has_place = True
+        await trio.lowlevel.checkpoint()  # requests of its agent that end at this instant are charged first
+        await self._wait_for_slot(request)
+        fell_back = False
         while True:
             try:
-                if not has_place:
-                    await self._suspend(job, trio.lowlevel.checkpoint)
-                client = self._routes.client_of(job.model)
-                return await client.send(job.request, partial(self._turn, job), partial(self._pause, job))
+                if fell_back:
+                    await self._defer(request)
+                client = self.routes.client_of(request.model)
+                return await client.send(request, partial(self._reserve, request), partial(self._pause, request))
             except Moved:
-                has_place = True
+                fell_back = False
             except (ModelUnavailable, CannotAnswer, QuotaExceeded) as error:
-                if job.request.failed_seconds >= SLOW_FAILURE and not isinstance(error, QuotaExceeded):
-                    self._lanes.leave(job.model, error)
-                self._routes.fall_back(job.candidates, job.request, error)
-                has_place = False
+                if error is request.refusal:
+                    raise
+                if request.failed_seconds >= SLOW_FAILURE and not isinstance(error, QuotaExceeded):
+                    self._lanes.leave(request.model, error)
+                self.routes.fall_back(request, error)
+                fell_back = True
 
     @contextlib.asynccontextmanager
-    async def _turn(self, job: Job) -> AsyncIterator[None]:
+    async def _reserve(self, request: Request) -> AsyncIterator[None]:
         """Reserve budget for one attempt; its usage is charged and settled however it ends."""
-        request = job.request
         try:
-            grant = await self._reservations.reserve(job, partial(self._wait_for_budget, job))
+            grant = await self._reservations.reserve(request, partial(self._wait_for_budget, request))
         except QuotaExceeded:
-            assert job.ticket is not None, "it is in flight"
-            self._queue.charge(job.ticket, MIN_CHARGE)  # no request was sent in this turn
+            self._charge_nothing(request)
             raise
-        request.question = request.question.for_model(job.model, grant.max_tokens)
+        request.outgoing = request.question.for_model(request.model, grant.max_tokens)
         attempts, waits_for_room = request.attempts, False
         try:
             yield
-            waits_for_room = request.attempts == attempts and self._routes.client_of(job.model).keeps_room_for(request)
+            client = self.routes.client_of(request.model)
+            waits_for_room = request.attempts == attempts and client.keeps_room_for(request)
         finally:
-            assert job.ticket is not None, "it is in flight"
             used = Usage()
             if request.attempts > attempts:
-                used = request.last_usage
-                self._charge(job)
-                if job.kept is not None:
-                    self._queue.charge(job.kept, MIN_CHARGE)  # the request was sent after all, and is charged by itself
-                    job.kept = None
-            elif waits_for_room and job.kept is None:
-                job.kept = job.ticket  # it stays charged while others wait for this request, and if it is withdrawn
+                used = request.attempt.usage
+                self._charge(request)
+                if request.room is not None:
+                    self._queue.charge(request.room, MIN_CHARGE)  # it was sent after all, and is charged by itself
+                    request.room = None
+            elif waits_for_room and request.room is None:
+                request.room = request.ticket  # it stays charged while others wait for it, and if it is withdrawn
             else:
-                self._queue.charge(job.ticket, MIN_CHARGE)  # its model was closed meanwhile
-            calls = int(used.total > 0 and not job.is_counted)  # not a call if nothing was used
-            job.is_counted = job.is_counted or bool(calls)
-            self._record_use(queue_names(job.queue_path), calls, used)
-            cost = self._budgets.cost_units(request.question.model, used)
-            self.on_use(job.queue_path[-1].name, request.question.model, calls, used, cost)
-            self.counts.add_use(job.queue_path[-1].name, request.question.model, calls, used, cost)
-            with trio.move_on_after(FLUSH_SECONDS, shield=True):
+                self._charge_nothing(request)  # its model was closed meanwhile
+            calls = self._record_use(request, used)
+            with trio.move_on_after(FLUSH_SECONDS):
                 await self._reservations.settle(grant, used, calls)
 
-    async def _wait_for_budget(self, job: Job, settled: Callable[[], Awaitable[None]]) -> None:
-        assert job.ticket is not None, "it is in flight"
-        self._queue.charge(job.ticket, MIN_CHARGE)  # no request was sent in this turn
-        await self._suspend(job, settled)
+    def _record_use(self, request: Request, used: Usage) -> int:
+        """Count what an attempt has used; returns 1 if the request is a call from now on: not if nothing was used."""
+        calls = int(used.total > 0 and not request.is_counted)
+        request.is_counted = request.is_counted or bool(calls)
+        path = queue_names(request.queue_path)
+        before = self._usage.pop(path, AgentUsage())
+        self._usage[path] = AgentUsage(before.calls + calls, before.usage + used)
+        if len(self._usage) > MAX_REMEMBERED:
+            del self._usage[next(iter(self._usage))]  # the agent with the oldest last request
+        cost = self.budgets.cost_units(request.model, used)
+        for count in (self.on_use, self.counts.add_use):
+            count(path[-1], request.model, calls, used, cost)
+        return calls
 
-    def _charge(self, job: Job) -> None:
-        assert job.ticket is not None, "it is in flight"
-        self._queue.charge(job.ticket, job.charge(charge_for(job.request)))
+    async def _wait_for_budget(self, request: Request, settled: Callable[[], Awaitable[None]]) -> None:
+        self._charge_nothing(request)
+        await self._defer(request, settled)
 
-    async def _pause(self, job: Job, seconds: float) -> None:
+    def _charge(self, request: Request) -> None:
+        assert request.ticket is not None, "it has a slot"
+        self._queue.charge(request.ticket, request.attempt_cost)
+
+    def _charge_nothing(self, request: Request) -> None:
+        """It had a slot, and wasn't sent."""
+        assert request.ticket is not None, "it has a slot"
+        self._queue.charge(request.ticket, MIN_CHARGE)
+
+    async def _pause(self, request: Request, seconds: float) -> None:
         """Wait until a request may be sent again: in the queue if its model is paused, else for ``seconds``."""
-        closed = job.model in self._queue.closed
-        await self._suspend(job, trio.lowlevel.checkpoint if closed else partial(trio.sleep, seconds))
+        closed = request.model in self._queue.closed
+        await self._defer(request, trio.lowlevel.checkpoint if closed else partial(trio.sleep, seconds))
 
-    async def _suspend(self, job: Job, wait: Callable[[], Awaitable[None]]) -> None:
-        """Give up the place at the provider until ``wait`` returns; then queue again and pay for it like any other.
+    async def _defer(self, request: Request, wait: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint) -> None:
+        """Give up the slot until ``wait`` returns; then queue again and pay for it like any other.
 
         Raises :class:`Moved` if it was moved to another model meanwhile.
         """
-        self._release_slot(job)
-        self._suspended[job] = None
-        try:
-            await wait()
-        finally:
-            del self._suspended[job]
-        model = job.model
-        client = self._routes.client_of(model)
-        client.models.check_available(job.request)
-        job.next_turn = turn = trio.Event()
-        path, cost = queue_names(job.queue_path), job.charge(weighted_cost(job.request.input))
-        job.ticket = ticket = self._queue.put(
-            path, job, cost, trio.current_time(), lane=model, pool=client.name, again=True
-        )
-        self._wake.set()
-        try:
-            await turn.wait()
-        finally:
-            self._queue.withdraw(ticket)
-        if job.refusal is not None:
-            raise job.refusal
-        if job.model != model:
+        self._free_slot(request)
+        request.enter(State.DEFERRED)
+        await wait()
+        model = request.model
+        self.routes.client_of(model).models.check(request)
+        await self._wait_for_slot(request, again=True)
+        if request.model != model:
             raise Moved
 
-    def _release_slot(self, job: Job) -> None:
-        if job.holds_slot:
-            job.holds_slot = False
-            job.earlier_seconds += trio.current_time() - job.slot_since
-            del self._in_flight[job]
-            self._free[job.pool] += 1
+    async def _wait_for_slot(self, request: Request, again: bool = False) -> None:
+        """Queue a request until it has a slot at the provider of its model; raises its refusal."""
+        request.queue(
+            self._queue.put(
+                queue_names(request.queue_path),
+                request,
+                request.cost,
+                trio.current_time(),
+                lane=request.model,
+                pool=self.routes.client_of(request.model).name,
+                again=again,
+            )
+        )
+        assert request.ticket is not None, "it is queued"
+        self._wake.set()
+        try:
+            await request.admitted.wait()
+        finally:
+            self._queue.withdraw(request.ticket)
+        if request.refusal is not None:
+            raise request.refusal
+
+    def _free_slot(self, request: Request) -> None:
+        if request.has_slot:
+            self._slots[request.provider] += 1
             self._wake.set()
 
     def remove_agent(self, queue_path: QueuePath) -> None:
@@ -369,7 +357,7 @@ class Line(LineStatus):
 
     def charge(self, queue_path: QueuePath, amounts: Amounts, used: bool) -> None:
         """Count the use of something else than the model, see :meth:`agentos.llm.budgets.Budgets.charge`."""
-        self._budgets.charge(queue_path, amounts, time.time(), used)
+        self.budgets.charge(queue_path, amounts, time.time(), used)
 
     async def reset_budget(self, name: str) -> None:
         """Set to 0 what is used of the budgets of ``name``; questions that wait for budget may try again."""

@@ -7,30 +7,28 @@ import trio
 from msgspec import Struct
 
 from agentos.services.quotas import BudgetState
+from agentos_sdk.calls.operator.metrics import SentQuestion, WaitingQuestion
 from agentos_sdk.errors import NotFound
 from agentos_sdk.values import Usage, Waits
 
 from .ask import ProviderClient
 from .budgets import Budgets
-from .models.availability import ModelState
 from .models.counts import ModelCounts
-from .models.routes import Route, Routes
+from .models.model import ModelState
+from .models.routes import Routes
 from .queue.fair_queue import FairQueue
 from .queue.fair_tree import Path
-from .queue.jobs import Job, queue_names
+from .queue.request import Request, State
 from .queue.states import (
     QueueState,
-    SentRequest,
-    WaitingRequest,
     count_by_path,
     describe_sent,
     list_waiting,
     queue_states,
 )
-from .settings import LLMSettings, QueuePath
+from .settings import LLMSettings, QueuePath, queue_names
 
 FAIRNESS_SECONDS = 60.0  # seconds at least over which fairness is computed
-MAX_REMEMBERED = 4096  # agents with kept counts of calls and tokens
 
 
 class AgentUsage(Struct, frozen=True):
@@ -48,34 +46,25 @@ class LineStatus:
         self.currency = settings.currency
         self.counts = ModelCounts()
         self._clients = {each.name: each for each in clients}
-        self._routes = Routes(settings, self._clients, model)
-        self._budgets = budgets
-        self._queue: FairQueue[Job] = FairQueue(settings.per_agent, settings.in_all, self._clients)
-        self._in_flight: dict[Job, None] = {}
-        self._suspended: dict[Job, None] = {}  # requests neither in the queue nor in flight at the moment
+        self.routes = Routes(settings, self._clients, model)
+        self.budgets = budgets
+        self._queue: FairQueue[Request] = FairQueue(settings.per_agent, settings.in_all, self._clients)
+        self._requests: dict[Request, None] = {}  # those that have been queued and haven't ended
         self._usage: dict[Path, AgentUsage] = {}
         self._snapshots = [(trio.current_time(), self._queue.snapshot())] * 2
 
-    def resolve(self, name: str) -> Route:
-        """The models that a name stands for, in the order in which they are asked."""
-        return self._routes.resolve(name)
-
-    def cost(self, model: str, usage: Usage) -> float | None:
-        """See :meth:`Budgets.cost`."""
-        return self._budgets.cost(model, usage)
-
     def queue_states(self) -> Mapping[Path, QueueState]:
         """State of every agent that has requests waiting or in flight."""
-        suspended, in_flight = count_by_path(self._suspended), count_by_path(self._in_flight)
-        return queue_states(self._queue, suspended, in_flight, self._unavailable_models())
+        deferred, in_flight = count_by_path(self._deferred()), count_by_path(self._in_flight())
+        return queue_states(self._queue, deferred, in_flight, self._unavailable_models())
 
-    def list_waiting(self) -> list[WaitingRequest]:
+    def list_waiting(self) -> list[WaitingQuestion]:
         """The requests that wait, in the order in which they would be sent; those that can't be sent now come last."""
-        return list_waiting(self._queue, self._suspended)
+        return list_waiting(self._queue, self._deferred())
 
-    def list_in_flight(self) -> list[SentRequest]:
+    def list_in_flight(self) -> list[SentQuestion]:
         """The requests that the provider is answering, with the tokens used so far."""
-        return [describe_sent(job) for job in self._in_flight]
+        return [describe_sent(request) for request in self._in_flight()]
 
     @property
     def provider(self) -> str:
@@ -86,26 +75,14 @@ class LineStatus:
     def provider_of(self, name: str) -> str:
         """The name of the provider of a model, or of an alias's first one; empty if none has it."""
         try:
-            return self._routes.client_of(self.resolve(name).models[0]).name
+            return self.routes.client_of(self.routes.resolve(name).models[0]).name
         except NotFound:
             return ""
-
-    def models(self) -> Sequence[str]:
-        """Names that a question may have as its model, models and aliases: the default one first."""
-        return self._routes.names()
-
-    def knows(self, model: str) -> bool:
-        """Whether a question may have this name as its model."""
-        return self._routes.knows(model)
-
-    def offers(self, model: str) -> bool:
-        """Whether the configuration has this name of a model, as it is or by a pattern."""
-        return self._routes.offers(model)
 
     def model_states(self) -> Sequence[ModelState]:
         """States of all models that the configuration names, the default one first, and of all that are unavailable."""
         unavailable = {state.model: state for state in self._unavailable_models()}
-        named = [unavailable.pop(model, ModelState(model)) for model in self._routes.models()]
+        named = [unavailable.pop(model, ModelState(model)) for model in self.routes.models()]
         return [*named, *unavailable.values()]
 
     def _unavailable_models(self) -> Sequence[ModelState]:
@@ -120,20 +97,28 @@ class LineStatus:
 
     def budget_states(self, queue_path: QueuePath) -> Sequence[BudgetState]:
         """What is left of every budget that applies to a queue path, the outermost first."""
-        return self._budgets.budget_states(queue_path, time.time())
+        return self.budgets.budget_states(queue_path, time.time())
 
     def refusing_budgets(self, queue_path: QueuePath) -> Sequence[BudgetState]:
         """The budgets of a queue path that have refused a question in their present window."""
-        return self._budgets.refusing(queue_path, time.time())
+        return self.budgets.refusing(queue_path, time.time())
 
     @property
     def depth(self) -> int:
         """How many requests wait."""
-        return len(self._queue) + len(self._suspended)
+        return len(self._queue) + len(self._deferred())
 
     @property
     def in_flight(self) -> int:
-        return len(self._in_flight)
+        return len(self._in_flight())
+
+    def _in_flight(self) -> list[Request]:
+        """The requests that have a slot, the one that has it longest first."""
+        found = [request for request in self._requests if request.has_slot]
+        return sorted(found, key=lambda request: request.slot_since or 0.0)
+
+    def _deferred(self) -> list[Request]:
+        return [request for request in self._requests if request.state is State.DEFERRED]
 
     def fairness(self) -> float:
         """Jain's index of the agents that have had requests waiting all through the last one to two minutes.
@@ -144,9 +129,3 @@ class LineStatus:
         if now - self._snapshots[1][0] >= FAIRNESS_SECONDS:
             self._snapshots = [self._snapshots[1], (now, self._queue.snapshot())]
         return self._queue.fairness(self._snapshots[0][1])
-
-    def _record_use(self, path: Path, calls: int, used: Usage) -> None:
-        before = self._usage.pop(path, AgentUsage())
-        self._usage[path] = AgentUsage(before.calls + calls, before.usage + used)
-        if len(self._usage) > MAX_REMEMBERED:
-            del self._usage[next(iter(self._usage))]  # the agent with the oldest last request

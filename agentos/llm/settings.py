@@ -187,6 +187,10 @@ QueuePath = tuple[Account, ...]
 """The caller: the accounts from the outermost down to the agent itself."""
 
 
+def queue_names(queue_path: QueuePath) -> tuple[str, ...]:
+    return tuple(account.name for account in queue_path)
+
+
 def is_url(url: str) -> bool:
     """Whether it is a usable provider URL; one with a password is refused: the password would appear in every error."""
     try:

@@ -17,7 +17,7 @@ from agentos.kernel.call_counts import OK, outcome_of
 from agentos.kernel.caller import Caller
 from agentos.kernel.internal_errors import internal
 from agentos.llm.line import Line
-from agentos.llm.queue.jobs import ThinkResult
+from agentos.llm.queue.request import ThinkResult
 from agentos.services.events import AgentExited, AgentOver, AgentSpawned, Event
 from agentos.services.http.secrets import Redactor
 from agentos_sdk.opcodes import Op, op_name

@@ -34,7 +34,7 @@ from agentos.llm.providers.choose import NoProvider, ProviderChoice, choose_prov
 from agentos.llm.providers.offline import Offline
 from agentos.llm.providers.offline_rules import Rule
 from agentos.llm.providers.provider import Provider, Question
-from agentos.llm.queue.jobs import ThinkResult
+from agentos.llm.queue.request import ThinkResult
 from agentos.llm.settings import Account, LLMSettings, OfflineSettings, ProviderName, QueuePath, Retry, Share
 from agentos.services.quotas import Quota
 from agentos.services.state.batch import StateLimits

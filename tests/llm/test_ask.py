@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from trio.testing import MockClock
 
 from agentos.llm.ask import ProviderClient
-from agentos.llm.models.availability import MAX_MODELS
+from agentos.llm.models.provider_models import MAX_MODELS
 from agentos.llm.providers.provider import (
     Answer,
     Delta,
@@ -20,12 +20,14 @@ from agentos.llm.providers.provider import (
     NoJSON,
     Provider,
     ProviderError,
+    Question,
     RateLimited,
     Rejected,
     Unforeseen,
 )
-from agentos.llm.queue.active_request import ActiveRequest
-from agentos.llm.settings import Retry, Timeouts
+from agentos.llm.queue.claims import measure_request
+from agentos.llm.queue.request import Request, State
+from agentos.llm.settings import Account, Retry, Timeouts
 from agentos.services.events import Event, ModelAvailable, ModelPaused
 from agentos_sdk.errors import BadRequest, Timeout, Unavailable
 from agentos_sdk.values import Usage
@@ -44,12 +46,18 @@ def asking(provider: Scripted, retry: Retry = RETRY, timeouts: Timeouts = TIMES)
     return ProviderClient(connect, retry, timeouts, Random(1))
 
 
-def asked(said: list[str] | None = None, model: str = "scripted") -> ActiveRequest:
+def asked(said: list[str] | None = None, model: str = "scripted") -> Request:
     put = replace(question(), model=model)
-    return ActiveRequest(put, 7, f"agent {next(numbers)}", said.append if said is not None else None)
+    return request(put, f"agent {next(numbers)}", said)
 
 
-async def ask(*scripts: list[Step], one: ActiveRequest | None = None, **more: object) -> tuple[Scripted, Answer]:
+def request(put: Question, account: str, said: list[str] | None = None) -> Request:
+    """One that has a slot."""
+    on_text = said.append if said is not None else None
+    return Request(put, (Account(account),), on_text, state=State.ADMITTED, input=7, size=measure_request(put))
+
+
+async def ask(*scripts: list[Step], one: Request | None = None, **more: object) -> tuple[Scripted, Answer]:
     provider = Scripted(scripts)
     return provider, await asking(provider, **more).send(one or asked())  # type: ignore[arg-type]
 
@@ -126,7 +134,7 @@ async def test_while_a_model_is_paused_no_question_for_it_is_put_and_others_are(
         await way.send(asked(model="another"))
 
         assert trio.current_time() == began
-        assert (way.models.available_at("scripted") or 0) - began >= 9.0
+        assert (way.models.state("scripted").opens_at or 0) - began >= 9.0
 
     assert [at - began for at in provider.begun] == [0.0, 0.0, 9.0, 9.0]
 
@@ -168,7 +176,7 @@ async def test_models_that_agents_invent_leave_nothing_behind_without_end(autoju
     answered = asking(Scripted([[Rejected("404")]]))
     with pytest.raises(BadRequest):
         await answered.send(asked(model="unknown"))
-    assert not [*answered.models.keys[0].states(0.0)]
+    assert not answered.models.kept
 
 
 async def test_patience_with_a_provider_that_never_has_time_ends(autojump_clock: MockClock) -> None:
@@ -296,7 +304,7 @@ async def test_input_that_was_counted_before_an_abort_is_charged_as_counted(auto
 ONCE = Retry(attempts=1, breaker=5, cooldown=10.0)
 
 
-async def fail(way: ProviderClient, *questions: ActiveRequest) -> None:
+async def fail(way: ProviderClient, *questions: Request) -> None:
     for one in questions:
         with pytest.raises(Unavailable):
             await way.send(one)
@@ -309,12 +317,12 @@ async def test_a_provider_that_fails_for_every_caller_is_left_alone_until_it_has
     way = asking(provider, ONCE)
     await fail(way, *(asked() for _ in range(5)))
     with pytest.raises(Unavailable, match="5 times in a row, the last time: 500: try again in 10 s"):
-        way.models.check_available(asked())
+        way.models.check(asked())
     await fail(way, asked())
     assert len(provider.asked) == 5
 
     await trio.sleep(10)
-    way.models.check_available(asked())
+    way.models.check(asked())
     answer = await way.send(asked())
 
     assert answer.text == "back"
@@ -323,9 +331,9 @@ async def test_a_provider_that_fails_for_every_caller_is_left_alone_until_it_has
 async def test_the_failures_of_one_party_alone_keep_no_other_party_out(autojump_clock: MockClock) -> None:
     way = asking(Scripted([[Failing("500")]]), ONCE)
 
-    await fail(way, *(ActiveRequest(question(), 7, "the same") for _ in range(20)))
+    await fail(way, *(request(question(), "the same") for _ in range(20)))
 
-    way.models.check_available(asked())
+    way.models.check(asked())
 
 
 async def test_an_answer_that_breaks_off_does_not_mean_that_the_provider_is_away(autojump_clock: MockClock) -> None:
@@ -333,12 +341,12 @@ async def test_an_answer_that_breaks_off_does_not_mean_that_the_provider_is_away
 
     await fail(way, *(asked() for _ in range(20)))
 
-    way.models.check_available(asked())
+    way.models.check(asked())
 
 
 async def test_a_provider_that_does_not_stop_is_stopped(autojump_clock: MockClock) -> None:
     provider = Scripted([["more " * 10, 0.1] * 1000])
-    one = ActiveRequest(question(max_tokens=10), 7, "a")
+    one = request(question(max_tokens=10), "a")
 
     with pytest.raises(BadRequest, match="its answer is longer than"):
         await asking(provider).send(one)
@@ -350,10 +358,10 @@ async def test_a_provider_that_does_not_stop_is_stopped(autojump_clock: MockCloc
 async def test_pauses_after_a_failure_are_given_to_others(autojump_clock: MockClock) -> None:
     pauses: list[float] = []
 
-    async def step_aside(seconds: float) -> None:
+    async def defer(seconds: float) -> None:
         pauses.append(seconds)
 
-    await asking(Scripted([[Failing("500")], [Failing("500")], ["yes"]])).send(asked(), step_aside=step_aside)
+    await asking(Scripted([[Failing("500")], [Failing("500")], ["yes"]])).send(asked(), defer=defer)
 
     assert pauses == [1.0, 2.0]
 

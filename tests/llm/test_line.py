@@ -563,7 +563,7 @@ async def test_a_question_for_a_paused_model_waits_in_no_place_of_the_providers(
         assert queued.place == InLine(3, 0, None, 3)
         assert [(state.model, state.state, state.reason) for state in queued.models] == [("limited", "paused", "429")]
         assert [(state.model, state.state) for state in line.model_states()] == [
-            ("scripted", "ok"),
+            ("scripted", "ready"),
             ("limited", "paused"),
         ]
         assert (line.in_flight, line.depth) == (1, 3)

@@ -8,7 +8,7 @@ from attrs import frozen
 
 from agentos.config.reader import Reader, ReadTable
 from agentos.llm.models.routes import find_provider, is_pattern
-from agentos.llm.queue.jobs import MODEL_NAME
+from agentos.llm.queue.request import MODEL_NAME
 from agentos.llm.settings import Capability, ModelLimits, ProviderName, ProviderSettings, is_url
 from agentos_sdk.encoding.codec import Rule, Seconds
 

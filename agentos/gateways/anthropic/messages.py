@@ -38,7 +38,9 @@ class Messages:
                 tokens = await self.calls.estimate(question)
                 await exchange.reply(200, codec.encode({"input_tokens": tokens, "estimated": True}))
             case "GET", "/v1/models":
-                await exchange.reply(200, codec.encode(response.list_models(self.calls.line.models(), self.created)))
+                await exchange.reply(
+                    200, codec.encode(response.list_models(self.calls.line.routes.names(), self.created))
+                )
             case "GET", _ if name != path:
                 self.calls.check_offered(name)
                 await exchange.reply(200, codec.encode(response.model(name, self.created)))

@@ -71,7 +71,7 @@ class GeminiRoutes:
 
     async def _tell_models(self, exchange: Exchange, name: str) -> None:
         if not name:
-            told: object = {"models": [response.model(each) for each in self.calls.line.models()]}
+            told: object = {"models": [response.model(each) for each in self.calls.line.routes.names()]}
         else:
             self.calls.check_offered(name)
             told = response.model(name)

@@ -10,7 +10,7 @@ from attrs import define, field
 from agentos.gateways.request_fields import read_fields
 from agentos.gateways.think_calls import ThinkCalls
 from agentos.http.exchange import Exchange
-from agentos.llm.queue.jobs import ThinkResult
+from agentos.llm.queue.request import ThinkResult
 from agentos_sdk.encoding import codec
 from agentos_sdk.errors import CallError
 

@@ -54,7 +54,7 @@ class OpenAIRoutes:
             case "DELETE", "/v1/responses/":
                 await self._responses.delete(exchange, name)
             case "GET", "/v1/models":
-                models = [response.model(each, self.created) for each in self.calls.line.models()]
+                models = [response.model(each, self.created) for each in self.calls.line.routes.names()]
                 await exchange.reply(200, codec.encode({"object": "list", "data": models}))
             case "GET", "/v1/models/":
                 self.calls.check_offered(name)

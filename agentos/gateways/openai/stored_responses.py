@@ -18,7 +18,7 @@ from agentos.gateways.think_calls import ThinkCalls
 from agentos.kernel.ports import Right
 from agentos.kernel.syscall import LARGE_BODY_BYTES
 from agentos.kernel.wire.request_body import parse_text
-from agentos.llm.queue.jobs import MAX_PARTS
+from agentos.llm.queue.request import MAX_PARTS
 from agentos.services.state.giving_way import GIVES_WAY, MAX_BYTES_GIVING_WAY, MAX_KEYS_GIVING_WAY
 from agentos_sdk.calls.state import Delete, Deleted, Fetch, KeyList, Keys, Store
 from agentos_sdk.encoding import codec

@@ -4,10 +4,8 @@ Bounds: the texts of one question, the questions of one agent, and all together;
 the kernel's secrets are replaced before a question is kept.
 """
 
-import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from itertools import count, islice
 from math import isfinite
 from typing import Any
@@ -16,11 +14,10 @@ import msgspec
 import trio
 from attrs import define, field
 
-from agentos.llm.providers.provider import Message, Question
-from agentos.llm.queue.jobs import Job, ThinkResult
+from agentos.llm.providers.provider import Message
+from agentos.llm.queue.request import Request
 from agentos.services.http.secrets import Redactor
 from agentos_sdk.encoding import codec
-from agentos_sdk.errors import CallError
 from agentos_sdk.values import CalledTool, KeptMessage, KeptQuestion, ToolCall, Usage
 
 MAX_AGENT_BYTES = 4 << 20  # bytes of one agent
@@ -43,31 +40,6 @@ class Asker(msgspec.Struct, frozen=True):
     name: str
     family: str
     digest: str
-
-
-@define(eq=False)
-class OpenQuestion:
-    """A question that hasn't ended; ``job`` is set once it waits in the queue, ``result`` when it is answered."""
-
-    question: Question
-    at: float = field(factory=time.time)
-    began: float = field(factory=trio.current_time)
-    deadline: float = field(factory=trio.current_effective_deadline)
-    job: Job | None = None
-    result: ThinkResult | None = None
-    outcome: str = "ok"
-    error: str | None = None
-
-    def fail(self, error: BaseException) -> None:
-        """Record the code and text of an error, not the error: its traceback leads back to the question.
-
-        A cancelled question is a timeout if its deadline has passed.
-        """
-        self.outcome = "internal"
-        if isinstance(error, CallError):
-            self.outcome, self.error = error.code, str(error)
-        elif isinstance(error, trio.Cancelled):
-            self.outcome = "timeout" if trio.current_time() >= self.deadline else "cancelled"
 
 
 @define(eq=False)
@@ -105,20 +77,12 @@ class Contents:
         """Bytes of all kept questions."""
         return sum(ring.size for family in self._families.values() for ring in family.values())
 
-    @contextmanager
-    def keep(self, asker: Asker | None, question: Question, cost: CostOf) -> Iterator[OpenQuestion]:
-        """Keep a question when the block ends, with its answer or its error. Without ``asker`` it isn't kept."""
-        asked = OpenQuestion(question)
-        try:
-            yield asked
-        except BaseException as error:
-            asked.fail(error)
-            raise
-        finally:
-            if asker is not None and self.most:
-                shortener = _Shortener((*self.keys, *self.list_secrets()))
-                number = next(self._ids)
-                self._add(asker, number, encode(build_question(number, asker, asked, cost, shortener)))
+    def keep(self, asker: Asker | None, request: Request, cost: CostOf) -> None:
+        """Keep a question that has ended, with its answer or its error. Without ``asker`` it isn't kept."""
+        if asker is not None and self.most:
+            shortener = _Shortener((*self.keys, *self.list_secrets()))
+            number = next(self._ids)
+            self._add(asker, number, encode(build_question(number, asker, request, cost, shortener)))
 
     def read(
         self, agent_id: int | None, name: str | None, after: int | None, limit: int, most: int
@@ -182,15 +146,12 @@ def encode(kept: KeptQuestion) -> bytes:
         return codec.encode(kept)
 
 
-def build_question(number: int, asker: Asker, asked: OpenQuestion, cost: CostOf, shorten: "_Shortener") -> KeptQuestion:
+def build_question(number: int, asker: Asker, request: Request, cost: CostOf, shorten: "_Shortener") -> KeptQuestion:
     """The kept form of an ended question. The time it takes depends on the kept texts, not on all of them."""
-    question, job, result = asked.question, asked.job, asked.result
-    answer = result.answer if result is not None else None
-    request = job.request if job is not None else None
-    usage = answer.usage if answer is not None else request.total_usage if request is not None else Usage()
-    total = trio.current_time() - asked.began
-    served = job.served_seconds if job is not None else 0.0
-    first_at = request.first_at if request is not None else None
+    question, answer = request.question, request.result.answer if request.result is not None else None
+    usage = answer.usage if answer is not None else request.total_usage
+    total, served = trio.current_time() - request.arrived_at, request.served_seconds
+    first_at = request.attempt.first_at
     system = None if question.system is None else shorten.begin(MAX_SYSTEM).text(question.system)
     messages = shorten.begin(MAX_MESSAGES).messages(question.messages)
     tools = [shorten.text(tool.name) for tool in islice(question.tools, max(0, shorten.room // ITEM_COST))]
@@ -199,7 +160,7 @@ def build_question(number: int, asker: Asker, asked: OpenQuestion, cost: CostOf,
     tool_calls = shorten.calls(answer.calls) if answer is not None else ()
     return KeptQuestion(
         id=number,
-        at=asked.at,
+        at=request.at,
         agent_id=asker.agent_id,
         name=asker.name,
         model=shorten.begin(MAX_NAME).text(question.model),
@@ -212,13 +173,13 @@ def build_question(number: int, asker: Asker, asked: OpenQuestion, cost: CostOf,
         tool_calls=tool_calls,
         answered_by=shorten.begin(MAX_NAME).text(answer.model) if answer is not None else None,
         finish_reason=answer.finish_reason if answer is not None else None,
-        outcome=asked.outcome,
-        error=None if asked.error is None else shorten.begin(MAX_ERROR).text(asked.error),
+        outcome=request.outcome,
+        error=None if request.error is None else shorten.begin(MAX_ERROR).text(request.error),
         usage=usage,
-        cost=cost(question.model if job is None else job.model, usage),
-        attempts=request.attempts if request is not None else 0,
+        cost=cost(request.model, usage),
+        attempts=request.attempts,
         queued_ms=round((total - served) * 1000, 3),
-        first_token_ms=None if first_at is None else round((first_at - asked.began) * 1000, 3),
+        first_token_ms=None if first_at is None else round((first_at - request.arrived_at) * 1000, 3),
         latency_ms=round(total * 1000, 3),
     )
 

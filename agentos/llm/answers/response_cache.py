@@ -11,7 +11,7 @@ from attrs import define, evolve, field
 from msgspec.structs import replace
 
 from agentos.llm.providers.provider import Question
-from agentos.llm.queue.jobs import ThinkResult
+from agentos.llm.queue.request import ThinkResult
 from agentos.threads import run_in_thread
 from agentos_sdk.encoding import codec
 from agentos_sdk.values import Usage

@@ -5,7 +5,7 @@ matches a pattern of a provider. Of several patterns, as of several providers, t
 
 A question that names an alias is sent to its first model that accepts it within ``fallback_after`` seconds and isn't
 out after repeated failures. It goes to the next one if that one gives no answer, or costs more than the caller's
-budgets have left when its turn comes, as long as no part of an answer has been delivered. A question that names a model
+budgets have left when it is admitted, as long as no part of an answer has been delivered. A question that names a model
 is sent to no other.
 """
 
@@ -15,17 +15,16 @@ from fnmatch import fnmatchcase
 from typing import TypeAlias
 
 import trio
-from attrs import define, field
+from attrs import define
 from msgspec import Struct
 
 from agentos.llm.ask import CannotAnswer, ProviderClient
-from agentos.llm.queue.active_request import ActiveRequest
+from agentos.llm.queue.request import Request
 from agentos.llm.settings import LLMSettings, ProviderSettings
-from agentos_sdk.errors import CallError, NotFound, QuotaExceeded
+from agentos_sdk.errors import NotFound, QuotaExceeded
 from agentos_sdk.values import Fallback
 
-from .outages import Outages
-from .provider_models import ModelUnavailable
+from .model import ModelUnavailable
 
 LONG_SPELLING = "models/"
 NextModel: TypeAlias = ModelUnavailable | CannotAnswer | QuotaExceeded
@@ -38,23 +37,6 @@ class Route(Struct, frozen=True):
     name: str
     models: Sequence[str]
     passed: Sequence[Fallback] = ()
-
-
-@define(eq=False)
-class Candidates:
-    """The models that one question may still be sent to, in order, and why others were passed over, by model.
-
-    ``requested`` is the alias that it names; None if it names a model.
-    """
-
-    requested: str | None
-    left: list[str]
-    passed: dict[str, str] = field(factory=dict)
-    error: CallError | None = None  # of the first model that was unavailable
-
-    @property
-    def fallbacks(self) -> Sequence[Fallback]:
-        return [Fallback(model, reason) for model, reason in self.passed.items()]
 
 
 def plain_model_name(name: str) -> str:
@@ -86,11 +68,6 @@ class Routes:
     settings: LLMSettings
     clients: Mapping[str, ProviderClient]
     model: str
-    _outages: Outages = field(factory=Outages)
-
-    def __attrs_post_init__(self) -> None:
-        for client in self.clients.values():
-            client.outages = self._outages
 
     def resolve(self, name: str) -> Route:
         """The models that a name stands for; a name that is no alias stands for itself."""
@@ -137,74 +114,75 @@ class Routes:
             raise NotFound(f"model: no provider has {model[:200]!r}: the names are {', '.join(self.names())[:500]}")
         return client
 
-    def begin(self, candidates: Candidates, request: ActiveRequest) -> None:
+    def begin(self, request: Request) -> None:
         """Give a request its first model; raises ``ModelUnavailable`` if it can't wait for any."""
-        self.choose(candidates, request)
+        self.choose(request)
         try:
-            self.client_of(request.question.model).models.check_available(request)
+            self.client_of(request.model).models.check(request)
         except ModelUnavailable as error:
-            self.fall_back(candidates, request, error)
+            self.fall_back(request, error)
 
-    def choose(self, candidates: Candidates, request: ActiveRequest, avoid: Mapping[str, str] = {}) -> None:
+    def choose(self, request: Request, avoid: Mapping[str, str] = {}) -> None:
         """Give a request the first model that accepts it soon; if none does, the one that is available first.
 
         ``avoid`` are reasons against models, by model.
         """
-        reasons = {model: avoid.get(model) or self._reason_against(model, request) for model in candidates.left}
-        accepting = [model for model in candidates.left if reasons[model] is None]
-        model = accepting[0] if accepting else min(candidates.left, key=self._opens_at)
-        for earlier in candidates.left[: candidates.left.index(model)]:
-            candidates.passed[earlier] = reasons[earlier] or ""
-        candidates.passed.pop(model, None)
+        left = request.candidates
+        reasons = {model: avoid.get(model) or self._reason_against(model, request) for model in left}
+        accepting = [model for model in left if reasons[model] is None]
+        model = accepting[0] if accepting else min(left, key=self._opens_at)
+        for earlier in left[: left.index(model)]:
+            request.passed[earlier] = reasons[earlier] or ""
+        request.passed.pop(model, None)
         request.change_model(model, self.settings.fallback_after if len(accepting) > 1 else None)
 
-    def fall_back(self, candidates: Candidates, request: ActiveRequest, error: NextModel) -> None:
+    def fall_back(self, request: Request, error: NextModel) -> None:
         """Give a request another model after an error of its model; raises an error if there is none."""
         while True:
-            self._pass_over(candidates, request, error)
-            self.choose(candidates, request)
+            self._pass_over(request, error)
+            self.choose(request)
             try:
-                self.client_of(request.question.model).models.check_available(request)
+                self.client_of(request.model).models.check(request)
             except ModelUnavailable as unavailable:
                 error = unavailable
             else:
                 return
 
-    def _pass_over(self, candidates: Candidates, request: ActiveRequest, error: NextModel) -> None:
+    def _pass_over(self, request: Request, error: NextModel) -> None:
         """Note why a request's model doesn't answer it; raises an error if there is no other."""
-        model = request.question.model
         if isinstance(error, ModelUnavailable):
-            candidates.error = candidates.error or error
-        if candidates.requested is None or request.partly_delivered:
+            request.unavailable = request.unavailable or error
+        if request.alias is None or request.partly_delivered:
             raise error
-        candidates.passed[model] = str(error)
+        request.passed[request.model] = str(error)
         was_tried = not isinstance(error, ModelUnavailable) or error.attempted or request.fallback_after is None
-        if was_tried and model in candidates.left:
-            candidates.left.remove(model)
-        if not candidates.left:
+        if was_tried and request.model in request.candidates:
+            request.candidates.remove(request.model)
+        if not request.candidates:
             if isinstance(error, QuotaExceeded):
                 raise error
-            reasons = "; ".join(f"{one}: {reason}" for one, reason in candidates.passed.items())
-            first = candidates.error or error
+            reasons = "; ".join(f"{one}: {reason}" for one, reason in request.passed.items())
+            first = request.unavailable or error
             details = {**first.details}
             details.pop("retry", None)  # that is about one model
-            raise type(first)(f"no model of {candidates.requested} answers: {reasons}", **details)
+            raise type(first)(f"no model of {request.alias} answers: {reasons}", **details)
 
-    def _reason_against(self, model: str, request: ActiveRequest) -> str | None:
+    def _reason_against(self, model: str, request: Request) -> str | None:
         """Why a request shouldn't wait for a model."""
         now, models = trio.current_time(), self.client_of(model).models
-        opens, state = models.available_at(model), models.state(model)
+        state = models.state(model)
+        opens = state.opens_at
         if opens == math.inf or (opens is not None and state.state == "down"):
             return f"its provider has failed too often, the last time: {state.reason}"
         if opens is not None and opens > min(now + self.settings.fallback_after, request.deadline):
-            why = "as [llm.limits] says" if state.state == "ok" else state.reason
+            why = "as [llm.limits] says" if state.state == "limited" else state.reason
             return f"it accepts no requests for {math.ceil(opens - now)} s: {why}"
-        if self._outages.is_out(model, request.account, now):
+        if models.outages.is_out(model, request.account, now):
             return "it has failed repeatedly and isn't asked for a while"
         return None
 
     def _opens_at(self, model: str) -> float:
-        opens = self.client_of(model).models.available_at(model)
+        opens = self.client_of(model).models.state(model).opens_at
         return -math.inf if opens is None else opens
 
     def _find(self, model: str) -> ProviderClient | None:

@@ -8,20 +8,20 @@ from collections.abc import Callable
 
 from attrs import frozen
 
-from agentos.llm.models.provider_models import ModelUnavailable
+from agentos.llm.models.model import ModelUnavailable
 from agentos.llm.models.routes import Routes
 from agentos_sdk.errors import CallError
 
 from .fair_queue import FairQueue
 from .fair_tree import Ticket
-from .jobs import Job
+from .request import Request
 
 
 @frozen(eq=False)
 class Lanes:
     """``wake`` is called when a request may be sent that couldn't before."""
 
-    _queue: FairQueue[Job]
+    _queue: FairQueue[Request]
     _routes: Routes
     _wake: Callable[[], None]
 
@@ -29,7 +29,7 @@ class Lanes:
         """Open the lanes of models that accept requests again; returns when to do so next, on Trio's clock."""
         first = math.inf
         for model in list(self._queue.closed):
-            opens = self._routes.client_of(model).models.available_at(model)
+            opens = self._routes.client_of(model).models.state(model).opens_at
             if opens is None:
                 self._queue.open(model)
             else:
@@ -39,45 +39,36 @@ class Lanes:
     def update(self, model: str) -> None:
         """Open or close a model's lane to match its availability; requests that can't wait are moved or refused."""
         models = self._routes.client_of(model).models
-        if models.available_at(model) is None:
+        if models.state(model).opens_at is None:
             self._queue.open(model)
         else:
             self._queue.close(model)
             for ticket in self._queue.waiting_in(model):
-                job = ticket.item
                 try:
-                    models.check_available(job.request)
+                    models.check(ticket.item)
                 except ModelUnavailable as unavailable:
-                    try:
-                        self._routes.fall_back(job.candidates, job.request, unavailable)
-                    except CallError as error:
-                        self._refuse(ticket, error)
-                    else:
-                        self._move(ticket)
+                    self._send_elsewhere(ticket, unavailable)
         self._wake()
 
     def leave(self, model: str, error: Exception) -> None:
         """Move requests of a model to others that accept them now, after a slow failure of that model."""
         for ticket in self._queue.waiting_in(model):
-            job = ticket.item
-            if job.request.fallback_after is not None:
-                self._routes.choose(job.candidates, job.request, {model: f"it failed for another question: {error}"})
+            if ticket.item.fallback_after is not None:
+                self._routes.choose(ticket.item, {model: f"it failed for another question: {error}"})
                 self._move(ticket)
 
-    def _move(self, ticket: Ticket[Job]) -> None:
+    def _send_elsewhere(self, ticket: Ticket[Request], unavailable: ModelUnavailable) -> None:
+        """Let a waiting request wait for another model, or refuse it."""
+        try:
+            self._routes.fall_back(ticket.item, unavailable)
+        except CallError as error:
+            self._queue.withdraw(ticket)
+            ticket.item.refuse(error)
+        else:
+            self._move(ticket)
+
+    def _move(self, ticket: Ticket[Request]) -> None:
         """Let a waiting request wait for the model that it has now."""
         model = ticket.item.model
         self._queue.move(ticket, model, self._routes.client_of(model).name)
         self._wake()
-
-    def _refuse(self, ticket: Ticket[Job], error: CallError) -> None:
-        """End a waiting request with an error."""
-        self._queue.withdraw(ticket)
-        job = ticket.item
-        if job.next_turn is not None:  # its task waits for the turn
-            job.refusal = error
-            job.next_turn.set()
-        else:
-            job.outcome = error
-            job.release()
-            job.done.set()

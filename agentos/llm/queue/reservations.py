@@ -10,7 +10,7 @@ from agentos.llm.budgets import Budgets, Grant
 from agentos_sdk.errors import QuotaExceeded
 from agentos_sdk.values import Usage
 
-from .jobs import Job
+from .request import Request
 
 
 @define(eq=False)
@@ -21,47 +21,43 @@ class Reservations:
     _open: int = 0  # reservations that aren't settled
     _settled: trio.Event = field(factory=trio.Event)  # set and replaced when a reservation is settled
 
-    async def reserve(self, job: Job, wait: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]) -> Grant:
+    async def reserve(
+        self, request: Request, wait: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]
+    ) -> Grant:
         """Reserve budget for one attempt; raises ``QuotaExceeded``.
 
         If only reservations of other requests are in the way, ``wait`` is called with a function that returns when one
         of them is settled; then it tries again.
         """
-        request, model, calls = job.request, job.request.question.model, int(not job.is_counted)
-        for_hour = request.question.for_hour
+        question, calls = request.question, int(not request.is_counted)
+        wanted = (request.queue_path, request.model, request.input, question.max_tokens)
         while True:
             self._open += 1
             try:
-                return await self.budgets.reserve(
-                    job.queue_path, model, request.input, job.max_tokens, time.time(), calls, for_hour=for_hour
-                )
+                return await self.budgets.reserve(*wanted, time.time(), calls, for_hour=question.for_hour)
             except QuotaExceeded:
                 # `_settled` isn't set here: two waiting requests would wake each other forever.
                 self._open -= 1
-                self.budgets.check(
-                    job.queue_path, model, request.input, job.max_tokens, time.time(), calls, for_hour=for_hour
-                )
+                self.budgets.check(*wanted, time.time(), calls, for_hour=question.for_hour)
                 if not self._open:  # reserved by a kernel that was killed: never settled
                     raise
             except BaseException:
-                self._end()
+                self._open -= 1
+                self._wake()
                 raise
             await wait(self._settled.wait)
 
     async def settle(self, grant: Grant, used: Usage, calls: int) -> None:
         """Charge what was used, and return the rest of the reservation; usage that may exceed it is on disk then."""
         self.budgets.settle(grant, used, calls, time.time())
-        self._end()
+        self._open -= 1
+        self._wake()
         if grant.may_overrun and used.total:
             await self.budgets.flush()
 
     async def reset(self, name: str) -> None:
         """Set to 0 what is used of the budgets of ``name``; requests that wait for budget may try again."""
         await self.budgets.reset(name, time.time())
-        self._wake()
-
-    def _end(self) -> None:
-        self._open -= 1
         self._wake()
 
     def _wake(self) -> None:

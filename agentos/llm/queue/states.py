@@ -2,17 +2,19 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import trio
 from msgspec import Struct
 
-from agentos.llm.models.availability import ModelState
-from agentos_sdk.values import InLine, LLMClass
+from agentos.llm.models.model import ModelState
+from agentos.llm.settings import queue_names
+from agentos_sdk.calls.operator.metrics import SentQuestion, WaitingQuestion
+from agentos_sdk.values import InLine
 
 from .fair_queue import FairQueue
 from .fair_tree import Path
-from .jobs import Job, queue_names
+from .request import Request
 
 
 class QueueState(Struct, frozen=True):
@@ -22,60 +24,40 @@ class QueueState(Struct, frozen=True):
     models: Sequence[ModelState] = ()
 
 
-class WaitingRequest(Struct, frozen=True):
-    """A request that waits for ``model``, asked by ``agent``.
-
-    ``state`` is ``ready``: it is sent as soon as there is a place, ``position`` 1 next; ``paused``: its model accepts
-    none at present; ``later``: it waits to be sent again, or for budget that other requests have reserved. ``since`` is
-    how many seconds ago it arrived.
-    """
-
-    agent: str
-    model: str
-    state: Literal["ready", "paused", "later"]
-    position: int | None
-    since: float
-    tokens: int  # of its input, estimated
-    class_: LLMClass
-
-
-class SentRequest(Struct, frozen=True):
-    """A request that the provider is answering: ``since`` so many seconds, with these tokens used so far."""
-
-    agent: str
-    model: str
-    since: float
-    tokens: int
-
-
-def list_waiting(queue: FairQueue[Job], suspended: Iterable[Job]) -> list[WaitingRequest]:
+def list_waiting(queue: FairQueue[Request], deferred: Iterable[Request]) -> list[WaitingQuestion]:
     """The requests that wait, in the order in which they would be sent; those that can't be sent now come last."""
     now = trio.current_time()
 
-    def describe(job: Job, state: Literal["ready", "paused", "later"], position: int | None = None) -> WaitingRequest:
-        name, since = job.queue_path[-1].name, now - job.arrived_at
-        return WaitingRequest(name, job.model, state, position, since, job.request.input, job.class_)
+    def describe(request: Request, state: str, position: int | None = None) -> WaitingQuestion:
+        return WaitingQuestion(
+            agent=request.queue_path[-1].name,
+            model=request.model,
+            position=position,
+            class_=request.class_,
+            state=state,
+            since_ms=int((now - request.arrived_at) * 1000),
+            tokens_guess=request.input,
+        )
 
     return [
         *(describe(ticket.item, "ready", position) for position, ticket in queue.order()),
         *(describe(ticket.item, "paused") for ticket in queue.parked()),
-        *(describe(job, "later") for job in suspended),
+        *(describe(request, "later") for request in deferred),
     ]
 
 
-def describe_sent(job: Job) -> SentRequest:
-    request = job.request
-    return SentRequest(
-        job.queue_path[-1].name,
-        request.question.model,
-        trio.current_time() - job.slot_since,
-        request.last_usage.total or request.input,
+def describe_sent(request: Request) -> SentQuestion:
+    return SentQuestion(
+        agent=request.queue_path[-1].name,
+        model=request.model,
+        since_ms=int((trio.current_time() - (request.slot_since or 0.0)) * 1000),
+        tokens=request.attempt.usage.total or request.input,
     )
 
 
-def count_by_path(jobs: Iterable[Job]) -> Counter[Path]:
+def count_by_path(requests: Iterable[Request]) -> Counter[Path]:
     """How many of these requests each agent has."""
-    return Counter(queue_names(job.queue_path) for job in jobs)
+    return Counter(queue_names(request.queue_path) for request in requests)
 
 
 def queue_states(

@@ -18,7 +18,7 @@ from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Decision, Question, Right
 from agentos.llm.line import Line
-from agentos.llm.queue.jobs import ThinkResult
+from agentos.llm.queue.request import ThinkResult
 from agentos.permissions.approvals.text import describe_message
 from agentos.threads import run_in_thread
 from agentos_sdk.calls import think

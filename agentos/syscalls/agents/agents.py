@@ -19,8 +19,8 @@ from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
 from agentos.kernel.syscall import Syscall
 from agentos.llm import line as llm
-from agentos.llm.queue.jobs import queue_names
 from agentos.llm.queue.states import QueueState
+from agentos.llm.settings import queue_names
 from agentos.permissions.authorizer import PermissionAuthorizer
 from agentos.sandbox.sandbox import Sandbox
 from agentos.services.events import AgentEvent, AgentPaused, AgentResumed

@@ -17,10 +17,10 @@ from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
 from agentos.kernel.syscall import Syscall
 from agentos.llm.line import Line
-from agentos.llm.models.availability import ModelState
+from agentos.llm.models.model import ModelState
 from agentos.llm.queue.classes import find_class
-from agentos.llm.queue.jobs import queue_names
 from agentos.llm.queue.states import QueueState
+from agentos.llm.settings import queue_names
 from agentos.sandbox.cgroups import v2
 from agentos.sandbox.cgroups.discover import Group
 from agentos.services.quotas import MONEY_UNITS, OF_MODEL, BudgetState
@@ -142,7 +142,7 @@ def model_states(line: Line, models: Sequence[ModelState]) -> list[calls.ModelSt
         calls.ModelState(
             name=line.provider_of(each.model),
             model=each.model,
-            state=each.state,
+            state="ok" if each.state in ("ready", "limited") else each.state,
             until=None if each.until is None else since + each.until,
             reason=each.reason,
         )

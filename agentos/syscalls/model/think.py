@@ -24,7 +24,7 @@ from agentos.llm.line import Line
 from agentos.llm.models.routes import LONG_SPELLING, Route, plain_model_name
 from agentos.llm.providers.provider import Question
 from agentos.llm.queue.classes import check_class
-from agentos.llm.queue.jobs import ThinkResult, validate_question
+from agentos.llm.queue.request import ThinkResult, validate_question
 from agentos.llm.settings import QueuePath
 from agentos.permissions.approvals.text import describe_message
 from agentos.services.quotas import OF_MODEL
@@ -56,7 +56,7 @@ def syscalls(
         if question.model.startswith(LONG_SPELLING):
             question = question.for_model(plain_model_name(question.model), question.max_tokens)
         validate_question(question)  # before anything looks at each of its parts
-        route, rights = find_route(caller, line.resolve(question.model))
+        route, rights = find_route(caller, line.routes.resolve(question.model))
 
         async def act(call: Call) -> ThinkResult:
             path = queue_path(caller)

@@ -81,7 +81,7 @@ def describe_hour(line: Line, account: str | None) -> list[calls.DayUsage]:
             day=today,
             tokens=use.input + use.output + use.thinking,
             calls=use.calls,
-            cost=None if line.cost(model, Usage()) is None else use.cost / MONEY_UNITS,
+            cost=None if line.budgets.cost(model, Usage()) is None else use.cost / MONEY_UNITS,
             cpu_seconds=None,
             peak_memory_bytes=None,
             cache_read=use.cache_read,

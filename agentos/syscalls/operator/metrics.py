@@ -16,9 +16,8 @@ from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
 from agentos.kernel.syscall import Syscall
 from agentos.llm.line import Line
-from agentos.llm.queue.jobs import queue_names
 from agentos.llm.queue.states import QueueState
-from agentos.llm.settings import Account
+from agentos.llm.settings import Account, queue_names
 from agentos.sandbox.cgroups.values import CgroupError
 from agentos.services.metrics import cgroup
 from agentos.services.metrics.figures import AgentFigures, Reading
@@ -226,22 +225,8 @@ class MetricsCalls:
     def describe_line(self) -> calls.LineMetrics:
         line = self.line
         return calls.LineMetrics(
-            waiting=[
-                calls.WaitingQuestion(
-                    agent=one.agent,
-                    model=one.model,
-                    position=one.position,
-                    class_=one.class_,
-                    state=one.state,
-                    since_ms=int(one.since * 1000),
-                    tokens_guess=one.tokens,
-                )
-                for one in line.list_waiting()
-            ],
-            in_flight=[
-                calls.SentQuestion(agent=one.agent, model=one.model, since_ms=int(one.since * 1000), tokens=one.tokens)
-                for one in line.list_in_flight()
-            ],
+            waiting=line.list_waiting(),
+            in_flight=line.list_in_flight(),
             jain=line.fairness(),
             budgets=[describe_budget(standing) for standing in line.budget_states((self.kernel_account,))],
             providers=model_states(line, line.model_states()),

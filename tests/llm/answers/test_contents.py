@@ -5,7 +5,6 @@ import math
 import sys
 import tracemalloc
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -19,12 +18,12 @@ from trio.testing import MockClock
 from agentos.llm.answers import contents as module
 from agentos.llm.answers.contents import MAX_AGENT_BYTES, MAX_ANSWER, MAX_MESSAGES, Asker, Contents
 from agentos.llm.providers.provider import Answer, Failing, Image, Message, Question
-from agentos.llm.queue.jobs import ThinkResult
+from agentos.llm.queue.request import Request, ThinkResult
 from agentos.llm.settings import LLMSettings, Retry
 from agentos.syscalls.model.contents import build_reply
 from agentos_sdk.encoding import codec
 from agentos_sdk.encoding.codec import Text
-from agentos_sdk.errors import BadRequest, CallError, QuotaExceeded, Unavailable
+from agentos_sdk.errors import BadRequest, QuotaExceeded, Unavailable
 from agentos_sdk.values import Tool, ToolCall, Usage
 from tests.llm.scripted import Scripted, Step, question
 from tests.llm.test_line import open_line, queue_path, work
@@ -43,8 +42,9 @@ def answered(text: str, calls: Sequence[ToolCall] = ()) -> ThinkResult:
 
 
 async def ask(kept: Contents, asked: Question, answer: ThinkResult | None = None, asker: Asker = ASKER) -> None:
-    with kept.keep(asker, asked, price) as open_question:
-        open_question.result = answer or answered("yes")
+    request = Request(asked, queue_path("writer"))
+    request.result = answer or answered("yes")
+    kept.keep(asker, request, price)
 
 
 def read(kept: Contents, agent_id: int | None = 7) -> list[dict[str, Any]]:
@@ -180,8 +180,9 @@ async def test_the_kernels_secrets_are_nowhere_in_what_is_kept() -> None:
     )
 
     await ask(kept, asked, answered(text, calls))
-    with suppress(CallError), kept.keep(ASKER, asked, price):
-        raise QuotaExceeded(text)
+    refused = Request(asked, queue_path("writer"))
+    refused.end(QuotaExceeded(text))
+    kept.keep(ASKER, refused, price)
 
     raw = b"".join(kept.read(None, None, None, 9, PAGE)[0]).decode()
     assert KEY not in raw

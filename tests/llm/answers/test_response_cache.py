@@ -9,7 +9,7 @@ from agentos.llm.answers import response_cache as module
 from agentos.llm.answers.response_cache import ResponseCache, hash_question
 from agentos.llm.answers.sampling import Sampling
 from agentos.llm.providers.provider import Answer, FinishReason, Image, Message, Question, Rejected
-from agentos.llm.queue.jobs import ThinkResult
+from agentos.llm.queue.request import ThinkResult
 from agentos.llm.settings import LLMSettings
 from agentos_sdk.encoding.codec import Text
 from agentos_sdk.errors import CallError

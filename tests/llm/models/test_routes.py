@@ -33,7 +33,7 @@ from agentos.llm.providers.provider import (
 )
 from agentos.llm.queue.classes import CLASS_WEIGHTS
 from agentos.llm.queue.fair_queue import jain_index
-from agentos.llm.queue.jobs import ThinkResult
+from agentos.llm.queue.request import ThinkResult
 from agentos.llm.settings import (
     Account,
     LLMSettings,
@@ -476,12 +476,12 @@ async def test_names_stand_for_aliases_listed_models_patterns_and_models_in_this
     async with open_line(
         {"p": [Scripted()], "q": [Scripted()], "r": [Scripted()]}, replace(TWO, providers=providers)
     ) as line:
-        assert line.resolve("fast").models == ("a", "b")
-        assert line.resolve("gpt-5").models == ("gpt-5",)
-        assert line.resolve("gpt-4").models == ("a", "b")
-        assert line.resolve("a9").models == ("a9",)
-        assert line.models() == ["fast", "a", "b", "gpt-5"]
-        assert [line.knows(name) for name in ("fast", "gpt-4", "b2", "unknown")] == [True, True, True, False]
+        assert line.routes.resolve("fast").models == ("a", "b")
+        assert line.routes.resolve("gpt-5").models == ("gpt-5",)
+        assert line.routes.resolve("gpt-4").models == ("a", "b")
+        assert line.routes.resolve("a9").models == ("a9",)
+        assert line.routes.names() == ["fast", "a", "b", "gpt-5"]
+        assert [line.routes.knows(name) for name in ("fast", "gpt-4", "b2", "unknown")] == [True, True, True, False]
         assert [line.provider_of(name) for name in ("fast", "b2", "gpt-5", "unknown")] == ["p", "q", "r", ""]
         with pytest.raises(NotFound, match="no provider has 'unknown'"):
             await ask(line, "unknown")

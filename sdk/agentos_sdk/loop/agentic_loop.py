@@ -44,8 +44,8 @@ class AgenticLoop:
 
     In an agent it works in this process, with the agent's rights. With an operator's connection it starts a jailed
     agent ``task-N`` for each task and watches it; ``workspace``, ``workspace_mode``, ``permissions`` and ``limits`` are
-    those of that agent, as in SPAWN. ``on_host`` is the only other way: the tools run on the host with the rights of ``client``, and
-    each call that doesn't only read is asked about (``confirm``, by default on the terminal).
+    those of that agent, as in SPAWN. ``on_host`` is the only other way: the tools run on the host with the rights of
+    ``client``, and each call that doesn't only read is asked about (``confirm``, by default on the terminal).
 
     ``budget`` is a table of ``iterations`` (``max_iterations`` by default), ``tokens``, ``money`` and ``time``.
     ``tools`` are typed functions, beside the built-in tools. ``text_protocol``: tool calls as JSON text; None: where

@@ -86,7 +86,7 @@ def apply(
         if digest is None and not yes and not confirm(shown, name):
             return
         reply = check_reply(client.apply(name, shown["digest"], list(paths), also=list(also), resolve=resolve))
-    report(reply, "applied", f" (`agentos undo {name}` takes it back)" if reply["applied"] else "", as_json)
+    sys.exit(report(reply, "applied", f" (`agentos undo {name}` takes it back)", as_json))
 
 
 @click.command()
@@ -101,7 +101,7 @@ def undo(name: str, apply_id: str | None, socket_path: str | None, as_json: bool
     """
     with kernel(socket_path) as client:
         reply = check_reply(client.undo(name, apply_id))
-    report(reply, "undone", "", as_json)
+    sys.exit(report(reply, "undone", "", as_json))
 
 
 @click.command()
@@ -135,17 +135,17 @@ def confirm(shown: Mapping[str, Any], name: str) -> bool:
         return False
 
 
-def report(reply: Mapping[str, Any], done: str, advice: str, as_json: bool) -> None:
-    """Print what was done and what was left, and exit."""
+def report(reply: Mapping[str, Any], done: str, advice: str, as_json: bool = False) -> int:
+    """Print what was done, with advice, and what was left; returns the exit status."""
     if as_json:
         print_json(reply)
     else:
-        click.echo(f"{plural(len(reply[done]), 'path')} {done}{advice}")
+        click.echo(f"{plural(len(reply[done]), 'path')} {done}{advice if reply[done] else ''}")
         for left in reply["conflicts"]:
             click.echo(f"  left: {printable(left['path'])}: {printable(left['reason'])}")
         if reply["more"]:
             click.echo(f"  and {reply['more']} more that aren't listed")
-    sys.exit(LEFT if reply["conflicts"] else 0)
+    return LEFT if reply["conflicts"] else 0
 
 
 def diff_lines(reply: Mapping[str, Any]) -> Iterator[str]:

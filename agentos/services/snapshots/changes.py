@@ -13,6 +13,7 @@ import hashlib
 import os
 import stat
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
@@ -92,7 +93,14 @@ def find_changes(layer: int, directory: int, base: Base, by_agent: bool = False)
     what is in it.
     :class:`TooManyChanges` above :data:`MAX_CHANGES`.
     """
-    return sorted(_Search(layer, directory, base, by_agent).find(), key=lambda change: change.path)
+    found = sorted(_Search(layer, directory, base, by_agent).find(), key=lambda change: change.path)
+    of_git = Counter(change.root for change in found)
+    return [change for change in found if not (_is_index(change) and of_git[change.root] == 1)]
+
+
+def _is_index(change: Change) -> bool:
+    """Whether it is git's index, which any ``git status`` writes: alone it says nothing of the agent's work."""
+    return change.what == "changed" and change.path == f"{change.root}/index" and change.root.endswith(".git")
 
 
 class _Search:

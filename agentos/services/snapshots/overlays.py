@@ -22,7 +22,7 @@ from agentos_sdk.values import HostIds
 from . import beneath, changes, obeyed, run, text
 from .changes import Change
 from .run import CannotApply, Look, Run, Step
-from .store import BadLayer, Record, Store
+from .store import KEPT_RUNS, BadLayer, Record, Store
 
 Side = Literal["ours", "theirs"]
 Left = Mapping[str, str]
@@ -237,7 +237,8 @@ class Overlays:
         record = self._require(name)
         wanted = apply if apply is not None else record.applied[-1] if record.applied else None
         if wanted is None:
-            raise NoOverlay(f"{name}: nothing that was applied can be undone any more")
+            none = f"of the last {KEPT_RUNS} applies none is left to undo" if record.runs else "nothing was applied yet"
+            raise NoOverlay(f"{name}: {none}")
         if wanted not in record.applied:
             raise NoOverlay(f"{name}: {wanted} is no apply that can be undone, which are {', '.join(record.applied)}")
         with self._store.hold(name) as place:

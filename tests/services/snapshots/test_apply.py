@@ -342,7 +342,14 @@ async def test_the_last_apply_is_undone_first_and_the_hosts_later_changes_stay(o
     assert (overlaid.project / "sub/c.txt").read_text() == "the host's\n"
     assert (await overlaid.undo(first.id)).paths == ["a.txt"]
     assert (overlaid.project / "a.txt").read_text() == "a\n"
-    with pytest.raises(NoOverlay, match="nothing that was applied"):
+    with pytest.raises(NoOverlay, match="of the last 5 applies none is left to undo"):
+        await overlaid.undo()
+
+
+async def test_before_the_first_apply_there_is_nothing_to_undo(overlaid: Overlaid) -> None:
+    overlaid.write("a.txt", "one\n")
+
+    with pytest.raises(NoOverlay, match="nothing was applied yet"):
         await overlaid.undo()
 
 

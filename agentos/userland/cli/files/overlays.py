@@ -49,7 +49,8 @@ def diff(name: str, paths: Sequence[str], stat: bool, socket_path: str | None, a
         click.secho(line, fg=COLOURS.get(line[:1]))
     if reply["changes"]:
         command = f"agentos apply {shlex.join([name, *paths])} --digest {reply['digest'][:SHORT_DIGEST]}"
-        click.echo(f"\nto apply exactly this: {printable(command)}")
+        less = "" if all(map(is_plain, reply["changes"])) else ", without what stands under a heading"
+        click.echo(f"\nto apply exactly this{less}: {printable(command)}")
 
 
 @click.command()
@@ -142,7 +143,8 @@ def report(reply: Mapping[str, Any], done: str, advice: str, as_json: bool = Fal
     else:
         click.echo(f"{plural(len(reply[done]), 'path')} {done}{advice if reply[done] else ''}")
         for left in reply["conflicts"]:
-            click.echo(f"  left: {printable(left['path'])}: {printable(left['reason'])}")
+            hint = ": `git reset` makes it anew" if left["path"].endswith(".git/index") else ""
+            click.echo(f"  left: {printable(left['path'])}: {printable(left['reason'])}{hint}")
         if reply["more"]:
             click.echo(f"  and {reply['more']} more that aren't listed")
     return LEFT if reply["conflicts"] else 0
@@ -152,7 +154,7 @@ def diff_lines(reply: Mapping[str, Any]) -> Iterator[str]:
     """The list, and then the texts. Each line of a file begins with a sign, so that none can look like ours."""
     yield from list_lines(reply)
     for change in reply["changes"]:
-        if change["diff"] is not None:
+        if change["diff"] is not None and not is_commit_data(change):
             yield ""
             yield f"{SIGNS[change['change']]} {printable(change['path'])}"
             yield from (printable(line) for line in change["diff"].split("\n")[:-1])
@@ -163,20 +165,37 @@ def list_lines(reply: Mapping[str, Any]) -> Iterator[str]:
     changes: Sequence[Change] = reply["changes"]
     if not changes:
         yield "no changes"
-    rest = [one for one in changes if not (one["obeyed"] or one["conflict"] or one["blocked"])]
-    yield from map(describe, rest)
+    yield from map(describe, filter(is_plain, changes))
     for field, heading in (
         ("conflict", "the host has changed these, too; --ours or --theirs decides:"),
-        ("obeyed", "programs of the host obey these; only --also NAME applies them:"),
         ("blocked", "these are never applied:"),
     ):
         if found := [one for one in changes if one[field]]:
             yield heading
-            for one in found:
-                root = f" (--also {printable(one['root'])})" if field == "obeyed" else ""
-                yield f"{describe(one)}: {printable(one[field])}{root}"
+            yield from (f"{describe(one)}: {printable(one[field])}" for one in found)
+    for root in dict.fromkeys(one["root"] for one in changes if one["obeyed"]):
+        found = [one for one in changes if one["root"] == root]
+        yield f"only --also {printable(root)} applies this: {printable(found[0]['obeyed'])}"
+        objects = [one for one in found if is_object(one)]
+        yield from (describe(one) for one in found if one not in objects)
+        if objects:
+            yield f"and {plural(len(objects), 'object')} of git"
     if reply["more"]:
         yield f"and {reply['more']} more: name PATHs to see them"
+
+
+def is_plain(change: Change) -> bool:
+    """Whether it is applied with the others."""
+    return not (change["obeyed"] or change["conflict"] or change["blocked"])
+
+
+def is_commit_data(change: Change) -> bool:
+    """Whether it is what git's commits and branches consist of; its name to give is that of the repository."""
+    return (change["root"] or "").endswith(".git") and change["path"] != change["root"]
+
+
+def is_object(change: Change) -> bool:
+    return is_commit_data(change) and change["path"].startswith(f"{change['root']}/objects")
 
 
 def describe(change: Change) -> str:

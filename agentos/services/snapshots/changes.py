@@ -95,12 +95,18 @@ def find_changes(layer: int, directory: int, base: Base, by_agent: bool = False)
     """
     found = sorted(_Search(layer, directory, base, by_agent).find(), key=lambda change: change.path)
     of_git = Counter(change.root for change in found)
-    return [change for change in found if not (_is_index(change) and of_git[change.root] == 1)]
+    return [change for change in found if not _is_gits_own(change, of_git[change.root])]
 
 
-def _is_index(change: Change) -> bool:
-    """Whether it is git's index, which any ``git status`` writes: alone it says nothing of the agent's work."""
-    return change.what == "changed" and change.path == f"{change.root}/index" and change.root.endswith(".git")
+def _is_gits_own(change: Change, changes: int) -> bool:
+    """Whether it says nothing of the agent's work, where its repository has so many ``changes``.
+
+    Any ``git status`` writes the index. The name of an object says what is in it, and others of the host's may need it:
+    objects are only ever added.
+    """
+    if obeyed.is_object(change.path):
+        return change.what != "created"
+    return change.what == "changed" and change.path == f"{change.root}/index" and changes == 1
 
 
 class _Search:

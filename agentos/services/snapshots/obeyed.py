@@ -36,6 +36,13 @@ def find_reason(path: str, kind: Kind, target: str | None = None) -> tuple[str, 
     return None
 
 
+def is_object(path: str) -> bool:
+    """Whether a path is in the objects of a git repository, or is a directory of them."""
+    parts = path.split("/")
+    inside = parts[parts.index(".git") + 1 :] if ".git" in parts else []
+    return inside[:1] == ["objects"] and inside[:2] != [*_OBJECTS_INFO] and len(inside) > 1
+
+
 def leads_out(path: str, target: str) -> bool:
     """Whether a symbolic link may lead out of the directory: it is absolute, or has ``..`` that isn't in front."""
     parts = [part for part in target.split("/") if part not in ("", ".")]

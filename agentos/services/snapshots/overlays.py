@@ -243,7 +243,8 @@ class Overlays:
             raise NoOverlay(f"{name}: {wanted} is no apply that can be undone, which are {', '.join(record.applied)}")
         with self._store.hold(name) as place:
             former = run.read(place / f"r-{wanted}")
-            undo = Run(secrets.token_hex(8), former.directory, run.inverse(former), undoes=wanted)
+            steps = [step for step in run.inverse(former) if not obeyed.is_object(step.path)]  # later ones may need it
+            undo = Run(secrets.token_hex(8), former.directory, steps, undoes=wanted)
             with beneath.open_top(str(place / f"r-{wanted}" / "old")) as old:
                 self._perform(name, record, undo, old)
         left = {step.path: step.conflict for step in undo.steps if step.conflict}

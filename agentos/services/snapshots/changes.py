@@ -255,6 +255,11 @@ def _lstat(directory: int, name: str) -> os.stat_result | None:
         return None
 
 
+def block(change: Change, why: str) -> Change:
+    """The change, as one that is never applied if there is a reason."""
+    return msgspec.structs.replace(change, blocked=why) if why and not change.blocked else change
+
+
 def select(changes: Sequence[Change], paths: Sequence[str]) -> Iterator[Change]:
     """The changes at these paths and below them; without any path all."""
     for change in changes:

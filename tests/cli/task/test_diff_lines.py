@@ -19,22 +19,27 @@ def of_git(path: str, root: str = ".git") -> Mapping[str, Any]:
     return change(path, obeyed=GIT, root=root, diff="@@ -0,0 +1,1 @@\n+x\n")
 
 
-def test_names_to_give_are_headings_and_objects_of_git_are_counted() -> None:
+def test_names_to_give_are_headings_and_commits_are_counted() -> None:
     hook = change(".git/hooks/x", obeyed="git obeys it", root=".git/hooks", diff="+run\n")
     inner = of_git("lib/.git/objects/aa", "lib/.git")
     changes = [of_git(".git/objects/aa"), of_git(".git/objects/bb"), of_git(".git/refs/heads/main"), hook, inner]
 
-    shown = list(diff_lines({"changes": [*changes, change("a\n")], "more": 2}))
+    commits = [
+        {"repository": "", "branch": "main", "commits": 2, "dropped": 0},
+        {"repository": "lib", "branch": "x\n", "commits": 1, "dropped": 3},
+    ]
+    shown = list(diff_lines({"changes": [*changes, change("a\n")], "commits": commits, "more": 2}))
 
     assert shown == [
         "A a\\n  file 0644, 3 bytes",
         f"only --also .git applies this: {GIT}",
-        "A .git/refs/heads/main  file 0644, 3 bytes",
-        "and 2 objects of git",
+        "2 commits on main",
+        "3 files of git's own",
         "only --also .git/hooks applies this: git obeys it",
         "A .git/hooks/x  file 0644, 3 bytes",
         f"only --also lib/.git applies this: {GIT}",
-        "and 1 object of git",
+        "1 commit on x\\n, and it loses 3 commits of yours",
+        "1 file of git's own",
         "and 2 more: name PATHs to see them",
         "",
         "A .git/hooks/x",

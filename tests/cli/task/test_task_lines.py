@@ -104,18 +104,22 @@ def test_a_long_line_is_cut_at_once_whatever_its_characters(text: str) -> None:
     assert "…" in shown
 
 
+COMMITS = ["  2 commits on main (only with --also .git)", "  and 2 files in .git"]
+
+
 def change(path: str, **more: object) -> dict[str, object]:
     return {"path": path, "change": "created", "obeyed": None, "conflict": None, "blocked": None, "root": None, **more}
 
 
 def shown_changes(*changes: dict[str, object], more: int = 0) -> list[str]:
-    return list(change_lines({"changes": changes, "more": more}, "/d"))
+    commits = [{"repository": "", "branch": "main", "commits": 2, "dropped": 0}]
+    return list(change_lines({"changes": changes, "commits": commits, "more": more}, "/d"))
 
 
 def test_files_of_git_itself_are_counted() -> None:
     shown = shown_changes(change(".git/index", obeyed="git"), change(".git/objects/ab", obeyed="git"), change("a\nb"))
 
-    assert shown == ["1 change waits, and /d is as it was:", "  A a\\nb", "  and 2 files in .git"]
+    assert shown == ["1 change waits, and /d is as it was:", "  A a\\nb", *COMMITS]
 
 
 def test_changes_that_are_not_applied_with_the_others_come_first() -> None:

@@ -203,7 +203,7 @@ OBEYED = {
 
 async def test_names_that_host_tools_obey_are_applied_only_by_name(overlaid: Overlaid) -> None:
     for name in OBEYED:
-        overlaid.write(name, "x\n")
+        overlaid.write(name, "ref: x\n")  # as a ref must have
     for name, target in {"out": "/etc/passwd", "up": "../x", "sub/round": "c.txt/../../../x"}.items():
         (overlaid.tree / name).symlink_to(target)
     overlaid.write("plain.txt", "x\n")
@@ -354,7 +354,7 @@ async def test_objects_of_git_are_only_added_and_stay_after_an_undo(overlaid: Ov
     overlaid.delete(f"{top}.git/objects/11/old")
     overlaid.write(f"{top}.git/objects/pack/pack-1.pack", "other")
     overlaid.write(f"{top}.git/objects/22/new", "new")
-    overlaid.write(f"{top}.git/refs/heads/main", "22\n")
+    overlaid.write(f"{top}.git/refs/heads/main", "ref: x\n")
 
     applied = await overlaid.apply(also=[f"{top}.git"])
     undone = await overlaid.undo()

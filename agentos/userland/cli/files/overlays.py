@@ -176,10 +176,11 @@ def list_lines(reply: Mapping[str, Any]) -> Iterator[str]:
     for root in dict.fromkeys(one["root"] for one in changes if one["obeyed"]):
         found = [one for one in changes if one["root"] == root]
         yield f"only --also {printable(root)} applies this: {printable(found[0]['obeyed'])}"
-        objects = [one for one in found if is_object(one)]
-        yield from (describe(one) for one in found if one not in objects)
-        if objects:
-            yield f"and {plural(len(objects), 'object')} of git"
+        yield from commit_lines(reply["commits"], root)
+        own = [one for one in found if is_commit_data(one)]
+        yield from (describe(one) for one in found if one not in own)
+        if own:
+            yield f"{plural(len(own), 'file')} of git's own"
     if reply["more"]:
         yield f"and {reply['more']} more: name PATHs to see them"
 
@@ -194,8 +195,12 @@ def is_commit_data(change: Change) -> bool:
     return (change["root"] or "").endswith(".git") and change["path"] != change["root"]
 
 
-def is_object(change: Change) -> bool:
-    return is_commit_data(change) and change["path"].startswith(f"{change['root']}/objects")
+def commit_lines(commits: Sequence[Mapping[str, Any]], root: str) -> Iterator[str]:
+    """``2 commits on main`` for each branch of the repository whose name to give is ``root``."""
+    for one in commits:
+        if f"{one['repository']}/.git".lstrip("/") == root:
+            lost = f", and it loses {plural(one['dropped'], 'commit')} of yours" if one["dropped"] else ""
+            yield f"{plural(one['commits'], 'commit')} on {printable(one['branch'])}{lost}"
 
 
 def describe(change: Change) -> str:

@@ -7,7 +7,7 @@ import click
 
 from agentos.userland.cli.approvals.approvals import is_terminal
 from agentos.userland.cli.common import check_reply, plural, printable
-from agentos.userland.cli.files.overlays import COLOURS, LEFT, SIGNS, diff_lines, report
+from agentos.userland.cli.files.overlays import COLOURS, LEFT, SIGNS, commit_lines, diff_lines, report
 from agentos_sdk import AgentOSClient
 
 MAX_LISTED = 20  # changes at the end
@@ -42,6 +42,7 @@ def change_lines(reply: Mapping[str, Any], directory: str) -> Iterator[str]:
     if count > MAX_LISTED:
         yield f"  … and {count - MAX_LISTED} more"
     if inner:
+        yield from (f"  {line} (only with --also .git)" for line in commit_lines(reply["commits"], ".git"))
         yield f"  and {plural(len(inner), 'file')} in .git"
 
 

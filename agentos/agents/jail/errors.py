@@ -101,7 +101,7 @@ def explain_step(failure: StepFailed, spec: AgentSpec) -> JailError:
         return JailError(failure.text)
     if failure.step.startswith("MountOverlay"):  # a trial has shown that this host has overlays
         what = f"workspace {spec.workspace}: it can't be the lower layer of an overlay: {failure.text}"
-        return JailError(f'{what}: say mode = "direct"', IsolationUnavailable)
+        return JailError(f'{what}: say mode = "direct" (`agentos task`: --in-place)', IsolationUnavailable)
     knob = remedies.find_remedy(failure.step, failure.text, failure.errno, remedies.read_surroundings())
     text = f"isolation {spec.isolation} can't be had here: {failure}" + (f": {knob}" if knob else "")
     return JailError(text, IsolationUnavailable)

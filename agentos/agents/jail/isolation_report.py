@@ -102,7 +102,8 @@ def unjailed(spec: AgentSpec, in_force: EnforcedLimits | None, version: int | No
 def describe_no_overlay(finding: levels.Finding) -> str:
     """Why no workspace can be an overlay, and what to do."""
     remedy = f"{finding.remedy}, or " if finding.remedy else ""
-    return f'workspace: mode overlay can\'t be had here: {finding.reason}: {remedy}say mode = "direct"'
+    what = f"workspace: mode overlay can't be had here: {finding.reason}"
+    return f'{what}: {remedy}say mode = "direct" (`agentos task`: --in-place)'
 
 
 def lacking(layers: Layers) -> Sequence[str]:

@@ -13,6 +13,7 @@ import hashlib
 import os
 import stat
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
@@ -91,7 +92,20 @@ def find_changes(found: Sequence[int], directory: int, base: Base, by_agent: boo
     what is in it.
     :class:`TooManyChanges` above :data:`MAX_CHANGES`.
     """
-    return sorted(_Search(found, directory, base, by_agent).find(), key=lambda change: change.path)
+    every = sorted(_Search(found, directory, base, by_agent).find(), key=lambda change: change.path)
+    of_git = Counter(change.root for change in every)
+    return [change for change in every if not _is_gits_own(change, of_git[change.root])]
+
+
+def _is_gits_own(change: Change, changes: int) -> bool:
+    """Whether it says nothing of the agent's work, where its repository has so many ``changes``.
+
+    Any ``git status`` writes the index. The name of an object says what is in it, and others of the host's may need it:
+    objects are only ever added.
+    """
+    if obeyed.is_object(change.path):
+        return change.what != "created"
+    return change.what == "changed" and change.path == f"{change.root}/index" and changes == 1
 
 
 class _Search:
@@ -233,6 +247,11 @@ def _lstat(directory: int, name: str) -> os.stat_result | None:
         return os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
         return None
+
+
+def block(change: Change, why: str) -> Change:
+    """The change, as one that is never applied if there is a reason."""
+    return msgspec.structs.replace(change, blocked=why) if why and not change.blocked else change
 
 
 def select(changes: Sequence[Change], paths: Sequence[str]) -> Iterator[Change]:

@@ -1,5 +1,7 @@
 """Which changes are applied only by name: of names that programs of the host obey, and of links that lead out."""
 
+from collections.abc import Sequence
+
 from agentos.protected_names import find_obeyed
 
 from .beneath import Kind
@@ -34,6 +36,23 @@ def find_reason(path: str, kind: Kind, target: str | None = None) -> tuple[str, 
     if target is not None and leads_out(path, target):
         return path, "a link that leads out of the directory"
     return None
+
+
+def is_object(path: str) -> bool:
+    """Whether a path is in the objects of a git repository, or is a directory of them."""
+    inside = _inside_git(path)
+    return inside[:1] == ["objects"] and inside[:2] != [*_OBJECTS_INFO] and len(inside) > 1
+
+
+def is_ref(path: str) -> bool:
+    """Whether a path is in the refs of a git repository, or is its file of packed ones."""
+    return _inside_git(path)[:1] in (["refs"], ["packed-refs"])
+
+
+def _inside_git(path: str) -> Sequence[str]:
+    """The parts of a path in a ``.git``, none of another one."""
+    parts = path.split("/")
+    return parts[parts.index(".git") + 1 :] if ".git" in parts else []
 
 
 def leads_out(path: str, target: str) -> bool:

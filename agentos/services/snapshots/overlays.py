@@ -19,10 +19,11 @@ from msgspec import Struct
 from agentos.threads import run_in_thread
 from agentos_sdk.values import HostIds
 
-from . import beneath, changes, obeyed, run, text
+from . import beneath, changes, commits, obeyed, run, text
 from .changes import Change
+from .commits import Commits
 from .run import CannotApply, Look, Run, Step
-from .store import BadLayer, Record, Snapshot, Store
+from .store import KEPT_RUNS, BadLayer, Record, Snapshot, Store
 
 Side = Literal["ours", "theirs"]
 Left = Mapping[str, str]
@@ -49,12 +50,13 @@ class Opened(Struct, frozen=True):
 
 
 class Diff(Struct, frozen=True):
-    """The changes of an overlay, with texts by path where they were asked for."""
+    """The changes of an overlay, with commits in its repositories, and texts by path where they were asked for."""
 
     directory: str
     changes: Sequence[Change]
     digest: str
     texts: Mapping[str, str] = {}
+    commits: Sequence[Commits] = ()
 
 
 class Outcome(Struct, frozen=True):
@@ -256,9 +258,13 @@ class Overlays:
             return Diff(record.directory, [], changes.compute_digest([]))
         with self._open_both(name, record) as (layers, directory):
             found = changes.find_changes(layers, directory, record.base, by_agent)
+            made, unsound = commits.find_commits(layers, directory, found) if not by_agent else ([], {})
+            found = [changes.block(one, unsound.get(one.root, "")) for one in found]
             chosen = [one for one in changes.select(found, paths) if record.declined.get(one.path) != one.identity]
             texts = text.Texts(layers, directory).describe_all(chosen) if with_texts else {}
-        return Diff(record.directory, chosen, changes.compute_digest(chosen), texts)
+        roots = {one.root for one in chosen}
+        made = [one for one in made if f"{one.repository}/.git".lstrip("/") in roots]
+        return Diff(record.directory, chosen, changes.compute_digest(chosen), texts, made)
 
     def _diff(self, name: str, paths: Sequence[str], with_texts: bool, by_agent: bool = False) -> Diff:
         return self._find(name, self.require(name), paths, with_texts, by_agent)
@@ -274,7 +280,7 @@ class Overlays:
         for change in shown:
             if wanted.resolve.get(change.path) == "theirs":
                 record.declined[change.path] = change.identity
-        done = Run(secrets.token_hex(8), record.directory, build_steps(_with_directories(chosen, everything)))
+        done = Run(secrets.token_hex(8), record.directory, build_steps(_with_needed(chosen, everything)))
         if done.steps:
             with self._open_both(name, record) as (layers, _):
                 self._perform(name, record, done, layers)
@@ -290,12 +296,14 @@ class Overlays:
         record = self.require(name)
         wanted = apply if apply is not None else record.applied[-1] if record.applied else None
         if wanted is None:
-            raise NoOverlay(f"{name}: nothing that was applied can be undone any more")
+            none = f"of the last {KEPT_RUNS} applies none is left to undo" if record.runs else "nothing was applied yet"
+            raise NoOverlay(f"{name}: {none}")
         if wanted not in record.applied:
             raise NoOverlay(f"{name}: {wanted} is no apply that can be undone, which are {', '.join(record.applied)}")
         with self.store.hold(name) as place:
             former = run.read(place / f"r-{wanted}")
-            undo = Run(secrets.token_hex(8), former.directory, run.inverse(former), undoes=wanted)
+            steps = [step for step in run.inverse(former) if not obeyed.is_object(step.path)]  # later ones may need it
+            undo = Run(secrets.token_hex(8), former.directory, steps, undoes=wanted)
             with beneath.open_top(str(place / f"r-{wanted}" / "old")) as old:
                 self._perform(name, record, undo, [old])
         left = {step.path: step.conflict for step in undo.steps if step.conflict}
@@ -344,11 +352,13 @@ def _choose(shown: Sequence[Change], wanted: Wanted) -> tuple[list[Change], dict
     return chosen, left
 
 
-def _with_directories(chosen: Sequence[Change], everything: Sequence[Change]) -> list[Change]:
-    """The changes, and the new directories that they are in."""
+def _with_needed(chosen: Sequence[Change], everything: Sequence[Change]) -> list[Change]:
+    """The changes, with the objects of git that refs among them need, and the new directories that all these are in."""
     made = {change.path: change for change in everything if change.what == "created" and change.kind == "directory"}
+    of_refs = {change.root for change in chosen if obeyed.is_ref(change.path)}
     found = {change.path: change for change in chosen}
-    for change in chosen:
+    found |= {one.path: one for one in everything if one.root in of_refs and obeyed.is_object(one.path)}
+    for change in [*found.values()]:
         path = change.path
         while path := path.rpartition("/")[0]:
             if path in made:

@@ -31,6 +31,7 @@ from agentos_sdk.opcodes import Op
 
 PAUSE = 4.0  # times the duration of a DIFF that a caller other than the operator waits before the next one
 MAX_LISTED = 1 << 20  # bytes of JSON with paths in one reply
+MAX_BRANCHES = 100  # with commits in one reply
 OPERATORS = "only the operator makes an agent's changes in the host's directory, or takes them back"
 
 
@@ -74,7 +75,13 @@ class OverlayCalls:
                 with explaining(caller):
                     found = await self.overlays.diff(key, paths, request.content, by_agent)
                 listed, more = await run_in_thread(list_changes, found.changes, found.texts)
-            return calls.Diffed(changes=listed, digest=found.digest, more=more)
+            commits = [
+                calls.BranchCommits(
+                    repository=one.repository, branch=one.branch, commits=one.commits, dropped=one.dropped
+                )
+                for one in found.commits[:MAX_BRANCHES]
+            ]
+            return calls.Diffed(changes=listed, digest=found.digest, more=more, commits=commits)
 
         yield Prepared((right,), act, about=request.name, error=error)
 

@@ -1,39 +1,23 @@
-"""What is kept of the tasks of the command line: texts with the kernel, saved files in the user's state."""
+"""What is kept of the tasks of the command line, with the kernel."""
 
-import json
-import os
-import socket
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
-from uuid import uuid4
 
 from agentos.userland.directories import state_home
-from agentos_sdk import AgentOSClient, AgentOSError
+from agentos_sdk import AgentOSClient
 from agentos_sdk.errors import from_reply
 
-from .saved_files import remove_tree
-
-MAX_SAVED = 20  # directories that are kept; the oldest are removed, but for those of tasks that run
-USER = "task.json"
-REPLY_SECONDS = 5.0  # for a kernel to say whether a task runs
 LIVING = ("starting", "running", "paused", "stopping", "backing_off")
 PREFIX = "task-note/"
 
 
-class PlaceUser(NamedTuple):
-    """The task that saved files belong to, and the socket of its kernel: all kernels' tasks save in one directory."""
-
-    socket: str
-    task: str
-
-
 class TaskNote(NamedTuple):
-    """``directory`` is what ``--dir`` named and ``saved`` where its files are saved, both empty without it.
+    """``directory`` is what ``--dir`` named, empty without it; ``mode`` is ``overlay`` or ``direct``.
 
-    ``at`` is when the task began, in seconds of Unix time.
+    ``at`` is when the task began, in seconds of Unix time. A task of an earlier release has no ``mode``, but the
+    directory ``saved`` with copies of the files.
     """
 
     name: str
@@ -41,50 +25,12 @@ class TaskNote(NamedTuple):
     directory: str = ""
     saved: str = ""
     at: float = 0.0
-
-    @property
-    def place(self) -> Path:
-        return Path(self.saved)
+    mode: str = ""
 
 
 def saved_directory() -> Path:
-    """Where the files of tasks are saved."""
+    """Where earlier releases have saved the files of tasks."""
     return Path(state_home(), "agentos", "tasks")
-
-
-def new_place(user: PlaceUser | None = None) -> Path:
-    """A new directory for saved files; removes the oldest of those that are too many, and that no running task uses."""
-    above = saved_directory()
-    above.mkdir(mode=0o700, parents=True, exist_ok=True)
-    os.chmod(above, 0o700)
-    places = sorted((path for path in above.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime)
-    too_many = len(places) - MAX_SAVED + 1
-    for path in places:
-        if too_many > 0 and not is_in_use(path):
-            too_many -= 1
-            with suppress(OSError):
-                remove_tree(path)
-    place = above / uuid4().hex
-    place.mkdir(mode=0o700)
-    if user is not None:
-        (place / USER).write_text(json.dumps(user._replace(socket=os.path.abspath(user.socket))))
-    return place
-
-
-def is_in_use(place: Path) -> bool:
-    """Whether the task that saved files belong to runs. It may where its kernel listens, and gives no reply in time."""
-    try:
-        user = PlaceUser(*json.loads((place / USER).read_text()))
-        with socket.socket(socket.AF_UNIX) as kernel:
-            kernel.settimeout(REPLY_SECONDS)
-            kernel.connect(user.socket)
-    except (OSError, ValueError, TypeError):
-        return False
-    try:
-        with AgentOSClient(user.socket, REPLY_SECONDS) as client:
-            return is_running(client, user.task)
-    except AgentOSError:
-        return True
 
 
 def is_running(client: AgentOSClient, name: str) -> bool:
@@ -101,11 +47,8 @@ def store_note(client: AgentOSClient, note: TaskNote) -> None:
 
 
 def forget_note(client: AgentOSClient, note: TaskNote) -> None:
-    """Remove the note of a task that couldn't be started, and what is saved for it."""
+    """Remove the note of a task that couldn't be started."""
     client.delete(PREFIX + note.name, "agent")
-    if note.saved:
-        with suppress(OSError):
-            remove_tree(note.place)
 
 
 def find_note(client: AgentOSClient, name: str) -> TaskNote | None:

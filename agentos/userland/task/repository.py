@@ -2,6 +2,7 @@
 
 import os
 import stat
+from contextlib import suppress
 from typing import NamedTuple
 
 from agentos_sdk.git_place import describe_missing_repository
@@ -17,11 +18,45 @@ HEAD = (
 )
 
 
+class BadDirectory(Exception):
+    """A directory, or an image in it, can't be used; the text says why, and what to do."""
+
+
 class Notes(NamedTuple):
     """The content of AGENTS.md, and what the user is to know of it."""
 
     text: str = ""
     said: str = ""
+
+
+def real_directory(path: str) -> str:
+    """The path of a directory without links; raises :class:`BadDirectory`."""
+    real = os.path.realpath(path)
+    if not os.path.isdir(real):
+        raise BadDirectory(f"{path}: no such directory")
+    if real == "/":
+        raise BadDirectory(f"{path}: this is the whole host: name the directory that the agent is to work on")
+    return real
+
+
+def measure(directory: str) -> tuple[int, int]:
+    """The bytes of the files in a directory, and its entries."""
+    size = entries = 0
+    for place, directories, files in os.walk(directory):
+        entries += len(directories) + len(files)
+        for name in files:
+            with suppress(OSError):
+                size += os.lstat(os.path.join(place, name)).st_size
+    return size, entries
+
+
+def check_repository(directory: str) -> None:
+    """Raise :class:`BadDirectory` for a linked worktree or a submodule, in which no git works in an overlay.
+
+    A directory below a repository's top is another matter: its agent may well need no git.
+    """
+    if os.path.lexists(os.path.join(directory, ".git")) and (why := describe_missing_repository(directory)) is not None:
+        raise BadDirectory(f"{why}: --in-place")
 
 
 def describe_changes(directory: str) -> str | None:

@@ -66,4 +66,4 @@ def test_a_directory_that_no_overlay_can_show_is_named_with_what_to_do() -> None
 
     assert told.error is IsolationUnavailable
     assert str(told).startswith("workspace /srv/project: it can't be the lower layer of an overlay: mount overlay")
-    assert str(told).endswith('say mode = "direct"')
+    assert str(told).endswith('say mode = "direct" (`agentos task`: --in-place)')

@@ -62,7 +62,7 @@ def test_saved_files_of_tasks_are_told_beside_the_sum(place: Path) -> None:
     assert told["bytes"] < 1 << 20
     assert (told["tasks"]["directory"], told["tasks"]["bytes"] >= 1 << 20) == (f"{place.parent}/agentos/tasks", True)
     shown = storage("--state-dir", str(place), env=env).output
-    assert f"1.0M of saved files of `agentos task` in {place.parent}/agentos/tasks" in shown
+    assert f"1.0M that earlier releases have saved for `agentos task undo` in {place.parent}/agentos/tasks" in shown
 
 
 def test_a_directory_without_state_is_named(tmp_path: Path) -> None:

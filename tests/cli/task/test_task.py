@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +16,6 @@ from typing import Any
 import pytest
 
 from agentos.userland.cli.approvals.desk import SETTLE_SECONDS
-from agentos.userland.task import records
 from agentos.userland.task.running import RunningTask
 from agentos_sdk.errors import AgentOSError
 from agentos_sdk.loop import AgenticLoop, TaskResult
@@ -125,7 +125,7 @@ def tree(place: Path) -> dict[str, tuple[int, str]]:
 
 
 def name_of(shown: str) -> str:
-    return shown.rpartition("agentos task undo ")[2].split("`")[0]
+    return [*re.finditer(r"\btask-[0-9]+", shown)][-1].group()
 
 
 def test_a_task_shows_its_steps_and_ends_with_what_was_changed_and_run(agentos: Agentos, directory: Path) -> None:
@@ -133,14 +133,16 @@ def test_a_task_shows_its_steps_and_ends_with_what_was_changed_and_run(agentos: 
 
     name = name_of(done.stdout)
     assert done.returncode == 0, done
-    assert (directory / "hello.py").read_text() == HELLO
+    assert not (directory / "hello.py").exists()
     assert done.stdout.splitlines()[:6] == [
         *("» I write it first.", "● write_file hello.py", "  wrote 15 bytes to hello.py"),
         *("● exec python3 hello.py", "  hello", "» hello.py prints hello."),
     ]
-    for part in ("1 file changed", "  A hello.py\n", "  $ python3 hello.py\n"):
+    for part in (f"1 change waits, and {directory} is as it was:\n", "  A hello.py\n", "  $ python3 hello.py\n"):
         assert part in done.stdout
-    assert f"{directory} is in no git repository" in done.stderr
+    assert f"`agentos apply {name}` makes them" in done.stdout
+    assert agentos("apply", name, "--yes").returncode == 0
+    assert (directory / "hello.py").read_text() == HELLO
     listed = agentos("tasks").stdout.splitlines()
     assert listed[1].split()[:2] == [name, "done"]
 
@@ -168,67 +170,76 @@ def test_a_forged_use_enlarges_no_budget_beyond_twice_what_it_was(agentos: Agent
     assert budget["tokens"] == 1000 + 2 * 20000
 
 
-def test_undo_restores_every_file_and_follows_no_link_that_the_agent_made(agentos: Agentos, directory: Path) -> None:
+def test_what_a_task_changes_waits_and_is_applied_undone_and_thrown_away(agentos: Agentos, directory: Path) -> None:
     before = tree(directory)
-
     done = agentos("task", "Change", "--dir", str(directory))
-    changed = tree(directory)
-    undone = agentos("task", "undo", name_of(done.stdout))
-
-    assert changed["changed.txt"][1] == "new\n"
-    assert changed["inner"][1].endswith("outside")
-    assert "removed.txt" not in changed
-    for line in ("M changed.txt", "D removed.txt", "A d/added.txt", "M inner", "D inner/file", "M mode.txt"):
-        assert f"  {line}\n" in done.stdout, done
-    assert undone.returncode == 0, undone
+    name = name_of(done.stdout)
+    for line in ("M changed.txt", "D removed.txt", "A d/added.txt", "T inner", "D inner/file", "M mode.txt"):
+        assert f"  {line}" in done.stdout, done
     assert tree(directory) == before
+
+    applied = agentos("apply", name, "--yes")
+    assert (applied.returncode, tree(directory)["changed.txt"][1]) == (3, "new\n"), applied
+    assert "inner: a link that leads out of the directory" in applied.stdout
+    (directory / "mode.txt").write_text("mine\n")
+    undone = agentos("undo", name)
+    thrown = agentos("rollback", f"{name}@start")
+
+    assert undone.returncode == 3, undone
+    assert {**tree(directory), "mode.txt": before["mode.txt"]} == before
+    assert (directory / "mode.txt").read_text() == "mine\n"
     assert (directory.parent / "outside" / "file").read_text() == "outside\n"
+    assert thrown.returncode == 0
+    assert agentos("diff", name).stdout == "no changes\n"
 
 
-def test_undo_leaves_what_was_changed_after_the_task(agentos: Agentos, directory: Path) -> None:
-    done = agentos("task", "Change", "--dir", str(directory))
-    (directory / "changed.txt").write_text("mine\n")
+def test_in_place_a_task_changes_the_directory_and_says_so_before(agentos: Agentos, directory: Path) -> None:
+    done = agentos("task", "Greet", "--dir", str(directory), "--in-place")
 
-    undone = agentos("task", "undo", name_of(done.stdout))
+    name = name_of(done.stdout)
+    said = " ".join(done.stderr.split())
+    assert f"{directory} itself is changed, at once, and nothing of it can be undone" in said
+    assert f"{directory} is in no git repository" in said
+    assert ("agentos apply" in done.stdout, (directory / "hello.py").read_text()) == (False, HELLO)
+    refused = agentos("task", "undo", name)
+    assert (refused.returncode, "--in-place" in refused.stderr) == (1, True)
 
-    assert undone.returncode == 1
-    assert "  M changed.txt was changed after the task, and is left as it is\n" in undone.stdout
-    assert (directory / "changed.txt").read_text() == "mine\n"
-    assert (directory / "removed.txt").exists()
 
-
-def test_undo_leaves_what_was_changed_before_the_task_went_on(agentos: Agentos, directory: Path) -> None:
-    before = tree(directory)
+def test_a_task_goes_on_with_its_changes_whatever_was_changed_in_the_directory(
+    agentos: Agentos, directory: Path
+) -> None:
     name = name_of(agentos("task", "Change", "--dir", str(directory)).stdout)
-    (directory / "changed.txt").write_text("mine\n")
     (directory / "mine.txt").write_text("mine\n")
 
-    done = agentos("task", "--resume", name, "Write")
-    undone = agentos("task", "undo", name)
+    done = agentos("task", "--resume", name, "Write", "--json")
 
-    assert (done.returncode, (directory / "changed.txt").read_text()) == (0, "mine\n"), done
-    assert "mine.txt" not in done.stdout
-    assert undone.returncode == 0, undone
-    assert {**tree(directory), "changed.txt": before["changed.txt"]} == {
-        **before,
-        "mine.txt": tree(directory)["mine.txt"],
-    }
+    result = json.loads(done.stdout.splitlines()[-1])
+    changes = {each["path"]: each["change"] for each in result["changes"]}
+    assert (done.returncode, changes["changed.txt"], changes["removed.txt"]) == (0, "changed", "deleted"), done
+    assert "mine.txt" not in changes
+    shown = agentos("diff", name, "changed.txt").stdout
+    assert "-changed.txt as it was\n" in shown
+    assert f"is as it was: `agentos diff {name}` shows the changes" in " ".join(done.stderr.split())
 
 
-def test_undo_says_where_the_files_are_that_it_replaces_if_the_task_was_interrupted(
-    kernel: Kernel, agentos: Agentos, directory: Path
-) -> None:
+def test_two_tasks_work_on_one_directory(kernel: Kernel, agentos: Agentos, directory: Path) -> None:
     waits = json.loads(agentos("task", "--ask", "--json", "Greet", "--dir", str(directory)).stdout.splitlines()[-1])
+
+    beside = agentos("task", "Greet", "--dir", str(directory))
+
+    assert beside.returncode == 0, beside
     with kernel.client() as client:
         client.kill(name=waits["task"])
-    (directory / "changed.txt").write_text("mine\n")
 
-    undone = agentos("task", "undo", waits["task"])
 
-    kept = undone.stdout.partition("are kept in ")[2].strip()
-    assert undone.returncode == 0, undone
-    assert (Path(kept) / "changed.txt").read_text() == "mine\n"
-    assert (directory / "changed.txt").read_text() == "changed.txt as it was\n"
+@pytest.mark.parametrize("options", [["-p"], ["--json"]])
+def test_a_script_is_told_that_changes_wait(agentos: Agentos, directory: Path, options: list[str]) -> None:
+    before = tree(directory)
+
+    done = agentos("task", "Change", "--dir", str(directory), *options)
+
+    assert (done.returncode, tree(directory)) == (0, before)
+    assert f"{directory} is as it was: `agentos diff task-" in " ".join(done.stderr.split())
 
 
 @pytest.mark.parametrize(
@@ -299,10 +310,10 @@ def test_an_image_is_named_by_its_path_in_the_directory(agentos: Agentos, direct
     assert "give --dir" in agentos("task", "Show @inner/plot.png").stderr
 
 
-def test_changes_that_are_not_committed_are_said_first(agentos: Agentos, directory: Path) -> None:
+def test_before_a_task_in_place_changes_that_are_not_committed_are_said(agentos: Agentos, directory: Path) -> None:
     subprocess.run(["git", "init", "-q", str(directory)], check=True)
 
-    told = agentos("task", "-p", "Fly", "--dir", str(directory))
+    told = agentos("task", "-p", "Fly", "--dir", str(directory), "--in-place")
 
     assert f"{directory} has changes that aren't committed, in 6 places: " in told.stderr
 
@@ -316,6 +327,8 @@ def test_changes_that_are_not_committed_are_said_first(agentos: Agentos, directo
         (["undo", "task-999"], "there is no task 'task-999'"),
         (["--resume", "task-999"], "there is no task 'task-999'"),
         (["Greet", "--resume", "task-1", "--ask"], "--resume and --continue keep"),
+        (["Greet", "--in-place"], "give --dir, and no --review"),
+        (["Greet", "--dir", ".", "--review", "-p"], "without -p and --json"),
         (["two", "words"], "write the task in quotation marks"),
         (["Greet", "--dir", "/etc/skel"], "a directory of the system's"),
         (["Greet", "--level", "nosuch"], "nosuch"),
@@ -336,42 +349,10 @@ def test_a_review_without_a_terminal_changes_nothing(agentos: Agentos, directory
 
     done = agentos("task", "Change", "--dir", str(directory), "--review")
 
-    assert done.returncode == 0, done
-    for line in ("-changed.txt as it was", "+new", "A d: nothing -> a directory", "+x"):
+    assert done.returncode == 3, done
+    for line in ("-changed.txt as it was", "+new", "+x"):
         assert f"\n{line}\n" in done.stdout
-    assert f"{directory} is as it was; " in done.stdout
     assert tree(directory) == before
-
-
-@pytest.mark.parametrize("option", ["-p", "--json"])
-def test_a_review_for_scripts_says_that_nothing_is_applied(agentos: Agentos, directory: Path, option: str) -> None:
-    before = tree(directory)
-
-    done = agentos("task", "Change", "--dir", str(directory), "--review", option)
-
-    assert (done.returncode, tree(directory)) == (0, before)
-    said = " ".join(done.stderr.split())
-    assert f"the changes are in a copy, and aren't applied to {directory}: `agentos task --resume task-" in said
-    assert option == "-p" or json.loads(done.stdout.splitlines()[-1])["applied"] is False
-
-
-def test_saved_files_of_a_running_task_are_kept(
-    kernel: Kernel, agentos: Agentos, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    state = str(tmp_path / "state")
-    monkeypatch.setenv("XDG_STATE_HOME", state)
-    monkeypatch.setattr(records, "MAX_SAVED", 2)
-    waits = ("task", "--ask", "-p", "Greet", "--dir", str(directory), "--review")
-    agentos(*waits, XDG_STATE_HOME=state)  # it waits for an approval
-    with kernel.client() as client:
-        note = list(records.list_notes(client))[-1]
-        others = [records.new_place() for _ in range(3)]
-        kept = [place.is_dir() for place in (note.place, *others)]
-        client.kill(name=note.name)
-    records.new_place()
-
-    assert kept == [True, False, False, True]
-    assert not note.place.exists()
 
 
 @pytest.mark.parametrize(
@@ -432,23 +413,18 @@ def test_keys_answer_approvals_while_nothing_is_typed_and_lines_steer(kernel: Ke
 
 
 def test_a_reviewed_change_is_applied_after_a_y_unless_the_file_has_changed_meanwhile(
-    kernel: Kernel, agentos: Agentos, directory: Path
+    kernel: Kernel, directory: Path
 ) -> None:
-    (directory / "mode.txt").chmod(0o666)
-    before = tree(directory)
     terminal = Terminal(kernel, "task", "Change", "--dir", str(directory), "--review")
-    terminal.wait_for("apply these changes to")
+    terminal.wait_for("apply these changes?")
     (directory / "removed.txt").write_text("mine\n")
     terminal.type("y\n")
-    terminal.wait_for("removed.txt was changed there meanwhile, and is left as it is")
+    terminal.wait_for("left: removed.txt: the host has changed it")
 
-    assert terminal.end() == 1
+    assert terminal.end() == 3
     assert (directory / "changed.txt").read_text() == "new\n"
     assert (directory / "removed.txt").read_text() == "mine\n"
-    assert (directory / "inner").is_symlink()
     assert (directory / "mode.txt").stat().st_mode & 0o7777 == 0o600
-    agentos("task", "undo", name_of(terminal.shown))
-    assert {**tree(directory), "removed.txt": before["removed.txt"]} == before
     terminal.close()
 
 
@@ -457,15 +433,24 @@ def test_a_conversation_is_one_task_with_commands(kernel: Kernel, directory: Pat
     terminal.wait_for("/quit\r\n> ")
     terminal.type("Change\n")
     since = terminal.wait_for("1 command run:")
+    terminal.type("/apply\n")
+    since = terminal.wait_for("look first: /diff", since)
     terminal.type("/diff\n")
-    terminal.wait_for("-changed.txt as it was", since)
+    since = terminal.wait_for("-changed.txt as it was", since)
+    terminal.type("/apply\n")
+    since = terminal.wait_for("takes it back)", since)
+    assert (directory / "changed.txt").read_text() == "new\n"
     terminal.type("/undo\n")
-    terminal.wait_for(f"files restored in {directory}", since)
+    since = terminal.wait_for("undone", since)
+    assert (directory / "changed.txt").read_text() == "changed.txt as it was\n"
+    terminal.type("/discard\n")
+    since = terminal.wait_for("goes on with the directory as it is", since)
     terminal.type("/cost\n")
     terminal.wait_for(": 2 steps, ", since)
     terminal.type("go on\n")
-    terminal.wait_for("told: The files are again what they were before the task. go on", since)
+    terminal.wait_for("told: The user has taken back changes of yours: look at the files again. go on", since)
     terminal.wait_for(": done (3 steps, ", since)
+    terminal.wait_for("no file was changed", since)
     terminal.type("/compact\n")
     terminal.wait_for("gets a summary of all but the first task", since)
     terminal.type("more\n")
@@ -478,34 +463,14 @@ def test_a_conversation_is_one_task_with_commands(kernel: Kernel, directory: Pat
     terminal.close()
 
 
-def test_undo_in_a_conversation_with_review_restores_the_copy_too(kernel: Kernel, directory: Path) -> None:
-    terminal = Terminal(kernel, "task", "--dir", str(directory), "--review")
-    terminal.wait_for("/quit\r\n> ")
-    terminal.type("Change\n")
-    since = terminal.wait_for("apply these changes to")
-    terminal.type("n\n")
-    terminal.wait_for("asks again", since)
-    terminal.type("/undo\n")
-    terminal.wait_for("discarded in the agent's copy of it", since)
-    terminal.type("go on\n")
-    terminal.wait_for("told: The files are again what they were before the task. go on", since)
-    terminal.wait_for(f"nothing is to be changed in {directory}", since)
-    terminal.type("/quit\n")
-
-    assert terminal.end() == 0
-    terminal.close()
-
-
 def test_ctrl_c_stops_after_the_step_and_the_task_can_be_resumed(
     kernel: Kernel, agentos: Agentos, directory: Path
 ) -> None:
-    terminal = Terminal(kernel, "task", "Wait", "--dir", str(directory))
+    terminal = Terminal(kernel, "task", "Wait", "--dir", str(directory), "--in-place")
     until((directory / "began").exists, "the command has begun")
-    beside = agentos("task", "Greet", "--dir", str(directory / "inner"))
     terminal.type("\x03")
     terminal.wait_for("it stops after this step")
 
-    assert f" works in {directory}: wait for its end" in " ".join(beside.stderr.split())
     assert terminal.end() == 130, terminal.shown
     name = name_of(terminal.shown)
     terminal.close()
@@ -525,7 +490,7 @@ def test_ctrl_c_at_a_request_refuses_it_and_the_keys_after_it_allow_nothing(kern
 
 
 def test_a_task_goes_on_after_its_kernel_was_killed(kernel: Kernel, agentos: Agentos, directory: Path) -> None:
-    terminal = Terminal(kernel, "task", "Wait", "--dir", str(directory))
+    terminal = Terminal(kernel, "task", "Wait", "--dir", str(directory), "--in-place")
     until((directory / "began").exists, "the command has begun")
     kernel.kill()
     assert terminal.end() == 1
@@ -539,12 +504,22 @@ def test_a_task_goes_on_after_its_kernel_was_killed(kernel: Kernel, agentos: Age
 
     assert not (directory / "began").exists(), "the command was run again"
     assert "The kernel or the agent stopped" in done.stdout
-    assert agentos("task", "undo", name).returncode == 0
 
 
 def test_a_second_ctrl_c_ends_the_agent(kernel: Kernel, directory: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "agentos", "task", "Sleep", "--dir", str(directory), "--socket", kernel.socket],
+        [
+            sys.executable,
+            "-m",
+            "agentos",
+            "task",
+            "Sleep",
+            "--dir",
+            str(directory),
+            "--in-place",
+            "--socket",
+            kernel.socket,
+        ],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

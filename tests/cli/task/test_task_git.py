@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agentos.userland.task import git
-from agentos.userland.task.repository import describe_changes, describe_git
+from agentos.userland.task.repository import BadDirectory, check_repository, describe_changes, describe_git
 from tests.support.runs.rows import each_row
 
 IDENTITY = ("-c", "user.name=agent", "-c", "user.email=agent@localhost", "-c", "commit.gpgSign=false")
@@ -221,6 +221,11 @@ def test_many_changes_in_many_threads_are_found_within_the_limits(tmp_path: Path
     assert "in 1 place: f7" in str(describe_changes(str(tmp_path)))
 
 
+def commit_and_name(place: Path) -> Path:
+    commit(place / "main")
+    return place / "main"
+
+
 def link_worktree(place: Path) -> Path:
     commit(place / "main")
     run_git(place / "main", "worktree", "add", "-q", "../feature", "-b", "feature")
@@ -281,3 +286,18 @@ def test_a_repository_that_is_in_the_directory_is_not_worth_a_word(tmp_path: Pat
 
     for name in ("main", "own", "plain", "odd"):
         assert describe_git(str(tmp_path / name)) == ("", "")
+
+
+@pytest.mark.parametrize("make", [link_worktree, make_submodule, separate, link])
+def test_an_overlay_of_a_repository_that_lies_elsewhere_is_refused_with_what_to_do(
+    make: Callable[[Path], Path], tmp_path: Path
+) -> None:
+    place = make(tmp_path)
+
+    with pytest.raises(BadDirectory, match=rf"Use a clone \(git clone --no-hardlinks {place} COPY\)"):
+        check_repository(str(place))
+
+
+@pytest.mark.parametrize("make", [commit_and_name, make_subdirectory])
+def test_other_directories_are_not_refused(make: Callable[[Path], Path], tmp_path: Path) -> None:
+    check_repository(str(make(tmp_path)))

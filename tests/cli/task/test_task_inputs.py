@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from agentos.userland.task.images import name_images
-from agentos.userland.task.repository import read_notes
-from agentos.userland.task.saved_files import SaveError
+from agentos.userland.task.repository import BadDirectory, read_notes
 
 
 @pytest.mark.parametrize("kind", ["directory", "fifo", "symlink", "loop"])
@@ -37,5 +36,5 @@ def test_an_image_that_a_program_replaces_keeps_nothing_waiting(
     os.mkfifo(tmp_path / "a.png")
     monkeypatch.setattr(os.path, "isfile", lambda path: True)  # it was a file when it was looked at
 
-    with pytest.raises(SaveError, match=r"@a\.png: expected an image"):
+    with pytest.raises(BadDirectory, match=r"@a\.png: expected an image"):
         name_images("Look at @a.png", str(tmp_path))

@@ -3,9 +3,9 @@
 import click
 import pytest
 
-from agentos.userland.cli.task.lines import change_lines, command_lines, find_commands, fold, result_lines, step_lines
+from agentos.userland.cli.task.changes import change_lines
+from agentos.userland.cli.task.lines import command_lines, find_commands, fold, result_lines, step_lines
 from agentos.userland.task.running import is_step
-from agentos.userland.task.saved_files import Change
 from agentos_sdk.loop import TaskResult
 from agentos_sdk.loop.engine.result import LoopError
 from tests.support.runs.rows import each_row
@@ -104,28 +104,37 @@ def test_a_long_line_is_cut_at_once_whatever_its_characters(text: str) -> None:
     assert "…" in shown
 
 
+COMMITS = ["  2 commits on main (only with --also .git)", "  and 2 files in .git"]
+
+
+def change(path: str, **more: object) -> dict[str, object]:
+    return {"path": path, "change": "created", "obeyed": None, "conflict": None, "blocked": None, "root": None, **more}
+
+
+def shown_changes(*changes: dict[str, object], more: int = 0) -> list[str]:
+    commits = [{"repository": "", "branch": "main", "commits": 2, "dropped": 0}]
+    return list(change_lines({"changes": changes, "commits": commits, "more": more}, "/d"))
+
+
 def test_files_of_git_itself_are_counted() -> None:
-    changes = [Change("changed", ".git/index"), Change("added", ".git/objects/ab"), Change("added", "a\nb")]
+    shown = shown_changes(change(".git/index", obeyed="git"), change(".git/objects/ab", obeyed="git"), change("a\nb"))
 
-    shown = list(change_lines(changes, "task-1"))
-
-    assert shown[1:] == ["  A a\\nb", "  and 2 files in .git"]
+    assert shown == ["1 change waits, and /d is as it was:", "  A a\\nb", *COMMITS]
 
 
-def test_files_that_a_program_obeys_are_marked_and_come_first() -> None:
-    names = [f"file{number}" for number in range(30)]
-    obeyed = [Change("added", "web/.npmrc"), Change("changed", "mise.toml"), Change("added", ".zed/tasks.json")]
-    others = [Change("added", "sub/conftest.py"), Change("removed", ".tool-versions"), Change("added", "my.npmrc")]
+def test_changes_that_are_not_applied_with_the_others_come_first() -> None:
+    others = [change(f"file{number}") for number in range(30)]
+    obeyed = change("web/.npmrc", obeyed="npm obeys it", root="web/.npmrc")
 
-    shown = list(change_lines([*(Change("added", name) for name in names), *obeyed, *others], "task-1"))
+    shown = shown_changes(*others, obeyed, change("a", conflict="changed"), change("b", blocked="a FIFO"), more=3)
 
-    assert shown[1:5] == [
-        "  A web/.npmrc  (look at it: npm obeys it)",
-        "  M mise.toml  (look at it: mise obeys it)",
-        "  A .zed/tasks.json  (look at it: Zed obeys it)",
-        "  A sub/conftest.py  (look at it: pytest obeys it)",
+    assert shown[:4] == [
+        "36 changes wait, and /d is as it was:",
+        "  A web/.npmrc  (only with --also web/.npmrc: npm obeys it)",
+        "  A a  (changed)",
+        "  A b  (never applied: a FIFO)",
     ]
-    assert not [line for line in shown[5:] if "obeys" in line]
+    assert shown[-1] == "  … and 16 more"
 
 
 def test_commands_are_found_whatever_else_is_recorded() -> None:

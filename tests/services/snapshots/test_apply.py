@@ -203,7 +203,7 @@ OBEYED = {
 
 async def test_names_that_host_tools_obey_are_applied_only_by_name(overlaid: Overlaid) -> None:
     for name in OBEYED:
-        overlaid.write(name, "x\n")
+        overlaid.write(name, "ref: x\n")  # as a ref must have
     for name, target in {"out": "/etc/passwd", "up": "../x", "sub/round": "c.txt/../../../x"}.items():
         (overlaid.tree / name).symlink_to(target)
     overlaid.write("plain.txt", "x\n")
@@ -342,7 +342,38 @@ async def test_the_last_apply_is_undone_first_and_the_hosts_later_changes_stay(o
     assert (overlaid.project / "sub/c.txt").read_text() == "the host's\n"
     assert (await overlaid.undo(first.id)).paths == ["a.txt"]
     assert (overlaid.project / "a.txt").read_text() == "a\n"
-    with pytest.raises(NoOverlay, match="nothing that was applied"):
+    with pytest.raises(NoOverlay, match="of the last 5 applies none is left to undo"):
+        await overlaid.undo()
+
+
+@pytest.mark.parametrize("top", ["", "inner/"])
+async def test_objects_of_git_are_only_added_and_stay_after_an_undo(overlaid: Overlaid, top: str) -> None:
+    for name in ("11/old", "pack/pack-1.pack"):
+        (overlaid.project / f"{top}.git/objects/{name}").parent.mkdir(parents=True, exist_ok=True)
+        (overlaid.project / f"{top}.git/objects/{name}").write_text("the host's")
+    overlaid.delete(f"{top}.git/objects/11/old")
+    overlaid.write(f"{top}.git/objects/pack/pack-1.pack", "other")
+    overlaid.write(f"{top}.git/objects/22/new", "new")
+    overlaid.write(f"{top}.git/refs/heads/main", "ref: x\n")
+
+    applied = await overlaid.apply(also=[f"{top}.git"])
+    undone = await overlaid.undo()
+
+    objects = {f"{top}.git/objects/22/new", f"{top}.git/objects/22"}
+    assert {*applied.paths} == {*objects, f"{top}.git/refs", f"{top}.git/refs/heads", f"{top}.git/refs/heads/main"}
+    assert {*undone.paths} == {*applied.paths} - objects
+    found = {path: text for path, text in read_tree(overlaid.project / f"{top}.git").items() if text is not None}
+    assert found == {
+        "objects/11/old": "the host's",
+        "objects/22/new": "new",
+        "objects/pack/pack-1.pack": "the host's",
+    }
+
+
+async def test_before_the_first_apply_there_is_nothing_to_undo(overlaid: Overlaid) -> None:
+    overlaid.write("a.txt", "one\n")
+
+    with pytest.raises(NoOverlay, match="nothing was applied yet"):
         await overlaid.undo()
 
 

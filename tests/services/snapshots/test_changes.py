@@ -190,3 +190,16 @@ async def test_the_digest_is_of_what_would_be_applied(overlaid: Overlaid, place:
     assert (await overlaid.diff()).digest == first
     overlaid.write("a.txt", "two\n")
     assert (await overlaid.diff()).digest != first
+
+
+@pytest.mark.parametrize("top", ["", "inner/"])
+async def test_gits_index_alone_is_no_change_and_with_a_commit_it_is_one(overlaid: Overlaid, top: str) -> None:
+    index = overlaid.project / f"{top}.git/index"
+    index.parent.mkdir(parents=True)
+    index.write_text("before")
+
+    overlaid.write(f"{top}.git/index", "refreshed")
+    assert await find(overlaid) == {}
+
+    overlaid.write(f"{top}.git/refs", "main")
+    assert await find(overlaid) == {f"{top}.git/index": "changed", f"{top}.git/refs": "created"}

@@ -48,7 +48,8 @@ def diff(name: str, paths: Sequence[str], stat: bool, socket_path: str | None, a
         click.secho(line, fg=COLOURS.get(line[:1]))
     if reply["changes"]:
         command = f"agentos apply {shlex.join([name, *paths])} --digest {reply['digest'][:SHORT_DIGEST]}"
-        click.echo(f"\nto apply exactly this: {printable(command)}")
+        less = "" if all(map(is_plain, reply["changes"])) else ", without what stands under a heading"
+        click.echo(f"\nto apply exactly this{less}: {printable(command)}")
 
 
 @click.command()
@@ -85,7 +86,7 @@ def apply(
         if digest is None and not yes and not confirm(shown, name):
             return
         reply = check_reply(client.apply(name, shown["digest"], list(paths), also=list(also), resolve=resolve))
-    report(reply, "applied", f" (`agentos undo {name}` takes it back)" if reply["applied"] else "", as_json)
+    sys.exit(report(reply, "applied", f" (`agentos undo {name}` takes it back)", as_json))
 
 
 @click.command()
@@ -100,7 +101,7 @@ def undo(name: str, apply_id: str | None, socket_path: str | None, as_json: bool
     """
     with kernel(socket_path) as client:
         reply = check_reply(client.undo(name, apply_id))
-    report(reply, "undone", "", as_json)
+    sys.exit(report(reply, "undone", "", as_json))
 
 
 def confirm(shown: Mapping[str, Any], name: str) -> bool:
@@ -116,24 +117,25 @@ def confirm(shown: Mapping[str, Any], name: str) -> bool:
         return False
 
 
-def report(reply: Mapping[str, Any], done: str, advice: str, as_json: bool) -> None:
-    """Print what was done and what was left, and exit."""
+def report(reply: Mapping[str, Any], done: str, advice: str, as_json: bool = False) -> int:
+    """Print what was done, with advice, and what was left; returns the exit status."""
     if as_json:
         print_json(reply)
     else:
-        click.echo(f"{plural(len(reply[done]), 'path')} {done}{advice}")
+        click.echo(f"{plural(len(reply[done]), 'path')} {done}{advice if reply[done] else ''}")
         for left in reply["conflicts"]:
-            click.echo(f"  left: {printable(left['path'])}: {printable(left['reason'])}")
+            hint = ": `git reset` makes it anew" if left["path"].endswith(".git/index") else ""
+            click.echo(f"  left: {printable(left['path'])}: {printable(left['reason'])}{hint}")
         if reply["more"]:
             click.echo(f"  and {reply['more']} more that aren't listed")
-    sys.exit(LEFT if reply["conflicts"] else 0)
+    return LEFT if reply["conflicts"] else 0
 
 
 def diff_lines(reply: Mapping[str, Any]) -> Iterator[str]:
     """The list, and then the texts. Each line of a file begins with a sign, so that none can look like ours."""
     yield from list_lines(reply)
     for change in reply["changes"]:
-        if change["diff"] is not None:
+        if change["diff"] is not None and not is_commit_data(change):
             yield ""
             yield f"{SIGNS[change['change']]} {printable(change['path'])}"
             yield from (printable(line) for line in change["diff"].split("\n")[:-1])
@@ -144,20 +146,42 @@ def list_lines(reply: Mapping[str, Any]) -> Iterator[str]:
     changes: Sequence[Change] = reply["changes"]
     if not changes:
         yield "no changes"
-    rest = [one for one in changes if not (one["obeyed"] or one["conflict"] or one["blocked"])]
-    yield from map(describe, rest)
+    yield from map(describe, filter(is_plain, changes))
     for field, heading in (
         ("conflict", "the host has changed these, too; --ours or --theirs decides:"),
-        ("obeyed", "programs of the host obey these; only --also NAME applies them:"),
         ("blocked", "these are never applied:"),
     ):
         if found := [one for one in changes if one[field]]:
             yield heading
-            for one in found:
-                root = f" (--also {printable(one['root'])})" if field == "obeyed" else ""
-                yield f"{describe(one)}: {printable(one[field])}{root}"
+            yield from (f"{describe(one)}: {printable(one[field])}" for one in found)
+    for root in dict.fromkeys(one["root"] for one in changes if one["obeyed"]):
+        found = [one for one in changes if one["root"] == root]
+        yield f"only --also {printable(root)} applies this: {printable(found[0]['obeyed'])}"
+        yield from commit_lines(reply["commits"], root)
+        own = [one for one in found if is_commit_data(one)]
+        yield from (describe(one) for one in found if one not in own)
+        if own:
+            yield f"{plural(len(own), 'file')} of git's own"
     if reply["more"]:
         yield f"and {reply['more']} more: name PATHs to see them"
+
+
+def is_plain(change: Change) -> bool:
+    """Whether it is applied with the others."""
+    return not (change["obeyed"] or change["conflict"] or change["blocked"])
+
+
+def is_commit_data(change: Change) -> bool:
+    """Whether it is what git's commits and branches consist of; its name to give is that of the repository."""
+    return (change["root"] or "").endswith(".git") and change["path"] != change["root"]
+
+
+def commit_lines(commits: Sequence[Mapping[str, Any]], root: str) -> Iterator[str]:
+    """``2 commits on main`` for each branch of the repository whose name to give is ``root``."""
+    for one in commits:
+        if f"{one['repository']}/.git".lstrip("/") == root:
+            lost = f", and it loses {plural(one['dropped'], 'commit')} of yours" if one["dropped"] else ""
+            yield f"{plural(one['commits'], 'commit')} on {printable(one['branch'])}{lost}"
 
 
 def describe(change: Change) -> str:

@@ -42,7 +42,9 @@ def storage(by: str, state_dir: Path | None, as_json: bool) -> None:
     click.echo(printable(f"{format_bytes(total)} in {place}, {format_bytes(free)} free on its file system"))
     if tasks is not None:
         where = printable(tasks["directory"])
-        click.echo(f"{format_bytes(tasks['bytes'])} of saved files of `agentos task` in {where}")
+        click.echo(
+            f"{format_bytes(tasks['bytes'])} that earlier releases have saved for `agentos task undo` in {where}"
+        )
 
 
 def measure(place: Path) -> list[dict[str, Any]]:

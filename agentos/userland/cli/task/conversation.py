@@ -7,22 +7,23 @@ from typing import Any
 
 import click
 
-from agentos.userland.cli.common import Failed, printable
-from agentos.userland.task.directory import TaskDirectory
+from agentos.userland.cli.common import Failed, check_reply, printable
+from agentos.userland.cli.files.overlays import report
 from agentos.userland.task.records import TaskNote, find_end
-from agentos.userland.task.saved_files import SaveError
+from agentos.userland.task.repository import BadDirectory
 from agentos_sdk import AgentOSClient, CallError
 from agentos_sdk.loop import TaskResult
 from agentos_sdk.loop.engine.result import LoopError
 
+from .changes import apply, show_diff
 from .lines import describe_use
-from .review import show_diff
 from .task import begin, follow, go_on, say_first
-from .tasks import check_free
-from .undo import show_undone
 
-HELP = "/diff shows what was changed, /undo restores it, /compact, /cost, /model NAME, /quit"
-RESTORED = "The files are again what they were before the task. "
+HELP = (
+    "/diff shows what was changed, /apply makes it in the directory, /undo takes that back, "
+    "/discard throws the rest away, /compact, /cost, /model NAME, /quit"
+)
+RESTORED = "The user has taken back changes of yours: look at the files again. "
 
 
 class TaskConversation:
@@ -33,18 +34,23 @@ class TaskConversation:
         client: AgentOSClient,
         socket_path: str | None,
         directory: str | None,
+        mode: str,
         review: bool,
         options: Mapping[str, Any],
     ) -> None:
-        self._client, self._socket_path, self._directory, self._review = client, socket_path, directory, review
+        self._client, self._socket_path, self._directory, self._mode = client, socket_path, directory, mode
+        self._review = review
         self._options = dict(options)
         self._note: TaskNote | None = None
         self._status = 0
+        self._shown: str | None = None  # the digest of the changes that were shown
         self._restored = False  # the model doesn't know it yet
         self._compact = False  # before the next question
         self._commands: Mapping[str, Callable[[str], None]] = {
             "/diff": self._diff,
+            "/apply": self._apply,
             "/undo": self._undo,
+            "/discard": self._discard,
             "/compact": self._summarise,
             "/cost": self._cost,
             "/model": self._model,
@@ -63,7 +69,7 @@ class TaskConversation:
                 return self._status
             try:
                 self._obey(line)
-            except (LoopError, SaveError, CallError, Failed) as error:
+            except (LoopError, BadDirectory, CallError, Failed) as error:
                 click.secho(printable(f"agentos: {error}"), fg="red", err=True)
                 self._status = 1
 
@@ -80,32 +86,42 @@ class TaskConversation:
 
     def _work(self, text: str) -> None:
         if self._note is None:
-            begun = begin(self._client, text, self._directory, self._review, self._options, say_first)
+            begun = begin(self._client, text, self._directory, self._mode, self._options, say_first)
             self._note = begun.note
         else:
             given = {name: self._options[name] for name in ("budget", "model")}
             told = RESTORED + text if self._restored else text
             begun = go_on(self._client, self._note, told, given, self._compact)
             self._restored = self._compact = False
-        self._status = follow(self._client, begun, self._socket_path, as_json=False, quiet=False)
+        self._status = follow(self._client, begun, self._socket_path, self._review)
 
-    def _saved(self) -> TaskDirectory | None:
-        if self._note is None or not self._note.directory:
-            click.echo("nothing is saved: begin with `agentos task --dir PATH`" if self._note else "no task yet")
-            return None
-        return TaskDirectory(self._note.directory, self._note.place)
+    def _overlay(self) -> str | None:
+        """The name of the task, if it has an overlay."""
+        if self._note is not None and self._note.mode == "overlay":
+            return self._note.name
+        click.echo("no change is kept apart: begin with `agentos task --dir PATH`" if self._note else "no task yet")
+        return None
 
     def _diff(self, argument: str) -> None:
-        if (saved := self._saved()) is not None:
-            changes = saved.changes()
-            show_diff(saved.source, saved.workspace, changes)
-            if not changes:
-                click.echo("nothing is changed")
+        if (name := self._overlay()) is not None:
+            self._shown = show_diff(self._client, name)["digest"]
+
+    def _apply(self, argument: str) -> None:
+        if (name := self._overlay()) is not None:
+            if self._shown is None:
+                click.echo("look first: /diff")
+                return
+            apply(self._client, name, self._shown)
 
     def _undo(self, argument: str) -> None:
-        if (saved := self._saved()) is not None:
-            check_free(self._client, saved.path)
-            show_undone(saved.path, saved.undo())
+        if (name := self._overlay()) is not None:
+            report(check_reply(self._client.undo(name)), "undone", "")
+            self._restored = True
+
+    def _discard(self, argument: str) -> None:
+        if (name := self._overlay()) is not None:
+            check_reply(self._client.rollback(name, "start"))
+            click.echo(f"{name} goes on with the directory as it is")
             self._restored = True
 
     def _summarise(self, argument: str) -> None:

@@ -11,16 +11,12 @@ from typing import Any
 
 import click
 
-from agentos.protected_names import find_reader
 from agentos.userland.cli.approvals.approvals import wrap_line
 from agentos.userland.cli.common import cut_middle, plural, printable
-from agentos.userland.task.saved_files import Change
 from agentos_sdk.loop import TaskResult
 
 FOLDED = 4  # lines of a result that are shown
-MAX_LISTED = 20  # files, and commands, at the end
-SIGNS = {"added": "A", "changed": "M", "removed": "D"}
-GIT = ".git/"
+MAX_LISTED = 20  # commands at the end
 REFUSED = re.compile(r"[a-z_]+: ")  # a failed call's code begins the result
 
 Step = Mapping[str, Any]
@@ -101,28 +97,6 @@ def result_lines(result: TaskResult, width: int) -> Iterator[str]:
     yield f"{click.style(f'{agent}: {result.status}', fg=colour)}{why} ({use})"
     if result.status == "stopped":
         yield f"`agentos task --resume {agent}` goes on with it"
-
-
-def change_lines(changes: Sequence[Change], name: str) -> Iterator[str]:
-    """The files that a task has changed, with what restores them. Those of git itself are only counted.
-
-    First come those that a program obeys by their names, as soon as it runs there.
-    """
-    inner = [change for change in changes if change.path.startswith(GIT)]
-    files = [change for change in changes if change not in inner and change.path != GIT.rstrip("/")]
-    if not changes:
-        yield "no file was changed"
-        return
-    yield f"{plural(len(files), 'file')} changed (`agentos task undo {name}` restores all):"
-    readers = {change: find_reader(change.path) for change in files if change.what != "removed"}
-    for change in sorted(files, key=lambda change: readers.get(change) is None)[:MAX_LISTED]:
-        reader = readers.get(change)
-        note = f"  (look at it: {reader} obeys it)" if reader is not None else ""
-        yield f"  {SIGNS[change.what]} {printable(change.path)}{note}"
-    if len(files) > MAX_LISTED:
-        yield f"  … and {len(files) - MAX_LISTED} more"
-    if inner:
-        yield f"  and {plural(len(inner), 'file')} in .git"
 
 
 def find_commands(transcript: Sequence[Step]) -> list[str]:

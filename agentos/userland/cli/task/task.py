@@ -19,39 +19,41 @@ from agentos.userland.cli.common import (
     text_width,
     wrap_error,
 )
-from agentos.userland.task.directory import TaskDirectory, real_directory
 from agentos.userland.task.images import name_images
-from agentos.userland.task.records import (
-    PlaceUser,
-    TaskNote,
-    begin_note,
-    forget_note,
-    has_begun,
-    is_running,
-    store_note,
+from agentos.userland.task.records import TaskNote, begin_note, forget_note, has_begun, store_note
+from agentos.userland.task.repository import (
+    BadDirectory,
+    add_notes,
+    check_repository,
+    describe_changes,
+    describe_git,
+    measure,
+    read_notes,
+    real_directory,
 )
-from agentos.userland.task.repository import add_notes, describe_changes, describe_git, read_notes
 from agentos.userland.task.running import RunningTask
-from agentos.userland.task.saved_files import Change, SaveError
 from agentos_sdk import AgentOSClient, AgentOSError
 from agentos_sdk.loop import AgenticLoop, Budget, TaskResult
 from agentos_sdk.loop.blocking_driver import BlockingDriver
 from agentos_sdk.loop.engine.driving import caller_kind, next_task_name
 from agentos_sdk.loop.engine.result import LoopError
 
-from .lines import change_lines, command_lines, find_commands, result_lines
+from .changes import change_lines, describe_next, review
+from .lines import command_lines, find_commands, result_lines
 from .screen import describe_waiting_request, show_task
-from .tasks import check_free, find_task
+from .tasks import find_task
 
 ASK = {"write": ["${workspace}/**"], "commands": ["*"], "domains": ["*"], "tools": ["*"]}
 MAX_TASK = 64 << 10  # bytes of a task from stdin
 STATUS = {"done": 0, "failed": 1, "budget": 2, "stopped": 130}
 WAITS = 3
+MORE_BYTES, MORE_ENTRIES = 1 << 30, 100_000  # that a task may add to a directory
 
 
 @click.command()
 @click.argument("words", nargs=-1, metavar="{[TEXT] | undo ID}")
-@click.option("--dir", "directory", metavar="PATH", help="Work on this directory; its files are saved before.")
+@click.option("--dir", "directory", metavar="PATH", help="Work on this directory; it changes with `agentos apply`.")
+@click.option("--in-place", is_flag=True, help="Change --dir itself, at once; nothing can be undone.")
 @click.option("--level", metavar="LEVEL|SET|JSON|FILE.json", help="What the agent may do. Default: sandboxed.")
 @click.option("--ask", is_flag=True, help="Ask before each file that it writes and each command that it runs.")
 @click.option("--model", metavar="NAME", help="A model or an alias; default: the kernel's.")
@@ -63,13 +65,14 @@ WAITS = 3
 )
 @click.option("--resume", metavar="ID", help="Go on with this task; TEXT says what is to be done next.")
 @click.option("--continue", "continued", is_flag=True, help="Go on with the last task.")
-@click.option("--review", is_flag=True, help="Work on a copy of --dir; show the changes, and apply them after a y.")
+@click.option("--review", is_flag=True, help="At the end show the changes of --dir, and apply them after a y.")
 @click.option("-p", "--print", "quiet", is_flag=True, help="Print the result alone, for scripts.")
 @json_option
 @socket_option
 def task(
     words: tuple[str, ...],
     directory: str | None,
+    in_place: bool,
     level: str | None,
     ask: bool,
     model: str | None,
@@ -86,12 +89,12 @@ def task(
     TEXT is the task in plain words. Without TEXT it is read from stdin; on a terminal it is a conversation: each line
     is what to do next.
 
-    The agent is called task-1, task-2 …, and works in a jail: in a workspace of its own, or with --dir in that
-    directory. Ctrl-C stops it after its step, and refuses what waits for approval; a second one ends it.
-    `agentos task undo ID` restores the files of --dir.
+    The agent is called task-1, task-2 …, and works in a jail: in a workspace of its own, or with --dir in an overlay
+    of that directory, whose changes `agentos diff task-1` shows and `agentos apply task-1` makes. Ctrl-C stops it
+    after its step, and refuses what waits for approval; a second one ends it.
 
     The exit status is 0 when the task is done, 1 when it failed, 2 when its budget is used up, 3 when it waits for an
-    approval that no terminal can give, and 130 when it was stopped.
+    approval that no terminal can give or --review has left changes, and 130 when it was stopped.
     """
     if words[:1] == ("undo",) and len(words) == 2:
         from .undo import undo
@@ -102,11 +105,14 @@ def task(
         raise click.UsageError("TEXT: expected one argument: write the task in quotation marks")
     parsed = parse_budget(budget)
     goes_on = resume is not None or continued
-    if review and directory is None:
-        raise click.UsageError("--review needs --dir: it works on a copy of that directory")
+    if in_place and (directory is None or review):
+        raise click.UsageError("--in-place changes the directory of --dir itself: give --dir, and no --review")
+    if review and (quiet or as_json or (directory is None and not goes_on)):
+        raise click.UsageError("--review shows the changes of --dir on the terminal: without -p and --json")
     if goes_on and (directory is not None or level is not None or ask or model is not None):
         raise click.UsageError("--resume and --continue keep the directory, the permissions and the model of the task")
     options = {"model": model, "budget": parsed, "permissions": make_permissions(level, ask)}
+    mode = "direct" if in_place else "overlay"
     talks = not words and not goes_on and not quiet and not as_json and is_terminal()
     text = "" if talks else read_text(words, needed=not goes_on)
     with kernel(socket_path) as client:
@@ -114,24 +120,23 @@ def task(
             if talks:
                 from .conversation import TaskConversation
 
-                sys.exit(TaskConversation(client, socket_path, directory, review, options).serve())
+                sys.exit(TaskConversation(client, socket_path, directory, mode, review, options).serve())
             if goes_on:
                 begun = go_on(client, find_task(client, resume), text, {"budget": parsed})
             else:
                 shows_steps = not (as_json or quiet)
-                begun = begin(client, text, directory, review, options, say_first if shows_steps else say)
-            sys.exit(follow(client, begun, socket_path, as_json, quiet))
-        except (LoopError, SaveError) as error:
+                begun = begin(client, text, directory, mode, options, say_first if shows_steps else say)
+            sys.exit(follow(client, begun, socket_path, review, as_json, quiet))
+        except (LoopError, BadDirectory) as error:
             raise Failed(str(error)) from None
-        except KeyboardInterrupt:  # while the files are saved
+        except KeyboardInterrupt:
             sys.exit(130)
 
 
 class Begun(NamedTuple):
-    """A task that is to run: its record for the operator, its directory if it has one, and what does it."""
+    """A task that is to run: its record for the operator, and what does it."""
 
     note: TaskNote
-    directory: TaskDirectory | None
     options: Mapping[str, Any]
     work: Callable[[AgenticLoop], TaskResult]
 
@@ -145,57 +150,55 @@ def begin(
     client: AgentOSClient,
     text: str,
     directory: str | None,
-    review: bool,
+    mode: str,
     options: Mapping[str, Any],
     warn: Callable[[str], None],
 ) -> Begun:
-    """Prepare a new task: its name, and its directory. ``warn`` tells what won't work in it."""
+    """Prepare a new task: its name, and its directory, by ``mode``. ``warn`` tells what won't work in it."""
     driver = BlockingDriver(client)
     if driver.run(caller_kind(driver.me())) != "operator":
         raise Failed("only the operator can start tasks: run this outside of an agent", {"code": "permission_denied"})
-    text = name_images(text, real_directory(directory) if directory is not None else None)
-    note = begin_note(driver.run(next_task_name()), text)
-    if directory is None:
+    path = real_directory(directory) if directory is not None else None
+    text = name_images(text, path)
+    if path is None:
+        note = begin_note(driver.run(next_task_name()), text)
         store_note(client, note)
-        return Begun(note, None, options, lambda loop: loop.run(text, task_id=note.name))
-    path = real_directory(directory)
-    check_free(client, path)
-    if (changes := describe_changes(path)) is not None:
-        say(changes)
+        return Begun(note, options, lambda loop: loop.run(text, task_id=note.name))
+    if mode == "overlay":
+        check_repository(path)
+        options = {**options, "workspace_mode": mode, "limits": {"disk": MORE_BYTES, "inodes": MORE_ENTRIES}}
+    else:
+        say(f"{path} itself is changed, at once, and nothing of it can be undone")
+        if (changes := describe_changes(path)) is not None:
+            say(changes)
+        size, entries = measure(path)
+        options = {**options, "limits": {"disk": size + MORE_BYTES, "inodes": entries + MORE_ENTRIES}}
     said, for_model = describe_git(path)
     if said:
         warn(said)
     notes = read_notes(path)
     if notes.said:
         say(notes.said)
-    saved = TaskDirectory.save(path, with_copy=review, user=PlaceUser(client.socket_path, note.name))
-    if not review:
-        say(f"the files of {path} are saved: `agentos task undo {note.name}` restores them")
-    if linked := saved.linked():
-        more = f" and {len(linked) - 1} more" if len(linked) > 1 else ""
-        say(
-            f"files of {path} have other names outside of it (hard links): {linked[0]}{more}. What the agent writes "
-            "into them is there, too, and stays: use --review, or name a copy (cp -r, git clone --no-hardlinks)"
-        )
-    note = note._replace(directory=path, saved=str(saved.place))
+    note = begin_note(driver.run(next_task_name()), text)._replace(directory=path, mode=mode)
     store_note(client, note)
     whole = add_notes(f"{text}\n\n({for_model})" if for_model else text, notes)
-    options = {**options, "workspace": saved.workspace, "limits": saved.limits()}
-    return Begun(note, saved, options, lambda loop: loop.run(whole, task_id=note.name))
+    return Begun(note, {**options, "workspace": path}, lambda loop: loop.run(whole, task_id=note.name))
 
 
 def go_on(client: AgentOSClient, note: TaskNote, text: str, options: Mapping[str, Any], compact: bool = False) -> Begun:
     """Prepare to go on with a task; ``compact``: with a summary of what was said and done."""
     text = name_images(text, note.directory or None)
-    directory = TaskDirectory(note.directory, note.place) if note.directory else None
-    if directory is not None and not is_running(client, note.name):
-        check_free(client, note.directory)
-        directory.note_start()
-    return Begun(note, directory, options, lambda loop: loop.resume(note.name, text, compact=compact))
+    if note.saved:
+        from .undo import check_former
+
+        say(check_former(note))
+    return Begun(note, options, lambda loop: loop.resume(note.name, text, compact=compact))
 
 
-def follow(client: AgentOSClient, begun: Begun, path: str | None, as_json: bool, quiet: bool) -> int:
-    """Show a task until it is over, then what it has done; returns the exit status."""
+def follow(
+    client: AgentOSClient, begun: Begun, path: str | None, reviews: bool, as_json: bool = False, quiet: bool = False
+) -> int:
+    """Show a task until it is over, then what it has done; returns the exit status. ``reviews``: ask to apply that."""
     name = begun.note.name
     running = RunningTask(client.socket_path, name, begun.options, begun.work)
     request = show_task(running, path, as_json, quiet)
@@ -216,15 +219,15 @@ def follow(client: AgentOSClient, begun: Begun, path: str | None, as_json: bool,
         result = result._replace(status="stopped", reason="it was ended")
     if not as_json and not quiet and result.summary == running.said:
         result = result._replace(summary="")  # a step has shown it
-    show_end(client, begun, result, as_json, quiet)
-    if begun.directory is not None and begun.directory.has_copy:
-        if result.status == "done" and not as_json and not quiet:
-            from .review import review
-
-            return review(begun.directory, name)
-        if begun.directory.proposed():
-            advice = f": `agentos task --resume {name}` shows the changes, and asks" if result.status == "done" else ""
-            say(f"the changes are in a copy, and aren't applied to {begun.directory.path}{advice}")
+    changes = find_changes(client, begun.note)
+    show_end(client, begun.note, result, changes, as_json, quiet)
+    if reviews and changes is not None:
+        return review(client, name) or STATUS[result.status]
+    if changes is not None and changes["changes"]:
+        if as_json or quiet:
+            say(f"{begun.note.directory} is as it was: {describe_next(name)}")
+        else:
+            click.echo(describe_next(name))
     return STATUS[result.status]
 
 
@@ -239,35 +242,42 @@ def explain_error(client: AgentOSClient, note: TaskNote, error: str) -> Failed:
     return Failed(f"{error}; `agentos task --resume {note.name}` goes on", {"code": "unavailable"})
 
 
-def show_end(client: AgentOSClient, begun: Begun, result: TaskResult, as_json: bool, quiet: bool) -> None:
+def find_changes(client: AgentOSClient, note: TaskNote) -> Mapping[str, Any] | None:
+    """What a task has changed in its overlay, as DIFF answers; None if it has none."""
+    if note.mode != "overlay":
+        return None
+    reply = client.diff(note.name)
+    if reply["success"]:
+        return reply
+    say(f"it isn't known which files were changed: {reply['error']}")
+    return None
+
+
+def show_end(
+    client: AgentOSClient,
+    note: TaskNote,
+    result: TaskResult,
+    changes: Mapping[str, Any] | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
     """Show the result, the files that were changed, and the commands."""
-    changes: list[Change] = []
-    review: dict[str, bool] = {}
-    if begun.directory is not None:
-        try:
-            changes = begun.directory.changes()
-            if begun.directory.has_copy:
-                review = {"applied": not begun.directory.proposed()}
-            else:
-                begun.directory.note_end()
-        except SaveError as error:
-            say(f"it isn't known which files were changed: {error}")
     try:
-        commands = find_commands(AgenticLoop(client).transcript(begun.note.name))
+        commands = find_commands(AgenticLoop(client).transcript(note.name))
     except LoopError as error:
         commands = []
         say(str(error))
     if as_json:
-        files = [change._asdict() for change in changes]
-        print_json_line({"kind": "result", **result._asdict(), "files": files, "commands": commands, **review})
+        listed = changes and {name: changes[name] for name in ("changes", "more", "digest")}
+        print_json_line({"kind": "result", **result._asdict(), **(listed or {}), "commands": commands})
         return
     if quiet:
         click.echo(printable_lines(result.summary or result.reason))
         return
     for line in result_lines(result, text_width()):
         click.echo(line)
-    if begun.directory is not None and not begun.directory.has_copy:
-        for line in change_lines(changes, begun.note.name):
+    if changes is not None:
+        for line in change_lines(changes, note.directory):
             click.echo(line)
     for line in command_lines(commands, text_width()):
         click.echo(line)

@@ -1,7 +1,5 @@
 """``agentos tasks``: lists the tasks of ``agentos task``."""
 
-import os
-
 import click
 
 from agentos.userland.cli.common import (
@@ -63,15 +61,6 @@ def find_status(client: AgentOSClient, name: str) -> str:
         return TaskResult.from_record(ended).status
     except LoopError:  # something else in its jail has stored it
         return "failed"
-
-
-def check_free(client: AgentOSClient, directory: str) -> None:
-    """Fail if a task works in a directory, in one below it or above it: its files can't be told from another's."""
-    for note in list_notes(client):
-        overlap = note.directory and os.path.commonpath([note.directory, directory]) in (note.directory, directory)
-        if overlap and is_running(client, note.name):
-            advice = f"`agentos task --resume {note.name}` shows it, `agentos kill {note.name}` ends it"
-            raise Failed(f"{note.name} works in {note.directory}: wait for its end; {advice}", {"code": "conflict"})
 
 
 def find_task(client: AgentOSClient, name: str | None) -> TaskNote:

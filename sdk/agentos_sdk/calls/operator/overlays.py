@@ -33,13 +33,27 @@ class OverlayChange:
 
 
 @record
+class BranchCommits:
+    """New ``commits`` on a ``branch`` of the ``repository``, ``""`` at the top. ``dropped`` ones the branch loses."""
+
+    repository: str
+    branch: str
+    commits: int
+    dropped: int
+
+
+@record
 class Diffed:
-    """The changes by path, of which ``more`` are left out of a long list; ``digest`` is of all of them."""
+    """The changes by path, of which ``more`` are left out of a long list; ``digest`` is of all of them.
+
+    ``commits`` are those of git repositories, of which objects and refs are among the changes.
+    """
 
     success: bool = True
     changes: Sequence[OverlayChange]
     digest: str
     more: int = 0
+    commits: Sequence[BranchCommits] = ()
 
 
 @record

@@ -1,33 +1,31 @@
-"""Copies of a directory from before a task: shows what has changed since, and restores it.
+"""Undo of tasks of earlier releases, before which the files of their directory were copied; goes with the next release.
 
 A file is unchanged if its inode, size and time of change (ctime, which no program can set) are. No symbolic link is
 followed, neither in the directory nor in the copy: an agent may have made it.
 """
 
-import errno
 import json
 import os
 import shutil
 import stat
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from .beneath import empty_directory, make_readable, make_writable, open_beneath, open_file, open_parent, open_top
 
-MAX_ENTRIES = 100_000  # files and directories
-MAX_BYTES = 2 << 30
 MAX_DEPTH = 128  # directories in each other; what is deeper is no entry, and is removed with the directory
 BUFFER = 1 << 20  # bytes copied at a time
-LISTING = "files.json"
-COPIES = "files"
+LISTING, ENDED = "files.json", "ended.json"
+COPIES = "files"  # from before the task
+COPY, APPLIED = "copy", "applied"  # the agent has worked in a copy, and its changes were applied
+UNDONE = "undone"  # copies of what undo replaces
 
 
-class SaveError(Exception):
-    """The directory can't be saved or restored; the text says why, and what to do."""
+class UndoError(Exception):
+    """The directory can't be restored; the text says why."""
 
 
 class Entry(NamedTuple):
@@ -63,75 +61,75 @@ class Change(NamedTuple):
     path: str
 
 
+class Undone(NamedTuple):
+    """``done`` were restored, ``left`` are as they were: changed after the task, or impossible to keep a copy of.
+
+    ``kept`` is the directory with copies of what was replaced, empty if there are none.
+    """
+
+    done: Sequence[Change]
+    left: Sequence[Change]
+    kept: str = ""
+
+
 Files = Mapping[str, Entry]
 
 
-def list_files(top: str, repair: bool = True) -> dict[str, Entry]:
-    """What is in a directory by its path there; raises :class:`SaveError`.
+def undo(top: str, place: Path) -> Undone:
+    """Restore what was in a directory before a task, but for what was changed since its end. ``place`` has the copies.
 
-    ``repair``: a directory of ours that can't be listed is made accessible: an agent has taken its permissions.
+    Where the end of the task isn't known, what is replaced is copied before. Raises :class:`UndoError`.
+    """
+    if not place.is_dir():
+        raise UndoError(f"the files of {top} before the task are no longer kept")
+    if (place / COPY).is_dir() and not (place / APPLIED).exists():
+        return Undone([], [])  # the agent has worked in a copy
+    before, now = read_listing(place / LISTING), list_files(top)
+    changes = find_changes(top, str(place / COPIES), before, now)
+    known = read_listing(place / ENDED) if (place / ENDED).exists() else None
+    foreign: Set[str] = set()
+    kept = ""
+    if known is not None:
+        foreign = _paths_to_leave(_find_foreign(now, known), before, now)
+    else:
+        kept, foreign = _keep_replaced(top, place, changes, now)
+    mine = [change for change in changes if change.path not in foreign]
+    restore_files(top, str(place / COPIES), before, mine)
+    listed = {path: entry for path, entry in list_files(top).items() if path not in foreign}
+    then = {path: entry for path, entry in (known or {}).items() if path in foreign}
+    write_listing(place / ENDED, {**listed, **then})  # what was left now is left the next time
+    return Undone(mine, [change for change in changes if change.path in foreign], kept)
+
+
+def list_files(top: str) -> dict[str, Entry]:
+    """What is in a directory by its path there; raises :class:`UndoError`.
+
+    A directory of ours that can't be listed is made accessible: an agent has taken its permissions.
     """
     found: dict[str, Entry] = {}
     waiting = [place := ""]
     try:
-        with open_top(top, repair) as root:
+        with open_top(top, repair=True) as root:
             while waiting:
                 place = waiting.pop()
                 with suppress(FileNotFoundError, NotADirectoryError):  # a program removes it meanwhile
-                    _list_directory(root, place, repair, found, waiting)
+                    _list_directory(root, place, found, waiting)
     except OSError as error:
-        raise SaveError(f"{os.path.join(top, place)}: it can't be read: {error.strerror}") from None
+        raise UndoError(f"{os.path.join(top, place)}: it can't be read: {error.strerror}") from None
     return found
 
 
-def _list_directory(root: int, place: str, repair: bool, found: dict[str, Entry], waiting: list[str]) -> None:
+def _list_directory(root: int, place: str, found: dict[str, Entry], waiting: list[str]) -> None:
     with open_beneath(root, place) as fd:
         for name in os.listdir(fd):
             path = f"{place}/{name}" if place else name
             with suppress(FileNotFoundError):
                 entry = _entry(name, fd)
-                if entry.is_directory and repair and make_readable(name, fd):
+                if entry.is_directory and make_readable(name, fd):
                     entry = _entry(name, fd)
                 found[path] = entry
                 if entry.is_directory and path.count("/") < MAX_DEPTH:
                     waiting.append(path)
-
-
-def save_files(top: str, place: Path) -> dict[str, Entry]:
-    """Copy a directory to ``place``, and list it there; raises :class:`SaveError`."""
-    files = list_files(top, repair=False)
-    check_size(top, files)
-    copies = place / COPIES
-    copies.mkdir(mode=0o700)
-    for path, entry in sorted(files.items()):
-        save_entry(top, path, entry, copies)
-    write_listing(place / LISTING, files)
-    return files
-
-
-def check_size(top: str, files: Files) -> None:
-    """Raise :class:`SaveError` for what is too much to be saved."""
-    limit = None
-    if len(files) > MAX_ENTRIES:
-        limit = f"{MAX_ENTRIES} files"
-    elif any(entry.is_directory and path.count("/") >= MAX_DEPTH for path, entry in files.items()):
-        limit = f"{MAX_DEPTH} directories in each other"
-    elif sum(entry.size for entry in files.values() if entry.is_file) > MAX_BYTES:
-        limit = f"{MAX_BYTES >> 30} GiB"
-    if limit is not None:
-        raise SaveError(f"{top}: more than {limit} can't be saved: name a directory in it")
-
-
-def save_entry(top: str, path: str, entry: Entry, copies: Path) -> None:
-    """Copy a file or directory; raises :class:`SaveError`."""
-    try:
-        if entry.is_directory:
-            (copies / path).mkdir(mode=0o700)
-        elif entry.is_file:
-            with open_file(top, path) as source, open(copies / path, "xb") as copy:
-                shutil.copyfileobj(source, copy, BUFFER)
-    except OSError as error:
-        raise SaveError(f"{os.path.join(top, path)}: it can't be saved: {error.strerror}") from None
 
 
 def write_listing(path: Path, files: Files) -> None:
@@ -142,11 +140,11 @@ def write_listing(path: Path, files: Files) -> None:
 
 
 def read_listing(path: Path) -> dict[str, Entry]:
-    """What :func:`write_listing` wrote; raises :class:`SaveError`."""
+    """What :func:`write_listing` wrote; raises :class:`UndoError`."""
     try:
         return {name: Entry(*values) for name, values in json.loads(path.read_text()).items()}
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise SaveError(f"{path}: the saved files can't be read: {error}") from None
+        raise UndoError(f"{path}: the saved files can't be read: {error}") from None
 
 
 def find_changes(top: str, source: str, before: Files, after: Files) -> list[Change]:
@@ -161,22 +159,56 @@ def find_changes(top: str, source: str, before: Files, after: Files) -> list[Cha
     return sorted(changes, key=lambda change: change.path)
 
 
-def find_linked(files: Files) -> list[str]:
-    """The files that have other names (hard links) outside of the directory."""
-    here = Counter(entry.inode for entry in files.values() if entry.is_file)
-    return sorted(path for path, entry in files.items() if entry.is_file and entry.links > here[entry.inode])
-
-
-def find_foreign(now: Files, then: Files) -> set[str]:
+def _find_foreign(now: Files, then: Files) -> set[str]:
     """The paths that were changed after a task: they aren't the task's. Directories are left out, but for new ones."""
     changed = {path for path, entry in now.items() if path not in then or not _is_same(then[path], entry)}
     return changed | (then.keys() - now.keys())
 
 
+def _paths_to_leave(foreign: Set[str], before: Files, now: Files) -> Set[str]:
+    """The paths that undo leaves: ``foreign``, but for removed directories in which it restores a file.
+
+    A file isn't restored where it would need the place of a directory with something foreign in it, or the directory of
+    a foreign file.
+    """
+    restored = before.keys() - now.keys() - foreign
+    needed = {above for path in restored for above in _directories_above(path)} - now.keys()
+    files = {path for path in foreign & now.keys() if not now[path].is_directory}
+    holders = {above for path in foreign & now.keys() for above in _directories_above(path)}
+    return {
+        *(foreign - needed),
+        *(path for path in restored if not files.isdisjoint(_directories_above(path))),
+        *(path for path in holders & before.keys() if not before[path].is_directory),
+    }
+
+
+def _directories_above(path: str) -> Iterator[str]:
+    at = path.find("/")
+    while at > 0:
+        yield path[:at]
+        at = path.find("/", at + 1)
+
+
+def _keep_replaced(top: str, place: Path, changes: Sequence[Change], now: Files) -> tuple[str, Set[str]]:
+    """Copy what undo is to replace or remove; returns where it is, and the paths that couldn't be copied."""
+    copies, number = place / UNDONE, 1
+    while copies.exists():
+        copies, number = place / f"{UNDONE}-{number + 1}", number + 1
+    failed: set[str] = set()
+    for path in (change.path for change in changes if change.path in now and now[change.path].is_file):
+        try:
+            (copies / path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with open_file(top, path) as source, open(copies / path, "xb") as copy:
+                shutil.copyfileobj(source, copy, BUFFER)
+        except OSError:
+            failed.add(path)
+    return (str(copies) if copies.exists() else ""), failed
+
+
 def restore_files(top: str, source: str, before: Files, changes: Sequence[Change]) -> None:
     """Make changes undone: first remove what is new or of another type, then bring back what was there.
 
-    ``before`` is what was there; its files are in the directory ``source``. Raises :class:`SaveError` at the end if
+    ``before`` is what was there; its files are in the directory ``source``. Raises :class:`UndoError` at the end if
     some of it failed.
     """
     restored = [change.path for change in changes if change.what != "added"]
@@ -189,7 +221,7 @@ def restore_files(top: str, source: str, before: Files, changes: Sequence[Change
         except OSError as error:
             failed.append(f"{path}: {error.strerror}")
 
-    with _open_for_restoring(top) as root:
+    with open_top(top) as root:
         mode = os.fstat(root).st_mode
         for change in reversed(changes):
             if change.what != "removed":
@@ -204,44 +236,7 @@ def restore_files(top: str, source: str, before: Files, changes: Sequence[Change
             os.fchmod(root, stat.S_IMODE(mode))
     if failed:
         more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
-        raise SaveError(f"{top}: not all could be restored: {failed[0]}{more}")
-
-
-@contextmanager
-def _open_for_restoring(top: str) -> Iterator[int]:
-    with ExitStack() as stack:
-        try:
-            root = stack.enter_context(open_top(top))
-        except OSError as error:
-            raise SaveError(f"{top}: it can't be restored: {error.strerror}") from None
-        yield root
-
-
-def remove_tree(path: Path) -> None:
-    """Remove a directory of ours; an agent may have made some in a copy read-only, or very deep."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        empty_directory(fd)
-    finally:
-        os.close(fd)
-    os.rmdir(path)
-
-
-def find_entry(top: str, path: str) -> Entry | None:
-    """What a path in a directory is, None if there is nothing; no symbolic link is followed."""
-    try:
-        with open_top(top) as root, open_parent(root, path) as (parent, last):
-            return _entry(last, parent)
-    except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-            return None
-        raise
-
-
-def read_content(top: str, path: str, limit: int) -> bytes:
-    """The beginning of a file; no symbolic link is followed."""
-    with open_file(top, path) as file:
-        return file.read(limit)
+        raise UndoError(f"{top}: not all could be restored: {failed[0]}{more}")
 
 
 def _entry(name: str, within: int) -> Entry:

@@ -1,0 +1,218 @@
+"""What an agent has committed in a git repository of its overlay: checked, and told as ``2 commits on main``.
+
+Of the layer only the objects and the refs that would be applied are looked at, as copies in a scratch repository, which
+borrows the host's objects. So git runs with a configuration of ours, and can find nothing that the apply doesn't bring.
+Each object must have the content that its name says, and each ref everything that it needs. The directory isn't read
+but for its refs and objects. Everything blocks.
+"""
+
+import hashlib
+import os
+import re
+import resource
+import shutil
+import subprocess
+import tempfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from msgspec import Struct
+
+from . import beneath, layers, obeyed
+from .changes import Change
+
+SECONDS = 20.0  # for one command of git
+MAX_MEMORY = 1 << 30  # bytes that git may allocate
+MAX_OBJECT = 256 << 20  # bytes of one object, unpacked
+MAX_REPOSITORIES = 8
+MAX_REFS = 1000  # of one repository
+MAX_REF_FILE = 1 << 20  # bytes; packed-refs is the largest
+_PACKED = re.compile(r"^([0-9a-f]{40,64}) (refs/\S+)$", re.MULTILINE)
+_NAME = re.compile(r"(?:ref: \S+|[0-9a-f]{40}(?:[0-9a-f]{24})?)\s*")
+_HEADS = "refs/heads/"
+
+Refs = Mapping[str, str]
+
+
+class Commits(Struct, frozen=True):
+    """``commits`` new ones on a branch of a repository, whose path in the directory is ``""`` at the top.
+
+    ``dropped`` are commits of the directory's branch that the new one doesn't have.
+    """
+
+    repository: str
+    branch: str
+    commits: int
+    dropped: int
+
+
+class Unsound(Exception):
+    """A repository's changes can't be applied; the text says why."""
+
+
+def find_commits(
+    tops: Sequence[int], directory: int, changes: Sequence[Change]
+) -> tuple[list[Commits], Mapping[str, str]]:
+    """The commits in all changes of layers, the newest first, over a directory, and by ``.git`` why its changes can't be applied."""
+    found: list[Commits] = []
+    unsound: dict[str, str] = {}
+    for number, root in enumerate(dict.fromkeys(one.root for one in changes if _is_of_commits(one))):
+        own = [one for one in changes if one.root == root and one.kind == "file" and one.what != "deleted"]
+        try:
+            if number >= MAX_REPOSITORIES:
+                raise Unsound(f"more than {MAX_REPOSITORIES} repositories have changes")
+            found += _look(tops, directory, root, own)
+        except (Unsound, OSError) as error:
+            unsound[root] = f"its commits can't be checked: {error.strerror if isinstance(error, OSError) else error}"
+    return found, unsound
+
+
+def _is_of_commits(change: Change) -> bool:
+    inside = change.path.removeprefix(f"{change.root}/")
+    return change.root.endswith(".git") and inside != change.path and inside.startswith(("objects/", "refs", "packed-"))
+
+
+def _look(tops: Sequence[int], directory: int, root: str, changes: Sequence[Change]) -> Iterator[Commits]:
+    theirs, ours = _read_host_refs(directory, root), _read_new_refs(tops, root, changes)
+    new = {name: tip for name, tip in ours.items() if theirs.get(name) != tip}
+    if len(new) > MAX_REFS:
+        raise Unsound(f"more than {MAX_REFS} refs have changed")
+    with tempfile.TemporaryDirectory(prefix="aos-commits-") as made:
+        scratch = Path(made)
+        length = len(next(iter({**theirs, **ours}.values()), "0" * 40))
+        _make_repository(scratch, length)
+        _copy_objects(tops, root, changes, scratch / "objects")
+        with suppress(FileNotFoundError, NotADirectoryError):
+            _borrow_objects(directory, root, scratch)
+        known = [f"^{tip}" for name, tip in theirs.items() if name.startswith(_HEADS)][:MAX_REFS]
+        if new:
+            _run(scratch, ("rev-list", "--objects", "--quiet", "--stdin"), [*new.values(), *known])
+        return iter([*_count(scratch, root, new, theirs, known)])
+
+
+def _count(scratch: Path, root: str, new: Refs, theirs: Refs, known: Sequence[str]) -> Iterator[Commits]:
+    for name, tip in sorted(new.items()):
+        if name.startswith(_HEADS):
+            commits = int(_run(scratch, ("rev-list", "--count", "--stdin"), [tip, *known]))
+            former = theirs.get(name)
+            dropped = int(_run(scratch, ("rev-list", "--count", "--stdin"), [former, f"^{tip}"])) if former else 0
+            yield Commits(root.removesuffix(".git").rstrip("/"), name.removeprefix(_HEADS), commits, dropped)
+
+
+def _read_new_refs(tops: Sequence[int], root: str, changes: Sequence[Change]) -> Refs:
+    """The refs that an apply would write; those of a file of their own count more than packed ones."""
+    found: dict[str, str] = {}
+    paths = [one.path for one in changes if one.path.startswith((f"{root}/refs/", f"{root}/packed-refs"))]
+    for path in sorted(paths):  # packed-refs, then refs/
+        found |= _read_refs(tops, root, path)
+    return found
+
+
+def _read_host_refs(directory: int, root: str) -> Refs:
+    found: dict[str, str] = {}
+    with suppress(FileNotFoundError, NotADirectoryError):
+        found |= _read_refs([directory], root, f"{root}/packed-refs")
+    waiting = [f"{root}/refs"]
+    while waiting and len(found) < MAX_REFS:
+        above = waiting.pop()
+        with suppress(FileNotFoundError, NotADirectoryError), beneath.open_directory(directory, above) as here:
+            for name in os.listdir(here):
+                if os.path.isdir(f"/proc/self/fd/{here}/{name}"):
+                    waiting.append(f"{above}/{name}")
+                else:
+                    found |= _read_refs([directory], root, f"{above}/{name}")
+    return found
+
+
+def _read_refs(tops: Sequence[int], root: str, path: str) -> Refs:
+    with layers.open_file(tops, path) as fd, open(fd, encoding="utf-8", errors="replace", closefd=False) as file:
+        text = file.read(MAX_REF_FILE + 1)
+    if len(text) > MAX_REF_FILE:
+        raise Unsound(f"{path} is larger than {MAX_REF_FILE >> 20} MiB")
+    if path == f"{root}/packed-refs":
+        return {name: tip for tip, name in _PACKED.findall(text)}
+    if _NAME.fullmatch(text) is None:
+        raise Unsound(f"{path} names no commit")
+    return {} if text.startswith("ref:") else {path.removeprefix(f"{root}/"): text.strip()}
+
+
+def _make_repository(scratch: Path, length: int) -> None:
+    kind = "[core]\n\trepositoryformatversion = 1\n\tbare = true\n[extensions]\n\tobjectformat = "
+    (scratch / "config").write_text(kind + ("sha256\n" if length == 64 else "sha1\n"))
+    (scratch / "HEAD").write_text("ref: refs/heads/none\n")
+    (scratch / "refs").mkdir()
+    (scratch / "objects" / "info").mkdir(parents=True)
+
+
+def _borrow_objects(directory: int, root: str, scratch: Path) -> None:
+    with beneath.open_directory(directory, f"{root}/objects") as objects:
+        path = os.readlink(f"/proc/self/fd/{objects}")
+    if "\n" in path:
+        raise Unsound("its path has a line break")
+    (scratch / "objects" / "info" / "alternates").write_text(f"{path}\n")
+
+
+def _copy_objects(tops: Sequence[int], root: str, changes: Sequence[Change], objects: Path) -> None:
+    for change in changes:
+        if not obeyed.is_object(change.path):
+            continue
+        inside = change.path.removeprefix(f"{root}/objects/")
+        copy = objects / inside
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        with layers.open_file(tops, change.path) as source, open(copy, "xb") as target:
+            if beneath.copy(source, target.fileno()) != change.content:
+                raise Unsound("the agent changes it at this moment")
+        name = inside.replace("/", "")
+        if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", name) and _digest(copy, len(name)) != name:
+            raise Unsound(f"{change.path} isn't what its name says")
+        if inside.startswith("pack/") and inside.endswith(".pack"):
+            _run(objects.parent, ("verify-pack", str(copy)), [])
+
+
+def _digest(path: Path, length: int) -> str:
+    """The digest of an unpacked object, in hex; empty if it can't be unpacked."""
+    digest = hashlib.sha256() if length == 64 else hashlib.sha1(usedforsecurity=False)
+    unpack, size = zlib.decompressobj(), 0
+    with open(path, "rb") as file, suppress(zlib.error):
+        data = file.read(1 << 16)
+        while data and not unpack.eof:
+            part = unpack.decompress(data, 1 << 20)
+            size += len(part)
+            if size > MAX_OBJECT:
+                raise Unsound(f"it has an object larger than {MAX_OBJECT >> 20} MiB")
+            digest.update(part)
+            data = unpack.unconsumed_tail or file.read(1 << 16)
+        return digest.hexdigest() if unpack.eof else ""
+    return ""
+
+
+def _run(scratch: Path, command: Sequence[str], lines: Sequence[str]) -> str:
+    """Run git in the scratch repository, which names no program; returns what it says, or raises :class:`Unsound`."""
+    program = shutil.which("git", path="/usr/local/bin:/usr/bin:/bin")
+    if program is None:
+        raise Unsound("git isn't installed")
+    env = {"GIT_DIR": str(scratch), "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull, "LC_ALL": "C"}
+    env |= {"GIT_NO_LAZY_FETCH": "1", "GIT_NO_REPLACE_OBJECTS": "1", "GIT_ALLOW_PROTOCOL": "none", "HOME": os.devnull}
+    with subprocess.Popen(
+        [program, *command],
+        cwd=scratch,
+        env=env,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    ) as git:
+        with suppress(ProcessLookupError):
+            resource.prlimit(git.pid, resource.RLIMIT_DATA, (MAX_MEMORY, MAX_MEMORY))
+        try:
+            said, told = git.communicate("\n".join([*lines, ""]), timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            git.kill()
+            raise Unsound(f"git {command[0]} took more than {SECONDS:g} s") from None
+    if git.returncode != 0:
+        last = told.strip().splitlines() or [f"it ended with {git.returncode}"]
+        raise Unsound(f"git {command[0]}: {last[-1][:200]}")
+    return said.strip()

@@ -1,0 +1,202 @@
+"""Commits of an agent are told, and applied when each object and each ref has all that it needs."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from agentos.services.snapshots.commits import Commits
+
+from .conftest import Overlaid
+
+IDENTITY = ("-c", "user.name=a", "-c", "user.email=a@localhost", "-c", "commit.gpgSign=false", "-c", "safe.directory=*")
+Work = Callable[[Path], object]
+
+
+def git(place: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", *IDENTITY, *arguments], cwd=place, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def commit(place: Path, name: str) -> str:
+    (place / name).write_text(f"{name}\n")
+    git(place, "add", name)
+    git(place, "commit", "-q", "-m", name)
+    return git(place, "rev-parse", "HEAD")
+
+
+@pytest.fixture(params=["sha1", "sha256"])
+def repository(overlaid: Overlaid, request: pytest.FixtureRequest) -> Overlaid:
+    """The overlay's project as a git repository of two commits."""
+    git(overlaid.project, "init", "-q", "-b", "main", f"--object-format={request.param}")
+    commit(overlaid.project, "first")
+    commit(overlaid.project, "second")
+    return overlaid
+
+
+async def let_work(overlaid: Overlaid, work: Work) -> Path:
+    """Have an agent work in its overlay: a copy, of which what differs is written into a new layer."""
+    copy = overlaid.project.parent / "copy"
+    shutil.copytree(overlaid.project, copy, symlinks=True)
+    await overlaid.overlays.discard(overlaid.name, in_use=False)
+    await overlaid.open()
+    work(copy)
+    for path in copy.rglob("*"):
+        name = str(path.relative_to(copy))
+        theirs = overlaid.project / name
+        if path.is_file() and not (theirs.is_file() and theirs.read_bytes() == path.read_bytes()):
+            (overlaid.tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, overlaid.tree / name)
+    for path in overlaid.project.rglob("*"):
+        if path.is_file() and not (copy / path.relative_to(overlaid.project)).exists():
+            overlaid.delete(str(path.relative_to(overlaid.project)))
+    return copy
+
+
+def commit_twice(place: Path) -> None:
+    commit(place, "third")
+    commit(place, "fourth")
+
+
+def rewrite(place: Path) -> None:
+    git(place, "reset", "-q", "--hard", "HEAD~1")
+    commit(place, "other")
+
+
+def begin_branch(place: Path) -> None:
+    git(place, "switch", "-q", "-c", "topic/x")
+    commit_twice(place)
+
+
+def collect(place: Path) -> None:
+    commit_twice(place)
+    git(place, "gc", "-q")
+
+
+@pytest.mark.parametrize(
+    ("work", "told"),
+    [
+        (commit_twice, Commits("", "main", 2, 0)),
+        (rewrite, Commits("", "main", 1, 1)),
+        (begin_branch, Commits("", "topic/x", 2, 0)),
+        (collect, Commits("", "main", 2, 0)),
+    ],
+)
+async def test_commits_are_told_by_branch_and_applied(repository: Overlaid, work: Work, told: Commits) -> None:
+    copy = await let_work(repository, work)
+
+    shown = await repository.diff()
+    await repository.apply(also=[".git"])
+
+    assert shown.commits == [told]
+    assert not [one.path for one in shown.changes if one.blocked]
+    assert git(repository.project, "rev-parse", told.branch) == git(copy, "rev-parse", told.branch)
+    assert git(repository.project, "status", "--porcelain", "--untracked-files=no") == ""
+    git(repository.project, "fsck", "--strict")
+
+
+async def test_a_repository_below_the_top_is_told_by_its_path(overlaid: Overlaid) -> None:
+    def begin(copy: Path) -> None:
+        git(copy, "init", "-q", "-b", "main", "sub/lib")
+        commit_twice(copy / "sub/lib")
+
+    await let_work(overlaid, begin)
+
+    assert (await overlaid.diff()).commits == [Commits("sub/lib", "main", 2, 0)]
+
+
+def newest_object(overlaid: Overlaid, kind: str) -> Path:
+    """An object of the layer, of a kind."""
+    copy = overlaid.project.parent / "copy"
+    for path in sorted((overlaid.tree / ".git/objects").glob("[0-9a-f][0-9a-f]/*")):
+        if git(copy, "cat-file", "-t", path.parent.name + path.name) == kind:
+            return path
+    raise AssertionError(kind)
+
+
+def lose(overlaid: Overlaid, kind: str) -> None:
+    newest_object(overlaid, kind).unlink()
+
+
+def forge(overlaid: Overlaid, kind: str) -> None:
+    path = newest_object(overlaid, kind)
+    path.chmod(0o600)
+    shutil.copy(newest_object(overlaid, "tree" if kind != "tree" else "blob"), path)
+
+
+def cut(overlaid: Overlaid, kind: str) -> None:
+    path = newest_object(overlaid, kind)
+    path.chmod(0o600)
+    os.truncate(path, path.stat().st_size - 4)
+
+
+def borrow(overlaid: Overlaid, kind: str) -> None:
+    """Have the objects elsewhere, where only the agent's own configuration leads to."""
+    elsewhere = overlaid.project.parent / "elsewhere"
+    path = newest_object(overlaid, kind)
+    (elsewhere / path.parent.name).mkdir(parents=True)
+    path.rename(elsewhere / path.parent.name / path.name)
+    (overlaid.tree / ".git/objects/info").mkdir(exist_ok=True)
+    (overlaid.tree / ".git/objects/info/alternates").write_text(f"{elsewhere}\n")
+
+
+@pytest.mark.parametrize("kind", ["commit", "tree", "blob"])
+@pytest.mark.parametrize("harm", [lose, forge, cut, borrow])
+async def test_commits_that_lack_something_are_not_applied(
+    overlaid: Overlaid, harm: Callable[[Overlaid, str], None], kind: str
+) -> None:
+    git(overlaid.project, "init", "-q", "-b", "main")
+    before = commit(overlaid.project, "first")
+    await let_work(overlaid, lambda copy: commit(copy, "second"))
+    harm(overlaid, kind)
+
+    shown = await overlaid.diff()
+    done = await overlaid.apply(also=[".git"])
+
+    assert shown.commits == []
+    assert {one.path for one in shown.changes if "its commits can't be checked: " in one.blocked} >= {
+        ".git/refs/heads/main"
+    }
+    assert ".git/refs/heads/main" in done.left
+    assert "second" in done.paths
+    assert git(overlaid.project, "rev-parse", "main") == before
+
+
+@pytest.mark.parametrize("text", ["", "main\n", "g" * 40, "0" * 41, "../../../etc/passwd"])
+async def test_a_ref_that_names_no_commit_is_not_applied(overlaid: Overlaid, text: str) -> None:
+    git(overlaid.project, "init", "-q", "-b", "main")
+    before = commit(overlaid.project, "first")
+    await let_work(overlaid, lambda copy: (copy / ".git/refs/heads/main").write_text(text))
+
+    done = await overlaid.apply(also=[".git"])
+
+    assert "names no commit" in done.left[".git/refs/heads/main"]
+    assert git(overlaid.project, "rev-parse", "main") == before
+
+
+async def test_a_branch_that_the_host_has_moved_stays(overlaid: Overlaid) -> None:
+    git(overlaid.project, "init", "-q", "-b", "main")
+    commit(overlaid.project, "first")
+    await let_work(overlaid, commit_twice)
+    moved = commit(overlaid.project, "mine")
+
+    shown = await overlaid.diff()
+    done = await overlaid.apply(also=[".git"])
+
+    assert shown.commits == [Commits("", "main", 2, 1)]
+    assert ".git/refs/heads/main" in done.left
+    assert git(overlaid.project, "rev-parse", "main") == moved
+
+
+async def test_a_branch_that_is_applied_alone_brings_its_objects(overlaid: Overlaid) -> None:
+    git(overlaid.project, "init", "-q", "-b", "main")
+    commit(overlaid.project, "first")
+    copy = await let_work(overlaid, commit_twice)
+
+    await overlaid.apply(".git/refs", also=[".git/refs/heads"])
+
+    assert git(overlaid.project, "rev-parse", "main") == git(copy, "rev-parse", "main")
+    git(overlaid.project, "fsck", "--strict")

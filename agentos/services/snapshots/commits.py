@@ -55,7 +55,7 @@ class Unsound(Exception):
 def find_commits(
     tops: Sequence[int], directory: int, changes: Sequence[Change]
 ) -> tuple[list[Commits], Mapping[str, str]]:
-    """The commits in all changes of layers, the newest first, over a directory, and by ``.git`` why its changes can't be applied."""
+    """The commits in all changes of layers, the newest first, and by ``.git`` why its changes can't be applied."""
     found: list[Commits] = []
     unsound: dict[str, str] = {}
     for number, root in enumerate(dict.fromkeys(one.root for one in changes if _is_of_commits(one))):

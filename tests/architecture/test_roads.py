@@ -13,7 +13,7 @@ from tests.architecture.roads import Road, trace_calls
 FIGURES = {
     "NOOP": (9, 5, 5),
     "READ": (112, 29, 30),
-    "THINK": (262, 54, 51),
+    "THINK": (256, 54, 51),
     "EXEC": (252, 59, 54),
     "SPAWN": (470, 104, 118),
 }

@@ -111,8 +111,8 @@ class Line(LineStatus):
     async def _find_answer(self, request: Request, route: Route) -> ThinkResult:
         """Take a kept answer to an equal question, or ask the model."""
         question, agent = request.question, request.queue_path[-1].name
-        key = await self._cache.hash(question, route.models)
-        if (result := self._cache.get(agent, key)) is not None:
+        key = await self._cache.hash(question, route.models) if self._cache.lifetime else None
+        if key is not None and (result := self._cache.get(agent, key)) is not None:
             if request.on_text is not None:
                 request.on_text(result.answer.text)
             return result
@@ -132,7 +132,8 @@ class Line(LineStatus):
                 raise
             except Exception as bug:
                 raise internal(bug, "the line to the model") from None
-        self._cache.put(agent, key, result)
+        if key is not None:
+            self._cache.put(agent, key, result)
         return result
 
     def _end(self, request: Request, error: BaseException | None = None) -> None:

@@ -2,12 +2,12 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import trio
 from msgspec import Struct
 
 from agentos.services.quotas import BudgetState
-from agentos_sdk.calls.operator.metrics import SentQuestion, WaitingQuestion
 from agentos_sdk.errors import NotFound
 from agentos_sdk.values import Usage, Waits
 
@@ -19,13 +19,7 @@ from .models.routes import Routes
 from .queue.fair_queue import FairQueue
 from .queue.fair_tree import Path
 from .queue.request import Request, State
-from .queue.states import (
-    QueueState,
-    count_by_path,
-    describe_sent,
-    list_waiting,
-    queue_states,
-)
+from .queue.states import QueueState, count_by_path, queue_states
 from .settings import LLMSettings, QueuePath, queue_names
 
 FAIRNESS_SECONDS = 60.0  # seconds at least over which fairness is computed
@@ -55,16 +49,20 @@ class LineStatus:
 
     def queue_states(self) -> Mapping[Path, QueueState]:
         """State of every agent that has requests waiting or in flight."""
-        deferred, in_flight = count_by_path(self._deferred()), count_by_path(self._in_flight())
+        deferred, in_flight = count_by_path(self._deferred()), count_by_path(self.list_in_flight())
         return queue_states(self._queue, deferred, in_flight, self._unavailable_models())
 
-    def list_waiting(self) -> list[WaitingQuestion]:
-        """The requests that wait, in the order in which they would be sent; those that can't be sent now come last."""
-        return list_waiting(self._queue, self._deferred())
+    def list_waiting(self) -> list[tuple[Request, Literal["ready", "paused", "later"], int | None]]:
+        """The requests that wait, in the order in which they would be sent; those that can't be sent now come last.
 
-    def list_in_flight(self) -> list[SentQuestion]:
-        """The requests that the provider is answering, with the tokens used so far."""
-        return [describe_sent(request) for request in self._in_flight()]
+        ``ready``: it is sent as soon as a slot is free, the one at position 1 first; ``paused``: its model accepts none
+        at present; ``later``: it waits until it is queued again.
+        """
+        return [
+            *((ticket.item, "ready", position) for position, ticket in self._queue.order()),
+            *((ticket.item, "paused", None) for ticket in self._queue.parked()),
+            *((request, "later", None) for request in self._deferred()),
+        ]
 
     @property
     def provider(self) -> str:
@@ -110,9 +108,9 @@ class LineStatus:
 
     @property
     def in_flight(self) -> int:
-        return len(self._in_flight())
+        return len(self.list_in_flight())
 
-    def _in_flight(self) -> list[Request]:
+    def list_in_flight(self) -> list[Request]:
         """The requests that have a slot, the one that has it longest first."""
         found = [request for request in self._requests if request.has_slot]
         return sorted(found, key=lambda request: request.slot_since or 0.0)

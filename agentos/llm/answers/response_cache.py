@@ -47,27 +47,25 @@ class ResponseCache:
     _bytes: Counter[str] = field(factory=Counter)  # by agent
 
     async def hash(self, question: Question, models: Sequence[str]) -> Key | None:
-        """The question, and the models that may answer it, as a key; None if nothing is kept."""
-        if not self.lifetime:
-            return None
+        """The question, and the models that may answer it, as a key; None if it has none."""
         large = question.size > MAX_INLINE_BYTES
         return await run_in_thread(hash_question, question, models) if large else hash_question(question, models)
 
-    def get(self, agent: str, key: Key | None) -> ThinkResult | None:
+    def get(self, agent: str, key: Key) -> ThinkResult | None:
         """The answer to an equal question: it took no time and cost nothing."""
         owner = SHARED if self.shared else agent
-        kept = None if key is None else self._answers.get(owner, OrderedDict()).get(key)
-        if key is None or kept is None:
+        kept = self._answers.get(owner, OrderedDict()).get(key)
+        if kept is None:
             return None
         if kept.until <= trio.current_time():
             self._drop(owner, key)
             return None
         return kept.result
 
-    def put(self, agent: str, key: Key | None, result: ThinkResult) -> None:
+    def put(self, agent: str, key: Key, result: ThinkResult) -> None:
         """Keep a complete answer. Incomplete ones, and those of more than 1 MiB, aren't kept."""
         answer = result.answer
-        if key is None or answer.finish_reason not in COMPLETE:
+        if answer.finish_reason not in COMPLETE:
             return
         size = ENTRY_BYTES + len(answer.text) * 4 + len(answer.logprobs or b"")
         size += sum(len(codec.encode(call)) for call in answer.calls)

@@ -55,9 +55,15 @@ class Attempt:
         limit = min(MAX_ANSWER, limit)
         return limit if self.characters + self._unseen > limit else None
 
-    def end(self, usage: Usage) -> None:
-        """End with the final usage; counts that the provider didn't send are estimated."""
-        self._settle(self._complete(usage), usage)
+    def end(self, reported: Usage, claim: Usage | None = None) -> None:
+        """End with the usage that the provider reported, and charge what is plausible of it.
+
+        ``claim`` is charged instead; ``None``: what was reported, with estimates of the counts that are missing.
+        """
+        claim = self._complete(reported) if claim is None else claim
+        self._used, bound = limit_claim(claim, self.size, self._received, self.max_tokens)
+        if bound is not None and reported.total:
+            self.bound = f"claimed {reported.total} tokens, charged {self._used.total} (at {bound})"
 
     def fail(self, error: BaseException) -> None:
         """End without an answer. If the provider accepted it, its input is charged at least, otherwise nothing."""
@@ -67,13 +73,7 @@ class Attempt:
         if refused:
             self._used = Usage()
         else:  # also one that was cancelled
-            self._settle(self._estimate(), self._reported or Usage())
-
-    def _settle(self, claim: Usage, reported: Usage) -> None:
-        """Charge what is plausible of a claim; ``reported`` is what the provider reported."""
-        self._used, bound = limit_claim(claim, self.size, self._received, self.max_tokens)
-        if bound is not None and reported.total:
-            self.bound = f"claimed {reported.total} tokens, charged {self._used.total} (at {bound})"
+            self.end(self._reported or Usage(), self._estimate())
 
     def _estimate(self) -> Usage:
         counted = self._complete(self._reported or Usage())

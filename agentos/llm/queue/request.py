@@ -1,11 +1,13 @@
 """One request to the model, from its arrival to its end: a value whose state only this file changes.
 
-    asked ──▶ queued ──▶ admitted ⇄ sent ──▶ streaming ──▶ admitted      any state ──▶ settled: answered or refused
-                 ▲           │                                                     ──▶ withdrawn: its caller has left
-                 └─ deferred ◀
+    asked ──▶ queued ──▶ admitted ──▶ sent ──▶ streaming
+                 ▲         │    ▲       │          │
+                 │         ▼    └───────┴──────────┘  the attempt ends
+                 └────── deferred
+    asked, queued, admitted, deferred ──▶ settled (answered, or refused) or withdrawn (its caller has left)
 
 A queued request waits for a slot at the provider of its model. An admitted one has the slot. It reserves budget, and is
-sent in an *attempt*, which ends with the state admitted again, so that what it used is settled before the slot is left.
+sent in an *attempt*, after which it is admitted again, so that what it used is settled before the slot is left.
 A deferred one holds neither a slot nor a reservation: it waits until a retry is due or budget is returned, then it is
 queued again and pays for its slot like any other. The caller's task waits through all of these states; the line only
 hands out slots. So a caller that leaves withdraws its request by unwinding, in whatever state it is.

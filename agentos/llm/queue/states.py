@@ -4,12 +4,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import trio
 from msgspec import Struct
 
 from agentos.llm.models.model import ModelState
 from agentos.llm.settings import queue_names
-from agentos_sdk.calls.operator.metrics import SentQuestion, WaitingQuestion
 from agentos_sdk.values import InLine
 
 from .fair_queue import FairQueue
@@ -22,37 +20,6 @@ class QueueState(Struct, frozen=True):
 
     place: InLine = InLine()
     models: Sequence[ModelState] = ()
-
-
-def list_waiting(queue: FairQueue[Request], deferred: Iterable[Request]) -> list[WaitingQuestion]:
-    """The requests that wait, in the order in which they would be sent; those that can't be sent now come last."""
-    now = trio.current_time()
-
-    def describe(request: Request, state: str, position: int | None = None) -> WaitingQuestion:
-        return WaitingQuestion(
-            agent=request.queue_path[-1].name,
-            model=request.model,
-            position=position,
-            class_=request.class_,
-            state=state,
-            since_ms=int((now - request.arrived_at) * 1000),
-            tokens_guess=request.input,
-        )
-
-    return [
-        *(describe(ticket.item, "ready", position) for position, ticket in queue.order()),
-        *(describe(ticket.item, "paused") for ticket in queue.parked()),
-        *(describe(request, "later") for request in deferred),
-    ]
-
-
-def describe_sent(request: Request) -> SentQuestion:
-    return SentQuestion(
-        agent=request.queue_path[-1].name,
-        model=request.model,
-        since_ms=int((trio.current_time() - (request.slot_since or 0.0)) * 1000),
-        tokens=request.attempt.usage.total or request.input,
-    )
 
 
 def count_by_path(requests: Iterable[Request]) -> Counter[Path]:

@@ -223,10 +223,29 @@ class MetricsCalls:
         )
 
     def describe_line(self) -> calls.LineMetrics:
-        line = self.line
+        line, now = self.line, trio.current_time()
         return calls.LineMetrics(
-            waiting=line.list_waiting(),
-            in_flight=line.list_in_flight(),
+            waiting=[
+                calls.WaitingQuestion(
+                    agent=one.queue_path[-1].name,
+                    model=one.model,
+                    position=position,
+                    class_=one.class_,
+                    state=state,
+                    since_ms=int((now - one.arrived_at) * 1000),
+                    tokens_guess=one.input,
+                )
+                for one, state, position in line.list_waiting()
+            ],
+            in_flight=[
+                calls.SentQuestion(
+                    agent=one.queue_path[-1].name,
+                    model=one.model,
+                    since_ms=int((now - (one.slot_since or now)) * 1000),
+                    tokens=one.attempt.usage.total or one.input,
+                )
+                for one in line.list_in_flight()
+            ],
             jain=line.fairness(),
             budgets=[describe_budget(standing) for standing in line.budget_states((self.kernel_account,))],
             providers=model_states(line, line.model_states()),

@@ -65,6 +65,7 @@ async def test_a_failure_is_not_kept(autojump_clock: MockClock) -> None:
 
 async def test_an_answer_is_forgotten_after_its_lifetime_and_with_its_agent(autojump_clock: MockClock) -> None:
     cache, key = ResponseCache(10.0), hash_question(Question("gpt", [Message("user", "2 + 2?")]), ["gpt"])
+    assert key is not None
     cache.put("writer", key, answered())
     autojump_clock.jump(9.9)
     assert cache.get("writer", key) is not None

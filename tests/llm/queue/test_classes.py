@@ -131,7 +131,7 @@ async def test_the_question_that_waits_says_its_class(autojump_clock: MockClock)
         await all_of_them.ask(place(("quick", "interactive")), class_="batch")
         await all_of_them.ask(place(("plain", None)))
 
-        found = [(one.agent, one.class_, one.state) for one in line.list_waiting()]
+        found = [(one.queue_path[-1].name, one.class_, state) for one, state, _ in line.list_waiting()]
 
     assert sorted(found) == [
         ("plain", "normal", "ready"),

@@ -1,8 +1,8 @@
 """Agent registry: all present and recent agents with their state, restarts and exit status.
 
 Problem: nearly every part of the kernel asks about agents, by id and by name, also about those that have ended.
-Idea: one record for each agent over all its lives. Who it is stays; its present life and what is wished of it are
-objects of their own (``life/present.py``, ``life/lifecycle.py``). The registry changes states, by the table of
+Idea: one record for each agent over all its lives. What identifies it stays; its present life and what is wished of
+it are objects of their own (``life/present.py``, ``life/lifecycle.py``). The registry changes states, by the table of
 events, and publishes each change; the other parts follow the events.
 Must stay true: an event that the table doesn't list is a bug and changes nothing; a name belongs to one agent that
 lives or may be started again; what an ended agent keeps is small (decisions 82 and 100).
@@ -133,8 +133,8 @@ class Agent:
     @property
     def pid(self) -> int | None:
         """Its program's pid on the host."""
-        jail = self.life.jail
-        return jail.sandbox.program if jail is not None and jail.sandbox.status is None else None
+        program = self.life.program
+        return program.program if program is not None and program.status is None else None
 
     @property
     def alive(self) -> bool:

@@ -133,7 +133,8 @@ class LifeRunner:
         try:
             async with self.deps.jails.open(agent, connect) as jail:
                 sockets.take_inside(agent, jail.sandbox, self.deps.jails.spawner)
-                life.jail, life.layers, life.lacking = jail, jail.layers, lacking(jail.layers)
+                life.program, life.jail = jail.sandbox, jail
+                life.layers, life.lacking = jail.layers, lacking(jail.layers)
                 if agent.spec.jailed:
                     life.view = view_from_jail(self.deps.host_view, agent.spec, jail)
                 try:

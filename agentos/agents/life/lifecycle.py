@@ -3,8 +3,8 @@
 Problem: callers, schedules, reloads and supervisors want something of an agent, at the same time. Flags that each of
 them sets and reads leave combinations that were never decided.
 Idea: what has happened is the state, which events change (:data:`NEXT`). What is to become of the agent is its
-:class:`Wish`, which callers change. Whoever is about to start an agent, or finds it ended, reads the next step from a
-table (:data:`AT_START`, :data:`AT_END`) and decides nothing itself.
+:class:`Wish`, which callers change. Code that is about to start an agent, or finds it ended, reads the next step from
+a table (:data:`AT_START`, :data:`AT_END`).
 Must stay true: a stopped agent begins no life until it is released; only methods of this module change a wish, and
 only the registry changes a state (decision 100).
 """

@@ -5,8 +5,8 @@ one life, kept beside those of the agent, have to be reset one by one, and each 
 program.
 Idea: what belongs to a life is in one object, which the next life replaces. What was found out about it is there
 until then; when the agent has ended for good, a frozen record with the same names takes its place.
-Must stay true: only the task that runs a life changes its object; after its end no handle is left in it (decision
-100).
+Must stay true: the next life gets nothing of this one that isn't handed to it by name; after its end a life has no
+handle but that of the program, whose status says that it has ended (decision 100).
 """
 
 import json
@@ -50,6 +50,7 @@ class Life:
     used: ResourceUsage | None = None  # as counted at its end
     health: Health = field(factory=Health)
     connected: bool = False  # its program has called
+    program: Sandbox | None = None
     jail: "Jail | None" = None  # while its program runs
     view: "View | None" = None  # of files, while a jailed program runs
     nursery: trio.Nursery | None = None
@@ -58,12 +59,8 @@ class Life:
     start_scope: trio.CancelScope | None = None  # around the wait until it counts as started
     stop_scope: trio.CancelScope | None = None  # around the time between SIGTERM and SIGKILL
 
-    @property
-    def program(self) -> Sandbox | None:
-        return self.jail.sandbox if self.jail is not None else None
-
     def close(self) -> None:
-        """Drop what only a life in progress has."""
+        """Drop what only a life in progress has; the program that has ended is asked for its status."""
         self.jail = self.view = self.nursery = self.children = self.start_scope = self.stop_scope = None
         self.spawns = False
 

@@ -84,14 +84,18 @@ class DeclaredTree:
         added agent is taken.
         """
         before, after = list_places(old), list_places(new)
-        added = self._add_agents(before, after)
+        known = {spec.name for spec in old.agents()}
+        added = [
+            self.add_agent(spec, after[spec.name].path, after[spec.name].supervisor)
+            for spec in new.agents()
+            if spec.name not in known
+        ]
         remaining = await self._stop_leaving(old, before, after)
         starting = {change.name for change in changes if change.kind in ("added", "restarted")}
         # No checkpoint until the new tree is built: a life that begins meanwhile would be one of both files.
-        known = _list_agents(before)
-        for name, spec in _list_agents(after).items():
-            if name in known:
-                self._renew(self._find(name), before[name].spec, spec, name in starting)
+        for spec in new.agents():
+            if spec.name in known:
+                self._renew(self._find(spec.name), before[spec.name].spec, spec, spec.name in starting)
         await self.change(remaining, new)
         self.update_queue_paths()
         changes = [await self._settle_change(change) for change in changes]
@@ -103,24 +107,19 @@ class DeclaredTree:
     def _find(self, name: str) -> Agent:
         return self.tracker.registry.find(None, name)
 
-    def _add_agents(self, before: Mapping[str, Place], after: Mapping[str, Place]) -> Sequence[Agent]:
-        known = _list_agents(before)
-        added = {name: spec for name, spec in _list_agents(after).items() if name not in known}
-        return [self.add_agent(spec, after[name].path, after[name].supervisor) for name, spec in added.items()]
-
     async def _stop_leaving(self, old: GroupSpec, before: Mapping[str, Place], after: Mapping[str, Place]) -> GroupSpec:
         """Stop what isn't in the new tree, or is in another place of it; returns the tree that remains."""
         stays = {name for name, place in before.items() if place.is_at(after.get(name))}
-        leaving = [self._find(name) for name in _list_agents(before) if name not in stays]
+        leaving = [self._find(spec.name) for spec in old.agents() if spec.name not in stays]
         remaining = prune_tree(old, stays)
         for agent in leaving:
             agent.spec = replace(agent.spec, required=False)  # the kernel must not end because of this
             agent.dismiss()
         await self.change(old, remaining)
-        wanted = _list_agents(after)
+        moved = {name for name, place in after.items() if isinstance(place.spec, AgentSpec)}
         for agent in leaving:
             self.tracker.finish(agent)
-            if agent.name not in wanted:
+            if agent.name not in moved:
                 self.ports.forget(agent)
                 self.tracker.remove_agent(agent)
         return remaining
@@ -300,11 +299,6 @@ class DeclaredTree:
         with contextlib.suppress(NotFound):
             return self.start_stop.list_members(self.start_stop.find_group(name))
         return []
-
-
-def _list_agents(places: Mapping[str, Place]) -> Mapping[str, AgentSpec]:
-    """The specs of the agents among these."""
-    return {name: place.spec for name, place in places.items() if isinstance(place.spec, AgentSpec)}
 
 
 def stops_together(group: GroupSpec) -> bool:

@@ -140,6 +140,22 @@ def test_a_schedule_that_was_stopped_for_good_stays_so_in_the_next_kernel(own_ke
         known(client, "often")
 
 
+def test_an_agent_that_a_reload_moves_waits_in_its_new_group_as_in_its_old_one(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(child("resting", SLEEPS, NIGHTLY) + child("working", SLEEPS, NIGHTLY))
+    with kernel.client() as client:
+        changed(client.start("working", now=True))
+        moved = group("team", member("resting", SLEEPS, NIGHTLY) + member("working", SLEEPS, NIGHTLY))
+        (kernel.place / "agentos.toml").write_text(moved)
+
+        reply = up(client.reload())
+
+        kinds = {change["agent"]: change["change"] for change in reply["changes"] if change["agent"]}
+        assert (kinds["resting"], kinds["working"]) == ("restarted", "restarted")
+        until(lambda: states(client) == {"resting": "waiting", "working": "waiting"}, "both wait")
+        assert (lives(client, "resting"), lives(client, "working")) == (0, 1)
+        assert changed(client.start("resting", now=True)) == {"resting": "running"}
+
+
 def test_a_reload_gives_and_takes_a_schedule(own_kernel: OwnKernel) -> None:
     kernel = own_kernel(
         child("a") + child("b", SLEEPS, NIGHTLY) + child("c", SLEEPS, NIGHTLY) + child("d", SLEEPS, NIGHTLY)

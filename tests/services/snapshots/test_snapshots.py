@@ -205,6 +205,31 @@ async def test_a_copy_that_fails_leaves_nothing(taking: Taking) -> None:
     assert await taking.snapshots.list() == []
 
 
+def open_to_all(place: Path) -> None:
+    place.chmod(0o777)
+
+
+def damage_record(place: Path) -> None:
+    [record] = place.glob("*/record.json")
+    record.write_text("{")
+
+
+@pytest.mark.parametrize(("damage", "why"), [(open_to_all, "lets other users write"), (damage_record, "can't be used")])
+async def test_snapshots_that_can_not_be_trusted_keep_no_kernel_from_starting(taking: Taking, damage, why: str) -> None:  # type: ignore[no-untyped-def]
+    taking.overlaid.write("a.txt", "one\n")
+    await taking.take("one", runs=True)
+    before = taking.list_layers()
+    damage(taking.overlaid.state / "snapshots")
+
+    told = await taking.overlaid.overlays.finish_all()
+    await taking.overlaid.open()
+
+    assert taking.list_layers() == before
+    assert why in f"{told}" or damage is damage_record  # which is logged, and nothing is removed
+    with pytest.raises(BadLayer, match=why):
+        await taking.snapshots.list()
+
+
 @pytest.mark.skipif(ROOT, reason="root may read all")
 async def test_a_file_that_can_not_be_read_is_named(taking: Taking) -> None:
     taking.overlaid.write("sub/closed", "x\n", mode=0)

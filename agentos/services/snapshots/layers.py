@@ -23,6 +23,10 @@ _FICLONE = 0x40049409  # of linux/fs.h
 _NO_CLONE = (errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS, errno.EPERM)
 
 
+class Uncopied(OSError):
+    """Something in a layer can't be copied; ``filename`` is its path in the workspace."""
+
+
 class Seal(Struct, frozen=True):
     """What a sealed layer must be: the sha256 of all that is in it, and the uid that its top belongs to.
 
@@ -135,8 +139,8 @@ def _describe_content(here: int, name: str, found: os.stat_result) -> str:
 def copy_layers(layers: Sequence[int], target: int) -> None:
     """Make one layer of several, the newest first, in an empty directory: over any directory it shows the same.
 
-    Owners (with root), modes, times, extended attributes and hard links stay as they are. ``OSError`` names what can't
-    be copied.
+    Owners (with root), modes, times, extended attributes and hard links stay as they are. :class:`Uncopied`
+    names what can't be copied.
     """
     waiting: list[tuple[str, Sequence[int]]] = [("", layers)]
     made: list[tuple[str, os.stat_result, dict[str, bytes]]] = []
@@ -144,7 +148,7 @@ def copy_layers(layers: Sequence[int], target: int) -> None:
     while waiting:
         path, shown = waiting.pop()
         if len(os.fsencode(path)) > MAX_PATH:
-            raise OSError(errno.ENAMETOOLONG, "too deep to be copied", path[:200])
+            raise Uncopied(errno.ENAMETOOLONG, "too deep to be copied", path[:200])
         with _naming(path), open_merged(shown, path) as merged, beneath.open_directory(target, path) as there:
             attributes = _read_xattrs(merged.tops[0])
             if merged.hides:
@@ -169,11 +173,13 @@ def copy_layers(layers: Sequence[int], target: int) -> None:
 
 @contextlib.contextmanager
 def _naming(path: str) -> Iterator[None]:
-    """Have errors name the path in the workspace."""
+    """Have errors name the path in the workspace, and nothing of the host's."""
     try:
         yield
+    except Uncopied:
+        raise
     except OSError as error:
-        raise OSError(error.errno, error.strerror, error.filename if os.sep in str(error.filename) else path) from None
+        raise Uncopied(error.errno, error.strerror, path) from None
 
 
 def _copy_entry(here: int, there: int, name: str, found: os.stat_result) -> None:

@@ -158,7 +158,11 @@ class Overlays:
 
     def _finish_all(self) -> list[str]:
         found = []
-        self.store.collect()
+        try:
+            self.store.collect()
+        except (OSError, BadLayer) as error:
+            place = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+            found.append(f"layers and snapshots that nothing needs any more may stay: {place}")
         for name in sorted(self.store.list_names()):
             try:
                 self.store.finish(name)

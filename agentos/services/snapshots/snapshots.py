@@ -97,15 +97,17 @@ class Snapshots:
             await run_in_thread(self._remove, snapshot)
             await self.forget_lost()
 
-    async def roll_back(self, snapshot: Snapshot, runs: bool) -> None:
-        """Have the agent's next life go back to a snapshot; now, unless it ``runs``.
+    async def roll_back(self, snapshot: Snapshot, runs: Callable[[], bool]) -> bool:
+        """Have the agent's next life go back to a snapshot; now, unless it ``runs``, which is returned.
 
         Raises :class:`NoOverlay`, :class:`BadLayer` or ``OSError``, and nothing has changed; or ``Unavailable``.
         """
         async with self.overlays.lock(snapshot.name):
             await run_in_thread(self._begin_return, snapshot)
-            if not runs:
+            used = runs()  # a life that begins now waits for the lock
+            if not used:
                 await self.overlays.finish_return(snapshot.name)
+            return used
 
     async def begin_fork(self, snapshot: Snapshot, name: str, account: str, moment: str) -> None:
         """Have an agent that hasn't begun go on from a snapshot: its files, and its keys, but no messages.

@@ -198,8 +198,13 @@ class Store:
 
     def list_snapshots(self) -> list[Snapshot]:
         """All snapshots, the oldest first. Raises :class:`BadLayer`."""
-        names = os.listdir(self._snapshots) if self._snapshots.is_dir() else []
-        found = [_read_snapshot(self._snapshots / name) for name in names]
+        if not self._snapshots.is_dir():
+            return []
+        try:
+            with hold_directory(self._snapshots) as held:
+                found = [_read_snapshot(held / name) for name in os.listdir(held)]
+        except UnsafeFile as error:
+            raise BadLayer(f"{error.filename}: {error.strerror}") from None
         return sorted((one for one in found if one is not None), key=lambda one: (one.at, one.id))
 
     def find_snapshot(self, name: str, moment: str) -> Snapshot | None:
@@ -343,7 +348,7 @@ def _read_snapshot(place: Path) -> Snapshot | None:
     except FileNotFoundError:  # it is being made or removed
         return None
     except (UnsafeFile, msgspec.MsgspecError) as error:
-        raise BadLayer(f"{place}: the snapshot's record can't be used ({error}): move it away") from None
+        raise BadLayer(f"{display_path(place)}: the snapshot's record can't be used ({error}): move it away") from None
 
 
 def _new_name() -> str:

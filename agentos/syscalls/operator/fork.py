@@ -1,6 +1,5 @@
 """Handler of FORK: new agents that go on from a moment of another one's overlay."""
 
-import contextlib
 import itertools
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -115,11 +114,13 @@ class Forking:
         await self.snapshots.begin_fork(snapshot, spec.name, spec.name, moment)
         try:
             agent = await self.supervision.spawn(spec, caller, None)
-        except BaseException as error:
-            with trio.CancelScope(shield=True), contextlib.suppress(OSError):
+        except StartError as error:
+            with trio.CancelScope(shield=True):
                 await self.snapshots.end_fork(spec.name, spec.name)
-            if isinstance(error, StartError):
-                raise error.error(f"{spec.name} did not start: {error}", stderr=error.stderr) from None
+            raise error.error(f"{spec.name} did not start: {error}", stderr=error.stderr) from None
+        except BaseException:
+            with trio.CancelScope(shield=True):
+                await self.snapshots.end_fork(spec.name, spec.name)
             raise
         agent.forked_from = moment
         return agent

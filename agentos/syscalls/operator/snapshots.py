@@ -91,13 +91,16 @@ class SnapshotCalls:
             error = require_operator(caller, OPERATORS) or error
 
         async def act(call: Call) -> overlays.RolledBack:
-            runs = agent is not None and not agent.over.is_set()
+            def is_used() -> bool:
+                return agent is not None and not agent.over.is_set()
+
+            runs = is_used()
             with explaining(caller):
                 if request.snapshot == START:
                     await self.snapshots.overlays.discard(key, in_use=runs)
                 else:
                     found = await self.snapshots.find(key, request.snapshot)
-                    await self.snapshots.roll_back(found, runs)
+                    runs = await self.snapshots.roll_back(found, is_used)
             call.remark = f"{key}@{request.snapshot}"
             if agent is not None and runs:
                 await self.supervision.start_stop.restart_agent(agent)

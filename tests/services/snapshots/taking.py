@@ -55,7 +55,7 @@ class Taking:
         return await self.snapshots.take(self.overlaid.name, self.overlaid.name, label, hold_still)
 
     async def go_back(self, moment: str) -> None:
-        await self.snapshots.roll_back(await self.snapshots.find(self.overlaid.name, moment), runs=False)
+        await self.snapshots.roll_back(await self.snapshots.find(self.overlaid.name, moment), runs=lambda: False)
 
     async def store(self, key: str, value: str) -> None:
         done = trio.Event()

@@ -11,6 +11,7 @@ import trio
 
 from agentos.services.snapshots import layers
 from agentos.services.snapshots.changes import Base, find_changes
+from agentos.services.snapshots.layers import Uncopied
 from agentos.services.snapshots.overlays import NoOverlay
 from agentos.services.snapshots.snapshots import Taken, check_label
 from agentos.services.snapshots.store import MAX_DEPTH, BadLayer, Snapshot
@@ -197,11 +198,47 @@ async def test_a_copy_that_fails_leaves_nothing(taking: Taking) -> None:
         os.close(former)
     os.close(top)
 
-    with pytest.raises(OSError, match="too deep to be copied"):
+    with pytest.raises(Uncopied, match="too deep to be copied"):
         await taking.take("deep", runs=True)
 
     assert taking.list_layers() == before
     assert await taking.snapshots.list() == []
+
+
+def open_to_all(place: Path) -> None:
+    place.chmod(0o777)
+
+
+def damage_record(place: Path) -> None:
+    [record] = place.glob("*/record.json")
+    record.write_text("{")
+
+
+@pytest.mark.parametrize(("damage", "why"), [(open_to_all, "lets other users write"), (damage_record, "can't be used")])
+async def test_snapshots_that_can_not_be_trusted_keep_no_kernel_from_starting(taking: Taking, damage, why: str) -> None:  # type: ignore[no-untyped-def]
+    taking.overlaid.write("a.txt", "one\n")
+    await taking.take("one", runs=True)
+    before = taking.list_layers()
+    damage(taking.overlaid.state / "snapshots")
+
+    told = await taking.overlaid.overlays.finish_all()
+    await taking.overlaid.open()
+
+    assert taking.list_layers() == before
+    assert why in f"{told}" or damage is damage_record  # which is logged, and nothing is removed
+    with pytest.raises(BadLayer, match=why):
+        await taking.snapshots.list()
+
+
+@pytest.mark.skipif(ROOT, reason="root may read all")
+async def test_a_file_that_can_not_be_read_is_named(taking: Taking) -> None:
+    taking.overlaid.write("sub/closed", "x\n", mode=0)
+
+    with pytest.raises(Uncopied) as failed:
+        await taking.take("one", runs=True)
+
+    assert failed.value.filename == "sub/closed"
+    assert (await taking.take("one")).paths == 2
 
 
 async def test_labels(taking: Taking) -> None:

@@ -1,7 +1,7 @@
 """Conversations of Gemini's requests as messages. No I/O.
 
 A response of a function names its call by id, or, as its protocol has ids only lately, by the function's name: then it
-belongs to the oldest call of that name without one.
+belongs to the first call of that name in the model's last turn that has no response.
 """
 
 from collections import deque
@@ -31,8 +31,8 @@ class Conversation:
     _messages: list[Message] = field(factory=list)
     _texts: list[str] = field(factory=list)  # of the model, since the user's last
     _calls: list[ToolCall] = field(factory=list)
-    _unanswered: set[str] = field(factory=set)  # ids of calls
-    _by_name: dict[str, deque[str]] = field(factory=dict)  # ids of all calls of a function that no name has answered
+    _unanswered: set[str] = field(factory=set)  # ids of calls in the model's last turn
+    _by_name: dict[str, deque[str]] = field(factory=dict)  # ids of those of a function, until one is found by its name
     _numbers: Iterator[int] = field(factory=count)
 
     def add(self, content: GoogleFields) -> None:
@@ -59,6 +59,9 @@ class Conversation:
 
     def _add_model_parts(self, content: GoogleFields) -> None:
         """Thoughts are left out: each provider makes its own anew."""
+        if not self._texts and not self._calls:
+            self._unanswered.clear()
+            self._by_name.clear()
         for kind, part in parts_of(content):
             match kind:
                 case "functionCall":
@@ -112,13 +115,13 @@ class Conversation:
         return Message("tool", text, tuple(images), answers=id_)
 
     def _find_call(self, response: GoogleFields) -> str:
-        """The id of the oldest call of the function that is named and has no response yet."""
+        """The id of the first call of the function that is named and has no response yet."""
         name = response.required_text("name")
         ids = self._by_name.get(name, deque())
         while ids:
             if (found := ids.popleft()) in self._unanswered:
                 return found
-        raise Mistake(response.at, f"expected an id, or a functionCall of {name[:80]!r} before it")
+        raise Mistake(response.at, f"expected an id, or a functionCall of {name[:80]!r} in the turn before it")
 
 
 def parts_of(content: GoogleFields) -> Iterator[tuple[str, GoogleFields]]:

@@ -147,7 +147,7 @@ def _tools(request: GoogleFields) -> tuple[Sequence[Tool], ToolChoice]:
     if calling is None:
         return tools, "auto"
     choice: ToolChoice = calling.named("mode", MODES) or "auto"
-    if allowed := calling.array("allowedFunctionNames"):
+    if allowed := {name for name in calling.array("allowedFunctionNames") if isinstance(name, str)}:
         tools = [tool for tool in tools if tool.name in allowed]
     if choice == "required" and not tools:
         raise Mistake(calling.place("mode"), "expected a function that is in tools, and allowed, for ANY")

@@ -16,13 +16,14 @@ from . import embeddings, request, response
 from .response import Shape
 
 PATH = re.compile("/v1(?:beta|alpha)?/models(?:/(.+?))?(?::([A-Za-z]+))?", re.DOTALL)  # a name and a method
+OTHERS = ("/v1/chat/", "/v1/responses", "/v1/embeddings", "/v1/messages")  # other protocols' paths
 MEDIA_TYPES = {"json": "application/json", "sse": "text/event-stream"}  # of streams, by the parameter alt
 EXPECTED = f"expected POST /v1beta/models/NAME:METHOD with {', '.join(response.METHODS)}, GET /v1beta/models[/NAME]"
 
 
 @frozen
 class GeminiRoutes:
-    """Requests of one agent. ``/v1/models`` is Gemini's with a header of Google's clients, or for a method of it."""
+    """Requests of one agent. Under ``/v1`` Gemini's are those to a method of a model, and what Google's clients ask."""
 
     calls: ThinkCalls
     refusal = staticmethod(response.refusal)
@@ -31,7 +32,8 @@ class GeminiRoutes:
         method, path = exchange.head["method"], exchange.head["path"]
         if path.startswith(("/v1beta/", "/v1alpha/")) or (method == "POST" and path.startswith("/v1/models/")):
             return True
-        return bool(exchange.header("x-goog-api-key") or exchange.header("x-goog-api-client"))
+        is_by_google = exchange.header("x-goog-api-key") or exchange.header("x-goog-api-client")
+        return bool(is_by_google) and not path.startswith(OTHERS)
 
     async def answer(self, exchange: Exchange) -> None:
         verb, path = exchange.head["method"], exchange.head["path"]

@@ -132,7 +132,7 @@ def _choose(request: Fields, tools: Sequence[Tool]) -> tuple[Sequence[Tool], Too
     mode = chosen.text("type") if chosen is not None else None
     if chosen is not None and mode in ("function", "custom", "allowed_tools"):
         allowed = [*chosen.objects("tools")] if mode == "allowed_tools" else [chosen]
-        names = [ProgramTool(each.text("name") or "", each.text("namespace")).model_name for each in allowed]
+        names = {ProgramTool(each.text("name") or "", each.text("namespace")).model_name for each in allowed}
         named = [tool for tool in tools if tool.name in names]
         if named:
             return named, "auto" if mode == "allowed_tools" and chosen.text("mode") != "required" else "required"

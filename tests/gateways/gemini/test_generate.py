@@ -17,7 +17,7 @@ from agentos.services.quotas import Quota
 from agentos_sdk.errors import CallError, Internal, PermissionDenied, Unavailable
 from agentos_sdk.values import ToolCall, Usage
 from tests.gateways.served import MODEL, Served, behind, served
-from tests.llm.vendors.script import Called, Says, Text, Thoughts
+from tests.llm.vendors.script import Called, Refuses, Says, Text, Thoughts
 from tests.support.clients import genai, genai_types, httpx2
 from tests.support.rights import Grants, Notebook
 from tests.support.wire import PATIENCE
@@ -317,6 +317,41 @@ async def test_what_the_vendor_is_not_sent_is_told() -> None:
 
     assert found.headers["x-agentos-left-out"] == "safetySettings"
     assert "safetySettings" in repr(notebook.entries[0])
+
+
+async def test_paths_of_other_protocols_are_theirs_whatever_the_headers() -> None:
+    google = {"x-goog-api-key": "any"}
+    asked: Any = {"model": MODEL, "max_tokens": 5, "messages": [{"role": "user", "content": "hello"}]}
+    async with served() as here:
+        chat = await fetch(here, "POST", "v1/chat/completions", asked, **google)
+        message = await fetch(here, "POST", "v1/messages", asked, **google)
+        nothing = await fetch(here, "POST", "v1/cachedContents", {}, **google)
+
+    assert (chat.json()["object"], message.json()["type"]) == ("chat.completion", "message")
+    assert (nothing.status_code, nothing.json()["error"]["status"]) == (404, "NOT_FOUND")
+
+
+@pytest.mark.parametrize(
+    ("refusal", "code", "status"),
+    [
+        (Refuses(400, "not like this"), 400, "INVALID_ARGUMENT"),
+        (Refuses(401), 401, "UNAUTHENTICATED"),
+        (Refuses(403), 403, "PERMISSION_DENIED"),
+        (Refuses(404, "no such model"), 404, "NOT_FOUND"),
+        (Refuses(429, after=1000), 429, "RESOURCE_EXHAUSTED"),
+        (Refuses(503), 503, "UNAVAILABLE"),
+    ],
+    ids=str,
+)
+async def test_what_the_vendor_refuses_arrives_in_googles_shape(refusal: Refuses, code: int, status: str) -> None:
+    async with behind("gemini") as (here, vendor):
+        vendor.will(refusal)
+        found = await fetch(here, "POST", "v1beta/models/a-model:generateContent", {"contents": USER})
+
+    error = found.json()["error"]
+    assert (found.status_code, error["code"], error["status"]) == (code, code, status)
+    assert vendor.key[:8] not in found.text
+    assert "API_KEY" not in found.text
 
 
 @pytest.mark.parametrize(

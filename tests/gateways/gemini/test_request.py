@@ -155,15 +155,17 @@ def test_a_conversation_with_functions() -> None:
     ]
 
 
-def test_a_response_without_an_id_belongs_to_the_oldest_call_of_its_function_without_one() -> None:
+def test_a_response_without_an_id_belongs_to_the_first_call_of_its_function_without_a_response() -> None:
     conversation = [
+        USER,
+        model(calls("weather")),  # which was given up
         USER,
         model(calls("weather"), calls("time", id="t1"), calls("weather"), calls("weather", id="w3")),
         user(answers("weather", {"output": "third"}, id="w3"), answers("time", {"output": "noon"})),
         user(answers("weather", {"output": "first"}), answers("weather", {"output": "second"})),
     ]
 
-    _, asked, *results = question(contents=conversation).messages
+    _, _, _, asked, *results = question(contents=conversation).messages
     first, time, second, third = (call.id for call in asked.calls)
     assert len({first, time, second, third}) == 4
     assert [(each.answers, each.text) for each in results] == [
@@ -173,7 +175,7 @@ def test_a_response_without_an_id_belongs_to_the_oldest_call_of_its_function_wit
         (second, "second"),
     ]
     again = user(answers("weather", {"output": "fourth"}))
-    assert refused(contents=[*conversation, again]).startswith("contents[4].parts[0].functionResponse: expected an id")
+    assert refused(contents=[*conversation, again]).startswith("contents[6].parts[0].functionResponse: expected an id")
 
 
 def test_images_stay_between_their_texts() -> None:

@@ -17,10 +17,12 @@ from trio.testing import wait_all_tasks_blocked
 from agentos.http import connection, exchange
 from agentos.kernel import caller
 from agentos.kernel.caller import MAX_BODY_BYTES, MAX_CONNECTIONS
+from agentos.kernel.ports import Entry
 from agentos.kernel.wire.listener import OPERATOR_RESERVE, ConnectionLimit
 from agentos.llm.providers.offline_rules import Rule
 from agentos.llm.settings import OfflineSettings
 from tests.gateways.served import MIB, MODEL, Served, served, until
+from tests.support.rights import Notebook
 from tests.support.runs.rounds import rounds
 from tests.support.runs.rows import each_row
 from tests.support.wire import PATIENCE
@@ -185,6 +187,25 @@ async def test_answers_that_are_not_read_are_bounded(path: str, monkeypatch: pyt
         await wait_all_tasks_blocked(0.2)
         assert len(here.asked) == 3
         here.scope.cancel()
+
+
+class BrokenNotebook(Notebook):
+    """A log that fails at the outcome of a call."""
+
+    def note(self, entry: Entry) -> None:
+        raise ZeroDivisionError
+
+
+@EVERY_STREAM
+async def test_a_bug_at_the_end_of_a_stream_ends_it_with_an_error(path: str) -> None:
+    async with served(Rule(reply="one two"), notebook=BrokenNotebook()) as here, await here.connect() as client:
+        await client.send_all(post(path, stream=True, close=True))
+        said = await all_of(client)
+
+    assert said.startswith(b"HTTP/1.1 200")
+    assert "".join(text_of(path, said.rpartition(b"data: ")[0])) == "one two"
+    assert b"a bug in the kernel: look for " in said.rpartition(b"data: ")[2]
+    assert said.endswith(b"0\r\n\r\n")
 
 
 @EVERY_STREAM

@@ -2,7 +2,7 @@
 
 ``parse`` and ``encode`` handle JSON. ``decode`` handles types: it takes the result of ``parse`` or ``tomllib`` and
 converts nothing silently (``"5"`` is no number, ``true`` is no 1). It reads ``5s``, ``256M`` and ``50%`` for types that
-allow them. ``read`` does both, faster.
+allow them. ``read`` does both.
 """
 
 import gc
@@ -12,7 +12,8 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache, partial
 from operator import attrgetter
-from typing import Any, TypeGuard, TypeVar, get_args
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeGuard, TypeVar, Union, get_args, get_origin
 
 import attrs
 import msgspec
@@ -20,7 +21,6 @@ import msgspec
 from agentos_sdk.encoding.nesting import has_extreme_number, is_nested_deeper
 from agentos_sdk.encoding.quantities import CPU_PERIOD, CpuShare, Seconds, Size
 from agentos_sdk.encoding.strict import CONVERTER, MAX_MISTAKES, Rule, Text, mistakes, quote, wire_name
-from agentos_sdk.encoding.typed_json import decoder, has_plain_fields
 
 __all__ = ["CpuShare", "Invalid", "Mistake", "Rule", "Seconds", "Size", "Text", "decode", "encode", "parse", "read"]
 
@@ -90,18 +90,22 @@ def read(cls: type[T], data: bytes, raw: Collection[str] = ()) -> T:
 
     Its fields named in ``raw`` are JSON that is checked and kept as it is, as ``msgspec.Raw``.
     """
+    return decode(cls, _parse_around(raw, data) if raw else parse(data))
+
+
+def _parse_around(raw: Collection[str], data: bytes) -> object:
+    """Parse an object whose values named in ``raw`` stay JSON."""
     _, containers = check_text(data)
-    kind: Any = cls
-    if not (raw and has_extreme_number(data)):  # which msgspec would keep as JSON
+    if not has_extreme_number(data):  # which msgspec would keep as JSON
         try:
-            value: T = _without_gc(containers, decoder(kind, frozenset(raw)), data)
-            return value
+            fields = _without_gc(containers, _RAW_DECODER.decode, data)
+            return {name: value if name in raw else _DECODE(value) for name, value in fields.items()}
         except (ValueError, RecursionError):
-            pass  # the strict rules decide, and word the mistakes
+            pass  # half a surrogate pair is allowed; for anything else the mistake is worded
     found = parse(data)
-    if raw and isinstance(found, dict):
-        found = {name: msgspec.Raw(encode(value)) if name in raw else value for name, value in found.items()}
-    return decode(cls, found)
+    if not isinstance(found, dict):
+        return found
+    return {name: msgspec.Raw(encode(value)) if name in raw else value for name, value in found.items()}
 
 
 def parse(data: bytes, depth: int = MAX_DEPTH) -> object:
@@ -254,6 +258,24 @@ def _fields_by_name(value: Any) -> dict[str, Any]:
     return fields
 
 
+@cache
+def has_plain_fields(kind: Any) -> bool:
+    """Whether this is an attrs class and msgspec encodes all its fields like the standard library's ``json``."""
+    return attrs.has(kind) and all(_is_plain(field.type) for field in attrs.fields(attrs.resolve_types(kind)))
+
+
+def _is_plain(kind: Any) -> bool:
+    """Not plain: floats (``1e-07`` becomes ``1e-7``, NaN ``null``), classes (another order), what may be anything."""
+    origin, of = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return all(map(_is_plain, of))
+    if origin in (Annotated, list, tuple, Sequence):
+        return _is_plain(of[0])
+    if origin in (dict, Mapping):
+        return of[0] is str and _is_plain(of[1])
+    return kind in (str, Text, int, Size, bool, NoneType) or origin is Literal
+
+
 def _convert_unknown(value: object) -> object:
     """Convert what the JSON encoder doesn't know; the encoder continues with the result."""
     kind: type[Any] = type(value)
@@ -268,6 +290,8 @@ def _convert_unknown(value: object) -> object:
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 _CAREFUL_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_parse_finite)
+_DECODE = msgspec.json.Decoder().decode
+_RAW_DECODER = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _FAST_ENCODER = msgspec.json.Encoder(enc_hook=_convert_unknown)
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_convert_unknown)
 _ASCII_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"), default=_convert_unknown)

@@ -52,6 +52,11 @@ def build_steps(syscall: Syscall, observe: Observe | None = None) -> Serve:
     op, encode, charge = int(syscall.op), syscall.encode, syscall.charge
     attempt = handle(syscall) if syscall.prepare is None else judge(syscall)
 
+    def fail(caller: Caller, request: Any, error: BaseException, began: int) -> None:
+        caller.counts.fail(op, error)
+        if observe is not None:
+            observe(caller, op, request, error, began)
+
     async def serve(caller: Caller, request: Any, call: Call | None = None, encoded: bool = True) -> object:
         began, first = time.time_ns() if observe is not None else 0, None
         try:
@@ -74,13 +79,14 @@ def build_steps(syscall: Syscall, observe: Observe | None = None) -> Serve:
                     answer = await (encode_in_turns(reply) if encode is None else encode(caller, reply))
         except MustAsk:
             raise
-        except BaseException as error:
-            caller.counts.fail(op, error)
-            if observe is not None:
-                observe(caller, op, request, error, began)
-            if not encoded or isinstance(error, Gone) or not isinstance(error, Exception):
+        except Exception as error:
+            fail(caller, request, error, began)
+            if not encoded or isinstance(error, Gone):
                 raise
             return syscall.encode_failure(error)
+        except BaseException as error:
+            fail(caller, request, error, began)
+            raise
         caller.counts.ok[op] += 1
         if observe is not None:
             observe(caller, op, request, reply, began)

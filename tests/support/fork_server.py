@@ -1,7 +1,8 @@
 """A process that has imported AgentOS and forks kernels and commands: three quarters of their start are imports.
 
 A forked one is ``agentos`` with its own arguments, environment, directory, session and standard streams. It differs
-from one that was executed in /proc/PID/cmdline and /proc/PID/environ, which are the server's. The server has one
+from one that was executed in /proc/PID/cmdline and /proc/PID/environ, which are the server's, and frees no objects at
+its end, as that would copy the server's memory. The server has one
 thread, so a kernel is bound to the server's life by its parent-death signal, and the server ends when the tests' end of
 its socket is closed: no kernel outlives the tests, even if they are killed.
 
@@ -273,6 +274,22 @@ def module_name(file: Path) -> str:
     return ".".join(["agentos.userland.cli", *file.relative_to(COMMANDS).with_suffix("").parts])
 
 
+def leave(status: int) -> None:
+    """End a forked program as an interpreter ends, but without freeing its objects, which copies the server's memory.
+
+    Output that can't be written is left to the interpreter's own end, which reports it.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None and not stream.closed:
+            try:
+                stream.flush()
+            except (OSError, ValueError):
+                sys.exit(status)
+    os._exit(status)
+
+
 def main() -> None:
     import gc
 
@@ -284,7 +301,13 @@ def main() -> None:
     argv = Server(socket.socket(fileno=int(sys.argv[1]))).serve()
     module = sys.modules["agentos.__main__"]
     sys.argv = [str(module.__file__), *argv]
-    module.main()
+    try:
+        module.main()
+    except SystemExit as end:
+        if end.code is not None and not isinstance(end.code, int):
+            raise
+        leave(end.code or 0)
+    leave(0)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,13 @@
 """``agentos http``: requests of the operator's, and by the rules of an agent."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
 
 from tests.cli.conftest import Agentos
-from tests.support.kernel import Kernel
+from tests.support.commands import run_agentos_bytes
+from tests.support.kernel import Kernel, environment
 from tests.support.servers.http_server import HttpServer, http_server, response
 from tests.system.agents import up
 
@@ -98,6 +97,6 @@ def test_bytes_are_written_as_they_came(kernel: Kernel, agentos: Agentos, server
     server.answers["/open/raw"] = response(b"\x00\xff")
 
     words = ["http", "GET", server.url("/open/raw"), "--as", "some", "--socket", kernel.socket]
-    shown = subprocess.run([sys.executable, "-m", "agentos", *words], capture_output=True, check=True)
+    shown = run_agentos_bytes(words, kernel.place, environment(kernel.place))
 
-    assert shown.stdout == b"\x00\xff"
+    assert (shown.returncode, shown.stdout) == (0, b"\x00\xff")

@@ -15,7 +15,8 @@ from agentos.userland.cli.agents.agents import describe_missing
 from agentos.userland.cli.agents.inspect import describe_isolation, describe_permissions
 from agentos_sdk.opcodes import Op
 from tests.cli.conftest import Agentos, Result
-from tests.support.kernel import Kernel, until
+from tests.support.commands import run_agentos_bytes
+from tests.support.kernel import Kernel, environment, until
 from tests.support.wire import PATIENCE
 
 SLEEP = ("--", "sleep", "1000")
@@ -163,12 +164,10 @@ def test_exec_of_a_program_that_does_not_exist_is_127_as_in_a_shell(agentos: Age
 
 def test_exec_gives_the_command_our_input_if_told_to(agentos: Agentos, kernel: Kernel) -> None:
     agentos("spawn", "a", *SLEEP)
-    command = [sys.executable, "-m", "agentos", "exec", "--socket", kernel.socket]
 
     def given(data: bytes, *arguments: str) -> "subprocess.CompletedProcess[bytes]":
-        return subprocess.run(
-            [*command, *arguments], cwd=kernel.place, input=data, capture_output=True, timeout=PATIENCE, check=False
-        )
+        words = ["exec", "--socket", kernel.socket, *arguments]
+        return run_agentos_bytes(words, kernel.place, environment(kernel.place), data)
 
     assert given("grün\n".encode(), "-i", "a", "cat").stdout == "grün\n".encode()
     assert given(b"unheard\n", "a", "cat").stdout == b""

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,20 +15,13 @@ from agentos.sandbox.report.doctor import Report, try_cgroup_limits
 from agentos.sandbox.report.levels import Finding
 from agentos.sandbox.report.walls import LAYERS
 from agentos.userland.cli.kernel.doctor import report_lines
+from tests.support.commands import run_agentos
 
 Result = subprocess.CompletedProcess[str]
 
 
 def doctor(*options: str, **env: str) -> Result:
-    return subprocess.run(
-        [sys.executable, "-m", "agentos", "doctor", *options],
-        env={**os.environ, "AGENTOS_SOCKET": "/nowhere", **env},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return run_agentos(["doctor", *options], Path.cwd(), {**os.environ, "AGENTOS_SOCKET": "/nowhere", **env})
 
 
 def test_the_first_line_is_the_verdict_and_every_layer_has_a_row() -> None:

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Agentos
-from tests.support.kernel import Kernel, running
+from tests.support.commands import run_agentos_bytes
+from tests.support.kernel import Kernel, environment, running
 from tests.support.offline import thinking
 from tests.support.wire import PATIENCE
 
@@ -31,8 +32,8 @@ def kernel(kernels: None) -> Iterator[Kernel]:
 
 
 def given(data: bytes, kernel: Kernel, *arguments: str) -> "subprocess.CompletedProcess[bytes]":
-    command = [*COMMAND, "--socket", kernel.socket, *arguments]
-    return subprocess.run(command, input=data, capture_output=True, timeout=PATIENCE, check=False)
+    words = ["think", "--socket", kernel.socket, *arguments]
+    return run_agentos_bytes(words, kernel.place, environment(kernel.place), data)
 
 
 def test_think_shows_the_answer(agentos: Agentos) -> None:

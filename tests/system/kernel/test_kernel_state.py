@@ -4,7 +4,6 @@ import contextlib
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,9 @@ import pytest
 
 from agentos_sdk import AgentOSClient
 from tests.conftest import OwnKernel
+from tests.support.commands import run_agentos
 from tests.support.kernel import Kernel, environment, listens, until
-from tests.support.wire import PATIENCE, STATUS, frame
+from tests.support.wire import STATUS, frame
 from tests.system.agents import STUBBORN, ask, in_state, info, relay, up, written
 from tests.system.lives.test_containers import BAD, QUICK, child
 
@@ -22,16 +22,7 @@ CRASHES = 'restart = "permanent"\nmax_restarts = "unlimited"\nbackoff = { min = 
 
 
 def agentos(kernel: Kernel, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "agentos", *arguments, "--socket", kernel.socket],
-        cwd=kernel.place,
-        env=environment(kernel.place),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        stdin=subprocess.DEVNULL,
-        check=False,
-    )
+    return run_agentos([*arguments, "--socket", kernel.socket], kernel.place, environment(kernel.place))
 
 
 def problems(client: AgentOSClient) -> set[tuple[str, str | None]]:
@@ -164,13 +155,9 @@ def test_shutdown_stops_the_agents_in_order_and_returns_when_the_kernel_has_ende
 
 
 def agentos_audit(kernel: Kernel) -> str:
-    return subprocess.run(
-        [sys.executable, "-m", "agentos", "audit", "--state-dir", str(kernel.state_dir)],
-        env=environment(kernel.place),
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    done = run_agentos(["audit", "--state-dir", str(kernel.state_dir)], kernel.place, environment(kernel.place))
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_grace_limits_how_long_a_stubborn_agent_has(own_kernel: OwnKernel, tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +11,8 @@ import pytest
 from agentos.services.audit.query import Query, iterate_all
 from agentos.services.audit.verify import verify_log
 from tests.conftest import OwnKernel
+from tests.support.commands import run_agentos
 from tests.support.kernel import environment
-from tests.support.wire import PATIENCE
 from tests.system.agents import up
 
 ROOT = os.geteuid() == 0
@@ -31,16 +29,8 @@ def place() -> Iterator[Path]:
 
 def refusal(place: Path, socket: str = "socket", env: dict[str, str] | None = None) -> str:
     """What a kernel says that doesn't start."""
-    done = subprocess.run(
-        [*(sys.executable, "-m", "agentos", "run", "--socket", str(place / socket), "--state-dir", "state")],
-        cwd=place,
-        env={**environment(place), **(env or {})},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    words = ["run", "--socket", str(place / socket), "--state-dir", "state"]
+    done = run_agentos(words, place, {**environment(place), **(env or {})})
     assert done.returncode == 1
     [line] = done.stderr.splitlines()
     return line

@@ -4,7 +4,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,8 +12,8 @@ import pytest
 
 from agentos_sdk import AgentOSClient
 from tests.conftest import OwnKernel
+from tests.support.commands import run_agentos
 from tests.support.kernel import Kernel, Process, descendants, environment, is_zygote, listens, marked, until
-from tests.support.wire import PATIENCE
 from tests.system.agents import STUBBORN, ask, known, relay, up, write, written
 
 DAEMON = "setsid sleep 1000 & (setsid sh -c 'sleep 1000 & sleep 1000' &) ; echo on; exec sleep 1000"
@@ -272,10 +271,7 @@ def test_a_signal_during_the_start_breaks_it_off(own_kernel: OwnKernel) -> None:
 
 
 def run_again(kernel: Kernel, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "agentos", "run", *arguments]
-    return subprocess.run(
-        command, env=environment(kernel.place), capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
+    return run_agentos(["run", *arguments], kernel.place, environment(kernel.place))
 
 
 def test_there_is_one_kernel_per_state_directory(kernel: Kernel) -> None:

@@ -5,8 +5,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +13,8 @@ import pytest
 
 from agentos.agents.life.health import MAX_CHECKS
 from tests.conftest import OwnKernel
-from tests.support.kernel import Kernel, until
-from tests.support.wire import PATIENCE
+from tests.support.commands import run_agentos
+from tests.support.kernel import Kernel, environment, until
 from tests.system.agents import in_state, info, known, up
 from tests.system.lives.test_containers import child
 
@@ -228,8 +226,9 @@ def test_few_checks_run_at_once(own_kernel: OwnKernel) -> None:
 
 
 def printed(kernel: Kernel, *arguments: str) -> str:
-    command = [sys.executable, "-m", "agentos", *arguments, "--socket", kernel.socket]
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True).stdout
+    done = run_agentos([*arguments, "--socket", kernel.socket], kernel.place, environment(kernel.place))
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def commandline(pid: int) -> str:

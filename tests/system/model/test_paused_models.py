@@ -1,8 +1,6 @@
 """A provider that answers 429 for one model, through a whole kernel: who goes on, and who can see it."""
 
 import contextlib
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +10,7 @@ import pytest
 from agentos_sdk.opcodes import Op
 from tests.llm.vendors.script import Refuses, Says, Text
 from tests.llm.vendors.server import Vendor
+from tests.support.commands import run_agentos
 from tests.support.kernel import Kernel, environment, running, until
 from tests.support.servers.vendor import vendor
 from tests.system.agents import info
@@ -62,8 +61,9 @@ def begin(kernel: Kernel, agent: int, model: str, count: int = 1) -> list[dict[s
 
 def agentos(kernel: Kernel, *arguments: str) -> str:
     given = {**environment(kernel.place), "AGENTOS_SOCKET": kernel.socket}
-    command = [sys.executable, "-m", "agentos", *arguments]
-    return subprocess.run(command, env=given, capture_output=True, text=True, timeout=60, check=True).stdout
+    done = run_agentos(arguments, kernel.place, given)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_agents_are_answered_beside_one_whose_model_is_paused(kernel: Kernel, limiting: Vendor) -> None:

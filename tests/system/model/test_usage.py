@@ -1,7 +1,5 @@
 """USAGE: what agents have used by day, over kernels that end or are killed, and the reset of a budget."""
 
-import subprocess
-import sys
 import time
 from typing import Any
 
@@ -14,7 +12,8 @@ from agentos_sdk.values import Usage
 from tests.conftest import OwnKernel
 from tests.llm.vendors import anthropic_wire
 from tests.llm.vendors.script import Says, Text
-from tests.support.kernel import Kernel, until
+from tests.support.commands import run_agentos
+from tests.support.kernel import Kernel, environment, until
 from tests.support.servers.vendor import vendor
 from tests.support.wire import HELLO, THINK, USAGE
 from tests.system.agents import in_state, info, up
@@ -164,8 +163,9 @@ def test_the_command_shows_a_table_and_resets(own_kernel: OwnKernel) -> None:
     kernel = own_kernel(OFFLINE + child("asks", SLEEPS, TIGHT))
 
     def agentos(*words: str) -> str:
-        command = [sys.executable, "-m", "agentos", *words, "--socket", kernel.socket]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        done = run_agentos([*words, "--socket", kernel.socket], kernel.place, environment(kernel.place))
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
     with kernel.client() as client:
         think(kernel, client, "asks")

@@ -20,7 +20,7 @@ define PYTEST
   $(BIN)/python -m pytest $(SHUFFLED) -m alone $(1) && [ $$first$$second = 00 ]
 endef
 
-.PHONY: help demo dashboard tour quick test night proof-kills proof-loop proof-mail security check check-pages format generate bench stages cover docs roads clients frameworks test-frameworks compare clean
+.PHONY: help demo dashboard tour quick test night proof-kills proof-loop proof-mail security check check-pages format generate bench stages cover docs roads clients frameworks test-frameworks agents compare clean
 
 help:
 	@echo "make demo      set up, then show isolation and supervision, offline"
@@ -41,6 +41,7 @@ help:
 	@echo "make roads     which functions, files and rooms one system call passes"
 	@echo "make clients   set up litellm, pydantic-ai and langchain-openai, and run their tests in jails"
 	@echo "make test-frameworks  set up agent frameworks, and test the SDK's adapters and the recipes with them"
+	@echo "make agents    set up coding agents of others from their registries, and run a task of each in a jail"
 	@echo "make compare   misbehaving agents on LangGraph, AutoGen, supervisord and AgentOS (docs/reference/comparison.md)"
 	@echo "make docs      run every command and code block of README and docs"
 
@@ -153,6 +154,25 @@ frameworks: $(FRAMEWORKS)
 
 test-frameworks: $(READY) $(FRAMEWORKS) $(OTHER_FRAMEWORKS)
 	$(BIN)/python -m pytest tests/frameworks tests/docs -k "frameworks or agent.md or other-frameworks"
+
+# Coding agents of others, each from its registry; tests/frameworks/test_coding_agents.py runs a task of each.
+CODING_NPM := @anthropic-ai/claude-code @openai/codex @qwen-code/qwen-code opencode-ai
+CODING_PIP := aider mini-swe-agent
+CODING := $(VENV)/coding/npm/ready $(CODING_PIP:%=$(VENV)/coding/%/ready)
+
+$(VENV)/coding/npm/ready:
+	@echo "setting up $(VENV)/coding/npm: $(CODING_NPM), in about a minute"
+	@npm install --prefix $(VENV)/coding/npm --silent --no-audit --no-fund --no-save $(CODING_NPM)
+	@touch $@
+
+$(CODING_PIP:%=$(VENV)/coding/%/ready): $(VENV)/coding/%/ready:
+	@echo "setting up $(VENV)/coding/$*, in about a minute"
+	@$(PYTHON) -m venv $(VENV)/coding/$*
+	@$(VENV)/coding/$*/bin/python -m pip install --quiet --disable-pip-version-check $(subst aider,aider-chat,$*)
+	@touch $@
+
+agents: $(READY) $(CODING)
+	$(BIN)/python -m pytest tests/frameworks/test_coding_agents.py
 
 compare: $(READY) $(COMPARED)
 	$(BIN)/python -m tests.compare --docs

@@ -49,6 +49,7 @@ from agentos.kernel.wire.listener import ConnectionLimit, Listener, ListenError,
 from agentos.kernel.wire.poller import Poller
 from agentos.llm import budgets
 from agentos.llm.open_model import SharedModel, open_model
+from agentos.llm.settings import LLMSettings
 from agentos.mcp.pins import TABLES as PINS
 from agentos.permissions.approvals.answers import TABLES as ANSWERS
 from agentos.permissions.approvals.entries import TABLES as APPROVALS
@@ -114,6 +115,7 @@ class Settings:
     watch: bool = False
     programs: Sequence[Program] = ()  # run in the kernel's process while it serves
     accept_lost_state: bool = False  # begin with a database that is missing, older or another one
+    llm: LLMSettings | None = None  # instead of the configuration's
 
 
 def run(settings: Settings) -> str | None:
@@ -165,7 +167,10 @@ async def run_kernel(settings: Settings, host: Host, kernel_log: KernelLog) -> s
         kernel_log.attach(logs)
         await recorder.begin(database)
         await run_in_thread(log_exposed_files, settings.config)
-        model, stops = await open_model(settings.config.llm, database, events.publish), await KeptStops.load(database)
+        model, stops = (
+            await open_model(settings.llm or settings.config.llm, database, events.publish),
+            await KeptStops.load(database),
+        )
         limits = StateLimits(settings.config.kernel.max_state_keys, settings.config.kernel.max_state_bytes)
         stored = await State.load(database, limits, events.publish)
         declared, runs = list_agents(list_places(settings.config.root)), await LastRuns.load(database)

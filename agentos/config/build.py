@@ -41,13 +41,13 @@ from agentos.llm.settings import LLMSettings
 from agentos.mcp.settings import ServerSettings
 from agentos.permissions.approvals.approvals import ApprovalSettings
 from agentos.permissions.rule import PermissionSet
+from agentos.presets import BadPreset, read_preset, user_directories
 from agentos.services.http.secrets import SecretSettings
 from agentos.services.http.settings import HttpSettings
 from agentos.services.logs.log import LogSettings
 from agentos.services.quotas import Quota
 from agentos.telemetry.settings import MetricsSettings, OtelSettings
 from agentos_sdk.encoding.codec import path
-from agentos_sdk.frameworks import MEMORY, framework_env
 from agentos_sdk.values import Limits
 from supervisors import Backoff, ChildSpec, SupervisorSpec
 
@@ -124,6 +124,7 @@ class Builder(Reader):
         self.approvals = ApprovalSettings()
         self.notify = NotifyTable()
         self.dashboard: DashboardSettings | None = None
+        self._llm = LLMSettings()
         self.mcp: Mapping[str, ServerSettings] = {}
 
     def build(self, data: object) -> tuple[KernelSettings, LLMSettings, Mapping[str, PermissionSet], GroupSpec]:
@@ -144,7 +145,8 @@ class Builder(Reader):
         self._sets = read_permissions(self, file.permissions, self._secrets)
         self.mcp = read_mcp(self, file.mcp, self._sets, self._secrets)
         self._budgets += [(("permissions", name, "quotas"), found.quotas) for name, found in self._sets.items()]
-        llm, group = read_llm(self, file.llm), self._group(root, ROOT, self._root_children(root, file.agents))
+        self._llm = llm = read_llm(self, file.llm)
+        group = self._group(root, ROOT, self._root_children(root, file.agents))
         check_prices(self, llm, self._budgets)
         for child, index, message in find_order_mistakes(group):
             if child in self._names:
@@ -225,15 +227,34 @@ class Builder(Reader):
 
         fields = read_limits(read.present_fields("type", "framework"))
         if read.table.framework is not None:
-            fields["env"] = {**framework_env(read.table.framework), **fields.get("env", {})}
-            limits = fields.get("limits", Limits())
-            fields["limits"] = limits if limits.memory is not None else attrs.evolve(limits, memory=MEMORY)
+            fields |= self._preset(read, read.table.framework, fields)
         if fields.keys() & {"schedule", "start"}:
             fields.setdefault("restart", "transient")
         if isinstance(place := read.table.workspace, WorkspaceTable):
             fields |= {"workspace": place.path, "workspace_mode": place.mode}
         request = Request(**{"mailbox": "kept", **fields, "permissions": self._permissions(read)})
         return build(request, HostPaths(str(self.directory), declared=True), report)
+
+    def _preset(self, read: ReadTable, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        """What the preset ``name`` adds to the fields that are given, which win."""
+        try:
+            preset = read_preset(name, user_directories(self.directory))
+        except BadPreset as error:
+            self.add_mistake(read, str(error), "framework")
+            return {}
+        for lacks, key in (
+            (preset.endpoint and not self._llm.openai_endpoint, "openai_endpoint = true"),
+            (preset.needs_model and self._llm.model is None, 'model = "…"'),
+        ):
+            if lacks:
+                self.add_mistake(read, f"{preset.about} needs [llm] {key}", "framework")
+        limits = given.get("limits", Limits())
+        memory = preset.bytes if limits.memory is None else limits.memory
+        env = {**preset.environment(self._llm.model or "", memory), **given.get("env", {})}
+        fields = {"env": env, "limits": attrs.evolve(limits, memory=memory)}
+        if given.get("command"):
+            fields["command"] = preset.command(given["command"], self._llm.model or "")
+        return fields
 
     def _permissions(self, read: ReadTable) -> PermissionSet | None:
         table = read.table

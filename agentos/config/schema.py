@@ -205,7 +205,7 @@ class AgentTable(ChildTable):
     env: Mapping[str, str] | None = None
     cwd: str | None = None
     python: str | None = None
-    framework: Literal["langchain", "crewai", "autogen", "agents"] | None = None
+    framework: str | None = None
     ready: Literal["hello"] | None = None
     required: bool | None = None
     start_timeout: Period | None = None

@@ -6,13 +6,14 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import trio
 from msgspec import Struct
 
 from agentos.database import Database
 from agentos.llm.answers.contents import Contents
-from agentos.llm.ask import ProviderClient
+from agentos.llm.ask import Connect, ProviderClient
 from agentos.llm.budgets import Budgets
 from agentos.llm.line import Line
 from agentos.llm.providers.choose import KEYS, NoProvider, ProviderChoice, connect
@@ -26,7 +27,17 @@ from agentos_sdk.encoding.quantities import duration
 from .models.api_keys import read_variables
 from .models.prices import prices_of
 
+if TYPE_CHECKING:
+    from agentos.llm.cassettes.cassette import Cassette
+
 log = logging.getLogger(__name__)
+
+CASSETTE_TEXTS = {
+    "replay": "answers recorded in",
+    "record": "answers are recorded anew in",
+    "extend": "answers are recorded, if they aren't yet, in",
+    "prune": "unused answers are removed at the end from",
+}
 
 
 class SharedModel(Struct, frozen=True):
@@ -46,21 +57,32 @@ async def open_model(settings: LLMSettings, database: Database, publish: Publish
     choices, keys = await trio.to_thread.run_sync(read_choices, settings)
     usable = [choice for each in choices.values() for choice in each if isinstance(choice, ProviderChoice)]
     model = usable[0].model if usable else settings.model if settings.providers else ""
-    first, *others = (make_client(name, each, settings, publish) for name, each in choices.items())
+    cassette = None
+    if settings.cassette is not None:
+        from agentos.llm.cassettes.cassette import Cassette  # for tests alone
+
+        cassette = Cassette(Path(settings.cassette), settings.cassette_mode)
+    first, *others = (make_client(name, each, settings, publish, cassette) for name, each in choices.items())
     budgets = await Budgets.load(prices_of(settings), database, settings.max_tokens, time.time(), publish)
     return SharedModel(
         Line(settings, first, budgets, model or "", Contents(settings.keep_contents, keys), others),
         Account("kernel", Share(budget=settings.budget)),
-        describe_choices(choices) if usable or settings != LLMSettings() else None,
+        describe_choices(choices, settings) if usable or settings != LLMSettings() else None,
         describe_default_budget(settings.default_budget) if usable else None,
     )
 
 
 def make_client(
-    name: str, choices: Sequence[ProviderChoice | NoProvider], settings: LLMSettings, publish: Publish
+    name: str,
+    choices: Sequence[ProviderChoice | NoProvider],
+    settings: LLMSettings,
+    publish: Publish,
+    cassette: "Cassette | None",
 ) -> ProviderClient:
     """The connections to one provider, one for each of the choices."""
-    connects = [partial(connect, choice, settings) for choice in choices]
+    connects: list[Connect] = [partial(connect, choice, settings) for choice in choices]
+    if cassette is not None:
+        connects = [partial(cassette.connect, each) for each in connects]
     kind = next((choice.provider for choice in choices if isinstance(choice, ProviderChoice)), None)
     return ProviderClient(
         connects[0],
@@ -100,11 +122,13 @@ def describe_default_budget(quotas: Sequence[Quota]) -> str | None:
     return f"each agent of level sandboxed without a budget has {amounts} ([llm] default_budget)" if amounts else None
 
 
-def describe_choices(choices: Choices) -> str:
-    """One sentence on the default model and the providers for people."""
+def describe_choices(choices: Choices, settings: LLMSettings) -> str:
+    """One sentence on the default model and the providers, or the cassette, for people."""
     missing = "; ".join(describe_missing(choices))
     usable = {name: choice for name, each in choices.items() for choice in each if isinstance(choice, ProviderChoice)}
     if not usable:
         return f"no model can be asked: {missing}"
     text = f"model {next(iter(usable.values())).model} by {', '.join(usable)}"
+    if settings.cassette is not None:
+        text += f", {CASSETTE_TEXTS[settings.cassette_mode]} {settings.cassette}"
     return f"{text}; can't be asked: {missing}" if missing else text

@@ -12,6 +12,8 @@ from agentos_sdk.values import LLMClass
 from .queue.fair_queue import MAX_WAITING, MAX_WAITING_PER_AGENT
 
 ProviderName = Literal["offline", "gemini", "openai", "anthropic"]
+CassetteMode = Literal["replay", "record", "extend", "prune"]
+"""Answers come from the cassette; it is made anew; what it lacks is added; unused answers are removed at the end."""
 
 
 class Price(Struct, frozen=True):
@@ -123,6 +125,8 @@ class LLMSettings(Struct, frozen=True):
     With ``providers``, by name and in the order of the file, ``provider`` and ``base_url`` are None. ``aliases`` map a
     name or a pattern to the models that are asked, the next one if one is unavailable for ``fallback_after`` seconds.
     ``context`` is how many tokens fit into the context of each model; see :data:`DEFAULT_CONTEXT`.
+
+    ``cassette`` is the absolute path of recorded answers; see :mod:`agentos.llm.cassettes.cassette`.
     """
 
     provider: ProviderName | None = None
@@ -149,6 +153,13 @@ class LLMSettings(Struct, frozen=True):
     timeouts: Timeouts = Timeouts()
     retry: Retry = Retry()
     offline: OfflineSettings = OfflineSettings()
+    cassette: str | None = None
+    cassette_mode: CassetteMode = "replay"
+
+    @property
+    def asks_vendor(self) -> bool:
+        """Whether a provider may be asked; else all answers come from the cassette."""
+        return self.cassette is None or self.cassette_mode in ("record", "extend")
 
 
 class Share(Struct, frozen=True):

@@ -14,8 +14,8 @@ from typing import Any
 import click
 from attrs import frozen
 
+from agentos.presets import read_preset
 from agentos_sdk import AgentOSClient
-from agentos_sdk.frameworks import framework_env
 from demos import stage
 from demos.stage import say
 
@@ -122,7 +122,7 @@ def start(client: AgentOSClient, python: str, fault: str) -> None:
         str(HERE / "app.py"),
         args=[fault],
         python=python,
-        env=framework_env("agents"),
+        env=read_preset("agents").environment(),
         limits=FAULTS[fault].limits,
         restart="permanent",
         max_restarts=100,
@@ -183,7 +183,7 @@ def endpoint(client: AgentOSClient) -> Mapping[str, str]:
     client.spawn("endpoint", str(HERE / "endpoint.py"), sandboxed=False)
     stage.until(lambda: stage.said(client, "endpoint"), "the endpoint is there")
     url, key = stage.said(client, "endpoint")[0].split()
-    return {**os.environ, **framework_env("agents"), "OPENAI_BASE_URL": url, "OPENAI_API_KEY": key}
+    return {**os.environ, **read_preset("agents").environment(), "OPENAI_BASE_URL": url, "OPENAI_API_KEY": key}
 
 
 def demo(python: str) -> None:

@@ -377,7 +377,18 @@ def test_a_framework_brings_its_variables_and_memory_and_the_file_wins(home: Pat
     assert {"OPENAI_AGENTS_DISABLE_TRACING": "1", "OTEL_SDK_DISABLED": "false"}.items() <= dict(a.env).items()
     assert (a.limits.memory, b.limits.memory, b.limits.max_pids) == (1 << 30, 300 << 20, 9)
     assert dict(b.env)["LANGSMITH_TRACING"] == "false"
-    assert said(agent('command = ["true"]\nframework = "none"'))
+    [none] = said(agent('command = ["true"]\nframework = "none"'))
+    assert "framework: expected one of agents, aider, " in none
+    lacking = said(agent('command = ["claude"]\nframework = "claude-code"'))
+    assert ["needs [llm] openai_endpoint = true" in lacking[0], 'needs [llm] model = "…"' in lacking[1]] == [True] * 2
+    model = '[llm]\nprovider = "offline"\nmodel = "m"\nopenai_endpoint = true\n'
+    [c] = loaded(
+        model + agent('command = ["sh", "x"]\nframework = "codex"\nlimits = { memory = "300M" }')
+    ).root.children
+    assert isinstance(c, AgentSpec)
+    assert c.command is not None
+    assert (c.command[0], c.command[-1], c.limits.memory) == ("sh", "x", 300 << 20)
+    assert 'model="m"' in c.command
 
 
 TREE = """[supervisor]

@@ -23,6 +23,7 @@ from attrs import evolve
 
 from agentos.config.load import ConfigError, load
 from agentos.llm.providers.offline_rules import read_rules
+from agentos.presets import read_preset
 from agentos.userland.cli.main import cli
 from tests.docs.blocks import ROOT, Block
 from tests.docs.compare import LACKS, missing, same
@@ -135,8 +136,12 @@ class Visit:
 
     def toml(self, block: Block) -> None:
         path = self.home / (block.file or "agentos.toml")
+        path.parent.mkdir(exist_ok=True)
         path.write_text(block.text)
         data = tomllib.loads(block.text)
+        if path.parent.name == "presets":
+            read_preset(path.stem, [path.parent])
+            return
         if "rule" in data:
             read_rules(str(path))
             return

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from agentos.presets import read_preset
 from agentos_sdk import AgentOSClient
-from agentos_sdk.frameworks import framework_env
 from tests.frameworks.programs import audited, need, report_of
 from tests.support.kernel import Kernel
 
@@ -14,7 +14,7 @@ from tests.support.kernel import Kernel
 @pytest.fixture(scope="module")
 def report(kernel: Kernel, client: AgentOSClient) -> Mapping[str, Any]:
     python = need("crewai", "crewai")
-    return report_of(kernel, client, "uses_crewai.py", python=str(python), env=framework_env("crewai"))
+    return report_of(kernel, client, "uses_crewai.py", python=str(python), env=read_preset("crewai").environment())
 
 
 def test_the_model_answers_whole_streamed_and_structured(report: Mapping[str, Any]) -> None:

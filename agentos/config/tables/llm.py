@@ -110,6 +110,7 @@ class LLMTable:
     timeouts: object = None
     retry: object = None
     offline: object = None
+    cassette: str | None = None
 
 
 TABLES: Sequence[tuple[str, type, type]] = (
@@ -139,6 +140,8 @@ def read_llm(reader: Reader, data: object) -> LLMSettings:
     if (given := read.table.default_budget) is not None:
         lines = () if given == "none" else given
         made["default_budget"] = build_quotas(lines, partial(reader.report, read), "default_budget")
+    if "cassette" in made:
+        made["cassette"] = reader.resolve_path(made["cassette"])
     settings = LLMSettings(**made, prices=prices, budget=budget)
     rules = reader.resolve_path(settings.offline.rules)
     if rules is not None:

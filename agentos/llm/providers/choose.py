@@ -49,13 +49,15 @@ def choose_provider(settings: LLMSettings, variables: Variables) -> ProviderChoi
     if provider is None:
         if settings.base_url is not None:
             return NoProvider('[llm] base_url needs provider = "gemini", "openai" or "anthropic" beside it')
-        key = next((name for name in KEYS if name in variables), None)
+        key = next((name for name in KEYS if variables.get(name)), None)
+        if key is None and not settings.asks_vendor:
+            return NoProvider('[llm] cassette needs provider = "…" beside it: its default model is part of a question')
         if key is None:
             return NoProvider(f'no key: set {", ".join(KEYS[:-1])} or {KEYS[-1]}, or [llm] provider = "offline"')
         provider = PROVIDER_OF_KEY[key]
     if provider == "offline":
         return ProviderChoice("offline", settings.model or "offline")
-    if provider in EXTRAS and find_spec(provider) is None:
+    if provider in EXTRAS and settings.asks_vendor and find_spec(provider) is None:
         return NoProvider(f"provider {provider} needs a package that isn't installed: pip install {provider}")
     choose = {"gemini": _gemini, "openai": _openai, "anthropic": _anthropic}[provider]
     choice = choose(settings, variables)

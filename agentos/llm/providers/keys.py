@@ -10,7 +10,7 @@ from agentos.llm.models.api_keys import Variable, Variables
 from agentos.llm.settings import LLMSettings, ProviderSettings
 from agentos.services.http.secrets import read_source
 
-from .choose import NoProvider, ProviderChoice, choose_provider
+from .choose import KEYS, NoProvider, ProviderChoice, choose_provider
 
 log = logging.getLogger(__name__)
 
@@ -20,10 +20,17 @@ Choices = Mapping[str, Sequence[ProviderChoice | NoProvider]]
 
 def choose_providers(settings: LLMSettings, variables: Variables, environment: Mapping[str, str]) -> Choices:
     """Choose the providers. A key that can't be read is left out, with a warning, if there are others. Reads files."""
+    if not settings.asks_vendor:
+        variables = _without_keys(variables)
     if not settings.providers:
         choice = choose_provider(settings, variables)
         return {choice.provider if isinstance(choice, ProviderChoice) else "none": [choice]}
     return {name: _choose(name, one, settings, variables, environment) for name, one in settings.providers.items()}
+
+
+def _without_keys(variables: Variables) -> Variables:
+    """The same with an empty key for each vendor: a cassette needs none to answer."""
+    return Variables({name: Variable("") for name in KEYS} | dict(variables.found))
 
 
 def describe_missing(choices: Choices) -> Sequence[str]:
@@ -36,7 +43,7 @@ def _choose(
 ) -> Sequence[ProviderChoice | NoProvider]:
     caching = settings.prompt_caching if provider.prompt_caching is None else provider.prompt_caching
     own = replace(settings, provider=provider.type, base_url=provider.base_url, prompt_caching=caching, providers={})
-    if not provider.keys:
+    if not provider.keys or not settings.asks_vendor:
         return [_name(name, choose_provider(own, variables))]
     found: list[ProviderChoice | NoProvider] = []
     unreadable: list[NoProvider] = []

@@ -1,10 +1,12 @@
-"""Fixtures for pytest: ``agentos_kernel``, a real kernel, and ``agentos_fake_kernel``.
+"""Fixtures for pytest: ``agentos_kernel``, a real kernel, its ``cassette``, and ``agentos_fake_kernel``.
 
 Loaded by every pytest in an environment that has this package, hence without imports of ours until they are used.
 """
 
 from __future__ import annotations
 
+import re
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +19,16 @@ if TYPE_CHECKING:
     from .running_kernel import RunningKernel
 
 MARKER = "agentos_config(file): the configuration file of agentos_kernel, relative to the test's file"
+UNUSED = re.compile(r"cassette .*: \d+ of \d+ answers were not used")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.getgroup("agentos").addoption(
+        "--agentos-cassette",
+        choices=("replay", "record", "extend", "prune"),
+        default="replay",
+        help="what becomes of the recorded answers of the fixture cassette; with CI set, always replay",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -25,13 +37,30 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def agentos_kernel(request: pytest.FixtureRequest) -> Iterator[RunningKernel]:
-    """A real kernel for one test: with the agents of the file in ``@pytest.mark.agentos_config``, or without any."""
+    """A real kernel for one test: with the agents of the file in ``@pytest.mark.agentos_config``, or without any.
+
+    Where the test has the fixture ``cassette``, the model's answers come from that file.
+    """
     from agentos_sdk.testing import RunningKernel
 
     marker = request.node.get_closest_marker("agentos_config")
     file = Path(request.path.parent, *marker.args) if marker is not None else None
-    with RunningKernel(file) as kernel:
+    cassette = request.getfixturevalue("cassette") if "cassette" in request.fixturenames else None
+    kernel = RunningKernel(file, cassette=cassette, cassette_mode=request.config.getoption("--agentos-cassette"))
+    with kernel:
         yield kernel
+    for line in kernel.output.splitlines() if cassette is not None else ():
+        if "cassette" in line:
+            print(line)  # pytest shows it beside a failure
+        if UNUSED.search(line):
+            warnings.warn(line.partition("| ")[2], stacklevel=1)
+
+
+@pytest.fixture
+def cassette(request: pytest.FixtureRequest) -> Path:
+    """The file of this test's recorded answers: ``cassettes/FILE/TEST.jsonl`` beside the test's file."""
+    name = re.sub(r"[^\w.-]+", "-", request.node.name)
+    return Path(request.path.parent, "cassettes", request.path.stem, f"{name}.jsonl")
 
 
 @pytest.fixture

@@ -38,7 +38,8 @@ class RunningKernel:
     """A real kernel from its ready line to its end, with a socket and a state directory of its own. A context manager.
 
     ``config`` is the path of an ``agentos.toml``, run where it is; ``toml`` the text of one instead. Without both the
-    kernel has no agents and the offline model. ``environment`` is added to ours. Its agents are jailed as always:
+    kernel has no agents and the offline model. ``environment`` is added to ours. ``cassette`` is a file of recorded
+    answers of the model, ``cassette_mode`` as in ``agentos run --cassette-mode``. Its agents are jailed as always:
     where a host can't do that, it doesn't start them, and ``agentos doctor`` says why.
     """
 
@@ -48,6 +49,8 @@ class RunningKernel:
         *,
         toml: str | None = None,
         environment: Mapping[str, str] | None = None,
+        cassette: str | os.PathLike[str] | None = None,
+        cassette_mode: str = "replay",
     ) -> None:
         if config is not None and toml is not None:
             raise TypeError("RunningKernel: expected config or toml, got both")
@@ -57,6 +60,7 @@ class RunningKernel:
             )
         self._config, self._toml = config, toml
         self._environment = environment or {}
+        self._cassette = () if cassette is None else ("--cassette", str(cassette), "--cassette-mode", cassette_mode)
         self._lines: list[str] = []
         self._changed = threading.Condition()
         self._is_closed = False
@@ -69,7 +73,7 @@ class RunningKernel:
             config.write_text(OFFLINE if self._toml is None else f"{self._toml}\n")
         command = [sys.executable, "-P", "-m", "agentos", "run", str(config), "--socket", self.socket]
         self.process = subprocess.Popen(
-            [*command, "--state-dir", f"{self._directory}/state"],
+            [*command, "--state-dir", f"{self._directory}/state", *self._cassette],
             env={**os.environ, "PYTHONUNBUFFERED": "1", **self._environment},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

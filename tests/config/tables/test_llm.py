@@ -18,6 +18,7 @@ max_tokens = 1000
 per_agent = 5
 in_all = 50
 keep_contents = 0
+cassette = "tests/answers.jsonl"
 budget = [{ money = 2.5, per = "1d" }]
 currency = "EUR"
 default_budget = [{ tokens = 50, per = "1h" }]
@@ -66,6 +67,7 @@ def test_a_whole_table_becomes_settings(home: Path) -> None:
         timeouts=Timeouts(1.0, 20.0, 5.0, 60.0),
         retry=Retry(attempts=2, patience=60.0, first=1.0, factor=3.0, max=9.0, jitter=0.0, breaker=4, cooldown=5.0),
         offline=OfflineSettings(str(home / "rules.toml"), 1.0, 0.001, 0.002, 0.5, 7),
+        cassette=str(home / "tests/answers.jsonl"),
     )
 
 

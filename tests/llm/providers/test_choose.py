@@ -5,6 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from agentos.llm.models.api_keys import Variable, Variables
 from agentos.llm.providers.choose import NoProvider, ProviderChoice, choose_provider, connect
@@ -135,6 +136,23 @@ async def test_without_a_provider_it_is_said_what_to_set(
     with pytest.raises(Denied) as caught:
         await connect(choice, settings)
     assert str(caught.value) == choice.why
+
+
+def test_a_cassette_answers_without_keys_and_packages() -> None:
+    settings = LLMSettings(cassette="/a.jsonl")
+    assert choose_providers(replace(settings, provider="anthropic"), variables({}), {}) == {
+        "anthropic": [ProviderChoice("anthropic", "claude-haiku-4-5", None, "", "ANTHROPIC_API_KEY")]
+    }
+    several = {"a": ProviderSettings("openai", base_url="http://h/v1", keys=["env:NONE", "file:/none"])}
+    [choice] = choose_providers(replace(settings, providers=several, model="m"), variables({}), {})["a"]
+    assert isinstance(choice, ProviderChoice)
+
+    [none] = choose_providers(settings, variables({}), {})["none"]
+    assert isinstance(none, NoProvider)
+    assert "[llm] cassette needs provider" in none.why
+    recording = replace(settings, provider="gemini", cassette_mode="record")
+    [none] = choose_providers(recording, variables({}), {})["none"]
+    assert isinstance(none, NoProvider), "to record, a key is needed"
 
 
 def test_a_choice_does_not_show_its_key() -> None:

@@ -66,6 +66,44 @@ def test_its_fixtures_are_there_without_an_import(tmp_path: Path) -> None:
     assert not os.path.exists((tmp_path / "kernel").read_text()), "the kernel has ended and its directory is removed"
 
 
+CASSETTE_TESTS = """
+def test_it_is_cheap(agentos_kernel, cassette):
+    with agentos_kernel.client() as client:
+        for question in QUESTIONS:
+            reply = client.think(question)
+            assert reply["success"], reply["error"]
+            assert reply["content"].endswith(question)
+
+"""
+
+
+def test_recorded_answers_are_used_in_the_next_run_and_what_is_unused_is_a_warning(tmp_path: Path) -> None:
+    file, recorded = tmp_path / "test_it.py", tmp_path / "cassettes" / "test_it" / "test_it_is_cheap.jsonl"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+
+    def run(questions: list[str], *options: str, ci: str = "") -> str:
+        file.write_text(f"QUESTIONS = {questions}\n{CASSETTE_TESTS}")
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options],
+            cwd=tmp_path,
+            env={**environment, "CI": ci},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE * 3,
+        )
+        return done.stdout
+
+    assert "1 passed" in run(["red", "blue"], "--agentos-cassette=record")
+    before = recorded.read_text()
+    assert "1 passed" in (out := run(["blue"]))
+    assert "1 of 2 answers were not used: entries 1" in out
+    out = run(["green"], "--agentos-cassette=record", ci="true")
+    assert "has no answer to this question" in out
+    assert "message 1 (user) text: recorded 'red', asked 'green'" in out
+    assert "--cassette-mode record is ignored: CI is set" in out
+    assert recorded.read_text() == before
+
+
 def test_the_plugin_itself_loads_nothing_of_the_sdk() -> None:
     program = (
         "import sys, agentos_sdk.testing.pytest_plugin; print([name for name in sys.modules if 'agentos' in name])"

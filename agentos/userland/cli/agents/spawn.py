@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import Any, get_args
 
 import click
@@ -21,7 +22,7 @@ from agentos.userland.cli.common import (
 from agentos.userland.cli.output_text import printable_output, shows_colours
 from agentos_sdk import AgentOSClient
 from agentos_sdk.clients.suggestions import suggest_name
-from agentos_sdk.frameworks import FRAMEWORKS, MEMORY, framework_env
+from agentos_sdk.encoding.quantities import size
 from agentos_sdk.values import LLMClass
 
 LIMITS = ("memory", "max_pids", "cpu_quota", "cpu_weight", "open_files", "file_size", "disk", "inodes", "tmp")
@@ -70,7 +71,7 @@ class SpawnCommand(click.Command):
 @click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="A variable of its environment; repeatable.")
 @click.option("--cwd", metavar="DIR", help="Its working directory, inside; default: /workspace. Not jailed: this one.")
 @click.option("--python", metavar="PATH", help="The interpreter for SCRIPT; default: the kernel's.")
-@click.option("--framework", type=click.Choice([*FRAMEWORKS]), help="Whose program it is: no telemetry, 1 GiB.")
+@click.option("--framework", metavar="NAME", help="Whose program it is: its variables and memory, by a preset.")
 @click.option("--code", metavar="DIR", help="A directory with SCRIPT in it: it sees all of that, as /agent.")
 @click.option("--workspace", metavar="tmp|keep|DIR", help="Its /workspace: in memory (default), kept by name, or DIR.")
 @click.option("--network", is_flag=True, help="Let it use the host's network; default: loopback alone.")
@@ -130,14 +131,13 @@ def spawn(
     share = {"weight": weight, "class": class_, "budget": [parse_budget(given) for given in budget] or None}
     fields["llm"] = {name: value for name, value in share.items() if value is not None} or None
     fields["permissions"] = parse_permission_set(permissions) if permissions is not None else None
-    if framework is not None:
-        fields["env"] = {**framework_env(framework), **fields["env"]}
-        fields["limits"] = {"memory": MEMORY, **fields["limits"]}
     if ctx.meta["command"]:
         fields["command"] = program
     else:
         fields |= {"script": program[0], "args": program[1:]}
     with kernel(socket_path) as client:
+        if framework is not None:
+            add_preset(client, framework, fields)
         if wait:
             for number in (signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.default_int_handler)  # these signals stop the agent, too
@@ -148,6 +148,23 @@ def spawn(
             return
         check_started(reply, fields)
         print_result(f"{name} is {reply['status']} (id {reply['id']}, pid {reply['pid']})", reply, as_json)
+
+
+def add_preset(client: AgentOSClient, name: str, fields: dict[str, Any]) -> None:
+    """Add what the preset of a program sets; what is given wins. Raises ``click.UsageError``."""
+    from agentos.presets import BadPreset, read_preset, user_directories
+
+    try:
+        preset = read_preset(name, user_directories(Path.cwd()))
+    except BadPreset as error:
+        raise click.UsageError(f"--framework: {error}") from None
+    state = client.status()["model"] if preset.needs_model else None
+    model = state["model"] if state is not None else ""
+    limits = {"memory": preset.memory, **fields["limits"]}
+    env = preset.environment(model, size(limits["memory"]))
+    fields |= {"env": {**env, **fields["env"]}, "limits": limits}
+    if fields.get("command"):
+        fields["command"] = preset.command(fields["command"], model)
 
 
 def spawn_and_wait(client: AgentOSClient, fields: dict[str, Any]) -> int:

@@ -5,7 +5,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 import click
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from agentos.config.load import Config
     from agentos.userland.cli.console import Console
 
+CassetteMode = Literal["replay", "record", "extend", "prune"]
 STATE_DIR = (
     "What must survive the kernel: database, audit log, kept workspaces, agents' uids, the lock, the last run's id."
 )
@@ -32,6 +33,13 @@ STATE_DIR = (
 @click.option("--watch", is_flag=True, help="Reload FILE when it is saved; restart an agent when its script is.")
 @click.option("--dashboard", is_flag=True, help="Serve the dashboard and print its link, also without [dashboard].")
 @click.option("--accept-lost-state", is_flag=True, help="Begin though agentos.db is missing, older or another one.")
+@click.option("--cassette", metavar="FILE", type=click.Path(path_type=Path), help="Recorded answers of the model.")
+@click.option(
+    "--cassette-mode",
+    type=click.Choice(get_args(CassetteMode)),
+    default="replay",
+    help="record asks the model and begins anew, extend asks what is missing; with CI set, always replay.",
+)
 @click.option("--insecure-listen", is_flag=True, help="Allow it on another address than the loopback's, without TLS.")
 @click.option("--json", "as_json", is_flag=True, help="Print each line as a JSON object.")
 @click.option("--quiet", is_flag=True, help="Print only the kernel's own lines.")
@@ -43,6 +51,8 @@ def run(
     watch: bool,
     dashboard: bool,
     accept_lost_state: bool,
+    cassette: Path | None,
+    cassette_mode: CassetteMode,
     insecure_listen: bool,
     as_json: bool,
     quiet: bool,
@@ -54,6 +64,8 @@ def run(
     exit status is 0 after a clean stop, and 1 when the root supervisor gave up or a required agent didn't come up.
     """
     gc.disable()  # modules are loaded a sixth faster: nearly all that they make stays
+    from msgspec.structs import replace
+
     from agentos.boot.host import BootError
     from agentos.boot.kernel import Settings
     from agentos.boot.kernel import run as boot
@@ -80,7 +92,9 @@ def run(
         programs = dashboard_programs(config, dashboard, insecure_listen, state, console)
         try:
             place = os.path.abspath(path), state.absolute()
-            gave_up = boot(Settings(config, *place, display, watch, programs, accept_lost_state))
+            recorded, mode = choose_cassette(config, cassette, cassette_mode, console)
+            llm = replace(config.llm, cassette=recorded, cassette_mode=mode)
+            gave_up = boot(Settings(config, *place, display, watch, programs, accept_lost_state, llm))
         except BootError as error:
             raise Failed(str(error)) from None
         result = "stopped" if gave_up is None else gave_up
@@ -90,6 +104,19 @@ def run(
             console.say("`agentos logs --last-run` shows the log of this run, with the last state of each agent")
         manager.notify("STOPPING=1", f"STATUS={result}")
     sys.exit(0 if gave_up is None else 1)
+
+
+def choose_cassette(
+    config: "Config", file: Path | None, mode: CassetteMode, console: "Console"
+) -> "tuple[str | None, CassetteMode]":
+    """The recorded answers that are used, and what becomes of them. Raises ``click.UsageError``."""
+    path = str(file.absolute()) if file is not None else config.llm.cassette
+    if path is None and mode != "replay":
+        raise click.UsageError("--cassette-mode needs --cassette FILE, or [llm] cassette in the configuration")
+    if mode != "replay" and os.environ.get("CI", "") not in ("", "0", "false"):
+        console.say(f"--cassette-mode {mode} is ignored: CI is set, so that answers come from the cassette alone")
+        mode = "replay"
+    return path, mode
 
 
 def dashboard_programs(

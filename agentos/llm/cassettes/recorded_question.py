@@ -1,0 +1,159 @@
+"""A question as a cassette records and finds it: plain JSON, its digests, and how two of them differ.
+
+What decides the answer is recorded: model, instructions, messages, tools, schema and sampling. What the kernel decides
+anew at each run isn't: the limit of tokens, which depends on budgets, marks and keys of prompt caches.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from hashlib import sha256
+from typing import Any
+
+from attrs import frozen
+from msgspec.structs import asdict
+
+from agentos.llm.providers.provider import Message, Question
+
+MASKS: Mapping[str, str] = {
+    "uuid": r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b",
+    "time": r"\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?\b",
+    "date": r"\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*,? (?:\d{1,2} )?"
+    r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*(?: +\d{1,2})?(?:,? \d{4})?\b",
+    "clock": r"\b\d{1,2}:\d\d(?::\d\d(?:[.,]\d+)?)?\b",
+    "temporary": r"/tmp/[\w.@+-]+",
+    "address": r"\b0x[0-9a-fA-F]{4,16}\b",
+    "hex": r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{8,64}\b",
+    "epoch": r"\b1[5-9]\d{8}(?:\d{3}|\.\d+)?\b",
+    "duration": r"\b\d+(?:\.\d+)? ?(?:ns|us|µs|ms|s|sec|secs|seconds)\b",
+    "size": r"\b\d+(?:\.\d+)? ?(?:bytes|[KMG]i?B?)\b",
+}
+"""What differs between two runs of the same program. docs/reference/configuration.md lists them."""
+MASK = re.compile("|".join(f"(?P<{name}>{pattern})" for name, pattern in MASKS.items()))
+MAX_QUOTED = 160  # characters of a line that a difference quotes
+
+Recorded = dict[str, Any]
+"""A question as JSON; see :func:`record_question`."""
+
+
+@frozen
+class Digests:
+    """``exact`` of the question as it is, ``masked`` after :data:`MASKS`, ``place`` of its point in a conversation.
+
+    Questions have the same place if model, tools, roles and the model's answers so far are the same; ``""``: there are
+    no answers yet, so that the place says nothing.
+    """
+
+    exact: str
+    masked: str
+    place: str
+
+
+def record_question(question: Question) -> Recorded:
+    """What decides the answer, without what isn't set."""
+    found: Recorded = {
+        "model": question.model,
+        "system": question.system,
+        "messages": [_record_message(message) for message in question.messages],
+        "tools": [
+            {"name": tool.name, "description": str(tool.description), "parameters": tool.parameters}
+            for tool in question.tools
+        ],
+        "tool_choice": question.tool_choice if question.tools else None,
+        "temperature": question.temperature,
+        "thinking_level": question.thinking_level,
+        "stop": list(question.stop),
+        "response_schema": question.response_schema,
+        "embed": question.embed or None,
+        "dimensions": question.dimensions,
+        **asdict(question.sampling),
+    }
+    return {key: value for key, value in found.items() if value is not None and value != []}
+
+
+def _record_message(message: Message) -> Recorded:
+    found: Recorded = {
+        "role": message.role,
+        "text": message.text,
+        "images": [
+            {"mime_type": image.mime_type, "sha256": sha256(image.data).hexdigest()} for image in message.images
+        ],
+        "calls": [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in message.calls],
+        "answers": message.answers,
+    }
+    return {key: value for key, value in found.items() if value not in (None, "", [])}
+
+
+def digest_question(question: Recorded) -> Digests:
+    """The digests of a question; takes 30 ms for one of 1 MiB."""
+    messages = question.get("messages", ())
+    rest = _canonical({key: value for key, value in question.items() if key != "messages"})
+    parts = [rest, *map(_canonical, messages)]
+    answers = [_canonical(message) for message in messages if message.get("role") == "assistant"]
+    tools = [tool["name"] for tool in question.get("tools", ())]
+    place = [question["model"], *tools, *(message["role"] for message in messages), *answers]
+    return Digests(
+        _digest(map(_digest_text, parts)), _digest(map(_digest_masked, parts)), _digest(place) if answers else ""
+    )
+
+
+def differences(asked: Recorded, recorded: Recorded) -> Iterator[tuple[str, str, str]]:
+    """Where two questions differ: the place for people, and what stands there in each."""
+    for key in dict.fromkeys([*asked, *recorded]):
+        mine, other = asked.get(key), recorded.get(key)
+        if mine == other:
+            continue
+        if key in ("messages", "tools") and mine and other:
+            yield from _differing_items(key.removesuffix("s"), mine, other)
+        else:
+            yield _differing_text(key, mine, other)
+
+
+def _differing_items(
+    name: str, asked: Sequence[Recorded], recorded: Sequence[Recorded]
+) -> Iterator[tuple[str, str, str]]:
+    for number, (mine, other) in enumerate(zip(asked, recorded, strict=False), 1):
+        for key in dict.fromkeys([*mine, *other]):
+            if mine.get(key) != other.get(key):
+                what = other.get("name", "") or other.get("role", "")
+                yield _differing_text(f"{name} {number} ({what}) {key}", mine.get(key), other.get(key))
+    if len(asked) != len(recorded):
+        yield f"the number of {name}s", str(len(asked)), str(len(recorded))
+
+
+def _differing_text(where: str, mine: object, other: object) -> tuple[str, str, str]:
+    if not (isinstance(mine, str) and isinstance(other, str)):
+        return where, _quote(_canonical(mine)), _quote(_canonical(other))
+    lines, others = mine.split("\n"), other.split("\n")
+    same = next((at for at, pair in enumerate(zip(lines, others, strict=False)) if pair[0] != pair[1]), None)
+    at = min(len(lines), len(others)) if same is None else same
+    ask, recorded = (each[at] if at < len(each) else "(nothing)" for each in (lines, others))
+    begin = next((n for n, (a, b) in enumerate(zip(ask, recorded, strict=False)) if a != b), 0)
+    begin = max(0, begin - MAX_QUOTED // 2)
+    return (
+        where if len(lines) == len(others) == 1 else f"{where}, line {at + 1}",
+        _quote(ask[begin:]),
+        _quote(recorded[begin:]),
+    )
+
+
+def _quote(text: str) -> str:
+    return text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}…"
+
+
+def _canonical(value: object) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def _digest(parts: Iterator[str] | Sequence[str]) -> str:
+    return sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _digest_text(text: str) -> str:
+    return sha256(text.encode()).hexdigest()
+
+
+@lru_cache(maxsize=4096)  # each question repeats the messages of the one before
+def _digest_masked(text: str) -> str:
+    return _digest_text(MASK.sub(lambda found: f"<{found.lastgroup}>", text))

@@ -1,0 +1,102 @@
+"""Presets: what a program of others needs to run in a jail, as data. One file a program, which a user adds to.
+
+A preset is expanded to variables, a memory limit and a command before SPAWN, so the kernel knows no vendor
+(docs/decisions/0079). Those of the package are beside this file; a user's are in ``presets/`` beside the configuration
+file, or in ``$XDG_CONFIG_HOME/agentos/presets``.
+"""
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from agentos_sdk.encoding.quantities import size
+
+SHIPPED = Path(__file__).parent
+NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+MAX_FILE_BYTES = 64 << 10
+CACHES = "/workspace/.cache"
+FOR_ALL = {"DO_NOT_TRACK": "1", "OTEL_SDK_DISABLED": "true", "XDG_CACHE_HOME": CACHES}
+HEAP_SHARE = 0.75  # of the memory limit that Node's heap may have: beyond, V8 says so, where the jail would kill
+
+
+class BadPreset(ValueError):
+    """There is no such preset, or its file can't be used; the text names it and what to do."""
+
+
+class Preset(Struct, frozen=True, forbid_unknown_fields=True):
+    """One program. ``{model}`` in ``env`` and ``args`` is the kernel's model; ``{task}`` in ``task`` what it is to do.
+
+    ``about`` says whose program it is, ``install`` how to get it. ``args`` go behind the first word of a command.
+    ``node``: Node's heap is kept below ``memory``. ``endpoint``: it asks the kernel's endpoint of a vendor's protocol.
+    """
+
+    about: str
+    install: str = ""
+    memory: str = "1G"
+    node: bool = False
+    endpoint: bool = True
+    env: Mapping[str, str] = {}
+    args: Sequence[str] = ()
+    task: Sequence[str] = ()
+
+    @property
+    def needs_model(self) -> bool:
+        """Whether the program has to be told which model to ask."""
+        return any("{model}" in value for value in (*self.env.values(), *self.args))
+
+    @property
+    def bytes(self) -> int:
+        """The memory limit of an agent that has none of its own."""
+        return size(self.memory) or 0
+
+    def command(self, words: Sequence[str], model: str) -> Sequence[str]:
+        """The command ``words`` with the preset's arguments."""
+        return [*words[:1], *(arg.replace("{model}", model) for arg in self.args), *words[1:]]
+
+    def environment(self, model: str = "", memory: int | None = None) -> dict[str, str]:
+        """The variables of a program that asks ``model``, with so many bytes of memory (default: the preset's)."""
+        heap = int((self.bytes if memory is None else memory) * HEAP_SHARE) >> 20
+        node = {"NODE_OPTIONS": f"--max-old-space-size={heap}"} if self.node else {}
+        return {**FOR_ALL, **node, **{name: value.replace("{model}", model) for name, value in self.env.items()}}
+
+
+def list_presets(directories: Sequence[Path] = ()) -> dict[str, Path]:
+    """The file of each preset by its name; one in ``directories`` goes before the package's."""
+    found = dict[str, Path]()
+    for directory in (*directories, SHIPPED):
+        for file in sorted(directory.glob("*.toml")):
+            if NAME.fullmatch(file.stem):
+                found.setdefault(file.stem, file)
+    return dict(sorted(found.items()))
+
+
+def user_directories(project: Path) -> Sequence[Path]:
+    """Where a user's own presets are; ``project`` has the configuration file."""
+    home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    return project / "presets", Path(home) / "agentos" / "presets"
+
+
+def read_preset(name: str, directories: Sequence[Path] = ()) -> Preset:
+    """Read a preset. Raises :class:`BadPreset`."""
+    presets = list_presets(directories)
+    if name not in presets:
+        raise BadPreset(f"expected one of {', '.join(presets)}, got {name!r}")
+    file = presets[name]
+    try:
+        with file.open("rb") as stream:
+            text = stream.read(MAX_FILE_BYTES + 1)
+        if len(text) > MAX_FILE_BYTES:
+            raise BadPreset(f"{file}: larger than {MAX_FILE_BYTES >> 10} KiB")
+        preset = msgspec.convert(tomllib.loads(text.decode()), Preset)
+        if not preset.bytes:
+            raise ValueError(f'memory: expected a size such as "1G", got {preset.memory!r}')
+    except OSError as error:
+        raise BadPreset(f"{file}: {error.strerror}") from None
+    except ValueError as error:  # not UTF-8, no TOML, another type
+        raise BadPreset(f"{file}: {error}") from None
+    return preset

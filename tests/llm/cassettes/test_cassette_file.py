@@ -1,0 +1,105 @@
+"""A cassette's file: what is written is read again, lines are those of texts, and what is wrong is named."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentos.llm.cassettes.cassette_file import (
+    MAX_FILE_BYTES,
+    BadCassette,
+    Entry,
+    append_entry,
+    read_cassette,
+    write_cassette,
+)
+from agentos.llm.cassettes.recorded_question import digest_question, record_question
+from agentos.llm.providers.provider import Answer, Message, Question
+from agentos_sdk.values import ToolCall, Usage
+from tests.support.runs.rows import each_row
+
+LINE = '{"n": 1, "question": {"model": "m"}, "answer": {"finish_reason": "stop", "model": "m", "usage": {}}}'
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+
+
+def entry(number: int, messages: list[Message], answer: Answer, system: str | None = None) -> Entry:
+    question = record_question(Question("m", messages, system=system))
+    return Entry(number, question, answer, digest_question(question))
+
+
+def answer(text: str = "yes", **more: object) -> Answer:
+    return Answer(text, Usage(3, 1), "stop", "m-1", **more)  # type: ignore[arg-type]
+
+
+@given(st.lists(st.tuples(st.lists(texts, max_size=4), texts, st.none() | texts), max_size=6))
+def test_what_is_written_is_read_again(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[list[str], str, str | None]]
+) -> None:
+    path = tmp_path_factory.mktemp("cassette") / "a.jsonl"
+    entries = [
+        entry(at, [Message("user", text) for text in asked], answer(said), system)
+        for at, (asked, said, system) in enumerate(rows, 1)
+    ]
+    for at, one in enumerate(entries):
+        append_entry(path, one, entries[:at])
+    read = read_cassette(path)
+    assert [(one.number, one.question, one.answer, one.digests) for one in read] == [
+        (one.number, one.question, one.answer, one.digests) for one in entries
+    ]
+
+
+def test_calls_usage_and_vectors_are_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "a.jsonl"
+    calls = (ToolCall("1", "write", {"text": "a\nb", "deep": [1, {"x": None}]}, "c2ln"), ToolCall("2", "bad", "{"))  # type: ignore[arg-type]
+    whole = Answer("", Usage(5, 2, 1, 3), "tool_calls", "m-1", calls, b'[{"token":"x"}]', (b"\x00\x01\xff\x02",))
+    write_cassette(path, [entry(1, [Message("user", "go")], whole)])
+    assert [one.answer for one in read_cassette(path)] == [whole]
+
+
+def test_a_conversation_is_written_once_and_texts_line_by_line(tmp_path: Path) -> None:
+    path, messages, entries = tmp_path / "a.jsonl", [Message("user", "a long text\nof two lines")], list[Entry]()
+    for number in range(1, 6):
+        entries.append(entry(number, list(messages), answer(f"turn {number}\nand more"), "be\nkind"))
+        messages += [Message("assistant", f"turn {number}\nand more"), Message("user", f"go on {number}")]
+    write_cassette(path, entries)
+    text = path.read_text()
+    assert text.count("a long text") == text.count('"be"') == 1
+    assert all(len(line) < 80 for line in text.splitlines())
+    assert [one.question for one in read_cassette(path)] == [one.question for one in entries]
+
+
+@each_row(
+    "text, told",
+    [
+        pytest.param(LINE + "\n{", "line 2: no JSON", id="no JSON"),
+        pytest.param("[]", "entry 1: Expected `object`", id="no object"),
+        pytest.param(LINE.replace('"n"', '"m"'), "entry 1: Object", id="unknown key"),
+        pytest.param(LINE.replace('{"model": "m"}', "{}"), "entry 1: question.model: required", id="no model"),
+        pytest.param(LINE.replace('"usage": {}', '"usage": {"in": 1}'), "entry 1: ", id="wrong usage"),
+        pytest.param(LINE + LINE, "entry 2: n: 1 is the number of an entry above", id="twice"),
+        pytest.param(LINE.replace('{"model"', '{"as": 1, "model"'), "as: no entry above has the number 1", id="itself"),
+        pytest.param(LINE.replace('{"model"', '{"system": [1], "model"'), "entry 1: ", id="a text that is none"),
+        pytest.param(LINE.replace('{"model"', '{"messages": 7, "model"'), "entry 1: ", id="messages that are none"),
+        pytest.param(LINE.replace('"m"}', "[" * 100_000 + "}"), "nested too deep", id="depth"),
+        pytest.param("\udcff", "not UTF-8 at byte 0", id="not UTF-8"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, text: str, told: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(BadCassette) as error:
+        read_cassette(path)
+    assert str(path) in str(error.value)
+    assert told in str(error.value)
+
+
+def test_a_file_that_is_none_or_too_long_is_refused(tmp_path: Path) -> None:
+    assert read_cassette(tmp_path / "none.jsonl") == []
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "long").touch()
+    os.truncate(tmp_path / "long", MAX_FILE_BYTES + 1)
+    for name, told in (("fifo", "not a regular file"), ("long", "longer than 64 MiB"), (".", "directory")):
+        with pytest.raises(BadCassette, match=told):
+            read_cassette(tmp_path / name)

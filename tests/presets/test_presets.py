@@ -1,0 +1,71 @@
+"""Presets of programs: what each sets, how a user adds one, and what is said of one that can't be used."""
+
+from pathlib import Path
+
+import pytest
+
+from agentos.presets import SHIPPED, BadPreset, list_presets, read_preset, user_directories
+
+CODING = ("aider", "claude-code", "codex", "gemini-cli", "mini-swe-agent", "opencode", "qwen-code")
+
+
+def test_every_shipped_preset_can_be_read_and_says_whose_program_it_is() -> None:
+    assert {*CODING, "node", "langchain", "crewai", "autogen", "agents"} == list_presets().keys()
+    for name in list_presets():
+        preset = read_preset(name)
+        assert preset.about
+        assert len((SHIPPED / f"{name}.toml").read_text().splitlines()) <= 20, "a preset is ten lines or so"
+        assert not any("{model}" in value for value in preset.environment("m").values())
+
+
+def test_a_coding_agent_has_its_home_outside_of_the_workspace_and_a_command_for_a_task() -> None:
+    for name in CODING:
+        preset = read_preset(name)
+        assert preset.environment("m")["HOME"] == "/tmp", name
+        assert preset.endpoint, name
+        assert sum("{task}" in word for word in preset.task) == 1, name
+        assert preset.install, name
+
+
+def test_node_keeps_its_heap_below_the_limit_of_memory() -> None:
+    node = read_preset("node")
+    assert node.environment()["NODE_OPTIONS"] == "--max-old-space-size=768"
+    assert node.environment(memory=512 << 20)["NODE_OPTIONS"] == "--max-old-space-size=384"
+    assert "NODE_OPTIONS" not in read_preset("codex").environment()
+
+
+def test_the_model_is_filled_in_where_it_is_named() -> None:
+    preset = read_preset("claude-code")
+    assert preset.needs_model
+    assert preset.environment("opus")["ANTHROPIC_MODEL"] == "opus"
+    command = read_preset("codex").command(["codex", "exec", "go"], "gpt-9")
+    assert (command[0], list(command[-2:]), 'model="gpt-9"' in command) == ("codex", ["exec", "go"], True)
+
+
+def test_a_user_adds_one_and_replaces_a_shipped_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    project, own = user_directories(tmp_path / "project")
+    for place in (project, own):
+        place.mkdir(parents=True)
+    (own / "mine.toml").write_text('about = "mine, of the user"\n[env]\nX = "{model}"\n')
+    (own / "codex.toml").write_text('about = "another codex"\n')
+    (project / "mine.toml").write_text('about = "mine, of the project"\n')
+    assert read_preset("mine", [project, own]).about == "mine, of the project"
+    assert read_preset("codex", [project, own]).about == "another codex"
+    assert read_preset("aider", [project, own]).about == "aider"
+
+
+def test_what_can_not_be_used_is_named(tmp_path: Path) -> None:
+    for text, told in (
+        ("about = 7", "Expected `str`"),
+        ('about = "x"\nmemroy = "1G"', "unknown field `memroy`"),
+        ('about = "x"\nmemory = "much"', "memory: expected a size"),
+        ("about = ", "Invalid value"),
+        ("x" * (1 << 17), "larger than 64 KiB"),
+    ):
+        (tmp_path / "bad.toml").write_text(text)
+        with pytest.raises(BadPreset, match=r"bad\.toml") as error:
+            read_preset("bad", [tmp_path])
+        assert told in str(error.value)
+    with pytest.raises(BadPreset, match=r"expected one of agents, aider, .*, got 'cladue'"):
+        read_preset("cladue")

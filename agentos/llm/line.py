@@ -274,7 +274,7 @@ class Line(LineStatus):
             else:
                 self._charge_nothing(request)  # its model was closed meanwhile
             calls = self._record_use(request, used)
-            with trio.move_on_after(FLUSH_SECONDS):
+            with trio.move_on_after(FLUSH_SECONDS, shield=True):
                 await self._reservations.settle(grant, used, calls)
 
     def _record_use(self, request: Request, used: Usage) -> int:

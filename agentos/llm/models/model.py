@@ -29,13 +29,6 @@ from agentos_sdk.errors import Unavailable
 
 from .circuit_breaker import CircuitBreaker, State
 
-CASSETTE_TEXTS = {
-    "replay": "answers recorded in",
-    "record": "answers are recorded anew in",
-    "extend": "answers are recorded, if they aren't yet, in",
-    "prune": "unused answers are removed at the end from",
-}
-
 
 class ModelUnavailable(Unavailable):
     """The model gives no answer, or none soon; another model may. ``attempted``: the request was sent to it."""

@@ -58,3 +58,18 @@ def test_an_index_that_was_left_is_told_with_what_makes_it_anew(capsys: pytest.C
         "  left: lib/.git/index: changed: `git reset` makes it anew",
         "  left: index: changed",
     ]
+
+
+def test_many_paths_that_were_left_for_one_reason_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    reasons = {".git/index": f"{GIT}: it is applied with --also .git", "b": "changed"}
+    left = [{"path": path, "reason": reason} for path, reason in reasons.items()]
+    left += [{"path": f".git/objects/{number}", "reason": reasons[".git/index"]} for number in range(3)]
+
+    report({"applied": ["a"], "conflicts": left, "more": 1}, "applied", " (advice)")
+
+    assert capsys.readouterr().out.splitlines() == [
+        "1 path applied (advice)",
+        f"  left: .git/index and 3 more: {GIT}: it is applied with --also .git",
+        "  left: b: changed",
+        "  and 1 more that aren't listed",
+    ]

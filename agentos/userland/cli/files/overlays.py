@@ -23,6 +23,7 @@ from agentos.userland.cli.common import (
 SIGNS = {"created": "A", "changed": "M", "deleted": "D", "type": "T"}
 COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 LEFT = 3  # exit status: something was left
+MAX_ALIKE = 3  # paths left for the same reason that are listed one by one
 SHORT_DIGEST = 12  # characters of a digest that are shown, and needed
 Change = Mapping[str, Any]
 Side = Literal["ours", "theirs"]
@@ -123,12 +124,20 @@ def report(reply: Mapping[str, Any], done: str, advice: str, as_json: bool = Fal
         print_json(reply)
     else:
         click.echo(f"{plural(len(reply[done]), 'path')} {done}{advice if reply[done] else ''}")
-        for left in reply["conflicts"]:
-            hint = ": `git reset` makes it anew" if left["path"].endswith(".git/index") else ""
-            click.echo(f"  left: {printable(left['path'])}: {printable(left['reason'])}{hint}")
+        for reason in dict.fromkeys(left["reason"] for left in reply["conflicts"]):
+            paths = [left["path"] for left in reply["conflicts"] if left["reason"] == reason]
+            for path in paths if len(paths) <= MAX_ALIKE else paths[:1]:
+                more = f" and {len(paths) - 1} more" if len(paths) > MAX_ALIKE else ""
+                hint = ": `git reset` makes it anew" if is_stale_index(path, reason) else ""
+                click.echo(f"  left: {printable(path)}{more}: {printable(reason)}{hint}")
         if reply["more"]:
             click.echo(f"  and {reply['more']} more that aren't listed")
     return LEFT if reply["conflicts"] else 0
+
+
+def is_stale_index(path: str, reason: str) -> bool:
+    """Whether it is git's index, which isn't what the commits need although these were wanted."""
+    return path.endswith(".git/index") and "--also" not in reason
 
 
 def diff_lines(reply: Mapping[str, Any]) -> Iterator[str]:

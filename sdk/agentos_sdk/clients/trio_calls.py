@@ -22,6 +22,7 @@ from agentos_sdk.calls.operator.metrics import (
     MetricsReply,
     MetricsSystem,
 )
+from agentos_sdk.calls.operator.snapshots import Fork, Forked, Snapshot, Snapshots, SnapshotsReply
 from agentos_sdk.calls.request import Request
 from agentos_sdk.calls.tools import CallTool, ListTools
 
@@ -110,6 +111,9 @@ class TrioCalls:
     explain = call(Calls.explain, permissions.Explain)
     approvals = part(Calls.approvals, permissions.Approvals, permissions.ApprovalsReply.pending)
     follow_approvals = stream(Calls.follow_approvals, ApprovalLists)
+    snapshot = call(Calls.snapshot, Snapshot)
+    snapshots = part(Calls.snapshots, Snapshots, SnapshotsReply.snapshots)
+    fork = part(Calls.fork, Fork, Forked.agents)
     rollback = call(Calls.rollback, overlays.Rollback)
     diff = call(Calls.diff, overlays.Diff)
     apply = call(Calls.apply, overlays.Apply)

@@ -144,13 +144,15 @@ class Overlays:
         async with self.lock(name), self._performing:
             return await run_in_thread(self._undo, name, apply)
 
-    async def discard(self, name: str, in_use: bool) -> None:
-        """Have the next life begin with an empty layer, and remove this one now unless it is ``in_use``.
+    async def discard(self, name: str, runs: Callable[[], bool]) -> bool:
+        """Have the next life begin with an empty layer; remove this one now, unless it ``runs``, which is returned.
 
         Raises :class:`NoOverlay`, :class:`BadLayer` or ``OSError``.
         """
         async with self.lock(name):
-            await run_in_thread(self._discard, name, in_use)
+            used = runs()  # a life that begins now waits for the lock
+            await run_in_thread(self._discard, name, used)
+            return used
 
     def lock(self, name: str) -> trio.Lock:
         """The lock of one agent's overlay."""

@@ -94,10 +94,9 @@ class SnapshotCalls:
             def is_used() -> bool:
                 return agent is not None and not agent.over.is_set()
 
-            runs = is_used()
             with explaining(caller):
                 if request.snapshot == START:
-                    await self.snapshots.overlays.discard(key, in_use=runs)
+                    runs = await self.snapshots.overlays.discard(key, is_used)
                 else:
                     found = await self.snapshots.find(key, request.snapshot)
                     runs = await self.snapshots.roll_back(found, is_used)

@@ -444,7 +444,7 @@ async def test_what_was_discarded_is_gone_and_the_next_life_begins_anew(overlaid
     overlaid.write("a.txt", "discarded\n")
     former = overlaid.upper
 
-    await overlaid.overlays.discard("w", in_use)
+    await overlaid.overlays.discard("w", lambda: in_use)
 
     assert former.exists() == in_use
     assert (await overlaid.apply()).paths == []

@@ -41,7 +41,7 @@ async def let_work(overlaid: Overlaid, work: Work) -> Path:
     """Have an agent work in its overlay: a copy, of which what differs is written into a new layer."""
     copy = overlaid.project.parent / "copy"
     shutil.copytree(overlaid.project, copy, symlinks=True)
-    await overlaid.overlays.discard(overlaid.name, in_use=False)
+    await overlaid.overlays.discard(overlaid.name, lambda: False)
     await overlaid.open()
     work(copy)
     for path in copy.rglob("*"):

@@ -137,7 +137,7 @@ async def test_what_is_removed_goes_unless_something_else_has_it(taking: Taking)
     assert set(second.layers) <= taking.list_layers()
     assert (await taking.see()).keys() == {"a.txt"}
 
-    await taking.overlaid.overlays.discard(NAME, in_use=False)
+    await taking.overlaid.overlays.discard(NAME, lambda: False)
     await taking.overlaid.open()
     assert taking.list_layers() == {f"{NAME}/{taking.overlaid.upper.name}"}
     assert list((taking.overlaid.state / "snapshots").iterdir()) == []

@@ -32,7 +32,7 @@ from tests.support.ports import free_port
 
 ADDRESS = re.compile(r"\b(?:127\.0\.0\.1|localhost):(\d{4,5})\b")
 BIN = str(Path(sys.executable).parent)
-LOOKS = re.compile(r"agentos (ps|tree|logs|events|audit|approvals|permissions suggest)\b(?!.* (-f|--follow))")
+LOOKS = re.compile(r"agentos (ps|tree|logs|events|metrics|audit|approvals|permissions suggest)\b(?!.* (-f|--follow))")
 WRONG = "wrong.toml"
 BOTH = "it writes to stdout and stderr, whose order nothing promises: show one of them, or join them with 2>&1"
 MAKE = f'make() {{ command make -n -C {shlex.quote(str(ROOT))} "$@" >/dev/null; }}'

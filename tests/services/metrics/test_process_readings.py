@@ -11,13 +11,18 @@ from agentos.syscalls.operator.metrics import BATCH, MetricsCalls
 AGENTS = 500
 
 
+@define
+class Life:
+    since: float = 0.0
+    jail: None = None
+
+
 @define(eq=False)
 class Agent:
     id: int
     lives: int = 1
-    since: float = 0.0
+    life: Life = field(factory=Life)
     over: trio.Event = field(factory=trio.Event)
-    jail: None = None
 
 
 @define

@@ -147,7 +147,8 @@ class Tracker:
             self.finish(agent)
 
     def _record_exit(self, agent: Agent) -> None:
-        if agent.state not in (State.STOPPED, State.WAITING):  # then nothing has run: it declined, or had yet to begin
+        # In these nothing has run: it has declined, also one that was given up before, or had yet to begin.
+        if agent.state not in (State.STOPPED, State.WAITING, State.FAILED):
             reason = agent.end.reason if agent.end is not None else "did not start"
             self.registry.change(agent, AgentExited(agent.id, agent.name, reason))
             self._note_failure(agent)

@@ -23,7 +23,7 @@ from agentos.services.events import (
 from agentos_sdk.values import End
 from supervisors import Exit
 from supervisors.exits import IntensityExceeded
-from supervisors.reports import ChildDeclined, ChildEnded, Report, RestartScheduled, SupervisorGaveUp
+from supervisors.reports import ChildDeclined, ChildEnded, ChildTerminated, Report, RestartScheduled, SupervisorGaveUp
 from supervisors.strategy import Restart
 from tests.agents.test_registry import agent
 
@@ -87,6 +87,20 @@ def test_a_declined_start_of_an_agent_that_restart_is_about_to_start_changes_not
     run(tracker, ChildDeclined(("root",), "a"), ChildEnded(("root",), "a", NORMAL, 0.0))
 
     assert (one.state, published) == (State.STOPPED, before)
+
+
+def test_a_declined_start_of_an_agent_that_was_given_up_changes_nothing() -> None:
+    one = agent("a")
+    one.spawner = None
+    tracker, published = tracked(one)
+    run(tracker, ChildEnded(("root",), "a", CRASH, 1.0))
+    run(tracker, SupervisorGaveUp(("root",), Exit("shutdown", IntensityExceeded("a", CRASH, 1, 5.0))))
+    before = list(published)
+    one.wish.stop("operator")  # as its group begins anew
+
+    run(tracker, ChildTerminated(("root",), "a", NORMAL, 0.0))
+
+    assert (one.state, published) == (State.FAILED, before)
 
 
 def test_a_supervisor_that_gave_up_names_the_agent_that_failed_last() -> None:

@@ -14,19 +14,22 @@ from tests.system.jails import zygotes_of
 @pytest.fixture
 def unprobed(kernels: None) -> Iterator[tuple[Kernel, int]]:
     """A ready kernel whose probe doesn't end, since the zygote is stopped; the zygote's pid."""
-    for _ in range(10):  # a probe that has ended before we stop the zygote proves nothing
+    for _ in range(20):  # a probe that has ended before we stop the zygote proves nothing
         kernel = Kernel()
         try:
             kernel.wait_line(READY)
             [zygote] = zygotes_of(kernel.pid)
             os.kill(zygote, signal.SIGSTOP)
+            with kernel.connect() as wire:
+                for _ in range(1000):  # what the zygote has told before, the kernel has seen after these
+                    wire.ask(NOOP)
             if not PROBED.search(kernel.said):
                 yield kernel, zygote
                 kernel.stop()
                 return
         finally:
             kernel.clean_up()
-    pytest.fail("each of ten kernels knew its isolation too soon")
+    pytest.fail("each of twenty kernels knew its isolation too soon")
 
 
 def test_a_kernel_answers_before_it_knows_its_isolation_and_an_agent_waits_for_that(

@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -17,8 +18,9 @@ def unprobed(kernels: None) -> Iterator[tuple[Kernel, int]]:
     for _ in range(20):  # a probe that has ended before we stop the zygote proves nothing
         kernel = Kernel()
         try:
-            kernel.wait_line(READY)
+            until(partial(zygotes_of, kernel.pid), "it has its zygote")
             [zygote] = zygotes_of(kernel.pid)
+            kernel.wait_line(READY)
             os.kill(zygote, signal.SIGSTOP)
             with kernel.connect() as wire:
                 for _ in range(1000):  # what the zygote has told before, the kernel has seen after these
@@ -27,6 +29,7 @@ def unprobed(kernels: None) -> Iterator[tuple[Kernel, int]]:
                 yield kernel, zygote
                 kernel.stop()
                 return
+            os.kill(zygote, signal.SIGCONT)  # or it holds the kernel's output open
         finally:
             kernel.clean_up()
     pytest.fail("each of twenty kernels knew its isolation too soon")

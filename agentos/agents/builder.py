@@ -82,6 +82,7 @@ class Request(Struct, frozen=True, kw_only=True):
     workspace: str | None = None
     workspace_mode: WorkspaceMode | None = None
     runtime: Runtime | None = None
+    terminals: bool | None = None
     llm: values.Share | None = None
     permissions: PermissionSet | None = None
 
@@ -126,8 +127,8 @@ def build(
         spec = inherit(spec, parent) if parent is not None else spec
     if not spec.jailed:
         mode = "workspace_mode" if request.workspace is None else "workspace"  # a file has both as one key
-        for name in ("code", mode, "runtime"):
-            if getattr(request, name) not in (None, "exec"):
+        for name in ("code", mode, "runtime", "terminals"):
+            if getattr(request, name) not in (None, "exec", False):
                 report(BadField(name, "only a jail has this, and isolation is none: leave it out"))
         if spec.network == "filtered":
             report(BadField("network", "only a jail can be filtered, and isolation is none: give it a jail"))

@@ -40,6 +40,8 @@ def inherit(spec: AgentSpec, parent: AgentSpec) -> AgentSpec:
         raise ExceedsParent("network", f"its parent {parent.name} has {parent.network}, and {spec.network} is more")
     if spec.runtime == "fast" and parent.jailed and parent.runtime != "fast":
         raise ExceedsParent("runtime", f"{parent.name} was started by exec itself, and so are its children")
+    if spec.terminals and parent.jailed and not parent.terminals:
+        raise ExceedsParent("terminals", f"its parent {parent.name} has no terminals")
     return replace(
         spec,
         isolation=max(spec.isolation, parent.isolation, key=STRICTNESS.index),

@@ -121,7 +121,8 @@ class AgentSpec(Struct, frozen=True):
 
     Paths are absolute host paths, except ``cwd``, which is a path in the jail if there is one. ``code`` is a directory
     that contains the script. ``workspace`` is ``tmp``, ``keep`` or a directory, which with ``workspace_mode="overlay"``
-    stays as it is: the agent's changes are kept apart, and applied by the operator. More than ``max_restarts`` within
+    stays as it is: the agent's changes are kept apart, and applied by the operator. With ``terminals`` its programs may
+    open pseudo-terminals. More than ``max_restarts`` within
     ``restart_window`` seconds, and the agent is given up; ``math.inf`` is unlimited. Declared members of a
     ``one_for_all`` or ``rest_for_one`` group have their supervisor's intensity instead. ``on_give_up`` applies only to
     declared agents. ``ready="hello"`` makes the start wait for the agent's HELLO.
@@ -155,6 +156,7 @@ class AgentSpec(Struct, frozen=True):
     workspace: str = "tmp"
     workspace_mode: WorkspaceMode = "direct"
     runtime: Runtime = "exec"
+    terminals: bool = False
     llm: Share = Share()
     permissions: PermissionSet | None = None  # None: the default of its kind
     required: bool = False

@@ -252,6 +252,9 @@ class Builder(Reader):
         memory = preset.bytes if limits.memory is None else limits.memory
         env = {**preset.environment(self._llm.model or "", memory), **given.get("env", {})}
         fields = {"env": env, "limits": attrs.evolve(limits, memory=memory)}
+        if "none" not in (given.get("isolation"), "none" if given.get("sandboxed") is False else ""):
+            fields["terminals"] = given.get("terminals", preset.terminals)
+        fields |= {name: given[name] for name in ("terminals",) if name in given}
         if given.get("command"):
             fields["command"] = preset.command(given["command"], self._llm.model or "")
         return fields

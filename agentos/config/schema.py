@@ -222,4 +222,5 @@ class AgentTable(ChildTable):
     code: str | None = None
     workspace: str | WorkspaceTable | None = None
     runtime: Runtime | None = None
+    terminals: bool | None = None
     permissions: object = None

@@ -33,12 +33,14 @@ class Preset(Struct, frozen=True, forbid_unknown_fields=True):
 
     ``about`` says whose program it is, ``install`` how to get it. ``args`` go behind the first word of a command.
     ``node``: Node's heap is kept below ``memory``. ``endpoint``: it asks the kernel's endpoint of a vendor's protocol.
+    ``terminals``: it opens pseudo-terminals.
     """
 
     about: str
     install: str = ""
     memory: str = "1G"
     node: bool = False
+    terminals: bool = False
     endpoint: bool = True
     env: Mapping[str, str] = {}
     args: Sequence[str] = ()

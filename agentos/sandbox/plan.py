@@ -29,6 +29,7 @@ from .files.root_files import (
     GID,
     SDK,
     SOCKET,
+    TERMINALS,
     UID,
     WORKSPACE,
     bind_steps,
@@ -237,11 +238,13 @@ def _landlock_step(policy: Policy, host: Host, binds: tuple[s.Bind, ...]) -> Ite
         executable = tuple([bind.target for bind in binds if not (bind.device or bind.writable)])
     # A shared mapping of /dev/zero is memory that no watcher finds; it needs a descriptor that is open for writing.
     devices = ("/dev",) if host.memory_cgroup else tuple([f"/dev/{name}" for name in DEVICES if name != "zero"])
-    yield _build_landlock_step(host.landlock_abi, executable, devices)
+    yield _build_landlock_step(host.landlock_abi, executable, devices, (TERMINALS,) if policy.terminals else ())
 
 
 @functools.lru_cache(maxsize=64)  # of one host nearly all are equal
-def _build_landlock_step(abi: int, executable: tuple[str, ...], devices: tuple[str, ...]) -> s.Landlock:
+def _build_landlock_step(
+    abi: int, executable: tuple[str, ...], devices: tuple[str, ...], terminals: tuple[str, ...]
+) -> s.Landlock:
     scope = landlock.Scope.ABSTRACT_UNIX_SOCKET | landlock.Scope.SIGNAL
     asked = landlock.HandledRights(landlock.ALL_FILES & ~landlock.FileRights.RESOLVE_UNIX, scope=scope)
     rules = landlock.build_ruleset(
@@ -252,6 +255,11 @@ def _build_landlock_step(abi: int, executable: tuple[str, ...], devices: tuple[s
             *(PathRule(path, landlock.EXECUTE) for path in executable),
             *(PathRule(path, landlock.WRITE) for path in ("/tmp", WORKSPACE, "/dev/shm")),
             *(PathRule(path, landlock.FileRights.WRITE_FILE | landlock.FileRights.TRUNCATE) for path in devices),
+            *(
+                [PathRule(TERMINALS, landlock.FileRights.WRITE_FILE | landlock.FileRights.IOCTL_DEV)]
+                if terminals
+                else []
+            ),
         ],
     )
     return s.Landlock(

@@ -15,6 +15,9 @@ NETWORKS = ("none", "filtered", "host")  # from the narrower to the wider
 Network = Literal["none", "filtered", "host"]
 
 
+MAX_TERMINALS = 16  # pseudo-terminals that exist at a time in one sandbox
+
+
 class BadPolicy(ValueError):
     """No sandbox can be made of this policy; the text says why."""
 
@@ -141,6 +144,9 @@ class Policy:
     loopback for :data:`.plan.FILTERED_ADDRESSES`, a resolv.conf that names 127.0.0.1, and the host's certificates.
     ``sockets`` of its own network are bound before the program starts, and the kernel gets them.
 
+    With ``terminals`` there is a devpts of its own at /dev/pts, from which its programs get pseudo-terminals: at most
+    :data:`MAX_TERMINALS` at a time, whose buffers no limit of memory counts. Profile ``strict`` has none.
+
     Script, code and workspace may lie where other programs can write: no component of their paths may be a symbolic
     link.
     """
@@ -153,6 +159,7 @@ class Policy:
     socket: str | None = field(default=None, validator=_check_absolute)
     network: Network = field(default="none", validator=attrs.validators.in_(NETWORKS))
     sockets: tuple[SocketAddress, ...] = ()
+    terminals: bool = False
     limits: Limits = Limits()
     profile: str = field(default="standard", validator=attrs.validators.in_(PROFILES))
     hostname: str = "agent"
@@ -162,6 +169,8 @@ class Policy:
             raise BadPolicy("script and code: /agent is either a directory or has one file")
         if self.network == "host" and self.sockets:
             raise BadPolicy("sockets: with the host's network there is no loopback of its own")
+        if self.terminals and self.profile == "strict":
+            raise BadPolicy("terminals: the profile strict has none")
 
     def narrow_to(self, parent: "Policy") -> "Policy":
         """Narrow this policy to its parent's: lower limits, narrower profile, no wider network.
@@ -175,6 +184,7 @@ class Policy:
             workspace=workspace.narrow_to(parent.workspace) if isinstance(workspace, Directory) else workspace,
             network=min(self.network, parent.network, key=NETWORKS.index),
             limits=self.limits.narrow_to(parent.limits),
+            terminals=self.terminals and parent.terminals,
             profile=max(self.profile, parent.profile, key=PROFILES.index),
         )
 

@@ -213,6 +213,13 @@ def layer_targets(target: str, lowers: int) -> tuple[str, ...]:
     return *(f"{target}.lower{number}" for number in range(lowers)), f"{target}.upper"
 
 
+class MountTerminals(NamedTuple):
+    """Mount a devpts of its own: pseudo-terminals, at most ``most`` at a time, opened by ``ptmx`` in it."""
+
+    target: str
+    most: int
+
+
 class MountProc(NamedTuple):
     """Mount a /proc that shows only the processes of this PID namespace."""
 
@@ -331,6 +338,7 @@ Step = (
     | Protect
     | MountTmpfs
     | MountOverlay
+    | MountTerminals
     | MountProc
     | CloseSources
     | SwitchRoot
@@ -383,7 +391,7 @@ def describe(step: Step) -> str:
             about = (step.path,)
         case Protect():
             about = (step.directory,)
-        case MountTmpfs() | MountOverlay() | MountProc():
+        case MountTmpfs() | MountOverlay() | MountTerminals() | MountProc():
             about = (step.target,)
         case Hostname():
             about = (step.name,)

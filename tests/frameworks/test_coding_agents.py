@@ -42,6 +42,7 @@ PROGRAMS = {
     "opencode": Program(
         "npm", [f"{NODE}/opencode"], "bash", {"command": COMMAND, "description": "make it"}, "(?i)you are opencode"
     ),
+    "qwen-code": Program("npm", [f"{NODE}/qwen"], "run_shell_command", {"command": COMMAND, "is_background": False}),
     "mini-swe-agent": Program(
         "mini-swe-agent",
         [],

@@ -54,6 +54,7 @@ BROKEN = [
     Broken(s.Protect, {"openat2": NO}),
     Broken(s.Protect, {"move_mount": NO}),
     Broken(s.MountTmpfs, {"mount": NO}),
+    Broken(s.MountTerminals, {"mount": NO}),
     Broken(s.MountProc, {"mount": NO}),
     Broken(s.CloseSources, {"close": NO}),
     Broken(s.SwitchRoot, {"pivot_root": NO}),
@@ -110,7 +111,9 @@ def steps(how: Broken, place: str) -> Sequence[Step]:
     profile = "strict" if how.kind is s.ForbidExecutableMemfds else "standard"
     network = "filtered" if how.kind is s.RouteToLoopback else "none"
     workspace = Directory(place, ("kept",))
-    steps = a_plan("/bin/sh", "-c", "touch ran", workspace=workspace, profile=profile, network=network)
+    terminals = how.kind is s.MountTerminals
+    given = {"workspace": workspace, "profile": profile, "network": network, "terminals": terminals}
+    steps = a_plan("/bin/sh", "-c", "touch ran", **given)
     if os.geteuid() == 0 and how in NOT_WITH_ROOT:
         pytest.skip("with root the zygote has done that")
     if how.kind not in map(type, steps):

@@ -102,6 +102,8 @@ def mistakes(spec: AgentSpec) -> Iterator[BadField]:
         yield LayoutError("runtime", "fast runs a script, and this is a command")
     if spec.runtime == "fast" and spec.python is not None:
         yield LayoutError("runtime", "fast uses the kernel's own interpreter: leave out python, or say exec")
+    if spec.terminals and spec.isolation == "strict":
+        yield LayoutError("terminals", "isolation strict has none: say false, or isolation standard")
     if spec.workspace_mode == "overlay" and spec.workspace in ("tmp", "keep"):
         yield LayoutError("workspace", f"mode overlay needs the path of a directory, got {spec.workspace!r}")
     yield from bad_limits(spec)
@@ -256,6 +258,7 @@ def policy(
         socket=socket,
         network=spec.network,
         sockets=sockets,
+        terminals=spec.terminals,
         limits=limits(spec),
         profile="strict" if spec.isolation == "strict" else "standard",
         hostname=spec.name[:64],

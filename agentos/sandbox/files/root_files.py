@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from agentos.sandbox import steps as s
 from agentos.sandbox.host import Host
-from agentos.sandbox.policy import BadPolicy, Directory, Image, Network, Overlay, Policy
+from agentos.sandbox.policy import MAX_TERMINALS, BadPolicy, Directory, Image, Network, Overlay, Policy
 from agentos.sandbox.steps import Step
 from agentos_sdk.values import HostIds
 
 UID = GID = 1000  # inside
 CODE, WORKSPACE, SDK, SOCKET = "/agent", "/workspace", "/sdk", "/run/agentos.sock"
+TERMINALS = "/dev/pts"
 DEVICES = ("null", "zero", "full", "random", "urandom")
 _ETC_FILES = {
     "passwd": f"agent:x:{UID}:{GID}:agent:{WORKSPACE}:/bin/sh\n",
@@ -183,7 +184,9 @@ def root_steps(policy: Policy, host: Host, binds: tuple[s.Bind, ...]) -> Iterato
     if policy.network == "filtered":
         yield s.WriteFile("/etc/resolv.conf", "nameserver 127.0.0.1\n")
     yield from binds
-    yield s.MakeDirectory("/dev/shm")
+    for directory in ("/dev/shm", TERMINALS):
+        yield s.MakeDirectory(directory)
+    yield s.Link("/dev/ptmx", "pts/ptmx")  # leads nowhere in a jail without terminals
     for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
         yield s.Link(f"/dev/{name}", f"/proc/self/fd{target}")
     yield s.MountProc("/proc")
@@ -203,6 +206,8 @@ def tmpfs_steps(policy: Policy, host: Host, within_tmp: tuple[s.Bind, ...]) -> I
     if isinstance(policy.workspace, Directory) and policy.workspace.protected:
         yield s.Protect(WORKSPACE, policy.workspace.protected)
     yield s.MountTmpfs("/dev/shm", limits.tmp, limits.inodes, False, counted)
+    if policy.terminals:
+        yield s.MountTerminals(TERMINALS, MAX_TERMINALS)
     if policy.socket is not None:
         yield s.Link("/tmp/agentos.sock", SOCKET)
 

@@ -114,6 +114,10 @@ class Root:
         finally:
             os.close(overlay)
 
+    def mount_terminals(self, step: s.MountTerminals) -> None:
+        options = f"newinstance,mode=600,ptmxmode=666,max={step.most}"
+        libc.mount("agent", NEW_ROOT + step.target, "devpts", MS_NOSUID | MS_NOEXEC, options)
+
     def mount_proc(self, step: s.MountProc) -> None:
         flags = MS_NOSUID | MS_NODEV | MS_NOEXEC
         libc.mount("proc", NEW_ROOT + step.target, "proc", flags, "subset=pid")

@@ -10,8 +10,9 @@ from msgspec import Struct
 
 from agentos.sandbox import steps as s
 from agentos.sandbox.files import proc_files
-from agentos.sandbox.files.root_files import WORKSPACE
+from agentos.sandbox.files.root_files import TERMINALS, WORKSPACE
 from agentos.sandbox.filters import seccomp
+from agentos.sandbox.policy import MAX_TERMINALS
 from agentos.sandbox.steps import Step
 from agentos_sdk.values import Layer
 
@@ -141,12 +142,24 @@ def _own_uid_layer(observed: Observed) -> Layer:
 
 def overlay_layer(program: int) -> Layer:
     """Whether this program's workspace is an overlay, as its mountinfo says; that of its layers' names is neutral."""
-    lines = proc_files.read_file(f"/proc/{program}/mountinfo").splitlines()
-    mounts = [line.split() for line in lines if line.split()[4] == WORKSPACE]
-    last = mounts[-1] if mounts else []
-    evidence = " ".join(last[last.index("-") + 1 :]) if "-" in last else "no mount"
+    evidence = _mounted_at(WORKSPACE, program)
     active = evidence.startswith("overlay ") and "userxattr" in evidence
     return Layer(True, active, "overlayfs" if active else "", evidence, "" if active else "it is no overlay")
+
+
+def terminals_layer(program: int) -> Layer:
+    """Whether this program has a devpts of its own with a bound, as its mountinfo says."""
+    evidence = _mounted_at(TERMINALS, program)
+    active = evidence.startswith("devpts ") and f"max={MAX_TERMINALS}" in evidence
+    return Layer(MAX_TERMINALS, active, "devpts" if active else "", evidence, "" if active else "it has no bound")
+
+
+def _mounted_at(place: str, program: int) -> str:
+    """File system, source and options of the last mount at this path of a program's."""
+    lines = proc_files.read_file(f"/proc/{program}/mountinfo").splitlines()
+    mounts = [line.split() for line in lines if line.split()[4] == place]
+    last = mounts[-1] if mounts else []
+    return " ".join(last[last.index("-") + 1 :]) if "-" in last else "no mount"
 
 
 def _status_layer(observed: Observed, name: str, expected: str, mechanism: str) -> Layer:

@@ -39,7 +39,8 @@ class Spawn(Request[Spawned]):
     """Start an agent: exactly one of ``script`` and ``command``.
 
     ``restart_policy`` is the original's name for ``restart``: always, on-failure, never. With the ``workspace_mode``
-    overlay its changes of a directory that is its ``workspace`` wait for APPLY.
+    overlay its changes of a directory that is its ``workspace`` wait for APPLY. With ``terminals`` its programs may
+    open pseudo-terminals.
     """
 
     op = Op.SPAWN
@@ -66,6 +67,7 @@ class Spawn(Request[Spawned]):
     workspace: str | None = None
     workspace_mode: Literal["direct", "overlay"] | None = None
     runtime: Literal["exec", "fast"] = "exec"
+    terminals: bool = False
     llm: Share = Share()
     permissions: object = None
 

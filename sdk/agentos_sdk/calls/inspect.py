@@ -109,6 +109,7 @@ class Started:
     restart: str
     shutdown: float | str
     workspace_mode: Literal["direct", "overlay"] = "direct"
+    terminals: bool = False
 
 
 @record

@@ -85,13 +85,15 @@ class Calls:
         workspace: str | None = None,
         workspace_mode: Literal["direct", "overlay"] | None = None,
         runtime: Literal["exec", "fast"] | None = None,
+        terminals: bool | None = None,
         llm: Mapping[str, Any] | None = None,
         permissions: object = None,
     ) -> Reply:
         """Start an agent: exactly one of ``script`` and ``command``.
 
         ``restart_policy`` is the original's name for ``restart``: always, on-failure, never. With the
-        ``workspace_mode`` overlay its changes of a directory that is its ``workspace`` wait for APPLY.
+        ``workspace_mode`` overlay its changes of a directory that is its ``workspace`` wait for APPLY. With
+        ``terminals`` its programs may open pseudo-terminals.
 
         A relative path is relative to this process.
         """

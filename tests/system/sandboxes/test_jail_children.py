@@ -47,6 +47,7 @@ def boss(kernel: Kernel) -> Iterator[tuple[AgentOSClient, int]]:
         {"python": "/usr/bin/python3.99"},
         {"python": "/workspace/python"},
         {"runtime": "fast"},
+        {"terminals": True},
     ],
     ids=str,
 )

@@ -135,6 +135,17 @@ def test_the_root_and_the_workspace_are_file_systems_of_its_own(client: AgentOSC
     assert layers(reply)["root"]["active"]
 
 
+def test_terminals_are_in_the_record_and_commands_have_them_too(client: AgentOSClient) -> None:
+    found = layers(client.spawn("typist", command=["sleep", "1000"], terminals=True))["terminals"]
+    assert (found["asked"], found["active"], found["mechanism"]) == (16, True, "devpts"), found
+    assert "max=16" in found["evidence"]
+    assert client.inspect("typist")["spec"]["terminals"]
+
+    command = "import os, pty; pid, fd = pty.fork(); pid or os.execv('/usr/bin/tty', ['tty']); print(os.read(fd, 99))"
+    reply = client.exec([sys.executable, "-c", command], name="typist")
+    assert reply["stdout"].strip() == r"b'/dev/pts/0\r\n'", reply
+
+
 def test_an_agent_has_no_network_but_its_loopback(kernel: Kernel, client: AgentOSClient) -> None:
     reply = client.spawn("offline", command=["sleep", "1000"])
 

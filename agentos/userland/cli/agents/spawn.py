@@ -101,6 +101,7 @@ class SpawnCommand(click.Command):
     help="What it may do: by a name, or in JSON; -: from our input. Default: sandboxed; without a jail: standard.",
 )
 @click.option("--runtime", type=click.Choice(["exec", "fast"]), help="fast: SCRIPT without an exec. Default: exec.")
+@click.option("--terminals", is_flag=True, help="Its programs may open pseudo-terminals, as tmux does.")
 @json_option
 @socket_option
 @click.pass_context
@@ -163,6 +164,7 @@ def add_preset(client: AgentOSClient, name: str, fields: dict[str, Any]) -> None
     limits = {"memory": preset.memory, **fields["limits"]}
     env = preset.environment(model, size(limits["memory"]))
     fields |= {"env": {**env, **fields["env"]}, "limits": limits}
+    fields["terminals"] = fields["terminals"] or (preset.terminals and fields["isolation"] != "none")
     if fields.get("command"):
         fields["command"] = preset.command(fields["command"], model)
 

@@ -5,6 +5,7 @@ import os
 import socket
 import tempfile
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 from attrs import frozen
@@ -112,7 +113,7 @@ def steps(how: Broken, place: str) -> Sequence[Step]:
     network = "filtered" if how.kind is s.RouteToLoopback else "none"
     workspace = Directory(place, ("kept",))
     terminals = how.kind is s.MountTerminals
-    given = {"workspace": workspace, "profile": profile, "network": network, "terminals": terminals}
+    given: dict[str, Any] = {"workspace": workspace, "profile": profile, "network": network, "terminals": terminals}
     steps = a_plan("/bin/sh", "-c", "touch ran", **given)
     if os.geteuid() == 0 and how in NOT_WITH_ROOT:
         pytest.skip("with root the zygote has done that")

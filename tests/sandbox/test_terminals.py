@@ -1,4 +1,4 @@
-"""Pseudo-terminals of a jail's own: programs get them where the policy says so, up to a bound, and no others' anywhere."""
+"""Pseudo-terminals of a jail: programs get them where the policy says so, up to a bound, and none elsewhere."""
 
 import pytest
 

@@ -87,13 +87,17 @@ def test_a_package_of_pip_is_installed_once_and_runs_without_network(
     agentos: Agentos, kernel: Kernel, registry: str
 ) -> None:
     index = f"{registry}/simple"
-    added = agentos("mcp", "add", "notes", "--yes", "--", "uvx", "note-server", "--deep", PIP_INDEX_URL=index)
+    workspace = kernel.place / "repository"
+    workspace.mkdir()
+    options = ("--yes", "--workspace", str(workspace))
+    added = agentos("mcp", "add", "notes", *options, "--", "uvx", "note-server", "--deep", PIP_INDEX_URL=index)
     table = json.loads(agentos("mcp", "servers", "--json").stdout)
 
     assert (added.stderr, added.returncode) == ("", 0)
     assert call(kernel, "notes.add") == '[{"name": "add", "arguments": {"text": "milk"}}, "--deep"]'
     assert table[0]["server"] == "env /agent/bin/python /agent/bin/note-server --deep"
     assert table[0]["network"] == "none"
+    assert f'workspace = "{workspace}"\n' in (kernel.place / "agentos.toml").read_text()
     assert (kernel.state_dir / "mcp" / "packages" / "notes" / "bin" / "note-server").is_file()
 
 
@@ -216,6 +220,9 @@ def test_removing_a_server_leaves_the_rest_of_the_file(agentos: Agentos, kernel:
         (("notes", "--", "npx", "../x"), "expected a package of the registry"),
         (("notes", "--", "/no/such/server"), "mcp.servers.notes.command"),
         (("notes", "--share", "none", "--", "x"), "is not one of"),
+        (("notes", "--url", "https://x", "--workspace", "."), "a server at a URL has no jail"),
+        (("notes", "--code", ".", "--", "uvx", "x"), "a directory for its tools is --workspace"),
+        (("notes", "--workspace", "/no/such", "--", "python3", "x"), "expected tmp, keep or a directory"),
     ],
 )
 def test_a_mistake_is_said_and_changes_nothing(

@@ -55,6 +55,9 @@ ASK_SECONDS: Final = 30.0  # that the kernel has to queue the question about lis
 )
 @click.option("--code", metavar="DIR", help="A directory that COMMAND needs: the server sees all of it, as /agent.")
 @click.option(
+    "--workspace", metavar="DIR", help="A directory that its tools work on, as /workspace; they may write there."
+)
+@click.option(
     "--network",
     type=click.Choice(["none", "filtered", "host"]),
     help="Network of its jail. Default: none.",
@@ -76,6 +79,7 @@ def add(
     url: str | None,
     env: tuple[str, ...],
     code: str | None,
+    workspace: str | None,
     network: str | None,
     domains: Sequence[str],
     secrets: Sequence[str],
@@ -93,9 +97,11 @@ def add(
     that begins with npx, uvx or pipx is installed once, and runs without network from then on.
     """
     check_usage(name, command, url, network, domains, secrets)
+    check_directories(command, code, workspace)
     permissions = make_permissions(url, domains, secrets)
     fields: dict[str, object] = {"url": url, **find_program(command), "env": parse_pairs("--env", env)}
-    fields |= {"code": os.path.abspath(code) if code is not None else None}
+    directories = {"code": code, "workspace": workspace}
+    fields |= {key: os.path.abspath(given) for key, given in directories.items() if given is not None}
     fields |= {"network": network or ("filtered" if domains and url is None else None)}
     fields |= {"limits": parse_limits(limits), "share": share, "permissions": permissions}
     with kernel(socket_path) as client:
@@ -134,6 +140,16 @@ def check_usage(
         raise click.UsageError("--secret: the kernel adds it to requests of a server at a URL; for a command use -e")
     if domains and network not in (None, "filtered"):
         raise click.UsageError("--domain: only a filtered network has rules: leave --network out")
+
+
+def check_directories(command: Sequence[str], code: str | None, workspace: str | None) -> None:
+    from .packages import parse_package
+
+    for option, given in (("--code", code), ("--workspace", workspace)):
+        if given is not None and not command:
+            raise click.UsageError(f"{option}: a server at a URL has no jail: leave it out")
+    if code is not None and parse_package(command) is not None:
+        raise click.UsageError("--code: a package is /agent itself; a directory for its tools is --workspace")
 
 
 @contextlib.contextmanager

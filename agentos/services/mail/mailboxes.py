@@ -5,10 +5,8 @@ from it before their reader gets them, or with a lease when they are acknowledge
 full disk is ``Unavailable``, and nothing has changed then. docs/decisions/0095.
 """
 
-import heapq
 import itertools
 import logging
-import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 
@@ -22,7 +20,8 @@ from agentos_sdk.encoding import codec
 from agentos_sdk.errors import AlreadyExists, BadRequest, CallError, NotFound
 
 from . import copies, rows
-from .mailbox import MAX_ATTEMPTS, MAX_MESSAGES, Lease, Mailbox, Message
+from .lease_ends import LeaseEnds
+from .mailbox import MAX_ATTEMPTS, Lease, Mailbox, Message
 from .store import Done, MailStore
 
 log = logging.getLogger(__name__)
@@ -41,9 +40,7 @@ class Mailboxes:
     _by_id: dict[int, Mailbox] = field(factory=dict)
     _by_name: dict[str, Mailbox] = field(factory=dict)
     _kept: dict[str, Mailbox] = field(factory=dict)  # by the name of the declared agent, also if there is none now
-    _ends: list[tuple[float, int, int]] = field(factory=list)  # a heap of leases, also removed ones
-    _most_ends: int = MAX_MESSAGES  # then those of removed leases are
-    _changed: trio.Event = field(factory=trio.Event)
+    _ends: LeaseEnds = field(factory=LeaseEnds)
 
     def __iter__(self) -> Iterator[Mailbox]:
         return iter(self._by_id.values())
@@ -254,7 +251,7 @@ class Mailboxes:
             await self._store_of(box).write(batch, numbers, undo)
             if not leases:
                 self._store_of(box).discharge(taken)
-        self._await_ends(box, leases)
+        self._ends.add(box, leases, self._by_id)
         return taken
 
     def put_back(self, box: Mailbox, taken: Sequence[Message], *, leased: bool) -> None:
@@ -330,37 +327,15 @@ class Mailboxes:
         """Let leases run on that weren't acknowledged after all, but not into another life."""
         for lease in leases:
             lease.acknowledging = False
-        self._await_ends(box, leases)
+        self._ends.add(box, leases, self._by_id)
         self._end_former(box)
 
     async def serve(self) -> None:
         """End leases in time, until cancelled."""
         while True:
-            with trio.move_on_at(self._ends[0][0] if self._ends else math.inf):
-                await self._changed.wait()
-            self._changed = trio.Event()
-            ended = dict[Mailbox, set[int]]()  # one that went on after a failed ACK is in the heap twice
-            while self._ends and self._ends[0][0] <= trio.current_time():
-                at, number, owner = heapq.heappop(self._ends)
-                if self._has_lease(at, number, owner):
-                    box = self._by_id[owner]
-                    ended.setdefault(box, set()).add(number)
+            ended = await self._ends.wait(self._by_id)
             for box, numbers in ended.items():
-                self._end(box, sorted(numbers))
-
-    def _await_ends(self, box: Mailbox, leases: Sequence[Lease]) -> None:
-        for lease in leases:
-            heapq.heappush(self._ends, (lease.ends, lease.message.id, box.id))
-        if leases:
-            self._changed.set()
-        if len(self._ends) > self._most_ends:
-            self._ends = [one for one in dict.fromkeys(self._ends) if self._has_lease(*one)]
-            heapq.heapify(self._ends)
-            self._most_ends = max(MAX_MESSAGES, 2 * len(self._ends))
-
-    def _has_lease(self, ends: float, number: int, owner: int) -> bool:
-        box = self._by_id.get(owner)
-        return box is not None and box.has_lease(number, ends)
+                self._end(box, numbers)
 
     def take_event(self, event: Event) -> None:
         """Give back what an agent had leased in a life that has ended; tell a spawner of an agent that was given up."""

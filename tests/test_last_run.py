@@ -1,13 +1,27 @@
 """The record of a run: what is said of a kernel that was killed, and which databases are refused."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from agentos.boot.last_run import Doing, RunRecord, RunRecorder, check_database, describe_kill, host_boot, read_record
+from agentos.boot.last_run import (
+    DatabaseCheck,
+    Doing,
+    RunRecord,
+    RunRecorder,
+    check_database,
+    describe_kill,
+    host_boot,
+    read_record,
+)
 from agentos.database import DatabaseError, Identity, open_database
+from agentos.permissions.approvals.entries import TABLES as APPROVALS
+from agentos.permissions.approvals.entries import load
+from agentos.services.ids import TABLES as IDS
+from agentos.services.ids import open_ids
 from tests.support.runs.rows import each_row
 
 AT = RunRecord(host_boot(), 1.0, database=Identity("a", 7), synced=5)
@@ -123,3 +137,28 @@ def test_a_record_that_cannot_be_read_is_told(tmp_path: Path, caplog: pytest.Log
 
     assert read_record(tmp_path) is None
     assert "it isn't known how the last kernel ended" in caplog.text
+
+
+@each_row(
+    ("found", "lost"),
+    [(Identity("a", 7), False), (Identity("a", 6), True), (Identity("b", 9), True), (None, True)],
+)
+async def test_ids_that_a_lost_database_may_have_given_are_given_by_none(
+    tmp_path: Path, found: Identity | None, lost: bool
+) -> None:
+    check = DatabaseCheck(AT, tmp_path, accepted=True)
+    check(found)
+    given = check.find_given()
+    assert (given > 1_000_000_000) is lost
+
+    schemas, path = {"approvals": APPROVALS, "ids": IDS}, tmp_path / f"{found}.db"
+    async with open_database(path, schemas) as database:
+        assert (await database.write(partial(load, above=given)))[0] == given
+        async with open_ids(database, "messages", above=given) as ids:
+            number = next(ids)
+            assert number == given + 1
+
+    async with open_database(path, schemas) as database:
+        assert (await database.write(load))[0] == given
+        async with open_ids(database, "messages") as ids:
+            assert next(ids) == number + 1

@@ -68,6 +68,33 @@ def read_record(state_dir: Path) -> RunRecord | None:
         return None
 
 
+@define
+class DatabaseCheck:
+    """Refuses another database than the last kernel's, unless that is ``accepted``; then ``is_lost`` is set."""
+
+    last: RunRecord | None
+    state_dir: Path
+    accepted: bool
+    is_lost: bool = False
+
+    def __call__(self, found: Identity | None) -> None:
+        """See :class:`agentos.database.CheckIdentity`."""
+        try:
+            check_database(self.last, self.state_dir, found)
+        except DatabaseError as error:
+            if not self.accepted:
+                raise
+            self.is_lost = True
+            log.warning("accepted: %s", error)
+
+    def find_given(self, per_second: int = 1) -> int:
+        """Up to which number ids may have been given that this database doesn't know of: by this rate since 1970.
+
+        Programs and persons that have such an id must not reach something of this kernel's by it.
+        """
+        return int(time.time() * per_second) if self.is_lost else 0
+
+
 def check_database(last: RunRecord | None, state_dir: Path, found: Identity | None) -> None:
     """Raise ``DatabaseError`` if this isn't the database of the last kernel; ``found`` is None for a new one."""
     path = display_path(state_dir / "agentos.db")

@@ -12,9 +12,9 @@ from agentos.agents.tree import kept_stops
 from agentos.agents.tree.kept_stops import KeptStops
 from agentos.agents.waking import last_runs
 from agentos.agents.waking.last_runs import LastRuns
-from agentos.boot.last_run import RunRecord, RunRecorder, check_database, describe_kill, read_record
+from agentos.boot.last_run import DatabaseCheck, RunRecorder, describe_kill, read_record
 from agentos.config.exposed_files import log_exposed_files
-from agentos.database import CheckIdentity, DatabaseError, Identity, open_database
+from agentos.database import DatabaseError, open_database
 from agentos.kernel.record import record_kernel
 from agentos.kernel.wire.listener import ListenError
 from agentos.llm import budgets
@@ -95,19 +95,20 @@ async def run_kernel(settings: Settings, host: Host, kernel_log: KernelLog) -> s
     """Open the files in the state directory, then run a kernel; the files are closed last."""
     events, recorder = Events(), RunRecorder(host.state_dir)
     last = await run_in_thread(read_record, host.state_dir)
+    check = DatabaseCheck(last, host.state_dir, settings.accept_lost_state)
     async with (
         open_logs(host.state_dir / "logs", settings.config.logs) as logs,
         recorder.keep(),
         open_database(
             host.state_dir / "agentos.db",
             SCHEMAS,
-            choose_check(settings, host, last),
+            check,
             durable=settings.config.kernel.mail == "durable",
         ) as database,
         open_audit(host.state_dir / "audit", __version__, events.publish) as audit,
         open_event_log(host.state_dir / "events") as event_log,
-        open_ids(database, "callers") as caller_ids,
-        open_ids(database, "messages", GREATEST_ID) as message_ids,
+        open_ids(database, "callers", above=check.find_given()) as caller_ids,
+        open_ids(database, "messages", GREATEST_ID, check.find_given(1_000_000)) as message_ids,
     ):
         kernel_log.attach(logs)
         await recorder.begin(database)
@@ -122,7 +123,7 @@ async def run_kernel(settings: Settings, host: Host, kernel_log: KernelLog) -> s
         secrets = await run_in_thread(read_secrets, settings.config)
         stores = Stores(events, model, database, audit, logs, stored, event_log, secrets, caller_ids, message_ids)
         access = open_access(settings.config, settings.show, host, stores)
-        await access.approvals.load()
+        await access.approvals.load(check.find_given())
         await access.mail.load()
         if last is not None and message_ids.is_new:
             log.info('messages to declared agents outlive the kernel from now on, except with mailbox = "memory"')
@@ -132,17 +133,3 @@ async def run_kernel(settings: Settings, host: Host, kernel_log: KernelLog) -> s
             events.publish(killed)
             audit.note(kernel_entry(KILLED, killed.text, "lost"))
         return await kernel.serve()
-
-
-def choose_check(settings: Settings, host: Host, last: RunRecord | None) -> CheckIdentity:
-    """What decides whether the database is the one that the last kernel had."""
-
-    def check(found: Identity | None) -> None:
-        try:
-            check_database(last, host.state_dir, found)
-        except DatabaseError as error:
-            if not settings.accept_lost_state:
-                raise
-            log.warning("accepted: %s", error)
-
-    return check

@@ -93,11 +93,13 @@ class AgentWoken(AgentEvent, frozen=True):
 class RunSkipped(AgentEvent, frozen=True):
     """A run of the agent's schedule was due, and left out because its last one still works.
 
-    ``due_at`` is when it was due and ``next_at`` when the next one is, in seconds since the epoch.
+    ``due_at`` is when it was due and ``next_at`` when the next one is, in seconds since the epoch. ``skipped`` runs are
+    left out so far; this is told when they are 1, 2, 4, 8 and so on.
     """
 
     due_at: float
     next_at: float
+    skipped: int = 1
 
 
 class AgentOver(AgentEvent, frozen=True):

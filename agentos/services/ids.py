@@ -66,12 +66,13 @@ class Ids:
 
 
 @asynccontextmanager
-async def open_ids(database: Database, name: str, greatest: str = "SELECT 0") -> AsyncIterator[Ids]:
+async def open_ids(database: Database, name: str, greatest: str = "SELECT 0", above: int = 0) -> AsyncIterator[Ids]:
     """Reserve the first block; raises :class:`agentos.database.DatabaseError`.
 
-    ``greatest`` is SQL for the greatest number in the database: a burst may have given more than were reserved.
+    ``greatest`` is SQL for the greatest number in the database: a burst may have given more than were reserved. Up to
+    ``above`` a kernel may have given numbers that the database doesn't know of.
     """
-    first = await database.write(partial(_begin, name, greatest))
+    first = await database.write(partial(_begin, name, greatest, above))
     ids = Ids(database, name, first == 1, first, first + BLOCK)
     try:
         yield ids
@@ -83,10 +84,10 @@ async def open_ids(database: Database, name: str, greatest: str = "SELECT 0") ->
                 log.warning("%d %s are left out from now on: %s", BLOCK, name, error)
 
 
-def _begin(name: str, greatest: str, connection: sqlite3.Connection) -> int:
+def _begin(name: str, greatest: str, above: int, connection: sqlite3.Connection) -> int:
     row = connection.execute("SELECT next FROM ids WHERE name = ?", (name,)).fetchone()
     (used,) = connection.execute(greatest).fetchone()
-    first = max(1 if row is None else int(row[0]), int(used or 0) + 1)
+    first = max(1 if row is None else int(row[0]), int(used or 0) + 1, above + 1)
     _write(name, first + BLOCK, connection)
     return first
 

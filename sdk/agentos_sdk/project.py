@@ -25,6 +25,7 @@ from .errors import ConnectionFailed
 CONFIG = "agentos.toml"
 MAX_NAME = 32  # characters of a project's name in a socket's path, which has at most 107 bytes
 MAX_NAMED = 5  # kernels in an error message
+MAX_CONFIG = 4 << 20  # bytes of a configuration file
 
 
 class RunningKernel(NamedTuple):
@@ -193,13 +194,15 @@ def is_own_config(file: str) -> bool:
     """Whether this is a file that isn't empty; raises :class:`ConnectionFailed` if it belongs to another user.
 
     For a file that isn't named: it says which programs run, and where commands connect to. A symlink counts as its
-    owner's, too.
+    owner's, too. What is there and is no file raises the same, or a kernel would run without what the user has in it.
     """
+    where, found = os.path.join(_current_directory(), file), _stat(file)
+    if found is not None and not stat.S_ISREG(found.st_mode):
+        raise ConnectionFailed(f"{where} isn't a regular file: remove it, give another file, or a socket with --socket")
     if not is_config(file):
         return False
-    for status in (os.lstat(file), _stat(file)):
+    for status in (os.lstat(file), found):
         if status is not None and status.st_uid not in trusted_uids():
-            where = os.path.join(_current_directory(), file)
             raise ConnectionFailed(
                 f"{where} belongs to uid {status.st_uid}, so it isn't obeyed unless it is named: "
                 f"give the file to the command, or choose a socket with --socket"
@@ -240,11 +243,17 @@ def _find_config() -> str | None:
 
 
 def _read_paths(file: str) -> dict[str, str]:
-    """``socket`` and ``state_dir`` of ``[kernel]``, absolute; nothing from a file that can't be read."""
+    """``socket`` and ``state_dir`` of ``[kernel]``, absolute; nothing from a file that can't be read.
+
+    It never waits, and takes nothing from another user: the file may have been replaced since it was found.
+    """
     try:
-        with open(file, "rb") as opened:
-            kernel: Any = tomllib.load(opened).get("kernel", {})
-    except (OSError, ValueError):
+        with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb") as opened:
+            status = os.fstat(opened.fileno())
+            if not stat.S_ISREG(status.st_mode) or status.st_uid not in trusted_uids():
+                return {}
+            kernel: Any = tomllib.loads(opened.read(MAX_CONFIG).decode("utf-8-sig")).get("kernel", {})
+    except (OSError, ValueError, RecursionError):
         return {}  # there is none, or `agentos check` reports what is wrong with it
     given = kernel.items() if isinstance(kernel, dict) else ()
     return {

@@ -22,6 +22,8 @@ from agentos_sdk.encoding import codec
 from agentos_sdk.values import Layer, ResourceUsage
 from supervisors import Supervisor
 
+from .writes import Writes
+
 if TYPE_CHECKING:
     from agentos.agents.jail.jail import Jail
     from agentos.agents.workspaces.view import View
@@ -53,6 +55,7 @@ class Life:
     program: Sandbox | None = None
     jail: "Jail | None" = None  # while its program runs
     view: "View | None" = None  # of files, while a jailed program runs
+    writes: Writes = field(factory=Writes)  # the kernel's to these files
     nursery: trio.Nursery | None = None
     children: Supervisor | None = None  # of the agents that it spawns, from the first one on
     spawns: bool = False  # whether it may spawn agents: until it stops

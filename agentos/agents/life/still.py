@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterable
 
 import trio
 
+from agentos.agents.jail.jail import Jail
 from agentos.agents.registry import Agent
 from agentos.sandbox.cgroups.discover import Group
 from agentos.sandbox.cgroups.values import CgroupError
@@ -15,6 +16,7 @@ from agentos.threads import run_in_thread
 from agentos_sdk.errors import Busy, Unavailable
 
 from .lifecycle import State
+from .present import Life
 
 TIMEOUT = 5.0  # seconds in which all processes must have stopped; it takes milliseconds
 POLL_INTERVAL = 0.002  # seconds: Linux tells of no such change
@@ -25,20 +27,34 @@ _STILL = (b"T", b"t", b"Z", b"X")  # of proc(5): stopped, traced, ended
 async def hold_still(agent: Agent | None) -> AsyncIterator[bool]:
     """Freeze all processes of an agent's jail, or stop them by a signal; yields whether there is a program.
 
-    No command can be started in it meanwhile. Raises ``Busy`` while it starts or stops, and ``Unavailable`` if they
-    can't be stopped, or if signals have stopped them and the agent was resumed or ended meanwhile.
+    No command can be started in it meanwhile, and the kernel's own writes to its files wait. Raises ``Busy`` while it
+    starts or stops, and ``Unavailable`` if they can't be stopped, or if signals have stopped them and the agent was
+    resumed or ended meanwhile.
     """
     if agent is None or (agent.life.jail is None and not agent.alive):
         yield False
         return
-    jail = agent.life.jail
-    if jail is None or agent.state not in (State.RUNNING, State.PAUSED):
+    life, jail = agent.life, agent.life.jail
+    if jail is None or not isinstance(life, Life) or agent.state not in (State.RUNNING, State.PAUSED):
         raise Busy(f"{agent.name} is {agent.state}: try again when it runs or has ended")
+    async with contextlib.AsyncExitStack() as stack:
+        with trio.move_on_after(TIMEOUT) as waiting:
+            await stack.enter_async_context(life.writes.hold())
+        if waiting.cancelled_caught:
+            raise Unavailable(f"{agent.name}: a WRITE of its goes on for {TIMEOUT:g} s, so its files aren't copied")
+        if life.jail is not jail:
+            raise Busy(f"{agent.name} has just ended: try again")
+        async with _hold_program(agent, jail):
+            yield True
+
+
+@contextlib.asynccontextmanager
+async def _hold_program(agent: Agent, jail: Jail) -> AsyncIterator[None]:
     sandbox, group = jail.sandbox, jail.group
     if group is not None and await _freeze(group):
         try:
             sandbox.frozen = True
-            yield True
+            yield
         finally:
             _thaw(group)
             sandbox.frozen = agent.state is State.PAUSED
@@ -47,7 +63,7 @@ async def hold_still(agent: Agent | None) -> AsyncIterator[bool]:
     try:
         sandbox.freeze()
         await run_in_thread(_wait_until_still, agent.name, sandbox.list_roots())
-        yield True
+        yield
         if before != (agent.state, agent.lives):
             raise Unavailable(f"{agent.name} was resumed, or has ended, while it was copied: try again")
     finally:

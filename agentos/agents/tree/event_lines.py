@@ -51,11 +51,12 @@ def describe_event(event: Event) -> Iterator[tuple[int, str]]:
             yield logging.INFO, f"{name}: will be restarted in {delay:.1f} s (failure {failures} in a row)"
         case AgentWoken(name=name, reason=reason):
             yield logging.INFO, f"{name}: started by {reason}"
-        case RunSkipped(name=name, due_at=due_at, next_at=next_at):
+        case RunSkipped(name=name, due_at=due_at, next_at=next_at, skipped=skipped):
+            so_far = f", as {skipped - 1} before it" if skipped > 1 else ""
             yield (
                 logging.WARNING,
                 (
-                    f"{name}: its run of {format_time(due_at)} is left out, because the last one still works; "
+                    f"{name}: its run of {format_time(due_at)} is left out{so_far}, because the last one still works; "
                     f"the next one: {format_time(next_at)}"
                 ),
             )

@@ -34,12 +34,16 @@ Wake = Callable[[Agent, str], Awaitable[None]]
 
 @define(eq=False)
 class Timer:
-    """One agent's schedule. ``last`` is the time that it has reached, ``due`` its next one, with its jitter."""
+    """One agent's schedule. ``last`` is the time that it has reached, ``due`` its next one, with its jitter.
+
+    ``skipped`` counts the runs left out since the last one began.
+    """
 
     agent: Agent
     schedule: Schedule
     last: float
     due: float = 0.0
+    skipped: int = 0
 
 
 @define(eq=False)
@@ -135,8 +139,10 @@ class Timers:
         """Write down that the time has come, and begin the run, unless the last one still works."""
         agent = timer.agent
         works = not agent.over.is_set()
-        if works and agent.wish.stopped_by is None:
-            self.registry.publish(RunSkipped(agent.id, agent.name, due, timer.due))
+        timer.skipped = timer.skipped + 1 if works else 0
+        # The 1st, 2nd, 4th, 8th are told: a run that never ends leaves out one each second for ever.
+        if works and agent.wish.stopped_by is None and timer.skipped.bit_count() == 1:
+            self.registry.publish(RunSkipped(agent.id, agent.name, due, timer.due, timer.skipped))
         await self.runs.note({agent.name: timer.last})
         if not works:
             await self._wake(timer)

@@ -97,10 +97,13 @@ class Approvals:
     def __attrs_post_init__(self) -> None:
         self._records = ApprovalRecords(self.database, self.audit)
 
-    async def load(self) -> None:
-        """Load answers, and what was pending when the last kernel ended. Raises ``DatabaseError``."""
+    async def load(self, above: int = 0) -> None:
+        """Load answers, and what was pending when the last kernel ended. Raises ``DatabaseError``.
+
+        Ids up to ``above`` aren't given: the database may have lost them.
+        """
         await self.answers.load()
-        self._last, found = await self._records.load()
+        self._last, found = await self._records.load(above)
         now, clock = time.time(), trio.current_time()
         for pending in found:
             left = min(pending.expires_at - now, self.settings.keep)

@@ -83,14 +83,18 @@ class Ticket(Struct, frozen=True):
     deadline: float
 
 
-def load(connection: sqlite3.Connection) -> tuple[int, Sequence[Pending]]:
-    """The highest id that was ever used, and what hasn't expired; the rest is removed."""
+def load(connection: sqlite3.Connection, above: int = 0) -> tuple[int, Sequence[Pending]]:
+    """The highest id ever used, at least ``above`` from now on, and what hasn't expired; the rest is removed."""
     rows = connection.execute("SELECT pending FROM approvals").fetchall()
     found = [json.decode(pending, type=Pending) for (pending,) in rows]
     now = time.time()
     connection.executemany("DELETE FROM approvals WHERE id = ?", [(one.id,) for one in found if one.expires_at <= now])
-    highest = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'approvals'").fetchone()
-    return highest[0] if highest is not None else 0, [one for one in found if one.expires_at > now]
+    found_highest = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'approvals'").fetchone()
+    highest = max(above, found_highest[0] if found_highest is not None else 0)
+    if above:
+        connection.execute("DELETE FROM sqlite_sequence WHERE name = 'approvals'")
+        connection.execute("INSERT INTO sqlite_sequence VALUES ('approvals', ?)", (highest,))
+    return highest, [one for one in found if one.expires_at > now]
 
 
 def insert(pending: Pending, connection: sqlite3.Connection) -> None:

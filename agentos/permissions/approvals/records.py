@@ -29,9 +29,9 @@ class ApprovalRecords:
     database: Database
     audit: AuditLog
 
-    async def load(self) -> tuple[int, Sequence[Pending]]:
-        """The highest id so far, and the entries that were pending when the last kernel ended."""
-        return await self.database.write(approval_entries.load)
+    async def load(self, above: int) -> tuple[int, Sequence[Pending]]:
+        """The highest id so far, at least ``above``, and the entries that were pending when the last kernel ended."""
+        return await self.database.write(partial(approval_entries.load, above=above))
 
     async def add(self, entry: Entry) -> None:
         """Record an entry. Raises ``CallError`` or ``DatabaseError``."""

@@ -1,7 +1,7 @@
 """Handlers of READ and WRITE."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, nullcontext
 from functools import cache, partial
 from typing import Literal
 from weakref import WeakKeyDictionary
@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agentos.agents.inherit import effective
+from agentos.agents.life.present import Life
 from agentos.agents.registry import Registry
 from agentos.agents.workspaces.view import View
 from agentos.kernel.call import Call
@@ -57,6 +58,11 @@ class PathResolver:
         if agent.spec.jailed:  # without the jail's uid and gid files would be accessed as the kernel
             raise Unavailable(f"{agent.name} has ended, and its files with it")
         return replace(self.guest, max_size=effective(agent.spec).file_size).request(path)
+
+    def writes_of(self, caller: Caller) -> AbstractAsyncContextManager[None]:
+        """To be entered around a write: an agent's wait while its files are copied."""
+        agent = self.registry.get(caller.id) if caller.kind == "agent" else None
+        return agent.life.writes if agent is not None and isinstance(agent.life, Life) else nullcontext()
 
 
 @frozen(eq=False)
@@ -133,7 +139,8 @@ class Files:
 
             async def act(call: Call) -> Written:
                 write = io.replace if request.mode == "write" else io.append
-                await run_in_thread(write, file, request.data, limiter=self._workers(file.request))
+                async with self.paths.writes_of(caller):
+                    await run_in_thread(write, file, request.data, limiter=self._workers(file.request))
                 return Written(bytes_written=len(request.data))
 
             @cache

@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import pytest
 import trio
 import trio.testing
 from attrs import define, field
@@ -162,6 +163,18 @@ async def test_a_run_that_is_due_while_the_last_one_works_is_left_out_and_said(
     assert [when - 1e9 for _, when in host.ran] == [60, 180]
     skipped = [event for event in host.published if isinstance(event, RunSkipped)]
     assert skipped == [RunSkipped(one.id, "nightly", 1e9 + 120, 1e9 + 180)]
+
+
+@pytest.mark.parametrize(("runs", "told"), [(1, [1]), (3, [1, 2]), (1000, [1 << number for number in range(10)])])
+async def test_a_run_that_goes_on_is_told_less_and_less(
+    tmp_path: Path, mock_clock: trio.testing.MockClock, runs: int, told: list[int]
+) -> None:
+    host = Host(tmp_path, mock_clock, 1e9, length=runs + 1.5)
+
+    async with host.kernel(declared(every="1s")):
+        await host.pass_time(runs + 1.2)
+
+    assert [event.skipped for event in host.published if isinstance(event, RunSkipped)] == told
 
 
 async def test_a_missed_time_is_caught_up_once_by_the_next_kernel(

@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 import trio
 from attrs import define, field
+from trio.testing import MockClock, wait_all_tasks_blocked
 
+from agentos.agents.life.writes import Writes
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Decision, Effect, Entry, Right
@@ -61,6 +63,10 @@ class Somewhere:
     """Paths that begin with /workspace are one's own, all others are the host's."""
 
     directory: Path
+    writes: Writes = field(factory=Writes)
+
+    def writes_of(self, caller: Caller) -> Writes:
+        return self.writes
 
     def path_request(self, caller: Caller, path: str) -> PathRequest:
         inside = path.removeprefix("/workspace/")
@@ -130,6 +136,41 @@ async def test_nothing_is_written_before_the_intent_is(place: Path, book: Book) 
     assert (place / "granted" / "notes").read_text() == "notes"
 
 
+@pytest.mark.parametrize("mode", ["write", "append"])
+async def test_no_write_is_done_while_the_files_are_copied(place: Path, book: Book, mode: str) -> None:
+    whose, target = Somewhere(place), place / "granted" / "new"
+
+    async with trio.open_nursery() as nursery, whose.writes.hold():
+        nursery.start_soon(partial(write, files(whose), book, "/workspace/granted/new", mode=mode))
+        await wait_all_tasks_blocked()
+        assert not target.exists()
+        assert (await read(files(whose), book, "/workspace/granted/notes"))["content"] == "notes"
+    assert target.read_text() == "new"
+
+
+async def test_files_are_copied_when_the_writes_that_go_on_have_ended(autojump_clock: MockClock) -> None:
+    writes, seen = Writes(), list[str]()
+
+    async def write_for(seconds: float) -> None:
+        async with writes:
+            seen.append("begun")
+            await trio.sleep(seconds)
+            seen.append("ended")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(write_for, 1)
+        nursery.start_soon(write_for, 2)
+        await wait_all_tasks_blocked()
+        with trio.move_on_after(1.5):  # a snapshot that is given up leaves nothing held
+            async with writes.hold():
+                seen.append("never copied")
+        async with writes.hold():
+            seen.append("copied")
+            nursery.start_soon(write_for, 1)
+            await trio.sleep(5)
+    assert seen == ["begun", "begun", "ended", "ended", "copied", "begun", "ended"]
+
+
 async def test_what_a_person_has_to_allow_is_not_done(place: Path, book: Book) -> None:
     book.allowed = {f"{place}/granted": "ask"}
     service = files(Somewhere(place))
@@ -161,6 +202,9 @@ class SlowHost:
     directory: Path
     answers: threading.Event = field(factory=threading.Event)
     asked: int = 0
+
+    def writes_of(self, caller: Caller) -> Writes:
+        return Writes()
 
     def path_request(self, caller: Caller, path: str) -> PathRequest:
         if path.startswith("/workspace/"):

@@ -52,6 +52,12 @@ def test_a_kernel_that_lacks_its_database_begins_only_if_it_is_told_to(own_kerne
 
     kernel.options = ("--accept-lost-state",)
     kernel.start_again()
+    with kernel.client() as client:
+        first = client.inspect("a")["id"]
     kernel.stop()
     kernel.options = ()
     kernel.start_again()
+
+    # An id that the lost database gave means nothing else afterwards.
+    with kernel.client() as client:
+        assert client.inspect("a")["id"] > first > 1_000_000_000

@@ -14,7 +14,7 @@ from agentos.kernel.background import Background
 from agentos.kernel.call_counts import CallCounts
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import AuditLog, Decision
-from agentos.kernel.steps import Observe
+from agentos.kernel.steps import Observer
 from agentos.kernel.syscall import Syscall
 from agentos.kernel.table import Table
 from agentos.kernel.wire.listener import Peer
@@ -73,7 +73,7 @@ class Callers:
     peers: Peers = field(init=False)
     operator_counts: CallCounts = field(factory=CallCounts)  # of all connections of the operator
     guest_counts: CallCounts = field(factory=CallCounts)  # of all guests
-    observe: Observe | None = None  # is told of all calls; set before :meth:`serve`
+    observer: Observer | None = None  # is told of all calls; set before :meth:`serve`
     _table: Table = field(init=False)
     _served: Sequence[Op] = ()
     _guests: dict[int, Caller] = field(factory=dict)  # connected ones, by id
@@ -90,7 +90,7 @@ class Callers:
         """Set the served calls. Precomputes what most decisions need, before the first caller waits for it."""
         set_examples.compile_set(default(jailed=True), self.jailed)
         set_examples.compile_set(default(jailed=False), self.names)
-        self._table = Table(calls, self.observe)
+        self._table = Table(calls, self.observer)
         self._served = tuple(syscall.op for syscall in calls)
 
     # -- Connecting and disconnecting ------------------------------------------------------------------------------

@@ -113,6 +113,16 @@ class Call:
         if not self.streams:
             raise BadRequest(f"{key}: needs protocol version 2 (say HELLO with protocol 2 first)")
 
+    def tee(self, take: Callable[[bytes], object]) -> None:
+        """Have ``take`` see each chunk before it is sent."""
+        send = self._send
+
+        async def send_both(chunk: bytes) -> None:
+            take(chunk)
+            await send(chunk)
+
+        self._send = send_both
+
     async def send(self, chunk: bytes) -> None:
         """Send a CHUNK frame. Returns when the socket has taken it: a slow reader slows only its own stream."""
         await self._send(chunk)

@@ -86,7 +86,7 @@ class DeferredCalls:
         _, op, body = request
         try:
             if call.cancelled or self.over:
-                begun: Begun = self._caller.table.syscalls[op].fail(self._caller, Cancelled(WITHDRAWN))
+                begun: Begun = self._caller.table.withdraw(self._caller, op, body, Cancelled(WITHDRAWN))
             else:
                 begun = begin(self._caller, body, partial(self._answer, request))
         except MustAsk:

@@ -8,7 +8,6 @@
 # has an outcome, also if it is cancelled; the outcome is recorded after what was prepared has been released, for that
 # may fail; the observer is told once of a call, when it has ended. docs/decisions/0028.
 
-import time
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Protocol
@@ -26,11 +25,24 @@ from .prepared import note_refusal, require
 from .syscall import Syscall
 from .wire.replies import encode_in_turns
 
-Observe = Callable[[Caller, int, Any, object, int], None]
-"""Takes caller, opcode, request, reply or error, and the call's start in nanoseconds since the epoch.
 
-The request is None if it isn't read, because all calls of this opcode are refused. An observer must not wait or raise.
-"""
+class Observer(Protocol):
+    """Is told of calls. It must neither wait nor raise."""
+
+    def begin(self, call: Call | None) -> Any:
+        """A call begins, in a task if there is a ``call``; what is returned is handed to :meth:`end`.
+
+        A call about which a person must be asked begins a second time, in a task.
+        """
+
+    def end(self, caller: Caller, op: int, request: Any, outcome: object, answer: bytes | None, began: Any) -> None:
+        """A call has ended with this reply or error. ``answer`` is its body; None if it has none, or isn't encoded.
+
+        The request is the body if it isn't read, because all calls of this opcode are refused.
+        """
+
+    def pass_by(self, caller: Caller, op: int, body: bytes, answer: bytes) -> None:
+        """The connection answered a call itself, or its body could not be read, or it is begun in the background."""
 
 
 class Serve(Protocol):
@@ -47,18 +59,18 @@ class Serve(Protocol):
 Attempt = Callable[[Caller, Any, Call | None], Coroutine[Any, Any, object]]
 
 
-def build_steps(syscall: Syscall, observe: Observe | None = None) -> Serve:
+def build_steps(syscall: Syscall, observer: Observer | None = None) -> Serve:
     """All steps of a call, which is counted by how it has ended. Without a call they raise MustAsk."""
     op, encode, charge = int(syscall.op), syscall.encode, syscall.charge
     attempt = handle(syscall) if syscall.prepare is None else judge(syscall)
 
-    def fail(caller: Caller, request: Any, error: BaseException, began: int) -> None:
+    def fail(caller: Caller, request: Any, error: BaseException, began: Any, answer: bytes | None) -> None:
         caller.counts.fail(op, error)
-        if observe is not None:
-            observe(caller, op, request, error, began)
+        if observer is not None:
+            observer.end(caller, op, request, error, answer, began)
 
     async def serve(caller: Caller, request: Any, call: Call | None = None, encoded: bool = True) -> object:
-        began, first = time.time_ns() if observe is not None else 0, None
+        began, first = observer.begin(call) if observer is not None else None, None
         try:
             if charge is not None and call is not None:
                 charge(caller)
@@ -80,16 +92,17 @@ def build_steps(syscall: Syscall, observe: Observe | None = None) -> Serve:
         except MustAsk:
             raise
         except Exception as error:
-            fail(caller, request, error, began)
-            if not encoded or isinstance(error, Gone):
+            failure = syscall.encode_failure(error) if encoded and not isinstance(error, Gone) else None
+            fail(caller, request, error, began, failure)
+            if failure is None:
                 raise
-            return syscall.encode_failure(error)
+            return failure
         except BaseException as error:
-            fail(caller, request, error, began)
+            fail(caller, request, error, began, None)
             raise
         caller.counts.ok[op] += 1
-        if observe is not None:
-            observe(caller, op, request, reply, began)
+        if observer is not None:
+            observer.end(caller, op, request, reply, answer if isinstance(answer, bytes) else None, began)
         return answer
 
     return serve

@@ -1,7 +1,6 @@
 """Dispatch tables: the handler and body limit of each opcode, per caller, built before a frame arrives."""
 
 import sys
-import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from copy import copy
 from functools import partial
@@ -18,7 +17,7 @@ from .caller import Caller
 from .deferred import Defer
 from .drivers import at_once, by_callback, in_turn
 from .ports import Decision
-from .steps import Observe, Serve, build_steps
+from .steps import Observer, Serve, build_steps
 from .syscall import SMALL_BODY_BYTES, Parse, Syscall
 from .wire import connection_calls
 from .wire.replies import encode_error, encode_reply
@@ -63,41 +62,44 @@ class Waits(Entry, frozen=True):
 class Table:
     """One entry per opcode, and the limit of the body.
 
-    ``observe`` is told of every call that has ended, unless its request could not be read.
+    ``observer`` is told of every call.
     """
 
-    __slots__ = ("entries", "limits", "observe", "reader", "served", "syscalls")
+    __slots__ = ("entries", "limits", "observer", "reader", "served", "syscalls")
 
-    def __init__(self, syscalls: Iterable[Syscall], observe: Observe | None = None) -> None:
-        self.observe = observe
+    def __init__(self, syscalls: Iterable[Syscall], observer: Observer | None = None) -> None:
+        self.observer = observer
         self.syscalls: dict[int, Syscall] = {}  # by opcode
         self.limits = [SMALL_BODY_BYTES] * 256
-        self.entries: list[Entry] = [_unknown(number) for number in range(256)]
+        self.entries: list[Entry] = [_unknown(number, observer) for number in range(256)]
         self.served: dict[Op, Serve] = {}
         self.reader = Reader()
         for syscall in syscalls:
             self.syscalls[syscall.op] = syscall
             self.limits[syscall.op] = syscall.limit
-            self.served[syscall.op] = build_steps(syscall, observe)
+            self.served[syscall.op] = build_steps(syscall, observer)
             self.entries[syscall.op] = self._entry(syscall)
         for op in connection_calls.OPS:
             self.entries[op] = AtOnce()
 
     def _entry(self, syscall: Syscall) -> Entry:
         serve, parse = self.served[syscall.op], syscall.parser(self.reader)
-        later = _later(syscall, serve, parse)
+        observer = self.observer
+        later = _later(syscall, serve, parse, observer)
         if syscall.waits:
             return Waits(later=later)
         if syscall.request is None:  # its handler counts, and returns bytes
-            return AtOnce(sys.maxsize, _raw(syscall, self.observe))
+            return AtOnce(sys.maxsize, _raw(syscall, observer))
         if syscall.deferred:
-            turns = _in_turns(syscall, serve, parse, in_turn) if syscall.in_order else None
-            return Waits(MAX_INLINE_BYTES, begin=_inline(syscall, serve, by_callback), turns=turns, later=later)
-        turns = _in_turns(syscall, serve, parse)
+            turns = _in_turns(syscall, serve, parse, observer, in_turn) if syscall.in_order else None
+            return Waits(
+                MAX_INLINE_BYTES, begin=_inline(syscall, serve, by_callback, observer), turns=turns, later=later
+            )
+        turns = _in_turns(syscall, serve, parse, observer)
         if syscall.in_order:
             return AtOnce(turns=turns, later=later)
-        plain = self.observe is None and syscall.prepare is None
-        now = _direct(syscall) if plain else _inline(syscall, serve, at_once)
+        plain = observer is None and syscall.prepare is None
+        now = _direct(syscall) if plain else _inline(syscall, serve, at_once, observer)
         return AtOnce(MAX_INLINE_BYTES, now, turns=turns, later=later)
 
     async def perform(self, op: Op, call: Call, request: object) -> object:
@@ -128,15 +130,15 @@ class Table:
         return table
 
     def _refused(self, op: Op, decision: Decision) -> Entry:
-        error, observe = decision.refusal, self.observe
+        error, observer = decision.refusal, self.observer
         reply = self.encode_failure(op, error)
 
         def refuse(caller: Caller, body: bytes) -> bytes:
             about = body[:MAX_RECORDED_BYTES].decode(errors="replace")  # not parsed, but the attempt is worth recording
             caller.audit.note(caller.entry(op.name, about, decision, "outcome", error.code))
             caller.counts.fail(op, error)
-            if observe is not None:
-                observe(caller, op, None, error, time.time_ns())
+            if observer is not None:
+                observer.end(caller, op, body, error, reply, observer.begin(None))
             return reply
 
         async def refuse_later(call: Call, body: bytes) -> bytes:  # the call was allowed when it arrived
@@ -144,34 +146,49 @@ class Table:
 
         return Denied(sys.maxsize, refuse, later=refuse_later)
 
+    def withdraw(self, caller: Caller, op: int, body: bytes, error: BaseException) -> bytes:
+        """Count a call that was withdrawn before it began; returns the body of its reply."""
+        return _refuse_unread(self.syscalls[op], self.observer, caller, body, error)
+
     def encode_failure(self, op: int, error: BaseException) -> bytes:
         """The body of a failed reply to this opcode, whether it is served or not."""
         syscall = self.syscalls.get(op)
         return syscall.encode_failure(error) if syscall is not None else encode_error(error)
 
 
-def _unknown(number: int) -> Entry:
+def _unknown(number: int, observer: Observer | None) -> Entry:
     error = UnknownCall(f"this kernel has no call {op_name(number)}")
     reply = encode_error(error)
 
     def refuse(caller: Caller, body: bytes) -> bytes:
         caller.counts.fail(number, error)
+        if observer is not None:
+            observer.pass_by(caller, number, body, reply)
         return reply
 
     return Denied(sys.maxsize, refuse)
 
 
-def _raw(syscall: Syscall, observe: Observe | None) -> Now:
+def _refuse_unread(
+    syscall: Syscall, observer: Observer | None, caller: Caller, body: bytes, error: BaseException
+) -> bytes:
+    reply = syscall.fail(caller, error)
+    if observer is not None:
+        observer.pass_by(caller, syscall.op, body, reply)
+    return reply
+
+
+def _raw(syscall: Syscall, observer: Observer | None) -> Now:
     """A handler of raw bytes."""
     op, handler = int(syscall.op), syscall.handler
     assert handler is not None, "a call is prepared or handled"
-    if observe is None:
+    if observer is None:
         return handler
 
     def reply(caller: Caller, body: bytes) -> bytes:
-        began = time.time_ns()
+        began = observer.begin(None)
         answer: bytes = handler(caller, body)
-        observe(caller, op, body, answer, began)
+        observer.end(caller, op, body, answer, answer, began)
         return answer
 
     return reply
@@ -194,7 +211,7 @@ def _direct(syscall: Syscall) -> Now:
     return reply
 
 
-def _inline(syscall: Syscall, serve: Serve, drive: Callable[..., Any]) -> Callable[..., Any]:
+def _inline(syscall: Syscall, serve: Serve, drive: Callable[..., Any], observer: Observer | None) -> Callable[..., Any]:
     """Read a request while input is read, and have ``drive`` run its steps."""
     request, verbatim = syscall.request, syscall.verbatim
     assert request is not None, "raw bytes aren't read"
@@ -203,20 +220,24 @@ def _inline(syscall: Syscall, serve: Serve, drive: Callable[..., Any]) -> Callab
         try:
             asked: Any = read(request, body, verbatim)
         except Exception as error:
-            return syscall.fail(caller, error)
+            return _refuse_unread(syscall, observer, caller, body, error)
         return drive(serve(caller, asked), *answer)
 
     return reply
 
 
 def _in_turns(
-    syscall: Syscall, serve: Serve, parse: Parse, drive: Callable[..., Awaitable[bytes]] | None = None
+    syscall: Syscall,
+    serve: Serve,
+    parse: Parse,
+    observer: Observer | None,
+    drive: Callable[..., Awaitable[bytes]] | None = None,
 ) -> InTurns:
     async def reply(caller: Caller, body: bytes) -> bytes:
         try:
             request = await parse(caller, body)
         except Exception as error:
-            return syscall.fail(caller, error)
+            return _refuse_unread(syscall, observer, caller, body, error)
         steps = serve(caller, request)
         answer: bytes = await (steps if drive is None else drive(steps))
         return answer
@@ -224,7 +245,7 @@ def _in_turns(
     return reply
 
 
-def _later(syscall: Syscall, serve: Serve, parse: Parse) -> Later:
+def _later(syscall: Syscall, serve: Serve, parse: Parse, observer: Observer | None) -> Later:
     background = syscall.background
 
     async def reply(call: Call, body: bytes) -> bytes:
@@ -233,9 +254,12 @@ def _later(syscall: Syscall, serve: Serve, parse: Parse) -> Later:
             if background is not None and request.async_:
                 answer = partial(serve, call.caller, request)
                 number = background.start(call, syscall.op, request.request_id, len(body), answer)
-                return encode_reply(Accepted(request_id=number))
+                accepted = encode_reply(Accepted(request_id=number))
+                if observer is not None:
+                    observer.pass_by(call.caller, syscall.op, body, accepted)
+                return accepted
         except Exception as error:
-            return syscall.fail(call.caller, error)
+            return _refuse_unread(syscall, observer, call.caller, body, error)
         encoded: bytes = await serve(call.caller, request, call)
         return encoded
 

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from agentos.access.think_request import ThinkRequest
 from agentos.agents.registry import Registry
+from agentos.kernel.call import Call
 from agentos.kernel.call_counts import OK, outcome_of
 from agentos.kernel.caller import Caller
 from agentos.kernel.internal_errors import internal
@@ -99,8 +100,15 @@ class Spans:
         elif isinstance(event, AgentOver):
             self._lives.pop(event.agent_id, None)
 
-    def observe(self, caller: Caller, op: int, request: Any, outcome: object, began: int) -> None:
-        """Queue the span of a call that has ended, see :data:`agentos.kernel.steps.Observe`."""
+    def begin(self, call: Call | None) -> int:
+        """Nanoseconds since the epoch; see :class:`agentos.kernel.steps.Observer`."""
+        return time.time_ns()
+
+    def pass_by(self, caller: Caller, op: int, body: bytes, answer: bytes) -> None:
+        """No span."""
+
+    def end(self, caller: Caller, op: int, request: Any, outcome: object, answer: bytes | None, began: int) -> None:
+        """Queue the span of a call that has ended."""
         if len(self._queue) >= MAX_QUEUED:
             self.dropped += 1
             return

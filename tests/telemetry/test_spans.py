@@ -21,7 +21,7 @@ def test_spans_that_are_not_exported_are_dropped_and_counted() -> None:
     spans = Spans(Registry(), cast(Any, None), contents=False)
     caller = Caller(7, "agent", "tester", Table(()), Grants(), Notebook())
     for _ in range(MAX_QUEUED + 5):
-        spans.observe(caller, Op.NOOP, None, b"", 1)
+        spans.end(caller, Op.NOOP, None, b"", b"", 1)
 
     assert spans.dropped == 5
     assert sum(len(spans.take()) for _ in range(MAX_QUEUED // MAX_BATCH + 1)) == MAX_QUEUED
@@ -32,7 +32,7 @@ async def test_a_whole_batch_is_not_waited_for(autojump_clock: MockClock) -> Non
     caller = Caller(7, "agent", "tester", Table(()), Grants(), Notebook())
     began = trio.current_time()
     for _ in range(MAX_BATCH):
-        spans.observe(caller, Op.NOOP, None, b"", 1)
+        spans.end(caller, Op.NOOP, None, b"", b"", 1)
 
     await spans.wait(1.0)
     assert trio.current_time() == began

@@ -117,7 +117,7 @@ class Connection:
                 if await self._hello(own, body, 1) == 2:
                     return True
             elif op == Op.EXIT:
-                writer.reply(own, op, b"goodbye")
+                writer.reply(own, op, connection_calls.leave(caller, body))
                 return False
             elif op == Op.CANCEL:
                 writer.reply(own, op, await connection_calls.cancel(caller, self._calls, body))
@@ -145,7 +145,7 @@ class Connection:
             elif op == Op.HELLO:
                 await self._hello(number, body, 2)
             elif op == Op.EXIT:
-                writer.reply(number, op, b"goodbye")
+                writer.reply(number, op, connection_calls.leave(caller, body))
                 return
             elif op == Op.CANCEL:
                 writer.reply(number, op, await connection_calls.cancel(caller, calls, body))
@@ -294,8 +294,11 @@ class Connection:
         try:
             request, reply = await connection_calls.hello(self.caller, body, version)
         except CallError as error:
-            self._writer.reply(number, Op.HELLO, encode_error(error))
+            refusal = encode_error(error)
+            connection_calls.tell(self.caller, Op.HELLO, body, refusal)
+            self._writer.reply(number, Op.HELLO, refusal)
             return version
+        connection_calls.tell(self.caller, Op.HELLO, body, reply)
         self._writer.reply(number, Op.HELLO, reply)
         self.caller.greeted.set()
         if request.approval_timeout is not None:

@@ -1,4 +1,4 @@
-"""Calls about the connection itself, which it answers without the table; handlers of HELLO and CANCEL."""
+"""Calls about the connection itself, which it answers without the table; handlers of HELLO, CANCEL and EXIT."""
 
 from collections.abc import Mapping
 
@@ -40,7 +40,20 @@ async def cancel(caller: Caller, calls: Mapping[int, Call | Deferred], body: byt
     try:
         call = calls.get((await caller.table.reader.read(caller, body, Cancel)).id)
     except BadRequest as error:
-        return encode_error(error)
+        return tell(caller, Op.CANCEL, body, encode_error(error))
+    reply = tell(caller, Op.CANCEL, body, codec.encode(Withdrawn(cancelled=call is not None)))
     if call is not None:
         call.cancel()
-    return codec.encode(Withdrawn(cancelled=call is not None))
+    return reply
+
+
+def leave(caller: Caller, body: bytes) -> bytes:
+    """Answer EXIT; the connection ends."""
+    return tell(caller, Op.EXIT, body, b"goodbye")
+
+
+def tell(caller: Caller, op: Op, body: bytes, reply: bytes) -> bytes:
+    """Tell an observer of a call that is answered here; returns the reply."""
+    if (observer := caller.table.observer) is not None:
+        observer.pass_by(caller, op, body, reply)
+    return reply

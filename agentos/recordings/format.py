@@ -1,0 +1,147 @@
+"""The files of a recording: its manifest, and the lines of its calls. docs/reference/recordings.md describes them."""
+
+# A conversation repeats itself in each question, so plain lines of 200 turns take 90 MB. A question is written as what
+# follows an earlier one of its life: ``as`` is the number of that call, ``first`` says how many of its messages come
+# first, and keys that it doesn't have are that one's. Only digests of the last questions are kept for this.
+# What must stay true: a line says nothing that a later one changes, so that all lines before a torn one can be read.
+# docs/decisions/0107.
+
+import base64
+import json
+import re
+from collections import deque
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+FORMAT = 1
+MANIFEST, CALLS = "recording.json", "calls.jsonl"
+SUFFIX = ".recording"  # of a recording's directory
+LOOKED_BACK = 8  # questions of a life among which the one is looked for that a question goes on with
+MAX_LINE_BYTES = 64 << 20
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # of a recording
+LIFE = re.compile(r"(?:guest )?[A-Za-z0-9][A-Za-z0-9._#-]{0,99}/[0-9]{1,9}")
+
+Json = dict[str, Any]
+
+
+class Life(Struct, omit_defaults=True):
+    """A life of an agent: ``life`` is ``NAME/NUMBER``. Times are seconds since the epoch; ``exit`` says how it ended.
+
+    ``reason``: why it can't be replayed.
+    """
+
+    life: str
+    agent: str
+    began: float
+    ended: float | None = None
+    exit: str | None = None
+    failed: bool = False
+    replayable: bool = True
+    reason: str | None = None
+
+    def spoil(self, reason: str) -> None:
+        """It can't be replayed; the first reason stays."""
+        if self.replayable:
+            self.replayable, self.reason = False, reason
+
+
+class AgentFacts(Struct, omit_defaults=True):
+    """What a recorded agent is: its id, and how its program is started."""
+
+    id: int
+    command: list[str] | None = None
+    python: str | None = None
+    hash_seed: int | None = None
+
+
+class Manifest(Struct, omit_defaults=True):
+    """``recording.json``. ``ended`` and ``reason`` are set when the recording has ended."""
+
+    format: int = msgspec.field(default=FORMAT)
+    version: str = ""
+    name: str = ""
+    began: float = 0.0
+    ended: float | None = None
+    reason: str | None = None
+    agents: dict[str, AgentFacts] = {}
+    lives: list[Life] = []
+    masks: list[str] = []
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """All keys that a reader may count on stand in it, also those that have their default."""
+    whole = {"format": FORMAT, **msgspec.to_builtins(manifest)}
+    lives = [{"replayable": True, **life} for life in whole.pop("lives", [])]
+    return msgspec.json.format(msgspec.json.encode({**whole, "lives": lives}), indent=1) + b"\n"
+
+
+def encode_line(line: Mapping[str, Any]) -> bytes:
+    """A line without its end. Half a surrogate pair, which an agent may send, is kept as an escape."""
+    try:
+        return msgspec.json.encode(line)
+    except UnicodeEncodeError:
+        return json.dumps(line, separators=(",", ":")).encode()
+
+
+def read_body(body: bytes) -> Json:
+    """A request or a reply as a JSON object; a body that is none stands in ``base64``."""
+    try:
+        found = parse_json(body) if body else {}
+        if isinstance(found, dict):
+            return found
+    except (ValueError, RecursionError):
+        pass
+    return {"base64": base64.b64encode(body).decode()}
+
+
+def parse_json(data: bytes) -> Any:
+    """A JSON value; raises ``ValueError``."""
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return json.loads(data)  # half a surrogate pair
+
+
+class _Written(Struct, frozen=True):
+    """A question that has been written: its number, and the digests of its keys and of its messages."""
+
+    number: int
+    keys: dict[str, bytes]
+    messages: list[bytes]
+
+
+class Differences:
+    """Writes the questions of one life as what follows an earlier one."""
+
+    def __init__(self) -> None:
+        self._written: deque[_Written] = deque(maxlen=LOOKED_BACK)
+
+    def shorten(self, number: int, question: Json) -> Json:
+        """The question of the call ``number`` as it is written."""
+        messages = question.get("messages", [])
+        keys = {key: _digest(value) for key, value in question.items() if key != "messages"}
+        mine = _Written(number, keys, [_digest(message) for message in messages])
+        best, common = None, 0
+        for other in reversed(self._written):
+            pairs = enumerate(zip(mine.messages, other.messages, strict=False))
+            shorter = min(len(mine.messages), len(other.messages))
+            same = next((at for at, (one, another) in pairs if one != another), shorter)
+            if same > common:
+                best, common = other, same
+        self._written.append(mine)
+        if best is None:
+            return question
+        changed = [
+            key for key in {**question, **best.keys} if key != "messages" and keys.get(key) != best.keys.get(key)
+        ]
+        return {"as": best.number, "first": common, "messages": messages[common:]} | {
+            key: question.get(key) for key in changed
+        }
+
+
+def _digest(value: object) -> bytes:
+    return sha256(encode_line({"": value})).digest()[:16]

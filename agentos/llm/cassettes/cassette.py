@@ -19,7 +19,7 @@ from agentos.llm.providers.provider import Answer, Delta, Denied, OnDelta, Provi
 from agentos.llm.settings import CassetteMode
 
 from .cassette_file import BadCassette, Entry, append_entry, read_cassette, write_cassette
-from .recorded_question import Digests, Recorded, differences, digest_question, record_question
+from .recorded_question import Digests, Recorded, differences, digest_question, find_nearest, record_question
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class Cassette:
         """Why there is no answer: a sentence for the caller, which doesn't have the words of recorded questions."""
         if recorded := len(self._by_digest[digests.masked]):
             return f"asked {self._asked[digests.masked]} times, recorded {recorded}"
-        nearest = self._nearest(question, digests)
+        nearest = find_nearest(question, digests, self.entries)
         if nearest is None:
             return "nothing is recorded" if not self.entries else "no question like it is recorded"
         found = list(differences(question, nearest.question))
@@ -143,19 +143,6 @@ class Cassette:
         self.entries.append(entry)
         for digest in {entry.digests.exact, entry.digests.masked}:
             self._by_digest[digest].append(entry)
-
-    def _nearest(self, question: Recorded, digests: Digests) -> Entry | None:
-        """The entry at the same place, else the one with the same model and most messages in common."""
-        at_place = [entry for entry in self.entries if digests.place and entry.digests.place == digests.place]
-        if at_place:
-            return at_place[0]
-
-        def likeness(entry: Entry) -> tuple[bool, int, bool]:
-            mine, other = question.get("messages", []), entry.question.get("messages", [])
-            common = sum(one == two for one, two in zip(mine, other, strict=False))
-            return question["model"] == entry.question["model"], common - abs(len(mine) - len(other)), True
-
-        return max(self.entries, key=likeness, default=None)
 
 
 @define(eq=False)

@@ -6,10 +6,10 @@ anew at each run isn't: the limit of tokens, which depends on budgets, marks and
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from attrs import frozen
 from msgspec.structs import asdict
@@ -88,14 +88,39 @@ def _record_message(message: Message) -> Recorded:
 def digest_question(question: Recorded) -> Digests:
     """The digests of a question; takes 30 ms for one of 1 MiB."""
     messages = question.get("messages", ())
-    rest = _canonical({key: value for key, value in question.items() if key != "messages"})
-    parts = [rest, *map(_canonical, messages)]
-    answers = [_canonical(message) for message in messages if message.get("role") == "assistant"]
+    rest = write_canonical({key: value for key, value in question.items() if key != "messages"})
+    parts = [rest, *map(write_canonical, messages)]
+    answers = [write_canonical(message) for message in messages if message.get("role") == "assistant"]
     tools = [tool["name"] for tool in question.get("tools", ())]
     place = [question["model"], *tools, *(message["role"] for message in messages), *answers]
     return Digests(
-        _digest(map(_digest_text, parts)), _digest(map(_digest_masked, parts)), _digest(place) if answers else ""
+        _digest(map(_digest_text, parts)), _digest(map(digest_masked, parts)), _digest(place) if answers else ""
     )
+
+
+class Asked(Protocol):
+    """A recorded question with its digests."""
+
+    @property
+    def question(self) -> Recorded: ...
+
+    @property
+    def digests(self) -> Digests: ...
+
+
+A = TypeVar("A", bound=Asked)
+
+
+def find_nearest(question: Recorded, digests: Digests, among: Iterable[A]) -> A | None:
+    """The one at the same place, else the one with the same model and most messages in common. Only to say why."""
+
+    def likeness(other: A) -> tuple[bool, bool, int]:
+        mine, others = question.get("messages", []), other.question.get("messages", [])
+        common = sum(one == two for one, two in zip(mine, others, strict=False))
+        at_place = bool(digests.place) and other.digests.place == digests.place
+        return at_place, question.get("model") == other.question.get("model"), common - abs(len(mine) - len(others))
+
+    return max(among, key=likeness, default=None)
 
 
 def differences(asked: Recorded, recorded: Recorded) -> Iterator[tuple[str, str, str]]:
@@ -124,7 +149,7 @@ def _differing_items(
 
 def _differing_text(where: str, mine: object, other: object) -> tuple[str, str, str]:
     if not (isinstance(mine, str) and isinstance(other, str)):
-        return where, _quote(_canonical(mine)), _quote(_canonical(other))
+        return where, _quote(write_canonical(mine)), _quote(write_canonical(other))
     lines, others = mine.split("\n"), other.split("\n")
     same = next((at for at, pair in enumerate(zip(lines, others, strict=False)) if pair[0] != pair[1]), None)
     at = min(len(lines), len(others)) if same is None else same
@@ -142,7 +167,8 @@ def _quote(text: str) -> str:
     return text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}…"
 
 
-def _canonical(value: object) -> str:
+def write_canonical(value: object) -> str:
+    """The same text for equal values."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
@@ -155,5 +181,6 @@ def _digest_text(text: str) -> str:
 
 
 @lru_cache(maxsize=4096)  # each question repeats the messages of the one before
-def _digest_masked(text: str) -> str:
+def digest_masked(text: str) -> str:
+    """The digest of a text in which what :data:`MASKS` cover is the same."""
     return _digest_text(MASK.sub(lambda found: f"<{found.lastgroup}>", text))

@@ -1,0 +1,254 @@
+"""Finds the recorded answer to a call that a replayed program makes, and says how the two calls differ."""
+
+# A program that is run again asks nearly the same: tools print times and sizes, and a conversation repeats them in each
+# question after that. Rules, in this order; among equal recorded calls the n-th call gets the n-th answer:
+#   1. exact: the same request, without what isn't part of the question, such as timeouts.
+#   2. masked: equal after the masks of cassettes. A question that has answers of the model must have the same place,
+#      and its parts must be equal after masks, or have been reported as drift before.
+#   3. place: model, tools, roles and the model's answers so far are the same in exactly one unused question, and there
+#      is at least one answer. What differs is drift, and is reported once.
+#   4. Else there is no answer. The nearest question serves only to say what differs.
+# What must stay true: nothing is matched in silence, and never by order or likeness alone. docs/decisions/0108.
+
+import difflib
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any, Literal
+
+from attrs import define, field, frozen
+
+from agentos.llm.cassettes.recorded_question import (
+    MASK,
+    Digests,
+    digest_masked,
+    digest_question,
+    find_nearest,
+    write_canonical,
+)
+
+from .reader import RecordedCall
+
+ASIDE = frozenset({"stream", "timeout", "class", "max_tokens", "approval_timeout"})  # keys that no answer depends on
+MAX_WORDS = 2000  # of two texts between their common begin and end; longer ones are one difference
+MAX_QUOTED = 160  # characters of a difference on each side
+MAX_DIFFERENCES = 50  # of one call
+
+Json = dict[str, Any]
+How = Literal["exact", "masked", "drifted"]
+Kind = Literal["model", "prompt", "tool output", "code", "call"]
+
+
+@frozen
+class Difference:
+    """Words that stand in one of two requests only. ``kind`` says what has changed, ``where`` its place for people."""
+
+    kind: Kind
+    where: str
+    recorded: str
+    now: str
+
+
+@frozen
+class Match:
+    """The recorded call that answers. ``masks`` are the names of those that made it equal."""
+
+    call: RecordedCall
+    how: How
+    masks: Sequence[str] = ()
+    drift: Sequence[Difference] = ()
+
+
+@frozen
+class Miss:
+    """No recorded call answers. ``why`` is one sentence; ``nearest`` is the one that ``differences`` compare with."""
+
+    why: str
+    nearest: RecordedCall | None = None
+    differences: Sequence[Difference] = ()
+
+
+@define(eq=False)
+class _Candidate:
+    call: RecordedCall
+    question: Json  # its request as it is compared
+    digests: Digests
+    used: bool = False
+
+
+@define(eq=False)
+class Matcher:
+    """The recorded calls of one life. Not for several threads at once."""
+
+    _by_call: dict[str, list[_Candidate]] = field(factory=lambda: defaultdict(list))
+    _by_digest: dict[tuple[str, str], list[_Candidate]] = field(factory=lambda: defaultdict(list))
+    _asked: defaultdict[tuple[str, str], int] = field(factory=lambda: defaultdict(int))
+    _reported: set[tuple[str, str]] = field(factory=set)  # masked digests of parts that differed, as pairs
+
+    def add(self, call: RecordedCall) -> None:
+        """Have this call answer one that is like it."""
+        request = without_aside(call.request)
+        candidate = _Candidate(call, request, digest_request(call.call, request))
+        self._by_call[call.call].append(candidate)
+        for digest in {candidate.digests.exact, candidate.digests.masked, candidate.digests.place} - {""}:
+            self._by_digest[call.call, digest].append(candidate)
+
+    def unused(self) -> Sequence[RecordedCall]:
+        """The recorded calls that weren't made again, in the order of their begins."""
+        left = [one.call for candidates in self._by_call.values() for one in candidates if not one.used]
+        return sorted(left, key=lambda call: call.begin)
+
+    def find(self, call: str, request: Json) -> Match | Miss:
+        """The recorded call that answers this one; it answers no other. Takes 30 ms for a question of 1 MiB."""
+        request = without_aside(request)
+        digests = digest_request(call, request)
+        self._asked[call, digests.masked] += 1
+        if (equal := self._first(call, digests.exact)) is not None:
+            return _use(equal, "exact")
+        if not digests.place:
+            equal = self._first(call, digests.masked)
+            if equal is not None:
+                return _use(equal, "masked", list_masks(equal.question, request))
+            return self._explain(call, request, digests)
+        there = [one for one in self._by_digest[call, digests.place] if not one.used]
+        for one in there:
+            if not self._new_parts(one.question, request):
+                return _use(one, "masked", list_masks(one.question, request))
+        if len(there) != 1:
+            return self._explain(call, request, digests)
+        drift: list[Difference] = []
+        for part, recorded, now in self._new_parts(there[0].question, request):
+            self._reported.add((digest_masked(write_canonical(recorded)), digest_masked(write_canonical(now))))
+            drift += list_differences(part, recorded, now)
+        return _use(there[0], "drifted", drift=drift[:MAX_DIFFERENCES])
+
+    def _first(self, call: str, digest: str) -> _Candidate | None:
+        return next((one for one in self._by_digest[call, digest] if not one.used), None)
+
+    def _new_parts(self, recorded: Json, now: Json) -> list[tuple[str, object, object]]:
+        """The parts that differ after masks, and haven't been reported."""
+        found = []
+        for part, old, new in split_parts(recorded, now):
+            if old != new:
+                pair = digest_masked(write_canonical(old)), digest_masked(write_canonical(new))
+                if pair[0] != pair[1] and pair not in self._reported:
+                    found.append((part, old, new))
+        return found
+
+    def _explain(self, call: str, request: Json, digests: Digests) -> Miss:
+        candidates = self._by_call.get(call, [])
+        asked, recorded = self._asked[call, digests.masked], self._by_digest.get((call, digests.masked), [])
+        if recorded:
+            return Miss(f"asked {asked} times, recorded {len(recorded)}", recorded[-1].call)
+        if not candidates:
+            return Miss(f"the recording has no {call}")
+        same = self._by_digest.get((call, digests.place), []) if digests.place else []
+        if left := sum(not one.used for one in same):
+            why = f"{left} recorded questions stand at this place of the conversation, and none is equal"
+        else:
+            why = "all recorded questions at this place are used" if same else "no recorded call is equal"
+        unused = [one for one in candidates if not one.used] or candidates
+        nearest = find_nearest(request, digests, unused) if call == "THINK" else _find_alike(request, unused)
+        assert nearest is not None, "there are candidates"
+        found = [
+            difference
+            for part, old, new in split_parts(nearest.question, request)
+            if old != new
+            for difference in list_differences(part, old, new)
+        ]
+        return Miss(why, nearest.call, found[:MAX_DIFFERENCES])
+
+
+def _use(candidate: _Candidate, how: How, masks: Sequence[str] = (), drift: Sequence[Difference] = ()) -> Match:
+    candidate.used = True
+    return Match(candidate.call, how, masks, drift)
+
+
+def without_aside(request: Json) -> Json:
+    """The request as it is compared."""
+    return {key: value for key, value in request.items() if key not in ASIDE and value is not None}
+
+
+def digest_request(call: str, request: Json) -> Digests:
+    """The digests by which a request is found; only a question with answers of the model has a place."""
+    if call == "THINK":
+        with suppress(KeyError, TypeError, AttributeError):  # a request that was refused may have any form
+            return digest_question(request)
+    text = write_canonical(request)
+    return Digests(text, digest_masked(text), "")
+
+
+def split_parts(recorded: Json, now: Json) -> Iterator[tuple[str, Any, Any]]:
+    """The parts of two requests side by side: its keys, and each message."""
+    for key in dict.fromkeys([*recorded, *now]):
+        mine, other = recorded.get(key), now.get(key)
+        if key == "messages" and isinstance(mine, list) and isinstance(other, list):
+            for number in range(max(len(mine), len(other))):
+                pair = [each[number] if number < len(each) else None for each in (mine, other)]
+                role = next(each.get("role", "") for each in pair if isinstance(each, dict))
+                yield f"message {number + 1} ({role})", pair[0], pair[1]
+        else:
+            yield key, mine, other
+
+
+def list_masks(recorded: Json, now: Json) -> Sequence[str]:
+    """The names of the masks that cover what differs."""
+    found: dict[str, None] = {}
+    for _, old, new in split_parts(recorded, now):
+        if old != new:
+            pairs = zip(*(MASK.finditer(write_canonical(each)) for each in (old, new)), strict=False)
+            found |= {str(one.lastgroup): None for one, other in pairs if one.group() != other.group()}
+    return list(found)
+
+
+def name_kind(part: str) -> Kind:
+    """What a changed part of a request is: all that a program's own text decides is its code."""
+    if part == "model":
+        return "model"
+    if part in ("system", "prompt", "input") or part.endswith(("(user)", "(system)")):
+        return "prompt"
+    if part.endswith("(tool)"):
+        return "tool output"
+    return "code" if part.endswith("(assistant)") or part in _OF_QUESTIONS else "call"
+
+
+_OF_QUESTIONS = frozenset({"tools", "tool_choice", "temperature", "thinking_level", "stop", "response_schema"})
+
+
+def list_differences(part: str, recorded: object, now: object) -> list[Difference]:
+    """The words that differ between two values of a part."""
+    kind, texts = name_kind(part), []
+    for value in (recorded, now):
+        is_text = isinstance(value, dict) and value.keys() <= {"role", "text", "answers"}
+        text = value.get("text", "") if is_text and isinstance(value, dict) else value
+        texts.append(text if isinstance(text, str) else json.dumps(text, indent=1, sort_keys=True, ensure_ascii=False))
+    found = [Difference(kind, part, old, new) for old, new in compare_words(*texts)]
+    if not found and recorded != now:
+        return [Difference(kind, part, *(_quote(write_canonical(value)) for value in (recorded, now)))]
+    return found
+
+
+def compare_words(recorded: str, now: str) -> Iterator[tuple[str, str]]:
+    """What differs between two texts, word by word: the words of each side, cut to :data:`MAX_QUOTED` characters."""
+    old, new = (re.findall(r"\s+|\w+|[^\w\s]", text) for text in (recorded, now))
+    shorter = min(len(old), len(new))
+    begin = next((at for at in range(shorter) if old[at] != new[at]), shorter)
+    end = next((at for at in range(shorter - begin) if old[-1 - at] != new[-1 - at]), shorter - begin)
+    old, new = old[begin : len(old) - end], new[begin : len(new) - end]
+    if len(old) + len(new) > MAX_WORDS:
+        yield _quote("".join(old)), _quote("".join(new))
+        return
+    for tag, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if tag != "equal":
+            yield _quote("".join(old[a:b])), _quote("".join(new[c:d]))
+
+
+def _find_alike(request: Json, candidates: Sequence[_Candidate]) -> _Candidate:
+    """The candidate with most keys in common; of several the first."""
+    return max(candidates, key=lambda one: sum(one.question.get(key) == value for key, value in request.items()))
+
+
+def _quote(text: str) -> str:
+    return text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}…"

@@ -1,0 +1,263 @@
+"""Which recorded call answers one that a program makes again, and what is said where none does."""
+
+import copy
+import random
+import threading
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentos.recordings.matching import Match, Matcher, Miss, compare_words, list_differences
+from agentos.recordings.reader import RecordedCall
+
+Json = dict[str, Any]
+
+TURNS = 5
+WORDS = "the parser reads each file once and counts its open brackets".split()  # noqa: SIM905
+
+
+def call(number: int, request: Json, name: str = "THINK") -> RecordedCall:
+    return RecordedCall(2 * number - 1, 2 * number, "coder/1", name, 1000.0, 2.5, request, {"success": True})
+
+
+def ask(*messages: Json, **keys: object) -> Json:
+    return {"model": "vendor/one", "system": "You read files.", "messages": list(messages), **keys}
+
+
+def user(text: str) -> Json:
+    return {"role": "user", "text": text}
+
+
+def assistant(text: str) -> Json:
+    return {"role": "assistant", "text": text}
+
+
+def tool(text: str) -> Json:
+    return {"role": "tool", "text": text, "answers": "c1"}
+
+
+def matcher(*requests: Json, name: str = "THINK") -> Matcher:
+    made = Matcher()
+    for number, request in enumerate(requests, 1):
+        made.add(call(number, request, name))
+    return made
+
+
+def found(made: Matcher, request: Json, name: str = "THINK") -> Match:
+    result = made.find(name, request)
+    assert isinstance(result, Match), result
+    return result
+
+
+def missed(made: Matcher, request: Json, name: str = "THINK") -> Miss:
+    result = made.find(name, request)
+    assert isinstance(result, Miss), result
+    return result
+
+
+def conversation(seed: int) -> list[Json]:
+    """The questions of a life of several turns, each of which repeats those before."""
+    chance = random.Random(seed)
+
+    def words() -> str:
+        return " ".join(chance.choice(WORDS) for _ in range(30))
+
+    messages, questions = [user(words())], []
+    tools = [{"name": "read", "description": words(), "parameters": {"type": "object"}}]
+    for turn in range(TURNS):
+        questions.append(ask(*messages, tools=tools, system=f"You {words()}"))
+        messages = [*messages, assistant(f"turn {turn}: {words()}"), tool(words())]
+    return questions
+
+
+# -- Rules ---------------------------------------------------------------------------------------------------------
+
+
+def test_equal_questions_get_their_answers_in_order_and_no_more_than_were_recorded() -> None:
+    made = matcher(ask(user("a")), ask(user("b")), ask(user("a")))
+
+    assert [found(made, ask(user(text))).call.begin for text in "aba"] == [1, 3, 5]
+    assert missed(made, ask(user("a"))).why == "asked 3 times, recorded 2"
+
+
+@pytest.mark.parametrize("aside", [{"timeout": 3}, {"stream": True}, {"class": "interactive"}, {"max_tokens": 9}])
+def test_what_no_answer_depends_on_is_not_compared(aside: Json) -> None:
+    assert found(matcher(ask(user("a"))), {**ask(user("a")), **aside}).how == "exact"
+
+
+@pytest.mark.parametrize(
+    ("recorded", "now", "mask"),
+    [
+        ("done at 12:03:04", "done at 12:59:01", "clock"),
+        ("in /tmp/tmp.kJ3x", "in /tmp/tmp.QQ9a", "temporary"),
+        ("took 12.5 ms", "took 9 ms", "duration"),
+        ("commit 1a2b3c4d5e", "commit 9f8e7d6c5b", "hex"),
+    ],
+)
+def test_what_masks_cover_is_equal_and_the_masks_are_named(recorded: str, now: str, mask: str) -> None:
+    first, later = (ask(user(text)) for text in (recorded, now))
+    result = found(matcher(first), later)
+
+    assert (result.how, list(result.masks)) == ("masked", [mask])
+
+
+def test_a_difference_in_a_tool_output_is_drift_once_and_later_questions_are_equal() -> None:
+    said = assistant("I read it.")
+    recorded = [
+        ask(user("go"), said, tool("3 files")),
+        ask(user("go"), said, tool("3 files"), assistant("x"), user("y")),
+    ]
+    now = [copy.deepcopy(question) for question in recorded]
+    for question in now:
+        question["messages"][2]["text"] = "4 files"
+    made = matcher(*recorded)
+
+    first, second = (found(made, question) for question in now)
+
+    assert (first.how, [(one.kind, one.recorded, one.now) for one in first.drift]) == (
+        "drifted",
+        [("tool output", "3", "4")],
+    )
+    assert (second.how, second.drift) == ("masked", ())
+
+
+def test_two_questions_at_one_place_are_never_guessed_between() -> None:
+    said = assistant("ok")
+    made = matcher(ask(user("a"), said, tool("one")), ask(user("a"), said, tool("two")))
+
+    miss = missed(made, ask(user("a"), said, tool("three")))
+
+    assert miss.why == "2 recorded questions stand at this place of the conversation, and none is equal"
+    assert [(one.kind, one.recorded, one.now) for one in miss.differences] == [("tool output", "one", "three")]
+
+
+def test_a_first_question_is_never_matched_by_its_place() -> None:
+    miss = missed(matcher(ask(user("count the files"))), ask(user("count the lines")))
+
+    assert (miss.why, [(one.kind, one.recorded, one.now) for one in miss.differences]) == (
+        "no recorded call is equal",
+        [("prompt", "files", "lines")],
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        ({"model": "vendor/two"}, "model"),
+        ({"system": "You write files."}, "prompt"),
+        ({"tools": [{"name": "read", "description": "Reads", "parameters": {}}]}, "code"),
+        ({"temperature": 0.5}, "code"),
+    ],
+)
+def test_the_kind_of_a_change_is_named(change: Json, kind: str) -> None:
+    miss = missed(matcher(ask(user("go"), assistant("x"), user("y"))), {**ask(user("go"), user("y")), **change})
+
+    assert kind in [one.kind for one in miss.differences]
+
+
+def test_a_prompt_that_changes_in_the_middle_of_a_life_is_drift() -> None:
+    questions = conversation(7)
+    made = matcher(*questions)
+    found(made, questions[0])
+
+    result = found(made, {**questions[1], "system": "Be brief."})
+
+    assert (result.how, result.drift[0].kind) == ("drifted", "prompt")
+
+
+@pytest.mark.parametrize("name", ["FETCH", "HTTP", "EXEC"])
+def test_other_calls_are_equal_exactly_or_after_masks_or_not_at_all(name: str) -> None:
+    made = matcher({"key": "a"}, {"key": "at 12:00"}, name=name)
+
+    assert found(made, {"key": "at 13:30"}, name).how == "masked"
+    assert found(made, {"key": "a"}, name).how == "exact"
+    assert missed(made, {"key": "a"}, name).why == "asked 2 times, recorded 1"
+    assert missed(made, {"key": "b"}, "SEND").why == "the recording has no SEND"
+
+
+def test_what_was_not_asked_again_is_known() -> None:
+    made = matcher(ask(user("a")), ask(user("b")))
+    found(made, ask(user("b")))
+
+    assert [one.begin for one in made.unused()] == [1]
+
+
+@pytest.mark.parametrize("request_", [{"base64": "AA=="}, {"model": 3, "messages": [1]}, {"model": "m", "tools": [{}]}])
+def test_a_question_that_was_refused_may_have_any_form(request_: Json) -> None:
+    made = matcher(request_, ask(user("a")))
+
+    assert found(made, request_).how == "exact"
+    assert missed(made, {**request_, "x": 1}).nearest is not None
+
+
+# -- Properties ----------------------------------------------------------------------------------------------------
+
+
+def change_one_word(questions: list[Json], chance: random.Random) -> tuple[list[Json], int, str]:
+    """Change a word that the program decides, from one question on; returns the number of that question too."""
+    at, changed = chance.randrange(TURNS), [copy.deepcopy(question) for question in questions]
+    kind = chance.choice(["prompt", "code", "tool output" if at else "prompt"])
+    for question in changed[at:]:
+        places = {
+            "tool output": (question["messages"][2 * at], "text"),
+            "code": (question["tools"][0], "description"),
+            "prompt": (question, "system"),
+        }
+        holder, key = places[kind]
+        words = holder[key].split(" ")
+        words[len(words) // 2] = "changed"
+        holder[key] = " ".join(words)
+    return changed, at, kind
+
+
+@pytest.mark.parametrize("begin", range(0, 500, 100))
+def test_one_changed_word_is_found_at_its_question_and_its_kind_is_named(begin: int) -> None:
+    for seed in range(begin, begin + 100):
+        questions = conversation(seed)
+        changed, at, kind = change_one_word(questions, random.Random(-seed - 1))
+        made = matcher(*questions)
+
+        results = [made.find("THINK", question) for question in changed[: at + 1]]
+
+        assert [one.how for one in results[:at] if isinstance(one, Match)] == ["exact"] * at
+        last = results[at]
+        told = last.drift if isinstance(last, Match) else last.differences
+        assert isinstance(last, Miss if at == 0 else Match)
+        assert [(one.kind, one.now) for one in told] == [(kind, "changed")]
+
+
+def test_forty_independent_questions_of_eight_threads_get_their_own_answers() -> None:
+    questions = [ask(user(f"document {number}: {' '.join(WORDS)}")) for number in range(40)]
+    made, lock, answers = matcher(*questions), threading.Lock(), dict[int, int]()
+
+    def work(mine: list[int]) -> None:
+        for number in mine:
+            with lock:
+                answers[number] = found(made, questions[number]).call.begin
+
+    shares = [list(range(first, 40, 8)) for first in range(8)]
+    for share in shares:
+        random.Random(share[0]).shuffle(share)
+    threads = [threading.Thread(target=work, args=(share,)) for share in shares]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert answers == {number: 2 * number + 1 for number in range(40)}
+
+
+@given(st.lists(st.sampled_from(WORDS), max_size=30), st.lists(st.sampled_from(WORDS), max_size=30))
+def test_texts_have_no_differing_words_exactly_if_they_are_equal(one: list[str], two: list[str]) -> None:
+    old, new = " ".join(one), " ".join(two)
+
+    assert bool(list(compare_words(old, new))) == (old != new)
+
+
+@given(st.text(max_size=40), st.text(max_size=40))
+def test_two_different_parts_always_have_a_difference_to_show(one: str, two: str) -> None:
+    told = list_differences("message 1 (user)", user(one), {**user(two), "images": [{"sha256": "0"}]})
+
+    assert told

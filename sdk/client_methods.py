@@ -46,6 +46,23 @@ STREAM_NOTE = (
     "Use it in a ``with`` block (Trio: ``async with``): leaving that early cancels the call. Raises the call's error."
 )
 
+NOW = Method("now", host.Now, result="float", convert="lambda reply: checked(reply)['now']")
+SLEEP = Method(
+    "sleep",
+    host.Sleep,
+    positional="seconds",
+    wait="None",
+    result="float",
+    convert="lambda reply: checked(reply)['now']",
+)
+RANDOM = Method(
+    "random",
+    host.Random,
+    positional="count",
+    renamed={"bytes": "count"},
+    result="bytes",
+    convert="lambda reply: a2b_base64(checked(reply)['data'])",
+)
 SPAWN = Method(
     "spawn",
     agents.Spawn,
@@ -228,6 +245,9 @@ METHODS = (
     THINK_STREAM,
     HTTP,
     HTTP_STREAM,
+    NOW,
+    SLEEP,
+    RANDOM,
     Method("tools", tools.ListTools, positional="server", wait="None"),
     Method("tool_call", tools.CallTool, positional="tool arguments timeout", wait="None"),
 )

@@ -10,7 +10,7 @@ NARROWEST_FIRST: Final = ("minimal", "readonly", "sandboxed", "standard", "unres
 # What each level adds to the one before it.
 _LEVEL_RULES: Final[dict[str, dict[Kind, tuple[str, ...]]]] = {
     "minimal": {
-        "calls": ("NOOP", "HELLO", "CANCEL", "EXIT", "RECV", "ACK", "GET_PERMS"),
+        "calls": ("NOOP", "HELLO", "CANCEL", "EXIT", "RECV", "ACK", "GET_PERMS", "NOW", "SLEEP", "RANDOM"),
         "send": ("${parent}",),
     },
     "readonly": {

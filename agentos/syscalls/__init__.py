@@ -26,7 +26,7 @@ from agentos.services.snapshots.snapshots import Snapshots
 from agentos.services.storage.bound import StorageBound
 from agentos_sdk.opcodes import Op
 
-from . import background, events, http, messages, state
+from . import background, clock, events, http, messages, state
 from .agents import agents, inspect, logs, start_stop
 from .agents.spawn import Spawning
 from .files import exec, files
@@ -74,6 +74,7 @@ def table(services: Services) -> tuple[Syscall, ...]:
     spawning = Spawning(s.registry, s.supervision, s.callers, s.mail.is_taken, s.host_view.base)
     calls = (
         Syscall(Op.NOOP, None, handler=echo, limit=s.max_payload),
+        *clock.Clock().syscalls(),
         *think.syscalls(s.line, s.callers.queue_path, s.background, s.max_payload),
         *files.syscalls(s.registry, s.host_view, s.max_payload),
         *exec.syscalls(s.registry, s.supervision, s.background, s.host_view.base),

@@ -143,3 +143,10 @@ def checked_list(reply: object) -> list[dict[str, Any]]:
         raise from_reply(reply)
     assert isinstance(reply, list)
     return reply
+
+
+def checked(reply: dict[str, Any]) -> dict[str, Any]:
+    """The reply; that of a failed call is raised as its exception."""
+    if not reply["success"]:
+        raise from_reply(reply)
+    return reply

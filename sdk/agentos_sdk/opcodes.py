@@ -52,6 +52,9 @@ class Op(IntEnum):
     DECIDE = 0x43
     EXPLAIN = 0x44
     HTTP = 0x50
+    NOW = 0x51
+    SLEEP = 0x52
+    RANDOM = 0x53
     SUBSCRIBE = 0x60
     UNSUBSCRIBE = 0x61
     POLL_EVENTS = 0x62

@@ -1,4 +1,4 @@
-"""READ and WRITE: files. EXEC: run a command to its end."""
+"""READ and WRITE: files. EXEC: run a command to its end. NOW, SLEEP and RANDOM: clock and random bytes."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -15,6 +15,9 @@ from .request import Request, RequestId
 Path: TypeAlias = Annotated[str, Rule(bool, "a path")]
 Offset: TypeAlias = Annotated[int, Rule(lambda offset: offset >= 0, "a whole number from 0 up")]
 Encoding: TypeAlias = Literal["utf-8", "base64"]
+
+MAX_SLEEP = 86400.0  # seconds
+MAX_RANDOM = 1 << 16  # bytes
 
 
 @record
@@ -130,3 +133,55 @@ class Exec(Request[Executed]):
     tty: Terminal | None = None
     async_: bool = False
     request_id: RequestId = None
+
+
+@record
+class Time:
+    """``now`` is the kernel's time in seconds since the epoch; ``rate`` is how many of these pass in a second of it."""
+
+    success: bool = True
+    now: float
+    rate: float
+
+
+@record
+class Now(Request[Time]):
+    """The time of the kernel, in seconds since the epoch."""
+
+    op = Op.NOW
+    reply = Time
+
+
+@record
+class Slept:
+    """``now`` is the time at the end of the sleep."""
+
+    success: bool = True
+    now: float
+
+
+@record
+class Sleep(Request[Slept]):
+    """Wait for ``seconds``, or until that instant in seconds since the epoch, at most a day; returns the time then."""
+
+    op = Op.SLEEP
+    reply = Slept
+    seconds: Annotated[Seconds, Rule(lambda seconds: seconds <= MAX_SLEEP, "at most 86400 seconds")] | None = None
+    until: Annotated[float, Rule(lambda until: until >= 0, "seconds since the epoch")] | None = None
+
+
+@record
+class RandomData:
+    """``data`` is base64."""
+
+    success: bool = True
+    data: str
+
+
+@record
+class Random(Request[RandomData]):
+    """Get ``bytes`` random bytes, fit for keys."""
+
+    op = Op.RANDOM
+    reply = RandomData
+    bytes: Annotated[int, Rule(lambda count: 1 <= count <= MAX_RANDOM, "a whole number from 1 to 65536")]

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
-from agentos_sdk.errors import checked_list
+from binascii import a2b_base64
+
+from agentos_sdk.errors import checked, checked_list
 
 TYPE_CHECKING = False  # as in typing, which isn't imported at run time
 if TYPE_CHECKING:
@@ -749,6 +751,22 @@ class Calls:
         that early cancels the call. Raises the call's error.
         """
         return self._open_stream(0x50, {**locals(), "stream": True})
+
+    def now(self) -> float:
+        """The time of the kernel, in seconds since the epoch."""
+        return self._make_call(0x51, locals(), convert=lambda reply: checked(reply)["now"])
+
+    def sleep(self, seconds: float | None = None, *, until: float | None = None) -> float:
+        """Wait for ``seconds``, or until that instant in seconds since the epoch, at most a day; returns the time
+        then.
+        """
+        return self._make_call(0x52, locals(), wait=None, convert=lambda reply: checked(reply)["now"])
+
+    def random(self, count: int) -> bytes:
+        """Get ``count`` random bytes, fit for keys."""
+        return self._make_call(
+            0x53, locals(), {"count": "bytes"}, convert=lambda reply: a2b_base64(checked(reply)["data"])
+        )
 
     def tools(self, server: str | None = None) -> Reply:
         """List the tools of all MCP servers, or of one ``server``.

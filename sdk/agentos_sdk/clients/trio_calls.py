@@ -5,6 +5,7 @@ of the request from them. It sends these and returns the reply of ``Kill``. mypy
 :func:`call`, ``help`` and ``inspect`` by the signature that :func:`describe` sets.
 """
 
+from binascii import a2b_base64
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import update_wrapper
 from inspect import signature
@@ -62,6 +63,17 @@ def part(text: Text[P], request: type[Request[Any]], field: Value) -> Method[P, 
         return value
 
     return describe(method, text, get_type_hints(request.reply)[slot.__name__])
+
+
+def converted(
+    text: Text[P], request: type[Request[Reply]], result: type[Value], convert: Callable[[Reply], Value]
+) -> Method[P, Value]:
+    """Like :func:`call`, for a value that is made of the reply."""
+
+    async def method(kernel: Any, /, *args: P.args, **kwargs: P.kwargs) -> Value:
+        return convert(await kernel.make_call(request, text(FIELDS, *args, **kwargs)))
+
+    return describe(method, text, result)
 
 
 def stream(text: Text[P], kind: Callable[[Any, Fields], Value]) -> Callable[Concatenate[Any, P], Value]:
@@ -145,5 +157,8 @@ class TrioCalls:
     think_stream = stream(Calls.think_stream, Thoughts)
     http = call(Calls.http, http.HTTP)
     http_stream = stream(Calls.http_stream, Parts)
+    now = part(Calls.now, host.Now, host.Time.now)
+    sleep = part(Calls.sleep, host.Sleep, host.Slept.now)
+    random = converted(Calls.random, host.Random, bytes, lambda reply: a2b_base64(reply.data))
     tools = call(Calls.tools, ListTools)
     tool_call = call(Calls.tool_call, CallTool)

@@ -42,8 +42,8 @@ def test_show_spells_a_level_out_without_a_kernel(tmp_path: Path) -> None:
     assert show(tmp_path, "readonly").stdout == (
         "level readonly\n"
         "allow\n"
-        "  calls     NOOP  HELLO  CANCEL  EXIT  RECV  ACK  GET_PERMS  READ  LIST  TREE  FETCH  SUBSCRIBE\n"
-        "            UNSUBSCRIBE  POLL_EVENTS\n"
+        "  calls     NOOP  HELLO  CANCEL  EXIT  RECV  ACK  GET_PERMS  NOW  SLEEP  RANDOM  READ  LIST  TREE\n"
+        "            FETCH  SUBSCRIBE  UNSUBSCRIBE  POLL_EVENTS\n"
         "  read      ${workspace}/**  ${code}/**\n"
         "  send      ${parent}\n"
         "denied to every caller: see `agentos permissions show denials`\n"
@@ -126,7 +126,7 @@ def test_get_and_set_an_agents_permissions(agentos: Agentos, kernel: Kernel) -> 
     number = json.loads(agentos("permissions", "set", "worker", "set.json", "--json").stdout)["agent_id"]
     assert agentos("permissions", "get", str(number)).stdout.splitlines() == [
         "allow",
-        "  calls     NOOP  HELLO  CANCEL  EXIT  RECV  ACK  GET_PERMS",
+        "  calls     NOOP  HELLO  CANCEL  EXIT  RECV  ACK  GET_PERMS  NOW  SLEEP  RANDOM",
         "  read      /data/**",
         "quotas",
         "  5 calls, 10M http_bytes per 1m",

@@ -31,11 +31,11 @@ from agentos.services.events import (
 )
 from agentos_sdk.errors import BadRequest, CallError, Conflict, NotFound, Unavailable
 
-from .answers import Answer, Answers, describe_wide, describe_wide_scope
+from .answers import Answer, Answers, describe_wide_scope
 from .entries import Entry, Key, Pending, Ticket
 from .outcomes import announce_request, refuse_approval, require_approval, show
 from .page import escape
-from .records import ApprovalRecords, Remember, describe_operator
+from .records import ApprovalRecords, Given, Remember, build_answers, describe_operator
 
 log = logging.getLogger("agentos.approvals")
 
@@ -311,16 +311,13 @@ class Approvals:
         answered_by = f"{via}, {describe_operator(by)}" if via is not None else describe_operator(by)
         if any_path and (remember == "once" or not pending.covers_any_path):
             raise BadRequest("any_path: only for an answer about an HTTP request that is remembered (agent or always)")
-        answers_given = (
-            []
-            if remember == "once"
-            else self._build_answers(answered_by, entry, allow, remember, seconds, reason, any_path)
-        )
+        given = Given(answered_by, allow, remember, seconds, reason, any_path)
+        answers_given = build_answers(self.answers, entry, given)
         self.answers.check_room(len(answers_given))
         entry.change("deciding")
         try:
             with trio.CancelScope(shield=True):  # it is decided, or it isn't
-                await self._records.decide(by, answered_by, entry, allow, remember, reason, answers_given)
+                await self._records.decide(by, entry, given, answers_given)
         except BaseException:
             entry.change("waiting")
             self._announce()
@@ -335,40 +332,6 @@ class Approvals:
         entry.change("over", refuse_approval(entry.question, number, reason) if is_refused else None)
         shown_by = by.shown_name if via is None else via
         self.publish(ApprovalDecided(number, pending.number, pending.agent, pending.call, allow, shown_by, reason))
-
-    def _build_answers(
-        self,
-        by: str,
-        entry: Entry,
-        allow: bool,
-        remember: Remember,
-        seconds: float | None,
-        reason: str | None,
-        any_path: bool,
-    ) -> Sequence[Answer]:
-        question, number = entry.question, entry.pending.id
-        if question is None:
-            raise NotFound(f"approval {number} was asked of a kernel before this one: nothing can be remembered of it")
-        subject = entry.subjects[0] if remember == "agent" else entry.subjects[-1]
-        if remember == "always" and not isinstance(subject, str):
-            raise BadRequest("remember: always needs a name, and this guest has none: expected once or agent")
-        until = time.time() + seconds if seconds is not None else None
-        return [
-            Answer(
-                id=number,
-                subject=subject,
-                agent=entry.pending.agent,
-                action=right.action,
-                object=(describe_wide(right) if any_path else None) or self.answers.describe_object(right, question),
-                rule=decision.rule,
-                allow=allow,
-                reason=reason,
-                by=by,
-                at=time.time(),
-                until=until,
-            )
-            for right, decision in question.asked
-        ]
 
     async def forget(self, by: Caller, number: int) -> None:
         """Revoke a remembered answer; ``NotFound`` if there is none with this id."""

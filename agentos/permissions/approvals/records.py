@@ -1,5 +1,6 @@
 """What is written of approvals to the audit log and the database, before it takes effect."""
 
+import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Final, Literal
@@ -10,16 +11,31 @@ from agentos.database import Database, DatabaseError
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import AuditLog, Decision, Right
 from agentos.permissions.shown_lines import to_plain
-from agentos_sdk.errors import Unavailable
+from agentos_sdk.errors import BadRequest, NotFound, Unavailable
 
 from . import entries as approval_entries
-from .answers import Answer
+from .answers import Answer, Answers, describe_wide
 from .entries import Entry, Pending
 from .page import escape
 
 ALLOWED: Final = Decision("allow", "only the operator", "")
 
 Remember = Literal["once", "agent", "always"]
+
+
+@frozen
+class Given:
+    """What a person has decided: for how many ``seconds`` an answer that is remembered holds, and whether it is wide.
+
+    ``by`` is the text that stands for the operator, or for a person that has answered by another program.
+    """
+
+    by: str
+    allow: bool
+    remember: Remember
+    seconds: float | None
+    reason: str | None
+    any_path: bool
 
 
 @frozen
@@ -43,30 +59,18 @@ class ApprovalRecords:
         await self.audit.intend(asked)
         await self.database.write(partial(approval_entries.insert, pending))
 
-    async def decide(
-        self,
-        by: Caller,
-        answered_by: str,
-        entry: Entry,
-        allow: bool,
-        remember: Remember,
-        reason: str | None,
-        given: Sequence[Answer],
-    ) -> None:
-        """Record a decision of the operator ``by``, and the answers that are remembered. Raises ``CallError``.
-
-        ``answered_by`` is the text that stands for the operator, or for a person that has answered by another program.
-        """
-        pending, outcome = entry.pending, "allowed" if allow else "refused"
-        why = f", because {escape(reason)!r}" if reason else ""
+    async def decide(self, by: Caller, entry: Entry, given: Given, answers: Sequence[Answer]) -> None:
+        """Record a decision of the operator ``by``, and the answers that are remembered. Raises ``CallError``."""
+        pending, outcome = entry.pending, "allowed" if given.allow else "refused"
+        why = f", because {escape(given.reason)!r}" if given.reason else ""
         about = (
-            f"approval {pending.id} {outcome} ({remember}) by {answered_by}{why}: {pending.agent}, "
+            f"approval {pending.id} {outcome} ({given.remember}) by {given.by}{why}: {pending.agent}, "
             f"sha256 {pending.digest}: {to_plain(pending.shown)}"
         )
         rule = ALLOWED if by.kind == "operator" else by.authorizer.decide(by, Right("decide"))
         number = await self.audit.intend(by.entry("APPROVAL_DECIDED", about, rule, "intent"))
         try:
-            await self.database.write(partial(approval_entries.decide, pending.id, given))
+            await self.database.write(partial(approval_entries.decide, pending.id, answers))
         except DatabaseError as error:
             self.audit.note(by.entry("APPROVAL_DECIDED", about, rule, "outcome", "unavailable", None, number))
             raise Unavailable(f"not decided: {error}") from None
@@ -82,6 +86,35 @@ class ApprovalRecords:
     def remove(self, number: int) -> None:
         """Remove the entry of an approval that has expired. Raises ``DatabaseError``."""
         self.database.submit(partial(approval_entries.delete, number), f"the end of approval {number}")
+
+
+def build_answers(answers: Answers, entry: Entry, given: Given) -> Sequence[Answer]:
+    """What is remembered of a decision, an answer for each right that was asked about; none of one for once."""
+    if given.remember == "once":
+        return []
+    question, number = entry.question, entry.pending.id
+    if question is None:
+        raise NotFound(f"approval {number} was asked of a kernel before this one: nothing can be remembered of it")
+    subject = entry.subjects[0] if given.remember == "agent" else entry.subjects[-1]
+    if given.remember == "always" and not isinstance(subject, str):
+        raise BadRequest("remember: always needs a name, and this guest has none: expected once or agent")
+    now = time.time()
+    return [
+        Answer(
+            id=number,
+            subject=subject,
+            agent=entry.pending.agent,
+            action=right.action,
+            object=(describe_wide(right) if given.any_path else None) or answers.describe_object(right, question),
+            rule=decision.rule,
+            allow=given.allow,
+            reason=given.reason,
+            by=given.by,
+            at=now,
+            until=now + given.seconds if given.seconds is not None else None,
+        )
+        for right, decision in question.asked
+    ]
 
 
 def describe_operator(by: Caller) -> str:

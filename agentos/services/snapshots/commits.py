@@ -13,33 +13,41 @@ import resource
 import shutil
 import subprocess
 import tempfile
+import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
+import msgspec
 from msgspec import Struct
 
 from . import beneath, layers, obeyed
 from .changes import Change
 
 SECONDS = 20.0  # for one command of git
+ALL_SECONDS = 60.0  # for one repository
+TOO_LONG = f"that takes more than {ALL_SECONDS:g} s"
 MAX_MEMORY = 1 << 30  # bytes that git may allocate
 MAX_OBJECT = 256 << 20  # bytes of one object, unpacked
 MAX_REPOSITORIES = 8
 MAX_REFS = 1000  # of one repository
-MAX_REF_FILE = 1 << 20  # bytes; packed-refs is the largest
+MAX_REF_FILE = 16 << 20  # bytes; packed-refs is the largest
 _PACKED = re.compile(r"^([0-9a-f]{40,64}) (refs/\S+)$", re.MULTILINE)
 _NAME = re.compile(r"(?:ref: \S+|[0-9a-f]{40}(?:[0-9a-f]{24})?)\s*")
-_HEADS = "refs/heads/"
+_HEADS, _REPLACE = "refs/heads/", "refs/replace/"
 
 Refs = Mapping[str, str]
+Git = Callable[[Sequence[str], Sequence[str]], str]
+"""Runs a command of git with lines of input."""
 
 
 class Commits(Struct, frozen=True):
     """``commits`` new ones on a branch of a repository, whose path in the directory is ``""`` at the top.
 
-    ``dropped`` are commits of the directory's branch that the new one doesn't have.
+    ``dropped`` are commits of the directory's branch that the new one doesn't have, or that no branch has any more if
+    there is no new one.
     """
 
     repository: str
@@ -59,7 +67,7 @@ def find_commits(
     found: list[Commits] = []
     unsound: dict[str, str] = {}
     for number, root in enumerate(dict.fromkeys(one.root for one in changes if _is_of_commits(one))):
-        own = [one for one in changes if one.root == root and one.kind == "file" and one.what != "deleted"]
+        own = [one for one in changes if one.root == root and one.kind == "file"]
         try:
             if number >= MAX_REPOSITORIES:
                 raise Unsound(f"more than {MAX_REPOSITORIES} repositories have changes")
@@ -75,55 +83,83 @@ def _is_of_commits(change: Change) -> bool:
 
 
 def _look(tops: Sequence[int], directory: int, root: str, changes: Sequence[Change]) -> Iterator[Commits]:
-    theirs, ours = _read_host_refs(directory, root), _read_new_refs(tops, root, changes)
-    new = {name: tip for name, tip in ours.items() if theirs.get(name) != tip}
+    until = time.monotonic() + ALL_SECONDS
+    packed, loose = _read_host_refs(directory, root)
+    theirs, after = {**packed, **loose}, _read_refs_after(tops, root, changes, packed, loose)
+    new = {name: tip for name, tip in after.items() if theirs.get(name) != tip}
     if len(new) > MAX_REFS:
         raise Unsound(f"more than {MAX_REFS} refs have changed")
+    if any(name.startswith(_REPLACE) for name in new):
+        raise Unsound("its packed-refs replaces objects by others")
     with tempfile.TemporaryDirectory(prefix="aos-commits-") as made:
         scratch = Path(made)
-        length = len(next(iter({**theirs, **ours}.values()), "0" * 40))
+        length = len(next(iter({**theirs, **after}.values()), "0" * 40))
         _make_repository(scratch, length)
-        _copy_objects(tops, root, changes, scratch / "objects")
+        _copy_objects(tops, root, changes, scratch / "objects", until)
         with suppress(FileNotFoundError, NotADirectoryError):
             _borrow_objects(directory, root, scratch)
-        known = [f"^{tip}" for name, tip in theirs.items() if name.startswith(_HEADS)][:MAX_REFS]
+        run = partial(_run, scratch, until)
+        known = _without(theirs)
         if new:
-            _run(scratch, ("rev-list", "--objects", "--quiet", "--stdin"), [*new.values(), *known])
-        return iter([*_count(scratch, root, new, theirs, known)])
+            run(("rev-list", "--objects", "--quiet", "--stdin"), [*new.values(), *known])
+        found = [*_count(run, new, theirs, known), *_count_lost(run, theirs, after)]
+    repository = root.removesuffix(".git").rstrip("/")
+    return iter([msgspec.structs.replace(one, repository=repository) for one in found])
 
 
-def _count(scratch: Path, root: str, new: Refs, theirs: Refs, known: Sequence[str]) -> Iterator[Commits]:
+def _count(run: Git, new: Refs, theirs: Refs, known: Sequence[str]) -> Iterator[Commits]:
     for name, tip in sorted(new.items()):
         if name.startswith(_HEADS):
-            commits = int(_run(scratch, ("rev-list", "--count", "--stdin"), [tip, *known]))
+            commits = int(run(("rev-list", "--count", "--stdin"), [tip, *known]))
             former = theirs.get(name)
-            dropped = int(_run(scratch, ("rev-list", "--count", "--stdin"), [former, f"^{tip}"])) if former else 0
-            yield Commits(root.removesuffix(".git").rstrip("/"), name.removeprefix(_HEADS), commits, dropped)
+            dropped = int(run(("rev-list", "--count", "--stdin"), [former, f"^{tip}"])) if former else 0
+            yield Commits("", name.removeprefix(_HEADS), commits, dropped)
 
 
-def _read_new_refs(tops: Sequence[int], root: str, changes: Sequence[Change]) -> Refs:
-    """The refs that an apply would write; those of a file of their own count more than packed ones."""
-    found: dict[str, str] = {}
-    paths = [one.path for one in changes if one.path.startswith((f"{root}/refs/", f"{root}/packed-refs"))]
-    for path in sorted(paths):  # packed-refs, then refs/
-        found |= _read_refs(tops, root, path)
-    return found
+def _count_lost(run: Git, theirs: Refs, after: Refs) -> Iterator[Commits]:
+    """The branches that would be gone, with commits that no other one has."""
+    for name in sorted(theirs.keys() - after.keys()):
+        if name.startswith(_HEADS):
+            dropped = int(run(("rev-list", "--count", "--stdin"), [theirs[name], *_without(after)]))
+            if dropped:
+                yield Commits("", name.removeprefix(_HEADS), 0, dropped)
 
 
-def _read_host_refs(directory: int, root: str) -> Refs:
-    found: dict[str, str] = {}
+def _without(refs: Refs) -> Sequence[str]:
+    """The revisions for git that leave out what these branches have."""
+    return [f"^{tip}" for name, tip in refs.items() if name.startswith(_HEADS)][:MAX_REFS]
+
+
+def _read_refs_after(tops: Sequence[int], root: str, changes: Sequence[Change], packed: Refs, loose: Refs) -> Refs:
+    """The refs as an apply would leave them; those of a file of their own count more than packed ones."""
+    left = dict(loose)
+    for path in sorted(one.path for one in changes if one.what == "deleted"):
+        left.pop(path.removeprefix(f"{root}/"), None)
+        packed = {} if path == f"{root}/packed-refs" else packed
+    for path in sorted(one.path for one in changes if one.what != "deleted"):
+        if path == f"{root}/packed-refs":
+            packed = _read_refs(tops, root, path)
+        elif path.startswith(f"{root}/refs/"):
+            left |= _read_refs(tops, root, path)
+    return {**packed, **left}
+
+
+def _read_host_refs(directory: int, root: str) -> tuple[Refs, Refs]:
+    """The packed refs of the directory's, and those with a file of their own."""
+    packed: Refs = {}
+    loose: dict[str, str] = {}
     with suppress(FileNotFoundError, NotADirectoryError):
-        found |= _read_refs([directory], root, f"{root}/packed-refs")
+        packed = _read_refs([directory], root, f"{root}/packed-refs")
     waiting = [f"{root}/refs"]
-    while waiting and len(found) < MAX_REFS:
+    while waiting and len(loose) < MAX_REFS:
         above = waiting.pop()
         with suppress(FileNotFoundError, NotADirectoryError), beneath.open_directory(directory, above) as here:
             for name in os.listdir(here):
                 if os.path.isdir(f"/proc/self/fd/{here}/{name}"):
                     waiting.append(f"{above}/{name}")
                 else:
-                    found |= _read_refs([directory], root, f"{above}/{name}")
-    return found
+                    loose |= _read_refs([directory], root, f"{above}/{name}")
+    return packed, loose
 
 
 def _read_refs(tops: Sequence[int], root: str, path: str) -> Refs:
@@ -154,9 +190,9 @@ def _borrow_objects(directory: int, root: str, scratch: Path) -> None:
     (scratch / "objects" / "info" / "alternates").write_text(f"{path}\n")
 
 
-def _copy_objects(tops: Sequence[int], root: str, changes: Sequence[Change], objects: Path) -> None:
+def _copy_objects(tops: Sequence[int], root: str, changes: Sequence[Change], objects: Path, until: float) -> None:
     for change in changes:
-        if not obeyed.is_object(change.path):
+        if change.what == "deleted" or not obeyed.is_object(change.path):
             continue
         inside = change.path.removeprefix(f"{root}/objects/")
         copy = objects / inside
@@ -165,13 +201,13 @@ def _copy_objects(tops: Sequence[int], root: str, changes: Sequence[Change], obj
             if beneath.copy(source, target.fileno()) != change.content:
                 raise Unsound("the agent changes it at this moment")
         name = inside.replace("/", "")
-        if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", name) and _digest(copy, len(name)) != name:
+        if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", name) and _digest(copy, len(name), until) != name:
             raise Unsound(f"{change.path} isn't what its name says")
         if inside.startswith("pack/") and inside.endswith(".pack"):
-            _run(objects.parent, ("verify-pack", str(copy)), [])
+            _run(objects.parent, until, ("verify-pack", str(copy)), [])
 
 
-def _digest(path: Path, length: int) -> str:
+def _digest(path: Path, length: int, until: float) -> str:
     """The digest of an unpacked object, in hex; empty if it can't be unpacked."""
     digest = hashlib.sha256() if length == 64 else hashlib.sha1(usedforsecurity=False)
     unpack, size = zlib.decompressobj(), 0
@@ -182,13 +218,15 @@ def _digest(path: Path, length: int) -> str:
             size += len(part)
             if size > MAX_OBJECT:
                 raise Unsound(f"it has an object larger than {MAX_OBJECT >> 20} MiB")
+            if time.monotonic() > until:
+                raise Unsound(TOO_LONG)
             digest.update(part)
             data = unpack.unconsumed_tail or file.read(1 << 16)
         return digest.hexdigest() if unpack.eof else ""
     return ""
 
 
-def _run(scratch: Path, command: Sequence[str], lines: Sequence[str]) -> str:
+def _run(scratch: Path, until: float, command: Sequence[str], lines: Sequence[str]) -> str:
     """Run git in the scratch repository, which names no program; returns what it says, or raises :class:`Unsound`."""
     program = shutil.which("git", path="/usr/local/bin:/usr/bin:/bin")
     if program is None:
@@ -208,10 +246,13 @@ def _run(scratch: Path, command: Sequence[str], lines: Sequence[str]) -> str:
         with suppress(ProcessLookupError):
             resource.prlimit(git.pid, resource.RLIMIT_DATA, (MAX_MEMORY, MAX_MEMORY))
         try:
-            said, told = git.communicate("\n".join([*lines, ""]), timeout=SECONDS)
+            said, told = git.communicate(
+                "\n".join([*lines, ""]), timeout=min(SECONDS, max(until - time.monotonic(), 0))
+            )
         except subprocess.TimeoutExpired:
             git.kill()
-            raise Unsound(f"git {command[0]} took more than {SECONDS:g} s") from None
+            late = time.monotonic() > until
+            raise Unsound(TOO_LONG if late else f"git {command[0]} took more than {SECONDS:g} s") from None
     if git.returncode != 0:
         last = told.strip().splitlines() or [f"it ended with {git.returncode}"]
         raise Unsound(f"git {command[0]}: {last[-1][:200]}")

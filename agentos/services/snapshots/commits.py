@@ -1,7 +1,8 @@
 """What an agent has committed in a git repository of its overlay: checked, and told as ``2 commits on main``.
 
 Of the layer only the objects and the refs that would be applied are looked at, as copies in a scratch repository, which
-borrows the host's objects. So git runs with a configuration of ours, and can find nothing that the apply doesn't bring.
+borrows the host's objects. So git runs with a configuration of ours, and can find nothing that the apply doesn't bring;
+confined, as an agent could make use of a fault in it.
 Each object must have the content that its name says, and each ref everything that it needs. The directory isn't read
 but for its refs and objects. Everything blocks.
 """
@@ -9,7 +10,6 @@ but for its refs and objects. Everything blocks.
 import hashlib
 import os
 import re
-import resource
 import shutil
 import subprocess
 import tempfile
@@ -23,6 +23,9 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from agentos.sandbox.confined import NOBODY, Unconfinable, confine
+from agentos.services.files.foreign_files import read_regular
+
 from . import beneath, layers, obeyed
 from .changes import Change
 
@@ -30,6 +33,8 @@ SECONDS = 20.0  # for one command of git
 ALL_SECONDS = 60.0  # for one repository
 TOO_LONG = f"that takes more than {ALL_SECONDS:g} s"
 MAX_MEMORY = 1 << 30  # bytes that git may allocate
+MAX_OUTPUT = 1 << 20  # bytes that one command may say, and as many about errors
+MAX_BORROWED = 8  # directories of objects
 MAX_OBJECT = 256 << 20  # bytes of one object, unpacked
 MAX_REPOSITORIES = 8
 MAX_REFS = 1000  # of one repository
@@ -94,11 +99,13 @@ def _look(tops: Sequence[int], directory: int, root: str, changes: Sequence[Chan
     with tempfile.TemporaryDirectory(prefix="aos-commits-") as made:
         scratch = Path(made)
         length = len(next(iter({**theirs, **after}.values()), "0" * 40))
-        _make_repository(scratch, length)
-        _copy_objects(tops, root, changes, scratch / "objects", until)
+        uid = os.fstat(tops[0]).st_uid or NOBODY
+        _make_repository(scratch, length, uid)
         with suppress(FileNotFoundError, NotADirectoryError):
             _borrow_objects(directory, root, scratch)
-        run = partial(_run, scratch, until)
+        run = partial(_run, scratch, until, uid)
+        for pack in _copy_objects(tops, root, changes, scratch / "objects", until):
+            run(("index-pack", "--verify", str(pack)), [])
         known = _without(theirs)
         if new:
             run(("rev-list", "--objects", "--quiet", "--stdin"), [*new.values(), *known])
@@ -174,12 +181,15 @@ def _read_refs(tops: Sequence[int], root: str, path: str) -> Refs:
     return {} if text.startswith("ref:") else {path.removeprefix(f"{root}/"): text.strip()}
 
 
-def _make_repository(scratch: Path, length: int) -> None:
+def _make_repository(scratch: Path, length: int, uid: int) -> None:
     kind = "[core]\n\trepositoryformatversion = 1\n\tbare = true\n[extensions]\n\tobjectformat = "
     (scratch / "config").write_text(kind + ("sha256\n" if length == 64 else "sha1\n"))
     (scratch / "HEAD").write_text("ref: refs/heads/none\n")
     (scratch / "refs").mkdir()
     (scratch / "objects" / "info").mkdir(parents=True)
+    if os.geteuid() == 0:  # git asks access(2) about these, to which capabilities don't count
+        for place in (scratch, scratch / "refs", scratch / "objects"):
+            os.chown(place, uid, uid)
 
 
 def _borrow_objects(directory: int, root: str, scratch: Path) -> None:
@@ -190,7 +200,9 @@ def _borrow_objects(directory: int, root: str, scratch: Path) -> None:
     (scratch / "objects" / "info" / "alternates").write_text(f"{path}\n")
 
 
-def _copy_objects(tops: Sequence[int], root: str, changes: Sequence[Change], objects: Path, until: float) -> None:
+def _copy_objects(tops: Sequence[int], root: str, changes: Sequence[Change], objects: Path, until: float) -> list[Path]:
+    """Copy them, and compare each with its name; returns the packs, which are to be compared by git."""
+    packs = []
     for change in changes:
         if change.what == "deleted" or not obeyed.is_object(change.path):
             continue
@@ -204,7 +216,8 @@ def _copy_objects(tops: Sequence[int], root: str, changes: Sequence[Change], obj
         if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", name) and _digest(copy, len(name), until) != name:
             raise Unsound(f"{change.path} isn't what its name says")
         if inside.startswith("pack/") and inside.endswith(".pack"):
-            _run(objects.parent, until, ("verify-pack", str(copy)), [])
+            packs.append(copy)
+    return packs
 
 
 def _digest(path: Path, length: int, until: float) -> str:
@@ -226,34 +239,51 @@ def _digest(path: Path, length: int, until: float) -> str:
     return ""
 
 
-def _run(scratch: Path, until: float, command: Sequence[str], lines: Sequence[str]) -> str:
-    """Run git in the scratch repository, which names no program; returns what it says, or raises :class:`Unsound`."""
+def _find_borrowed(scratch: Path) -> list[str]:
+    """The directories of objects that the scratch repository borrows, those that these borrow from among them."""
+    found, waiting = list[str](), [str(scratch / "objects")]
+    while waiting and len(found) < MAX_BORROWED:
+        place = waiting.pop()
+        found.append(place)
+        with suppress(OSError):
+            lines = read_regular(f"{place}/info/alternates", MAX_REF_FILE).decode(errors="surrogateescape").split("\n")
+            waiting += [os.path.join(place, line) for line in lines if line and not line.startswith("#")]
+    return [place for place in found if os.path.isdir(place)]
+
+
+def _run(scratch: Path, until: float, uid: int, command: Sequence[str], lines: Sequence[str]) -> str:
+    """Run git in the scratch repository, which names no program; returns what it says, or raises :class:`Unsound`.
+
+    An agent has written what it reads: it is confined, and runs as ``uid`` if the kernel is root.
+    """
     program = shutil.which("git", path="/usr/local/bin:/usr/bin:/bin")
     if program is None:
         raise Unsound("git isn't installed")
     env = {"GIT_DIR": str(scratch), "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull, "LC_ALL": "C"}
     env |= {"GIT_NO_LAZY_FETCH": "1", "GIT_NO_REPLACE_OBJECTS": "1", "GIT_ALLOW_PROTOCOL": "none", "HOME": os.devnull}
-    with subprocess.Popen(
-        [program, *command],
-        cwd=scratch,
-        env=env,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-    ) as git:
-        with suppress(ProcessLookupError):
-            resource.prlimit(git.pid, resource.RLIMIT_DATA, (MAX_MEMORY, MAX_MEMORY))
+    left = min(SECONDS, max(until - time.monotonic(), 0.0))
+    with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as told:
         try:
-            said, told = git.communicate(
-                "\n".join([*lines, ""]), timeout=min(SECONDS, max(until - time.monotonic(), 0))
+            reads = [str(scratch), *_find_borrowed(scratch)]
+            done = subprocess.run(
+                confine([program, *command], MAX_MEMORY, MAX_OUTPUT, reads, uid),
+                cwd=scratch,
+                env=env,
+                input="\n".join([*lines, ""]).encode(),
+                stdout=said,
+                stderr=told,
+                timeout=left,
+                check=False,
             )
         except subprocess.TimeoutExpired:
-            git.kill()
             late = time.monotonic() > until
             raise Unsound(TOO_LONG if late else f"git {command[0]} took more than {SECONDS:g} s") from None
-    if git.returncode != 0:
-        last = told.strip().splitlines() or [f"it ended with {git.returncode}"]
-        raise Unsound(f"git {command[0]}: {last[-1][:200]}")
-    return said.strip()
+        except Unconfinable as error:
+            raise Unsound(str(error)) from None
+        if done.returncode != 0:
+            told.seek(0)
+            last = told.read().decode(errors="replace").strip().splitlines() or [f"it ended with {done.returncode}"]
+            why = last[-1].replace(f"{scratch}/", "")  # it is part of the digest, which must be the same each time
+            raise Unsound(f"git {command[0]}: {why[:200]}")
+        said.seek(0)
+        return said.read().decode().strip()

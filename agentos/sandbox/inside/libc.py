@@ -32,7 +32,7 @@ CLONE_PARENT, CLONE_PIDFD, CLONE_INTO_CGROUP = 0x8000, 0x1000, 0x2_0000_0000
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_KEEPCAPS, PR_SET_NAME = 1, 4, 8, 15
 PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_SECUREBITS, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 22, 24, 28, 38, 47
 PR_SET_CHILD_SUBREAPER = 36
-PR_CAP_AMBIENT_CLEAR_ALL = 4
+PR_CAP_AMBIENT_RAISE, PR_CAP_AMBIENT_CLEAR_ALL = 2, 4
 SECCOMP_MODE_FILTER = 2
 _CAPABILITIES = struct.pack("=Ii", 0x2008_0522, 0)  # struct __user_cap_header_struct: version 3, this process
 
@@ -272,6 +272,19 @@ def raise_capabilities() -> None:
         "=6I", _capget_buffer.raw
     )  # effective, permitted, inheritable: low bits, then high
     _check(_capset(_CAPABILITIES, struct.pack("=6I", low, low, 0, high, high, 0)), "capset")
+
+
+def list_permitted(*capabilities: int) -> list[int]:
+    """Those of these capabilities, by number below 32, that are permitted."""
+    _check(_capget(_CAPABILITIES, _capget_buffer), "capget")
+    permitted = struct.unpack("=6I", _capget_buffer.raw)[1]
+    return [number for number in capabilities if permitted & 1 << number]
+
+
+def keep_capability(number: int) -> None:
+    """Have this capability alone, of those below 32, also after exec."""
+    _check(_capset(_CAPABILITIES, struct.pack("=6I", *[1 << number] * 3, 0, 0, 0)), "capset")
+    prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, number)
 
 
 def drop_capabilities() -> None:

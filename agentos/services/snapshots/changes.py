@@ -101,10 +101,10 @@ def _is_gits_own(change: Change, changes: int) -> bool:
     """Whether it says nothing of the agent's work, where its repository has so many ``changes``.
 
     Any ``git status`` writes the index. The name of an object says what is in it, and others of the host's may need it:
-    objects are only ever added.
+    objects are only ever added. What else lies among them, git makes anew.
     """
-    if obeyed.is_object(change.path):
-        return change.what != "created"
+    if obeyed.is_in_objects(change.path) and change.kind != "link":
+        return change.what != "created" or not obeyed.is_object(change.path, change.kind)
     return change.what == "changed" and change.path == f"{change.root}/index" and changes == 1
 
 

@@ -1,5 +1,6 @@
 """Which changes are applied only by name: of names that programs of the host obey, and of links that lead out."""
 
+import re
 from collections.abc import Sequence
 
 from agentos.protected_names import find_obeyed
@@ -8,6 +9,11 @@ from .beneath import Kind
 
 _COMMITS = ("objects", "refs", "HEAD", "ORIG_HEAD", "FETCH_HEAD", "COMMIT_EDITMSG", "index", "logs", "packed-refs")
 _OBJECTS_INFO = ("objects", "info")
+_REPLACE = ("refs", "replace")
+# What git makes anew of these (an index of several packs, bitmaps, reverse indexes) says where which content is, and
+# isn't compared with it: it would give the host's objects other contents.
+_OBJECT = re.compile(r"[0-9a-f]{2}/(?:[0-9a-f]{38}|[0-9a-f]{62})|pack/pack-[0-9a-f]+\.(?:pack|idx)")
+_OBJECT_DIRECTORY = re.compile(r"[0-9a-f]{2}|pack")
 _BARE = ("refs", "commondir")  # with HEAD and objects beside it, git obeys the directory's configuration
 
 
@@ -23,6 +29,10 @@ def find_reason(path: str, kind: Kind, target: str | None = None) -> tuple[str, 
         top, inside = "/".join(parts[:place]), tuple(parts[place:])
         if not inside and kind != "directory":
             return top, "git obeys the repository that it names"
+        if kind == "link":
+            return path, "git writes to where it leads"
+        if inside[:2] == _REPLACE:
+            return f"{top}/refs/replace", "git shows other contents in the place of those that they name"
         if inside[:2] == _OBJECTS_INFO or find_obeyed("/".join(inside[1:])) is not None:
             return path, "git obeys it"
         if not inside or inside[0] in _COMMITS:
@@ -38,8 +48,14 @@ def find_reason(path: str, kind: Kind, target: str | None = None) -> tuple[str, 
     return None
 
 
-def is_object(path: str) -> bool:
-    """Whether a path is in the objects of a git repository, or is a directory of them."""
+def is_object(path: str, kind: Kind = "file") -> bool:
+    """Whether a path is an object of a git repository or a pack of them, or may be a directory of these."""
+    inside = "/".join(_inside_git(path)[1:]) if is_in_objects(path) else ""
+    return (_OBJECT_DIRECTORY if kind == "directory" else _OBJECT).fullmatch(inside) is not None
+
+
+def is_in_objects(path: str) -> bool:
+    """Whether a path is in the objects of a git repository, but for what git obeys there."""
     inside = _inside_git(path)
     return inside[:1] == ["objects"] and inside[:2] != [*_OBJECTS_INFO] and len(inside) > 1
 

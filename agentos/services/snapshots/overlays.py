@@ -308,7 +308,7 @@ class Overlays:
             raise NoOverlay(f"{name}: {wanted} is no apply that can be undone, which are {', '.join(record.applied)}")
         with self.store.hold(name) as place:
             former = run.read(place / f"r-{wanted}")
-            steps = [step for step in run.inverse(former) if not obeyed.is_object(step.path)]  # later ones may need it
+            steps = [step for step in run.inverse(former) if not obeyed.is_in_objects(step.path)]  # later ones need it
             undo = Run(secrets.token_hex(8), former.directory, steps, undoes=wanted)
             with beneath.open_top(str(place / f"r-{wanted}" / "old")) as old:
                 self._perform(name, record, undo, [old])
@@ -363,7 +363,7 @@ def _with_needed(chosen: Sequence[Change], everything: Sequence[Change]) -> list
     made = {change.path: change for change in everything if change.what == "created" and change.kind == "directory"}
     of_refs = {change.root for change in chosen if obeyed.is_ref(change.path)}
     found = {change.path: change for change in chosen}
-    found |= {one.path: one for one in everything if one.root in of_refs and obeyed.is_object(one.path)}
+    found |= {one.path: one for one in everything if one.root in of_refs and obeyed.is_in_objects(one.path)}
     for change in [*found.values()]:
         path = change.path
         while path := path.rpartition("/")[0]:

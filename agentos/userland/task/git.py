@@ -5,36 +5,20 @@ same again in a submodule. Options switch off those that are known. A seccomp fi
 others can't start either. Its time, its memory and what it writes are limited.
 """
 
-import errno
 import os
-import resource
 import shutil
 import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
-from functools import cache
 from typing import IO
 
-from agentos.sandbox.filters import bpf, seccomp
-from agentos.sandbox.inside import libc
+from agentos.sandbox.confined import Unconfinable, confine
 
 SECONDS = 20.0  # for one command
 MAX_MEMORY = 512 << 20  # bytes that git may allocate; the files that it maps to read them aren't part of it
 MAX_OUTPUT = 16 << 20  # bytes that one command may say, and as many about errors
 MAX_FILTERS = 100  # whose programs are switched off by name; the others only fail to start
-CLONE_THREAD = 0x1_0000
-NO_PROCESSES = seccomp.Profile(
-    "no new processes",
-    {
-        "fork": seccomp.errno_verdict(errno.EPERM),
-        "vfork": seccomp.errno_verdict(errno.EPERM),
-        "clone": (seccomp.Refusal(errno.EPERM, (seccomp.NoBit(0, CLONE_THREAD),)),),  # threads of git are allowed
-        "clone3": seccomp.errno_verdict(errno.ENOSYS),  # its flags are in memory; the C library then calls clone
-        "socket": seccomp.errno_verdict(errno.EACCES),
-    },
-    seccomp.ALLOW,
-)
 OPTIONS = (
     "--no-optional-locks",
     *("-c", "core.fsmonitor=false"),
@@ -67,8 +51,10 @@ def _run(
 ) -> "subprocess.CompletedProcess[bytes]":
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     fixed = {"LC_ALL": "C", "GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_TERMINAL_PROMPT": "0"}
-    argv = (_find_git(), *OPTIONS, *command)
-    _filter_bytes()  # before the fork
+    try:
+        argv = confine((_find_git(), *OPTIONS, *command), MAX_MEMORY, MAX_OUTPUT)
+    except Unconfinable as error:
+        raise GitError(f"git isn't run: {error}") from None
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as told:
         try:
             done = subprocess.run(
@@ -80,7 +66,6 @@ def _run(
                 stderr=told,
                 timeout=SECONDS,
                 check=False,
-                preexec_fn=_confine,
             )
         except subprocess.TimeoutExpired:
             raise GitError(f"git {command[0]} took more than {SECONDS:g} s") from None
@@ -103,23 +88,6 @@ def _find_git() -> str:
     if found is None:
         raise GitError("git isn't installed")
     return found
-
-
-@cache
-def _filter_bytes() -> bytes:
-    machine = os.uname().machine
-    if machine not in seccomp.ARCHITECTURES:
-        raise GitError(f"git isn't run: on {machine} it can't be kept from starting the repository's programs")
-    return bpf.pack(seccomp.compile_filter(NO_PROCESSES, machine))
-
-
-def _confine() -> None:
-    """Called in the child before it becomes git."""
-    libc.prctl(libc.PR_SET_NO_NEW_PRIVS, 1)
-    libc.set_seccomp_filter(_filter_bytes())
-    for limit, most in ((resource.RLIMIT_DATA, MAX_MEMORY), (resource.RLIMIT_FSIZE, MAX_OUTPUT)):
-        resource.setrlimit(limit, (most, most))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def _filter_names(listed: bytes) -> list[str]:

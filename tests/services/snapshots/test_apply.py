@@ -1,8 +1,10 @@
 """What was shown is made in the directory, whole or not at all, and can be taken back; the host's own is never lost."""
 
 import contextlib
+import hashlib
 import os
 import stat
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -348,25 +350,29 @@ async def test_the_last_apply_is_undone_first_and_the_hosts_later_changes_stay(o
 
 @pytest.mark.parametrize("top", ["", "inner/"])
 async def test_objects_of_git_are_only_added_and_stay_after_an_undo(overlaid: Overlaid, top: str) -> None:
-    for name in ("11/old", "pack/pack-1.pack"):
+    blob = b"blob 3\0new"
+    name = hashlib.sha1(blob, usedforsecurity=False).hexdigest()
+    old, new = f"11/{'0' * 38}", f"{name[:2]}/{name[2:]}"
+    for name in (old, "pack/pack-1.pack"):
         (overlaid.project / f"{top}.git/objects/{name}").parent.mkdir(parents=True, exist_ok=True)
         (overlaid.project / f"{top}.git/objects/{name}").write_text("the host's")
-    overlaid.delete(f"{top}.git/objects/11/old")
+    overlaid.delete(f"{top}.git/objects/{old}")
     overlaid.write(f"{top}.git/objects/pack/pack-1.pack", "other")
-    overlaid.write(f"{top}.git/objects/22/new", "new")
+    overlaid.write(f"{top}.git/objects/{new}", "").write_bytes(zlib.compress(blob))
     overlaid.write(f"{top}.git/refs/heads/main", "ref: x\n")
 
     applied = await overlaid.apply(also=[f"{top}.git"])
     undone = await overlaid.undo()
 
-    objects = {f"{top}.git/objects/22/new", f"{top}.git/objects/22"}
+    objects = {f"{top}.git/objects/{new}", f"{top}.git/objects/{new[:2]}"}
     assert {*applied.paths} == {*objects, f"{top}.git/refs", f"{top}.git/refs/heads", f"{top}.git/refs/heads/main"}
     assert {*undone.paths} == {*applied.paths} - objects
-    found = {path: text for path, text in read_tree(overlaid.project / f"{top}.git").items() if text is not None}
+    place = overlaid.project / f"{top}.git"
+    found = {str(path.relative_to(place)): path.read_bytes() for path in place.rglob("*") if path.is_file()}
     assert found == {
-        "objects/11/old": "the host's",
-        "objects/22/new": "new",
-        "objects/pack/pack-1.pack": "the host's",
+        f"objects/{old}": b"the host's",
+        f"objects/{new}": zlib.compress(blob),
+        "objects/pack/pack-1.pack": b"the host's",
     }
 
 

@@ -1,13 +1,16 @@
 """Commits of an agent are told, and applied when each object and each ref has all that it needs."""
 
+import hashlib
 import os
 import shutil
+import struct
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from agentos.services.snapshots import commits
 from agentos.services.snapshots.commits import Commits
 
 from .conftest import Overlaid
@@ -200,3 +203,138 @@ async def test_a_branch_that_is_applied_alone_brings_its_objects(overlaid: Overl
 
     assert git(overlaid.project, "rev-parse", "main") == git(copy, "rev-parse", "main")
     git(overlaid.project, "fsck", "--strict")
+
+
+# -- What would give the host's own objects other contents -----------------------------------------------------------
+
+EVIL = "evil\n"
+
+
+def write_evil(place: Path) -> str:
+    done = subprocess.run(
+        ["git", "hash-object", "-w", "--stdin"], cwd=place, input=EVIL, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def index_evil(place: Path) -> None:
+    """An index of all packs that says of the host's file that its content is in a pack of the agent's."""
+    evil, victim = write_evil(place), git(place, "rev-parse", "HEAD:first")
+    command = ["git", "pack-objects", "-q", ".git/objects/pack/pack"]
+    subprocess.run(command, cwd=place, input=f"{evil}\n", capture_output=True, text=True, check=True)
+    git(place, "multi-pack-index", "write")
+    path = place / ".git/objects/pack/multi-pack-index"
+    data = bytearray(path.read_bytes()[:-20])
+    at = data.rindex(bytes.fromhex(evil))
+    data[at : at + 20] = bytes.fromhex(victim)
+    data[at - 1024 : at] = struct.pack(">256I", *(int(first >= int(victim[:2], 16)) for first in range(256)))
+    path.chmod(0o600)
+    path.write_bytes(data + hashlib.sha1(data, usedforsecurity=False).digest())
+
+
+def replace_by_evil(place: Path) -> None:
+    git(place, "replace", git(place, "rev-parse", "HEAD:first"), write_evil(place))
+
+
+def replace_by_evil_in_a_pack(place: Path) -> None:
+    replace_by_evil(place)
+    git(place, "pack-refs", "--all")
+
+
+@pytest.mark.parametrize("harm", [index_evil, replace_by_evil, replace_by_evil_in_a_pack])
+async def test_no_object_of_the_hosts_gets_another_content(overlaid: Overlaid, harm: Callable[[Path], None]) -> None:
+    git(overlaid.project, "init", "-q", "-b", "main")
+    commit(overlaid.project, "first")
+
+    def work(copy: Path) -> None:
+        commit(copy, "second")
+        harm(copy)
+
+    copy = await let_work(overlaid, work)
+    assert git(copy, "cat-file", "-p", "HEAD:first") == EVIL.strip()
+
+    await overlaid.apply(also=[".git"])
+
+    assert git(overlaid.project, "cat-file", "-p", "HEAD:first") == "first"
+
+
+async def test_of_objects_only_those_and_their_packs_are_applied(overlaid: Overlaid) -> None:
+    """The rest, git makes anew: a bitmap or a reverse index says what is needed, a promisor that nothing is missing."""
+    git(overlaid.project, "init", "-q", "-b", "main")
+    commit(overlaid.project, "first")
+
+    def work(copy: Path) -> None:
+        commit(copy, "second")
+        git(copy, "repack", "-q", "-a", "-d")
+        (pack,) = (copy / ".git/objects/pack").glob("*.pack")
+        for kind in (".promisor", ".bitmap", ".rev", ".mtimes", ".keep"):
+            pack.with_suffix(kind).write_text("")
+        (copy / ".git/objects/tools").write_text("#!/bin/sh")
+
+    await let_work(overlaid, work)
+    paths = [Path(one.path) for one in (await overlaid.diff()).changes if one.kind == "file" and "objects" in one.path]
+    await overlaid.apply(also=[".git"])
+
+    assert {path.suffix for path in paths if path.parts[2] != "info"} == {".pack", ".idx"}
+    found = {path.suffix for path in (overlaid.project / ".git/objects/pack").iterdir()}
+    assert found == {".pack", ".idx"}
+    git(overlaid.project, "fsck", "--strict")
+
+
+@pytest.mark.parametrize("name", ["COMMIT_EDITMSG", "FETCH_HEAD", "logs/HEAD", "refs/heads/x", "objects/ab", "index"])
+async def test_a_link_in_a_repository_has_to_be_named(overlaid: Overlaid, name: str) -> None:
+    """Git writes through it: a commit would replace any file of the operator's by its message."""
+    git(overlaid.project, "init", "-q", "-b", "main")
+    await let_work(overlaid, lambda copy: commit(copy, "first"))
+    path = overlaid.tree / ".git" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.symlink_to("../../victim")
+
+    done = await overlaid.apply(also=[".git"])
+
+    assert "git writes to where it leads" in done.left[f".git/{name}"]
+    assert not (overlaid.project / ".git" / name).is_symlink()
+
+
+def delete_branch(place: Path) -> None:
+    git(place, "branch", "-q", "-D", "topic")
+
+
+def unpack_branch(place: Path) -> None:
+    (place / ".git/packed-refs").write_text("# pack-refs with: peeled fully-peeled sorted \n")
+
+
+@pytest.mark.parametrize(
+    ("before", "work"),
+    [((), delete_branch), (("pack-refs", "--all"), delete_branch), (("pack-refs", "--all"), unpack_branch)],
+)
+async def test_a_branch_that_would_be_gone_is_told_with_what_is_lost(
+    overlaid: Overlaid, before: tuple[str, ...], work: Work
+) -> None:
+    git(overlaid.project, "init", "-q", "-b", "main")
+    commit(overlaid.project, "first")
+    git(overlaid.project, "switch", "-q", "-c", "topic")
+    commit(overlaid.project, "second")
+    git(overlaid.project, "checkout", "-q", "--detach", "main")
+    if before:
+        git(overlaid.project, *before)
+
+    await let_work(overlaid, work)
+
+    lost = [one for one in (await overlaid.diff()).commits if one.branch == "topic"]
+    assert [(one.commits, one.dropped > 0) for one in lost] == [(0, True)]
+
+
+async def test_objects_that_take_too_long_are_not_looked_at_for_ever(
+    overlaid: Overlaid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of a thousand objects unpacks to 250 MiB."""
+    git(overlaid.project, "init", "-q", "-b", "main")
+    commit(overlaid.project, "first")
+    await let_work(overlaid, commit_twice)
+    monkeypatch.setattr(commits, "ALL_SECONDS", 0.0)
+
+    changes = (await overlaid.diff()).changes
+
+    assert any("that takes more than" in one.blocked for one in changes if one.root == ".git")

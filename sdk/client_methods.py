@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from agentos_sdk.calls import agents, events, host, http, inspect, kernel, messages, state, think, tools, usage
-from agentos_sdk.calls.operator import audit, contents, metrics, overlays, permissions, reload, snapshots
+from agentos_sdk.calls.operator import audit, contents, metrics, overlays, permissions, recordings, reload, snapshots
 from agentos_sdk.calls.request import Request
 
 HIDDEN = {"stream", "follow", "wait", "tty", "async_", "request_id"}  # fields that are no parameters, see `shown`
@@ -214,6 +214,9 @@ METHODS = (
     Method("decide", permissions.Decide, positional="id allow reason remember for_ forget"),
     Method("get_audit_log", audit.GetAuditLog, positional="category agent_id since_id limit"),
     Method("set_audit_config", audit.SetAuditConfig),
+    Method("record_start", recordings.RecordStart, positional="agents"),
+    Method("record_stop", recordings.RecordStop),
+    Method("record_status", recordings.RecordStatus, positional="export"),
     Method("get_contents", contents.GetContents, positional="name agent_id since_id limit"),
     Method(
         "read_file",

@@ -15,6 +15,7 @@ from agentos.llm.line import Line
 from agentos.llm.settings import Account
 from agentos.mcp.servers import Servers
 from agentos.permissions.approvals.approvals import Approvals
+from agentos.recordings.recorder import Recorder
 from agentos.services.audit.log import Audit
 from agentos.services.audit.traffic import Traffic
 from agentos.services.event_log.ring import EventLog
@@ -31,7 +32,7 @@ from .agents import agents, inspect, logs, start_stop
 from .agents.spawn import Spawning
 from .files import exec, files
 from .model import contents, think, tools, usage
-from .operator import approvals, audit, fork, kernel, metrics, overlays, permissions, reload, snapshots
+from .operator import approvals, audit, fork, kernel, metrics, overlays, permissions, recordings, reload, snapshots
 
 
 class Services(Struct, frozen=True):
@@ -63,6 +64,7 @@ class Services(Struct, frozen=True):
     http: Client
     mcp: Servers
     snapshots: Snapshots
+    recordings: Recorder
     max_payload: int
     config_file: str | None = None
     upstream_proxy: str | None = None
@@ -97,6 +99,7 @@ def table(services: Services) -> tuple[Syscall, ...]:
         *overlays.syscalls(s.registry, s.snapshots.overlays),
         *snapshots.syscalls(s.registry, s.snapshots, s.supervision),
         *fork.syscalls(s.registry, s.snapshots, s.supervision),
+        *recordings.syscalls(s.recordings, s.registry, s.max_payload),
         *background.syscalls(s.background),
     )
     return (*calls, *permissions.syscalls(s.registry, s.callers, s.approvals, calls))

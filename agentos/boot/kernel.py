@@ -42,6 +42,7 @@ from agentos.kernel.wire.listener import ConnectionLimit, Listener, listen, list
 from agentos.kernel.wire.poller import Poller
 from agentos.llm.open_model import SharedModel
 from agentos.llm.settings import LLMSettings
+from agentos.recordings.replay.replays import Replays
 from agentos.sandbox.report import probe
 from agentos.services.audit.traffic import Traffic
 from agentos.services.events import IsolationProbed, KernelStarted, Subscriber
@@ -111,6 +112,7 @@ class Kernel:
         self.sweeper = Sweeper(host.run)
         self.jails = self._construct_jails(access)
         self.snapshots = Snapshots(self.jails.workspaces.overlays, Kept(self.state, access.mail))
+        self.replays = Replays()
         self.network = Network(settings.config, self.callers, self.line, self.connection_limit)
         runner = CommandRunner(self.jails)
         self.notices = self._construct_notices(access, runner)
@@ -285,6 +287,7 @@ class Kernel:
             http=self.network.client,
             mcp=self.servers,
             snapshots=self.snapshots,
+            replays=self.replays,
             max_payload=config.kernel.max_payload,
             config_file=str(config.file) if config.file is not None else None,
             upstream_proxy=self.network.egress.upstream_proxy,
@@ -321,6 +324,7 @@ class Kernel:
                         self.recorder,
                         self.timers,
                         self.waker,
+                        self.replays,
                     )
                     for service in services:
                         nursery.start_soon(service.serve)

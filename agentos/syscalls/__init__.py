@@ -15,6 +15,7 @@ from agentos.llm.line import Line
 from agentos.llm.settings import Account
 from agentos.mcp.servers import Servers
 from agentos.permissions.approvals.approvals import Approvals
+from agentos.recordings.replay.replays import Replays
 from agentos.services.audit.log import Audit
 from agentos.services.audit.traffic import Traffic
 from agentos.services.event_log.ring import EventLog
@@ -31,7 +32,7 @@ from .agents import agents, inspect, logs, start_stop
 from .agents.spawn import Spawning
 from .files import exec, files
 from .model import contents, think, tools, usage
-from .operator import approvals, audit, fork, kernel, metrics, overlays, permissions, reload, snapshots
+from .operator import approvals, audit, fork, kernel, metrics, overlays, permissions, reload, replay, snapshots
 
 
 class Services(Struct, frozen=True):
@@ -63,6 +64,7 @@ class Services(Struct, frozen=True):
     http: Client
     mcp: Servers
     snapshots: Snapshots
+    replays: Replays
     max_payload: int
     config_file: str | None = None
     upstream_proxy: str | None = None
@@ -92,6 +94,7 @@ def table(services: Services) -> tuple[Syscall, ...]:
         *usage.syscalls(s.registry, s.line, s.lives),
         *audit.syscalls(s.audit),
         *contents.syscalls(s.line),
+        *replay.syscalls(s.replays, s.max_payload),
         *approvals.syscalls(s.approvals),
         *overlays.syscalls(s.registry, s.snapshots.overlays),
         *snapshots.syscalls(s.registry, s.snapshots, s.supervision),

@@ -1,6 +1,6 @@
 """Callers: assigns identity, permissions and the call table to every operator connection, guest and agent."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import attrs
 from attrs import define, field
@@ -74,11 +74,15 @@ class Callers:
     operator_counts: CallCounts = field(factory=CallCounts)  # of all connections of the operator
     guest_counts: CallCounts = field(factory=CallCounts)  # of all guests
     observer: Observer | None = None  # is told of all calls; set before :meth:`serve`
+    recorder: Observer | None = None  # is told of the calls of callers that :attr:`is_recorded` says
+    is_recorded: Callable[[int], bool] = field(default=lambda number: False)
     _table: Table = field(init=False)
+    _recording: Table | None = None  # the same, with the recorder
     _served: Sequence[Op] = ()
+    _operators: dict[int, Caller] = field(factory=dict)  # connections on the operator's socket, by id; also guests
     _guests: dict[int, Caller] = field(factory=dict)  # connected ones, by id
     _reading: Limiter = field(factory=lambda: Limiter(1))
-    _tables: dict[tuple[tuple[Op, Decision], ...], Table] = field(factory=dict)
+    _tables: dict[tuple[bool, tuple[tuple[Op, Decision], ...]], Table] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
         self.peers = Peers(self.registry)
@@ -129,8 +133,9 @@ class Callers:
         number = self._admit(LEVELS["unrestricted"], self.names, None, is_operator=True)
         self.mail.open(number)
         # The whole table: an unrestricted set refuses no call, and to ask it about each one takes longer than the rest.
-        caller = Caller(number, "operator", name or f"operator#{number}", self._table, self.authorizer, self.audit)
-        caller.counts = self.operator_counts
+        table = self._whole_table(number)
+        caller = Caller(number, "operator", name or f"operator#{number}", table, self.authorizer, self.audit)
+        caller.counts, self._operators[number] = self.operator_counts, caller
         caller.become, caller.approvals, caller.uid = self.become, self.approvals, uid
         return caller
 
@@ -148,6 +153,7 @@ class Callers:
         if caller.kind == "operator":  # a guest may reconnect
             self.line.remove_agent(self.queue_path(caller))
         self._guests.pop(caller.id, None)
+        self._operators.pop(caller.id, None)
         self.approvals.forget_caller(caller.id)
         self.background.drop(caller.id)
         self.mail.close(caller.id)
@@ -312,13 +318,31 @@ class Callers:
         self.authorizer.add_caller(number, own, names, above, is_operator=is_operator)
         return number
 
+    def choose_tables(self, numbers: Collection[int] | None = None) -> None:
+        """Give callers, these by id or all, the tables that they need now: what is recorded has another one."""
+        agents = [*self.registry] if numbers is None else [self.registry.get(number) for number in numbers]
+        for agent in agents:
+            if agent is not None:
+                agent.caller.table = self._table_for(agent.id)
+        for caller in self._operators.values() if numbers is None else ():
+            is_operator = caller.kind == "operator"
+            caller.table = self._whole_table(caller.id) if is_operator else self._table_for(caller.id)
+
+    def _whole_table(self, number: int) -> Table:
+        if not self.is_recorded(number):
+            return self._table
+        if self._recording is None:
+            self._recording = Table(self._table.syscalls.values(), self.recorder)
+        return self._recording
+
     def _table_for(self, number: int) -> Table:
         refused = tuple(self.authorizer.refused_calls(number, self._served).items())
-        if refused not in self._tables:
+        key = self.is_recorded(number), refused
+        if key not in self._tables:
             if len(self._tables) >= 1000:
                 self._tables.clear()
-            self._tables[refused] = self._table.with_refusals(dict(refused))
-        return self._tables[refused]
+            self._tables[key] = self._whole_table(number).with_refusals(dict(refused))
+        return self._tables[key]
 
     def _name(self, number: int) -> str:
         found = self.registry.get(number)

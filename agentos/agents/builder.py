@@ -67,6 +67,7 @@ class Request(Struct, frozen=True, kw_only=True):
     schedule: Schedule | None = None
     start: StartReason | None = None
     idle_stop: float | None = None
+    record: bool | None = None
     restart: Restart | None = None
     max_restarts: float | None = None  # math.inf: unlimited, which SPAWN can't say
     restart_window: float | None = None

@@ -130,7 +130,8 @@ class AgentSpec(Struct, frozen=True):
     start agents; an agent begins when those in ``after`` are up, have ended for good, or were given up. ``watchdog`` is
     how many seconds it may be without a call, and ``health`` the command that checks it. With a ``schedule`` it runs at
     these times only, and waits otherwise, with a ``start`` when something has come for it; ``idle_stop`` is after how
-    many seconds without a message that one ends. A ``kept`` mailbox outlives the kernel.
+    many seconds without a message that one ends. A ``kept`` mailbox outlives the kernel. ``record``: each of its lives
+    is recorded.
     """
 
     name: str
@@ -166,6 +167,7 @@ class AgentSpec(Struct, frozen=True):
     schedule: Schedule | None = None
     start: StartReason | None = None
     idle_stop: float | None = None
+    record: bool = False
     copied: bool = False  # the script is a copy made for this agent (until it's made, a path in the spawner's jail)
 
     @property

@@ -42,6 +42,7 @@ from agentos.kernel.wire.listener import ConnectionLimit, Listener, listen, list
 from agentos.kernel.wire.poller import Poller
 from agentos.llm.open_model import SharedModel
 from agentos.llm.settings import LLMSettings
+from agentos.recordings.recorder import Recorder
 from agentos.recordings.replay.replays import Replays
 from agentos.sandbox.report import probe
 from agentos.services.audit.traffic import Traffic
@@ -58,6 +59,7 @@ from .host import Host, affordable_connections, is_root
 from .mcp import McpSetup
 from .network import Network
 from .programs import Program, ProgramHost
+from .recording import connect_recorder
 from .storage import bound_storage
 from .telemetry import Telemetry
 
@@ -82,6 +84,7 @@ class Settings:
     programs: Sequence[Program] = ()  # run in the kernel's process while it serves
     accept_lost_state: bool = False  # begin with a database that is missing, older or another one
     llm: LLMSettings | None = None  # instead of the configuration's
+    record: Sequence[str] = ()  # agents that are recorded, also without `record`
 
 
 class Kernel:
@@ -97,6 +100,7 @@ class Kernel:
         runs: LastRuns,
         mcp: McpSetup,
         recorder: RunRecorder,
+        recordings: Recorder,
     ) -> None:
         kernel, root = settings.config.kernel, settings.config.root
         self.settings, self.host, self.model = settings, host, model
@@ -129,6 +133,8 @@ class Kernel:
         self.find_user = find_user_but(range(uids.first, uids.first + uids.count))
         self.telemetry = self._construct_telemetry(access)
         self.telemetry.open()
+        self.recordings = recordings
+        connect_recorder(recordings, access, self.events, self.line)
         host_view = View(str(settings.config.directory), home())
         self.supervision = self._construct_tree(access, stops, host_view, runner)
         self.servers, self.pins = mcp.open_servers(self.supervision, self.line, self.network.client), mcp.pins
@@ -287,6 +293,7 @@ class Kernel:
             http=self.network.client,
             mcp=self.servers,
             snapshots=self.snapshots,
+            recordings=self.recordings,
             replays=self.replays,
             max_payload=config.kernel.max_payload,
             config_file=str(config.file) if config.file is not None else None,
@@ -322,6 +329,7 @@ class Kernel:
                         self.sampler,
                         self.telemetry,
                         self.recorder,
+                        self.recordings,
                         self.timers,
                         self.waker,
                         self.replays,

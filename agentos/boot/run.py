@@ -23,6 +23,7 @@ from agentos.mcp.pins import TABLES as PINS
 from agentos.permissions.approvals.answers import TABLES as ANSWERS
 from agentos.permissions.approvals.entries import TABLES as APPROVALS
 from agentos.private_files import UnsafeFile, describe_error
+from agentos.recordings.recorder import RecordingSettings, open_recorder
 from agentos.services import ids, usage
 from agentos.services.audit.chain import KILLED, kernel_entry
 from agentos.services.audit.log import open_audit
@@ -106,6 +107,7 @@ async def run_kernel(settings: Settings, host: Host, kernel_log: KernelLog) -> s
         ) as database,
         open_audit(host.state_dir / "audit", __version__, events.publish) as audit,
         open_event_log(host.state_dir / "events") as event_log,
+        open_recorder(host.state_dir / "recordings", read_settings(settings)) as recordings,
         open_ids(database, "callers") as caller_ids,
         open_ids(database, "messages", GREATEST_ID) as message_ids,
     ):
@@ -127,11 +129,19 @@ async def run_kernel(settings: Settings, host: Host, kernel_log: KernelLog) -> s
         if last is not None and message_ids.is_new:
             log.info('messages to declared agents outlive the kernel from now on, except with mailbox = "memory"')
         mcp = await set_up_mcp(database, access.approvals, access.callers, settings.config.mcp)
-        kernel = Kernel(settings, host, model, access, stops, runs, mcp, recorder)
+        kernel = Kernel(settings, host, model, access, stops, runs, mcp, recorder, recordings)
         if (killed := await run_in_thread(describe_kill, last)) is not None:
             events.publish(killed)
             audit.note(kernel_entry(KILLED, killed.text, "lost"))
         return await kernel.serve()
+
+
+def read_settings(settings: Settings) -> RecordingSettings:
+    """What is recorded. Raises :class:`BootError` for an agent that there isn't."""
+    declared = {spec.name for spec in settings.config.root.agents()}
+    if unknown := [name for name in settings.record if name not in declared]:
+        raise BootError(f"--record {unknown[0]}: the configuration has no agent of that name")
+    return RecordingSettings(settings.config.recording.max_total, settings.record)
 
 
 def choose_check(settings: Settings, host: Host, last: RunRecord | None) -> CheckIdentity:

@@ -28,6 +28,7 @@ from agentos.config.schema import (
     KernelSettings,
     LogTable,
     NotifyTable,
+    RecordingTable,
     RootTable,
     StorageTable,
     SupervisorTable,
@@ -80,6 +81,7 @@ PLACES = {
     "kernel": KernelSettings,
     "logs": LogTable,
     "storage": StorageTable,
+    "recording": RecordingTable,
     "approvals": ApprovalTable,
     "notify": NotifyTable,
     "dashboard": DashboardTable,
@@ -118,6 +120,7 @@ class Builder(Reader):
         self._sets: Mapping[str, PermissionSet] = {}
         self.logs = LogSettings()
         self.storage = StorageTable()
+        self.recording = RecordingTable()
         self.http = HttpSettings()
         self.metrics = MetricsSettings()
         self.otel = OtelSettings()
@@ -135,6 +138,7 @@ class Builder(Reader):
         paths = {name: self.resolve_path(getattr(kernel, name)) for name in ("socket", "state_dir")}
         self.logs = self._read_logs(self.read(LogTable, file.logs, ("logs",)))
         self.storage = self.read(StorageTable, file.storage, ("storage",)).table
+        self.recording = self.read(RecordingTable, file.recording, ("recording",)).table
         self.http = read_http(self, file.http)
         self.dashboard = read_dashboard(self, file.dashboard)
         self.metrics = read_metrics(self, file.metrics)

@@ -8,7 +8,7 @@ from pathlib import Path
 from attrs import field, frozen
 
 from agentos.agents.spec import GroupSpec
-from agentos.config.schema import KernelSettings, NotifyTable, StorageTable
+from agentos.config.schema import KernelSettings, NotifyTable, RecordingTable, StorageTable
 from agentos.llm.settings import LLMSettings
 from agentos.mcp.settings import ServerSettings
 from agentos.permissions.approvals.approvals import ApprovalSettings
@@ -71,6 +71,7 @@ class Config:
     mcp: Mapping[str, ServerSettings] = field(factory=dict)
     faults: Sequence[ConfigMistake] = ()
     storage: StorageTable = StorageTable()
+    recording: RecordingTable = RecordingTable()
 
     @classmethod
     def without_file(cls, directory: Path) -> "Config":
@@ -104,7 +105,8 @@ def load(path: str | Path) -> Config:
     located = _locate_mistakes(name, text, builder.faults)
     told = (builder.approvals, builder.notify)
     parts = (builder.logs, builder.http, *told, builder.dashboard, builder.metrics, builder.otel)
-    return Config(kernel, llm, root, file.parent, file, permissions, *parts, builder.mcp, located, builder.storage)
+    bounds = (builder.storage, builder.recording)
+    return Config(kernel, llm, root, file.parent, file, permissions, *parts, builder.mcp, located, *bounds)
 
 
 def _read_text(name: str) -> str:

@@ -203,6 +203,7 @@ def compare_configs(old: Config, new: Config, live_limits: Collection[str]) -> R
             ("kernel", old.kernel, new.kernel),
             ("logs", old.logs, new.logs),
             ("storage", old.storage, new.storage),
+            ("recording", old.recording, new.recording),
             ("llm", old.llm, new.llm),
             ("http", old.http, new.http),
             ("approvals", old.approvals, new.approvals),

@@ -35,6 +35,7 @@ from supervisors.strategy import AutoShutdown, Restart
 
 MIN_LOG_FILE = 64 << 10  # bytes
 MIN_STORAGE = 64 << 20  # bytes; the audit log takes 14 MiB of them at its beginning
+MIN_RECORDINGS = 1 << 20  # bytes
 MIN_PAYLOAD = 1 << 20  # bytes; a lower limit for every kernel, so that every client knows which size is always accepted
 
 Name = Annotated[
@@ -111,6 +112,13 @@ class StorageTable:
 
 
 @frozen(kw_only=True)
+class RecordingTable:
+    """``[recording]``: ``max_total`` is the most that all recordings take, in bytes."""
+
+    max_total: Annotated[Size, Rule(lambda size: size >= MIN_RECORDINGS, "a size of at least 1M")] = Size(1 << 30)
+
+
+@frozen(kw_only=True)
 class ApprovalTable:
     """``[approvals]``: calls that a person must approve. ``notify``: a program and its arguments."""
 
@@ -141,6 +149,7 @@ class FileTable:
     kernel: object = field(factory=dict)
     logs: object = field(factory=dict)
     storage: object = field(factory=dict)
+    recording: object = field(factory=dict)
     approvals: object = field(factory=dict)
     notify: object = field(factory=dict)
     dashboard: object = None
@@ -215,6 +224,7 @@ class AgentTable(ChildTable):
     schedule: Schedule | None = None
     start: StartReason | None = None
     idle_stop: Annotated[Seconds, CHECKED_RULE] | None = None
+    record: bool | None = None
     sandboxed: bool | None = None
     network: bool | Network | None = None
     isolation: Level | None = None

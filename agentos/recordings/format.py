@@ -59,7 +59,10 @@ class AgentFacts(Struct, omit_defaults=True):
 
 
 class Manifest(Struct, omit_defaults=True):
-    """``recording.json``. ``ended`` and ``reason`` are set when the recording has ended."""
+    """``recording.json``. ``ended`` and ``reason`` are set when the recording has ended.
+
+    ``automatic``: it is of one life, because its agent has ``record``, and may be removed when it is old.
+    """
 
     format: int = msgspec.field(default=FORMAT)
     version: str = ""
@@ -67,6 +70,7 @@ class Manifest(Struct, omit_defaults=True):
     began: float = 0.0
     ended: float | None = None
     reason: str | None = None
+    automatic: bool = False
     agents: dict[str, AgentFacts] = {}
     lives: list[Life] = []
     masks: list[str] = []

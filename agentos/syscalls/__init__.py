@@ -15,6 +15,7 @@ from agentos.llm.line import Line
 from agentos.llm.settings import Account
 from agentos.mcp.servers import Servers
 from agentos.permissions.approvals.approvals import Approvals
+from agentos.recordings.recorder import Recorder
 from agentos.recordings.replay.replays import Replays
 from agentos.services.audit.log import Audit
 from agentos.services.audit.traffic import Traffic
@@ -32,7 +33,19 @@ from .agents import agents, inspect, logs, start_stop
 from .agents.spawn import Spawning
 from .files import exec, files
 from .model import contents, think, tools, usage
-from .operator import approvals, audit, fork, kernel, metrics, overlays, permissions, reload, replay, snapshots
+from .operator import (
+    approvals,
+    audit,
+    fork,
+    kernel,
+    metrics,
+    overlays,
+    permissions,
+    recordings,
+    reload,
+    replay,
+    snapshots,
+)
 
 
 class Services(Struct, frozen=True):
@@ -64,6 +77,7 @@ class Services(Struct, frozen=True):
     http: Client
     mcp: Servers
     snapshots: Snapshots
+    recordings: Recorder
     replays: Replays
     max_payload: int
     config_file: str | None = None
@@ -99,6 +113,7 @@ def table(services: Services) -> tuple[Syscall, ...]:
         *overlays.syscalls(s.registry, s.snapshots.overlays),
         *snapshots.syscalls(s.registry, s.snapshots, s.supervision),
         *fork.syscalls(s.registry, s.snapshots, s.supervision),
+        *recordings.syscalls(s.recordings, s.registry, s.max_payload),
         *background.syscalls(s.background),
     )
     return (*calls, *permissions.syscalls(s.registry, s.callers, s.approvals, calls))

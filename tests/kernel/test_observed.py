@@ -73,7 +73,7 @@ async def _send(chunk: bytes) -> None: ...
 
 
 async def test_each_way_to_answer_tells_of_the_end() -> None:
-    watching = Watching(seen := [])
+    watching = Watching(seen := Seen())
     table = observed_table(watching)
     caller = Caller(7, "agent", "tester", table, Grants(asked=["dubious"]), Notebook())
     now, turn, later = table.entries, table.entries[Op.LIST].turns, table.entries[Op.WAIT].later
@@ -104,7 +104,7 @@ async def test_each_way_to_answer_tells_of_the_end() -> None:
 
 
 def test_a_call_that_is_always_refused_is_told_of_without_its_request() -> None:
-    table = observed_table(Watching(seen := [])).with_refusals({Op.WAIT: Decision("deny", "the rule", "no")})
+    table = observed_table(Watching(seen := Seen())).with_refusals({Op.WAIT: Decision("deny", "the rule", "no")})
     caller = Caller(7, "agent", "tester", table, Grants(), Notebook())
     refuse = table.entries[Op.WAIT].now
     assert refuse is not None
@@ -116,7 +116,7 @@ def test_a_call_that_is_always_refused_is_told_of_without_its_request() -> None:
 
 @pytest.mark.parametrize("body", [b"{", b"[]"])
 def test_a_request_that_cannot_be_read_passes_by(body: bytes) -> None:
-    watching = Watching(seen := [])
+    watching = Watching(seen := Seen())
     table = observed_table(watching)
     answer = table.entries[Op.KEYS].now
     assert answer is not None

@@ -36,6 +36,7 @@ def syscalls() -> tuple[Syscall, ...]:
         logs=nothing,
         storage=nothing,
         snapshots=SimpleNamespace(overlays=nothing),  # type: ignore[arg-type]
+        recordings=nothing,
         replays=nothing,
         background=nothing,
         traffic=nothing,

@@ -182,7 +182,11 @@ class Secrets:
 
     def list_values(self) -> Sequence[str]:
         """The values of all secrets, also former ones."""
-        return [value for held in self._held.values() for value in held.values]
+        return [value for _, value in self.list_named()]
+
+    def list_named(self) -> Sequence[tuple[str, str]]:
+        """The same, each with the name of its secret."""
+        return [(name, value) for name, held in self._held.items() for value in held.values]
 
     def redactor(self) -> "Redactor":
         """What removes the values of all secrets from one response.

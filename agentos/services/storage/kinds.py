@@ -64,11 +64,18 @@ def _owner_of_log(name: str) -> str:
     return key.name if key is not None else KERNEL
 
 
+def _owner_of_recording(name: str) -> str:
+    """That of ``coder-1.recording`` is the agent ``coder``; what the operator has begun of several is its own."""
+    agent = name.removesuffix(".recording").rpartition("-")[0]
+    return OPERATOR if agent in ("", "recording") else agent
+
+
 KINDS: Final[Sequence[Kind]] = (
     Kind("workspaces", "workspaces", _owner_of_workspace),
     Kind("layers", "layers", str),  # of overlays, by agent
     Kind("snapshots", "snapshots"),  # the files of a snapshot are layers
     Kind("logs", "logs", _owner_of_log),
+    Kind("recordings", "recordings", _owner_of_recording),
     Kind("audit", "audit"),
     Kind("events", "events"),
     Kind("removed", "removed"),

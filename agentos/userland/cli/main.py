@@ -39,6 +39,8 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "One agent": {
         "inspect": "agents.inspect",
         "trace": "top.trace",
+        "record": "recordings.record",
+        "recordings": "recordings.recordings",
         "exec": "agents.exec",
         "send": "agents.messages",
         "mail": "agents.mail",

@@ -420,6 +420,44 @@ class Calls:
         """Switch the logging of allowed calls on or off, until the kernel ends; None leaves a switch unchanged."""
         return self._make_call(0x77, locals())
 
+    def record_start(
+        self,
+        agents: Sequence[str] | None = None,
+        *,
+        filter_agents: Sequence[int] | None = None,
+        include_think: bool | None = None,
+        include_http: bool | None = None,
+        include_exec: bool | None = None,
+        max_bytes: int | None = None,
+        max_entries: int | None = None,
+    ) -> Reply:
+        """Record calls from now on: those of the ``agents`` with these names, or callers with the ids
+        ``filter_agents``.
+
+        Without both it is every caller, the operator included. ``include_think=False`` leaves THINK out of what
+        RECORD_STATUS exports, and so on. The recording ends by itself at ``max_bytes``, or after ``max_entries``
+        calls.
+        """
+        return self._make_call(0x70, locals())
+
+    def record_stop(self) -> Reply:
+        """End the recording; what agents with ``record = true`` do is recorded on."""
+        return self._make_call(0x71, locals())
+
+    def record_status(
+        self,
+        export: bool = False,
+        *,
+        get_entries: bool | None = None,
+        limit: int | None = None,
+        since_id: int | None = None,
+    ) -> Reply:
+        """The state of the recording; with ``export`` its calls as text, with ``get_entries`` as values.
+
+        Of these the first ``limit`` whose ``agent_id`` is above ``since_id``.
+        """
+        return self._make_call(0x72, locals())
+
     def replay_start(self, recording: str | None = None, *, recording_data: str | None = None) -> Reply:
         """Replay the text of a recording, as RECORD_STATUS exports it: ``recording`` and ``recording_data`` are the
         same.

@@ -11,7 +11,7 @@ from inspect import signature
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar, get_type_hints
 
 from agentos_sdk.calls import agents, events, host, http, inspect, kernel, messages, state, think, usage
-from agentos_sdk.calls.operator import audit, contents, overlays, permissions, reload, replay
+from agentos_sdk.calls.operator import audit, contents, overlays, permissions, recordings, reload, replay
 from agentos_sdk.calls.operator.metrics import (
     AgentMetricsReply,
     AllAgentsMetrics,
@@ -121,6 +121,9 @@ class TrioCalls:
     decide = call(Calls.decide, permissions.Decide)
     get_audit_log = part(Calls.get_audit_log, audit.GetAuditLog, audit.AuditLog.entries)
     set_audit_config = part(Calls.set_audit_config, audit.SetAuditConfig, audit.AuditConfig.config)
+    record_start = call(Calls.record_start, recordings.RecordStart)
+    record_stop = call(Calls.record_stop, recordings.RecordStop)
+    record_status = call(Calls.record_status, recordings.RecordStatus)
     replay_start = call(Calls.replay_start, replay.ReplayStart)
     replay_status = call(Calls.replay_status, replay.ReplayStatus)
     replay_stop = call(Calls.replay_stop, replay.ReplayStop)

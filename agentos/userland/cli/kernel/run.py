@@ -40,6 +40,7 @@ STATE_DIR = (
     default="replay",
     help="record asks the model and begins anew, extend asks what is missing; with CI set, always replay.",
 )
+@click.option("--record", multiple=True, metavar="AGENT", help="Record this agent, as `record = true`; repeatable.")
 @click.option("--insecure-listen", is_flag=True, help="Allow it on another address than the loopback's, without TLS.")
 @click.option("--json", "as_json", is_flag=True, help="Print each line as a JSON object.")
 @click.option("--quiet", is_flag=True, help="Print only the kernel's own lines.")
@@ -53,6 +54,7 @@ def run(
     accept_lost_state: bool,
     cassette: Path | None,
     cassette_mode: CassetteMode,
+    record: tuple[str, ...],
     insecure_listen: bool,
     as_json: bool,
     quiet: bool,
@@ -94,7 +96,7 @@ def run(
             place = os.path.abspath(path), state.absolute()
             recorded, mode = choose_cassette(config, cassette, cassette_mode, console)
             llm = replace(config.llm, cassette=recorded, cassette_mode=mode)
-            gave_up = boot(Settings(config, *place, display, watch, programs, accept_lost_state, llm))
+            gave_up = boot(Settings(config, *place, display, watch, programs, accept_lost_state, llm, record))
         except BootError as error:
             raise Failed(str(error)) from None
         result = "stopped" if gave_up is None else gave_up

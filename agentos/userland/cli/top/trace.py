@@ -45,10 +45,16 @@ def trace(
     """Show a life of the agent NAME as a waterfall of calls.
 
     Each call has its start, its duration and its object; a question to the model also its time in the queue (░).
-    NAME may be an id. A task of `agentos task` is a life of its agent: task-1, task-2 …
+    NAME may be an id. A task of `agentos task` is a life of its agent: task-1, task-2 … It may also be a recording, by
+    name or as a directory NAME.recording.
 
     It is read from the audit log, so no kernel has to run, except for --contents.
     """
+    from agentos.userland.cli.recordings.recordings import find_recording, show_recording
+
+    if not has_life(name, state_dir) and (recording := find_recording(name, state_dir)) is not None:
+        show_recording(recording, None, most, contents, as_json)
+        return
     questions = read_questions(name, socket_path) if contents else []
     life, number, count, found = read_life(name, number, most, state_dir)
     found.add_contents(questions)
@@ -79,6 +85,15 @@ def trace(
         click.echo(
             f"{found.left_out:,} earlier calls of this life aren't shown: -n {found.left_out + len(calls)} shows all"
         )
+
+
+def has_life(name: str, state_dir: Path | None) -> bool:
+    """Whether the audit log has a life of an agent with this name."""
+    if name.endswith(".recording"):
+        return False
+    with log_directory(state_dir) as directory:
+        query = make_query(name, (), None, None, None)
+        return next(iter(iterate_entries(directory, query, calls=LIFE_CALLS)), None) is not None
 
 
 def read_life(name: str, number: int, most: int, state_dir: Path | None) -> tuple[Life, int, int, Trace]:

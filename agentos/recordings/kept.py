@@ -1,0 +1,93 @@
+"""Which recordings are kept: those of `record = true` go when they are old, others stay. Everything here blocks."""
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from attrs import frozen
+
+from .format import CALLS, MANIFEST, NAME, SUFFIX, Manifest
+from .reader import BadRecording, read_recording
+
+KEPT_LIVES = 20  # of an agent, beside those that failed
+
+
+@frozen
+class Kept:
+    """A recording that has ended; ``size`` is bytes of its calls."""
+
+    path: Path
+    manifest: Manifest
+    size: int
+
+    @property
+    def failed(self) -> bool:
+        """Whether a life in it failed, or ended with the kernel."""
+        return any(life.failed or life.ended is None for life in self.manifest.lives)
+
+    @property
+    def agent(self) -> str:
+        """The agent whose life it is."""
+        return self.manifest.lives[0].agent if self.manifest.lives else ""
+
+
+def scan(directory: Path) -> list[Kept]:
+    """The recordings in a directory, the oldest first. What can't be read is left out, and so never removed."""
+    found = []
+    for name in os.listdir(directory):
+        with suppress(BadRecording, OSError):
+            recording = read_recording(directory / name)
+            if name == f"{recording.manifest.name}{SUFFIX}":
+                size = (recording.path / CALLS).stat().st_size
+                found.append(Kept(recording.path, recording.manifest, size))
+    return sorted(found, key=lambda kept: kept.manifest.began)
+
+
+def list_names(directory: Path) -> Iterator[str]:
+    """The names that are taken, also by what can't be read."""
+    for name in os.listdir(directory):
+        if NAME.fullmatch(own := name.removesuffix(SUFFIX)):
+            yield own
+
+
+def choose_removed(kept: Sequence[Kept], max_total: int) -> Iterator[Kept]:
+    """What goes, of recordings from the oldest to the newest: good lives first, then failed ones.
+
+    It is what an agent has beyond :data:`KEPT_LIVES` good lives, and what is in the way of ``max_total`` bytes.
+    """
+    total, lives = sum(each.size for each in kept), Counter[str]()
+    removable = [each for each in kept if each.manifest.automatic]
+    old = set[Path]()
+    for each in reversed([each for each in removable if not each.failed]):
+        lives[each.agent] += 1
+        if lives[each.agent] > KEPT_LIVES:
+            old.add(each.path)
+    for each in sorted(removable, key=lambda each: (each.path not in old, each.failed)):
+        if each.path in old or total > max_total:
+            total -= each.size
+            yield each
+
+
+def prune(directory: Path, max_total: int, since: float) -> int:
+    """Remove what isn't kept; returns the bytes that all that stay take together.
+
+    Recordings that have begun after ``since``, in seconds since the epoch, and haven't ended go on.
+    """
+    found = scan(directory)
+    active = {each.path for each in found if each.manifest.ended is None and each.manifest.began >= since}
+    going_on = sum(each.size for each in found if each.path in active)
+    removed = [*choose_removed([each for each in found if each.path not in active], max_total - going_on)]
+    for each in removed:
+        remove(each.path)
+    return sum(each.size for each in found) - sum(each.size for each in removed)
+
+
+def remove(path: Path) -> None:
+    """Remove a recording. What else is in its directory stays, and so does the directory then."""
+    with suppress(OSError):
+        for name in (CALLS, MANIFEST):
+            with suppress(FileNotFoundError):
+                os.unlink(path / name)
+        os.rmdir(path)

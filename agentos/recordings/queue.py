@@ -1,0 +1,102 @@
+"""The queue of calls that wait to be written, and the task that has a thread write them twenty times a second."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import trio
+from attrs import define, field
+
+from agentos.threads import Limiter, run_in_thread
+
+from .format import Manifest, encode_manifest
+from .lines import LineMaker, Seen
+from .writer import Batch, Target, write
+
+WRITE_DELAY = 0.05  # seconds until a call is written, so that many are written together
+MAX_WAITING = 10_000  # calls that wait to be written
+MAX_WAITING_BYTES = 64 << 20  # … and what they hold
+CALL_COST = 500  # bytes that a call takes at least
+
+
+@define(eq=False)
+class WriteQueue:
+    """What waits to be written. ``settle`` gets the recordings that can't go on, with the reasons, after each write."""
+
+    maker: LineMaker
+    settle: Callable[[dict[Target, str]], None]
+    _calls: list[tuple[Seen, Sequence[Target]]] = field(factory=list)
+    _waiting: int = 0  # bytes
+    _manifests: dict[Target, Manifest] = field(factory=dict)
+    _wake: trio.Event = field(factory=trio.Event)
+    _hurry: trio.Event = field(factory=trio.Event)
+    _settled: trio.Event = field(factory=trio.Event)
+    _writing: bool = False
+    _closed: bool = False
+    _limiter: Limiter = field(factory=lambda: Limiter(1))
+
+    def put(self, seen: Seen, targets: Sequence[Target]) -> bool:
+        """Have a call written to these recordings; False if there is no room for it."""
+        size = seen.size + CALL_COST
+        if len(self._calls) >= MAX_WAITING or (self._calls and self._waiting + size > MAX_WAITING_BYTES):
+            return False
+        self._calls.append((seen, targets))
+        self._waiting += size
+        if not self._wake.is_set():
+            self._wake.set()
+        return True
+
+    def put_manifest(self, target: Target, manifest: Manifest) -> None:
+        """Have the manifest written as it is then."""
+        self._manifests[target] = manifest
+        self._wake.set()
+
+    async def flush(self) -> None:
+        """Return when all that waits now has been written."""
+        for _ in range(2 if self._writing else 1):
+            if self._calls or self._manifests or self._writing:
+                self._hurry.set()
+                await self._settled.wait()
+
+    def close(self) -> None:
+        """Write what waits, then nothing more."""
+        self._closed = True
+        self._wake.set()
+        self._hurry.set()
+
+    async def serve(self) -> None:
+        """Write until it is closed and empty; cancellation waits for that."""
+        with trio.CancelScope(shield=True):
+            while self._calls or self._manifests or not self._closed:
+                await self._wake.wait()
+                with trio.move_on_after(WRITE_DELAY):
+                    await self._hurry.wait()
+                if not self._closed:
+                    self._wake, self._hurry = trio.Event(), trio.Event()
+                await self._write()
+
+    async def _write(self) -> None:
+        calls, self._calls, self._waiting = self._calls, [], 0
+        manifests, self._manifests = self._manifests, {}
+        made = [(target, encode_manifest(manifest)) for target, manifest in manifests.items()]
+        settled, self._settled, self._writing = self._settled, trio.Event(), True
+        try:
+            ended = await run_in_thread(write, self.maker, Batch(calls, made), limiter=self._limiter)
+        finally:
+            self._writing = False
+            settled.set()
+        self.settle(ended)
+
+
+def measure(request: Any) -> int:
+    """About how many bytes a request holds: those of its texts, and of a question."""
+    if isinstance(request, bytes):
+        return len(request)
+    if (question := getattr(request, "question", None)) is not None:
+        size: int = question.size
+        return size
+    size = 0
+    for name in getattr(request, "__slots__", ()):
+        value = getattr(request, name, None)
+        if isinstance(value, str | bytes | memoryview):
+            size += len(value)
+    return size

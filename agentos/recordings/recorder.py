@@ -1,0 +1,329 @@
+"""Records calls: chooses what is recorded, takes calls from the event loop and has a thread write them."""
+
+# A caller that is recorded has a table of calls with this observer; no other caller pays for it. The loop only queues:
+# twenty times a second a thread makes lines of what is queued, and appends them. Nothing that fails here reaches a
+# caller: when the queue, the disk or the recording is full, the recording ends and says so in its manifest.
+# What must stay true: the observer neither waits nor raises; a line is whole or isn't there; a life that isn't
+# recorded from its first call to its end is marked as one that can't be replayed. docs/decisions/0107.
+
+import itertools
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import trio
+from attrs import Factory, define, frozen
+
+from agentos import __version__
+from agentos.agents.registry import Agent, Registry
+from agentos.finishing import run_and_finish
+from agentos.kernel.call import Call
+from agentos.kernel.caller import Caller
+from agentos.kernel.internal_errors import internal
+from agentos.kernel.steps import Observer
+from agentos.private_files import hold_directory
+from agentos.services.events import AgentExited, AgentSpawned, Event
+from agentos.threads import run_in_thread
+from agentos_sdk.opcodes import Op
+
+from .format import SUFFIX, AgentFacts, Life, Manifest
+from .kept import list_names, prune
+from .lines import LineMaker, Seen
+from .queue import WriteQueue, measure
+from .writer import FULL, Target
+
+log = logging.getLogger(__name__)
+
+MAX_CHUNK_BYTES = 16 << 20  # of one call that are kept until it ends
+PRUNED_EVERY = 16  # the share of `max_total` that is written between two looks at what is kept: one of 16
+OWN = frozenset({Op.RECORD_START, Op.RECORD_STOP, Op.RECORD_STATUS, Op.REPLAY_START, Op.REPLAY_STATUS})
+EARLIER = "it began before the recording"
+
+
+@frozen
+class RecordingSettings:
+    """``max_total``: bytes of all recordings together. ``agents`` are recorded in all their lives, by name."""
+
+    max_total: int = 1 << 30
+    agents: Collection[str] = ()
+
+
+@frozen
+class Selection:
+    """Whose calls a recording has: callers by id, all without; and agents by name, in their later lives, too."""
+
+    callers: Collection[int] | None = None
+    agents: Collection[str] = ()
+
+    def covers(self, number: int, name: str) -> bool:
+        return self.callers is None or number in self.callers or name in self.agents
+
+
+@define(eq=False)
+class Active:
+    """A recording that goes on. ``automatic``: of one life, because its agent has `record`."""
+
+    manifest: Manifest
+    target: Target
+    selection: Selection
+    automatic: bool = False
+    max_entries: int | None = None
+    left_out: Collection[str] = ()  # calls that an export leaves out
+    entries: int = 0
+    lives: dict[str, Life] = Factory(dict)  # the present ones, by name of the life
+
+
+@define(eq=False)
+class _Begun:
+    """A call under way."""
+
+    number: int
+    at: int
+    below: Any  # what the observer of all calls makes of it
+    chunks: list[bytes] = Factory(list)
+    size: int = 0
+
+    def take(self, chunk: bytes) -> None:
+        self.size += len(chunk)
+        if self.size <= MAX_CHUNK_BYTES:
+            self.chunks.append(chunk)
+
+
+class Recorder:
+    """The recordings of one kernel; :class:`agentos.kernel.steps.Observer` of what is recorded.
+
+    ``choose_tables`` gives callers, by id or all, the table that they need now.
+    """
+
+    def __init__(self, directory: Path, settings: RecordingSettings, names: Iterable[str] = ()) -> None:
+        self.directory, self.settings = directory, settings
+        self.active: list[Active] = []
+        self.manual: Active | None = None  # the one of RECORD_START: the present one, or the last
+        self.registry = Registry()
+        self.below: Observer | None = None  # of all calls, recorded or not
+        self.maker = LineMaker(lambda result: result, tuple)
+        self.choose_tables: Callable[[Collection[int] | None], None] = lambda numbers: None
+        self.queue = WriteQueue(self.maker, self._settle)
+        self._names = set(names)
+        self._order = itertools.count(1)
+        self._by_caller: dict[int, tuple[str, Sequence[Active]]] = {}  # life and recordings
+        self._looked_at = 0  # bytes of the active recordings when `prune` was last run
+        self._prune = trio.Event()
+        self._since = time.time()
+
+    # -- Observing calls -------------------------------------------------------------------------------------------
+
+    def begin(self, call: Call | None) -> _Begun:
+        below = self.below.begin(None) if self.below is not None else None
+        begun = _Begun(next(self._order), time.time_ns(), below)
+        if call is not None and call.streams:
+            call.tee(begun.take)
+        return begun
+
+    def end(self, caller: Caller, op: int, request: Any, outcome: object, answer: bytes | None, began: _Begun) -> None:
+        if self.below is not None:
+            self.below.end(caller, op, request, outcome, answer, began.below)
+        self._take(caller, op, request, outcome, answer, began)
+
+    def pass_by(self, caller: Caller, op: int, body: bytes, answer: bytes) -> None:
+        if self.below is not None:
+            self.below.pass_by(caller, op, body, answer)
+        self._take(caller, op, body, None, answer, _Begun(next(self._order), time.time_ns(), None))
+
+    def _take(
+        self, caller: Caller, op: int, request: Any, outcome: object, answer: bytes | None, begun: _Begun
+    ) -> None:
+        try:
+            life, recordings = self._by_caller.get(caller.id) or self._find(caller)
+            if not recordings or op in OWN:
+                return
+            size = measure(request) + len(answer or b"") + begun.size
+            numbers, took = (begun.number, next(self._order)), time.time_ns() - begun.at
+            seen = Seen(life, op, numbers, begun.at, took, request, outcome, answer, begun.chunks, size)
+            if begun.size > MAX_CHUNK_BYTES:
+                self._spoil(recordings, life, f"a call streamed more than {MAX_CHUNK_BYTES >> 20} MiB")
+            if not self.queue.put(seen, [recording.target for recording in recordings]):
+                for recording in recordings:
+                    self._end(recording, "calls came faster than they could be written")
+                return
+            for recording in recordings:
+                recording.entries += 1
+                if recording.entries == recording.max_entries:
+                    self._end(recording, f"{FULL}: it has {recording.entries} calls")
+        except Exception as bug:  # it is no failure of the call
+            internal(bug, "the recording of a call")
+
+    def _find(self, caller: Caller) -> tuple[str, Sequence[Active]]:
+        """The caller's life, and the recordings that have it."""
+        agent = self.registry.get(caller.id) if caller.kind == "agent" else None
+        if agent is None:
+            life = "operator/1" if caller.kind == "operator" else f"guest {caller.name.replace(':', '-')}/1"
+        else:
+            life = f"{agent.name}/{agent.lives}"
+        found = [each for each in self.active if each.selection.covers(caller.id, caller.name)]
+        for recording in found if agent is None else ():
+            self._add_life(recording, life, life[:-2], caller.id, None).spoil("its caller is no agent")
+        self._by_caller[caller.id] = life, found
+        return life, found
+
+    def _spoil(self, recordings: Sequence[Active], life: str, reason: str) -> None:
+        for recording in recordings:
+            if (found := recording.lives.get(life)) is not None:
+                found.spoil(reason)
+                self._note_change(recording)
+
+    # -- What is recorded ------------------------------------------------------------------------------------------
+
+    def wants(self, number: int) -> bool:
+        """Whether calls of this caller are recorded now."""
+        if not self.active:
+            return False
+        agent = self.registry.get(number)
+        return any(each.selection.covers(number, agent.name if agent is not None else "") for each in self.active)
+
+    def take_event(self, event: Event) -> None:
+        """Begin and end the lives of agents; a subscriber."""
+        if isinstance(event, AgentSpawned):
+            agent = self.registry.get(event.agent_id)
+            if agent is not None:
+                self._begin_life(agent)
+        elif isinstance(event, AgentExited) and self.active:
+            self._end_life(event)
+
+    def _begin_life(self, agent: Agent) -> None:
+        if agent.spec.record or agent.name in self.settings.agents:
+            share = self.settings.max_total // 4
+            self._start(agent.name, Selection([agent.id]), share, automatic=True)
+        for recording in self.active:
+            if recording.selection.covers(agent.id, agent.name):
+                self._add_life(recording, f"{agent.name}/{agent.lives + 1}", agent.name, agent.id, agent)
+                self.choose_tables([agent.id])
+        self._by_caller.pop(agent.id, None)
+
+    def _add_life(self, recording: Active, name: str, agent: str, number: int, spec_of: Agent | None) -> Life:
+        if name in recording.lives:
+            return recording.lives[name]
+        life = recording.lives[name] = Life(name, agent, time.time())
+        recording.manifest.lives.append(life)
+        spec = spec_of.spec if spec_of is not None else None
+        facts = AgentFacts(number)
+        if spec is not None:
+            facts.command = [*(spec.command or [spec.script or ""]), *spec.args]
+            facts.python = spec.python
+            if spec.network == "host":
+                life.spoil("it has the host's network, which isn't recorded")
+        recording.manifest.agents[agent] = facts
+        self._note_change(recording)
+        return life
+
+    def _end_life(self, event: AgentExited) -> None:
+        agent = self.registry.get(event.agent_id)
+        self._by_caller.pop(event.agent_id, None)
+        name, end = (f"{agent.name}/{agent.lives}", agent.end) if agent is not None else ("", None)
+        for recording in [*self.active]:
+            if (life := recording.lives.pop(name, None)) is not None:
+                life.ended, life.exit = time.time(), event.reason
+                life.failed = end is not None and end.exit_code != 0 and not end.reason.startswith("stopped:")
+                self._note_change(recording)
+                if recording.automatic:
+                    self._end(recording)
+
+    def start(
+        self, name: str, selection: Selection, max_bytes: int | None = None, max_entries: int | None = None
+    ) -> Active:
+        """Begin the recording that the operator asked for. Lives that have begun can't be replayed."""
+        recording = self._start(name, selection, max_bytes or self.settings.max_total)
+        recording.max_entries = max_entries
+        self.manual = recording
+        for agent in self.registry:
+            if agent.pid is not None and selection.covers(agent.id, agent.name):
+                name = f"{agent.name}/{agent.lives}"
+                self._add_life(recording, name, agent.name, agent.id, agent).spoil(EARLIER)
+        self._by_caller.clear()
+        self.choose_tables(None)
+        return recording
+
+    def _start(self, name: str, selection: Selection, max_bytes: int, *, automatic: bool = False) -> Active:
+        own = next(found for n in itertools.count(1) if (found := f"{name}-{n}") not in self._names)
+        self._names.add(own)
+        manifest = Manifest(version=__version__, name=own, began=time.time(), automatic=automatic)
+        recording = Active(manifest, Target(self.directory / f"{own}{SUFFIX}", max_bytes), selection, automatic)
+        self.active.append(recording)
+        self._note_change(recording)
+        return recording
+
+    def stop(self, recording: Active) -> None:
+        """End a recording, because it was asked for."""
+        self._end(recording)
+
+    def _end(self, recording: Active, reason: str | None = None) -> None:
+        if recording not in self.active:
+            return
+        self.active.remove(recording)
+        manifest = recording.manifest
+        manifest.ended, manifest.reason = time.time(), reason
+        for life in recording.lives.values():
+            life.spoil(reason or "the recording was stopped before it ended")
+        recording.lives.clear()
+        if reason is not None:
+            log.warning("the recording %s has ended: %s", manifest.name, reason)
+        self._by_caller.clear()
+        self.choose_tables(recording.selection.callers if recording.automatic else None)
+        self._note_change(recording)
+        self._prune.set()
+
+    def _note_change(self, recording: Active) -> None:
+        self.queue.put_manifest(recording.target, recording.manifest)
+
+    # -- Writing ---------------------------------------------------------------------------------------------------
+
+    def _settle(self, ended: Mapping[Target, str]) -> None:
+        for recording in [*self.active]:
+            if recording.target in ended:
+                self._end(recording, ended[recording.target])
+        if self._active_bytes() > self._looked_at + self.settings.max_total // PRUNED_EVERY:
+            self._prune.set()
+
+    def _active_bytes(self) -> int:
+        return sum(recording.target.size for recording in self.active)
+
+    async def serve(self) -> None:
+        """Remove what isn't kept whenever a recording has ended or grown, until cancelled."""
+        while True:
+            await self._prune.wait()
+            self._prune = trio.Event()
+            await self.queue.flush()
+            try:
+                total = await run_in_thread(prune, self.directory, self.settings.max_total, self._since)
+            except OSError as error:
+                log.warning("old recordings can't be removed: %s", error.strerror)
+                continue
+            self._looked_at = self._active_bytes()
+            if total > self.settings.max_total and self.active:
+                largest = max(self.active, key=lambda recording: recording.target.size)
+                self._end(largest, f"{FULL}: all recordings take {total:,} bytes, see [recording] max_total")
+
+    def close(self) -> None:
+        """End all recordings, and write what waits."""
+        for recording in [*self.active]:
+            self._end(recording)
+        self.queue.close()
+
+
+@asynccontextmanager
+async def open_recorder(directory: Path, settings: RecordingSettings) -> AsyncIterator[Recorder]:
+    """The recorder of the directory, which is created if it is missing; raises ``OSError``.
+
+    All calls that end until the block ends, cancelled or not, are written before it is left.
+    """
+    with hold_directory(directory) as held:
+        recorder = Recorder(held, settings, await run_in_thread(list_taken, held))
+        async with run_and_finish(recorder.queue.serve, lambda failure: recorder.close()):
+            yield recorder
+
+
+def list_taken(directory: Path) -> list[str]:
+    return [*list_names(directory)]

@@ -1,0 +1,158 @@
+"""``agentos recordings``: lists, shows and removes recordings, from their files; the kernel isn't asked."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from agentos.recordings.format import SUFFIX, Life
+from agentos.recordings.kept import remove, scan
+from agentos.recordings.reader import BadRecording, Recording, read_recording
+from agentos.userland.cli.agents.resources import format_bytes
+from agentos.userland.cli.common import Failed, format_table, json_option, plural, print_json, printable, table_width
+from agentos.userland.cli.kernel.run import find_state_dir
+from agentos.userland.cli.times import format_time
+from agentos.userland.cli.top.trace_table import Scale, format_offset, total_lines, waterfall
+
+from .calls import trace_calls
+
+HEADER = ["RECORDING", "BEGAN", "LIVES", "SIZE", "END"]
+SHOWN_CALLS = 100
+STATE_DIR = click.option("--state-dir", type=click.Path(path_type=Path), metavar="DIR", help="As with `agentos run`.")
+
+
+@click.group()
+def recordings() -> None:
+    """List, show and remove recordings of agents."""
+
+
+@recordings.command()
+@STATE_DIR
+@json_option
+def ls(state_dir: Path | None, as_json: bool) -> None:
+    """List the recordings, the oldest first."""
+    with readable():
+        found = scan(place(state_dir)) if place(state_dir).exists() else []
+    if as_json:
+        listed = [(each, list_lives(Recording(each.path, each.manifest))) for each in found]
+        print_json([{"name": each.manifest.name, "bytes": each.size, "lives": lives} for each, lives in listed])
+        return
+    rows = [
+        [
+            each.manifest.name,
+            format_time(each.manifest.began),
+            ", ".join(life.life for life in each.manifest.lives) or "-",
+            format_bytes(each.size),
+            describe_end(each.manifest.lives),
+        ]
+        for each in found
+    ]
+    for number, line in enumerate(format_table(rows, HEADER) if rows else ["no recordings"]):
+        click.echo(click.style(printable(line), bold=not number and bool(rows)))
+
+
+@recordings.command()
+@click.argument("name", metavar="REC")
+@click.option("--life", "wanted", metavar="LIFE", help="Of several, this one, as NAME/1; the last without it.")
+@click.option("-n", "--tail", "most", type=click.IntRange(1), default=SHOWN_CALLS, show_default=True,
+              help="How many calls, the last ones.")  # fmt: skip
+@click.option("--contents", is_flag=True, help="Also what it asked the model, and the answers.")
+@STATE_DIR
+@json_option
+def show(name: str, wanted: str | None, most: int, contents: bool, state_dir: Path | None, as_json: bool) -> None:
+    """Show a recorded life as a waterfall of calls."""
+    found = find_recording(name, state_dir)
+    if found is None:
+        raise Failed(f"there is no recording {name!r}; `agentos recordings ls` lists them")
+    show_recording(found, wanted, most, contents, as_json)
+
+
+@recordings.command()
+@click.argument("names", nargs=-1, required=True, metavar="REC...")
+@STATE_DIR
+def rm(names: tuple[str, ...], state_dir: Path | None) -> None:
+    """Remove recordings; one that goes on ends."""
+    for name in names:
+        found = find_recording(name, state_dir)
+        if found is None:
+            raise Failed(f"there is no recording {name!r}; `agentos recordings ls` lists them")
+        remove(found.path)
+        if found.path.exists():
+            raise Failed(f"{found.path}: can't be removed, or has other files in it")
+        click.echo(printable(f"{name} is removed"))
+
+
+def place(state_dir: Path | None) -> Path:
+    return (state_dir or find_state_dir()).absolute() / "recordings"
+
+
+@contextmanager
+def readable() -> Iterator[None]:
+    """An error ends the command with one line."""
+    try:
+        yield
+    except BadRecording as error:
+        raise Failed(str(error)) from None
+    except OSError as error:
+        raise Failed(f"{error.filename}: {error.strerror}") from None
+
+
+def find_recording(name: str, state_dir: Path | None) -> Recording | None:
+    """The recording with this name, or in this directory ``….recording``; None if there is none."""
+    path = Path(name) if name.endswith(SUFFIX) else place(state_dir) / f"{name}{SUFFIX}"
+    if "/" in name and not name.endswith(SUFFIX):
+        return None
+    with readable():
+        return read_recording(path) if path.exists() else None
+
+
+def list_lives(recording: Recording) -> list[dict[str, object]]:
+    return [
+        {
+            "life": life.life,
+            "began": life.began,
+            "ended": life.ended,
+            "exit": life.exit,
+            "failed": life.failed,
+            "replayable": life.replayable,
+            "reason": life.reason,
+        }
+        for life in recording.manifest.lives
+    ]
+
+
+def describe_end(lives: list[Life]) -> str:
+    if not lives:
+        return "-"
+    last = lives[-1]
+    return last.exit or ("goes on, or ended with the kernel" if last.ended is None else "-")
+
+
+def show_recording(recording: Recording, wanted: str | None, most: int, contents: bool, as_json: bool) -> None:
+    """Print a life of a recording."""
+    manifest = recording.manifest
+    lives = [life for life in manifest.lives if wanted in (None, life.life)]
+    if not lives:
+        which = f"no life {wanted}" if wanted is not None else "no life"
+        raise Failed(f"{manifest.name} has {which}; it has {', '.join(life.life for life in manifest.lives) or 'none'}")
+    life = lives[-1]
+    with readable():
+        found = trace_calls(life, recording.calls(life.life), most)
+    calls = found.in_order()
+    if as_json:
+        shown = [{**call.as_json(), **({"contents": call.kept} if call.kept and contents else {})} for call in calls]
+        print_json({"name": manifest.name, "lives": list_lives(recording), "life": life.life, "calls": shown})
+        return
+    lasted = f", {format_offset(life.ended - life.began)}" if life.ended is not None else ""
+    end = life.exit or "no end is recorded"
+    click.echo(printable(f"{manifest.name}: {life.life} from {format_time(life.began)}{lasted}: {end}"))
+    if not life.replayable or manifest.reason is not None:
+        click.echo(printable(f"can't be replayed: {life.reason or manifest.reason}"))
+    end_at = max([0.0, *(call.start + (call.duration or 0.0) for call in calls)])
+    scale = Scale(calls[0].start if found.left_out else 0.0, end_at)
+    width = table_width()
+    for line in (*waterfall(calls, scale, width, contents), *total_lines(calls, width)):
+        click.echo(line)
+    if found.left_out:
+        click.echo(f"{plural(found.left_out, 'earlier call')} left out: -n {found.left_out + len(calls)} shows all")

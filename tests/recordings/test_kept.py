@@ -1,0 +1,66 @@
+"""Which recordings are kept, and which are read at all."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from agentos.recordings.format import SUFFIX, Life, Manifest
+from agentos.recordings.kept import KEPT_LIVES, Kept, choose_removed, list_names, prune, scan
+from tests.support.runs.rows import each_row
+
+from .written import line, write_recording
+
+
+def kept(name: str, size: int = 10, *, agent: str = "coder", failed: bool = False, automatic: bool = True) -> Kept:
+    life = Life(f"{agent}/1", agent, 1.0, ended=2.0, failed=failed)
+    return Kept(Path(name), Manifest(name=name, automatic=automatic, lives=[life]), size)
+
+
+def test_the_last_lives_of_each_agent_and_all_that_failed_are_kept() -> None:
+    own = [kept(f"coder-{n}", failed=n < 3) for n in range(KEPT_LIVES + 5)]
+    others = [kept(f"writer-{n}", agent="writer") for n in range(5)]
+    begun = [kept(f"recording-{n}", automatic=False) for n in range(30)]
+
+    assert [each.manifest.name for each in choose_removed([*own, *others, *begun], 1 << 30)] == ["coder-3", "coder-4"]
+
+
+FULL: Sequence[tuple[int, list[str]]] = [
+    (60, []),
+    (59, ["good-1"]),
+    (45, ["good-1", "good-2"]),
+    (25, ["good-1", "good-2", "failed-1", "failed-2"]),
+    (1, ["good-1", "good-2", "failed-1", "failed-2"]),
+]
+
+
+@each_row(("most", "removed"), FULL)
+def test_beyond_the_bound_good_lives_go_first_and_what_the_operator_began_never(most: int, removed: list[str]) -> None:
+    found = [kept("failed-1", failed=True), kept("good-1"), kept("by-hand-1", 20, automatic=False)]
+    found += [kept("failed-2", failed=True), kept("good-2")]
+
+    assert [each.manifest.name for each in choose_removed(found, most)] == removed
+
+
+def test_what_goes_on_is_not_removed_and_what_a_dead_kernel_left_counts_as_failed(tmp_path: Path) -> None:
+    lines = [line(1, "NOOP")]
+    ended = [Life("coder/1", "coder", 1.0, ended=2.0)]
+    for name, began, extra in (
+        ("dead-1", 10.0, {}),
+        ("good-1", 20.0, {"ended": 30.0, "lives": ended}),
+        ("going-on-1", 200.0, {}),
+    ):
+        write_recording(tmp_path / f"{name}{SUFFIX}", lines, name=name, began=began, automatic=True, **extra)
+    (tmp_path / f"broken-1{SUFFIX}").mkdir()
+    size = scan(tmp_path)[0].size
+
+    left = prune(tmp_path, 2 * size, since=100.0)
+
+    assert left == 2 * size
+    assert [each.manifest.name for each in scan(tmp_path)] == ["dead-1", "going-on-1"]
+    assert sorted(list_names(tmp_path)) == ["broken-1", "dead-1", "going-on-1"]
+
+
+def test_a_recording_in_a_directory_of_another_name_is_left_alone(tmp_path: Path) -> None:
+    write_recording(tmp_path / f"other-1{SUFFIX}", [line(1, "NOOP")], name="coder-1", automatic=True)
+
+    assert prune(tmp_path, 0, since=0.0) == 0
+    assert (tmp_path / f"other-1{SUFFIX}").is_dir()

@@ -10,7 +10,17 @@ from typing import Any
 import attrs
 
 from agentos_sdk.calls import agents, events, host, http, inspect, kernel, messages, state, think, tools, usage
-from agentos_sdk.calls.operator import audit, contents, metrics, overlays, permissions, recordings, reload, snapshots
+from agentos_sdk.calls.operator import (
+    audit,
+    contents,
+    metrics,
+    overlays,
+    permissions,
+    recordings,
+    reload,
+    replay,
+    snapshots,
+)
 from agentos_sdk.calls.request import Request
 
 HIDDEN = {"stream", "follow", "wait", "tty", "async_", "request_id"}  # fields that are no parameters, see `shown`
@@ -217,6 +227,9 @@ METHODS = (
     Method("record_start", recordings.RecordStart, positional="agents"),
     Method("record_stop", recordings.RecordStop),
     Method("record_status", recordings.RecordStatus, positional="export"),
+    Method("replay_start", replay.ReplayStart, positional="recording"),
+    Method("replay_status", replay.ReplayStatus),
+    Method("replay_stop", replay.ReplayStop),
     Method("get_contents", contents.GetContents, positional="name agent_id since_id limit"),
     Method(
         "read_file",

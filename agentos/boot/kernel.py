@@ -43,6 +43,7 @@ from agentos.kernel.wire.poller import Poller
 from agentos.llm.open_model import SharedModel
 from agentos.llm.settings import LLMSettings
 from agentos.recordings.recorder import Recorder
+from agentos.recordings.replay.replays import Replays
 from agentos.sandbox.report import probe
 from agentos.services.audit.traffic import Traffic
 from agentos.services.events import IsolationProbed, KernelStarted, Subscriber
@@ -115,6 +116,7 @@ class Kernel:
         self.sweeper = Sweeper(host.run)
         self.jails = self._construct_jails(access)
         self.snapshots = Snapshots(self.jails.workspaces.overlays, Kept(self.state, access.mail))
+        self.replays = Replays()
         self.network = Network(settings.config, self.callers, self.line, self.connection_limit)
         runner = CommandRunner(self.jails)
         self.notices = self._construct_notices(access, runner)
@@ -292,6 +294,7 @@ class Kernel:
             mcp=self.servers,
             snapshots=self.snapshots,
             recordings=self.recordings,
+            replays=self.replays,
             max_payload=config.kernel.max_payload,
             config_file=str(config.file) if config.file is not None else None,
             upstream_proxy=self.network.egress.upstream_proxy,
@@ -329,6 +332,7 @@ class Kernel:
                         self.recordings,
                         self.timers,
                         self.waker,
+                        self.replays,
                     )
                     for service in services:
                         nursery.start_soon(service.serve)

@@ -16,6 +16,7 @@ from agentos.llm.settings import Account
 from agentos.mcp.servers import Servers
 from agentos.permissions.approvals.approvals import Approvals
 from agentos.recordings.recorder import Recorder
+from agentos.recordings.replay.replays import Replays
 from agentos.services.audit.log import Audit
 from agentos.services.audit.traffic import Traffic
 from agentos.services.event_log.ring import EventLog
@@ -32,7 +33,19 @@ from .agents import agents, inspect, logs, start_stop
 from .agents.spawn import Spawning
 from .files import exec, files
 from .model import contents, think, tools, usage
-from .operator import approvals, audit, fork, kernel, metrics, overlays, permissions, recordings, reload, snapshots
+from .operator import (
+    approvals,
+    audit,
+    fork,
+    kernel,
+    metrics,
+    overlays,
+    permissions,
+    recordings,
+    reload,
+    replay,
+    snapshots,
+)
 
 
 class Services(Struct, frozen=True):
@@ -65,6 +78,7 @@ class Services(Struct, frozen=True):
     mcp: Servers
     snapshots: Snapshots
     recordings: Recorder
+    replays: Replays
     max_payload: int
     config_file: str | None = None
     upstream_proxy: str | None = None
@@ -95,6 +109,7 @@ def table(services: Services) -> tuple[Syscall, ...]:
         *usage.syscalls(s.registry, s.line, s.lives),
         *audit.syscalls(s.audit),
         *contents.syscalls(s.line),
+        *replay.syscalls(s.replays, s.max_payload),
         *approvals.syscalls(s.approvals),
         *overlays.syscalls(s.registry, s.snapshots.overlays),
         *snapshots.syscalls(s.registry, s.snapshots, s.supervision),

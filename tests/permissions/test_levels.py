@@ -72,6 +72,7 @@ TABLE = {
     "METRICS_CGROUP bob": "dddda",
     "SET_AUDIT_CONFIG": "dddda",
     "GET_CONTENTS": "dddda",
+    "REPLAY_START": "dddda",
     "READ /home/ada/.ssh/id_ed25519": "ddddd",
     "READ ${workspace}/.env": "ddddd",
     "EXEC sudo ls": "ddddd",

@@ -37,6 +37,7 @@ def syscalls() -> tuple[Syscall, ...]:
         storage=nothing,
         snapshots=SimpleNamespace(overlays=nothing),  # type: ignore[arg-type]
         recordings=nothing,
+        replays=nothing,
         background=nothing,
         traffic=nothing,
         host_view=View("/", "/"),

@@ -462,6 +462,23 @@ class Calls:
         """
         return self._make_call(0x72, locals())
 
+    def replay_start(self, recording: str | None = None, *, recording_data: str | None = None) -> Reply:
+        """Replay the text of a recording, as RECORD_STATUS exports it: ``recording`` and ``recording_data`` are the
+        same.
+
+        STORE, FETCH, DELETE and KEYS are done in a scope of the replay's own and compared; other calls are skipped.
+        The operator alone, and one replay at a time.
+        """
+        return self._make_call(0x73, locals())
+
+    def replay_status(self) -> Reply:
+        """How far the replay is, and what it has found. The operator alone."""
+        return self._make_call(0x74, locals())
+
+    def replay_stop(self) -> Reply:
+        """End the replay that runs, and forget the last one. The operator alone."""
+        return self._make_call(0x75, locals())
+
     def get_contents(
         self, name: str | None = None, agent_id: int | None = None, since_id: int | None = None, limit: int = 50
     ) -> Reply:

@@ -12,7 +12,7 @@ from inspect import signature
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar, get_type_hints
 
 from agentos_sdk.calls import agents, events, host, http, inspect, kernel, messages, state, think, usage
-from agentos_sdk.calls.operator import audit, contents, overlays, permissions, recordings, reload
+from agentos_sdk.calls.operator import audit, contents, overlays, permissions, recordings, reload, replay
 from agentos_sdk.calls.operator.metrics import (
     AgentMetricsReply,
     AllAgentsMetrics,
@@ -136,6 +136,9 @@ class TrioCalls:
     record_start = call(Calls.record_start, recordings.RecordStart)
     record_stop = call(Calls.record_stop, recordings.RecordStop)
     record_status = call(Calls.record_status, recordings.RecordStatus)
+    replay_start = call(Calls.replay_start, replay.ReplayStart)
+    replay_status = call(Calls.replay_status, replay.ReplayStatus)
+    replay_stop = call(Calls.replay_stop, replay.ReplayStop)
     get_contents = call(Calls.get_contents, contents.GetContents)
     read_file = call(Calls.read_file, host.Read)
     write_file = call(Calls.write_file, host.Write)

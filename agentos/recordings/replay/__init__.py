@@ -1,0 +1,1 @@
+"""Replays: what was recorded is done again, and compared, without an effect outside."""

@@ -1,0 +1,61 @@
+"""How far a replay has come, and what it has found."""
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+from attrs import define, field
+
+from agentos.recordings.matching import Difference
+
+State = Literal["IDLE", "RUNNING", "COMPLETED", "ERROR"]
+Verdict = Literal["identical", "drifted", "diverged", "exhausted", "unfinished", "can't"]
+
+
+@define
+class Progress:
+    """The state of a replay. ``replayed`` and ``skipped`` count recorded calls; ``current`` is their sum.
+
+    ``divergence`` says in lines for people which call had no answer or another one, and how it differs. ``drift`` are
+    differences that answers were found in spite of; ``masks`` the names of those that made calls equal. ``sealed``
+    counts attempts to reach the network, and ``notes`` are sentences about what wasn't compared.
+    """
+
+    total: int = 0
+    replayed: int = 0
+    skipped: int = 0
+    state: State = "IDLE"
+    verdict: Verdict | None = None
+    divergence: str | None = None
+    error: str | None = None
+    drift: list[Difference] = field(factory=list)
+    masks: dict[str, int] = field(factory=dict)
+    sealed: int = 0
+    notes: list[str] = field(factory=list)
+
+    @property
+    def current(self) -> int:
+        return self.replayed + self.skipped
+
+    @property
+    def fraction(self) -> float:
+        """From 0 to 1."""
+        return 1.0 if self.state == "COMPLETED" else self.current / self.total if self.total else 0.0
+
+
+class Replay(Protocol):
+    """A replay that can be run once. It ends by itself, and sets the verdict."""
+
+    @property
+    def progress(self) -> Progress: ...
+
+    async def run(self) -> None:
+        """Raises ``ReplayFailed`` if it can't go on."""
+
+
+class ReplayFailed(Exception):
+    """The replay can't be run; the text says why."""
+
+
+def describe_differences(differences: Sequence[Difference]) -> list[str]:
+    """A line for each."""
+    return [f"{one.where}: recorded {one.recorded!r}, now {one.now!r}" for one in differences]

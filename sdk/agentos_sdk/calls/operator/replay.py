@@ -1,0 +1,92 @@
+"""REPLAY_START, REPLAY_STATUS and REPLAY_STOP: what was recorded, done again without an effect outside."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from agentos_sdk.calls.request import Request
+from agentos_sdk.encoding.record import record
+from agentos_sdk.opcodes import Op
+
+ReplayState = Literal["IDLE", "RUNNING", "COMPLETED", "ERROR"]
+
+
+@record
+class ReplayStarted:
+    """``total_entries`` recorded calls are going to be replayed."""
+
+    success: bool = True
+    state: ReplayState
+    total_entries: int
+
+
+@record
+class ReplayStart(Request[ReplayStarted]):
+    """Replay the text of a recording, as RECORD_STATUS exports it: ``recording`` and ``recording_data`` are the same.
+
+    STORE, FETCH, DELETE and KEYS are done in a scope of the replay's own and compared; other calls are skipped. The
+    operator alone, and one replay at a time.
+    """
+
+    op = Op.REPLAY_START
+    reply = ReplayStarted
+    recording: str | None = None
+    recording_data: str | None = None
+
+
+@record
+class Drift:
+    """Words that differ where an answer was found all the same. ``kind`` says what has changed, ``where`` its place."""
+
+    kind: str
+    where: str
+    recorded: str
+    now: str
+
+
+@record
+class ReplayProgress:
+    """The replay that runs, or the last one. ``progress`` goes from 0 to 1, ``current_entry`` to ``total_entries``.
+
+    ``verdict`` is None until it has ended: identical, drifted, diverged, exhausted, unfinished or can't. ``divergence``
+    says which call had no answer, or another one, and how it differs; ``error`` why there was no replay. ``masks``
+    counts the calls that were equal only after masks, by mask; ``sealed`` attempts to reach the network.
+    """
+
+    success: bool = True
+    state: ReplayState
+    verdict: str | None
+    progress: float
+    current_entry: int
+    total_entries: int
+    entries_replayed: int
+    entries_skipped: int
+    divergence: str | None
+    error: str | None
+    drift: Sequence[Drift]
+    masks: dict[str, int]
+    sealed: int
+    notes: Sequence[str]
+
+
+@record
+class ReplayStatus(Request[ReplayProgress]):
+    """How far the replay is, and what it has found. The operator alone."""
+
+    op = Op.REPLAY_STATUS
+    reply = ReplayProgress
+
+
+@record
+class ReplayStopped:
+    """No replay runs."""
+
+    success: bool = True
+    state: ReplayState
+
+
+@record
+class ReplayStop(Request[ReplayStopped]):
+    """End the replay that runs, and forget the last one. The operator alone."""
+
+    op = Op.REPLAY_STOP
+    reply = ReplayStopped

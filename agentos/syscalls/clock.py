@@ -70,9 +70,7 @@ class Clock:
     def _place(self, family: str) -> Iterator[None]:
         """A place among the sleeps of a family; the operator, which has none, is bound by its calls alone."""
         if family and self._asleep[family] >= MAX_CALLS:
-            raise QuotaExceeded(
-                f"{MAX_CALLS} calls of the caller and its relatives sleep already: wait for one"
-            )
+            raise QuotaExceeded(f"{MAX_CALLS} calls of the caller and its relatives sleep already: wait for one")
         self._asleep[family] += 1
         try:
             yield

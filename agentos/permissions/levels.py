@@ -34,7 +34,7 @@ _LEVEL_RULES: Final[dict[str, dict[Kind, tuple[str, ...]]]] = {
                 "REGISTER",
             ),
             *("SPAWN", "KILL", "WAIT", "PAUSE", "RESUME", "LOGS", "INSPECT", "MAIL", "SET_PERMS", "EXPLAIN"),
-            *("METRICS_AGENT", "METRICS_ALL_AGENTS", "METRICS_CGROUP", "DIFF"),
+            *("METRICS_AGENT", "METRICS_ALL_AGENTS", "METRICS_CGROUP", "DIFF", "SNAPSHOT", "ROLLBACK", "FORK"),
         ),
         "write": ("${workspace}/**",),
         "commands": ("*",),

@@ -88,6 +88,7 @@ def table(services: Services) -> tuple[Syscall, ...]:
     """All system calls except HELLO, CANCEL and EXIT, which the connection answers itself."""
     s = services
     spawning = Spawning(s.registry, s.supervision, s.callers, s.mail.is_taken, s.host_view.base)
+    paces = overlays.Paces()
     calls = (
         Syscall(Op.NOOP, None, handler=echo, limit=s.max_payload),
         *clock.Clock().syscalls(),
@@ -111,9 +112,9 @@ def table(services: Services) -> tuple[Syscall, ...]:
         *contents.syscalls(s.line),
         *replay.syscalls(s.replays, s.max_payload),
         *approvals.syscalls(s.approvals),
-        *overlays.syscalls(s.registry, s.snapshots.overlays),
-        *snapshots.syscalls(s.registry, s.snapshots, s.supervision),
-        *fork.syscalls(s.registry, s.snapshots, s.supervision),
+        *overlays.syscalls(s.registry, s.snapshots.overlays, paces),
+        *snapshots.syscalls(s.registry, s.snapshots, s.supervision, paces),
+        *fork.syscalls(s.registry, s.snapshots, s.supervision, spawning, paces),
         *recordings.syscalls(s.recordings, s.registry, s.max_payload),
         *background.syscalls(s.background),
     )

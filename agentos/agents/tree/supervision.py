@@ -218,11 +218,17 @@ class Supervision:
         self._running.deadline = trio.current_time() + FORCED_STOP
 
     async def spawn(
-        self, spec: AgentSpec, spawner: Caller, parent: Agent | None, converse: Converse | None = None
+        self,
+        spec: AgentSpec,
+        spawner: Caller,
+        parent: Agent | None,
+        converse: Converse | None = None,
+        rights_of: Caller | None = None,
     ) -> Agent:
         """Start an agent below ``parent``, or below the root without one; it is running on return.
 
         ``converse`` speaks with its program over standard input and output; only a jailed one can have it.
+        It has no right that the spawner, or instead of it the caller ``rights_of``, doesn't have.
 
         Raises ``AlreadyExists``, ``Unavailable`` or :class:`~agentos.agents.registry.StartError`. If cancelled, no
         agent is left.
@@ -231,7 +237,8 @@ class Supervision:
         may_start = parent.life.spawns if parent is not None else self.tracker.find_supervisor(within) is not None
         if self._asked.is_set() or not may_start:
             raise Unavailable(NOT_NOW)
-        agent = self._add_agent(spec, (*within, spec.name), parent, spawner)  # nothing is awaited before: it counts
+        # Nothing is awaited before, so that it counts.
+        agent = self._add_agent(spec, (*within, spec.name), parent, spawner, rights_of=rights_of)
         agent.converse = converse
         life = LifeRunner(agent, self.deps)
         try:
@@ -300,10 +307,16 @@ class Supervision:
             self.tracker.finish(agent)  # its supervisor has not begun, and won't
 
     def _add_agent(
-        self, spec: AgentSpec, path: Path, parent: Agent | None, spawner: Caller | None, supervisor: Path | None = None
+        self,
+        spec: AgentSpec,
+        path: Path,
+        parent: Agent | None,
+        spawner: Caller | None,
+        supervisor: Path | None = None,
+        rights_of: Caller | None = None,
     ) -> Agent:
         """Create and register an agent. ``supervisor`` is the path of the one that restarts it, if not ``path``."""
-        caller = self.ports.make(spec, spawner)
+        caller = self.ports.make(spec, rights_of or spawner)
         agent = Agent(
             spec,
             caller,

@@ -16,7 +16,7 @@ import trio
 from attrs import define
 
 from agentos.threads import run_in_thread
-from agentos_sdk.errors import Unavailable
+from agentos_sdk.errors import QuotaExceeded, Unavailable
 
 from .kept import Kept
 from .overlays import NoOverlay, Overlays
@@ -28,6 +28,7 @@ LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 LABEL_RULE = "1 to 64 letters, digits, '.', '_' or '-', begun by a letter or digit, and not start"
 START = "start"  # the moment before all that an agent has changed
 MAX_SNAPSHOTS = 1000  # of one agent
+MAX_BY_AGENTS = 16  # of these, taken by agents: each may have a copy of all that the agent has changed
 
 HoldStill = Callable[[], AbstractAsyncContextManager[bool]]
 """Holds an agent's program still; whether there is one."""
@@ -47,14 +48,16 @@ class Snapshots:
     def __attrs_post_init__(self) -> None:
         self.overlays.give_back = self._give_back
 
-    async def take(self, name: str, account: str, label: str, hold_still: HoldStill) -> Snapshot:
-        """Keep what an agent is now. ``account`` is whose keys are its private ones.
+    async def take(
+        self, name: str, account: str, label: str, hold_still: HoldStill, by_agent: bool = False
+    ) -> Snapshot:
+        """Keep what an agent is now. ``account`` is whose keys are its private ones; ``by_agent``: an agent asks.
 
-        Raises :class:`Taken`, :class:`NoOverlay`, :class:`BadLayer`, ``OSError``, ``Unavailable``, or what
-        ``hold_still`` does; then there is no snapshot.
+        Raises ``QuotaExceeded``, :class:`Taken`, :class:`NoOverlay`, :class:`BadLayer`, ``OSError``, ``Unavailable``,
+        or what ``hold_still`` does; then there is no snapshot.
         """
         async with self.overlays.lock(name):
-            number = await run_in_thread(self._begin, name, label)
+            number = await run_in_thread(self._begin, name, label, by_agent)
             try:
                 async with hold_still() as runs:
                     kept = await self.kept.copy(number, name, account)
@@ -71,6 +74,7 @@ class Snapshots:
                     label=label,
                     parent=record.snapshot,
                     account=account,
+                    by_agent=by_agent,
                 )
                 return await run_in_thread(self._finish, made, kept)
             except BaseException:
@@ -156,7 +160,7 @@ class Snapshots:
 
     # -- In threads --------------------------------------------------------------------------------------------------
 
-    def _begin(self, name: str, label: str) -> str:
+    def _begin(self, name: str, label: str, by_agent: bool) -> str:
         """Check that a snapshot can be taken; returns its id, which counts as being made from now on."""
         store, record = self.overlays.store, self.overlays.require(name)
         if record.discarded or record.returning:
@@ -166,6 +170,10 @@ class Snapshots:
             raise Taken(f"label: {name}@{label} exists: choose another, or remove it (`agentos snapshots --remove`)")
         if len(own) >= MAX_SNAPSHOTS:
             raise Taken(f"{name} has {len(own)} snapshots, and may have {MAX_SNAPSHOTS}: remove some")
+        if by_agent and sum(one.by_agent for one in own) >= MAX_BY_AGENTS:
+            raise QuotaExceeded(
+                f"{name} has {MAX_BY_AGENTS} snapshots that agents have taken: the operator may remove some"
+            )
         number = secrets.token_hex(4)
         store.making.add(number)
         return number

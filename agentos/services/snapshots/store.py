@@ -85,7 +85,7 @@ class Snapshot(Struct):
 
     ``name`` is the agent's lineage, ``at`` seconds since the epoch, ``parent`` the id of the snapshot before it.
     ``since`` and ``stamps`` are those of the agent's record. ``account`` is whose keys went along. ``bytes`` and
-    ``paths`` are those of the layer that was sealed for it.
+    ``paths`` are those of the layer that was sealed for it. ``by_agent``: another caller than the operator took it.
     """
 
     id: str
@@ -101,6 +101,7 @@ class Snapshot(Struct):
     account: str = ""
     bytes: int = 0
     paths: int = 0
+    by_agent: bool = False
 
     @property
     def address(self) -> str:

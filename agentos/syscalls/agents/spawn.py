@@ -131,7 +131,7 @@ class Spawning:
         try:
             if self.registry.is_taken(spec.name) or self.is_taken(spec.name):
                 raise AlreadyExists(f"name: {spec.name!r} is taken")
-            self._check_child_count(call.caller, parent)
+            self.check_child_count(call.caller, parent)
             agent = await self.supervision.spawn(spec, call.caller, parent)
         except StartError as error:
             script_copies.discard(spec)
@@ -155,7 +155,7 @@ class Spawning:
             isolation=describe_isolation(agent),
         )
 
-    def _check_child_count(self, caller: Caller, parent: Agent | None) -> None:
+    def check_child_count(self, caller: Caller, parent: Agent | None) -> None:
         """Raise ``QuotaExceeded`` if the guest, the agent or one that it descends from has too many living agents."""
         most, above = self.supervision.limits.children, parent
         if caller.kind == "guest":

@@ -1,4 +1,8 @@
-"""Handler of FORK: new agents that go on from a moment of another one's overlay."""
+"""Handler of FORK: new agents that go on from a moment of another one's overlay.
+
+The forks of an agent that another agent spawned are its siblings: they count as their parent's children, use its
+budget, and hold no right that the agent itself, and so any agent above it, doesn't hold.
+"""
 
 import itertools
 from collections.abc import AsyncIterator, Sequence
@@ -9,6 +13,8 @@ import trio
 from attrs import frozen
 from msgspec.structs import replace
 
+from agentos.agents.inherit import cut
+from agentos.agents.jail.jail import lineage
 from agentos.agents.life.still import hold_still
 from agentos.agents.registry import Agent, Registry, StartError
 from agentos.agents.spec import AgentSpec, check_name
@@ -20,14 +26,14 @@ from agentos.kernel.prepared import Prepared
 from agentos.kernel.syscall import Syscall
 from agentos.services.snapshots.snapshots import Snapshots
 from agentos.services.snapshots.store import Snapshot
+from agentos.syscalls.agents.spawn import Spawning
 from agentos_sdk.calls.operator import snapshots as calls
-from agentos_sdk.errors import AlreadyExists, BadRequest
+from agentos_sdk.errors import AlreadyExists, BadRequest, NotFound
 from agentos_sdk.opcodes import Op
 
-from .overlays import explaining, require_operator
+from .overlays import Paces, explaining, require_descendant
 from .snapshots import account_of
 
-OPERATORS = "only the operator forks agents"
 START_FAILED = 0.0  # seconds of grace for the forks that had come up when another one didn't
 
 
@@ -38,6 +44,8 @@ class Forking:
     registry: Registry
     snapshots: Snapshots
     supervision: Supervision
+    spawning: Spawning
+    paces: Paces
 
     @asynccontextmanager
     async def prepare(self, caller: Caller, request: calls.Fork) -> AsyncIterator[Prepared]:
@@ -46,33 +54,34 @@ class Forking:
         if request.names and len(set(request.names)) != request.count:
             raise BadRequest(f"names: expected {request.count} different names, as count says, or none")
         original = self.registry.find(None, request.name)
-        error = require_operator(caller, OPERATORS)
-        if original.parent is not None or original.guest is not None:
-            error = error or BadRequest(
-                f"name: {original.name} was spawned by an agent or a guest, so it has no overlay"
-            )
+        error = require_descendant(self.registry, caller, original)
+        if original.guest is not None:
+            error = error or BadRequest(f"name: {original.name} was spawned by a guest, so it has no overlay")
+        if original.parent is not None and original.over.is_set():
+            error = error or NotFound(f"name: {original.name} has ended, and with it the rights that forks would have")
 
         async def act(call: Call) -> calls.Forked:
-            with explaining(caller):
-                async with self._moment(original, request.snapshot) as (snapshot, moment):
-                    names = request.names or await self._choose_names(original, request.count)
-                    agents = await self._start_all(caller, original.spec, snapshot, moment, names)
+            async with self.paces.take_turn(caller):
+                with explaining(caller):
+                    async with self._moment(original, request.snapshot, caller) as (snapshot, moment):
+                        names = request.names or await self._choose_names(original, request.count)
+                        agents = await self._start_all(caller, original, snapshot, moment, names)
             call.remark = f"{moment}: {', '.join(names)}"
             return calls.Forked(agents=[calls.ForkedAgent(id=one.id, name=one.name) for one in agents])
 
         yield Prepared((Right("fork", agent=original.id),), act, about=request.name, error=error)
 
     @asynccontextmanager
-    async def _moment(self, original: Agent, wanted: str | None) -> AsyncIterator[tuple[Snapshot, str]]:
+    async def _moment(self, original: Agent, wanted: str | None, caller: Caller) -> AsyncIterator[tuple[Snapshot, str]]:
         """The snapshot to go on from, and how it is shown; without one it is taken now, for this call alone."""
+        key = lineage(original)
         if wanted is not None:
-            found = await self.snapshots.find(original.name, wanted)
+            found = await self.snapshots.find(key, wanted)
             await self.snapshots.check(found, original.spec.workspace)
             yield found, found.address
             return
-        taken = await self.snapshots.take(
-            original.name, account_of(original, original.name), "", partial(hold_still, original)
-        )
+        still, by_agent = partial(hold_still, original), caller.kind != "operator"
+        taken = await self.snapshots.take(key, account_of(original, key), "", still, by_agent)
         try:
             await self.snapshots.check(taken, original.spec.workspace)
             yield taken, original.name
@@ -85,7 +94,7 @@ class Forking:
         found: list[str] = []
         for number in itertools.count(1):
             name = f"{original.name}-{number}"
-            if self.registry.find_by_name(name) is None and not await self.snapshots.is_used(name, name):
+            if self.registry.find_by_name(name) is None and not await self.snapshots.is_used(*keys_of(original, name)):
                 check_name(name, "names")
                 found.append(name)
             if len(found) == count:
@@ -93,37 +102,55 @@ class Forking:
         raise AssertionError("numbers don't end")
 
     async def _start_all(
-        self, caller: Caller, spec: AgentSpec, snapshot: Snapshot, moment: str, names: Sequence[str]
+        self, caller: Caller, original: Agent, snapshot: Snapshot, moment: str, names: Sequence[str]
     ) -> Sequence[Agent]:
         """Start them one after the other; if one doesn't come up, none is left."""
         started: list[Agent] = []
         try:
             for name in names:
-                started.append(await self._start(caller, describe_fork(spec, name), snapshot, moment))
+                started.append(await self._start(caller, original, name, snapshot, moment))
         except BaseException:
             with trio.CancelScope(shield=True):
                 for agent in started:
                     await self.supervision.kill(agent, START_FAILED, "FORK")
-                    await self.snapshots.end_fork(agent.name, agent.name)
+                    await self.snapshots.end_fork(*keys_of(original, agent.name))
             raise
         return started
 
-    async def _start(self, caller: Caller, spec: AgentSpec, snapshot: Snapshot, moment: str) -> Agent:
-        if self.registry.is_taken(spec.name):
-            raise AlreadyExists(f"names: {spec.name!r} is taken")
-        await self.snapshots.begin_fork(snapshot, spec.name, spec.name, moment)
+    async def _start(self, caller: Caller, original: Agent, name: str, snapshot: Snapshot, moment: str) -> Agent:
+        if self.registry.is_taken(name) or self.spawning.is_taken(name):
+            raise AlreadyExists(f"names: {name!r} is taken")
+        parent, keys = original.parent, keys_of(original, name)
+        self.spawning.charge(caller)
+        self.spawning.check_child_count(caller, parent)
+        await self.snapshots.begin_fork(snapshot, *keys, moment)
         try:
-            agent = await self.supervision.spawn(spec, caller, None)
+            agent = await self._spawn(caller, original, describe_fork(original.spec, name))
         except StartError as error:
             with trio.CancelScope(shield=True):
-                await self.snapshots.end_fork(spec.name, spec.name)
-            raise error.error(f"{spec.name} did not start: {error}", stderr=error.stderr) from None
+                await self.snapshots.end_fork(*keys)
+            raise error.error(f"{name} did not start: {error}", stderr=error.stderr) from None
         except BaseException:
             with trio.CancelScope(shield=True):
-                await self.snapshots.end_fork(spec.name, spec.name)
+                await self.snapshots.end_fork(*keys)
             raise
         agent.forked_from = moment
         return agent
+
+    async def _spawn(self, caller: Caller, original: Agent, spec: AgentSpec) -> Agent:
+        parent = original.parent
+        if parent is None:
+            return await self.supervision.spawn(spec, caller, None)
+        bounds = self.spawning.callers.limits(caller)
+        spec = replace(spec, limits=cut(spec.limits, bounds))
+        return await self.supervision.spawn(spec, parent.caller, parent, rights_of=original.caller)
+
+
+def keys_of(original: Agent, name: str) -> tuple[str, str]:
+    """The keys of a fork called ``name``: of its overlay, and of the account of its private state."""
+    if original.parent is None:
+        return name, name
+    return f"{lineage(original.parent)}+{name}", f"{original.parent.queue_path[-1].name}/{name}"
 
 
 def describe_fork(spec: AgentSpec, name: str) -> AgentSpec:
@@ -142,5 +169,8 @@ def describe_fork(spec: AgentSpec, name: str) -> AgentSpec:
     )
 
 
-def syscalls(registry: Registry, snapshots: Snapshots, supervision: Supervision) -> tuple[Syscall, ...]:
-    return (Syscall(Op.FORK, calls.Fork, prepare=Forking(registry, snapshots, supervision).prepare, audit="intent"),)
+def syscalls(
+    registry: Registry, snapshots: Snapshots, supervision: Supervision, spawning: Spawning, paces: Paces
+) -> tuple[Syscall, ...]:
+    forking = Forking(registry, snapshots, supervision, spawning, paces)
+    return (Syscall(Op.FORK, calls.Fork, prepare=forking.prepare, audit="intent"),)

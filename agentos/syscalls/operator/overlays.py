@@ -12,7 +12,7 @@ import trio
 from attrs import Factory, frozen
 
 from agentos.agents.jail.jail import lineage
-from agentos.agents.registry import Registry
+from agentos.agents.registry import Agent, Registry
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
@@ -29,14 +29,15 @@ from agentos_sdk.calls.operator import overlays as calls
 from agentos_sdk.errors import AlreadyExists, BadRequest, CallError, Conflict, NotFound, PermissionDenied, Unavailable
 from agentos_sdk.opcodes import Op
 
-PAUSE = 4.0  # times the duration of a DIFF that a caller other than the operator waits before the next one
+PAUSE = 4.0  # times the duration of its last call that a caller other than the operator waits before the next one
 MAX_LISTED = 1 << 20  # bytes of JSON with paths in one reply
 MAX_BRANCHES = 100  # with commits in one reply
+DAMAGED = "a layer of the overlay can't be used: the operator is told why by the same call"
 OPERATORS = "only the operator makes an agent's changes in the host's directory, or takes them back"
 
 
 class Pace:
-    """Has one caller wait after each DIFF, so that its share of the kernel's time is bounded."""
+    """Has one caller wait after each call that reads an overlay, so that its share of the kernel's time is bounded."""
 
     def __init__(self) -> None:
         self._turn, self._next = trio.Lock(), -math.inf
@@ -53,12 +54,24 @@ class Pace:
 
 
 @frozen
+class Paces:
+    """That of each caller other than the operator, for all calls about overlays together."""
+
+    _paces: WeakKeyDictionary[Caller, Pace] = Factory(WeakKeyDictionary)
+
+    def take_turn(self, caller: Caller) -> AbstractAsyncContextManager[None]:
+        if caller.kind == "operator":
+            return contextlib.nullcontext()
+        return self._paces.setdefault(caller, Pace()).take_turn()
+
+
+@frozen
 class OverlayCalls:
     """Answers them."""
 
     registry: Registry
     overlays: Overlays
-    _paces: WeakKeyDictionary[Caller, Pace] = Factory(WeakKeyDictionary)  # of all but the operator
+    paces: Paces
 
     @asynccontextmanager
     async def prepare_diff(self, caller: Caller, request: calls.Diff) -> AsyncIterator[Prepared]:
@@ -71,7 +84,7 @@ class OverlayCalls:
             )
 
         async def act(call: Call) -> calls.Diffed:
-            async with self._pace(caller):
+            async with self.paces.take_turn(caller):
                 with explaining(caller):
                     found = await self.overlays.diff(key, paths, request.content, by_agent)
                 listed, more = await run_in_thread(list_changes, found.changes, found.texts)
@@ -113,11 +126,6 @@ class OverlayCalls:
 
         yield Prepared((right,), act, about=request.name, error=require_operator(caller) or error)
 
-    def _pace(self, caller: Caller) -> AbstractAsyncContextManager[None]:
-        if caller.kind == "operator":
-            return contextlib.nullcontext()
-        return self._paces.setdefault(caller, Pace()).take_turn()
-
 
 def find_overlay(registry: Registry, caller: Caller, name: str, action: str) -> tuple[str, Right, CallError | None]:
     """The key of an agent's overlay and the right to it; for the operator also that of an agent of the past."""
@@ -126,6 +134,13 @@ def find_overlay(registry: Registry, caller: Caller, name: str, action: str) -> 
         return lineage(agent), Right(action, agent=agent.id), None
     error = None if caller.kind == "operator" else NotFound(f"no agent is called {name!r}")
     return name, Right(action), error
+
+
+def require_descendant(registry: Registry, caller: Caller, agent: Agent | None) -> CallError | None:
+    """Why a caller may not have this agent go back, or fork it, whatever a rule grants."""
+    if caller.kind == "operator" or (agent is not None and agent.id != caller.id and registry.is_own(caller, agent.id)):
+        return None
+    return PermissionDenied("name: only the operator, and agents above it, may do that with an agent")
 
 
 def require_operator(caller: Caller, why: str = OPERATORS) -> CallError | None:
@@ -153,7 +168,9 @@ def explaining(caller: Caller) -> Iterator[None]:
         raise AlreadyExists(str(error)) from None
     except Changed as error:
         raise Conflict(f"digest: {error}") from None
-    except (BadLayer, CannotApply, TooManyChanges) as error:
+    except BadLayer as error:
+        raise Unavailable(str(error) if caller.kind == "operator" else DAMAGED) from None
+    except (CannotApply, TooManyChanges) as error:
         raise Unavailable(str(error)) from None
     except OSError as error:
         place = f"{error.filename}: " if caller.kind == "operator" and error.filename else ""
@@ -202,8 +219,8 @@ def list_left(left: Mapping[str, str]) -> tuple[list[calls.LeftPath], int]:
     return [calls.LeftPath(path=path, reason=left[path]) for path in paths], more
 
 
-def syscalls(registry: Registry, overlays: Overlays) -> tuple[Syscall, ...]:
-    handlers = OverlayCalls(registry, overlays)
+def syscalls(registry: Registry, overlays: Overlays, paces: Paces) -> tuple[Syscall, ...]:
+    handlers = OverlayCalls(registry, overlays, paces)
     return (
         Syscall(Op.DIFF, calls.Diff, prepare=handlers.prepare_diff, audit="outcome"),
         Syscall(Op.APPLY, calls.Apply, prepare=handlers.prepare_apply, audit="intent"),

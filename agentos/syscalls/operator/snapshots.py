@@ -23,9 +23,9 @@ from agentos_sdk.calls.operator import snapshots as calls
 from agentos_sdk.errors import BadRequest
 from agentos_sdk.opcodes import Op
 
-from .overlays import explaining, find_overlay, require_operator
+from .overlays import Paces, explaining, find_overlay, require_descendant, require_operator
 
-OPERATORS = "only the operator takes, lists and removes snapshots, and has agents go back to them"
+OPERATORS = "only the operator lists and removes snapshots"
 
 
 @frozen
@@ -35,6 +35,7 @@ class SnapshotCalls:
     registry: Registry
     snapshots: Snapshots
     supervision: Supervision
+    paces: Paces
 
     @asynccontextmanager
     async def prepare_snapshot(self, caller: Caller, request: calls.Snapshot) -> AsyncIterator[Prepared]:
@@ -45,14 +46,16 @@ class SnapshotCalls:
         key, right, error = find_overlay(self.registry, caller, request.name, "snapshot")
 
         async def act(call: Call) -> calls.SnapshotTaken:
-            with explaining(caller):
-                taken = await self.snapshots.take(key, account_of(agent, key), label or "", partial(hold_still, agent))
+            by_agent, still = caller.kind != "operator", partial(hold_still, agent)
+            async with self.paces.take_turn(caller):
+                with explaining(caller):
+                    taken = await self.snapshots.take(key, account_of(agent, key), label or "", still, by_agent)
             call.remark = taken.address
             number = agent.id if agent is not None else 0
             self.registry.publish(SnapshotMade(number, request.name, taken.id, label, taken.bytes))
             return calls.SnapshotTaken(snapshot=taken.id, bytes=taken.bytes, paths=taken.paths)
 
-        yield Prepared((right,), act, about=request.name, error=require_operator(caller, OPERATORS) or error)
+        yield Prepared((right,), act, about=request.name, error=error)
 
     @asynccontextmanager
     async def prepare_snapshots(self, caller: Caller, request: calls.Snapshots) -> AsyncIterator[Prepared]:
@@ -87,19 +90,19 @@ class SnapshotCalls:
         agent = self.registry.find_by_name(request.name)
         if agent is not None and (agent.id == caller.id or self.registry.descends(caller.id, agent.id)):
             error = BadRequest(f"{agent.name}: an agent can't roll back itself or an agent above it")
-        if request.snapshot != START:
-            error = require_operator(caller, OPERATORS) or error
+        error = error or require_descendant(self.registry, caller, agent)
 
         async def act(call: Call) -> overlays.RolledBack:
             def is_used() -> bool:
                 return agent is not None and not agent.over.is_set()
 
-            with explaining(caller):
-                if request.snapshot == START:
-                    runs = await self.snapshots.overlays.discard(key, is_used)
-                else:
-                    found = await self.snapshots.find(key, request.snapshot)
-                    runs = await self.snapshots.roll_back(found, is_used)
+            async with self.paces.take_turn(caller):
+                with explaining(caller):
+                    if request.snapshot == START:
+                        runs = await self.snapshots.overlays.discard(key, is_used)
+                    else:
+                        found = await self.snapshots.find(key, request.snapshot)
+                        runs = await self.snapshots.roll_back(found, is_used)
             call.remark = f"{key}@{request.snapshot}"
             if agent is not None and runs:
                 await self.supervision.start_stop.restart_agent(agent)
@@ -124,8 +127,8 @@ def describe(one: Snapshot) -> calls.SnapshotInfo:
     )
 
 
-def syscalls(registry: Registry, snapshots: Snapshots, supervision: Supervision) -> tuple[Syscall, ...]:
-    handlers = SnapshotCalls(registry, snapshots, supervision)
+def syscalls(registry: Registry, snapshots: Snapshots, supervision: Supervision, paces: Paces) -> tuple[Syscall, ...]:
+    handlers = SnapshotCalls(registry, snapshots, supervision, paces)
     return (
         Syscall(Op.SNAPSHOT, calls.Snapshot, prepare=handlers.prepare_snapshot, audit="intent"),
         Syscall(Op.SNAPSHOTS, calls.Snapshots, prepare=handlers.prepare_snapshots, audit="outcome"),

@@ -302,7 +302,7 @@ class Calls:
         """Keep what the agent ``name`` has changed in its overlay, its private keys, and its unread mail.
 
         ``NAME@LABEL`` is the moment's address, without a ``label`` it has its id. A program that runs is held still
-        for it, and goes on; the operator alone.
+        for it, and goes on. An agent may take 16 of itself, and of each agent below it.
         """
         return self._make_call(0x36, locals(), wait=None)
 
@@ -320,14 +320,14 @@ class Calls:
 
         Each works in an overlay of its own, begins with the private keys of that moment, and has budgets of its
         own. They are called ``NAME-1``, ``NAME-2`` and so on where ``names`` has no names for all; all come up or
-        none. The operator alone.
+        none. An agent may do that with agents below it: the forks are children of the same parent.
         """
         return self._make_call(0x38, locals(), wait=None)
 
     def rollback(self, name: str, snapshot: str) -> Reply:
         """Throw away what the agent ``name`` has changed since a snapshot, given by label or id, or since ``start``.
 
-        To a snapshot it also gets its private keys and unread mail back; the operator alone.
+        To a snapshot it also gets its private keys and unread mail back.
         """
         return self._make_call(0x37, locals(), wait=None)
 

@@ -13,8 +13,9 @@ from agentos.services.snapshots import layers
 from agentos.services.snapshots.changes import Base, find_changes
 from agentos.services.snapshots.layers import Uncopied
 from agentos.services.snapshots.overlays import NoOverlay
-from agentos.services.snapshots.snapshots import Taken, check_label
+from agentos.services.snapshots.snapshots import MAX_BY_AGENTS, Taken, check_label
 from agentos.services.snapshots.store import MAX_DEPTH, BadLayer, Snapshot
+from agentos_sdk.errors import QuotaExceeded
 from tests.support.mounts import mounted
 
 from .conftest import ROOT, fill, read_tree
@@ -65,6 +66,19 @@ async def test_what_is_written_later_is_not_in_a_snapshot(taking: Taking, runs: 
     assert {one.path for one in (await taking.overlaid.diff()).changes} == {"a.txt", "made"}
     await taking.overlaid.apply()
     assert (taking.overlaid.project / "a.txt").read_text() == "one\n"
+
+
+async def test_agents_take_no_more_than_16_snapshots_of_one_agent(taking: Taking) -> None:
+    for number in range(MAX_BY_AGENTS):
+        await taking.take(f"n{number}", by_agent=True)
+
+    with pytest.raises(QuotaExceeded, match="16 snapshots"):
+        await taking.take("more", by_agent=True)
+
+    await taking.take("operators")
+    await taking.snapshots.remove(await taking.snapshots.find(NAME, "n0"))
+    await taking.take("more", by_agent=True)
+    assert len(await taking.snapshots.list()) == MAX_BY_AGENTS + 1
 
 
 @root_only

@@ -79,9 +79,8 @@ def test_a_fork_that_can_not_be_made_leaves_nothing(worker: Kernel) -> None:
         assert info(client, "good")["running"] is False
         assert [one["label"] for one in client.snapshots()["snapshots"]] == ["one"]
         number = info(client, "worker")["id"]
-        for method in ("snapshot", "fork", "snapshots"):
+        for method in ("fork", "snapshots"):
             assert ask(client, number, method, name="worker")["code"] == "permission_denied"
-        assert ask(client, number, "rollback", name="worker", snapshot="one")["code"] == "permission_denied"
 
 
 def test_a_fork_has_rights_and_budgets_of_its_own_and_no_mail(worker: Kernel) -> None:

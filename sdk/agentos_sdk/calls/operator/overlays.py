@@ -82,7 +82,7 @@ class RolledBack:
 class Rollback(Request[RolledBack]):
     """Throw away what the agent ``name`` has changed since a snapshot, given by label or id, or since ``start``.
 
-    To a snapshot it also gets its private keys and unread mail back; the operator alone.
+    To a snapshot it also gets its private keys and unread mail back.
     """
 
     op = Op.ROLLBACK

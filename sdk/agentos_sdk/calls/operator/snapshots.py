@@ -28,7 +28,7 @@ class Snapshot(Request[SnapshotTaken]):
     """Keep what the agent ``name`` has changed in its overlay, its private keys, and its unread mail.
 
     ``NAME@LABEL`` is the moment's address, without a ``label`` it has its id. A program that runs is held still for it,
-    and goes on; the operator alone.
+    and goes on. An agent may take 16 of itself, and of each agent below it.
     """
 
     op = Op.SNAPSHOT
@@ -94,8 +94,8 @@ class Fork(Request[Forked]):
     """Start ``count`` agents like ``name`` that go on from a ``snapshot``, given by label or id, or from now.
 
     Each works in an overlay of its own, begins with the private keys of that moment, and has budgets of its own. They
-    are called ``NAME-1``, ``NAME-2`` and so on where ``names`` has no names for all; all come up or none. The operator
-    alone.
+    are called ``NAME-1``, ``NAME-2`` and so on where ``names`` has no names for all; all come up or none. An
+    agent may do that with agents below it: the forks are children of the same parent.
     """
 
     op = Op.FORK

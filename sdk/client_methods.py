@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from agentos_sdk.calls import agents, events, host, http, inspect, kernel, messages, state, think, tools, usage
-from agentos_sdk.calls.operator import audit, contents, metrics, overlays, permissions, reload, snapshots
+from agentos_sdk.calls.operator import audit, contents, images, metrics, overlays, permissions, reload, snapshots
 from agentos_sdk.calls.request import Request
 
 HIDDEN = {"stream", "follow", "wait", "tty", "async_", "request_id"}  # fields that are no parameters, see `shown`
@@ -189,6 +189,7 @@ METHODS = (
     FOLLOW_APPROVALS,
     Method("snapshot", snapshots.Snapshot, positional="name label", wait="None"),
     Method("snapshots", snapshots.Snapshots, positional="name", wait="None"),
+    Method("images", images.Images, wait="None"),
     Method("fork", snapshots.Fork, positional="name snapshot", wait="None"),
     Method("rollback", overlays.Rollback, positional="name snapshot", wait="None"),
     Method("diff", overlays.Diff, positional="name paths", wait="None"),

@@ -8,6 +8,7 @@ from agentos.agents.registry import Registry
 from agentos.agents.state_spaces import StateSpaces
 from agentos.agents.tree.supervision import Supervision
 from agentos.agents.workspaces.view import View
+from agentos.images.store import Images
 from agentos.kernel.background import Background
 from agentos.kernel.caller import Caller
 from agentos.kernel.syscall import Syscall
@@ -31,7 +32,7 @@ from .agents import agents, inspect, logs, start_stop
 from .agents.spawn import Spawning
 from .files import exec, files
 from .model import contents, think, tools, usage
-from .operator import approvals, audit, fork, kernel, metrics, overlays, permissions, reload, snapshots
+from .operator import approvals, audit, fork, images, kernel, metrics, overlays, permissions, reload, snapshots
 
 
 class Services(Struct, frozen=True):
@@ -63,6 +64,7 @@ class Services(Struct, frozen=True):
     http: Client
     mcp: Servers
     snapshots: Snapshots
+    images: Images
     max_payload: int
     config_file: str | None = None
     upstream_proxy: str | None = None
@@ -95,6 +97,7 @@ def table(services: Services) -> tuple[Syscall, ...]:
         *approvals.syscalls(s.approvals),
         *overlays.syscalls(s.registry, s.snapshots.overlays),
         *snapshots.syscalls(s.registry, s.snapshots, s.supervision),
+        *images.syscalls(s.images),
         *fork.syscalls(s.registry, s.snapshots, s.supervision),
         *background.syscalls(s.background),
     )

@@ -13,6 +13,7 @@ from agentos_sdk.calls import agents, events, host, http, inspect, kernel, messa
 from agentos_sdk.calls.operator import (
     audit,
     contents,
+    images,
     metrics,
     overlays,
     permissions,
@@ -216,6 +217,7 @@ METHODS = (
     FOLLOW_APPROVALS,
     Method("snapshot", snapshots.Snapshot, positional="name label", wait="None"),
     Method("snapshots", snapshots.Snapshots, positional="name", wait="None"),
+    Method("images", images.Images, wait="None"),
     Method("fork", snapshots.Fork, positional="name snapshot", wait="None"),
     Method("rollback", overlays.Rollback, positional="name snapshot", wait="None"),
     Method("diff", overlays.Diff, positional="name paths", wait="None"),

@@ -37,6 +37,7 @@ from agentos.config.load import Config
 from agentos.config.reload import Reload
 from agentos.config.watch import Watch
 from agentos.http.users import find_user_but
+from agentos.images.store import Images
 from agentos.kernel.caller import Caller
 from agentos.kernel.wire.listener import ConnectionLimit, Listener, listen, listen_again
 from agentos.kernel.wire.poller import Poller
@@ -117,6 +118,7 @@ class Kernel:
         self.jails = self._construct_jails(access)
         self.snapshots = Snapshots(self.jails.workspaces.overlays, Kept(self.state, access.mail))
         self.replays = Replays()
+        self.images = Images(host.state_dir)
         self.network = Network(settings.config, self.callers, self.line, self.connection_limit)
         runner = CommandRunner(self.jails)
         self.notices = self._construct_notices(access, runner)
@@ -295,6 +297,7 @@ class Kernel:
             snapshots=self.snapshots,
             recordings=self.recordings,
             replays=self.replays,
+            images=self.images,
             max_payload=config.kernel.max_payload,
             config_file=str(config.file) if config.file is not None else None,
             upstream_proxy=self.network.egress.upstream_proxy,

@@ -8,6 +8,7 @@ from agentos.agents.registry import Registry
 from agentos.agents.state_spaces import StateSpaces
 from agentos.agents.tree.supervision import Supervision
 from agentos.agents.workspaces.view import View
+from agentos.images.store import Images
 from agentos.kernel.background import Background
 from agentos.kernel.caller import Caller
 from agentos.kernel.syscall import Syscall
@@ -37,6 +38,7 @@ from .operator import (
     approvals,
     audit,
     fork,
+    images,
     kernel,
     metrics,
     overlays,
@@ -79,6 +81,7 @@ class Services(Struct, frozen=True):
     snapshots: Snapshots
     recordings: Recorder
     replays: Replays
+    images: Images
     max_payload: int
     config_file: str | None = None
     upstream_proxy: str | None = None
@@ -116,6 +119,7 @@ def table(services: Services) -> tuple[Syscall, ...]:
         *snapshots.syscalls(s.registry, s.snapshots, s.supervision, paces),
         *fork.syscalls(s.registry, s.snapshots, s.supervision, spawning, paces),
         *recordings.syscalls(s.recordings, s.registry, s.max_payload),
+        *images.syscalls(s.images),
         *background.syscalls(s.background),
     )
     return (*calls, *permissions.syscalls(s.registry, s.callers, s.approvals, calls))

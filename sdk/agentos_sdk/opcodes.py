@@ -45,6 +45,7 @@ class Op(IntEnum):
     DIFF = 0x39
     APPLY = 0x3A
     SNAPSHOTS = 0x3B
+    IMAGES = 0x3C
     UNDO = 0x3D
     GET_PERMS = 0x40
     SET_PERMS = 0x41

@@ -38,6 +38,7 @@ def syscalls() -> tuple[Syscall, ...]:
         snapshots=SimpleNamespace(overlays=nothing),  # type: ignore[arg-type]
         recordings=nothing,
         replays=nothing,
+        images=nothing,
         background=nothing,
         traffic=nothing,
         host_view=View("/", "/"),

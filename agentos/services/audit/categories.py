@@ -5,7 +5,7 @@ from collections.abc import Mapping
 CATEGORIES: Mapping[str, frozenset[str]] = {
     name: frozenset(calls.split())
     for name, calls in {
-        "files": "READ WRITE DIFF APPLY UNDO ROLLBACK SNAPSHOT SNAPSHOTS FORK",
+        "files": "READ WRITE DIFF APPLY UNDO ROLLBACK SNAPSHOT SNAPSHOTS FORK IMAGES",
         "commands": "EXEC",
         "model": "THINK LLM_REPORT",
         "agents": "SPAWN KILL START STOP RESTART LIST WAIT PAUSE RESUME TREE LOGS INSPECT RELOAD USAGE METRICS_SYSTEM"

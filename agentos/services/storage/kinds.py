@@ -74,6 +74,7 @@ KINDS: Final[Sequence[Kind]] = (
     Kind("workspaces", "workspaces", _owner_of_workspace),
     Kind("layers", "layers", str),  # of overlays, by agent
     Kind("snapshots", "snapshots"),  # the files of a snapshot are layers
+    Kind("images", "images"),
     Kind("logs", "logs", _owner_of_log),
     Kind("recordings", "recordings", _owner_of_recording),
     Kind("audit", "audit"),

@@ -64,6 +64,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "snapshots": "files.snapshots",
         "rollback": "files.snapshots",
         "fork": "files.snapshots",
+        "image": "files.images",
         "tasks": "task.tasks",
         "state": "agents.state",
     },

@@ -313,6 +313,13 @@ class Calls:
         """
         return self._make_call(0x3B, locals(), wait=None)
 
+    def images(self, *, remove: str | None = None) -> Reply:
+        """The images of the kernel's state directory; with ``remove`` that one is removed first.
+
+        One that an agent runs in, or would, can't be removed. The operator alone.
+        """
+        return self._make_call(0x3C, locals(), wait=None)
+
     def fork(
         self, name: str, snapshot: str | None = None, *, count: int | None = None, names: Sequence[str] | None = None
     ) -> Reply:

@@ -13,6 +13,7 @@ from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar, get_type_hin
 
 from agentos_sdk.calls import agents, events, host, http, inspect, kernel, messages, state, think, usage
 from agentos_sdk.calls.operator import audit, contents, overlays, permissions, recordings, reload, replay
+from agentos_sdk.calls.operator.images import Images, ImagesReply
 from agentos_sdk.calls.operator.metrics import (
     AgentMetricsReply,
     AllAgentsMetrics,
@@ -125,6 +126,7 @@ class TrioCalls:
     follow_approvals = stream(Calls.follow_approvals, ApprovalLists)
     snapshot = call(Calls.snapshot, Snapshot)
     snapshots = part(Calls.snapshots, Snapshots, SnapshotsReply.snapshots)
+    images = part(Calls.images, Images, ImagesReply.images)
     fork = part(Calls.fork, Fork, Forked.agents)
     rollback = call(Calls.rollback, overlays.Rollback)
     diff = call(Calls.diff, overlays.Diff)

@@ -1,0 +1,221 @@
+"""The images of a state directory.
+
+    images/NAME.json       an image's record, which names its tree
+    images/trees/ID/root   its files; ID is random, and an image that is imported again gets another
+    images/store.lock      held exclusively while records or trees begin or cease to be
+
+A tree that no record names is garbage, unless it is locked: by an import (exclusively), or by a jail that has it as
+its root (shared). So it can be collected at any time, after whatever crash. Everything blocks.
+"""
+
+import contextlib
+import fcntl
+import os
+import re
+import secrets
+import stat
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from agentos.private_files import UnsafeFile, display_path, hold_directory, open_file, read_file, replace_file
+from agentos.sandbox.watch.tree_usage import measure_tree
+from agentos.services.snapshots import beneath
+
+from .config import ImageConfig
+from .errors import BadArchive, BadStore, NoImage
+
+PLACE = "images"
+MAX_TOP = 256  # directories and files at an image's top: each is a rule of Landlock's
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
+NAME_RULE = "a name of 1 to 64 letters, digits, '.', '_' or '-', begun by a letter or digit"
+OWN = ("agent", "dev", "proc", "sdk", "sys", "tmp", "workspace")  # a jail has its own ones at its top
+
+
+class Image(Struct, frozen=True):
+    """An image. ``digest`` is that of its manifest (or configuration, or of a plain tar), ``bytes`` those on disk.
+
+    ``directories`` and ``files`` are names at its top, without those that a jail has of its own, and no links.
+    ``left_out`` are sentences about what isn't taken of it. ``made`` is in seconds since the epoch.
+    """
+
+    name: str
+    digest: str
+    format: str
+    layers: int
+    bytes: int
+    entries: int
+    made: float
+    tree: str
+    directories: tuple[str, ...]
+    files: tuple[str, ...]
+    config: ImageConfig
+    left_out: tuple[str, ...] = ()
+
+
+class Opened(Struct, frozen=True):
+    """An image in use: its files stay until :meth:`close`. ``path`` leads to them, without links."""
+
+    image: Image
+    path: str
+    fd: int
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+class Images:
+    """The images in a state directory, which is held or ours alone to write."""
+
+    def __init__(self, state: Path) -> None:
+        self._place = state / PLACE
+
+    def list(self) -> Sequence[Image]:
+        """All, by name. Raises :class:`BadStore`."""
+        with self._hold(make=False) as place:
+            names = sorted(os.listdir(place)) if place is not None else []
+            found = [_read(place, name.removesuffix(".json")) for name in names if place and name.endswith(".json")]
+        return [image for image in found if image is not None]
+
+    def find(self, name: str) -> Image:
+        """Raises :class:`NoImage`, :class:`BadStore`."""
+        with self._hold(make=False) as place:
+            image = _read(place, name) if place is not None and NAME.fullmatch(name) else None
+        if image is None:
+            raise NoImage(f"there is no image {name!r}: `agentos image import FILE {name}` makes it")
+        return image
+
+    def open(self, name: str) -> Opened:
+        """An image for a jail. Raises :class:`NoImage`, :class:`BadStore`."""
+        for _ in range(100):  # until no import replaces it meanwhile
+            image = self.find(name)
+            with self._hold(make=False) as place:
+                assert place is not None, "it has a record"
+                tree = place / "trees" / image.tree
+                with contextlib.suppress(FileNotFoundError, BlockingIOError):
+                    fd = _lock(tree, fcntl.LOCK_SH)
+                    if (tree / "root").is_dir():
+                        return Opened(image, display_path(tree / "root"), fd)
+                    os.close(fd)
+            if self.find(name).tree == image.tree:
+                break
+        raise BadStore(f"the files of image {name!r} aren't there: import it again")
+
+    def remove(self, name: str) -> None:
+        """Remove an image; files that a jail has stay until it ends. Raises :class:`NoImage`."""
+        self.find(name)
+        with self._locked() as place:
+            (place / f"{name}.json").unlink(missing_ok=True)
+            _collect(place)
+
+    def collect(self) -> None:
+        """Remove what no image and no jail has."""
+        if self._place.is_dir():
+            with self._locked() as place:
+                _collect(place)
+
+    @contextlib.contextmanager
+    def make(self) -> Iterator["NewTree"]:
+        """A new tree, which is removed again unless it was named."""
+        with self._locked() as place:
+            _collect(place)
+            new = secrets.token_hex(8)
+            (place / "trees").mkdir(mode=0o700, exist_ok=True)
+            (place / "trees" / new).mkdir(mode=0o700)
+            lock = _lock(place / "trees" / new, fcntl.LOCK_EX)
+            (place / "trees" / new / "root").mkdir(mode=0o755)
+            os.chmod(place / "trees" / new / "root", 0o755)  # whatever the umask
+        try:
+            yield NewTree(self, new, self._place / "trees" / new / "root")
+        finally:
+            with self._locked() as place:
+                os.close(lock)
+                _collect(place)
+
+    def name(self, image: Image) -> None:
+        """Make an image, or replace it; its tree is complete and on disk."""
+        with self._locked() as place:
+            replace_file(place / f"{image.name}.json", msgspec.json.encode(image))
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[Path]:
+        with self._hold(make=True) as place:
+            assert place is not None, "it was made"
+            with open(open_file(place / "store.lock", os.O_RDWR | os.O_CREAT), "rb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                yield place
+
+    @contextlib.contextmanager
+    def _hold(self, *, make: bool) -> Iterator[Path | None]:
+        if not make and not self._place.is_dir():
+            yield None
+            return
+        try:
+            with hold_directory(self._place) as held:
+                yield held
+        except UnsafeFile as error:
+            raise BadStore(f"{error.filename}: {error.strerror}") from None
+
+
+class NewTree(Struct, frozen=True):
+    """A tree that is being made at ``root``."""
+
+    store: Images
+    id: str
+    root: Path
+
+
+def describe_tree(top: int) -> tuple[int, int, tuple[str, ...], tuple[str, ...]]:
+    """The bytes and entries of an image's tree, and the names of directories and files at its top."""
+    usage = measure_tree(os.dup(top), sys.maxsize, sys.maxsize)
+    modes = {name: os.stat(name, dir_fd=top, follow_symlinks=False).st_mode for name in sorted(os.listdir(top))}
+    shown = {name: mode for name, mode in modes.items() if name not in OWN}
+    if len(shown) > MAX_TOP:
+        raise BadArchive(f"it has {len(shown)} directories and files at its top, and more than {MAX_TOP} are too many")
+    directories = tuple([name for name, mode in shown.items() if stat.S_ISDIR(mode)])
+    return usage.size, usage.inodes, directories, tuple([name for name, mode in shown.items() if stat.S_ISREG(mode)])
+
+
+def _read(place: Path, name: str) -> Image | None:
+    try:
+        return msgspec.json.decode(read_file(place / f"{name}.json"), type=Image)
+    except FileNotFoundError:
+        return None
+    except (msgspec.MsgspecError, UnsafeFile) as error:
+        path = display_path(place / f"{name}.json")
+        raise BadStore(f"{path} is damaged ({error}): remove it, and import the image again") from None
+
+
+def _lock(path: Path, how: int) -> int:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _collect(place: Path) -> None:
+    """Remove trees that no record names and no process has locked; the store is locked."""
+    if not (place / "trees").is_dir():
+        return
+    try:
+        named = {
+            image.tree
+            for name in os.listdir(place)
+            if name.endswith(".json") and (image := _read(place, name.removesuffix(".json"))) is not None
+        }
+    except BadStore:  # it may name any of them
+        return
+    with beneath.open_top(display_path(place / "trees")) as top:
+        for tree in set(os.listdir(top)) - named:
+            with contextlib.suppress(BlockingIOError, FileNotFoundError):
+                lock = _lock(place / "trees" / tree, fcntl.LOCK_EX)
+                try:
+                    beneath.remove_tree(top, tree)
+                finally:
+                    os.close(lock)

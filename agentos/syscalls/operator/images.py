@@ -1,0 +1,64 @@
+"""Handler of IMAGES: the images that agents can run in."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from attrs import frozen
+from msgspec.structs import asdict
+
+from agentos.images.errors import BadStore, NoImage
+from agentos.images.store import Image, Images
+from agentos.kernel.call import Call
+from agentos.kernel.caller import Caller
+from agentos.kernel.ports import Right
+from agentos.kernel.prepared import Prepared
+from agentos.kernel.syscall import Syscall
+from agentos.threads import run_in_thread
+from agentos_sdk.calls.operator import images as calls
+from agentos_sdk.errors import NotFound, Unavailable
+from agentos_sdk.opcodes import Op
+
+from .overlays import require_operator
+
+OPERATORS = "only the operator lists and removes images"
+
+
+@frozen
+class ImageCalls:
+    """Answers it."""
+
+    images: Images
+
+    @asynccontextmanager
+    async def prepare(self, caller: Caller, request: calls.Images) -> AsyncIterator[Prepared]:
+        async def act(call: Call) -> calls.ImagesReply:
+            try:
+                if request.remove is not None:
+                    await run_in_thread(self.images.remove, request.remove)
+                    call.remark = f"removed {request.remove}"
+                found = await run_in_thread(self.images.list)
+            except NoImage as error:
+                raise NotFound(str(error)) from None
+            except (BadStore, OSError) as error:
+                raise Unavailable(f"images: {error}") from None
+            return calls.ImagesReply(images=[describe(image) for image in found])
+
+        about = request.remove or ""
+        yield Prepared((Right("images"),), act, about=about, error=require_operator(caller, OPERATORS))
+
+
+def describe(image: Image) -> calls.ImageInfo:
+    return calls.ImageInfo(
+        name=image.name,
+        digest=image.digest,
+        image_layers=image.layers,
+        bytes=image.bytes,
+        config=calls.TakenConfig(**asdict(image.config)),
+        format=image.format,
+        made=image.made,
+        left_out=image.left_out,
+    )
+
+
+def syscalls(images: Images) -> tuple[Syscall, ...]:
+    return (Syscall(Op.IMAGES, calls.Images, prepare=ImageCalls(images).prepare, audit="outcome"),)

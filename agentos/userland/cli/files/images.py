@@ -1,0 +1,148 @@
+"""``agentos image``: images that agents run in."""
+
+import contextlib
+import resource
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from agentos.userland.cli.agents.resources import format_bytes
+from agentos.userland.cli.common import (
+    Failed,
+    check_reply,
+    fit_columns,
+    format_table,
+    json_option,
+    kernel,
+    print_json,
+    print_result,
+    printable,
+    socket_option,
+    table_width,
+)
+from agentos.userland.cli.kernel.run import find_state_dir
+from agentos.userland.cli.times import format_time
+
+HEADER = ["IMAGE", "DIGEST", "LAYERS", "SIZE", "MADE"]
+MEMORY = 1 << 30  # bytes that an import may take: an archive may be hostile
+
+
+@contextlib.contextmanager
+def bounded_memory() -> Iterator[None]:
+    """Have this process take at most :data:`MEMORY` meanwhile."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    amounts = [limit for limit in (soft, MEMORY) if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_DATA, (min(amounts), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+@click.group()
+def image() -> None:
+    """Import, list and remove images that agents run in."""
+
+
+@image.command("import")
+@click.argument("source", metavar="FILE|DIR|-")
+@click.argument("name")
+@click.option("--state-dir", type=click.Path(path_type=Path), metavar="DIR", help="As with `agentos run`.")
+@click.option("--max-size", type=click.IntRange(1), default=20 << 30, metavar="BYTES",
+              help="What all its files may have; 20 GiB without it.")  # fmt: skip
+@json_option
+def import_(source: str, name: str, state_dir: Path | None, max_size: int, as_json: bool) -> None:
+    """Make an image of an archive.
+
+    It is an OCI layout, what `docker save` writes, or a tar with the files of a root: a file, for an OCI layout also a
+    directory, or - for standard input. No kernel has to run. An image of this name is replaced; agents that run in it
+    keep it until they end.
+    """
+    from agentos.images.errors import BadArchive, BadStore
+    from agentos.images.importer import import_image
+    from agentos.images.store import Images
+    from agentos.images.unpack import Bounds
+
+    images = Images((state_dir or find_state_dir()).absolute())
+    try:
+        with bounded_memory():
+            made = import_image(images, sys.stdin.buffer if source == "-" else source, name, Bounds(size=max_size))
+    except (BadArchive, BadStore) as error:
+        raise Failed(f"{name} wasn't made: {error}") from None
+    except OSError as error:
+        raise Failed(f"{name} wasn't made: {error.filename or 'the archive'}: {error.strerror}") from None
+    for sentence in made.left_out if not as_json else ():
+        click.echo(printable(sentence), err=True)
+    size = f"{made.entries} entries, {format_bytes(made.bytes)}"
+    reply = {"name": made.name, "digest": made.digest, "bytes": made.bytes, "left_out": made.left_out}
+    print_result(f"{name} is made of the {made.format}: {size}, {made.digest}", reply, as_json)
+
+
+@image.command()
+@json_option
+@socket_option
+def ls(socket_path: str | None, as_json: bool) -> None:
+    """List the images."""
+    with kernel(socket_path) as client:
+        reply = check_reply(client.images())
+    if as_json:
+        print_json(reply)
+        return
+    rows = [
+        [i["name"], i["digest"][:19], str(i["image_layers"]), format_bytes(i["bytes"]), format_time(i["made"])]
+        for i in reply["images"]
+    ]
+    if not rows:
+        click.echo("no images")
+        return
+    header, *rest = fit_columns(rows, HEADER, ("IMAGE", "DIGEST"), table_width())
+    for line in format_table(rest, header):
+        click.echo(line)
+
+
+@image.command()
+@click.argument("name")
+@json_option
+@socket_option
+def inspect(name: str, socket_path: str | None, as_json: bool) -> None:
+    """Show what an agent takes of an image, and what it doesn't."""
+    with kernel(socket_path) as client:
+        reply = check_reply(client.images())
+    found = next((one for one in reply["images"] if one["name"] == name), None)
+    if found is None:
+        raise Failed(f"there is no image {name!r}: `agentos image ls` lists them")
+    if as_json:
+        print_json(found)
+        return
+    for line in describe(found):
+        click.echo(printable(line))
+
+
+def describe(one: dict[str, Any]) -> list[str]:
+    config = one["config"]
+    rows = {
+        "image": one["name"],
+        "digest": one["digest"],
+        "made of": f"{one['format']}, {format_time(one['made'])}",
+        "size": f"{format_bytes(one['bytes'])}, layers: {one['image_layers']}",
+        "command": " ".join(config["cmd"]) or "none",
+        "directory": config["working_dir"] or "/workspace",
+        "user": config["user"] or "agent",
+    }
+    lines = [f"{key:<10} {value}" for key, value in rows.items()]
+    lines += [f"variable   {key}={value}" for key, value in config["env"].items()]
+    return [*lines, *(f"not taken  {sentence}" for sentence in one["left_out"])]
+
+
+@image.command()
+@click.argument("name")
+@json_option
+@socket_option
+def rm(name: str, socket_path: str | None, as_json: bool) -> None:
+    """Remove an image that no agent uses."""
+    with kernel(socket_path) as client:
+        reply = check_reply(client.images(remove=name))
+    print_result(f"{name} is removed", reply, as_json)

@@ -1,0 +1,1 @@
+"""Images: their import and their store."""

@@ -1,0 +1,83 @@
+"""Archives of images, made here: root tars, OCI layouts and what `docker save` writes."""
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import tarfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+MACHINE = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
+FILE, LINK, HARD, DIRECTORY = tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE
+
+
+def entry(
+    name: str, content: bytes | None = None, *, kind: bytes = FILE, target: str = "", mode: int = 0o644, **also: Any
+) -> tuple[tarfile.TarInfo, bytes]:
+    """An entry of a tar; a name that ends with / is a directory's."""
+    info = tarfile.TarInfo(name.rstrip("/") if name != "/" else name)
+    info.type, info.linkname, info.mode, info.mtime = kind, target, mode, 1_000_000_000
+    if name.endswith("/"):
+        info.type, info.mode = DIRECTORY, mode | 0o111
+    for key, value in also.items():
+        setattr(info, key, value)
+    info.size = len(content or b"")
+    return info, content or b""
+
+
+def make_tar(entries: Iterable[tuple[tarfile.TarInfo, bytes]], kind: int = tarfile.PAX_FORMAT) -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=kind) as tar:
+        for info, content in entries:
+            tar.addfile(info, io.BytesIO(content))
+    return file.getvalue()
+
+
+def digest(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def make_config(layers: Iterable[bytes], config: Mapping[str, Any], **also: Any) -> bytes:
+    said = {"architecture": MACHINE, "os": "linux", "config": config, **also}
+    return json.dumps({**said, "rootfs": {"type": "layers", "diff_ids": [digest(one) for one in layers]}}).encode()
+
+
+def make_oci(layers: Iterable[bytes], config: Mapping[str, Any] | None = None, pack: bool = True) -> dict[str, bytes]:
+    """The files of an OCI layout, by path."""
+    layers = list(layers)
+    packed = [gzip.compress(one, 1) if pack else one for one in layers]
+    said = make_config(layers, config or {})
+    manifest = json.dumps(
+        {"schemaVersion": 2, "config": describe(said), "layers": [describe(one) for one in packed]}
+    ).encode()
+    index = json.dumps({"schemaVersion": 2, "manifests": [describe(manifest)]}).encode()
+    blobs = {f"blobs/sha256/{digest(one)[7:]}": one for one in (*packed, said, manifest)}
+    return {"oci-layout": b'{"imageLayoutVersion": "1.0.0"}', **blobs, "index.json": index}
+
+
+def describe(blob: bytes, **also: Any) -> dict[str, Any]:
+    return {"mediaType": "application/octet-stream", "digest": digest(blob), "size": len(blob), **also}
+
+
+def make_saved(layers: Iterable[bytes], config: Mapping[str, Any] | None = None) -> dict[str, bytes]:
+    """The files of what `docker save` writes, by path."""
+    layers = list(layers)
+    said = make_config(layers, config or {})
+    paths = [f"{digest(one)[7:]}.tar" for one in layers]
+    image = {"Config": f"{digest(said)[7:]}.json", "RepoTags": ["a:1"], "Layers": paths}
+    blobs = dict(zip(paths, layers, strict=True))
+    return {**blobs, image["Config"]: said, "manifest.json": json.dumps([image]).encode()}  # type: ignore[dict-item]
+
+
+def tar_files(files: Mapping[str, bytes]) -> bytes:
+    return make_tar(entry(path, content) for path, content in files.items())
+
+
+def write_files(place: Path, files: Mapping[str, bytes]) -> str:
+    for path, content in files.items():
+        (place / path).parent.mkdir(parents=True, exist_ok=True)
+        (place / path).write_bytes(content)
+    return str(place)

@@ -1,0 +1,1 @@
+"""Images that agents run in, with a kernel."""

@@ -9,13 +9,18 @@ from contextlib import suppress
 from typing import Any
 
 from agentos_sdk import AgentOSClient, AgentOSError
-from agentos_sdk.loop import AgenticLoop, TaskResult
+from agentos_sdk.loop import TaskResult
 from agentos_sdk.loop.engine.result import LoopError, is_amount
 from agentos_sdk.loop.engine.told import STOP
 
 Step = Mapping[str, Any]
 RETRY_SECONDS = 0.2
 MAX_STEPS = 10_000  # that wait to be shown; the oldest are dropped: the records have all
+
+
+def make_pipe() -> tuple[int, int]:
+    """A pipe that never blocks, to wake what waits for steps."""
+    return os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
 
 def is_step(step: Step) -> bool:
@@ -27,7 +32,7 @@ def is_step(step: Step) -> bool:
             return True
         case {"kind": "result", "call": str(), "ok": bool(), "result": str()}:
             return True
-        case {"kind": "told", "text": str()}:
+        case {"kind": "told" | "check", "text": str()}:
             return True
         case {"kind": "trimmed", "before": int(before), "after": int(after)}:
             return is_amount(before) and is_amount(after)
@@ -37,23 +42,41 @@ def is_step(step: Step) -> bool:
 class RunningTask:
     """A task whose agent is called ``name``; ``wake`` becomes readable after each step and at the end.
 
-    ``work`` does it, with a loop whose steps come here. After the end ``result`` or ``error`` is set.
+    ``work`` does it, and gives its steps to :meth:`note`. After the end ``result`` or ``error`` is set. ``pipe`` is
+    the one of ``wake``, where several tasks share it.
     """
 
-    def __init__(self, socket: str, name: str, options: Mapping[str, Any], work: Callable[[AgenticLoop], TaskResult]):
+    def __init__(
+        self,
+        socket: str,
+        name: str,
+        work: Callable[[AgentOSClient, "RunningTask"], TaskResult],
+        pipe: tuple[int, int] | None = None,
+    ):
         self.socket, self.name = socket, name
         self.result: TaskResult | None = None
         self.error: str | None = None
         self.is_over = False
+        self.is_stopping = False
         self.is_killed = False
+        self.heeds_stop = True  # what runs in its jail now takes the message that stops a task
         self.said = ""  # the model's last text, as its step has it
-        self.wake, self._write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self._options, self._work = options, work
+        self.wake, self._write = pipe or make_pipe()
+        self._work = work
         self._steps: deque[Step] = deque(maxlen=MAX_STEPS)
 
     def start(self) -> None:
         """Begin; where this process ends before the task, its agent goes on."""
         threading.Thread(target=self._run, name=self.name, daemon=True).start()
+
+    def note(self, step: Step) -> None:
+        """Take a step, which is shown by :meth:`take_steps`."""
+        if not is_step(step):
+            return
+        if step["kind"] == "thought":
+            self.said = step["text"]
+        self._steps.append(step)
+        self.notify()
 
     def take_steps(self) -> Sequence[Step]:
         """The steps since the last time."""
@@ -78,12 +101,20 @@ class RunningTask:
 
     def stop(self) -> None:
         """Let it stop after its present step; where its agent hasn't been spawned yet, after its first one."""
-        self._repeat(lambda: self._send(STOP))
+        self.is_stopping = True
+        if self.heeds_stop:
+            self._repeat(lambda: self._send(STOP))
+        else:
+            self.kill()
 
     def kill(self) -> None:
         """End its agent at once, with all that it has started; where it hasn't been spawned yet, as soon as it is."""
         self.is_killed = True
         self._repeat(self._kill)
+
+    def prefix(self, step: Step) -> str:
+        """What begins the lines of a step; empty, as there are no others."""
+        return ""
 
     def concerns(self, agent: str) -> bool:
         """Whether an agent works on this task: its own, or one that it has spawned."""
@@ -115,17 +146,9 @@ class RunningTask:
     def _run(self) -> None:
         try:
             with AgentOSClient(self.socket) as client:
-                self.result = self._work(AgenticLoop(client, on_step=self._note, **self._options))
+                self.result = self._work(client, self)
         except (AgentOSError, LoopError, OSError) as error:
             self.error = str(error)
         finally:
             self.is_over = True
             self.notify()
-
-    def _note(self, step: Step) -> None:
-        if not is_step(step):
-            return
-        if step["kind"] == "thought":
-            self.said = step["text"]
-        self._steps.append(step)
-        self.notify()

@@ -17,6 +17,7 @@ import pytest
 
 from agentos.userland.cli.approvals.desk import SETTLE_SECONDS
 from agentos.userland.task.running import RunningTask
+from agentos_sdk import AgentOSClient
 from agentos_sdk.errors import AgentOSError
 from agentos_sdk.loop import AgenticLoop, TaskResult
 from agentos_sdk.loop.blocking_driver import BlockingDriver
@@ -374,13 +375,13 @@ def test_a_task_is_ended_although_its_agent_is_not_spawned_yet(
 
             super()._repeat(noted)
 
-    def work(loop: AgenticLoop) -> TaskResult:
+    def work(client: AgentOSClient, running: RunningTask) -> TaskResult:
         assert may_begin.wait(PATIENCE)
-        return loop.run(text, task_id=name)
+        return AgenticLoop(client, on_step=running.note).run(text, task_id=name)
 
     with kernel.client() as client:
         name = BlockingDriver(client).run(next_task_name())
-    task = Task(kernel.socket, name, {}, work)
+    task = Task(kernel.socket, name, work)
     task.start()
     end(task)
     assert refused.wait(PATIENCE), "there is no such agent yet"

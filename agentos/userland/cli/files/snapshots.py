@@ -1,5 +1,7 @@
 """``agentos snapshot``, ``snapshots``, ``rollback`` and ``fork``: moments of an agent's overlay."""
 
+from collections.abc import Sequence
+
 import click
 
 from agentos.userland.cli import completed
@@ -72,22 +74,25 @@ def snapshots(name: str | None, remove: str | None, socket_path: str | None, as_
 
 
 @click.command()
-@click.argument("moment", metavar="NAME@LABEL", shell_complete=completed.agents)
+@click.argument("moments", nargs=-1, required=True, metavar="NAME@LABEL...", shell_complete=completed.agents)
 @json_option
 @socket_option
-def rollback(moment: str, socket_path: str | None, as_json: bool) -> None:
-    """Have an agent go back to a snapshot.
+def rollback(moments: Sequence[str], socket_path: str | None, as_json: bool) -> None:
+    """Have agents go back to a snapshot.
 
-    What it has changed since is thrown away; NAME@start is the directory as it is. An agent that runs is restarted.
+    What they have changed since is thrown away; NAME@start is the directory as it is. An agent that runs is restarted.
     """
-    name, _, label = moment.rpartition("@")
-    if not name or not label:
-        raise click.BadParameter(f"expected NAME@LABEL or NAME@start, got {moment!r}", param_hint="NAME@LABEL")
+    for moment in moments:
+        name, _, label = moment.rpartition("@")
+        if not name or not label:
+            raise click.BadParameter(f"expected NAME@LABEL or NAME@start, got {moment!r}", param_hint="NAME@LABEL")
     with kernel(socket_path) as client:
-        reply = check_reply(client.rollback(name, label))
-    where = "the directory as it is" if label == "start" else moment
-    restarted = ", and was restarted" if reply["restarted"] else ""
-    print_result(f"{name} works on {where}{restarted}", reply, as_json)
+        for moment in moments:
+            name, _, label = moment.rpartition("@")
+            reply = check_reply(client.rollback(name, label))
+            where = "the directory as it is" if label == "start" else moment
+            restarted = ", and was restarted" if reply["restarted"] else ""
+            print_result(f"{name} works on {where}{restarted}", reply, as_json)
 
 
 @click.command()

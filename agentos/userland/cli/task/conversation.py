@@ -17,7 +17,7 @@ from agentos_sdk.loop.engine.result import LoopError
 
 from .changes import apply, show_diff
 from .lines import describe_use
-from .task import begin, follow, go_on, say_first
+from .task import begin, follow, go_on, prepare, say_first
 
 HELP = (
     "/diff shows what was changed, /apply makes it in the directory, /undo takes that back, "
@@ -86,7 +86,8 @@ class TaskConversation:
 
     def _work(self, text: str) -> None:
         if self._note is None:
-            begun = begin(self._client, text, self._directory, self._mode, self._options, say_first)
+            prepared = prepare(self._client, text, self._directory, self._mode, self._options, say_first)
+            begun = begin(self._client, prepared)
             self._note = begun.note
         else:
             given = {name: self._options[name] for name in ("budget", "model")}

@@ -29,6 +29,8 @@ def step_lines(step: Step, width: int) -> Iterator[str]:
             yield from wrap(text, width)
         case {"kind": "call", "call": name, "arguments": arguments}:
             yield click.style(fit(printable(f"● {describe_call(name, arguments)}"), width), fg="cyan")
+        case {"kind": "check", "text": str(text)}:
+            yield click.style(fit(printable(f"● check: {text}"), width), fg="cyan")
         case {"kind": "result", "ok": ok, "result": result}:
             yield from (click.style(line, fg=None if ok else "red", dim=ok) for line in fold(str(result), width))
         case {"kind": "trimmed", "before": before, "after": after}:

@@ -16,20 +16,21 @@ from agentos.userland.cli.approvals.desk import KEYS, Request
 from agentos.userland.cli.approvals.watch import Follower, Watch, single_keys
 from agentos.userland.cli.common import print_json_line, printable, text_width
 from agentos.userland.cli.top.top import raise_on_signals
+from agentos.userland.task.attempts import Attempts
 from agentos.userland.task.running import RunningTask
 from agentos_sdk import AgentOSError
 
-from .lines import describe_use, step_lines
+from .lines import describe_use, fit, step_lines
 
 CAUSE_SECONDS = 0.3  # that a request waits for the step that it belongs to
 ERASE, CLEAR_LINE = ("\x7f", "\b"), "\x15"
-ACTIVITY = {"thought": "thinks", "result": "asks the model", "told": "asks the model"}
+ACTIVITY = {"thought": "thinks", "result": "asks the model", "told": "asks the model", "check": "is checked"}
 STOPS, ENDED = "it stops after this step; Ctrl-C again ends it now", "it is ended"
 APPROVAL_KEYS = "y allow  n deny  a always  d details  s next"
 
 
 @contextmanager
-def interruptible(task: RunningTask) -> "Iterator[list[int]]":
+def interruptible(task: RunningTask | Attempts) -> "Iterator[list[int]]":
     """Ctrl-C asks the task to stop after its step, a second one ends it; the list has an item for each."""
     pressed: list[int] = []
 
@@ -44,8 +45,11 @@ def interruptible(task: RunningTask) -> "Iterator[list[int]]":
         signal.signal(signal.SIGINT, before)
 
 
-def show_task(task: RunningTask, path: str | None, as_json: bool, quiet: bool) -> Request | None:
-    """Show a task until it is over; returns a request that waits for approval, if this command can't take an answer."""
+def show_task(task: RunningTask | Attempts, path: str | None, as_json: bool, quiet: bool) -> Request | None:
+    """Show a task until it is over; returns a request that waits for approval, if this command can't take an answer.
+
+    Of attempts none is returned, as the others go on: what waits is said once.
+    """
     with raise_on_signals(), Follower.started(path) as follower, interruptible(task) as pressed:
         task.start()
         if is_terminal() and not as_json and not quiet:
@@ -55,9 +59,11 @@ def show_task(task: RunningTask, path: str | None, as_json: bool, quiet: bool) -
         return print_task(task, follower, pressed, as_json, quiet)
 
 
-def print_task(task: RunningTask, follower: Follower, pressed: list[int], as_json: bool, quiet: bool) -> Request | None:
+def print_task(
+    task: RunningTask | Attempts, follower: Follower, pressed: list[int], as_json: bool, quiet: bool
+) -> Request | None:
     """Print each step, as lines or as JSON."""
-    handled = 0
+    handled, told = 0, set[int]()
     while True:
         select.select([task.wake, follower.wake], [], [], 1.0)
         drain(follower)
@@ -67,8 +73,7 @@ def print_task(task: RunningTask, follower: Follower, pressed: list[int], as_jso
             if as_json:
                 print_json_line(step)
             elif not quiet:
-                for line in step_lines(step, text_width()):
-                    click.echo(line)
+                print_step(task, step, text_width())
         sys.stdout.flush()
         if is_over:
             return None
@@ -77,11 +82,27 @@ def print_task(task: RunningTask, follower: Follower, pressed: list[int], as_jso
             obey_interrupt(task, is_first=not handled)
             handled += 1
         for request in follower.pending:
-            if request["caller_present"] and task.concerns(request["agent"]):
+            if not request["caller_present"] or not task.concerns(request["agent"]):
+                continue
+            if isinstance(task, RunningTask):
                 return request
+            if request["id"] not in told:
+                told.add(request["id"])
+                waits = f"{request['agent']} {describe_waiting_request(request)}: `agentos approve {request['id']}`"
+                click.echo(f"agentos: {printable(waits)}", err=True)
 
 
-def obey_interrupt(task: RunningTask, is_first: bool) -> None:
+def print_step(task: RunningTask | Attempts, step: Request, width: int) -> None:
+    """Print the lines of a step, each behind the name of its attempt where there are several."""
+    prefix = task.prefix(step)
+    for line in step_lines(step, width - len(prefix)):
+        click.echo(prefix + line)
+    if prefix and step["kind"] == "end":
+        text = " ".join(f"{step.get('status')}: {step.get('summary') or step.get('reason')}".split())
+        click.echo(prefix + fit(printable(text), width - len(prefix)))
+
+
+def obey_interrupt(task: RunningTask | Attempts, is_first: bool) -> None:
     """Stop the task, or at the second Ctrl-C end it."""
     if is_first:
         task.stop()
@@ -101,14 +122,14 @@ class TaskScreen(Watch):
     Keys answer a request only while nothing is typed; so no letter of a line is taken for an answer.
     """
 
-    task: RunningTask
+    task: RunningTask | Attempts
     pressed: list[int]
     typed: str = ""
     began: float = field(factory=time.monotonic)
-    steps: int = 0
+    steps: dict[str, int] = field(factory=dict)  # of each task
     tokens: int = 0
     cost: float | None = None
-    activity: str = "starts"
+    activities: dict[str, str] = field(factory=dict)  # what each task does
     handled: int = 0
 
     def serve(self) -> None:
@@ -156,15 +177,19 @@ class TaskScreen(Watch):
                 self.show_step(step)
 
     def show_step(self, step: Request) -> None:
-        if step.get("kind") == "thought":
-            self.steps, self.tokens = step["step"], self.tokens + step["tokens"]
-            self.cost = self.cost if step["cost"] is None else (self.cost or 0.0) + step["cost"]
-        self.activity = ACTIVITY.get(step["kind"], self.activity)
-        if step["kind"] == "call":
-            self.activity = f"runs {printable(str(step['call']))}"
+        name = step["task"]
+        match step:
+            case {"kind": "thought", "step": number, "tokens": tokens, "cost": cost}:
+                self.steps[name], self.tokens = number, self.tokens + tokens
+                self.cost = self.cost if cost is None else (self.cost or 0.0) + cost
+            case {"kind": "call", "call": call}:
+                self.activities[name] = f"runs {printable(str(call))}"
+            case {"kind": "end", "status": status}:
+                self.activities[name] = printable(str(status))
+        if step["kind"] in ACTIVITY:
+            self.activities[name] = ACTIVITY[step["kind"]]
         self.erase_status()
-        for line in step_lines(step, self.width):
-            click.echo(line)
+        print_step(self.task, step, self.width)
 
     def obey(self, key: str) -> bool:
         """Answer a request, or type a line for the model; always goes on."""
@@ -203,8 +228,9 @@ class TaskScreen(Watch):
         elif request is not None:
             text = f"{request['id']}: {APPROVAL_KEYS}" + (f"  ({others} more)" if others else "")
         else:
-            use = describe_use(self.steps, self.tokens, self.cost)
-            text = f"{self.task.name} {self.activity}  {time.monotonic() - self.began:.0f} s, {use}"
+            use = describe_use(sum(self.steps.values()), self.tokens, self.cost)
+            doing = ", ".join(f"{name} {activity}" for name, activity in sorted(self.activities.items()))
+            text = f"{doing or f'{self.task.name} starts'}  {time.monotonic() - self.began:.0f} s, {use}"
             text += "  (type to tell it more; Ctrl-C stops it)"
         click.echo(f"\r\x1b[K{click.style(text[: self.width - 1], dim=not self.typed)}", nl=False)
         sys.stdout.flush()

@@ -11,14 +11,13 @@ from agentos.userland.cli.common import (
     Failed,
     json_option,
     kernel,
-    parse_permission_set,
     print_json_line,
     printable,
-    read_stdin,
     socket_option,
     text_width,
     wrap_error,
 )
+from agentos.userland.task.attempts import share
 from agentos.userland.task.images import name_images
 from agentos.userland.task.records import TaskNote, begin_note, forget_note, has_begun, store_note
 from agentos.userland.task.repository import (
@@ -33,18 +32,17 @@ from agentos.userland.task.repository import (
 )
 from agentos.userland.task.running import RunningTask
 from agentos_sdk import AgentOSClient, AgentOSError
-from agentos_sdk.loop import AgenticLoop, Budget, TaskResult
+from agentos_sdk.loop import AgenticLoop, TaskResult
 from agentos_sdk.loop.blocking_driver import BlockingDriver
 from agentos_sdk.loop.engine.driving import caller_kind, next_task_name
 from agentos_sdk.loop.engine.result import LoopError
 
 from .changes import change_lines, describe_next, review
 from .lines import command_lines, find_commands, result_lines
+from .options import make_permissions, parse_budget, read_text
 from .screen import describe_waiting_request, show_task
 from .tasks import find_task
 
-ASK = {"write": ["${workspace}/**"], "commands": ["*"], "domains": ["*"], "tools": ["*"]}
-MAX_TASK = 64 << 10  # bytes of a task from stdin
 STATUS = {"done": 0, "failed": 1, "budget": 2, "stopped": 130}
 WAITS = 3
 MORE_BYTES, MORE_ENTRIES = 1 << 30, 100_000  # that a task may add to a directory
@@ -65,6 +63,8 @@ MORE_BYTES, MORE_ENTRIES = 1 << 30, 100_000  # that a task may add to a director
 )
 @click.option("--resume", metavar="ID", help="Go on with this task; TEXT says what is to be done next.")
 @click.option("--continue", "continued", is_flag=True, help="Go on with the last task.")
+@click.option("--attempts", type=click.IntRange(2, 32), metavar="N", help="Let so many agents try it at once.")
+@click.option("--check", metavar="COMMAND", help="Judges each attempt: a command line, run in its jail.")
 @click.option("--review", is_flag=True, help="At the end show the changes of --dir, and apply them after a y.")
 @click.option("-p", "--print", "quiet", is_flag=True, help="Print the result alone, for scripts.")
 @json_option
@@ -79,6 +79,8 @@ def task(
     budget: tuple[str, ...],
     resume: str | None,
     continued: bool,
+    attempts: int | None,
+    check: str | None,
     review: bool,
     quiet: bool,
     as_json: bool,
@@ -95,6 +97,9 @@ def task(
 
     The exit status is 0 when the task is done, 1 when it failed, 2 when its budget is used up, 3 when it waits for an
     approval that no terminal can give or --review has left changes, and 130 when it was stopped.
+
+    With --attempts several agents work at once, each in an overlay of its own; tokens and money of --budget are for all
+    together. At the end a table compares them. The exit status is 0 if one has passed --check, or without it is done.
     """
     if words[:1] == ("undo",) and len(words) == 2:
         from .undo import undo
@@ -111,9 +116,13 @@ def task(
         raise click.UsageError("--review shows the changes of --dir on the terminal: without -p and --json")
     if goes_on and (directory is not None or level is not None or ask or model is not None):
         raise click.UsageError("--resume and --continue keep the directory, the permissions and the model of the task")
+    if attempts is not None and (directory is None or in_place or review or goes_on):
+        raise click.UsageError("--attempts works on overlays of --dir: give --dir, without --in-place and --review")
+    if check is not None and attempts is None:
+        raise click.UsageError("--check judges the attempts of --attempts")
     options = {"model": model, "budget": parsed, "permissions": make_permissions(level, ask)}
     mode = "direct" if in_place else "overlay"
-    talks = not words and not goes_on and not quiet and not as_json and is_terminal()
+    talks = not words and not goes_on and not quiet and not as_json and attempts is None and is_terminal()
     text = "" if talks else read_text(words, needed=not goes_on)
     with kernel(socket_path) as client:
         try:
@@ -125,7 +134,16 @@ def task(
                 begun = go_on(client, find_task(client, resume), text, {"budget": parsed})
             else:
                 shows_steps = not (as_json or quiet)
-                begun = begin(client, text, directory, mode, options, say_first if shows_steps else say)
+                warn = say_first if shows_steps else say
+                if attempts is not None:
+                    options["budget"] = share(parsed, attempts)
+                prepared = prepare(client, text, directory, mode, options, warn)
+                if attempts is not None:
+                    from .attempts import attempt
+
+                    all_begun = [begin(client, prepared) for _ in range(attempts)]
+                    sys.exit(attempt(client, all_begun, check, socket_path, {"as_json": as_json, "quiet": quiet}))
+                begun = begin(client, prepared)
             sys.exit(follow(client, begun, socket_path, review, as_json, quiet))
         except (LoopError, BadDirectory) as error:
             raise Failed(str(error)) from None
@@ -137,8 +155,17 @@ class Begun(NamedTuple):
     """A task that is to run: its record for the operator, and what does it."""
 
     note: TaskNote
+    work: Callable[[AgentOSClient, RunningTask], TaskResult]
+
+
+class Prepared(NamedTuple):
+    """What a new task is: its ``text``, ``whole`` with what the model is told besides, and the loop's ``options``."""
+
+    text: str
+    whole: str
+    directory: str
+    mode: str
     options: Mapping[str, Any]
-    work: Callable[[AgenticLoop], TaskResult]
 
 
 def say_first(text: str) -> None:
@@ -146,24 +173,22 @@ def say_first(text: str) -> None:
     click.echo(printable_lines(text))
 
 
-def begin(
+def prepare(
     client: AgentOSClient,
     text: str,
     directory: str | None,
     mode: str,
     options: Mapping[str, Any],
     warn: Callable[[str], None],
-) -> Begun:
-    """Prepare a new task: its name, and its directory, by ``mode``. ``warn`` tells what won't work in it."""
+) -> Prepared:
+    """Look at the directory of a new task, which it has by ``mode``. ``warn`` tells what won't work in it."""
     driver = BlockingDriver(client)
     if driver.run(caller_kind(driver.me())) != "operator":
         raise Failed("only the operator can start tasks: run this outside of an agent", {"code": "permission_denied"})
     path = real_directory(directory) if directory is not None else None
     text = name_images(text, path)
     if path is None:
-        note = begin_note(driver.run(next_task_name()), text)
-        store_note(client, note)
-        return Begun(note, options, lambda loop: loop.run(text, task_id=note.name))
+        return Prepared(text, text, "", "", options)
     if mode == "overlay":
         check_repository(path)
         options = {**options, "workspace_mode": mode, "limits": {"disk": MORE_BYTES, "inodes": MORE_ENTRIES}}
@@ -179,10 +204,20 @@ def begin(
     notes = read_notes(path)
     if notes.said:
         say(notes.said)
-    note = begin_note(driver.run(next_task_name()), text)._replace(directory=path, mode=mode)
-    store_note(client, note)
     whole = add_notes(f"{text}\n\n({for_model})" if for_model else text, notes)
-    return Begun(note, {**options, "workspace": path}, lambda loop: loop.run(whole, task_id=note.name))
+    return Prepared(text, whole, path, mode, {**options, "workspace": path})
+
+
+def begin(client: AgentOSClient, prepared: Prepared) -> Begun:
+    """Give a task its name, and keep a note of it."""
+    name = BlockingDriver(client).run(next_task_name())
+    note = begin_note(name, prepared.text)._replace(directory=prepared.directory, mode=prepared.mode)
+    store_note(client, note)
+
+    def work(client: AgentOSClient, running: RunningTask) -> TaskResult:
+        return AgenticLoop(client, on_step=running.note, **prepared.options).run(prepared.whole, task_id=name)
+
+    return Begun(note, work)
 
 
 def go_on(client: AgentOSClient, note: TaskNote, text: str, options: Mapping[str, Any], compact: bool = False) -> Begun:
@@ -192,7 +227,12 @@ def go_on(client: AgentOSClient, note: TaskNote, text: str, options: Mapping[str
         from .undo import check_former
 
         say(check_former(note))
-    return Begun(note, options, lambda loop: loop.resume(note.name, text, compact=compact))
+
+    def work(client: AgentOSClient, running: RunningTask) -> TaskResult:
+        loop = AgenticLoop(client, on_step=running.note, **options)
+        return loop.resume(note.name, text, compact=compact)
+
+    return Begun(note, work)
 
 
 def follow(
@@ -200,7 +240,7 @@ def follow(
 ) -> int:
     """Show a task until it is over, then what it has done; returns the exit status. ``reviews``: ask to apply that."""
     name = begun.note.name
-    running = RunningTask(client.socket_path, name, begun.options, begun.work)
+    running = RunningTask(client.socket_path, name, begun.work)
     request = show_task(running, path, as_json, quiet)
     if request is not None:
         fields = {"kind": "waiting", "task": name, "request": request}
@@ -281,49 +321,6 @@ def show_end(
             click.echo(line)
     for line in command_lines(commands, text_width()):
         click.echo(line)
-
-
-def read_text(words: tuple[str, ...], needed: bool) -> str:
-    """The task: the argument, or stdin."""
-    if words and words[0] != "-":
-        return words[0]
-    if not words and (not needed or sys.stdin.isatty()):
-        if needed:
-            raise click.UsageError('TEXT: expected what to do, such as agentos task "Write a test for parse.py"')
-        return ""
-    text = read_stdin(MAX_TASK).strip()
-    if not text:
-        raise Failed("stdin: expected the task as text")
-    return text
-
-
-def make_permissions(level: str | None, ask: bool) -> Any:
-    """The permissions of the task's agent; ``--ask`` adds to what they ask about."""
-    wanted = parse_permission_set(level) if level is not None else "sandboxed"
-    if not ask:
-        return wanted
-    given: dict[str, Any] = {"level": wanted} if isinstance(wanted, str) else wanted
-    asked = given.get("ask")
-    if not isinstance(asked, dict):
-        return {**given, "ask": ASK if asked is None else asked}  # the kernel says what is wrong with another one
-    return {**given, "ask": {**asked, **{kind: [*asked.get(kind, ()), *rules] for kind, rules in ASK.items()}}}
-
-
-def parse_budget(given: tuple[str, ...]) -> Budget:
-    """The budget of a task from ``NAME=AMOUNT``."""
-    table: dict[str, object] = {}
-    for item in given:
-        name, equals, amount = item.partition("=")
-        if not equals:
-            raise Failed(f"--budget {item}: expected NAME=AMOUNT, such as tokens=50000")
-        try:
-            table[name] = float(amount) if name == "money" else int(amount)
-        except ValueError:
-            table[name] = amount
-    try:
-        return Budget.of(table)
-    except ValueError as error:
-        raise Failed(f"--{error}") from None
 
 
 def printable_lines(text: str) -> str:

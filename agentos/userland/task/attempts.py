@@ -1,0 +1,170 @@
+"""Attempts at one task: several agents work at once, each in an overlay of its own, and each is checked there."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from agentos_sdk import AgentOSClient, AgentOSError
+from agentos_sdk.errors import from_reply
+from agentos_sdk.loop import Budget
+
+from .records import TaskNote
+from .running import RunningTask, Step, make_pipe
+
+CHECK_SECONDS = 3600.0  # EXEC's longest
+KEEPER = ("sleep", "infinity")  # the program of an agent whose jail a check runs in
+SHOWN = 2000  # characters of a check's output: its end
+DAY = 86400.0  # USAGE has whole days
+
+
+class Checked(NamedTuple):
+    """How a check has ended: its exit status, or why there is none."""
+
+    exit_code: int | None = None
+    why: str = ""
+
+
+class Size(NamedTuple):
+    """What an attempt has changed: ``paths``, and lines in the texts that DIFF shows."""
+
+    paths: int = 0
+    added: int = 0
+    removed: int = 0
+
+
+class Attempts:
+    """Tasks that run at once, shown and ended as one: what :class:`RunningTask` offers for one of them."""
+
+    def __init__(self, socket: str, works: Mapping[str, Any]) -> None:
+        pipe = make_pipe()
+        self.tasks = [RunningTask(socket, name, work, pipe) for name, work in works.items()]
+        self.name = f"{len(self.tasks)} attempts"
+        self.wake = pipe[0]
+        self._longest = max(len(task.name) for task in self.tasks)
+
+    @property
+    def is_over(self) -> bool:
+        return all(task.is_over for task in self.tasks)
+
+    def start(self) -> None:
+        for task in self.tasks:
+            task.start()
+
+    def take_steps(self) -> Sequence[Step]:
+        return [step for task in self.tasks for step in task.take_steps()]
+
+    def drain(self) -> None:
+        self.tasks[0].drain()
+
+    def notify(self) -> None:
+        self.tasks[0].notify()
+
+    def tell(self, text: str) -> None:
+        """Tell all that still run; raises ``AgentOSError`` with those that can't be told."""
+        failed = []
+        for task in self._living():
+            try:
+                task.tell(text)
+            except AgentOSError as error:
+                failed.append(str(error))
+        if failed:
+            raise AgentOSError("; ".join(failed))
+
+    def stop(self) -> None:
+        for task in self._living():
+            task.stop()
+
+    def kill(self) -> None:
+        for task in self._living():
+            task.kill()
+
+    def _living(self) -> Sequence[RunningTask]:
+        return [task for task in self.tasks if not task.is_over]
+
+    def concerns(self, agent: str) -> bool:
+        return any(task.concerns(agent) for task in self.tasks)
+
+    def prefix(self, step: Step) -> str:
+        """The attempt that a step belongs to, before each of its lines."""
+        return f"{step['task']:<{self._longest}} │ "
+
+
+def share(budget: Budget, count: int) -> Budget:
+    """The budget of one of ``count`` attempts: tokens and money are divided; iterations and time are for each."""
+    tokens = None if budget.tokens is None else max(budget.tokens // count, 1)
+    return budget._replace(tokens=tokens, money=None if budget.money is None else budget.money / count)
+
+
+def find_loop_jail(client: AgentOSClient, name: str) -> Mapping[str, Any]:
+    """The fields of SPAWN for the jail of a task of the loop; raises the kernel's ``CallError``."""
+    kept = _done(client.fetch(f"task-spawn/{name}", "agent"))["value"]
+    return {**kept, "env": {key: value for key, value in kept["env"].items() if key != "LOOP_TASK"}}
+
+
+def check(client: AgentOSClient, running: RunningTask, jail: Mapping[str, Any], command: str) -> Checked:
+    """Run a command line in an attempt's jail, in its overlay, after its agent has ended.
+
+    What the command changes there is thrown away: it judges the attempt, and is no part of it.
+    """
+    running.heeds_stop = False
+    if running.is_stopping or running.is_killed:
+        return Checked(why="stopped")
+    running.note({"task": running.name, "kind": "check", "text": command})
+    try:
+        with _jail_of(client, running.name, jail):
+            reply = client.exec(command, timeout=CHECK_SECONDS, name=running.name)
+    except AgentOSError as error:
+        return Checked(why="stopped" if running.is_killed else str(error))
+    if running.is_killed:
+        return Checked(why="stopped")
+    if not reply["success"]:
+        return Checked(why=reply["error"])
+    code = reply["exit_code"]
+    output = f"{reply['stdout']}{reply['stderr']}"[-SHOWN:].rstrip("\n")
+    said = f"exit status {code}" + (f"\n{output}" if output else "")
+    running.note({"task": running.name, "kind": "result", "call": "check", "ok": code == 0, "result": said})
+    return Checked(code)
+
+
+@contextmanager
+def _jail_of(client: AgentOSClient, name: str, jail: Mapping[str, Any]) -> Iterator[None]:
+    """An agent that does nothing has the jail again; afterwards its overlay is what it was."""
+    before = _done(client.snapshot(name))["snapshot"]
+    try:
+        _done(client.spawn(**{**jail, "name": name, "command": KEEPER, "restart": "temporary"}))
+        try:
+            yield
+        finally:
+            client.kill(name=name, grace=0)
+            client.wait(name=name)
+    finally:
+        _done(client.rollback(name, before))
+        _done(client.snapshots(name, remove=before))
+
+
+def measure_diff(reply: Mapping[str, Any]) -> Size:
+    """The size of what DIFF answers with ``content``. Git's own files aren't counted."""
+    changes = [one for one in reply["changes"] if not f"{one['path']}/".startswith(".git/")]
+    lines = [line for one in changes for line in (one["diff"] or "").split("\n")]
+    added, removed = (sum(line.startswith(sign) for line in lines) for sign in "+-")
+    return Size(len(changes) + reply["more"], added, removed)
+
+
+def find_use(client: AgentOSClient, note: TaskNote) -> tuple[int, float | None]:
+    """The tokens and the cost of a task, with what its agent has spawned, as the kernel has counted them.
+
+    The cost is None if a model that it has asked has no price.
+    """
+    rows = [
+        row
+        for row in _done(client.usage(since=note.at - DAY))["usage"]
+        if row["name"] == note.name or row["name"].startswith(f"{note.name}/")
+    ]
+    costs = [row["cost"] for row in rows]
+    return sum(row["tokens"] for row in rows), None if None in costs else sum(costs)
+
+
+def _done(reply: Any) -> Any:
+    if not reply["success"]:
+        raise from_reply(reply)
+    return reply

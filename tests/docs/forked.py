@@ -67,7 +67,7 @@ class Commands:
             finally:
                 for fd in fds:
                     os.close(fd)
-            while not select.select([connection, command], [], [])[0].count(command):
+            while command.fileno() not in select.select([connection.fileno(), command.fileno()], [], [])[0]:
                 if not (number := connection.recv(16)):  # the client was killed
                     command.kill()
                     command.wait()

@@ -1,13 +1,12 @@
 """``agentos`` as a page's shell calls it: forked as the commands of other tests are, as most of a start are imports.
 
-What a page's shell calls is a client that takes 20 ms. It sends its arguments, directory and
+What a page's shell finds by its path is a client that takes 20 ms. It sends its arguments, directory and
 environment, with its standard streams, forwards signals, and ends with the command's exit status.
 """
 
 import marshal
 import os
 import select
-import shlex
 import socket
 import sys
 import threading
@@ -17,12 +16,12 @@ from tests.support import fork_server
 
 MAX_REQUEST = 1 << 18  # bytes
 # The first message is the request; each later one is the number of a signal. The answer is the exit status.
-CLIENT = """
+CLIENT = """#!{python} -IS
 import _socket, marshal, os, signal, sys
 server = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
-server.connect(sys.argv[1])
+server.connect({path!r})
 streams = b"".join(number.to_bytes(4, sys.byteorder) for number in range(3))
-request = marshal.dumps((sys.argv[2:], os.getcwd(), dict(os.environ)))
+request = marshal.dumps((sys.argv[1:], os.getcwd(), dict(os.environ)))
 server.sendmsg([request], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, streams)])
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
     signal.signal(number, lambda number, frame: server.send(b"%d" % number))
@@ -31,20 +30,19 @@ sys.exit(int(server.recv(16) or b"1"))
 
 
 class Commands:
-    """A socket in ``directory`` for the clients of a shell; close it."""
+    """A program ``agentos`` in a new directory ``bin`` below ``place``, and the socket that serves it; close it."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, place: Path) -> None:
+        self.directory = place / "bin"
+        self.directory.mkdir()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._path = directory / "commands.sock"
-        self._listener.bind(str(self._path))
+        path = str(self.directory / "socket")
+        self._listener.bind(path)
         self._listener.listen()
+        program = self.directory / "agentos"
+        program.write_text(CLIENT.format(python=sys.executable, path=path))
+        program.chmod(0o755)
         threading.Thread(target=self._accept, daemon=True).start()
-
-    @property
-    def function(self) -> str:
-        """What defines ``start`` in bash, a command that takes the arguments of ``agentos``."""
-        client = shlex.join([sys.executable, "-I", "-S", "-c", CLIENT, str(self._path)])
-        return f'start() {{ {client} "$@"; }}; '
 
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
@@ -62,6 +60,7 @@ class Commands:
         with connection:
             request, fds, _, _ = socket.recv_fds(connection, MAX_REQUEST, 3)
             argv, cwd, env = marshal.loads(request)
+            env["PATH"] = env["PATH"].removeprefix(f"{self.directory}:")  # what it starts executes agentos
             try:
                 command = fork_server.shared().fork(argv, cwd, env, fds)
             finally:

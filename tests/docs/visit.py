@@ -37,9 +37,7 @@ LOOKS = re.compile(r"agentos (ps|tree|logs|events|metrics|audit|approvals|permis
 WRONG = "wrong.toml"
 BOTH = "it writes to stdout and stderr, whose order nothing promises: show one of them, or join them with 2>&1"
 MAKE = f'make() {{ command make -n -C {shlex.quote(str(ROOT))} "$@" >/dev/null; }}'
-EXECUTE = 'start() { command agentos "$@"; }; '
-AGENTOS = 'agentos() { start "$@"; }'
-AUDIT = 'agentos() {{ [ "$1" != audit ] || set -- "$@" --state-dir {}; start "$@"; }}'
+AUDIT = 'agentos() {{ [ "$1" != audit ] || set -- "$@" --state-dir {}; command agentos "$@"; }}'
 
 
 def all_are_up(printed: str) -> bool:
@@ -71,10 +69,10 @@ class Visit:
             "XDG_STATE_HOME": str(self.state),
             "PYTHONDONTWRITEBYTECODE": "1",
         }
-        self.shell = Shell(self.home, self.env)
-        self.shell.run(MAKE)
         self._commands = None if execute else Commands(self.base)
-        self.shell.run((EXECUTE if self._commands is None else self._commands.function) + AGENTOS)
+        prefix = "" if self._commands is None else f"{self._commands.directory}:"
+        self.shell = Shell(self.home, {**self.env, "PATH": prefix + path})
+        self.shell.run(MAKE)
         self.kernel: Kernel | None = None
         self.metrics: set[str] = set()  # names of those that were scraped last
         self._ports: defaultdict[str, int] = defaultdict(free_port)  # by the ports that the page names

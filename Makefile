@@ -14,10 +14,12 @@ WORKERS := -n 4 --dist loadfile --no-loadscope-reorder
 SHUFFLED := $(if $(SEED),--random-order-seed=$(SEED))
 # What a test needs is told by its marks, which its fixtures set: tests/support/runs/costs.py.
 QUICK := not (kernel or guest or browser or framework or page or slow or alone)
+# GUESTS=no: without what is done in guest kernels.
+UNGUESTED := $(if $(filter no,$(GUESTS)), and not guest)
 # Both stages run, each prints a summary, and the status is 0 only where all passed. $(1): more options of pytest.
 define PYTEST
-@$(BIN)/python -m pytest $(WORKERS) $(SHUFFLED) -m "not alone" $(1); first=$$?; \
-  $(BIN)/python -m pytest $(SHUFFLED) -m alone $(1) && [ $$first = 0 ]
+@$(BIN)/python -m pytest $(WORKERS) $(SHUFFLED) -m "not alone$(UNGUESTED)" $(1); first=$$?; \
+  $(BIN)/python -m pytest $(SHUFFLED) -m "alone$(UNGUESTED)" $(1) && [ $$first = 0 ]
 endef
 
 .PHONY: help demo dashboard tour quick test night proof-kills proof-loop proof-mail proof-snapshots security check check-async check-types check-style check-imports check-pages no-npm format generate bench stages cover docs roads clients frameworks test-frameworks agents compare clean
@@ -100,8 +102,7 @@ proof-loop: $(READY)
 
 ATTACKS := tests/security tests/sandbox/attacks/test_filtered_*.py tests/system/network/test_filtered_*.py
 security: $(READY)
-	@$(BIN)/python -m pytest $(WORKERS) $(SHUFFLED) -m "not alone" $(ATTACKS); first=$$?; \
-	  $(BIN)/python -m pytest $(SHUFFLED) -m alone $(ATTACKS) && [ $$first = 0 ]
+	$(call PYTEST,$(ATTACKS))
 
 # Two checkers at a time, those first that take longest.
 check: $(READY)

@@ -5,6 +5,7 @@ import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -37,8 +38,13 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     costs.mark(items, with_timeout=config.getoption("timeout") is None)
+    costs.check_places(items)
     yield  # pytest selects by marks, and may shuffle
     costs.put_slow_files_first(items)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return costs.has_none_wanted(collection_path, config.option.markexpr) or None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -7,7 +7,10 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
+
+from tests.support import fork_server
+from tests.support.fork_server import Forked
 
 PATIENCE = 60.0  # seconds until what must come has come
 
@@ -15,7 +18,7 @@ PATIENCE = 60.0  # seconds until what must come has come
 class Output:
     """What a process prints on one of its streams, read as it comes."""
 
-    def __init__(self, stream: IO[bytes] | None) -> None:
+    def __init__(self, stream: IO[Any] | None) -> None:
         assert stream is not None
         self._fd = stream.fileno()
         self.text = ""
@@ -74,12 +77,22 @@ class Shell:
 
 
 class Kernel:
-    """``agentos run`` in the foreground of its own terminal."""
+    """``agentos run`` in the foreground of its own terminal: executed, or forked as the kernels of other tests are."""
 
-    def __init__(self, command: list[str], directory: str, env: dict[str, str]) -> None:
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=directory, env=env
-        )
+    def __init__(self, words: list[str], directory: str, env: dict[str, str], execute: bool) -> None:
+        self._process: subprocess.Popen[str] | Forked
+        if execute:
+            self._process = subprocess.Popen(
+                ["agentos", "run", *words],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                cwd=directory,
+                env=env,
+                text=True,
+            )
+        else:
+            self._process = fork_server.shared().start_kernel(["run", *words], directory, env, None)
         self._output = Output(self._process.stdout)
         self._read = 0
 

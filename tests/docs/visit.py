@@ -27,6 +27,7 @@ from agentos.presets import read_preset
 from agentos.userland.cli.main import cli
 from tests.docs.blocks import ROOT, Block
 from tests.docs.compare import LACKS, missing, same
+from tests.docs.forked import Commands
 from tests.docs.terminal import PATIENCE, Kernel, Shell
 from tests.support.ports import free_port
 
@@ -48,9 +49,13 @@ def all_are_up(printed: str) -> bool:
 
 
 class Visit:
-    """A directory, a terminal and, when it is needed, a kernel."""
+    """A directory, a terminal and, when it is needed, a kernel.
 
-    def __init__(self) -> None:
+    Kernels and commands are forked from a process that has imported them, unless they shall be executed.
+    """
+
+    def __init__(self, execute: bool = False) -> None:
+        self._execute = execute
         self.base = Path(tempfile.mkdtemp(prefix="aos-", dir="/tmp"))
         self.home, self.runtime, self.state = self.base / "ada", self.base / "r", self.base / "s"
         for directory in (self.home, self.runtime):
@@ -64,7 +69,9 @@ class Visit:
             "XDG_STATE_HOME": str(self.state),
             "PYTHONDONTWRITEBYTECODE": "1",
         }
-        self.shell = Shell(self.home, self.env)
+        self._commands = None if execute else Commands(self.base)
+        prefix = "" if self._commands is None else f"{self._commands.directory}:"
+        self.shell = Shell(self.home, {**self.env, "PATH": prefix + path})
         self.shell.run(MAKE)
         self.kernel: Kernel | None = None
         self.metrics: set[str] = set()  # names of those that were scraped last
@@ -72,6 +79,8 @@ class Visit:
 
     def close(self) -> None:
         self.shell.close()
+        if self._commands is not None:
+            self._commands.close()
         try:
             if self.kernel is not None:
                 self.kernel.close()
@@ -223,7 +232,7 @@ class Visit:
             words = [*words, "--state-dir", str(self.state)]  # root's default place is the host's
             self.shell.run(AUDIT.format(shlex.quote(str(self.state))))
         _, where, _ = self.shell.run("pwd")
-        self.kernel = Kernel([f"{BIN}/agentos", "run", *words], where[0], self.env)
+        self.kernel = Kernel(words, where[0], self.env, self._execute)
 
     def begin_kernel(self) -> None:
         if self.kernel is None:

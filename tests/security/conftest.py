@@ -37,14 +37,6 @@ class Attacked:
         assert verdict.outcome == "blocked", verdict.detail
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of the verdicts run alone: the guests take all CPUs, and each worker would boot guests of its own."""
-    for item in items:
-        if {"attacked", "guests"} & set(getattr(item, "fixturenames", ())):
-            item.add_marker("alone")
-
-
 @pytest.fixture(scope="session", params=SETTINGS)
 def attacked(request: pytest.FixtureRequest) -> Attacked:
     """The attacks of one setting; a host that can't have it skips loudly, unless it must."""

@@ -64,6 +64,10 @@ class Forked:
         self._pidfd, self._status = pidfd, status
         self._turn = threading.Lock()
 
+    def fileno(self) -> int:
+        """Of what becomes readable when it ends, until its status was read."""
+        return self._status
+
     def poll(self) -> int | None:
         """Its exit status, negative for a signal; None while it runs."""
         return self._read_status(0.0)
@@ -124,7 +128,7 @@ class ForkServer:
         """
         output, its_output = os.pipe()
         with open(os.devnull) as nothing, open(its_output) as its:
-            kernel = self._fork(argv, cwd, env, [nothing.fileno(), its.fileno(), its.fileno()], group)
+            kernel = self.fork(argv, cwd, env, [nothing.fileno(), its.fileno(), its.fileno()], group)
         kernel.stdout = os.fdopen(output, errors="backslashreplace")
         return kernel
 
@@ -139,7 +143,7 @@ class ForkServer:
                 streams = [only_theirs.enter_context(open(fd, "rb", 0)).fileno() for fd in theirs]
                 if given is None:
                     streams[0] = only_theirs.enter_context(open(os.devnull)).fileno()
-                command = self._fork(argv, cwd, env, streams)
+                command = self.fork(argv, cwd, env, streams)
             feeding = pool.submit(feed, files[0], given or b"")
             printed = [pool.submit(file.read) for file in files[1:]]
             try:
@@ -150,9 +154,10 @@ class ForkServer:
             feeding.result()
             return subprocess.CompletedProcess(["agentos", *argv], status, *(each.result() for each in printed))
 
-    def _fork(
+    def fork(
         self, argv: Sequence[str], cwd: str, env: Mapping[str, str], streams: Sequence[int], group: str | None = None
     ) -> Forked:
+        """Fork ``agentos`` with these arguments and standard streams, which stay open here."""
         status, its_status = os.pipe()
         try:
             request = json.dumps({"argv": list(argv), "cwd": cwd, "env": dict(env), "group": group}).encode()

@@ -4,19 +4,24 @@ No test is marked by hand. One that starts a kernel uses ``own_kernel`` or ``ker
 module's uses ``kernel``; the start of a kernel fails in a test that uses none of them.
 """
 
+import re
+from pathlib import Path
+
 import pytest
 
 MARKS = {
-    "guest": {"guest", "guests", "attacked"},
+    "guest": {"guest", "guests"},
     "browser": {"chromium"},
     "framework": {"framework"},
     "page": {"executed_page"},
     "slow": {"long"},
-    "alone": {"both_cores"},
+    "alone": {"both_cores", "attacked", "guests"},  # guests take all CPUs, and each worker would boot its own
 }
 SLOW = ("slow", "guest", "browser", "framework", "page")
 SLOW_TIMEOUT = 1300  # seconds; a guest on an emulated CPU has 1,200
-
+# Where all tests are that run alone: to collect the others for them takes 12 s.
+ALONE = (Path("tests/security"), Path("tests/system/sandboxes/test_waiting_jails.py"))
+ROOT = Path(__file__).parents[3]
 
 may_start_kernels = True  # the test that runs now; the programs of tests may
 
@@ -28,10 +33,28 @@ def mark(items: list[pytest.Item], with_timeout: bool) -> None:
         for name, fixtures in MARKS.items():
             if used & fixtures:
                 item.add_marker(name)
+        if getattr(getattr(item, "callspec", None), "params", {}).get("attacked", "here") != "here":
+            item.add_marker("guest")
         if "own_kernel" in used or ("kernels" in used and "kernel" not in used):
             item.add_marker("kernel")
         if with_timeout and is_slow(item):
             item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT))
+
+
+def has_none_wanted(path: Path, expression: str) -> bool:
+    """Whether no test in this file or directory runs alone, while ``expression``, pytest's ``-m``, asks for such."""
+    where = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
+    return bool(re.match(r"alone\b", expression)) and not any(
+        where.is_relative_to(place) or place.is_relative_to(where) for place in ALONE
+    )
+
+
+def check_places(items: list[pytest.Item]) -> None:
+    """Raise pytest.UsageError if a test that runs alone would not be found."""
+    alone = {item.path for item in items if item.get_closest_marker("alone")}
+    for path in sorted(alone):
+        if has_none_wanted(path, "alone"):
+            raise pytest.UsageError(f"{path} has tests that run alone: add it to ALONE in {__file__}")
 
 
 def put_slow_files_first(items: list[pytest.Item]) -> None:

@@ -17,6 +17,7 @@ from agentos.agents.commands.noticed_events import describe_notice, describe_req
 from agentos.agents.commands.notices import Notices
 from agentos.agents.commands.run import CommandRunner
 from agentos.agents.jail.factory import Jails
+from agentos.agents.jail.jail import list_lineages
 from agentos.agents.jail.measured import MeasuredAgents
 from agentos.agents.life.health import HealthChecks
 from agentos.agents.life.leftover_processes import RUN_VARIABLE, Sweeper
@@ -116,7 +117,9 @@ class Kernel:
         # Kills what ended agents left; jails: a sandbox with its resources for each life of an agent.
         self.sweeper = Sweeper(host.run)
         self.jails = self._construct_jails(access)
-        self.snapshots = Snapshots(self.jails.workspaces.overlays, Kept(self.state, access.mail))
+        overlays = self.jails.workspaces.overlays
+        overlays.list_known = partial(list_lineages, root, access.registry)
+        self.snapshots = Snapshots(overlays, Kept(self.state, access.mail))
         self.replays = Replays()
         self.images = Images(host.state_dir)
         self.network = Network(settings.config, self.callers, self.line, self.connection_limit)

@@ -3,13 +3,15 @@
 import contextlib
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import cached_property
 
 import trio
 from attrs import define, field, frozen
 from msgspec import Struct
 
-from agentos.agents.registry import Agent
+from agentos.agents.registry import Agent, Registry
+from agentos.agents.spec import GroupSpec
 from agentos.agents.workspaces.workspace import Workspace
 from agentos.sandbox.cgroups.discover import Group
 from agentos.sandbox.cgroups.values import CgroupEntry, CgroupError, Evidence
@@ -143,3 +145,9 @@ class Jail:
 def lineage(agent: JailOwner) -> str:
     """The agent's key for stored data. It contains all ancestors: a reused name gives no access to old data."""
     return agent.name if agent.parent is None else f"{lineage(agent.parent)}+{agent.name}"
+
+
+def list_lineages(root: GroupSpec, registry: Registry) -> AbstractSet[str]:
+    """Those of all agents that are declared, also in a configuration without a tree yet, or haven't ended for good."""
+    declared = {spec.name for spec in root.agents()}
+    return declared | {lineage(agent) for agent in registry if agent.declared or not agent.over.is_set()}

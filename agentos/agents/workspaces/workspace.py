@@ -23,6 +23,7 @@ from agentos.sandbox.files import images
 from agentos.sandbox.files.images import ImageInUse, ImageSize, ImageUnavailable
 from agentos.sandbox.policy import MIB, Directory, Image, Limits, Overlay
 from agentos.services.snapshots.changes import TooManyChanges
+from agentos.services.snapshots.leftovers import AGE, remove_leftovers
 from agentos.services.snapshots.overlays import Overlays
 from agentos.services.snapshots.run import CannotApply
 from agentos.services.snapshots.store import BadLayer
@@ -93,7 +94,7 @@ class Workspaces:
         Called at the start.
         """
         await trio.to_thread.run_sync(self._stubs.sweep)
-        for sentence in await self.overlays.finish_all():
+        for sentence in [*await self.overlays.finish_all(), *await remove_leftovers(self.overlays)]:
             log.warning("%s", sentence)
 
     def list_kept(self) -> AbstractSet[str]:
@@ -121,6 +122,10 @@ class Workspaces:
 
     async def release(self, workspace: Workspace) -> list[str]:
         """Release a workspace after the agent's end; returns messages for the user. Not interrupted by cancellation."""
+        if workspace.kind == "overlay":
+            with trio.CancelScope(shield=True):
+                for sentence in await remove_leftovers(self.overlays, AGE):
+                    log.warning("%s", sentence)
         if workspace.kind != "host" or workspace.watched is None:
             return []
         with trio.CancelScope(shield=True):

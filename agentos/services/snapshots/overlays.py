@@ -8,6 +8,7 @@ import contextlib
 import os
 import secrets
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -23,7 +24,7 @@ from . import beneath, changes, commits, obeyed, run, text
 from .changes import Change
 from .commits import Commits
 from .run import CannotApply, Look, Run, Step
-from .store import KEPT_RUNS, BadLayer, Record, Snapshot, Store
+from .store import KEPT_RUNS, BadLayer, Record, Snapshot, Store, drop_layers
 
 Side = Literal["ours", "theirs"]
 Left = Mapping[str, str]
@@ -83,11 +84,13 @@ class Overlays:
     """All overlays of one kernel. ``state`` is its directory, held.
 
     ``give_back`` gives an agent what else a snapshot has of it, before a life begins that goes back to it.
+    ``list_known`` has the names of all agents that are declared or go on.
     """
 
     def __init__(self, state: Path) -> None:
         self.store = Store(state)
         self.give_back: Callable[[Snapshot], Awaitable[None]] | None = None
+        self.list_known: Callable[[], AbstractSet[str]] = frozenset
         self._locks: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
         self._performing = trio.Lock()  # two agents may have the same directory
 
@@ -196,7 +199,7 @@ class Overlays:
         if record is not None and record.discarded:
             pass
         elif record is not None and (record.settled or record.directory != directory):
-            has_changes = not self._is_untouched(name, record) and bool(self._find(name, record, ()).changes)
+            has_changes = self.has_changes(name, record)
             if has_changes and record.directory != directory:
                 raise BadLayer(
                     f"{name} has changes of {record.directory} that aren't applied: apply them "
@@ -218,9 +221,12 @@ class Overlays:
         record = self.require(name)
         record.discarded, record.returning = True, ""
         self.store.save(name, record)
-        if not in_use and record.layer:
-            with self.store.hold(name) as place, beneath.open_top(str(place)) as top:
-                beneath.remove_tree(top, record.layer)
+        if not in_use:
+            drop_layers(self.store, name, record)
+
+    def has_changes(self, name: str, record: Record) -> bool:
+        """Whether changes wait in an overlay. Raises what :meth:`diff` does. Blocks."""
+        return not self._is_untouched(name, record) and bool(self._find(name, record, ()).changes)
 
     def require(self, name: str) -> Record:
         """What is known of an agent's overlay, with all runs finished. Raises :class:`NoOverlay`."""
@@ -243,12 +249,8 @@ class Overlays:
                 raise BadLayer(self._describe_replaced(name, record))
             yield trees, directory
 
-    def is_empty(self, name: str, layer: str) -> bool:
-        """Whether nothing is in a layer of this agent's."""
-        return not os.listdir(self.store.find_tree(f"{name}/{layer}"))
-
     def _is_untouched(self, name: str, record: Record) -> bool:
-        return not record.sealed and (not record.layer or self.is_empty(name, record.layer))
+        return not record.sealed and (not record.layer or self.store.is_empty(name, record.layer))
 
     def _describe_replaced(self, name: str, record: Record) -> str:
         with self.store.hold(name) as place:

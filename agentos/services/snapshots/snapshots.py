@@ -198,7 +198,7 @@ class Snapshots:
         return record
 
     def _is_empty(self, name: str, record: Record) -> bool:
-        return not record.layer or self.overlays.is_empty(name, record.layer)
+        return not record.layer or self.overlays.store.is_empty(name, record.layer)
 
     def _finish(self, made: Snapshot, kept: bytes) -> Snapshot:
         store = self.overlays.store

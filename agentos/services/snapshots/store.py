@@ -151,7 +151,7 @@ class Store:
                 record = msgspec.structs.replace(record, applied=former.applied, runs=former.runs)
             _make_layer(place / record.layer, stat.S_IMODE(shown.st_mode), owner)
             self.save(name, record)
-        self.sweep(name)
+        self.collect({name, *(layer.partition("/")[0] for layer in former.sealed)} if former is not None else {name})
         return record
 
     def add_upper(self, name: str, record: Record, owner: HostIds | None) -> None:
@@ -172,6 +172,21 @@ class Store:
         """Remove all that is known of an agent, with its layers; no other record names these."""
         with self.references, hold_directory(self._layers) as held, beneath.open_top(display_path(held)) as top:
             beneath.remove_tree(top, name)
+
+    def forget_unless_named(self, name: str) -> None:
+        """As :meth:`forget`, unless a snapshot or another agent names one of its layers."""
+        with self.references:
+            if not any(layer.startswith(f"{name}/") for layer in self._list_named()):
+                self.forget(name)
+
+    def written_at(self, name: str) -> float:
+        """When a record was last written, in seconds since the epoch."""
+        with self.hold(name) as place:
+            return (place / "record.json").stat().st_mtime
+
+    def is_empty(self, name: str, layer: str) -> bool:
+        """Whether nothing is in a layer of this agent's."""
+        return not os.listdir(self.find_tree(f"{name}/{layer}"))
 
     def sweep(self, name: str) -> None:
         """Remove what neither the agent's record nor, of its layers, any other record names."""
@@ -320,6 +335,15 @@ class Store:
                 record.applied.append(done.id)
             record.applied = [one for one in record.applied if one in record.runs]
         self.save(name, record)
+
+
+def drop_layers(store: Store, name: str, record: Record) -> None:
+    """Remove the layers of an overlay that no snapshot and no other agent names; its runs stay. Nothing uses it."""
+    others = {layer.partition("/")[0] for layer in record.sealed}
+    record.layer, record.sealed, record.stamps, record.discarded = "", [], {}, True
+    with store.references:
+        store.save(name, record)
+        store.collect({name, *others})
 
 
 def _begin_clock() -> int:

@@ -43,6 +43,7 @@ from agentos.kernel.wire.poller import Poller
 from agentos.llm.open_model import SharedModel
 from agentos.llm.settings import LLMSettings
 from agentos.sandbox.report import probe
+from agentos.services.archives.imports import Imports
 from agentos.services.audit.traffic import Traffic
 from agentos.services.events import IsolationProbed, KernelStarted, Subscriber
 from agentos.services.metrics.kernel_figures import LoopCounts
@@ -111,6 +112,7 @@ class Kernel:
         self.sweeper = Sweeper(host.run)
         self.jails = self._construct_jails(access)
         self.snapshots = Snapshots(self.jails.workspaces.overlays, Kept(self.state, access.mail))
+        self.imports = Imports(host.state_dir, self.state)
         self.network = Network(settings.config, self.callers, self.line, self.connection_limit)
         runner = CommandRunner(self.jails)
         self.notices = self._construct_notices(access, runner)
@@ -285,6 +287,7 @@ class Kernel:
             http=self.network.client,
             mcp=self.servers,
             snapshots=self.snapshots,
+            imports=self.imports,
             max_payload=config.kernel.max_payload,
             config_file=str(config.file) if config.file is not None else None,
             upstream_proxy=self.network.egress.upstream_proxy,
@@ -294,6 +297,7 @@ class Kernel:
         """Listen, run the tree and shut down. Returns why the root gave up, or None if it was asked to end."""
         operators = self.settings.socket
         terminal = signals.has_terminal()
+        await self.imports.sweep()
         # One that comes as soon as clients can connect is received.
         with signals.open_signals(terminal) as received, listen(operators) as listener:
             try:

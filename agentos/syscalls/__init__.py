@@ -15,6 +15,7 @@ from agentos.llm.line import Line
 from agentos.llm.settings import Account
 from agentos.mcp.servers import Servers
 from agentos.permissions.approvals.approvals import Approvals
+from agentos.services.archives.imports import Imports
 from agentos.services.audit.log import Audit
 from agentos.services.audit.traffic import Traffic
 from agentos.services.event_log.ring import EventLog
@@ -31,7 +32,7 @@ from .agents import agents, inspect, logs, start_stop
 from .agents.spawn import Spawning
 from .files import exec, files
 from .model import contents, think, tools, usage
-from .operator import approvals, audit, fork, kernel, metrics, overlays, permissions, reload, snapshots
+from .operator import approvals, archives, audit, fork, kernel, metrics, overlays, permissions, reload, snapshots
 
 
 class Services(Struct, frozen=True):
@@ -63,6 +64,7 @@ class Services(Struct, frozen=True):
     http: Client
     mcp: Servers
     snapshots: Snapshots
+    imports: Imports
     max_payload: int
     config_file: str | None = None
     upstream_proxy: str | None = None
@@ -98,6 +100,7 @@ def table(services: Services) -> tuple[Syscall, ...]:
         *overlays.syscalls(s.registry, s.snapshots.overlays, paces),
         *snapshots.syscalls(s.registry, s.snapshots, s.supervision, paces),
         *fork.syscalls(s.registry, s.snapshots, s.supervision, spawning, paces),
+        *archives.syscalls(spawning, s.snapshots, s.mail, s.imports),
         *background.syscalls(s.background),
     )
     return (*calls, *permissions.syscalls(s.registry, s.callers, s.approvals, calls))

@@ -36,6 +36,7 @@ def syscalls() -> tuple[Syscall, ...]:
         logs=nothing,
         storage=nothing,
         snapshots=SimpleNamespace(overlays=nothing),  # type: ignore[arg-type]
+        imports=nothing,
         background=nothing,
         traffic=nothing,
         host_view=View("/", "/"),

@@ -11,6 +11,7 @@ import attrs
 
 from agentos_sdk.calls import agents, events, host, http, inspect, kernel, messages, state, think, tools, usage
 from agentos_sdk.calls.operator import (
+    archives,
     audit,
     contents,
     images,
@@ -57,6 +58,15 @@ STREAM_NOTE = (
     "Use it in a ``with`` block (Trio: ``async with``): leaving that early cancels the call. Raises the call's error."
 )
 
+EXPORT = Method(
+    "export_agent",
+    archives.Export,
+    positional="name include",
+    doc="An agent as a tar archive: all of it, or what ``include`` lists of agent, state, mailbox and workspace.\n\n"
+    "A program that runs is held still for it.",
+    note=f"Iterate over the archive's bytes. Then ``exported`` is the reply. {STREAM_NOTE}",
+    stream="Archive",
+)
 NOW = Method("now", host.Now, result="float", convert="lambda reply: checked(reply)['now']")
 SLEEP = Method(
     "sleep",
@@ -219,6 +229,14 @@ METHODS = (
     Method("snapshots", snapshots.Snapshots, positional="name", wait="None"),
     Method("images", images.Images, wait="None"),
     Method("fork", snapshots.Fork, positional="name snapshot", wait="None"),
+    EXPORT,
+    Method(
+        "import_agent",
+        archives.Import,
+        positional="path as_",
+        note=f"A relative path {RELATIVE_NOTE}",
+        wait="None",
+    ),
     Method("rollback", overlays.Rollback, positional="name snapshot", wait="None"),
     Method("diff", overlays.Diff, positional="name paths", wait="None"),
     Method("apply", overlays.Apply, positional="name digest paths", wait="None"),

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any, Literal
 
-    from agentos_sdk.encoding.chunks import ApprovalLists, Events, Outputs, Pages, Parts, Thoughts
+    from agentos_sdk.encoding.chunks import ApprovalLists, Archive, Events, Outputs, Pages, Parts, Thoughts
 
     from .question import ImageFile
 
@@ -72,10 +72,10 @@ class Calls:
         for parameter, field in named.items():
             if parameter in fields:
                 fields[field] = fields.pop(parameter)
-        return self._prepare(op, fields) if op in {0x01, 0x02, 0x03, 0x04, 0x10, 0x50} else fields
+        return self._prepare(op, fields) if op in {0x01, 0x02, 0x03, 0x04, 0x10, 0x35, 0x50} else fields
 
     def _prepare(self, op: int, fields: dict[str, Any]) -> dict[str, Any]:
-        """The fields of THINK, READ, WRITE, EXEC, SPAWN and HTTP: paths made absolute, bytes as text."""
+        """The fields of THINK, READ, WRITE, EXEC, SPAWN, IMPORT and HTTP: paths made absolute, bytes as text."""
         from .arguments import PREPARE
 
         if op in PREPARE:  # not THINK, whose images a client reads in its own way

@@ -47,6 +47,7 @@ from agentos.llm.settings import LLMSettings
 from agentos.recordings.recorder import Recorder
 from agentos.recordings.replay.replays import Replays
 from agentos.sandbox.report import probe
+from agentos.services.archives.imports import Imports
 from agentos.services.audit.traffic import Traffic
 from agentos.services.events import IsolationProbed, KernelStarted, Subscriber
 from agentos.services.metrics.kernel_figures import LoopCounts
@@ -122,6 +123,7 @@ class Kernel:
         self.snapshots = Snapshots(overlays, Kept(self.state, access.mail))
         self.replays = Replays()
         self.images = Images(host.state_dir)
+        self.imports = Imports(host.state_dir, self.state)
         self.network = Network(settings.config, self.callers, self.line, self.connection_limit)
         runner = CommandRunner(self.jails)
         self.notices = self._construct_notices(access, runner)
@@ -301,6 +303,7 @@ class Kernel:
             recordings=self.recordings,
             replays=self.replays,
             images=self.images,
+            imports=self.imports,
             max_payload=config.kernel.max_payload,
             config_file=str(config.file) if config.file is not None else None,
             upstream_proxy=self.network.egress.upstream_proxy,
@@ -310,6 +313,7 @@ class Kernel:
         """Listen, run the tree and shut down. Returns why the root gave up, or None if it was asked to end."""
         operators = self.settings.socket
         terminal = signals.has_terminal()
+        await self.imports.sweep()
         # One that comes as soon as clients can connect is received.
         with signals.open_signals(terminal) as received, listen(operators) as listener:
             try:

@@ -18,6 +18,7 @@ from agentos.mcp.servers import Servers
 from agentos.permissions.approvals.approvals import Approvals
 from agentos.recordings.recorder import Recorder
 from agentos.recordings.replay.replays import Replays
+from agentos.services.archives.imports import Imports
 from agentos.services.audit.log import Audit
 from agentos.services.audit.traffic import Traffic
 from agentos.services.event_log.ring import EventLog
@@ -36,6 +37,7 @@ from .files import exec, files
 from .model import contents, think, tools, usage
 from .operator import (
     approvals,
+    archives,
     audit,
     fork,
     images,
@@ -82,6 +84,7 @@ class Services(Struct, frozen=True):
     recordings: Recorder
     replays: Replays
     images: Images
+    imports: Imports
     max_payload: int
     config_file: str | None = None
     upstream_proxy: str | None = None
@@ -120,6 +123,7 @@ def table(services: Services) -> tuple[Syscall, ...]:
         *fork.syscalls(s.registry, s.snapshots, s.supervision, spawning, paces),
         *recordings.syscalls(s.recordings, s.registry, s.max_payload),
         *images.syscalls(s.images),
+        *archives.syscalls(spawning, s.snapshots, s.mail, s.imports),
         *background.syscalls(s.background),
     )
     return (*calls, *permissions.syscalls(s.registry, s.callers, s.approvals, calls))

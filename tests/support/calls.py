@@ -39,6 +39,7 @@ def syscalls() -> tuple[Syscall, ...]:
         recordings=nothing,
         replays=nothing,
         images=nothing,
+        imports=nothing,
         background=nothing,
         traffic=nothing,
         host_view=View("/", "/"),

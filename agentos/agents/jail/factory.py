@@ -124,6 +124,12 @@ class Jails:
         leads_by = self.workspaces.config_file.leads_by
         return await run_in_thread(guards.find_writers, tuple(self._living.values()), leads_by)
 
+    async def take_identity(self, key: str) -> HostIds | None:
+        """The uid and gid on the host of an agent whose files are about to be made; None: the kernel's own."""
+        if self.outer_ids is None:
+            return None
+        return await self.outer_ids.take(key, True, frozenset(self._living), self.workspaces.list_kept)
+
     async def change_limits(self, agent: Agent) -> bool:
         """Apply the limits of an agent's spec to its running program; whether that was possible."""
         life = agent.life

@@ -224,11 +224,13 @@ class Supervision:
         parent: Agent | None,
         converse: Converse | None = None,
         rights_of: Caller | None = None,
+        begin: Callable[[Agent], object] | None = None,
     ) -> Agent:
         """Start an agent below ``parent``, or below the root without one; it is running on return.
 
         ``converse`` speaks with its program over standard input and output; only a jailed one can have it.
-        It has no right that the spawner, or instead of it the caller ``rights_of``, doesn't have.
+        It has no right that the spawner, or instead of it the caller ``rights_of``, doesn't have. ``begin`` is called
+        with it before its program starts.
 
         Raises ``AlreadyExists``, ``Unavailable`` or :class:`~agentos.agents.registry.StartError`. If cancelled, no
         agent is left.
@@ -242,6 +244,8 @@ class Supervision:
         agent.converse = converse
         life = LifeRunner(agent, self.deps)
         try:
+            if begin is not None:
+                begin(agent)
             above = self.tracker.find_supervisor(within) if parent is None else await self._supervise_children(parent)
             if above is None:
                 raise NoProc(within[-1])

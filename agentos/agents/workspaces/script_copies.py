@@ -39,20 +39,28 @@ class JailScript(Struct, frozen=True):
         data = read(self.agent, self.path)
         if hashlib.sha256(data).digest() != self.digest:
             raise PermissionDenied(f"script: {CHANGED}")
-        directory = tempfile.mkdtemp(prefix="script-", dir=runtime)
-        copy = os.path.join(directory, os.path.basename(self.path))
-        with open(copy, "xb") as file:
-            file.write(data)
-        os.chmod(copy, 0o444)
-        return copy
+        return write(os.path.basename(self.path), data, runtime)
+
+
+def write(name: str, data: bytes, runtime: str) -> str:
+    """A script of that content for one agent; returns its path. Blocks."""
+    copy = os.path.join(tempfile.mkdtemp(prefix="script-", dir=runtime), name)
+    with open(copy, "xb") as file:
+        file.write(data)
+    os.chmod(copy, 0o444)
+    return copy
+
+
+def remove(copy: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(copy)
+        os.rmdir(os.path.dirname(copy))
 
 
 def discard(spec: AgentSpec) -> None:
     """Remove the script copied for an agent. Only its children share this copy, and they end before the agent."""
     if spec.copied and spec.script is not None:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(spec.script)
-            os.rmdir(os.path.dirname(spec.script))
+        remove(spec.script)
 
 
 def read(agent: Agent, path: str) -> bytes:

@@ -189,7 +189,7 @@ class Spawning:
                     named, real = program
                     draft = replace(draft, rights=[*draft.rights, Right("read", real, shown_as=named)])
                 check_guest_options(request)
-            spec = self._build(caller, parent, request, given, bounds)
+            spec = self.build(caller, parent, request, given, bounds)
             if caller.kind == "guest":
                 shown = spec.script or layout.own_program(spec)
                 if shown not in (None, *(right.object for right in draft.rights)):
@@ -204,9 +204,10 @@ class Spawning:
             sentence = f"a path that is named here can't be followed: {error.strerror}"
             return replace(draft, error=BadRequest(sentence))
 
-    def _build(
+    def build(
         self, caller: Caller, parent: Agent | None, request: calls.Spawn, given: PermissionSet | None, bounds: Limits
     ) -> AgentSpec:
+        """The spec that a request stands for; raises a ``CallError``. Blocks."""
         above = parent.spec if parent is not None else None
 
         def refuse(mistake: BadField) -> None:

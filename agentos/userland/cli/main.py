@@ -5,6 +5,7 @@ import itertools
 import json
 import sys
 from collections.abc import Mapping
+from keyword import iskeyword
 from pathlib import Path
 
 import click
@@ -65,6 +66,8 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "rollback": "files.snapshots",
         "fork": "files.snapshots",
         "image": "files.images",
+        "export": "files.archives",
+        "import": "files.archives",
         "tasks": "task.tasks",
         "state": "agents.state",
     },
@@ -114,7 +117,7 @@ class LazyGroup(click.Group):
         if name not in COMMANDS:
             return None
         module = importlib.import_module(f"agentos.userland.cli.{COMMANDS[name]}")
-        command: click.Command = getattr(module, name)
+        command: click.Command = getattr(module, f"{name}_" if iskeyword(name) else name)
         return command
 
     def invoke(self, ctx: click.Context) -> object:

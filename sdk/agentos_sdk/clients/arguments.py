@@ -73,4 +73,4 @@ def _http(fields: dict[str, Any]) -> None:
 
 
 # By opcode, as in `Calls._fields`.
-PREPARE: dict[int, Prepare] = {0x02: _read, 0x03: _write, 0x04: _exec, 0x10: _spawn, 0x50: _http}
+PREPARE: dict[int, Prepare] = {0x02: _read, 0x03: _write, 0x04: _exec, 0x10: _spawn, 0x35: _read, 0x50: _http}

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any, Literal
 
-    from agentos_sdk.encoding.chunks import ApprovalLists, Events, Outputs, Pages, Parts, Thoughts
+    from agentos_sdk.encoding.chunks import ApprovalLists, Archive, Events, Outputs, Pages, Parts, Thoughts
 
     from .question import ImageFile
 
@@ -52,10 +52,10 @@ class Calls:
         for parameter, field in named.items():
             if parameter in fields:
                 fields[field] = fields.pop(parameter)
-        return self._prepare(op, fields) if op in {0x01, 0x02, 0x03, 0x04, 0x10, 0x50} else fields
+        return self._prepare(op, fields) if op in {0x01, 0x02, 0x03, 0x04, 0x10, 0x35, 0x50} else fields
 
     def _prepare(self, op: int, fields: dict[str, Any]) -> dict[str, Any]:
-        """The fields of THINK, READ, WRITE, EXEC, SPAWN and HTTP: paths made absolute, bytes as text."""
+        """The fields of THINK, READ, WRITE, EXEC, SPAWN, IMPORT and HTTP: paths made absolute, bytes as text."""
         from .arguments import PREPARE
 
         if op in PREPARE:  # not THINK, whose images a client reads in its own way
@@ -330,6 +330,27 @@ class Calls:
         none. An agent may do that with agents below it: the forks are children of the same parent.
         """
         return self._make_call(0x38, locals(), wait=None)
+
+    def export_agent(
+        self, name: str, include: Sequence[Literal["agent", "state", "mailbox", "workspace"]] | None = None
+    ) -> Archive:
+        """An agent as a tar archive: all of it, or what ``include`` lists of agent, state, mailbox and workspace.
+
+        A program that runs is held still for it.
+
+        Iterate over the archive's bytes. Then ``exported`` is the reply. Use it in a ``with`` block (Trio: ``async
+        with``): leaving that early cancels the call. Raises the call's error.
+        """
+        return self._open_stream(0x34, {**locals(), "stream": True})
+
+    def import_agent(self, path: str, as_: str | None = None) -> Reply:
+        """Start the agent of the archive at ``path`` on the kernel's host, called ``as_`` or as before.
+
+        It has the default permissions, its files in a kept workspace, and budgets of its name on this kernel.
+
+        A relative path is relative to this process.
+        """
+        return self._make_call(0x35, locals(), {"as_": "as"}, wait=None)
 
     def rollback(self, name: str, snapshot: str) -> Reply:
         """Throw away what the agent ``name`` has changed since a snapshot, given by label or id, or since ``start``.

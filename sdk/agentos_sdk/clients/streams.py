@@ -1,6 +1,7 @@
 """Async iterators over streamed replies: a followed log, the model's answer, a command's output, HTTP's response."""
 
 import weakref
+from binascii import a2b_base64
 from collections import deque
 from contextlib import suppress
 from functools import partial
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import trio
 
 from agentos_sdk.calls import agents, events, host, http, think
-from agentos_sdk.calls.operator import permissions
+from agentos_sdk.calls.operator import archives, permissions
 from agentos_sdk.encoding import codec
 from agentos_sdk.opcodes import Op
 
@@ -197,6 +198,20 @@ class Parts(Stream[http.HTTPPart]):
 
     def _last(self, reply: bytes) -> http.HTTPPart:
         self.response = self._kernel._reply(http.HTTP, reply)
+        raise StopAsyncIteration
+
+
+class Archive(Stream[bytes]):
+    """An agent's archive in pieces. Once it is complete, ``exported`` is the reply."""
+
+    op = Op.EXPORT
+    exported: archives.Exported | None = None
+
+    def _piece(self, chunk: bytes) -> bytes:
+        return a2b_base64(self._kernel._decode(archives.ArchivePart, chunk).data)
+
+    def _last(self, reply: bytes) -> bytes:
+        self.exported = self._kernel._reply(archives.Export, reply)
         raise StopAsyncIteration
 
 

@@ -12,7 +12,7 @@ from inspect import signature
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar, get_type_hints
 
 from agentos_sdk.calls import agents, events, host, http, inspect, kernel, messages, state, think, usage
-from agentos_sdk.calls.operator import audit, contents, overlays, permissions, recordings, reload, replay
+from agentos_sdk.calls.operator import archives, audit, contents, overlays, permissions, recordings, reload, replay
 from agentos_sdk.calls.operator.images import Images, ImagesReply
 from agentos_sdk.calls.operator.metrics import (
     AgentMetricsReply,
@@ -29,7 +29,7 @@ from agentos_sdk.calls.request import Request
 from agentos_sdk.calls.tools import CallTool, ListTools
 
 from .client_calls import Calls
-from .streams import ApprovalLists, Events, Outputs, Pages, Parts, Thoughts, question_in_thread
+from .streams import ApprovalLists, Archive, Events, Outputs, Pages, Parts, Thoughts, question_in_thread
 
 P = ParamSpec("P")
 Reply = TypeVar("Reply")
@@ -128,6 +128,8 @@ class TrioCalls:
     snapshots = part(Calls.snapshots, Snapshots, SnapshotsReply.snapshots)
     images = part(Calls.images, Images, ImagesReply.images)
     fork = part(Calls.fork, Fork, Forked.agents)
+    export_agent = stream(Calls.export_agent, Archive)
+    import_agent = call(Calls.import_agent, archives.Import)
     rollback = call(Calls.rollback, overlays.Rollback)
     diff = call(Calls.diff, overlays.Diff)
     apply = call(Calls.apply, overlays.Apply)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from binascii import a2b_base64
+
 from agentos_sdk.blocking import check_reply, encode, open_connection, parse_reply, receive
 from agentos_sdk.errors import ConnectionFailed
 from agentos_sdk.frames import frame
@@ -161,4 +163,16 @@ class Parts(Stream):
         return self._next("response")
 
 
-STREAMS: dict[int, type[Stream]] = {kind.op: kind for kind in (Pages, ApprovalLists, Events, Outputs, Thoughts, Parts)}
+class Archive(Stream):
+    """An agent's archive in pieces of bytes. Once it is complete, ``exported`` is the reply."""
+
+    op = Op.EXPORT
+    exported: Reply | None = None
+
+    def __next__(self) -> bytes:
+        return a2b_base64(self._next("exported")["data"])
+
+
+STREAMS: dict[int, type[Stream]] = {
+    kind.op: kind for kind in (Pages, ApprovalLists, Events, Outputs, Thoughts, Parts, Archive)
+}

@@ -1,0 +1,79 @@
+"""The JSON parts of an agent's archive: manifest, private keys and unread messages, checked as they are read."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from agentos.services.mail.mailbox import MAX_BYTES, MAX_MESSAGES
+from agentos.services.state.copies import KeptKey
+from agentos_sdk.encoding import codec
+
+from .archive import MAILBOX, MANIFEST, STATE
+from .tar import BadArchive
+
+T = TypeVar("T")
+MAX_NAME = 200  # characters of a sender's name
+
+
+class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
+    """What an archive is: ``agent`` has fields of its declaration, None if it wasn't exported."""
+
+    format: Literal[1]
+    kernel: str
+    name: str
+    agent: dict[str, Any] | None
+    left_out: list[str]
+
+
+class Letter(Struct, frozen=True, forbid_unknown_fields=True):
+    """An unread message. Its sender is another kernel's, so it has no id here: nothing can be sent back."""
+
+    from_name: str
+    from_kind: Literal["operator", "agent", "guest", "kernel"]
+    sent_at: float
+    message: msgspec.Raw
+
+
+def read_manifest(data: bytes) -> Manifest:
+    """Raises :class:`BadArchive`."""
+    return _read(MANIFEST, lambda: codec_checked(data, Manifest))
+
+
+def read_keys(data: bytes, is_key: Callable[[str], bool]) -> Sequence[KeptKey]:
+    """``is_key``: whether a text can be one. Raises :class:`BadArchive`."""
+    keys = _read(STATE, lambda: msgspec.json.decode(data, type=list[KeptKey]))
+    for one in keys:
+        if not is_key(one.key) or (one.expires is not None and not math.isfinite(one.expires)):
+            raise BadArchive(f"{STATE}: {one.key[:100]!a}: no key, or no time of its end")
+        _read(f"{STATE}: {one.key!a}", lambda value=one.value: codec.parse(value))  # type: ignore[misc]
+    if len({one.key for one in keys}) != len(keys):
+        raise BadArchive(f"{STATE}: a key is there twice")
+    return keys
+
+
+def read_letters(data: bytes) -> Sequence[Letter]:
+    """Raises :class:`BadArchive`."""
+    letters = _read(MAILBOX, lambda: msgspec.json.decode(data, type=list[Letter]))
+    if len(letters) > MAX_MESSAGES or sum(len(one.message) for one in letters) > MAX_BYTES:
+        raise BadArchive(f"{MAILBOX}: more than {MAX_MESSAGES} messages or {MAX_BYTES} bytes of them")
+    for number, one in enumerate(letters):
+        if len(one.from_name) > MAX_NAME or not 0 <= one.sent_at < 1e12:
+            raise BadArchive(f"{MAILBOX}: [{number}]: its sender or its time can't be")
+        _read(f"{MAILBOX}: [{number}]", lambda body=bytes(one.message): codec.parse(body))  # type: ignore[misc]
+    return letters
+
+
+def codec_checked(data: bytes, kind: type[T]) -> T:
+    """JSON of this type; also what msgspec lets pass is refused, such as deep nesting."""
+    codec.parse(data)
+    return msgspec.json.decode(data, type=kind)
+
+
+def _read(what: str, read: Callable[[], T]) -> T:
+    try:
+        return read()
+    except (msgspec.MsgspecError, codec.Invalid, ValueError, RecursionError) as error:
+        raise BadArchive(f"{what}: {error}") from None

@@ -1,0 +1,314 @@
+"""Handlers of EXPORT and IMPORT: an agent as a tar archive, and an agent of such an archive.
+
+An archive holds no rights: permissions, the network, budgets, environment and host paths are left out, and an import
+takes only the fields of a declaration that :data:`FIELDS` lists. What is imported runs in a jail, with what an agent
+gets by default. docs/decisions/0109.
+"""
+
+import contextlib
+import os
+import stat
+import tempfile
+from binascii import b2a_base64
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from typing import IO, Any, Final
+
+import attrs
+import msgspec
+from attrs import frozen
+from msgspec.structs import replace
+
+from agentos import __version__
+from agentos.agents.jail.jail import lineage
+from agentos.agents.jail.layout import limits as limits_of
+from agentos.agents.jail.root_access import directory_of
+from agentos.agents.life.still import hold_still
+from agentos.agents.registry import Agent, StartError
+from agentos.agents.spec import AgentSpec, check_name
+from agentos.agents.workspaces import script_copies
+from agentos.kernel.call import Call
+from agentos.kernel.caller import Caller
+from agentos.kernel.ports import Right
+from agentos.kernel.prepared import Prepared
+from agentos.kernel.syscall import Syscall
+from agentos.sandbox.files import openat2
+from agentos.services.archives import archive
+from agentos.services.archives.imports import Imports, Staged
+from agentos.services.archives.letters import Letter, Manifest, read_keys, read_letters, read_manifest
+from agentos.services.archives.tar import MAX_BYTES, BadArchive
+from agentos.services.mail.mailbox import Message
+from agentos.services.mail.mailboxes import Mailboxes
+from agentos.services.snapshots import beneath
+from agentos.services.snapshots.snapshots import Snapshots
+from agentos.syscalls.agents.spawn import Spawning
+from agentos.threads import run_in_thread
+from agentos_sdk.calls import agents
+from agentos_sdk.calls.operator import archives as calls
+from agentos_sdk.calls.state import is_key
+from agentos_sdk.encoding import codec
+from agentos_sdk.errors import AlreadyExists, BadRequest, NotFound, Unavailable
+from agentos_sdk.opcodes import Op
+from agentos_sdk.values import HostIds, Limits
+
+from .snapshots import account_of
+
+PIECE: Final = 128 << 10  # bytes of an archive in one CHUNK frame
+FIELDS: Final = (
+    *("command", "args", "cwd", "ready", "restart", "max_restarts", "restart_window", "shutdown", "backoff"),
+    *("isolation", "limits"),
+)
+LEFT_OUT: Final = "permissions, budgets, network and remembered answers"
+IN_JAIL: Final = ("/workspace/", "/usr/", "/bin/")  # of programs by their path
+
+
+@frozen
+class Archives:
+    """Answers them."""
+
+    spawning: Spawning
+    snapshots: Snapshots
+    mail: Mailboxes
+    imports: Imports
+
+    # -- EXPORT --------------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def prepare_export(self, caller: Caller, request: calls.Export) -> AsyncIterator[Prepared]:
+        agent = self.spawning.registry.find(None, request.name)
+
+        async def act(call: Call) -> calls.Exported:
+            call.require_stream("stream")
+            if not request.stream:
+                raise BadRequest("stream: an archive comes in CHUNK frames: expected true")
+            with tempfile.TemporaryFile(dir=self.imports.directory) as out:
+                async with hold_still(agent):
+                    keys = await self.imports.state.copy(account_of(agent, agent.name))
+                    left_out = await run_in_thread(self._write, out, agent, request.include, msgspec.json.encode(keys))
+                size = await run_in_thread(out.seek, 0, os.SEEK_END)
+                await run_in_thread(out.seek, 0)
+                while data := await run_in_thread(out.read, PIECE):
+                    part = calls.ArchivePart(data=b2a_base64(data, newline=False).decode())
+                    await call.send(codec.encode(part))
+            call.remark = f"{agent.name}: {size} bytes"
+            return calls.Exported(size=size, left_out=left_out)
+
+        yield Prepared((Right("export", agent=agent.id),), act, about=request.name)
+
+    def _write(self, out: IO[bytes], agent: Agent, include: Sequence[str], keys: bytes) -> Sequence[str]:
+        """Write the archive; returns what it doesn't have. Blocks."""
+        spec, writer = agent.spec, archive.Writer(out)
+        left_out = [LEFT_OUT, *(f"env {name}" for name in spec.env)]
+        try:
+            declared = describe(spec) if "agent" in include else None
+            script = read_script(spec) if declared is not None and spec.script is not None else None
+            manifest = Manifest(1, __version__, spec.name, declared, left_out)
+            writer.add(archive.MANIFEST, msgspec.json.encode(manifest))
+            if "state" in include:
+                writer.add(archive.STATE, keys)
+            if "mailbox" in include:
+                writer.add(archive.MAILBOX, self._copy_mail(agent))
+            if script is not None and spec.script is not None:
+                writer.add(f"{archive.PROGRAM}/{os.path.basename(spec.script)}", script)
+            if "workspace" in include and spec.jailed:
+                with self._open_workspace(agent) as top:
+                    if top is not None:
+                        writer.add_tree(top)
+            writer.finish()
+        except archive.TooLarge as error:
+            raise Unavailable(str(error)) from None
+        except OSError as error:
+            raise Unavailable(f"{error.filename or spec.name}: {error.strerror or error}") from None
+        if writer.skipped:
+            left_out.append(f"{writer.skipped} sockets, FIFOs and devices")
+        return left_out
+
+    def _copy_mail(self, agent: Agent) -> bytes:
+        try:
+            box = self.mail.by_name(agent.name)
+        except NotFound:  # it has ended
+            return b"[]"
+        unread = [*(lease.message for lease in box.leases.values()), *box.messages]
+        letters = [
+            Letter(one.from_name, one.from_kind, one.sent_at, msgspec.Raw(one.body))
+            for one in sorted(unread, key=lambda one: one.id)
+        ]
+        return msgspec.json.encode(letters)
+
+    @contextlib.contextmanager
+    def _open_workspace(self, agent: Agent) -> Iterator[int | None]:
+        """The directory of its workspace; None for one in memory that is gone. Blocks."""
+        spec, jail = agent.spec, agent.life.jail
+        if jail is not None:
+            with directory_of(jail.sandbox, "workspace", agent.name) as top:
+                yield top
+            return
+        kept = self.imports.directory / "workspaces" / lineage(agent)
+        path = str(kept.resolve()) if spec.workspace == "keep" and kept.is_dir() else spec.workspace
+        if spec.workspace == "tmp":
+            yield None
+        elif path == "keep" or spec.workspace_mode == "overlay":
+            raise Unavailable(f"{agent.name} doesn't run: start it, or leave workspace out of include")
+        else:
+            with beneath.open_top(path) as top:
+                yield top
+
+    # -- IMPORT --------------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def prepare_import(self, caller: Caller, request: calls.Import) -> AsyncIterator[Prepared]:
+        if request.as_ is not None:
+            check_name(request.as_, "as")
+        real = await run_in_thread(os.path.realpath, os.path.join(self.spawning.base, request.path))
+
+        async def act(call: Call) -> calls.Imported:
+            try:
+                with await run_in_thread(open_archive, real) as file:
+                    return await self._import(call, request, file)
+            except BadArchive as error:
+                raise BadRequest(f"path: {request.path}: {error}") from None
+            except FileExistsError:
+                raise AlreadyExists("as: a former agent of that name has left files: choose another") from None
+            except OSError as error:
+                raise Unavailable(f"{error.filename or request.path}: {error.strerror or error}") from None
+
+        yield Prepared((Right("import"), Right("read", real, shown_as=request.path)), act, about=request.path)
+
+    async def _import(self, call: Call, request: calls.Import, file: IO[bytes]) -> calls.Imported:
+        manifest = await run_in_thread(lambda: read_manifest(archive.read_manifest(file)))
+        name = request.as_ or manifest.name
+        check_name(name, "as")
+        wanted = read_declaration(manifest, name)
+        await self._check_free(name)
+        jails = self.spawning.supervision.deps.jails
+        owner = await jails.take_identity(name)
+        async with self.imports.stage() as staged:
+            found = await run_in_thread(unpack, staged, file, owner)
+            keys = await run_in_thread(read_keys, found.parts.get(archive.STATE, b"[]"), is_key)
+            letters = await run_in_thread(read_letters, found.parts.get(archive.MAILBOX, b"[]"))
+            spec = await run_in_thread(self._build, call.caller, wanted, found)
+            try:
+                check_size(spec, found)
+                async with staged.keep(name, keys):
+                    agent = await self._start(call.caller, spec, letters)
+            except BaseException:
+                script_copies.discard(spec)
+                raise
+        call.remark = f"{name}, from {request.path}"
+        one = calls.ImportedAgent(id=agent.id, name=name, keys=len(keys), messages=len(letters), files=found.files)
+        return calls.Imported(imported=[one], left_out=manifest.left_out)
+
+    async def _check_free(self, name: str) -> None:
+        if self.spawning.registry.is_taken(name) or self.spawning.is_taken(name):
+            raise AlreadyExists(f"as: {name!r} is taken: choose another name")
+        if await self.snapshots.is_used(name, name):
+            raise AlreadyExists(f"as: {name} has changes or keys of a former agent: choose another name")
+        kept = await run_in_thread(self.spawning.supervision.deps.jails.workspaces.list_kept)
+        if name in kept:
+            raise AlreadyExists(f"as: {name} has files of a former agent: choose another name")
+
+    def _build(self, caller: Caller, wanted: agents.Spawn, found: archive.Unpacked) -> AgentSpec:
+        """The spec, with a copy of the script for this agent alone. Blocks."""
+        script = None
+        if found.script is not None:
+            script = script_copies.write(*found.script, self.spawning.supervision.deps.run.directory)
+        try:
+            made: Any = attrs.evolve(wanted, script=script)  # type: ignore[misc] # a record is an attrs class
+            spec = self.spawning.build(caller, None, made, None, Limits())
+        except BaseException:
+            if script is not None:
+                script_copies.remove(script)
+            raise
+        return replace(spec, copied=script is not None)
+
+    async def _start(self, caller: Caller, spec: AgentSpec, letters: Sequence[Letter]) -> Agent:
+        def deliver(agent: Agent) -> None:
+            box = self.mail.by_id(agent.id)
+            for one in letters:
+                kind, body, number = one.from_kind, bytes(one.message), next(self.mail.numbers)
+                box.put(Message(0, one.from_name, kind, body, one.sent_at, id=number))
+
+        try:
+            return await self.spawning.supervision.spawn(spec, caller, None, begin=deliver)
+        except StartError as error:
+            raise error.error(f"{spec.name} did not start: {error}", stderr=error.stderr) from None
+
+
+def describe(spec: AgentSpec) -> dict[str, Any]:
+    """The fields of a declaration that an archive has. Raises ``BadRequest`` where they aren't all of its program."""
+    if not spec.jailed:
+        raise BadRequest("include: an agent without a jail isn't exported: name state and mailbox alone")
+    if spec.code is not None or (spec.command and not is_portable(spec.command[0])):
+        raise BadRequest("include: its program isn't one script, but files of this host: leave agent out")
+    found = {name: getattr(spec, name) for name in FIELDS if getattr(spec, name) is not None}
+    found |= {"limits": {name: value for name, value in attrs.asdict(spec.limits).items() if value is not None}}
+    if spec.backoff is not None:
+        found["backoff"] = attrs.asdict(spec.backoff)
+    return found
+
+
+def is_portable(program: str) -> bool:
+    """Whether a program is one of the jail's own: no path of the host's."""
+    return "/" not in program or (program.startswith(IN_JAIL) and ".." not in program)
+
+
+def read_declaration(manifest: Manifest, name: str) -> agents.Spawn:
+    """The SPAWN that an archive stands for. Raises :class:`BadArchive`."""
+    declared = manifest.agent
+    if declared is None:
+        raise BadArchive(f"{archive.MANIFEST}: no agent was exported, so none can be started")
+    if others := sorted(declared.keys() - set(FIELDS)):
+        raise BadArchive(f"{archive.MANIFEST}: agent.{others[0]}: not a field that an archive has")
+    try:
+        wanted = codec.decode(agents.Spawn, {**declared, "name": name, "workspace": "keep"}, where="agent")
+    except codec.Invalid as error:
+        raise BadArchive(f"{archive.MANIFEST}: {error}") from None
+    if wanted.isolation not in ("strict", "standard"):
+        raise BadArchive(f"{archive.MANIFEST}: agent.isolation: expected strict or standard")
+    if wanted.command and not is_portable(wanted.command[0]):
+        raise BadArchive(f"{archive.MANIFEST}: agent.command[0]: a program of the host's isn't taken from an archive")
+    return wanted
+
+
+def check_size(spec: AgentSpec, found: archive.Unpacked) -> None:
+    limits = limits_of(spec)
+    if found.bytes > limits.disk or found.files > limits.inodes:
+        raise BadArchive(
+            f"{archive.WORKSPACE}: {found.files} entries with {found.bytes} bytes are more than the agent's limits, "
+            f"inodes {limits.inodes} and disk {limits.disk}"
+        )
+
+
+def read_script(spec: AgentSpec) -> bytes:
+    """The script as it is now. Blocks."""
+    assert spec.script is not None, "it has one"
+    fd = os.open(spec.script, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    with open(fd, "rb") as file:
+        data = file.read(archive.MAX_SCRIPT + 1) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+    if not data or len(data) > archive.MAX_SCRIPT:
+        raise Unavailable(f"{spec.script}: expected a script of at most {archive.MAX_SCRIPT} bytes")
+    return data
+
+
+def open_archive(path: str) -> IO[bytes]:
+    """A regular file of the host's by its real path. Blocks."""
+    fd = openat2.open_at(-1, path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY, openat2.NO_LINKS)
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode) or status.st_size > 2 * MAX_BYTES:
+        os.close(fd)
+        raise BadArchive(f"expected a file of at most {2 * MAX_BYTES} bytes")
+    return open(fd, "rb")
+
+
+def unpack(staged: Staged, file: IO[bytes], owner: HostIds | None) -> archive.Unpacked:
+    file.seek(0)
+    with staged.open() as top:
+        return archive.unpack(file, top, owner)
+
+
+def syscalls(spawning: Spawning, snapshots: Snapshots, mail: Mailboxes, imports: Imports) -> tuple[Syscall, ...]:
+    handlers = Archives(spawning, snapshots, mail, imports)
+    return (
+        Syscall(Op.EXPORT, calls.Export, prepare=handlers.prepare_export, audit="intent"),
+        Syscall(Op.IMPORT, calls.Import, prepare=handlers.prepare_import, audit="intent"),
+    )

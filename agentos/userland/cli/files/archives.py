@@ -1,0 +1,62 @@
+"""``agentos export`` and ``import``: an agent as a file, for another kernel."""
+
+import os
+from typing import TYPE_CHECKING
+
+import click
+
+from agentos.userland.cli import completed
+from agentos.userland.cli.agents.resources import format_bytes
+from agentos.userland.cli.common import Failed, check_reply, json_option, kernel, plural, print_result, socket_option
+
+if TYPE_CHECKING:
+    from agentos_sdk.calls.operator.archives import Part
+
+PARTS = ("agent", "state", "mailbox", "workspace")
+
+
+@click.command()
+@click.argument("name", shell_complete=completed.agents)
+@click.argument("file", type=click.Path(dir_okay=False))
+@click.option("--include", type=click.Choice(PARTS), multiple=True, help="Only this part; may be repeated.")
+@json_option
+@socket_option
+def export(name: str, file: str, include: "tuple[Part, ...]", socket_path: str | None, as_json: bool) -> None:
+    """Write an agent to a file: declaration, state, mailbox, files.
+
+    An agent that runs is held still for it, and goes on. The file has no permissions, budgets and environment, but all
+    that the agent has stored and written: keep it as private as that.
+    """
+    partial = f"{file}.partial"
+    with kernel(socket_path) as client:
+        try:
+            fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+            with open(fd, "wb") as out, client.export_agent(name, include or None) as pieces:
+                for piece in pieces:
+                    out.write(piece)
+            os.replace(partial, file)
+        except OSError as error:
+            raise Failed(f"{error.filename or file}: {error.strerror or error}") from None
+        finally:
+            if os.path.lexists(partial):
+                os.unlink(partial)
+    reply = check_reply(pieces.exported or {})
+    text = f"{name} is in {file}: {format_bytes(reply['size'])}, without {', '.join(reply['left_out'])}"
+    print_result(text, reply, as_json)
+
+
+@click.command("import")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False))
+@click.option("--as", "as_", metavar="NAME", help="Call the agent so, and not as it was called.")
+@json_option
+@socket_option
+def import_(file: str, as_: str | None, socket_path: str | None, as_json: bool) -> None:
+    """Start the agent of a file that `agentos export` has written.
+
+    It runs in a jail with the default permissions; its files are in a kept workspace.
+    """
+    with kernel(socket_path) as client:
+        reply = check_reply(client.import_agent(file, as_))
+    [one] = reply["imported"]
+    came = f"{plural(one['keys'], 'key')}, {plural(one['messages'], 'message')}, {plural(one['files'], 'file')}"
+    print_result(f"{one['name']} (id {one['id']}) runs, with {came}", reply, as_json)

@@ -1,0 +1,176 @@
+"""EXPORT and IMPORT: an agent goes to another kernel as a file, under another uid, and answers as before."""
+
+import json
+import os
+import tarfile
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from agentos_sdk import AgentOSClient
+from agentos_sdk.errors import BadRequest
+from tests.conftest import OwnKernel
+from tests.support.commands import run_agentos
+from tests.support.kernel import Kernel, environment, until
+from tests.support.wire import PATIENCE
+from tests.system.agents import RELAY, ask, info, up
+
+TALKS = {"level": "sandboxed", "allow": {"send": ["*"]}}
+TOLD = """
+import os, pathlib
+found = {str(p): p.read_text() for p in sorted(pathlib.Path(".").rglob("*")) if p.is_file() and not p.is_symlink()}
+links = {str(p): os.readlink(p) for p in pathlib.Path(".").rglob("*") if p.is_symlink()}
+modes = {str(p): oct(p.stat().st_mode & 0o777) for p in pathlib.Path(".").rglob("*") if p.is_file() or p.is_dir()}
+pathlib.Path("made/more").touch(); os.unlink("made/more")
+owned = all(p.lstat().st_uid == os.getuid() for p in pathlib.Path(".").rglob("*"))
+told = me.store("told", [found, links, modes, owned, me.fetch("plan", scope="agent")["value"]], scope="session")
+"""
+MAKE = """
+import os
+os.makedirs("made/deep"); open("made/deep/a.txt", "w").write("a"); os.symlink("/etc/passwd", "made/link")
+open("run.sh", "w").write("#!/bin/sh"); os.chmod("run.sh", 0o755); os.mkfifo("fifo")
+me.store("plan", {"step": 3}, scope="agent")
+"""
+BUSY = """
+import os, time
+open("/tmp/busy", "w")
+while not os.path.exists("/tmp/done"):
+    time.sleep(0.01)
+"""
+# What it got before it was exported is unread: it is told apart from what it is asked later.
+OLDER = """
+while True:
+    for letter in me.recv_messages(timeout=60)["messages"]:
+        asked = letter["message"]
+        if "method" not in asked:
+            me.store("mail", [letter["from_name"], letter["from_id"], asked], scope="agent")
+            continue
+        method = run if asked["method"] == "run" else getattr(me, asked["method"])
+        me.send_message(method(**asked.get("with", {})), to=letter["from_id"])
+"""
+
+
+def start_writer(kernel: Kernel, client: AgentOSClient) -> int:
+    text = dedent(RELAY)
+    script = kernel.place / "writer.py"
+    script.write_text(text[: text.index("while True")] + OLDER)
+    secret = {"SECRET": "canary-of-the-environment"}
+    made = up(client.spawn("writer", script=str(script), ready="hello", permissions=TALKS, env=secret))
+    assert ask(client, made["id"], "run", code=MAKE) == "done"
+    return int(made["id"])
+
+
+def tell(client: AgentOSClient, number: int) -> object:
+    assert ask(client, number, "run", code=TOLD) == "done"
+    return ask(client, number, "fetch", key="told", scope="session")["value"]
+
+
+@pytest.fixture
+def exported(own_kernel: OwnKernel, tmp_path: Path) -> tuple[Path, object]:
+    """An archive of an agent, by the command line, and what the agent answers."""
+    kernel = own_kernel()
+    with kernel.client() as client:
+        number = start_writer(kernel, client)
+        told = tell(client, number)
+        up(client.send_message({"method": "run", "with": {"code": BUSY}}, to=number))
+        until(lambda: client.exec(["test", "-e", "/tmp/busy"], name="writer")["exit_code"] == 0, "it receives nothing")
+        up(client.send_message({"unread": 1}, to=number))
+        env = {**environment(kernel.place), "AGENTOS_SOCKET": kernel.socket}
+        done = run_agentos(["export", "writer", str(tmp_path / "w.tar")], kernel.place, env)
+        assert done.returncode == 0, done.stderr
+        assert "1 sockets, FIFOs and devices" in done.stdout
+        assert "env SECRET" in done.stdout
+        up(client.exec(["touch", "/tmp/done"], name="writer"))
+        assert client.recv_messages(timeout=PATIENCE)["count"] == 1, "it goes on"
+    return tmp_path / "w.tar", told
+
+
+def test_an_agent_answers_on_another_kernel_as_before(exported: tuple[Path, object], own_kernel: OwnKernel) -> None:
+    path, told = exported
+    assert b"canary" not in path.read_bytes()
+    with tarfile.open(path) as archive:
+        manifest = json.loads(archive.extractfile("manifest.json").read())  # type: ignore[union-attr]
+    assert not {"permissions", "llm", "network", "env", "workspace"} & manifest["agent"].keys()
+    kernel = own_kernel()
+    with kernel.client() as client:
+        for number in range(3):
+            up(client.spawn(f"other-{number}", command=["sleep", "1000"], workspace="keep"))
+
+        env = {**environment(kernel.place), "AGENTOS_SOCKET": kernel.socket}
+        done = run_agentos(["import", str(path), "--as", "moved", "--json"], kernel.place, env)
+
+        assert done.returncode == 0, done.stderr
+        [one] = json.loads(done.stdout)["imported"]
+        assert (one["name"], one["keys"], one["messages"]) == ("moved", 1, 1)
+        assert client.get_permissions(one["id"])["permissions"]["level"] == "sandboxed"
+        up(client.set_permissions(TALKS, agent_id=one["id"]))
+        assert tell(client, one["id"]) == told
+        sender = ask(client, one["id"], "fetch", key="mail", scope="agent")["value"]
+        assert sender[1:] == [0, {"unread": 1}]
+        assert client.import_agent(str(path), as_="moved")["code"] == "already_exists"
+        client.kill("moved")
+        assert client.import_agent(str(path), as_="moved")["code"] == "already_exists"
+        up(client.import_agent(str(path)))
+
+
+def test_only_the_operator_exports_and_imports(own_kernel: OwnKernel, exported: tuple[Path, object]) -> None:
+    kernel = own_kernel()
+    with kernel.client() as client:
+        up(client.spawn("any", command=["sleep", "1000"], permissions="unrestricted"))
+        with kernel.connect_as(info(client, "any")["id"]) as agent:
+            agent.hello()
+            agent.send(0x34, {"name": "any"}, 1)
+            assert agent.receive().json["code"] == "permission_denied"
+            agent.send(0x35, {"path": str(exported[0])}, 2)
+            assert agent.receive().json["code"] == "permission_denied"
+        assert {one["name"] for one in client.list_agents(all=True)} == {"any"}
+
+
+def test_what_can_not_be_imported_leaves_nothing(own_kernel: OwnKernel, exported: tuple[Path, object]) -> None:
+    kernel, path = own_kernel(), exported[0]
+    cut = path.with_name("cut.tar")
+    cut.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    (path.parent / "link.tar").symlink_to("/dev/zero")
+    with kernel.client() as client:
+        for bad in (cut, path.parent / "link.tar", path.parent):
+            told = client.import_agent(str(bad))
+            assert told["code"] == "bad_request", told
+        assert client.import_agent(str(path.parent / "none.tar"))["code"] == "unavailable"
+        assert client.import_agent(str(path), as_="root")["code"] == "already_exists"
+
+        assert client.list_agents(all=True) == []
+        assert client.keys(scope="agent", agent="writer")["keys"] == []
+    assert os.listdir(kernel.state_dir / "imports") == []
+    assert not (kernel.state_dir / "workspaces").exists() or os.listdir(kernel.state_dir / "workspaces") == []
+
+
+def test_an_import_that_a_killed_kernel_has_left_is_undone(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
+    kernel.kill()
+    left, moved = kernel.state_dir / "imports" / "0123", kernel.state_dir / "workspaces" / "moved"
+    left.mkdir(parents=True, mode=0o700)
+    moved.mkdir(parents=True, mode=0o700)
+    (left / "record.json").write_text('{"name": "moved"}')
+    for place in (left / "record.json", left, left.parent, moved.parent):
+        place.chmod(0o700 if place.is_dir() else 0o600)
+
+    kernel.start_again()
+
+    assert not moved.exists()
+    assert os.listdir(left.parent) == []
+
+
+def test_an_agent_without_a_jail_and_a_whole_directory_are_not_exported(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
+    with kernel.client() as client:
+        up(client.spawn("bare", command=["sleep", "1000"], isolation="none"))
+        with client.export_agent("bare") as parts, pytest.raises(BadRequest, match="without a jail"):
+            next(parts)
+        with client.export_agent("bare", ["state", "mailbox"]) as parts:
+            whole = b"".join(parts)
+        assert parts.exported is not None
+        assert parts.exported["size"] == len(whole)
+        (kernel.place / "s.tar").write_bytes(whole)
+        told = client.import_agent(str(kernel.place / "s.tar"))
+        assert (told["code"], "no agent was exported" in told["error"]) == ("bad_request", True)

@@ -15,12 +15,12 @@ import { auditPage } from "./pages/audit.js";
 import { eventsPage, toggleFollow } from "./pages/events.js";
 import { modelPage } from "./pages/model.js";
 import { attention, overview } from "./pages/overview.js";
-import { panel } from "./pages/panel.js";
+import { panel } from "./pages/agent/panel.js";
 import { ringButton } from "./pages/ring.js";
 import { systemPage } from "./pages/system.js";
 import { tracePage } from "./pages/trace.js";
 import { treePage } from "./pages/tree.js";
-import { asked, possible, toastList } from "./parts/actions.js";
+import { askAbout, asked, possible, toastList } from "./parts/actions.js";
 import { asTable, zoom } from "./parts/charts/charts.js";
 import { clock, elapsed, plural, visible } from "./parts/text/format.js";
 import { openKeys, openPalette, singleKeys } from "./parts/palette.js";
@@ -234,7 +234,7 @@ function question(action) {
   const row = findAgent(route.peek().params.agent ?? "");
   if (!row) return;
   const chosen = action === "pause" && row.state === "paused" ? "resume" : action;
-  if (possible(row).includes(chosen)) asked.set({ action: chosen, names: [row.name], place: `panel ${row.name}` });
+  if (possible(row).includes(chosen)) askAbout(chosen, [row.name], `panel ${row.name}`);
 }
 
 connect();

@@ -3,7 +3,7 @@
 import { agents } from "../core/feed.js";
 import { html, keyed, render } from "../core/html.js";
 import { go } from "../core/route.js";
-import { asked, possible } from "./actions.js";
+import { askAbout, possible } from "./actions.js";
 import { openDialog } from "./dialog.js";
 import { openSpawn } from "./forms.js";
 import { visible } from "./text/format.js";
@@ -37,7 +37,7 @@ function choices() {
     all.push({ text: row.name, hint: stateWord(row.state), run: () => go("agents", { agent: row.name }) });
     if (!words.length) continue;
     for (const action of possible(row)) {
-      all.push({ text: `${action} ${row.name}`, hint: `agentos ${action} ${row.name}`, run: () => { go("agents", { agent: row.name }); asked.set({ action, names: [row.name], place: `panel ${row.name}` }); } });
+      all.push({ text: `${action} ${row.name}`, hint: `agentos ${action} ${row.name}`, run: () => { go("agents", { agent: row.name }); askAbout(action, [row.name], `panel ${row.name}`); } });
     }
   }
   return all.filter((one) => words.every((word) => one.text.toLowerCase().includes(word))).slice(0, MOST);

@@ -342,7 +342,7 @@ def test_a_viewer_sees_why_an_agent_failed_and_no_page_says_what_isnt_true(chrom
         page.locator(".attention li", has_text="hopeless").get_by_text("exit status 2").first.wait_for()
         for name in ("trace", "audit"):
             assert page.get_by_role("link", name=name).count() == 0, name
-        for name in ("tree", "model", "approvals", "events", "system"):
+        for name in ("tree", "model", "approvals", "events", "logs", "system"):
             page.goto(page.url.partition("#")[0] + f"#/{name}")
             page.locator("#main > :not(h1)").first.wait_for()
             for untrue in ("no configuration", "without a file", "No link"):

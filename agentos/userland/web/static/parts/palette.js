@@ -12,7 +12,7 @@ import { stateWord } from "./state.js";
 /** @typedef {{text: string, hint: string, run: () => void}} Choice */
 
 const MOST = 40;
-export const PAGES = ["overview", "agents", "tree", "trace", "model", "approvals", "events", "audit", "system"];
+export const PAGES = ["overview", "agents", "tree", "trace", "model", "approvals", "events", "logs", "audit", "system"];
 
 /** @type {HTMLDialogElement|null} */
 let dialog = null;
@@ -71,7 +71,7 @@ function run(choice) {
 }
 
 const KEYS = [
-  ["Ctrl-K or :", "palette"], ["/", "filter"], ["g o a t r m p e u s", "go to Overview Agents Tree tRace Model apProvals Events aUdit System"], ["j k", "next, previous"],
+  ["Ctrl-K or :", "palette"], ["/", "filter"], ["g o a t r m p e l u s", "go to Overview Agents Tree tRace Model apProvals Events Logs aUdit System"], ["j k", "next, previous"],
   ["Enter, o", "panel, page of its own"], ["Esc", "close"], ["x", "mark"], ["l", "logs"], [".", "actions of the open agent"], ["Shift-K Shift-R p", "kill, restart, pause or resume, after a question"], ["[ ]", "window of charts"], ["t", "charts as tables"], ["f", "follow"],
 ];
 

@@ -67,7 +67,7 @@ function content(tab, row) {
     case "trace":
       return traceOf(row.name);
     case "logs":
-      return html`<os-log .view=${{ name: row.name }} .style=${"display:flex;flex-direction:column;height:100%"}></os-log>`;
+      return html`<os-log .view=${{ name: row.name }} .style=${"display:flex;flex-direction:column;height:calc(100% - 28px)"}></os-log><p class="after"><a class="text" href=${link("logs", { of: row.name })}>with other agents and earlier runs</a></p>`;
     case "changes":
       return changesTab(row.name);
     case "limits":

@@ -325,6 +325,60 @@ def test_a_difference_has_what_one_side_has_more_of(page: Any) -> None:
     assert shown == ["- a\n- b\n+ <c>\n", None]
 
 
+def test_changes_of_an_overlay_are_grouped_as_they_are_applied(page: Any) -> None:
+    found = page.evaluate(
+        """async () => {
+          const { countApplied, grouped } = await load("parts/changes.js");
+          const change = (path, more = {}) => ({ path, obeyed: null, conflict: null, blocked: null, ...more });
+          const of = (root) => ({ obeyed: "git obeys it", root });
+          const reply = {
+            changes: [
+              change("plain"), change("fifo", { ...of("fifo"), blocked: "a FIFO" }),
+              change("both", { conflict: "changed" }), change("sub/.git/HEAD", of("sub/.git")),
+              change("sub/.git/hooks/x", { ...of("sub/.git/hooks"), conflict: "changed" }),
+            ],
+            commits: [{ repository: "sub", branch: "main" }, { repository: "", branch: "other" }],
+          };
+          const paths = (changes) => changes.map((one) => one.path);
+          const { plain, conflicts, obeyed, blocked } = grouped(reply);
+          const count = (also, resolve) => countApplied(reply, new Set(also), new Map(resolve));
+          return {
+            groups: [plain, conflicts, blocked].map(paths),
+            obeyed: obeyed.map(({ root, why, changes, commits }) =>
+              [root, why, paths(changes), commits.map((commit) => commit.branch)]),
+            counts: [count([], []), count(["sub/.git", "sub/.git/hooks", "fifo"], [["both", "ours"]]),
+              count(["sub/.git/hooks"], [["sub/.git/hooks/x", "ours"], ["both", "theirs"]])],
+          };
+        }"""
+    )
+
+    assert found == {
+        "groups": [["plain"], ["both", "sub/.git/hooks/x"], ["fifo"]],
+        "obeyed": [
+            ["sub/.git", "git obeys it", ["sub/.git/HEAD"], ["main"]],
+            ["sub/.git/hooks", "git obeys it", ["sub/.git/hooks/x"], []],
+        ],
+        "counts": [1, 3, 2],
+    }
+
+
+def test_a_later_diff_says_what_is_another_and_long_texts_are_closed_at_first(page: Any) -> None:
+    found = page.evaluate(
+        """async () => {
+          const { differences, firstOpen } = await load("parts/changes.js");
+          const text = (path, lines) => ({ path, diff: "+x\\n".repeat(lines) });
+          const before = { changes: [text("same", 1), text("other", 1), text("gone", 1)] };
+          const after = { changes: [text("same", 1), text("other", 2), text("new", 1)] };
+          const binary = { path: "binary", diff: null };
+          const open = firstOpen([text("short", 200), text("long", 101), text("last", 100), binary]);
+          return [differences(before, after), differences(before, before), [...open]];
+        }"""
+    )
+
+    changed = [["other", "is another change now"], ["new", "was not there"], ["gone", "is no change any more"]]
+    assert found == [changed, [], ["short", "last"]]
+
+
 def test_an_overview_without_agents_says_the_first_step(open_page: Open) -> None:
     page = open_page("overview")
 

@@ -1,6 +1,7 @@
 """Pages that stay open: while they are hidden or scrolled, and over restarts of agents and of the kernel."""
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -139,6 +140,15 @@ def test_a_restart_of_the_kernel_leaves_nothing_of_the_former_one_to_be_taken_fo
     begun = logs.locator(".log .line", has_text="begun")
     begun.first.wait_for()
     before = begun.count()
+    several = open_page("logs?of=writer,kernel", height=400)
+    of_all = several.locator(".log .line", has_text="begun")
+    of_all.first.wait_for()
+    kept = of_all.count()
+    several.locator(".log").evaluate("(box) => { box.scrollTop = 100; }")
+    several.get_by_role("button", name="follow", pressed=False).wait_for()
+    place = several.evaluate(PLACE)
+    chosen = open_page("logs?of=writer&grep=^beg").locator(".log .line > :last-child")
+    chosen.first.wait_for()
     tree = open_page("tree")
     tree.get_by_title("memory, of 64M").first.wait_for()
     overview = open_page("overview")
@@ -150,6 +160,14 @@ def test_a_restart_of_the_kernel_leaves_nothing_of_the_former_one_to_be_taken_fo
     kernel.start_again()
 
     begun.nth(before).wait_for()  # the lines of the former run stay above
+    several.get_by_role("button", name=re.compile(r"^\d+ new$")).wait_for()
+    assert several.evaluate(PLACE) == place
+    several.get_by_role("button", name="follow").click()
+    of_all.nth(kept).wait_for()
+    several.locator(".log .line", has_text="ready; not up yet").nth(1).wait_for()
+    assert of_all.count() == kept + 1
+    chosen.nth(kept).wait_for()
+    assert chosen.all_inner_texts() == ["begun"] * (kept + 1)
     tree.get_by_title("memory, of 96M").first.wait_for()
     with kernel.client() as client:
         until(lambda: [one["caller_present"] for one in client.approvals()["pending"]][:2] == [True, False], "both")

@@ -176,6 +176,58 @@ def test_messages_after_one_that_could_not_be_shown_are_received(open_page: Open
     assert "not shown" in reported
 
 
+def test_what_an_agent_changed_is_looked_at_applied_undone_and_thrown_away(open_page: Open, kernel: Kernel) -> None:
+    project = kernel.place / "project"
+    project.mkdir()
+    before = {"README": "A sum.\n", "both": "old\n"}
+    for file, text in before.items():
+        (project / file).write_text(text)
+
+    def files() -> dict[str, str]:
+        return {str(path.relative_to(project)): path.read_text() for path in project.rglob("*") if path.is_file()}
+
+    with kernel.client() as client:
+        client.spawn("writer", command=["sleep", "1000"], workspace=str(project), workspace_mode="overlay")
+        client.exec(
+            "echo '<img src=x onerror=alert(1)>' >> README; echo mine > both; mkdir .vscode; echo {} > .vscode/a.json",
+            name="writer",
+        )
+        (project / "both").write_text("the host's\n")
+        page = open_page("agents?agent=writer&tab=changes")
+        page.get_by_text("+<img src=x").wait_for()
+        assert page.locator("#panel img").count() == 0
+        page.get_by_role("heading", name="The host has changed these, too").wait_for()
+        page.get_by_role("heading", name="Obeyed by programs outside of the jail").wait_for()
+
+        client.exec("echo later >> README", name="writer")
+        page.get_by_role("button", name="apply 1 change…").click()
+        page.get_by_role("alertdialog").get_by_role("button", name="apply").click()
+        page.get_by_text("Nothing was applied").wait_for()
+        assert page.get_by_role("listitem").filter(has_text="README is another change now").count() == 1
+        assert files() == before | {"both": "the host's\n"}
+
+        page.get_by_text("+later").wait_for()
+        page.get_by_label("apply .vscode, too").check()
+        page.get_by_label("way out for both").select_option("ours")
+        page.get_by_role("button", name="apply 4 changes…").click()
+        page.get_by_role("alertdialog").get_by_text("Programs of the host will obey .vscode.").wait_for()
+        page.get_by_role("alertdialog").get_by_role("button", name="apply").click()
+        page.get_by_text("4 paths applied").wait_for()
+        readme = "A sum.\n<img src=x onerror=alert(1)>\nlater\n"
+        assert files() == {"README": readme, "both": "mine\n", ".vscode/a.json": "{}\n"}
+
+        page.get_by_text("No changes").wait_for()
+        page.get_by_role("button", name="undo the last apply…").click()
+        page.get_by_role("alertdialog").get_by_role("button", name="undo").click()
+        page.get_by_text("4 paths undone").wait_for()
+        assert files() == before | {"both": "the host's\n"}
+        page.get_by_text("+later").wait_for()
+        page.get_by_role("button", name="roll back…").click()
+        page.get_by_role("alertdialog").get_by_role("button", name="roll back").click()
+        page.get_by_text("No changes").wait_for()
+        assert client.diff("writer")["changes"] == []
+
+
 def test_the_host_is_examined_and_the_audit_log_verified_in_child_processes(open_page: Open, kernel: Kernel) -> None:
     page = open_page("system")
 
@@ -290,14 +342,14 @@ def test_a_viewer_sees_why_an_agent_failed_and_no_page_says_what_isnt_true(chrom
         page.locator(".attention li", has_text="hopeless").get_by_text("exit status 2").first.wait_for()
         for name in ("trace", "audit"):
             assert page.get_by_role("link", name=name).count() == 0, name
-        for name in ("tree", "model", "approvals", "events", "system"):
+        for name in ("tree", "model", "approvals", "events", "logs", "system"):
             page.goto(page.url.partition("#")[0] + f"#/{name}")
             page.locator("#main > :not(h1)").first.wait_for()
             for untrue in ("no configuration", "without a file", "No link"):
                 assert untrue not in page.locator("body").inner_text(), name
         page.goto(page.url.partition("#")[0] + "#/agents?agent=steady")
         page.get_by_role("tab", name="limits").wait_for()
-        assert page.get_by_role("tab").all_inner_texts() == ["now", "logs", "limits"]
+        assert page.get_by_role("tab").all_inner_texts() == ["now", "logs", "limits"]  # nor an overlay's changes
 
 
 def test_an_approver_decides_what_waits_and_remembers_nothing(chromium: Any, kernel: Kernel) -> None:

@@ -13,14 +13,15 @@ import { agentsPage } from "./pages/agents.js";
 import { approvalKey, approvalsPage } from "./pages/approvals.js";
 import { auditPage } from "./pages/audit.js";
 import { eventsPage, toggleFollow } from "./pages/events.js";
+import { logsPage } from "./pages/logs.js";
 import { modelPage } from "./pages/model.js";
 import { attention, overview } from "./pages/overview.js";
-import { panel } from "./pages/panel.js";
+import { panel } from "./pages/agent/panel.js";
 import { ringButton } from "./pages/ring.js";
 import { systemPage } from "./pages/system.js";
 import { tracePage } from "./pages/trace.js";
 import { treePage } from "./pages/tree.js";
-import { asked, possible, toastList } from "./parts/actions.js";
+import { askAbout, asked, possible, toastList } from "./parts/actions.js";
 import { asTable, zoom } from "./parts/charts/charts.js";
 import { clock, elapsed, plural, visible } from "./parts/text/format.js";
 import { openKeys, openPalette, singleKeys } from "./parts/palette.js";
@@ -36,6 +37,7 @@ const PAGES = lookup({
   model: { word: "Model", key: "m", icon: "M8 2v4M8 10v4M2 8h4M10 8h4M6 6h4v4H6z", show: modelPage, minor: true },
   approvals: { word: "Approvals", key: "p", icon: "M2 8l4 4l8-9", show: approvalsPage },
   events: { word: "Events", key: "e", icon: "M2 9h3l2-6l3 10l2-4h2", show: eventsPage, minor: true },
+  logs: { word: "Logs", key: "l", icon: "M2 4h2M6 4h8M2 8h2M6 8h8M2 12h2M6 12h8", show: logsPage, minor: true, whole: true },
   audit: { word: "Audit", key: "u", icon: "M3 2h10v12H3zM5 5h6M5 8h6M5 11h4", show: auditPage, minor: true, contents: true },
   system: { word: "System", key: "s", icon: "M8 5a3 3 0 1 0 0 6a3 3 0 1 0 0-6M8 1v3M8 12v3M1 8h3M12 8h3", show: systemPage, minor: true },
 });
@@ -234,7 +236,7 @@ function question(action) {
   const row = findAgent(route.peek().params.agent ?? "");
   if (!row) return;
   const chosen = action === "pause" && row.state === "paused" ? "resume" : action;
-  if (possible(row).includes(chosen)) asked.set({ action: chosen, names: [row.name], place: `panel ${row.name}` });
+  if (possible(row).includes(chosen)) askAbout(chosen, [row.name], `panel ${row.name}`);
 }
 
 connect();

@@ -2,7 +2,7 @@
 
 import { agents } from "../core/feed.js";
 import { html } from "../core/html.js";
-import { adjust, route } from "../core/route.js";
+import { adjust, link, route } from "../core/route.js";
 import { signal } from "../core/signals.js";
 import { ACTIONS, actionButton, asked, confirmation } from "../parts/actions.js";
 import { cores } from "../parts/charts/cpu.js";
@@ -50,6 +50,7 @@ export function agentsPage() {
     </div>
     ${names.length ? html`<div class="toolbar" role="group" aria-label="act on the marked agents"><span>${plural(names.length, "agent")} marked:</span>
       ${Object.keys(ACTIONS).map((action) => actionButton(action, names, "agents"))}
+      <a class="button" href=${link("logs", { of: names.join(",") })}>logs</a>
       <button class="quiet" @click=${() => marked.set(new Set())}>none</button></div>` : null}
     ${asked.get()?.place === "agents" ? confirmation("agents") : null}
     ${all.length ? html`<os-table .view=${{

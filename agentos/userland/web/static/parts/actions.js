@@ -7,6 +7,7 @@ import { plural, visible } from "./text/format.js";
 
 /** @typedef {{call: string, word: string, effect: string, danger: boolean, line: (name: string) => string, args: (names: string[]) => Record<string, any>[]}} Action */
 /** @typedef {{text: string, error: boolean, id: number}} Toast */
+/** What is asked before it is done, and where on the page. @typedef {{place: string, word: string, danger: boolean, text: unknown, act: () => void}} Question */
 
 const TOAST_MS = 6000;
 
@@ -24,8 +25,8 @@ export const ACTIONS = {
 };
 
 export const toasts = signal(/** @type {Toast[]} */ ([]));
-/** The confirmation that is open: of which action, for which agents, and where on the page. */
-export const asked = signal(/** @type {{action: string, names: string[], place: string}|null} */ (null));
+/** The question that is open. */
+export const asked = signal(/** @type {Question|null} */ (null));
 
 let lastToast = 0;
 
@@ -73,22 +74,30 @@ export function actionButton(action, names, place) {
   const why = whyDisabled();
   const chosen = ACTIONS[action];
   return html`<button disabled=${Boolean(why)} title=${why || chosen.line(names.length === 1 ? names[0] : "NAME…")}
-    @click=${() => asked.set({ action, names, place })}>${chosen.word}</button>`;
+    @click=${() => askAbout(action, names, place)}>${chosen.word}</button>`;
+}
+
+/** Ask whether to act on agents. @param {string} action @param {string[]} names @param {string} place */
+export function askAbout(action, names, place) {
+  const { word, effect, danger } = ACTIONS[action];
+  const many = names.length > 1;
+  const shown = names.slice(0, 12).map((name) => html`<li class="cut">${visible(name)}</li>`);
+  const text = many ? html`<p>${plural(names.length, "agent")}: each ${effect}.</p><ul>${shown}${names.length > 12 ? html`<li class="muted">and ${names.length - 12} more</li>` : null}</ul>` : html`<p>${visible(names[0])} ${effect}.</p>`;
+  asked.set({ place, word: many ? `${word} ${names.length}` : word, danger, text, act: () => act(action, names) });
 }
 
 /** The confirmation at this place, if it is open there. @param {string} place */
 export function confirmation(place) {
   const open = asked.get();
   if (!open || open.place !== place) return null;
-  const { action, names } = open;
-  const chosen = ACTIONS[action];
   const why = whyDisabled();
-  const shown = names.slice(0, 12).map((name) => html`<li class="cut">${visible(name)}</li>`);
-  return html`<div class="confirm" role="alertdialog" aria-label=${`confirm ${chosen.word}`}>
-    <p>${names.length === 1 ? html`<span>${visible(names[0])} ${chosen.effect}.</span>` : html`<span>${plural(names.length, "agent")}: each ${chosen.effect}.</span>`}</p>
-    ${names.length > 1 ? html`<ul>${shown}${names.length > 12 ? html`<li class="muted">and ${names.length - 12} more</li>` : null}</ul>` : null}
+  const confirm = () => {
+    asked.set(null);
+    open.act();
+  };
+  return html`<div class="confirm" role="alertdialog" aria-label=${`confirm ${open.word}`}>${open.text}
     <div class="acts">
-      <button class=${chosen.danger ? "danger" : "primary"} disabled=${Boolean(why)} title=${why || null} data-autofocus @click=${() => act(action, names)}>${chosen.word}${names.length > 1 ? ` ${names.length}` : ""}</button>
+      <button class=${open.danger ? "danger" : "primary"} disabled=${Boolean(why)} title=${why || null} data-autofocus @click=${confirm}>${open.word}</button>
       <button @click=${() => asked.set(null)}>cancel</button>
     </div>
   </div>`;
@@ -96,7 +105,6 @@ export function confirmation(place) {
 
 /** @param {string} action @param {string[]} names */
 async function act(action, names) {
-  asked.set(null);
   const chosen = ACTIONS[action];
   const replies = await Promise.all(chosen.args(names).map((args) => call(chosen.call, args)));
   const errors = replies.filter((reply) => reply?.success === false);

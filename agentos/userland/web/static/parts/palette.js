@@ -3,7 +3,7 @@
 import { agents } from "../core/feed.js";
 import { html, keyed, render } from "../core/html.js";
 import { go } from "../core/route.js";
-import { asked, possible } from "./actions.js";
+import { askAbout, possible } from "./actions.js";
 import { openDialog } from "./dialog.js";
 import { openSpawn } from "./forms.js";
 import { visible } from "./text/format.js";
@@ -12,7 +12,7 @@ import { stateWord } from "./state.js";
 /** @typedef {{text: string, hint: string, run: () => void}} Choice */
 
 const MOST = 40;
-export const PAGES = ["overview", "agents", "tree", "trace", "model", "approvals", "events", "audit", "system"];
+export const PAGES = ["overview", "agents", "tree", "trace", "model", "approvals", "events", "logs", "audit", "system"];
 
 /** @type {HTMLDialogElement|null} */
 let dialog = null;
@@ -37,7 +37,7 @@ function choices() {
     all.push({ text: row.name, hint: stateWord(row.state), run: () => go("agents", { agent: row.name }) });
     if (!words.length) continue;
     for (const action of possible(row)) {
-      all.push({ text: `${action} ${row.name}`, hint: `agentos ${action} ${row.name}`, run: () => { go("agents", { agent: row.name }); asked.set({ action, names: [row.name], place: `panel ${row.name}` }); } });
+      all.push({ text: `${action} ${row.name}`, hint: `agentos ${action} ${row.name}`, run: () => { go("agents", { agent: row.name }); askAbout(action, [row.name], `panel ${row.name}`); } });
     }
   }
   return all.filter((one) => words.every((word) => one.text.toLowerCase().includes(word))).slice(0, MOST);
@@ -71,7 +71,7 @@ function run(choice) {
 }
 
 const KEYS = [
-  ["Ctrl-K or :", "palette"], ["/", "filter"], ["g o a t r m p e u s", "go to Overview Agents Tree tRace Model apProvals Events aUdit System"], ["j k", "next, previous"],
+  ["Ctrl-K or :", "palette"], ["/", "filter"], ["g o a t r m p e l u s", "go to Overview Agents Tree tRace Model apProvals Events Logs aUdit System"], ["j k", "next, previous"],
   ["Enter, o", "panel, page of its own"], ["Esc", "close"], ["x", "mark"], ["l", "logs"], [".", "actions of the open agent"], ["Shift-K Shift-R p", "kill, restart, pause or resume, after a question"], ["[ ]", "window of charts"], ["t", "charts as tables"], ["f", "follow"],
 ];
 

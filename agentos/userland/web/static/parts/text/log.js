@@ -1,19 +1,23 @@
-// The output of one agent, as it is written. When a person scrolls up, what is shown stays as it is: new lines are counted.
-// It is followed over the agent's lives, and anew after a lost connection, a restart of the kernel, or a start after its end for good.
+// The output of agents, as it is written. When a person scrolls up, what is shown stays as it is: new lines are counted.
+// That of one agent comes from the kernel's memory; it is followed over the agent's lives, and anew after a lost connection, a restart of the
+// kernel, or a start after its end for good. That of several comes from the log on disk, with earlier runs of the kernel; after a lost
+// connection it goes on behind the last line.
 
 import { attempts, boot, connected, findAgent, stream } from "../../core/feed.js";
 import { html, keyed, render } from "../../core/html.js";
 import { coloured, plain } from "./ansi.js";
-import { timeOfDay, visible } from "./format.js";
+import { cutMiddle, exactTime, plural, timeOfDay, visible } from "./format.js";
 
 const MAX_LINES = 2000;
 const TAIL = 200;
+const SHOWN = 600; // lines
 
-/** @typedef {{at: number, stream: string, text: string, id: number}} Line */
+/** `name` is of a log of several. @typedef {{at: number, stream: string, text: string, id: number, name?: string}} Line */
+/** Fields of LOGS: `name`, or `since` with or without `names`. @typedef {{name?: string, names?: string[], since?: number, grep?: string}} Wanted */
 
-/** Property `view`: the name of an agent. Whatever draws it draws again when the agent's row or the connection changes. */
+/** Property `view`. Whatever draws it draws again when the agent's row or the connection changes. */
 export class Log extends HTMLElement {
-  name = "";
+  /** @type {Wanted} */ wanted = {};
   filter = "";
   missed = 0;
   error = "";
@@ -22,6 +26,7 @@ export class Log extends HTMLElement {
   /** Where the last drawing has left it, in pixels. */
   top = 0;
   lastId = 0;
+  /** Those that come again, as a log goes on from their moment. @type {Set<string>} */ again = new Set();
   /** Of what is open, or was last. */
   opened = { connection: "", life: "", run: "" };
   /** @type {(() => void)|null} */ withdraw = null;
@@ -37,16 +42,24 @@ export class Log extends HTMLElement {
     this.withdraw = null;
   }
 
-  /** @param {{name: string}} properties */
-  set view({ name }) {
-    this.name = name;
+  /** @param {Wanted} wanted */
+  set view(wanted) {
+    if (JSON.stringify(wanted) !== JSON.stringify(this.wanted)) [this.lines, this.missed, this.held, this.opened] = [[], 0, null, { connection: "", life: "", run: "" }];
+    this.wanted = wanted;
     if (this.isConnected) this.follow();
   }
 
   /** Open the output unless it is open, or has ended and the agent hasn't begun a life since. */
   follow() {
-    const row = findAgent(this.name);
-    if (!row || !connected.get()) return;
+    if (!connected.get()) return;
+    if (this.wanted.name === undefined) {
+      const connection = String(attempts.get());
+      if (connection === this.opened.connection) return;
+      this.opened = { connection, life: "", run: boot.get() };
+      return this.open();
+    }
+    const row = findAgent(this.wanted.name);
+    if (!row) return;
     const connection = `${attempts.get()} ${row.id}`;
     const life = row.running ? `${connection} ${row.since_ms}` : this.opened.life;
     if (connection === this.opened.connection && (this.withdraw || life === this.opened.life)) return;
@@ -59,7 +72,11 @@ export class Log extends HTMLElement {
   open() {
     this.withdraw?.();
     this.error = "";
-    const withdraw = stream("LOGS", { name: this.name, tail: TAIL, follow: true }, (page) => this.add(page), (reply) => {
+    const goesOn = this.wanted.name === undefined && this.lines.length > 0;
+    const last = Math.max(...this.lines.map((line) => line.at));
+    this.again = new Set(goesOn ? this.lines.filter((line) => line.at === last).map(sameness) : []);
+    const from = goesOn ? { since: last } : this.wanted.since ? {} : { tail: TAIL };
+    const withdraw = stream("LOGS", { ...this.wanted, ...from, follow: true }, (page) => this.add(page), (reply) => {
       if (this.withdraw === withdraw) this.withdraw = null;
       if (reply?.success === false) this.error = reply.error ?? "";
       else if (reply?.lines) this.add(reply);
@@ -73,6 +90,7 @@ export class Log extends HTMLElement {
   add(page) {
     this.missed += page.missed ?? 0;
     for (const line of page.lines) {
+      if (this.again.delete(sameness(line))) continue;
       this.lastId += 1;
       this.lines.push({ ...line, id: this.lastId });
     }
@@ -91,15 +109,22 @@ export class Log extends HTMLElement {
   }
 
   show() {
+    const { name } = this.wanted;
     const wanted = this.filter.toLowerCase();
     const { lines, missed } = this.held ?? this;
     const shown = wanted ? lines.filter((line) => plain(line.text).toLowerCase().includes(wanted)) : lines;
     const last = lines.at(-1)?.at ?? 0;
     const unseen = this.held ? this.lines.filter((line) => line.at > last).length : 0;
-    render(html`<div class="log" tabindex="0" role="log" aria-label=${`output of ${this.name}`}>
-        ${missed ? html`<p class="line muted"><span></span><span>${missed} lines were left out: more was written than is kept in memory</span></p>` : null}
+    let day = new Date().toDateString();
+    const drawn = shown.slice(-SHOWN).map((line) => {
+      const before = day;
+      day = new Date(line.at * 1000).toDateString();
+      return keyed(line.id, html`<div>${day === before ? null : html`<p class="day muted">${exactTime(line.at).slice(0, 10)}</p>`}<div class=${`line ${line.stream === "stderr" ? "error" : line.stream}`}><span class="at">${timeOfDay(line.at)}</span>${name === undefined ? html`<span class="of cut" title=${visible(line.name)}>${visible(cutMiddle(line.name ?? "", 24))}</span>` : null}<span>${coloured(line.text)}</span></div></div>`);
+    });
+    render(html`<div class=${name === undefined ? "log several" : "log"} tabindex="0" role="log" aria-label=${name === undefined ? "output of several agents" : `output of ${name}`}>
+        ${missed ? html`<p class="line muted"><span></span><span>${plural(missed, "line")} left out: ${name === undefined ? "no longer kept, or not written" : "more was written than is kept in memory"}</span></p>` : null}
         ${!shown.length && !this.error ? html`<p class="empty">${wanted ? "no line contains that" : "no output yet"}</p>` : null}
-        ${shown.slice(-600).map((line) => keyed(line.id, html`<div class=${`line ${line.stream === "stderr" ? "error" : line.stream}`}><span class="at">${timeOfDay(line.at)}</span><span>${coloured(line.text)}</span></div>`))}
+        ${drawn}
         ${this.error ? html`<p class="line error"><span></span><span>${visible(this.error)}</span></p>` : null}
       </div>
       <div class="below">
@@ -107,7 +132,7 @@ export class Log extends HTMLElement {
         <button aria-pressed=${this.held ? "false" : "true"} @click=${this.toggle}>follow</button>
         ${unseen ? html`<button @click=${this.toggle}>${unseen} new</button>` : null}
       </div>
-      ${shown.length > 600 ? html`<p class="muted">the last 600 lines; <code>agentos logs</code> has all</p>` : null}`, this);
+      ${shown.length > SHOWN ? html`<p class="muted">the last ${SHOWN} lines; <code>agentos logs</code> has all</p>` : null}`, this);
     const box = this.querySelector(".log");
     if (!box) return;
     if (!this.held) box.scrollTop = box.scrollHeight;
@@ -126,4 +151,10 @@ export class Log extends HTMLElement {
     if (atEnd === Boolean(this.held)) this.toggle();
   };
 }
+
+/** What tells a line from others. @param {Line} line */
+function sameness({ at, name, stream, text }) {
+  return JSON.stringify([at, name, stream, text]);
+}
+
 customElements.define("os-log", Log);

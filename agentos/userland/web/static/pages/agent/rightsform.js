@@ -1,13 +1,13 @@
 // A change of an agent's permission set: a draft of lines that are added and removed, then one SET_PERMS with the whole set.
 // The set that is held is read once more before: a change made meanwhile by another session isn't undone unseen.
 
-import { forget } from "../core/ask.js";
-import { call, findAgent } from "../core/feed.js";
-import { html } from "../core/html.js";
-import { signal } from "../core/signals.js";
-import { toast, whyDisabled } from "../parts/actions.js";
-import { diff } from "../parts/text/diff.js";
-import { visible } from "../parts/text/format.js";
+import { forget } from "../../core/ask.js";
+import { call, findAgent } from "../../core/feed.js";
+import { html } from "../../core/html.js";
+import { signal } from "../../core/signals.js";
+import { toast, whyDisabled } from "../../parts/actions.js";
+import { diff } from "../../parts/text/diff.js";
+import { visible } from "../../parts/text/format.js";
 
 /** @typedef {Record<string, any>} Row */
 /** @typedef {{name: string, before: Row, set: Row, problem: string, busy: boolean}} Draft */

@@ -1,13 +1,13 @@
 // What one agent may do: its rules as a list, the rule that would decide about one call, the set as TOML.
 
-import { ask, forget } from "../core/ask.js";
-import { call } from "../core/feed.js";
-import { html } from "../core/html.js";
-import { signal } from "../core/signals.js";
-import { toast, whyDisabled } from "../parts/actions.js";
-import { copied } from "../parts/text/copied.js";
-import { duration, exactTime, number, visible } from "../parts/text/format.js";
-import { refused, shown } from "../parts/reply.js";
+import { ask, forget } from "../../core/ask.js";
+import { call } from "../../core/feed.js";
+import { html } from "../../core/html.js";
+import { signal } from "../../core/signals.js";
+import { toast, whyDisabled } from "../../parts/actions.js";
+import { copied } from "../../parts/text/copied.js";
+import { duration, exactTime, number, visible } from "../../parts/text/format.js";
+import { refused, shown } from "../../parts/reply.js";
 import { DECISIONS, changeButton, draftOf, rightsForm } from "./rightsform.js";
 
 /** @typedef {Record<string, any>} Row */

@@ -1,29 +1,30 @@
 // One agent: beside every page when it is selected, or as a page of its own.
 
-import { ask } from "../core/ask.js";
-import { findAgent, kernel, role, seesContents } from "../core/feed.js";
-import { html, keyed } from "../core/html.js";
-import { adjust, link, route } from "../core/route.js";
-import { signal } from "../core/signals.js";
-import { actionButton, confirmation, possible } from "../parts/actions.js";
-import { charts } from "../parts/charts/charts.js";
-import { cores } from "../parts/charts/cpu.js";
-import { bytes, duration, number, visible } from "../parts/text/format.js";
-import { sendForm } from "../parts/forms.js";
-import { facts, json, shown } from "../parts/reply.js";
-import { bar, stateTag } from "../parts/state.js";
-import { calls } from "./audit.js";
+import { ask } from "../../core/ask.js";
+import { findAgent, kernel, role, seesContents } from "../../core/feed.js";
+import { html, keyed } from "../../core/html.js";
+import { adjust, link, route } from "../../core/route.js";
+import { signal } from "../../core/signals.js";
+import { actionButton, confirmation, possible } from "../../parts/actions.js";
+import { charts } from "../../parts/charts/charts.js";
+import { cores } from "../../parts/charts/cpu.js";
+import { bytes, duration, number, visible } from "../../parts/text/format.js";
+import { sendForm } from "../../parts/forms.js";
+import { facts, json, shown } from "../../parts/reply.js";
+import { bar, stateTag } from "../../parts/state.js";
+import { calls } from "../audit.js";
+import { changesTab } from "./changes.js";
 import { execTab } from "./exec.js";
-import { quote, reason, since } from "./overview.js";
+import { quote, reason, since } from "../overview.js";
 import { rights } from "./rights.js";
-import { traceOf } from "./trace.js";
+import { traceOf } from "../trace.js";
 
 /** @typedef {Record<string, any>} Row */
 
 const unfolded = signal(/** @type {Set<string>} */ (new Set()));
-const TABS = ["now", "trace", "logs", "limits", "rights", "state", "calls", "exec", "send"];
+const TABS = ["now", "trace", "logs", "changes", "limits", "rights", "state", "calls", "exec", "send"];
 const OF_CONTENTS = ["trace", "calls"]; // of the audit log
-const OF_OPERATOR = ["rights", "state", "exec", "send"];
+const OF_OPERATOR = ["changes", "rights", "state", "exec", "send"];
 
 /** @param {string} name @param {boolean} whole as a page of its own */
 export function panel(name, whole) {
@@ -41,14 +42,15 @@ export function panel(name, whole) {
       <div class="line acts">${possible(row).map((action) => actionButton(action, [name], place))}</div>
       ${confirmation(place)}
     </header>
-    <div class="tabs" role="tablist">${TABS.filter(isShown).map((one) => html`<button role="tab" aria-selected=${one === tab ? "true" : "false"} @click=${() => adjust({ tab: one === "now" ? null : one }, true)}>${one}</button>`)}</div>
+    <div class="tabs" role="tablist">${TABS.filter((one) => isShown(one, row)).map((one) => html`<button role="tab" aria-selected=${one === tab ? "true" : "false"} @click=${() => adjust({ tab: one === "now" ? null : one }, true)}>${one}</button>`)}</div>
     <div class="body" role="tabpanel" aria-label=${tab}>${keyed(`${name} ${tab}`, html`<div class="tab">${content(tab, row)}</div>`)}</div>
   </aside>`;
 }
 
-/** Whether this session may see what is behind a tab. @param {string} tab */
-function isShown(tab) {
-  return role.get() === "operator" || !(OF_OPERATOR.includes(tab) || (OF_CONTENTS.includes(tab) && !seesContents()));
+/** Whether there is something behind a tab that this session may see. @param {string} tab @param {Row} row */
+function isShown(tab, row) {
+  if (role.get() !== "operator" && (OF_OPERATOR.includes(tab) || (OF_CONTENTS.includes(tab) && !seesContents()))) return false;
+  return tab !== "changes" || ask("INSPECT", { name: row.name })?.spec?.workspace_mode === "overlay";
 }
 
 /** @param {string} name @param {boolean} whole */
@@ -65,7 +67,9 @@ function content(tab, row) {
     case "trace":
       return traceOf(row.name);
     case "logs":
-      return html`<os-log .view=${{ name: row.name }} .style=${"display:flex;flex-direction:column;height:100%"}></os-log>`;
+      return html`<os-log .view=${{ name: row.name }} .style=${"display:flex;flex-direction:column;height:calc(100% - 28px)"}></os-log><p class="after"><a class="text" href=${link("logs", { of: row.name })}>with other agents and earlier runs</a></p>`;
+    case "changes":
+      return changesTab(row.name);
     case "limits":
       return shown(inspected(), (reply) => limits(row, reply));
     case "rights":

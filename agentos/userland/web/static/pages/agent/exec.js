@@ -1,11 +1,11 @@
 // A command in an agent's jail: what it writes, as it comes, and how it ended. Only the last one is kept.
 
-import { connected, now, stream } from "../core/feed.js";
-import { html } from "../core/html.js";
-import { signal } from "../core/signals.js";
-import { whyDisabled } from "../parts/actions.js";
-import { coloured } from "../parts/text/ansi.js";
-import { clock, elapsed, visible } from "../parts/text/format.js";
+import { connected, now, stream } from "../../core/feed.js";
+import { html } from "../../core/html.js";
+import { signal } from "../../core/signals.js";
+import { whyDisabled } from "../../parts/actions.js";
+import { coloured } from "../../parts/text/ansi.js";
+import { clock, elapsed, visible } from "../../parts/text/format.js";
 
 /** @typedef {Record<string, any>} Row */
 /** @typedef {{name: string, command: string, began: number, output: {error: boolean, text: string}[], kept: number, cut: boolean, reply: Row|null, withdraw: () => void}} Run */

@@ -79,7 +79,7 @@ def break_line(line: str, width: int) -> list[str]:
     """A line of a program in rows, with its spaces."""
     if line.isascii():
         return textwrap.wrap(line, width, drop_whitespace=False, break_on_hyphens=False) or [""]
-    return [row[2:] for row in wrap_line(line, width)]
+    return list(wrap_line(line, width, "", ""))
 
 
 def printable_lines(text: str) -> list[str]:

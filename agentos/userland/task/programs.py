@@ -122,11 +122,9 @@ def spawn_fields(program: Program, text: str, name: str, model: str, options: Ma
         arguments = preset.command(words, model)[1:]
         fields: dict[str, Any] = {**program.place, "args": list(arguments)}
     else:
-        if "code" in program.place:
-            env["PATH"] = f"{os.path.dirname(program.place['program'])}:{CODE}/bin:{PATH}"
-            fields = {"code": program.place["code"]}
-        else:
-            fields = {}
+        fields = {name: each for name, each in program.place.items() if name == "code"}
+        if os.path.exists(os.path.join(program.place.get("code", "/nowhere"), "bin", "node")):
+            env["PATH"] = f"{CODE}/bin:{PATH}"
         fields["command"] = list(preset.command([program.place["program"], *words[1:]], model))
     budget: Budget = options["budget"]
     amounts = {"tokens": budget.tokens, "money": budget.money, "calls": budget.iterations}

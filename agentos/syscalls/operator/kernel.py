@@ -91,6 +91,7 @@ class KernelCalls(Struct, frozen=True):
                 agents=Counter(str(agent.state) for agent in self.registry),
                 attention=attention,
                 model=next(iter(models), None) if self.line.model else None,
+                openai_endpoint=self.supervision.deps.serve is not None,
                 isolation=self.supervision.deps.jails.found,
                 audit=calls.AuditStatus(
                     entries=health.entries, lost=health.lost, checked_at=health.checked_at, problem=health.problem

@@ -5,16 +5,14 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from agentos_sdk import AgentOSClient, AgentOSError
-from agentos_sdk.errors import from_reply
 from agentos_sdk.loop import Budget
 
-from .records import TaskNote
 from .running import RunningTask, Step, make_pipe
+from .usage import done
 
 CHECK_SECONDS = 3600.0  # EXEC's longest
 KEEPER = ("sleep", "infinity")  # the program of an agent whose jail a check runs in
 SHOWN = 2000  # characters of a check's output: its end
-DAY = 86400.0  # USAGE has whole days
 
 
 class Checked(NamedTuple):
@@ -45,6 +43,10 @@ class Attempts:
     @property
     def is_over(self) -> bool:
         return all(task.is_over for task in self.tasks)
+
+    @property
+    def heeds_stop(self) -> bool:
+        return any(task.heeds_stop for task in self._living())
 
     def start(self) -> None:
         for task in self.tasks:
@@ -97,12 +99,12 @@ def share(budget: Budget, count: int) -> Budget:
 
 def find_loop_jail(client: AgentOSClient, name: str) -> Mapping[str, Any]:
     """The fields of SPAWN for the jail of a task of the loop; raises the kernel's ``CallError``."""
-    kept = _done(client.fetch(f"task-spawn/{name}", "agent"))["value"]
+    kept = done(client.fetch(f"task-spawn/{name}", "agent"))["value"]
     return {**kept, "env": {key: value for key, value in kept["env"].items() if key != "LOOP_TASK"}}
 
 
 def check(client: AgentOSClient, running: RunningTask, jail: Mapping[str, Any], command: str) -> Checked:
-    """Run a command line in an attempt's jail, in its overlay, after its agent has ended.
+    """Run a command line in an attempt's ``jail``, fields of SPAWN, in its overlay, after its agent has ended.
 
     What the command changes there is thrown away: it judges the attempt, and is no part of it.
     """
@@ -129,17 +131,18 @@ def check(client: AgentOSClient, running: RunningTask, jail: Mapping[str, Any], 
 @contextmanager
 def _jail_of(client: AgentOSClient, name: str, jail: Mapping[str, Any]) -> Iterator[None]:
     """An agent that does nothing has the jail again; afterwards its overlay is what it was."""
-    before = _done(client.snapshot(name))["snapshot"]
+    before = done(client.snapshot(name))["snapshot"]
     try:
-        _done(client.spawn(**{**jail, "name": name, "command": KEEPER, "restart": "temporary"}))
+        fields = {key: value for key, value in jail.items() if key not in ("script", "args", "python")}
+        done(client.spawn(**{**fields, "name": name, "command": KEEPER, "restart": "temporary"}))
         try:
             yield
         finally:
             client.kill(name=name, grace=0)
             client.wait(name=name)
     finally:
-        _done(client.rollback(name, before))
-        _done(client.snapshots(name, remove=before))
+        done(client.rollback(name, before))
+        done(client.snapshots(name, remove=before))
 
 
 def measure_diff(reply: Mapping[str, Any]) -> Size:
@@ -148,23 +151,3 @@ def measure_diff(reply: Mapping[str, Any]) -> Size:
     lines = [line for one in changes for line in (one["diff"] or "").split("\n")]
     added, removed = (sum(line.startswith(sign) for line in lines) for sign in "+-")
     return Size(len(changes) + reply["more"], added, removed)
-
-
-def find_use(client: AgentOSClient, note: TaskNote) -> tuple[int, float | None]:
-    """The tokens and the cost of a task, with what its agent has spawned, as the kernel has counted them.
-
-    The cost is None if a model that it has asked has no price.
-    """
-    rows = [
-        row
-        for row in _done(client.usage(since=note.at - DAY))["usage"]
-        if row["name"] == note.name or row["name"].startswith(f"{note.name}/")
-    ]
-    costs = [row["cost"] for row in rows]
-    return sum(row["tokens"] for row in rows), None if None in costs else sum(costs)
-
-
-def _done(reply: Any) -> Any:
-    if not reply["success"]:
-        raise from_reply(reply)
-    return reply

@@ -17,7 +17,8 @@ class TaskNote(NamedTuple):
     """``directory`` is what ``--dir`` named, empty without it; ``mode`` is ``overlay`` or ``direct``.
 
     ``at`` is when the task began, in seconds of Unix time. A task of an earlier release has no ``mode``, but the
-    directory ``saved`` with copies of the files.
+    directory ``saved`` with copies of the files. ``by`` is the program of others that works on it, empty for the loop,
+    and ``end`` its status, once it has ended.
     """
 
     name: str
@@ -26,6 +27,8 @@ class TaskNote(NamedTuple):
     saved: str = ""
     at: float = 0.0
     mode: str = ""
+    by: str = ""
+    end: str = ""
 
 
 def saved_directory() -> Path:

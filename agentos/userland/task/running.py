@@ -26,13 +26,18 @@ def make_pipe() -> tuple[int, int]:
 def is_step(step: Step) -> bool:
     """Whether it has what a step of its kind has: whatever runs in the agent's jail can emit such events."""
     match step:
-        case {"kind": "thought", "step": int(), "text": str(), "tokens": int(tokens), "cost": cost}:
+        case {"kind": "thought", "step": int(), "text": str(), "tokens": int(tokens), "cost": cost} | {
+            "kind": "asked",
+            "step": int(),
+            "tokens": int(tokens),
+            "cost": cost,
+        }:
             return is_amount(step["step"]) and is_amount(tokens) and (cost is None or is_amount(cost))
         case {"kind": "call", "call": str(), "arguments": _}:
             return True
         case {"kind": "result", "call": str(), "ok": bool(), "result": str()}:
             return True
-        case {"kind": "told" | "check", "text": str()}:
+        case {"kind": "told" | "check" | "output", "text": str()}:
             return True
         case {"kind": "trimmed", "before": int(before), "after": int(after)}:
             return is_amount(before) and is_amount(after)
@@ -97,6 +102,8 @@ class RunningTask:
 
     def tell(self, text: str) -> None:
         """Tell the model something before its next step; raises ``AgentOSError``."""
+        if not self.heeds_stop:
+            raise AgentOSError(f"{self.name} takes no further words while it runs")
         self._send(text)
 
     def stop(self) -> None:

@@ -60,7 +60,8 @@ class KernelStatus:
     """The kernel's state. ``agents`` are counted by state; those that have ended are, too.
 
     ``model`` is None without one; ``isolation`` until the layers have been tried; ``config``, the path of the
-    configuration file, for a kernel without one and for callers other than the operator.
+    configuration file, for a kernel without one and for callers other than the operator. ``openai_endpoint``: agents
+    find the model by HTTP, too.
     """
 
     success: bool = True
@@ -69,6 +70,7 @@ class KernelStatus:
     agents: Mapping[str, int]
     attention: Sequence[Attention]
     model: ModelState | None
+    openai_endpoint: bool
     isolation: str | None
     audit: AuditStatus
     config: str | None

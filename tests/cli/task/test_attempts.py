@@ -87,8 +87,8 @@ def test_an_attempt_ends_alone_and_ctrl_c_ends_the_others(kernel: Kernel, direct
 
     assert terminal.end() == 0, "the first one has passed the check"
     shown = terminal.shown
-    assert re.search(rf"^{sleepers[0]}  +passed, failed ", shown, re.M), shown
-    assert [re.search(rf"^{name}  +stopped ", shown, re.M) is not None for name in sleepers[1:]] == [True, True]
+    assert re.search(rf"^{sleepers[0]}  +loop +passed, failed ", shown, re.M), shown
+    assert [re.search(rf"^{name}  +loop +stopped ", shown, re.M) is not None for name in sleepers[1:]] == [True, True]
     assert "no file was changed" in shown
     terminal.close()
 
@@ -105,21 +105,21 @@ def test_tokens_and_money_are_for_all_attempts_together(agentos: Agentos, direct
     done = agentos("task", "--attempts", "2", "Spend", "--dir", str(directory), "--budget", "tokens=4000")
 
     assert done.returncode == 1, done
-    rows = [line.split() for line in done.stdout.splitlines() if re.match(r"task-\d+ +budget ", line)]
+    rows = [line.split() for line in done.stdout.splitlines() if re.match(r"task-\d+ +loop +budget ", line)]
     assert len(rows) == 2, done.stdout
-    assert 0 < sum(int(row[3].replace(",", "")) for row in rows) <= 4000
+    assert 0 < sum(int(row[4].replace(",", "")) for row in rows) <= 4000
 
 
 def test_the_cheapest_attempt_that_has_solved_the_task_is_advised() -> None:
-    row = Row("task-1", True, "passed", "done", 0, "", 0.5, 9000, Size(2, 10, 1))
+    row = Row("task-1", "loop", True, "passed", "done", 0, "", 0.5, 9000, Size(2, 10, 1))
     none = row._replace(attempt="task-4", size=Size())
     rows = [row, row._replace(attempt="task-2", cost=0.2), row._replace(attempt="task-3", cost=0.1, solved=False), none]
 
     assert "`agentos apply task-2` takes it" in describe_choice(rows)
     assert describe_choice(rows).endswith("`agentos rollback task-1@start task-3@start` throws the others away")
     assert describe_choice(rows[2:]).startswith("none has solved it: `agentos diff task-3` shows one")
-    assert table_row(row) == ["task-1", "passed", "0.5", "9,000", "2 paths +10 -1"]
-    assert table_row(none._replace(cost=None))[2:] == ["?", "9,000", "none"]
+    assert table_row(row) == ["task-1", "loop", "passed", "0.5", "9,000", "2 paths +10 -1"]
+    assert table_row(none._replace(cost=None))[3:] == ["?", "9,000", "none"]
 
 
 def test_the_size_of_a_diff_has_no_files_of_git() -> None:
@@ -148,3 +148,13 @@ def test_what_attempts_lack_is_said(agentos: Agentos, arguments: list[str], erro
 
     assert done.returncode in (1, 2)
     assert error in " ".join(f"{done.stdout} {done.stderr}".split())
+
+
+def test_a_program_is_refused_where_agents_find_no_endpoint(agentos: Agentos, kernel: Kernel) -> None:
+    (kernel.place / "presets").mkdir()
+    (kernel.place / "presets" / "shell.toml").write_text('about = "a shell"\ntask = ["sh", "-c", "{task}"]\n')
+
+    done = agentos("task", "--with", "shell", "true")
+
+    assert done.returncode == 1
+    assert "set [llm] openai_endpoint = true" in done.stderr

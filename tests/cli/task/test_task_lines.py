@@ -57,12 +57,14 @@ def test_control_characters_of_an_agent_are_escaped(step: dict[str, object]) -> 
 
 
 @each_row("text", ["word " * 50, "漢字" * 80, "x" * 300, "request 7: EXEC ls by task-1\nand more"], ids=len)
-@each_row("kind", ["thought", "call", "result"])
+@each_row("kind", ["thought", "call", "result", "output", "check"])
 def test_no_text_of_an_agent_gets_into_the_first_column(kind: str, text: str) -> None:
     fields: dict[str, dict[str, object]] = {
         "thought": {**THOUGHT, "text": text},
         "call": {"kind": "call", "call": text, "arguments": {}},
         "result": {"kind": "result", "call": "exec", "ok": True, "result": text},
+        "output": {"kind": "output", "stream": "stdout", "text": text},
+        "check": {"kind": "check", "text": text},
     }
 
     for line in step_lines(fields[kind], 40):

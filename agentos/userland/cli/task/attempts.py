@@ -7,9 +7,11 @@ from typing import Any, NamedTuple
 import click
 
 from agentos.userland.cli.common import check_reply, format_table, plural, print_json_line, printable
-from agentos.userland.task.attempts import Attempts, Checked, Size, check, find_loop_jail, find_use, measure_diff
+from agentos.userland.task.attempts import Attempts, Checked, Size, check, find_loop_jail, measure_diff
+from agentos.userland.task.programs import LOOP
 from agentos.userland.task.records import TaskNote
 from agentos.userland.task.running import RunningTask
+from agentos.userland.task.usage import find_use
 from agentos_sdk import AgentOSClient
 from agentos_sdk.loop import TaskResult
 
@@ -17,13 +19,14 @@ from .screen import show_task
 from .task import Begun, explain_error
 
 SOLVED, UNSOLVED, STOPPED = 0, 1, 130  # exit status
-HEADER = ["ATTEMPT", "VERDICT", "COST", "TOKENS", "DIFF"]
+HEADER = ["ATTEMPT", "BY", "VERDICT", "COST", "TOKENS", "DIFF"]
 
 
 class Row(NamedTuple):
     """What has come of one attempt; ``status`` is the task's own, ``exit_code`` the check's, None without one."""
 
     attempt: str
+    by: str
     solved: bool
     verdict: str
     status: str
@@ -67,16 +70,17 @@ def _work(
     """Work on an attempt, and check it; what the check says is in ``checks``."""
     result = begun.work(client, running)
     if command is not None:
-        checks[running.name] = check(client, running, find_loop_jail(client, running.name), command)
+        checks[running.name] = check(client, running, begun.jail or find_loop_jail(client, running.name), command)
     return result
 
 
 def judge(client: AgentOSClient, note: TaskNote, task: RunningTask, checked: Checked | None) -> Row:
     """What has come of an attempt; one that couldn't be worked on has failed alone."""
+    by = note.by or LOOP
     if task.result is None:
         status = "stopped" if task.is_killed else "failed"
         reason = str(explain_error(client, note, task.error or ""))
-        return Row(note.name, False, status, status, None, reason, None, 0, Size())
+        return Row(note.name, by, False, status, status, None, reason, None, 0, Size())
     status, reason = ("stopped", "") if task.is_killed else (task.result.status, task.result.reason)
     solved, verdict = status == "done", status
     if checked is not None and status != "stopped":
@@ -87,14 +91,14 @@ def judge(client: AgentOSClient, note: TaskNote, task: RunningTask, checked: Che
     tokens, cost = find_use(client, note)
     size = measure_diff(check_reply(client.diff(note.name, content=True)))
     exit_code = checked.exit_code if checked is not None else None
-    return Row(note.name, solved, verdict, status, exit_code, reason, cost, tokens, size)
+    return Row(note.name, by, solved, verdict, status, exit_code, reason, cost, tokens, size)
 
 
 def table_row(row: Row) -> list[str]:
     size = row.size
     diff = f"{plural(size.paths, 'path')} +{size.added} -{size.removed}" if size.paths else "none"
     cost = "?" if row.cost is None else f"{row.cost:.4g}"
-    return [row.attempt, row.verdict, cost, f"{row.tokens:,}", diff]
+    return [row.attempt, row.by, row.verdict, cost, f"{row.tokens:,}", diff]
 
 
 def describe_choice(rows: Sequence[Row]) -> str:

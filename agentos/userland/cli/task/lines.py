@@ -29,6 +29,10 @@ def step_lines(step: Step, width: int) -> Iterator[str]:
             yield from wrap(text, width)
         case {"kind": "call", "call": name, "arguments": arguments}:
             yield click.style(fit(printable(f"● {describe_call(name, arguments)}"), width), fg="cyan")
+        case {"kind": "output", "text": str(text)}:
+            yield from (f"  {row}" for row in break_line(printable(text), width - 2))
+        case {"kind": "asked", "step": int(number)}:
+            yield click.style(f"● {plural(number, 'answer')} of the model", fg="cyan")
         case {"kind": "check", "text": str(text)}:
             yield click.style(fit(printable(f"● check: {text}"), width), fg="cyan")
         case {"kind": "result", "ok": ok, "result": result}:
@@ -71,6 +75,13 @@ def wrap(text: str, width: int, begin: str = "» ") -> Iterator[str]:
             begin = "  "
 
 
+def break_line(line: str, width: int) -> list[str]:
+    """A line of a program in rows, with its spaces."""
+    if line.isascii():
+        return textwrap.wrap(line, width, drop_whitespace=False, break_on_hyphens=False) or [""]
+    return list(wrap_line(line, width, "", ""))
+
+
 def printable_lines(text: str) -> list[str]:
     return [printable(line) for line in text.strip().split("\n")] if text.strip() else []
 
@@ -89,15 +100,15 @@ def describe_use(steps: int, tokens: int, cost: float | None) -> str:
     return f"{plural(steps, 'step')}, {plural(tokens, 'token').replace(str(tokens), f'{tokens:,}')}{spent}"
 
 
-def result_lines(result: TaskResult, width: int) -> Iterator[str]:
-    """How a task has ended: its summary, then a line with what it has used."""
+def result_lines(result: TaskResult, width: int, goes_on: bool = True) -> Iterator[str]:
+    """How a task has ended: its summary, then a line with what it has used. ``goes_on``: it can, if it was stopped."""
     yield from wrap(result.summary, width)
     colour = {"done": "green", "stopped": "yellow"}.get(result.status, "red")
     why = f": {printable(result.reason)}" if result.reason else ""
     use = describe_use(result.steps, result.tokens, result.cost)
     agent = printable(result.agent)
     yield f"{click.style(f'{agent}: {result.status}', fg=colour)}{why} ({use})"
-    if result.status == "stopped":
+    if result.status == "stopped" and goes_on:
         yield f"`agentos task --resume {agent}` goes on with it"
 
 

@@ -24,7 +24,12 @@ from .lines import describe_use, fit, step_lines
 
 CAUSE_SECONDS = 0.3  # that a request waits for the step that it belongs to
 ERASE, CLEAR_LINE = ("\x7f", "\b"), "\x15"
-ACTIVITY = {"thought": "thinks", "result": "asks the model", "told": "asks the model", "check": "is checked"}
+ACTIVITY = {
+    "thought": "thinks",
+    **dict.fromkeys(("result", "told"), "asks the model"),
+    **dict.fromkeys(("asked", "output"), "works"),
+    "check": "is checked",
+}
 STOPS, ENDED = "it stops after this step; Ctrl-C again ends it now", "it is ended"
 APPROVAL_KEYS = "y allow  n deny  a always  d details  s next"
 
@@ -78,7 +83,7 @@ def print_task(
         if is_over:
             return None
         while len(pressed) > handled:
-            click.echo(f"agentos: {ENDED if handled else STOPS}", err=True)
+            click.echo(f"agentos: {describe_interrupt(task, handled)}", err=True)
             obey_interrupt(task, is_first=not handled)
             handled += 1
         for request in follower.pending:
@@ -100,6 +105,10 @@ def print_step(task: RunningTask | Attempts, step: Request, width: int) -> None:
     if prefix and step["kind"] == "end":
         text = " ".join(f"{step.get('status')}: {step.get('summary') or step.get('reason')}".split())
         click.echo(prefix + fit(printable(text), width - len(prefix)))
+
+
+def describe_interrupt(task: RunningTask | Attempts, handled: int) -> str:
+    return ENDED if handled or not task.heeds_stop else STOPS
 
 
 def obey_interrupt(task: RunningTask | Attempts, is_first: bool) -> None:
@@ -145,7 +154,7 @@ class TaskScreen(Watch):
                 self.erase_status()
                 return
             while len(self.pressed) > self.handled:
-                self.say(ENDED if self.handled else STOPS, "yellow")
+                self.say(describe_interrupt(self.task, self.handled), "yellow")
                 obey_interrupt(self.task, is_first=not self.handled)
                 self.handled += 1
             self.show_cause()
@@ -179,7 +188,7 @@ class TaskScreen(Watch):
     def show_step(self, step: Request) -> None:
         name = step["task"]
         match step:
-            case {"kind": "thought", "step": number, "tokens": tokens, "cost": cost}:
+            case {"kind": "thought" | "asked", "step": number, "tokens": tokens, "cost": cost}:
                 self.steps[name], self.tokens = number, self.tokens + tokens
                 self.cost = self.cost if cost is None else (self.cost or 0.0) + cost
             case {"kind": "call", "call": call}:

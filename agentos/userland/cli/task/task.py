@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import click
@@ -19,6 +20,7 @@ from agentos.userland.cli.common import (
 )
 from agentos.userland.task.attempts import share
 from agentos.userland.task.images import name_images
+from agentos.userland.task.programs import BadProgram, Program, run_program, spawn_fields
 from agentos.userland.task.records import TaskNote, begin_note, forget_note, has_begun, store_note
 from agentos.userland.task.repository import (
     BadDirectory,
@@ -39,7 +41,7 @@ from agentos_sdk.loop.engine.result import LoopError
 
 from .changes import change_lines, describe_next, review
 from .lines import command_lines, find_commands, result_lines
-from .options import make_permissions, parse_budget, read_text
+from .options import check_programs, find_programs, make_permissions, parse_budget, read_text
 from .screen import describe_waiting_request, show_task
 from .tasks import find_task
 
@@ -63,6 +65,13 @@ MORE_BYTES, MORE_ENTRIES = 1 << 30, 100_000  # that a task may add to a director
 )
 @click.option("--resume", metavar="ID", help="Go on with this task; TEXT says what is to be done next.")
 @click.option("--continue", "continued", is_flag=True, help="Go on with the last task.")
+@click.option(
+    "--with",
+    "by",
+    multiple=True,
+    metavar="PROGRAM",
+    help="Use this coding agent; repeatable. Default: loop.",
+)
 @click.option("--attempts", type=click.IntRange(2, 32), metavar="N", help="Let so many agents try it at once.")
 @click.option("--check", metavar="COMMAND", help="Judges each attempt: a command line, run in its jail.")
 @click.option("--review", is_flag=True, help="At the end show the changes of --dir, and apply them after a y.")
@@ -79,6 +88,7 @@ def task(
     budget: tuple[str, ...],
     resume: str | None,
     continued: bool,
+    by: tuple[str, ...],
     attempts: int | None,
     check: str | None,
     review: bool,
@@ -100,6 +110,8 @@ def task(
 
     With --attempts several agents work at once, each in an overlay of its own; tokens and money of --budget are for all
     together. At the end a table compares them. The exit status is 0 if one has passed --check, or without it is done.
+
+    --with runs another coding agent, which has to be installed, in the jail; with several each makes attempts in turn.
     """
     if words[:1] == ("undo",) and len(words) == 2:
         from .undo import undo
@@ -108,7 +120,7 @@ def task(
         return
     if len(words) > 1:
         raise click.UsageError("TEXT: expected one argument: write the task in quotation marks")
-    parsed = parse_budget(budget)
+    parsed = parse_budget(budget, by)
     goes_on = resume is not None or continued
     if in_place and (directory is None or review):
         raise click.UsageError("--in-place changes the directory of --dir itself: give --dir, and no --review")
@@ -116,13 +128,15 @@ def task(
         raise click.UsageError("--review shows the changes of --dir on the terminal: without -p and --json")
     if goes_on and (directory is not None or level is not None or ask or model is not None):
         raise click.UsageError("--resume and --continue keep the directory, the permissions and the model of the task")
+    check_programs(by, attempts, goes_on)
+    attempts = attempts or (len(by) if len(by) > 1 else None)
     if attempts is not None and (directory is None or in_place or review or goes_on):
         raise click.UsageError("--attempts works on overlays of --dir: give --dir, without --in-place and --review")
     if check is not None and attempts is None:
         raise click.UsageError("--check judges the attempts of --attempts")
     options = {"model": model, "budget": parsed, "permissions": make_permissions(level, ask)}
     mode = "direct" if in_place else "overlay"
-    talks = not words and not goes_on and not quiet and not as_json and attempts is None and is_terminal()
+    talks = not (words or goes_on or quiet or as_json or by or attempts) and is_terminal()
     text = "" if talks else read_text(words, needed=not goes_on)
     with kernel(socket_path) as client:
         try:
@@ -133,19 +147,18 @@ def task(
             if goes_on:
                 begun = go_on(client, find_task(client, resume), text, {"budget": parsed})
             else:
-                shows_steps = not (as_json or quiet)
-                warn = say_first if shows_steps else say
+                programs = find_programs(client, by, model)
                 if attempts is not None:
                     options["budget"] = share(parsed, attempts)
-                prepared = prepare(client, text, directory, mode, options, warn)
+                prepared = prepare(client, text, directory, mode, options, say if as_json or quiet else say_first)
+                several = [begin(client, prepared, programs[number % len(programs)]) for number in range(attempts or 1)]
                 if attempts is not None:
                     from .attempts import attempt
 
-                    all_begun = [begin(client, prepared) for _ in range(attempts)]
-                    sys.exit(attempt(client, all_begun, check, socket_path, {"as_json": as_json, "quiet": quiet}))
-                begun = begin(client, prepared)
+                    sys.exit(attempt(client, several, check, socket_path, {"as_json": as_json, "quiet": quiet}))
+                begun = several[0]
             sys.exit(follow(client, begun, socket_path, review, as_json, quiet))
-        except (LoopError, BadDirectory) as error:
+        except (LoopError, BadDirectory, BadProgram) as error:
             raise Failed(str(error)) from None
         except KeyboardInterrupt:
             sys.exit(130)
@@ -156,11 +169,16 @@ class Begun(NamedTuple):
 
     note: TaskNote
     work: Callable[[AgentOSClient, RunningTask], TaskResult]
+    jail: Mapping[str, Any] | None = None  # fields of SPAWN, of a program of others
 
 
 class Prepared(NamedTuple):
-    """What a new task is: its ``text``, ``whole`` with what the model is told besides, and the loop's ``options``."""
+    """What a new task is: as ``asked``, its ``text`` for the loop, and ``whole`` with what the model is told besides.
 
+    ``options`` are those of the loop.
+    """
+
+    asked: str
     text: str
     whole: str
     directory: str
@@ -186,9 +204,9 @@ def prepare(
     if driver.run(caller_kind(driver.me())) != "operator":
         raise Failed("only the operator can start tasks: run this outside of an agent", {"code": "permission_denied"})
     path = real_directory(directory) if directory is not None else None
-    text = name_images(text, path)
+    asked, text = text, name_images(text, path)
     if path is None:
-        return Prepared(text, text, "", "", options)
+        return Prepared(asked, text, text, "", "", options)
     if mode == "overlay":
         check_repository(path)
         options = {**options, "workspace_mode": mode, "limits": {"disk": MORE_BYTES, "inodes": MORE_ENTRIES}}
@@ -205,23 +223,31 @@ def prepare(
     if notes.said:
         say(notes.said)
     whole = add_notes(f"{text}\n\n({for_model})" if for_model else text, notes)
-    return Prepared(text, whole, path, mode, {**options, "workspace": path})
+    return Prepared(asked, text, whole, path, mode, {**options, "workspace": path})
 
 
-def begin(client: AgentOSClient, prepared: Prepared) -> Begun:
-    """Give a task its name, and keep a note of it."""
+def begin(client: AgentOSClient, prepared: Prepared, program: tuple[Program, str] | None = None) -> Begun:
+    """Give a task its name, and keep a note of it; without a program, and its model, the loop works on it."""
     name = BlockingDriver(client).run(next_task_name())
     note = begin_note(name, prepared.text)._replace(directory=prepared.directory, mode=prepared.mode)
+    options = prepared.options
+    if program is not None:
+        jail = spawn_fields(program[0], prepared.asked, name, program[1], options)
+        note = note._replace(by=program[0].name)
+        store_note(client, note)
+        return Begun(note, partial(run_program, note=note, fields=jail, seconds=options["budget"].time), jail)
     store_note(client, note)
 
     def work(client: AgentOSClient, running: RunningTask) -> TaskResult:
-        return AgenticLoop(client, on_step=running.note, **prepared.options).run(prepared.whole, task_id=name)
+        return AgenticLoop(client, on_step=running.note, **options).run(prepared.whole, task_id=name)
 
     return Begun(note, work)
 
 
 def go_on(client: AgentOSClient, note: TaskNote, text: str, options: Mapping[str, Any], compact: bool = False) -> Begun:
     """Prepare to go on with a task; ``compact``: with a summary of what was said and done."""
+    if note.by:
+        raise Failed(f"{note.name} is one of {note.by}, of which no conversation is kept: begin a new task")
     text = name_images(text, note.directory or None)
     if note.saved:
         from .undo import check_former
@@ -274,7 +300,7 @@ def follow(
 def explain_error(client: AgentOSClient, note: TaskNote, error: str) -> Failed:
     """Why a task couldn't be worked on; one that wasn't begun is forgotten."""
     try:
-        if not has_begun(client, note.name):
+        if note.by or not has_begun(client, note.name):
             forget_note(client, note)
             return Failed(error)
     except AgentOSError:
@@ -303,7 +329,7 @@ def show_end(
 ) -> None:
     """Show the result, the files that were changed, and the commands."""
     try:
-        commands = find_commands(AgenticLoop(client).transcript(note.name))
+        commands = [] if note.by else find_commands(AgenticLoop(client).transcript(note.name))
     except LoopError as error:
         commands = []
         say(str(error))
@@ -314,7 +340,7 @@ def show_end(
     if quiet:
         click.echo(printable_lines(result.summary or result.reason))
         return
-    for line in result_lines(result, text_width()):
+    for line in result_lines(result, text_width(), goes_on=not note.by):
         click.echo(line)
     if changes is not None:
         for line in change_lines(changes, note.directory):

@@ -26,7 +26,7 @@ from agentos_sdk.loop.engine.result import LoopError
 def tasks(socket_path: str | None, as_json: bool) -> None:
     """List the tasks of `agentos task`, the last one first."""
     with kernel(socket_path) as client:
-        found = [{**note._asdict(), "status": find_status(client, note.name)} for note in list_notes(client)][::-1]
+        found = [{**note._asdict(), "status": find_status(client, note)} for note in list_notes(client)][::-1]
     if as_json:
         print_json(found)
         return
@@ -50,10 +50,13 @@ def tasks(socket_path: str | None, as_json: bool) -> None:
         click.echo(line)
 
 
-def find_status(client: AgentOSClient, name: str) -> str:
-    """``running``, how the task has ended, or ``interrupted``: it can be resumed."""
+def find_status(client: AgentOSClient, note: TaskNote) -> str:
+    """``running``, how the task has ended, or ``interrupted``: its end isn't known, and a loop can be resumed."""
+    name = note.name
     if is_running(client, name):
         return "running"
+    if note.by:
+        return note.end or "interrupted"
     ended = find_end(client, name)
     if ended is None:
         return "interrupted"

@@ -1,0 +1,1 @@
+"""Three coding agents of three protocols, on three copies of one repository."""

@@ -308,9 +308,11 @@ class Recorder:
 
     def close(self) -> None:
         """End all recordings, and write what waits."""
-        for recording in [*self.active]:
-            self._end(recording)
-        self.queue.close()
+        try:
+            for recording in [*self.active]:
+                self._end(recording)
+        finally:
+            self.queue.close()
 
 
 @asynccontextmanager

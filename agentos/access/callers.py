@@ -338,7 +338,7 @@ class Callers:
         """Give callers, these by id or all, the tables that they need now: what is recorded has another one."""
         agents = [*self.registry] if numbers is None else [self.registry.get(number) for number in numbers]
         for agent in agents:
-            if agent is not None:
+            if agent is not None and (agent.declared or not agent.over.is_set()):  # else its rights are gone
                 agent.caller.table = self._table_for(agent.id)
         for caller in self._operators.values() if numbers is None else ():
             is_operator = caller.kind == "operator"

@@ -44,6 +44,9 @@ class Observer(Protocol):
     def pass_by(self, caller: Caller, op: int, body: bytes, answer: bytes) -> None:
         """The connection answered a call itself, or its body could not be read, or it is begun in the background."""
 
+    def miss(self, caller: Caller, what: str) -> None:
+        """The caller does something that is no call, so that its calls alone can't repeat it; ``what`` says it."""
+
 
 class Serve(Protocol):
     """Serves a request that has been read: returns the body of the reply, or of a failed one.

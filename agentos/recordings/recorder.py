@@ -133,6 +133,10 @@ class Recorder:
             self.below.pass_by(caller, op, body, answer)
         self._take(caller, op, body, None, answer, _Begun(next(self._order), time.time_ns(), None))
 
+    def miss(self, caller: Caller, what: str) -> None:
+        life, recordings = self._by_caller.get(caller.id) or self._find(caller)
+        self._spoil(recordings, life, what)
+
     def _take(
         self, caller: Caller, op: int, request: Any, outcome: object, answer: bytes | None, begun: _Begun
     ) -> None:
@@ -308,9 +312,11 @@ class Recorder:
 
     def close(self) -> None:
         """End all recordings, and write what waits."""
-        for recording in [*self.active]:
-            self._end(recording)
-        self.queue.close()
+        try:
+            for recording in [*self.active]:
+                self._end(recording)
+        finally:
+            self.queue.close()
 
 
 @asynccontextmanager

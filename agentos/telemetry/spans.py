@@ -107,6 +107,9 @@ class Spans:
     def pass_by(self, caller: Caller, op: int, body: bytes, answer: bytes) -> None:
         """No span."""
 
+    def miss(self, caller: Caller, what: str) -> None:
+        """No span."""
+
     def end(self, caller: Caller, op: int, request: Any, outcome: object, answer: bytes | None, began: int) -> None:
         """Queue the span of a call that has ended."""
         if len(self._queue) >= MAX_QUEUED:

@@ -44,6 +44,9 @@ class Watching:
     def pass_by(self, caller: Caller, op: int, body: bytes, answer: bytes) -> None:
         self.passed.append((op_name(op), body, answer))
 
+    def miss(self, caller: Caller, what: str) -> None:
+        raise AssertionError(what)
+
 
 def observed_table(watching: Watching) -> Table:
     def refuse(caller: Caller, request: What) -> object:

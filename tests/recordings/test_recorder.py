@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 import trio
-from attrs import frozen
+from attrs import Factory, frozen
 
+from agentos.agents.registry import Agent
+from agentos.agents.spec import AgentSpec
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.syscall import Syscall
@@ -22,8 +24,11 @@ from agentos.recordings.format import SUFFIX
 from agentos.recordings.lines import LineMaker, Seen
 from agentos.recordings.reader import RecordedCall, Recording, read_recording
 from agentos.recordings.recorder import Active, Recorder, RecordingSettings, Selection, open_recorder
+from agentos.services.events import AgentExited, AgentSpawned
+from agentos.services.rate_limit import Rate
 from agentos_sdk.errors import Busy
 from agentos_sdk.opcodes import Op
+from agentos_sdk.values import End
 from tests.support.rights import Grants, Notebook
 
 KEY = "sk-canary-0123456789"
@@ -261,3 +266,95 @@ def test_a_batch_that_cannot_be_described_ends_no_thread(tmp_path: Path) -> None
     assert writer.write(maker, writer.Batch([(seen, [target])])) == {
         target: "the call WAIT could not be written: NotAnAttrsClassError"
     }
+
+
+@frozen
+class Below:
+    """An observer of all calls."""
+
+    told: list[str] = Factory(list)
+
+    def begin(self, call: Call | None) -> str:
+        return "began"
+
+    def end(self, caller: Caller, op: int, request: Any, outcome: object, answer: bytes | None, began: Any) -> None:
+        self.told.append(f"{Op(op).name} {began}")
+
+    def pass_by(self, caller: Caller, op: int, body: bytes, answer: bytes) -> None:
+        self.told.append(f"{Op(op).name} passed")
+
+    def miss(self, caller: Caller, what: str) -> None:
+        raise AssertionError(what)
+
+
+async def test_an_observer_of_all_calls_is_told_of_recorded_ones_as_well(tmp_path: Path) -> None:
+    async with recording(tmp_path) as (recorder, active):
+        recorder.below = below = Below()
+        caller = make_caller(recorder)
+        noop(caller)
+        keys = caller.table.entries[Op.KEYS].now
+        assert keys is not None
+        keys(caller, b"{")
+
+        assert below.told == ["NOOP began", "KEYS passed"]
+        assert active.entries == 2
+
+
+def make_agent(recorder: Recorder, name: str, **spec: Any) -> Agent:
+    caller = Caller(7, "agent", name, make_caller(recorder).table, Grants(), Notebook())
+    agent = Agent(AgentSpec(name, **spec), caller, ("root",), None, None, None, (), Rate(1, 1))
+    recorder.registry.add(agent)
+    return agent
+
+
+def live(recorder: Recorder, agent: Agent, end: End, *calls: bytes) -> None:
+    """A whole life."""
+    recorder.take_event(AgentSpawned(agent.id, agent.name))
+    agent.lives += 1
+    for body in calls:
+        noop(agent.caller, body)
+    agent.end = end
+    recorder.take_event(AgentExited(agent.id, agent.name, end.reason))
+
+
+async def test_each_life_of_an_agent_with_record_is_a_recording(tmp_path: Path) -> None:
+    async with open_recorder(tmp_path, RecordingSettings()) as recorder:
+        agent = make_agent(recorder, "coder", command=["true"], record=True)
+        live(recorder, agent, End(0, None, "exit status 0"), b"1")
+        noop(agent.caller, b"between")
+        live(recorder, agent, End(None, 9, "killed by SIGKILL"), b"2", b"3")
+        live(recorder, agent, End(None, 15, "stopped: killed by SIGTERM"))
+        await recorder.queue.flush()
+        found = [read_recording(tmp_path / f"coder-{number}{SUFFIX}") for number in (1, 2, 3)]
+
+    lives = [life for each in found for life in each.manifest.lives]
+    assert [(life.life, life.failed, life.replayable) for life in lives] == [
+        ("coder/1", False, True),
+        ("coder/2", True, True),
+        ("coder/3", False, True),
+    ]
+    assert [len([*each.calls()]) for each in found] == [1, 2, 0]
+    assert found[0].manifest.agents["coder"].command == ["true"]
+
+
+async def test_what_no_call_has_spoils_a_life(tmp_path: Path) -> None:
+    async with open_recorder(tmp_path, RecordingSettings(agents=["coder"])) as recorder:
+        agent = make_agent(recorder, "coder", command=["true"])
+        recorder.take_event(AgentSpawned(agent.id, "coder"))
+        agent.lives += 1
+        recorder.miss(agent.caller, "it reached api.test")
+        recorder.close()
+        await recorder.queue.flush()
+
+        [life] = read_recording(tmp_path / f"coder-1{SUFFIX}").manifest.lives
+    assert (life.replayable, life.reason) == (False, "it reached api.test")
+
+
+async def test_an_agent_with_the_hosts_network_cannot_be_replayed(tmp_path: Path) -> None:
+    async with open_recorder(tmp_path, RecordingSettings()) as recorder:
+        agent = make_agent(recorder, "coder", command=["true"], record=True, network="host")
+        live(recorder, agent, End(0, None, "exit status 0"))
+        await recorder.queue.flush()
+
+        [life] = read_recording(tmp_path / f"coder-1{SUFFIX}").manifest.lives
+    assert life.reason == "it has the host's network, which isn't recorded"

@@ -82,6 +82,7 @@ GROUPS = (
     Group("beside", measure_beside.beside, measure_beside.ROWS),
     Group("http", measure_http.requests, measure_http.ROWS),
     Group("dashboard", measure_dashboard.dashboard, measure_dashboard.ROWS),
+    Group("recorded", measure_wire.recorded, measure_wire.RECORDED),
 )
 PAGE = ROOT / "docs" / "reference" / "speed.md"
 LIMIT, QUICK_LIMIT = 330, 160  # seconds for everything

@@ -11,7 +11,7 @@ from tests.speed.processes import MeasurementError
 
 HEADER = struct.Struct("<IIBQ")  # magic, id, opcode, length
 MAGIC = 0x41474E54
-NOOP, LIST, LOGS = 0x00, 0x12, 0x17
+NOOP, LIST, LOGS, RECORD_START, RECORD_STOP = 0x00, 0x12, 0x17, 0x70, 0x71
 
 
 class Caller:

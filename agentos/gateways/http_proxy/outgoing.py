@@ -92,6 +92,8 @@ class OutgoingConnections:
                 traffic = Traffic(lambda size: self.charge(self.caller, 0, size, True), ends=ends)
                 opened = OutgoingConnection(to, granted, judge, server, traffic)
                 self._open.add(opened)
+                if (observer := self.caller.table.observer) is not None:
+                    observer.miss(self.caller, f"it reached {to.host} by the filtered network, whose bytes no call has")
                 self._judge_again(opened)  # rules may have changed meanwhile
                 with traffic.scope:
                     yield opened

@@ -139,7 +139,8 @@ class Connection:
                 given.put(body)
             elif number in calls or not number:
                 refused = BadRequest(f"request id {number}: expected one that is not 0 and not in flight")
-                writer.reply(number, op, caller.table.encode_failure(op, refused))
+                failure = caller.table.encode_failure(op, refused)
+                writer.reply(number, op, connection_calls.tell(caller, op, body, failure))
             elif (turns := caller.table.entries[op].turns) and await self._answer_in_turn(number, op, body, turns):
                 pass  # nothing else was answered meanwhile, so messages keep their order
             elif op == Op.HELLO:
@@ -181,6 +182,7 @@ class Connection:
             if frames.broken is not None:
                 op = frames.broken_op
                 failure = self.caller.table.encode_failure(op, frames.broken)
+                connection_calls.tell(self.caller, op, b"", failure)
                 self._writer.reply(self._reply_id or frames.broken_id, op, failure)
                 return None
             if not await self._receive():

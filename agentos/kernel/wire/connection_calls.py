@@ -53,7 +53,7 @@ def leave(caller: Caller, body: bytes) -> bytes:
     return tell(caller, Op.EXIT, body, b"goodbye")
 
 
-def tell(caller: Caller, op: Op, body: bytes, reply: bytes) -> bytes:
+def tell(caller: Caller, op: int, body: bytes, reply: bytes) -> bytes:
     """Tell an observer of a call that is answered here; returns the reply."""
     if (observer := caller.table.observer) is not None:
         observer.pass_by(caller, op, body, reply)

@@ -3,6 +3,8 @@
 import contextlib
 import re
 from collections import Counter
+from types import SimpleNamespace
+from typing import Any
 
 import h11
 import pytest
@@ -13,6 +15,7 @@ from attrs import evolve
 from agentos.gateways.http_proxy import outgoing
 from agentos.gateways.http_proxy.client_hello import RETRY_RANDOM
 from agentos.gateways.http_proxy.proxy import MAX_SILENT
+from agentos.kernel.table import Table
 from agentos.kernel.wire.listener import OPERATOR_RESERVE
 from tests.support.runs.rows import each_row
 from tests.support.servers.dns_server import Records
@@ -73,6 +76,17 @@ async def test_a_tunnel_carries_bytes_and_is_recorded() -> None:
     assert (intent.call, intent.about, intent.phase) == ("HTTP", f"CONNECT api.test:{port}", "intent")
     assert (outcome.about, outcome.outcome) == (f"CONNECT api.test:{port} (5 bytes sent, 5 received)", "ok")
     assert (outcome.intent, outcome.duration is not None) == (1, True)
+
+
+async def test_an_observer_is_told_of_a_host_whose_bytes_no_call_has() -> None:
+    told = list[str]()
+    observer: Any = SimpleNamespace(miss=lambda caller, what: told.append(what))
+    async with world(LOCAL) as here:
+        here.caller.table = Table((), observer)
+        port = await here.serve(echo)
+        here.grant(allow=[f"api.test:{port}", f"127.0.0.1:{port}"])
+        async with await here.tunnel(f"api.test:{port}"):
+            assert told == ["it reached api.test by the filtered network, whose bytes no call has"]
 
 
 async def test_a_refusal_says_why_and_which_rule_would_allow_it() -> None:

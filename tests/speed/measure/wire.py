@@ -1,11 +1,12 @@
 """How fast a frame comes back: alone, 32 in flight, from 50 connections, and while somebody else sends 16 MiB."""
 
+import json
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 
-from tests.speed.caller import Caller
+from tests.speed.caller import RECORD_START, RECORD_STOP, Caller
 from tests.speed.place import Numbers, Place
 from tests.speed.processes import MeasurementError, Server, allow_open_files, pinned
 from tests.speed.results import Figure, Result, Row
@@ -18,6 +19,7 @@ RTT = (
     Row("NOOP, one connection, p50", " µs", most_ratio=1.9),
     Row("NOOP, one connection, p50, version 2", " µs", most_ratio=1.6, floor=V1),
 )
+RECORDED = (Row("NOOP, one connection, p50, recorded, more than unrecorded", " µs", most=15),)
 FLIGHT = (
     Row("NOOP, 32 in flight", "/s", least_ratio=0.25, more=True),
     Row("NOOP, 32 in flight, version 2", "/s", floor=V1, more=True),
@@ -60,6 +62,18 @@ def pick(series: Series, who: str, what: str) -> list[float]:
 
 def rtt(place: Place) -> Iterator[Result]:
     yield from _both_versions(place, "rtt", "p50_us", RTT)
+
+
+def recorded(place: Place) -> Iterator[Result]:
+    more = []
+    with place.serve() as kernel, Caller(kernel.socket) as operator:
+        for _ in range(3 if place.quick else 5):
+            plain = place.load(kernel, "rtt", "-s", 0.3)["p50_us"]
+            operator.call(RECORD_START, b'{"max_bytes": 1000000000}')
+            more.append(place.load(kernel, "rtt", "-s", 0.3)["p50_us"] - plain)
+            if not json.loads(operator.call(RECORD_STOP))["entry_count"]:
+                raise MeasurementError("nothing was recorded")
+    yield Result.of(RECORDED[0], more)
 
 
 def flight(place: Place) -> Iterator[Result]:

@@ -1,6 +1,7 @@
 """Callers: assigns identity, permissions and the call table to every operator connection, guest and agent."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 import attrs
 from attrs import define, field
@@ -12,7 +13,8 @@ from agentos.agents.registry import Agent, Registry
 from agentos.agents.spec import AgentSpec, check_guest_name
 from agentos.kernel.background import Background
 from agentos.kernel.call_counts import CallCounts
-from agentos.kernel.caller import Caller
+from agentos.kernel.caller import Caller, Replayed
+from agentos.kernel.ports import Approvals as AnswersApprovals
 from agentos.kernel.ports import AuditLog, Decision
 from agentos.kernel.steps import Observer
 from agentos.kernel.syscall import Syscall
@@ -43,6 +45,13 @@ from .peer_identity import Peers
 MAX_SET_SIZE_OF_OTHERS = set_files.SetSize(rules=200, characters=8 << 10)  # per set from an agent or a guest: 0.1 s
 
 GIVEN_UP = Decision("allow", "a caller may give up its rights", "")
+
+
+class StandIn(Replayed, AnswersApprovals, Protocol):
+    """What answers the calls of an agent that lives a recorded life again, in the place of what they would do."""
+
+    def seal(self, calls: Iterable[Syscall]) -> Sequence[Syscall]:
+        """The calls that this agent makes: each keeps the rights that it needs, and is answered from the recording."""
 
 
 @define(eq=False)
@@ -76,6 +85,8 @@ class Callers:
     observer: Observer | None = None  # is told of all calls; set before :meth:`serve`
     recorder: Observer | None = None  # is told of the calls of callers that :attr:`is_recorded` says
     is_recorded: Callable[[int], bool] = field(default=lambda number: False)
+    standing_in: dict[str, "StandIn"] = field(factory=dict)  # for agents about to be spawned, by their names
+    _stand_ins: dict[int, Table] = field(factory=dict)  # of agents that live a recorded life again
     _table: Table = field(init=False)
     _recording: Table | None = None  # the same, with the recorder
     _served: Sequence[Op] = ()
@@ -109,6 +120,10 @@ class Callers:
         self.mail.open(number, spec.name, kept=spec.mailbox == "kept")
         caller = Caller(number, "agent", spec.name, self._table_for(number), self.authorizer, self.audit)
         caller.approvals = self.approvals
+        if (stand_in := self.standing_in.get(spec.name)) is not None:
+            self._stand_ins[number] = Table(stand_in.seal(self._table.syscalls.values()), self.observer)
+            caller.replayed, caller.approvals = stand_in, stand_in
+            caller.table = self._table_for(number)
         former = self.registry.find_by_name(spec.name)
         if former is not None:
             caller.counts.former = former.caller.counts.all()
@@ -174,6 +189,7 @@ class Callers:
     def forget(self, agent: Agent) -> None:
         """Remove an agent's mailbox with its unread messages, its rights, and its place in the model's queue."""
         self.mail.close(agent.id)
+        self._stand_ins.pop(agent.id, None)
         self.authorizer.remove_caller(agent.id)
         self.line.remove_agent(agent.queue_path)
 
@@ -329,6 +345,8 @@ class Callers:
             caller.table = self._whole_table(caller.id) if is_operator else self._table_for(caller.id)
 
     def _whole_table(self, number: int) -> Table:
+        if (sealed := self._stand_ins.get(number)) is not None:
+            return sealed
         if not self.is_recorded(number):
             return self._table
         if self._recording is None:
@@ -337,6 +355,8 @@ class Callers:
 
     def _table_for(self, number: int) -> Table:
         refused = tuple(self.authorizer.refused_calls(number, self._served).items())
+        if (sealed := self._stand_ins.get(number)) is not None:  # what it is refused is compared, too
+            return sealed.with_refusals({op: why for op, why in refused if sealed.syscalls[op].prepare is None})
         key = self.is_recorded(number), refused
         if key not in self._tables:
             if len(self._tables) >= 1000:

@@ -14,6 +14,7 @@ from agentos.config.load import Config
 from agentos.kernel.caller import Caller
 from agentos.kernel.wire.listener import ConnectionLimit
 from agentos.llm.line import Line
+from agentos.recordings.replay.network import refuse_connections
 from agentos.services.http.client import Client
 from agentos.services.http.egress import Egress
 from agentos.services.http.secrets import Secrets, UnreadableSecret
@@ -70,6 +71,9 @@ class Network:
 
     async def serve_filtered(self, network: FilteredNetwork, caller: Caller) -> None:
         """Serve the filtered network of one life of an agent. The proxy is loaded for the first one: 0.05 s."""
+        if caller.replayed is not None:
+            await refuse_connections(network, caller.replayed.note_connection)
+            return
         if self._proxy is None:
             proxy = await run_in_thread(_load_proxy)
             authorizer, ask_seconds = self.callers.authorizer, self.config.approvals.timeout

@@ -107,6 +107,16 @@ class Activity:
 Kind = Literal["operator", "agent", "guest"]
 
 
+class Replayed(Protocol):
+    """The recorded life that an agent lives again. ``id`` and ``name`` are what the recorded one was told."""
+
+    id: int
+    name: str
+
+    def note_connection(self) -> None:
+        """A program in its jail tried to reach the network, which was refused."""
+
+
 @define(eq=False)
 class Caller:
     """The identity that makes calls: an agent with all its connections, or one connection of the operator.
@@ -116,6 +126,7 @@ class Caller:
     ``greeted`` is set at HELLO; an agent gets a new one for each life.
     ``approvals``: where its calls wait for a person; None: what needs approval is refused. ``uid`` is that of the
     process that connected to the operator's socket.
+    ``replayed``: it is an agent that lives a recorded life again.
     ``turn`` is held while a thread parses a large body or value of this caller; its other large requests wait for it.
     """
 
@@ -134,6 +145,7 @@ class Caller:
     approvals: Approvals | None = None
     uid: int | None = None
     counts: CallCounts = field(factory=CallCounts)
+    replayed: Replayed | None = None
 
     @property
     def shown_name(self) -> str:

@@ -59,7 +59,7 @@ class LineMaker:
             "call": op_name(seen.op),
             "at": seen.began / 1e9,
             "ms": round(seen.took / 1e6, 3),
-            "request": self._describe_request(seen.request),
+            "request": describe_request(seen.request),
             "reply": self._describe_reply(seen),
         }
         if seen.chunks:
@@ -67,21 +67,6 @@ class LineMaker:
         if line["reply"] is None:
             line["outcome"] = "cancelled"
         return line
-
-    def _describe_request(self, request: Any) -> Json:
-        if isinstance(request, bytes):
-            return read_body(request)
-        if not isinstance(request, ThinkRequest):
-            return _describe_record(request)
-        question = request.question
-        beside = {
-            "max_tokens": question.max_tokens,
-            "stream": request.stream or None,
-            "timeout": request.timeout,
-            "class": request.class_,
-            "async": request.async_ or None,
-        }
-        return {**record_question(question), **{key: value for key, value in beside.items() if value is not None}}
 
     def _describe_reply(self, seen: Seen) -> Json | None:
         if seen.answer is not None:
@@ -116,6 +101,23 @@ class LineMaker:
             if inside in data:
                 data = data.replace(inside, f"⟦secret {number} {name}⟧".encode())
         return data
+
+
+def describe_request(request: Any) -> Json:
+    """A request that was read, or its body, as a line has it; a question is whole."""
+    if isinstance(request, bytes):
+        return read_body(request)
+    if not isinstance(request, ThinkRequest):
+        return _describe_record(request)
+    question = request.question
+    beside = {
+        "max_tokens": question.max_tokens,
+        "stream": request.stream or None,
+        "timeout": request.timeout,
+        "class": request.class_,
+        "async": request.async_ or None,
+    }
+    return {**record_question(question), **{key: value for key, value in beside.items() if value is not None}}
 
 
 def _describe_record(request: Any) -> Json:

@@ -31,14 +31,14 @@ from agentos.llm.cassettes.recorded_question import (
 
 from .reader import RecordedCall
 
-ASIDE = frozenset({"stream", "timeout", "class", "max_tokens", "approval_timeout"})  # keys that no answer depends on
+ASIDE = frozenset({"stream", "timeout", "class", "max_tokens", "async", "request_id"})  # keys that no answer depends on
 MAX_WORDS = 2000  # of two texts between their common begin and end; longer ones are one difference
 MAX_QUOTED = 160  # characters of a difference on each side
 MAX_DIFFERENCES = 50  # of one call
 
 Json = dict[str, Any]
 How = Literal["exact", "masked", "drifted"]
-Kind = Literal["model", "prompt", "tool output", "code", "call"]
+Kind = Literal["model", "prompt", "tool output", "code", "call", "file"]
 
 
 @frozen
@@ -217,9 +217,9 @@ def name_kind(part: str) -> Kind:
 _OF_QUESTIONS = frozenset({"tools", "tool_choice", "temperature", "thinking_level", "stop", "response_schema"})
 
 
-def list_differences(part: str, recorded: object, now: object) -> list[Difference]:
-    """The words that differ between two values of a part."""
-    kind, texts = name_kind(part), []
+def list_differences(part: str, recorded: object, now: object, kind: Kind | None = None) -> list[Difference]:
+    """The words that differ between two values of a part, of this kind or of that which the part has."""
+    kind, texts = kind or name_kind(part), []
     for value in (recorded, now):
         is_text = isinstance(value, dict) and value.keys() <= {"role", "text", "answers"}
         text = value.get("text", "") if is_text and isinstance(value, dict) else value

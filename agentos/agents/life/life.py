@@ -317,6 +317,7 @@ def environment(agent: Agent, run: Run, path: str, http: Endpoint | None) -> dic
 
     A jail adds its own HOME and PATH.
     """
+    told = agent.caller.replayed or agent
     outside = {} if agent.spec.jailed else {"PATH": PATH, "HOME": home(), "LANG": "C.UTF-8"}
     return {
         **outside,
@@ -324,8 +325,8 @@ def environment(agent: Agent, run: Run, path: str, http: Endpoint | None) -> dic
         **(filtered_network.ENVIRONMENT if agent.spec.network == "filtered" else {}),
         **agent.spec.env,
         "AGENTOS_SOCKET": SOCKET if agent.spec.jailed else path,
-        "AGENTOS_AGENT_NAME": agent.name,
-        ID_VARIABLE: str(agent.id),
+        "AGENTOS_AGENT_NAME": told.name,
+        ID_VARIABLE: str(told.id),
         RUN_VARIABLE: run.id,
         LIFE_VARIABLE: f"{agent.id}.{agent.lives}",
     }

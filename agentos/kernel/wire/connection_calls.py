@@ -25,11 +25,12 @@ async def hello(caller: Caller, body: bytes, version: int) -> tuple[Hello, bytes
         if caller.become is None:
             raise PermissionDenied("as, level, permissions: only an operator's connection can become a guest")
         await caller.become(caller, request.as_, request.level, request.permissions)
+    told = caller.replayed or caller
     welcome = Welcome(
         protocol=request.protocol,
         kernel_version=__version__,
-        agent_id=caller.id,
-        name=caller.name,
+        agent_id=told.id,
+        name=told.name,
         features={"streams": request.protocol == 2, "cancel": request.protocol == 2},
     )
     return request, codec.encode(welcome)

@@ -1,24 +1,35 @@
 """Handlers of REPLAY_START, REPLAY_STATUS and REPLAY_STOP."""
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import attrs
 from attrs import frozen
 
+from agentos.access.callers import Callers
+from agentos.agents.tree.supervision import Supervision
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
 from agentos.kernel.syscall import Syscall
+from agentos.recordings.format import NAME, SUFFIX, Life
+from agentos.recordings.reader import BadRecording, RecordedCall, Recording, read_recording
+from agentos.recordings.recorder import Recorder
+from agentos.recordings.replay.agent import NO_FILES, AgentReplay, choose_life, describe_replay, find_spec
+from agentos.recordings.replay.life import LifeReplay, load_calls
+from agentos.recordings.replay.progress import Replay, ReplayFailed
 from agentos.recordings.replay.replays import Replays
 from agentos.recordings.replay.text import TextReplay, read_entries
 from agentos.threads import run_in_thread
 from agentos_sdk.calls.operator import replay as calls
-from agentos_sdk.errors import BadRequest
+from agentos_sdk.errors import BadRequest, Unavailable
 from agentos_sdk.opcodes import Op
 
-SOURCES = "recording or recording_data: expected one of them, the text that RECORD_STATUS exports"
+SOURCES = "recording, recording_data, path: expected one of them"
+OF_PATH = "agent, code: expected only with path"
 
 
 @frozen
@@ -26,20 +37,50 @@ class ReplayCalls:
     """Answers them."""
 
     replays: Replays
+    recorder: Recorder
+    supervision: Supervision
+    callers: Callers
 
     @asynccontextmanager
     async def prepare_start(self, caller: Caller, request: calls.ReplayStart) -> AsyncIterator[Prepared]:
-        given = {key: value for key, value in attrs.asdict(request).items() if value is not None}
-        error = None if len(given) == 1 else BadRequest(SOURCES)
+        texts = {"recording": request.recording, "recording_data": request.recording_data}
+        given = {field: text for field, text in texts.items() if text is not None}
+        error = None
+        if len(given) + (request.path is not None) != 1:
+            error = BadRequest(SOURCES)
+        elif request.path is None and (request.agent is not None or request.code is not None):
+            error = BadRequest(OF_PATH)
 
         async def act(call: Call) -> calls.ReplayStarted:
             self.replays.check_free()
-            ((field, text),) = given.items()
-            entries = await run_in_thread(read_entries, text, field)
-            progress = self.replays.start(TextReplay(entries))
+            if request.path is not None:
+                replay: Replay = await self._open(caller, request.path, request.agent, request.code)
+            else:
+                ((field, text),) = given.items()
+                replay = TextReplay(await run_in_thread(read_entries, text, field))
+            progress = self.replays.start(replay)
             return calls.ReplayStarted(state=progress.state, total_entries=progress.total)
 
-        yield Prepared((Right("replay_start"),), act, about="", error=error)
+        yield Prepared((Right("replay_start"),), act, about=request.path or "", error=error)
+
+    async def _open(self, caller: Caller, path: str, agent: str | None, code: str | None) -> AgentReplay:
+        place = Path(path) if os.path.isabs(path) else self.recorder.directory / f"{path}{SUFFIX}"
+        if not os.path.isabs(path) and not NAME.fullmatch(path):
+            raise BadRequest(f"path: expected an absolute path or the name of a recording, got {path!r:.200}")
+        if code is not None and not os.path.isabs(code):
+            raise BadRequest(f"code: expected an absolute path, got {code!r:.200}")
+        try:
+            recording, life, found = await run_in_thread(_read, place, agent)
+        except BadRecording as error:
+            raise BadRequest(str(error)) from None
+        except ReplayFailed as error:
+            raise Unavailable(str(error)) from None
+        spec = describe_replay(find_spec(self.callers.registry, life.agent), code)
+        facts = recording.manifest.agents.get(life.agent)
+        told = LifeReplay(facts.id if facts is not None else 0, life.agent, life.life, self.recorder.maker.mark_secrets)
+        await run_in_thread(told.load, found)
+        told.progress.notes.append(NO_FILES)
+        return AgentReplay(self.supervision, self.callers, spec, told, caller)
 
     @asynccontextmanager
     async def prepare_status(self, caller: Caller, request: calls.ReplayStatus) -> AsyncIterator[Prepared]:
@@ -72,8 +113,16 @@ class ReplayCalls:
         yield Prepared((Right("replay_stop"),), act, about="")
 
 
-def syscalls(replays: Replays, max_payload: int) -> tuple[Syscall, ...]:
-    handlers = ReplayCalls(replays)
+def _read(path: Path, agent: str | None) -> tuple[Recording, Life, list[RecordedCall]]:
+    recording = read_recording(path)
+    life = choose_life(recording, agent)
+    return recording, life, [*load_calls(recording, life)]
+
+
+def syscalls(
+    replays: Replays, recorder: Recorder, supervision: Supervision, callers: Callers, max_payload: int
+) -> tuple[Syscall, ...]:
+    handlers = ReplayCalls(replays, recorder, supervision, callers)
     return (
         Syscall(
             Op.REPLAY_START,

@@ -42,6 +42,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "trace": "top.trace",
         "record": "recordings.record",
         "recordings": "recordings.recordings",
+        "replay": "recordings.replay",
         "exec": "agents.exec",
         "send": "agents.messages",
         "mail": "agents.mail",

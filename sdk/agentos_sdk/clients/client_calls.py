@@ -490,12 +490,21 @@ class Calls:
         """
         return self._make_call(0x72, locals())
 
-    def replay_start(self, recording: str | None = None, *, recording_data: str | None = None) -> Reply:
-        """Replay the text of a recording, as RECORD_STATUS exports it: ``recording`` and ``recording_data`` are the
-        same.
+    def replay_start(
+        self,
+        recording: str | None = None,
+        *,
+        recording_data: str | None = None,
+        path: str | None = None,
+        agent: str | None = None,
+        code: str | None = None,
+    ) -> Reply:
+        """Have an agent live a recorded life again, in a jail without a network, with its calls answered from there.
 
-        STORE, FETCH, DELETE and KEYS are done in a scope of the replay's own and compared; other calls are skipped.
-        The operator alone, and one replay at a time.
+        ``path`` is the recording's name or directory, ``agent`` the agent or its life ``NAME/2``, ``code`` another
+        directory with its program. Or replay the text of RECORD_STATUS, which is ``recording`` as well as
+        ``recording_data``: STORE, FETCH, DELETE and KEYS are done in a scope of the replay's own and compared,
+        other calls are skipped. The operator alone, and one replay at a time.
         """
         return self._make_call(0x73, locals())
 

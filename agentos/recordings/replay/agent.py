@@ -1,0 +1,115 @@
+"""Runs an agent's program again, in a jail of its own, with a recorded life to answer its calls."""
+
+import os
+
+import trio
+from attrs import define
+from msgspec.structs import replace
+
+from agentos.access.callers import Callers
+from agentos.agents.life.life import wait_first
+from agentos.agents.registry import Agent, Registry, StartError
+from agentos.agents.spec import AgentSpec
+from agentos.agents.tree.supervision import Supervision
+from agentos.kernel.caller import Caller
+from agentos.recordings.format import Life
+from agentos.recordings.reader import Recording
+from agentos_sdk.errors import BadRequest, CallError, NotFound, Unavailable
+
+from .life import LifeReplay
+from .progress import Progress, ReplayFailed
+
+SUFFIX = "-replay"  # of the agent's name
+NO_FILES = "the workspace was empty at the begin: the recording has no files, and what its commands changed isn't there"
+
+
+def choose_life(recording: Recording, wanted: str | None) -> Life:
+    """The first life of the agent ``wanted``, or the life of that name. Raises ``NotFound``, ``BadRequest``."""
+    lives = recording.manifest.lives
+    names = list(dict.fromkeys(life.agent for life in lives))
+    if wanted is None and len(names) > 1:
+        raise BadRequest(f"agent: the recording has the agents {', '.join(names)[:500]}: name one of them")
+    found = [life for life in lives if wanted is None or wanted in (life.life, life.agent)]
+    if not found:
+        raise NotFound(f"agent: the recording has no life{f' of {wanted!r:.100}' if wanted else ''}")
+    return found[0]
+
+
+def describe_replay(spec: AgentSpec, code: str | None) -> AgentSpec:
+    """The spec of an agent that lives a recorded life again, with the program as it is, or as it is in ``code``.
+
+    Raises ``BadRequest`` if its network can't be shut.
+    """
+    if not spec.jailed or spec.network == "host":
+        what = "no jail" if not spec.jailed else "the host's network"
+        raise BadRequest(f"agent: {spec.name} has {what}, so that a replay could reach the network")
+    script = spec.script
+    if code is not None and script is not None:
+        script = os.path.join(code, os.path.relpath(script, spec.code or os.path.dirname(script)))
+    return replace(
+        spec,
+        name=spec.name[: 64 - len(SUFFIX)] + SUFFIX,
+        script=script,
+        code=code if code is not None else spec.code,
+        restart="temporary",
+        workspace="tmp",
+        workspace_mode="direct",
+        mailbox="memory",
+        schedule=None,
+        start=None,
+        idle_stop=None,
+        required=False,
+        after=(),
+        significant=False,
+        on_give_up="fail",
+        watchdog=None,
+        health=None,
+        record=False,
+    )
+
+
+def find_spec(registry: Registry, name: str) -> AgentSpec:
+    """The declared agent's. Raises ``NotFound``."""
+    agent = registry.find_by_name(name)
+    if agent is None or not agent.declared:
+        raise NotFound(f"agent: the configuration declares no {name}: its program can't be found")
+    return agent.spec
+
+
+@define(eq=False)
+class AgentReplay:
+    """A :class:`~.progress.Replay` of one life, started for ``caller``."""
+
+    supervision: Supervision
+    callers: Callers
+    spec: AgentSpec
+    life: LifeReplay
+    caller: Caller
+
+    @property
+    def progress(self) -> Progress:
+        return self.life.progress
+
+    async def run(self) -> None:
+        name, life = self.spec.name, self.life
+        if self.callers.registry.is_taken(name):
+            raise ReplayFailed(f"there is an agent {name} already")
+        agent: Agent | None = None
+        self.callers.standing_in[name] = life
+        try:
+            try:
+                agent = await self.supervision.spawn(self.spec, self.caller, None)
+            finally:
+                del self.callers.standing_in[name]
+            await wait_first(agent.over.wait, life.over.wait)
+        except StartError as error:
+            if not life.over.is_set() and not life.progress.replayed:
+                said = "; ".join(error.stderr[-3:])
+                raise ReplayFailed(f"{name} did not start: {error}{f' ({said})' if said else ''}") from None
+        except (CallError, Unavailable) as error:
+            raise ReplayFailed(f"{name} did not start: {error}") from None
+        finally:
+            if agent is not None and not agent.over.is_set():
+                with trio.CancelScope(shield=True):
+                    await self.supervision.kill(agent, 0.0, "REPLAY_STOP")
+        life.judge()

@@ -1,0 +1,189 @@
+"""One recorded life that an agent lives again: what answers its calls, and what is found out by that."""
+
+# The life is replayed alone against its own recording: what it would do to others is compared and not done, what it
+# would be told comes from the recording. So no partner runs, nothing leaves, and a vendor isn't asked.
+# What must stay true: a call without an answer ends the replay, for what follows means nothing; rights are required as
+# ever, so a recording gives an agent nothing that it may not have today; nobody is asked to approve what was approved.
+# docs/decisions/0108.
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import trio
+from attrs import define, field
+
+from agentos.kernel.call import Call
+from agentos.kernel.caller import Caller
+from agentos.kernel.ports import Decision, Question
+from agentos.kernel.syscall import Syscall
+from agentos.recordings.format import Json, Life, encode_line
+from agentos.recordings.lines import describe_request
+from agentos.recordings.matching import Difference, Match, Matcher, Miss, list_differences
+from agentos.recordings.reader import RecordedCall, Recording
+from agentos.threads import Limiter, run_in_thread
+from agentos_sdk.encoding import codec
+from agentos_sdk.errors import CallError, Unavailable, from_reply
+from agentos_sdk.opcodes import Op
+
+from .progress import Progress, ReplayFailed, describe_differences
+from .sealed import read_reply, seal
+
+MAX_BYTES = 256 << 20  # of the lines of a recording that is replayed
+MAX_NAMED = 5  # calls that weren't made, in one message
+UNSEEN = frozenset({"NOOP", "HELLO", "CANCEL", "EXIT"})  # calls that are answered as ever
+UNREAD = frozenset({"bad_request", "too_large", "unknown_call"})  # codes of calls that are refused unread
+WITHOUT_RIGHTS = frozenset({"RECV", "ACK", "REGISTER", "ASYNC_POLL"})  # they are, too, where rules refuse them
+APPROVED = Decision("allow", "the recording", "a person had decided in the recorded life")
+
+Do = Callable[[Any], Any] | None
+
+
+def load_calls(recording: Recording, life: Life) -> Sequence[RecordedCall]:
+    """The calls of a life in the order of their begins. Raises :class:`ReplayFailed`, ``BadRecording``. Reads files."""
+    if not life.replayable:
+        raise ReplayFailed(f"{life.life} can't be replayed: {life.reason}")
+    size = sum(path.stat().st_size for path in recording.path.iterdir())
+    if size > MAX_BYTES:
+        raise ReplayFailed(f"{recording.path}: {size} bytes; at most {MAX_BYTES >> 20} MiB can be replayed")
+    return sorted(recording.calls(life.life), key=lambda call: call.begin)
+
+
+@define(eq=False)
+class LifeReplay:
+    """Answers the calls of the agent that lives it again. ``over`` is set when nothing more can be compared."""
+
+    id: int
+    name: str
+    life: str
+    mark_secrets: Callable[[bytes], bytes]
+    progress: Progress = field(factory=Progress)
+    over: trio.Event = field(factory=trio.Event)
+    _matcher: Matcher = field(factory=Matcher)
+    _turn: Limiter = field(factory=lambda: Limiter(1))
+    _left: int = 0  # recorded calls that weren't made yet
+    _waiting: int = 0  # calls that got no reply in the recording either
+
+    def load(self, calls: Sequence[RecordedCall]) -> None:
+        """Have these calls answer. Slow: for a thread."""
+        self.progress.total = len(calls)
+        for call in calls:
+            if call.call in UNSEEN or is_optional(call):
+                self.progress.skipped += 1
+            else:
+                self._left += 1
+            if call.call not in UNSEEN:
+                self._matcher.add(call)
+
+    def seal(self, calls: Iterable[Syscall]) -> Sequence[Syscall]:
+        """The table's calls, answered from here."""
+        return seal(calls, self)
+
+    async def answer(self, op: Op, call: Call, request: Any, do: Do) -> object:
+        """The recorded reply to a call, or the error. ``do`` does what is done in the agent's own files."""
+        recorded = await self._find(op, request)
+        if recorded.reply is None:
+            self._waiting += 1
+            self._look()
+            await trio.sleep_forever()
+        assert recorded.reply is not None, "a call without a reply waits"
+        if do is not None and op in (Op.READ, Op.WRITE):
+            await self._compare_file(op, call, do, recorded.reply)
+        for chunk in recorded.chunks:
+            await call.send(encode_line(chunk))
+        self._look()
+        if recorded.reply.get("success") is False:
+            raise from_reply(recorded.reply)
+        return read_reply(op, recorded.reply)
+
+    async def compare_refused(self, op: Op, request: Any, why: CallError) -> None:
+        """A call that today's rights refuse: the recorded one must have been refused as well."""
+        reply = (await self._find(op, request)).reply
+        if reply is None or reply.get("code") != why.code:
+            await self._diverge(op, f"it was allowed, and is refused now: {why}", ())
+
+    async def _diverge(self, op: Op, why: str, differences: Sequence[Difference]) -> None:
+        """End the agent here: what follows means nothing."""
+        if self.progress.verdict is None:
+            self.progress.verdict = "diverged" if self._left else "exhausted"
+            number = self.progress.replayed + 1
+            said = [f"{self.life}, call {number}, {op.name}: {why}", *describe_differences(differences)]
+            self.progress.divergence = "\n".join(said)
+        self.over.set()
+        await trio.sleep_forever()
+
+    async def _find(self, op: Op, request: Any) -> RecordedCall:
+        found: Match | Miss = await run_in_thread(self._match, op.name, request, limiter=self._turn)
+        if isinstance(found, Miss):
+            await self._diverge(op, found.why, found.differences)
+        assert isinstance(found, Match), "a call without an answer waits for the end"
+        self.progress.replayed += 1
+        if is_optional(found.call):
+            self.progress.skipped -= 1
+        else:
+            self._left -= 1
+        self.progress.drift += found.drift
+        for mask in found.masks:
+            self.progress.masks[mask] = self.progress.masks.get(mask, 0) + 1
+        return found.call
+
+    def _match(self, name: str, request: Any) -> Match | Miss:
+        described: Json = describe_request(request)
+        return self._matcher.find(name, json.loads(self.mark_secrets(encode_line(described))))
+
+    async def _compare_file(self, op: Op, call: Call, do: Callable[[Any], Any], recorded: Json) -> None:
+        """Do a READ or WRITE in the agent's own files; what differs is drift, the recorded reply counts."""
+        if op is Op.WRITE and recorded.get("success") is False:
+            return
+        try:
+            done = await do(call)
+            now = json.loads(done if isinstance(done, bytes) else codec.encode(done))
+        except CallError as error:
+            now = {"success": False, "error": str(error), "code": error.code}
+        for key in ("success", "content", "bytes_written"):
+            if now.get(key, "") != recorded.get(key, ""):
+                differing = list_differences(f"{op.name} {key}", recorded.get(key, ""), now.get(key, ""), "file")
+                self.progress.drift += differing
+                return
+
+    def _look(self) -> None:
+        """End the agent if all was asked, and it waits for what the recorded one waited for at its end."""
+        if not self._left and self._waiting:
+            self.over.set()
+
+    def judge(self) -> None:
+        """Set the verdict, once the agent has ended."""
+        progress = self.progress
+        if progress.verdict is not None:
+            return
+        left = [call for call in self._matcher.unused() if call.reply is not None and not is_optional(call)]
+        if left:
+            progress.verdict = "unfinished"
+            named = ", ".join(f"{call.call} (call {call.begin})" for call in left[:MAX_NAMED])
+            more = f" and {len(left) - MAX_NAMED} more" if len(left) > MAX_NAMED else ""
+            progress.divergence = f"{self.life} ended, and these recorded calls weren't made again: {named}{more}"
+        else:
+            progress.verdict = "drifted" if progress.drift else "identical"
+
+    # -- What the kernel asks about the agent ----------------------------------------------------------------------
+
+    def note_connection(self) -> None:
+        self.progress.sealed += 1
+
+    def take(self, caller: Caller, question: Question) -> Decision:
+        """What a person was asked then, and decided, is in the recorded reply."""
+        return APPROVED
+
+    def answered_until(self, caller: Caller, question: Question) -> float | None:
+        return None
+
+    async def wait(
+        self, caller: Caller, question: Question, timeout: float | None = None, former: Question | None = None
+    ) -> None:
+        raise Unavailable("nobody is asked while a recorded life is lived again")
+
+
+def is_optional(call: RecordedCall) -> bool:
+    """Whether it isn't known if the call comes to be compared: it had no effect."""
+    code = call.reply.get("code") if call.reply is not None else None
+    return code in UNREAD or (code == "permission_denied" and call.call in WITHOUT_RIGHTS)

@@ -1,0 +1,105 @@
+"""The calls of an agent that lives a recorded life again: rights are required as ever, and nothing is done outside."""
+
+from base64 import b64decode
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec.structs import replace
+
+from agentos.kernel.call import Call
+from agentos.kernel.caller import Caller
+from agentos.kernel.ports import Right
+from agentos.kernel.prepared import Prepared
+from agentos.kernel.syscall import Syscall
+from agentos.llm.providers.provider import Answer
+from agentos.llm.queue.request import ThinkResult
+from agentos.recordings.format import Json, encode_line
+from agentos_sdk.calls.think import Thought
+from agentos_sdk.encoding import codec
+from agentos_sdk.errors import ApprovalRefused, ApprovalRequired, CallError, PermissionDenied
+from agentos_sdk.opcodes import Op
+
+if TYPE_CHECKING:
+    from .life import LifeReplay
+
+LIVE = frozenset({Op.NOOP})  # it says nothing
+REFUSALS = (PermissionDenied, ApprovalRefused, ApprovalRequired)
+OF_THOUGHT = frozenset(field.name for field in Thought.__attrs_attrs__)  # type: ignore[attr-defined]
+
+
+def seal(calls: Iterable[Syscall], life: "LifeReplay") -> Sequence[Syscall]:
+    """These calls, each in a task, answered by a life."""
+    return [each if each.op in LIVE else _seal(each, life) for each in calls]
+
+
+def _seal(syscall: Syscall, life: "LifeReplay") -> Syscall:
+    op, prepare_live = syscall.op, syscall.prepare
+    if prepare_live is None:
+
+        async def handler(call: Call, request: Any) -> object:
+            return await life.answer(op, call, request, None)
+
+        return replace(syscall, handler=handler, in_order=False, background=None)
+
+    @asynccontextmanager
+    async def prepare(caller: Caller, request: Any) -> AsyncIterator[Prepared]:
+        async with AsyncExitStack() as held:
+            try:
+                found = await held.enter_async_context(prepare_live(caller, request))
+                do = found.act
+            except REFUSALS as refused:
+                await life.compare_refused(op, request, refused)
+                raise
+            except CallError:  # what it is about isn't there now: the recorded one may have found it
+                found, do = Prepared((Right(op.name.lower()),), _nothing, about=""), None
+
+            async def act(call: Call) -> object:
+                return await life.answer(op, call, request, do)
+
+            error = found.error if isinstance(found.error, PermissionDenied) else None
+            decisions = (caller.authorizer.decide(caller, right) for right in found.rights)
+            refusal = error or next((each.refusal for each in decisions if each.effect == "deny"), None)
+            if refusal is not None:
+                await life.compare_refused(op, request, refusal)
+            yield replace(found, act=act, error=error)
+
+    return replace(syscall, prepare=prepare, in_order=False, deferred=False, background=None, charge=None)
+
+
+def _nothing(call: Any) -> None:
+    raise AssertionError("the recording answers")
+
+
+def read_reply(op: Op, reply: Json) -> object:
+    """A recorded reply as its call gives it: encoded, but for THINK's, of which the endpoints make responses."""
+    return read_thought(reply) if op is Op.THINK else encode_line(reply)
+
+
+def read_thought(reply: Json) -> ThinkResult:
+    """The answer in a recorded reply. Raises ``CallError`` if it isn't one."""
+    try:
+        thought = codec.decode(Thought, {key: value for key, value in reply.items() if key in OF_THOUGHT})
+        answer = Answer(
+            str(thought.content),
+            thought.usage,
+            thought.finish_reason,  # type: ignore[arg-type]
+            thought.model,
+            tuple(thought.tool_calls),
+            msgspec.json.encode(reply["logprobs"]) if "logprobs" in reply else None,
+            tuple(b64decode(vector) for vector in reply.get("vectors", ())),
+        )
+    except (codec.Invalid, ValueError, TypeError) as error:
+        raise CallError(f"the recorded answer can't be read: {error}") from None
+    return ThinkResult(
+        answer,
+        thought.queued_ms / 1000,
+        (thought.latency_ms - thought.queued_ms) / 1000,
+        model=thought.model,
+        requested_model=thought.requested_model,
+        fallbacks=thought.fallbacks,
+        cached=thought.cached,
+        cost=thought.cost,
+        context=thought.context,
+    )

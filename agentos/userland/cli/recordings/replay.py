@@ -1,0 +1,92 @@
+"""``agentos replay``: has a program live a recorded life again, sealed, and says where it asks something else."""
+
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from agentos.recordings.format import SUFFIX
+from agentos.userland.cli import completed
+from agentos.userland.cli.common import Failed, json_option, kernel, plural, print_json, printable, socket_option
+from agentos_sdk import AgentOSClient
+
+POLL_SECONDS = 0.05
+STATUS = {"identical": 0, "drifted": 0, "diverged": 1, "exhausted": 1, "unfinished": 1, "can't": 2}
+MAX_SHOWN = 20  # differences
+
+
+@click.command()
+@click.argument("recording", metavar="REC")
+@click.argument("agent", required=False, metavar="[AGENT]", shell_complete=completed.agents)
+@click.option("--code", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIR",
+              help="Run the program in this directory, not the agent's.")  # fmt: skip
+@click.option("--strict", is_flag=True, help="Exit with 1 also if words differ where an answer was found.")
+@json_option
+@socket_option
+def replay(
+    recording: str, agent: str | None, code: Path | None, strict: bool, as_json: bool, socket_path: str | None
+) -> None:
+    """Have an agent's program live a recorded life again.
+
+    REC is a recording's name or directory, AGENT an agent in it or one of its lives, as coder/2. The program runs in
+    a jail without a network, and all its calls are answered from the recording: no model is asked, no command of EXEC
+    runs, no message leaves.
+
+    The exit status is 0 if all calls were the same, 1 if one had no answer or wasn't made, and 2 if there was no
+    replay.
+    """
+    path = str(Path(recording).absolute()) if recording.endswith(SUFFIX) else recording
+    where = str(code.absolute()) if code is not None else None
+    with kernel(socket_path) as client:
+        begun = client.replay_start(path=path, agent=agent, code=where)
+        found = wait_for_end(client) if begun["success"] else {"verdict": "can't", "error": begun["error"], **NOTHING}
+    if as_json:
+        print_json(found)
+    else:
+        for line in describe(found):
+            click.echo(printable(line))
+    status = STATUS[found["verdict"]]
+    sys.exit(1 if strict and found["verdict"] == "drifted" else status)
+
+
+NOTHING: Mapping[str, Any] = {"divergence": None, "drift": [], "masks": {}, "sealed": 0, "notes": []}
+
+
+def wait_for_end(client: AgentOSClient) -> Mapping[str, Any]:
+    """The progress of the replay when it has ended; Ctrl-C ends it."""
+    try:
+        while (now := client.replay_status())["state"] == "RUNNING":
+            time.sleep(POLL_SECONDS)
+    except KeyboardInterrupt:
+        client.replay_stop()
+        sys.exit(130)
+    if now["verdict"] is None:
+        raise Failed("the replay was ended by REPLAY_STOP")
+    return now
+
+
+def describe(found: Mapping[str, Any]) -> list[str]:
+    """What a person reads about a replay that has ended."""
+    lines = [found["verdict"] if not found.get("entries_replayed") else counted(found)]
+    if found["error"]:
+        lines.append(found["error"])
+    if found["divergence"]:
+        lines += found["divergence"].split("\n")
+    shown = found["drift"][:MAX_SHOWN]
+    lines += [f"{one['kind']}: {one['where']}: recorded {one['recorded']!r}, now {one['now']!r}" for one in shown]
+    if len(found["drift"]) > MAX_SHOWN:
+        lines.append(f"{len(found['drift']) - MAX_SHOWN} more differences: --json has all")
+    if found["masks"]:
+        counts = ", ".join(f"{name} ({count})" for name, count in found["masks"].items())
+        lines.append(f"equal after masks: {counts}")
+    if found["sealed"]:
+        lines.append(f"{plural(found['sealed'], 'attempt')} to reach the network refused")
+    return lines + [f"note: {note}" for note in found["notes"]]
+
+
+def counted(found: Mapping[str, Any]) -> str:
+    total = found["total_entries"] - found["entries_skipped"]
+    return f"{found['verdict']}: {found['entries_replayed']} of {plural(total, 'call')}"

@@ -1,0 +1,170 @@
+"""A recorded life that is lived again with its vendor down: what is answered, what is not done, and the verdicts."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentos_sdk import AgentOSClient
+from tests.llm.vendors.script import Says, Text
+from tests.llm.vendors.server import Vendor
+from tests.support.commands import run_agentos
+from tests.support.kernel import Kernel, environment, running, until
+from tests.support.servers.vendor import vendor
+from tests.system.agents import in_state, up
+
+TOML = """
+[llm]
+provider = "openai"
+model = "wise"
+base_url = "{url}"
+
+[[agents]]
+name = "partner"
+command = ["sleep", "1000"]
+
+[[agents]]
+name = "coder"
+script = "{code}/coder.py"
+restart = "temporary"
+network = "filtered"
+record = true
+permissions = {{ level = "sandboxed", allow = {{ send = ["partner"], state_write = ["seen"] }} }}
+"""
+CODER = """
+import json, sys, urllib.request
+from agentos_sdk import AgentOSClient
+
+with AgentOSClient() as me:
+    who = me.hello()
+    first = me.think("What is to be done in /srv?")
+    me.write_file("notes.txt", first["content"])
+    ran = me.exec("date +%s%N; echo from the command")
+    me.store("seen", first["content"])
+    up = me.send_message({"text": first["content"]}, to_name="partner")
+    asked = [("user", "What is to be done in /srv?"), ("assistant", first["content"]), ("user", ran["stdout"])]
+    second = me.think(messages=[{"role": role, "content": text} for role, text in asked])
+    read = me.read_file("notes.txt")
+    try:
+        urllib.request.urlopen("http://example.com/")
+    except OSError:
+        print("refused")
+    print(json.dumps([who["agent_id"], who["name"], second["content"], read["content"], up["success"]]), flush=True)
+"""
+
+
+class Recorded:
+    """A kernel whose agent has a recorded life. Its vendor is down, and its log is what it was asked then."""
+
+    def __init__(self, kernel: Kernel, log: Vendor, code: Path) -> None:
+        self.kernel, self.log, self.code = kernel, log, code
+        self.asked = len(log.exchanges)
+
+    def replay(self, *options: str) -> subprocess.CompletedProcess[str]:
+        words = ["replay", "coder-1", *options, "--socket", self.kernel.socket]
+        return run_agentos(words, self.kernel.place, environment(self.kernel.place))
+
+    def change(self, place: Path, *words: tuple[str, str]) -> str:
+        """A directory with the agent's program, in which these words are others."""
+        text = CODER
+        for old, new in words:
+            assert old in text
+            text = text.replace(old, new)
+        place.chmod(0o755)
+        (place / "coder.py").write_text(text)
+        return str(place)
+
+
+@pytest.fixture(scope="module")
+def recorded(kernels: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
+    code = tmp_path_factory.mktemp("code")
+    for directory in (code, *code.parents[:3]):
+        directory.chmod(0o755)
+    (code / "coder.py").write_text(CODER)
+    with vendor() as met:
+        met.models = {"wise": Says([Text("sweep the floor")])}
+        started = running(TOML.format(url=met.base_url, code=code), {"OPENAI_API_KEY": met.key})
+        kernel = started.__enter__()
+        try:
+            with kernel.client() as client:
+                in_state(client, "coder", "exited")
+                recording = kernel.state_dir / "recordings" / "coder-1.recording" / "recording.json"
+                until(lambda: json.loads(recording.read_text()).get("ended"), "the recording has ended")
+        except BaseException:
+            started.__exit__(None, None, None)
+            raise
+    try:
+        yield Recorded(kernel, met, code)
+    finally:
+        started.__exit__(None, None, None)
+
+
+def effects(client: AgentOSClient) -> list[int]:
+    """Messages in the partner's mailbox, the version of what was stored, and tokens that were used."""
+    tokens = sum(row["tokens"] for row in up(client.usage())["usage"])
+    return [up(client.mail("partner"))["count"], client.fetch("seen")["version"], tokens]
+
+
+def test_a_replay_is_sealed_and_identical_with_the_vendor_down(recorded: Recorded) -> None:
+    with recorded.kernel.client() as client:
+        before = effects(client)
+        said = recorded.replay("--json")
+        after = effects(client)
+        lines = [line["text"] for line in client.logs("coder")["lines"] if line["stream"] == "stdout"]
+        again = [line["text"] for line in client.logs("coder-replay")["lines"] if line["stream"] == "stdout"]
+
+    found: dict[str, Any] = json.loads(said.stdout)
+    assert (said.returncode, found["verdict"], found["drift"]) == (0, "identical", [])
+    assert found["entries_replayed"] + found["entries_skipped"] == found["total_entries"]
+    assert found["sealed"] == 1
+    assert again == lines
+    assert json.loads(again[-1])[1:] == ["coder", "sweep the floor", "sweep the floor", True]
+    assert before == after == [1, 1, before[2]]
+    assert len(recorded.log.exchanges) == recorded.asked == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "verdict", "said"),  # {none}: that no recorded call is equal
+    [
+        (("is to be", "was to be"), "diverged", "1, THINK: {none}\nmessage 1 (user): recorded 'is', now 'was'"),
+        (("from the command", "from another"), "diverged", "3, EXEC: {none}\ncommand: "),
+        (('"seen"', '"saw"'), "diverged", "4, STORE: {none}\nkey: recorded 'seen', now 'saw'"),
+        (("me.store", "me.store('denied', 1); me.store"), "diverged", "4, STORE: {none}\nkey: "),
+        (("    try:\n", "    me.think('one more?')\n    try:\n"), "exhausted", "8, THINK: "),
+        (("    read = ", "    sys.exit(0)\n    read = "), "unfinished", "coder/1 ended, and these "),
+    ],
+)
+def test_changed_code_is_found_at_its_call(
+    recorded: Recorded, tmp_path: Path, words: tuple[str, str], verdict: str, said: str
+) -> None:
+    done = recorded.replay("--code", recorded.change(tmp_path, words), "--json")
+
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["verdict"]) == (1, verdict)
+    place = said.format(none="no recorded call is equal")
+    assert found["divergence"].removeprefix("coder/1, call ").startswith(place)
+    assert len(recorded.log.exchanges) == recorded.asked
+
+
+def test_words_that_differ_where_an_answer_is_found_are_drift(recorded: Recorded, tmp_path: Path) -> None:
+    code = recorded.change(tmp_path, ('ran["stdout"])]', 'ran["stdout"] + "a word")]'))
+    done, strict = recorded.replay("--code", code), recorded.replay("--code", code, "--strict")
+
+    assert (done.returncode, strict.returncode) == (0, 1)
+    assert done.stdout.splitlines()[:2] == [
+        "drifted: 7 of 7 calls",
+        "prompt: message 3 (user): recorded '', now 'a word'",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("agent", "said"), [("nobody", "has no life of 'nobody'"), ("coder/9", "has no life of 'coder/9'")]
+)
+def test_without_a_replay_the_exit_status_is_two(recorded: Recorded, agent: str, said: str) -> None:
+    done = recorded.replay(agent)
+
+    assert done.returncode == 2
+    assert said in done.stdout

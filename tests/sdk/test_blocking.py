@@ -167,7 +167,7 @@ def test_text_that_utf8_cannot_hold_is_refused_by_the_name_of_its_field(kernel: 
 
 
 def test_a_call_that_this_kernel_has_not_is_told_so(client: AgentOSClient) -> None:
-    assert client.request(Op.RECORD_START, {})["code"] == "unknown_call"
+    assert client.request(Op.WORLD_CREATE, {})["code"] == "unknown_call"
 
 
 def test_any_call_can_be_made_by_number(client: AgentOSClient) -> None:

@@ -61,6 +61,6 @@ def test_an_opcode_that_is_built_is_not(kernel: Kernel, op: int) -> None:
 def test_unknown_calls_carry_the_requests_id_in_version_2(wire: Wire) -> None:
     wire.hello()
 
-    for op in (0x70, 0x99, CHUNK):
+    for op in (0xA0, 0x99, CHUNK):
         reply = wire.ask(op, b"{}", 12)
         assert (reply.id, reply.json["code"]) == (12, "unknown_call")

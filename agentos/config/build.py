@@ -1,6 +1,7 @@
 """Configuration builder: converts the file's tables to specs and settings and collects all mistakes."""
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -42,7 +43,7 @@ from agentos.llm.settings import LLMSettings
 from agentos.mcp.settings import ServerSettings
 from agentos.permissions.approvals.approvals import ApprovalSettings
 from agentos.permissions.rule import PermissionSet
-from agentos.presets import BadPreset, read_preset, user_directories
+from agentos.presets import BadPreset, find_workspace, read_preset, user_directories
 from agentos.services.http.secrets import SecretSettings
 from agentos.services.http.settings import HttpSettings
 from agentos.services.logs.log import LogSettings
@@ -116,6 +117,7 @@ class Builder(Reader):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self._names: dict[str, Keys] = {}
+        self._presets: list[tuple[ReadTable, str]] = []
         self._budgets: list[tuple[Keys, Sequence[Quota]]] = []
         self._sets: Mapping[str, PermissionSet] = {}
         self.logs = LogSettings()
@@ -151,6 +153,7 @@ class Builder(Reader):
         self._budgets += [(("permissions", name, "quotas"), found.quotas) for name, found in self._sets.items()]
         self._llm = llm = read_llm(self, file.llm)
         group = self._group(root, ROOT, self._root_children(root, file.agents))
+        self._check_presets(group)
         check_prices(self, llm, self._budgets)
         for child, index, message in find_order_mistakes(group):
             if child in self._names:
@@ -241,6 +244,7 @@ class Builder(Reader):
 
     def _preset(self, read: ReadTable, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
         """What the preset ``name`` adds to the fields that are given, which win."""
+        self._presets.append((read, name))
         try:
             preset = read_preset(name, user_directories(self.directory))
         except BadPreset as error:
@@ -262,6 +266,15 @@ class Builder(Reader):
         if given.get("command"):
             fields["command"] = preset.command(given["command"], self._llm.model or "")
         return fields
+
+    def _check_presets(self, root: GroupSpec) -> None:
+        """Refuse presets that an agent could write."""
+        places = [spec.workspace for spec in root.agents() if os.path.isabs(spec.workspace)]
+        for read, name in self._presets:
+            if (place := find_workspace(name, user_directories(self.directory), places)) is not None:
+                fix = "move it to ~/.config/agentos/presets"
+                text = f"the preset {name} is in the workspace {place}, where an agent can write it: {fix}"
+                self.add_mistake(read, text, "framework")
 
     def _permissions(self, read: ReadTable) -> PermissionSet | None:
         table = read.table

@@ -2,21 +2,25 @@
 
 A preset is expanded to variables, a memory limit and a command before SPAWN, so the kernel knows no vendor
 (docs/decisions/0079). Those of the package are beside this file; a user's are in ``presets/`` beside the configuration
-file, or in ``$XDG_CONFIG_HOME/agentos/presets``.
+file, or in ``$XDG_CONFIG_HOME/agentos/presets``. A preset decides how a program starts, so none is taken from another
+user, nor from a workspace.
 """
 
 import os
 import re
+import stat
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
 from agentos_sdk.encoding.quantities import size
+from agentos_sdk.project import trusted_uids
 
 SHIPPED = Path(__file__).parent
+DIRECTORY = "presets"  # beside the configuration file
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 MAX_FILE_BYTES = 64 << 10
 CACHES = "/workspace/.cache"
@@ -77,10 +81,18 @@ def list_presets(directories: Sequence[Path] = ()) -> dict[str, Path]:
     return dict(sorted(found.items()))
 
 
-def user_directories(project: Path) -> Sequence[Path]:
-    """Where a user's own presets are; ``project`` has the configuration file."""
+def user_directories(project: Path | None) -> Sequence[Path]:
+    """Where a user's own presets are; ``project`` has the configuration file, if there is one."""
     home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    return project / "presets", Path(home) / "agentos" / "presets"
+    return *([project / DIRECTORY] if project is not None else []), Path(home) / "agentos" / "presets"
+
+
+def find_workspace(name: str, directories: Sequence[Path], workspaces: Iterable[str]) -> str | None:
+    """The first of these workspaces that a preset's file is in, so that an agent could have written it."""
+    file = list_presets(directories).get(name)
+    real = os.path.realpath(file) if file is not None and file.parent != SHIPPED else ""
+    inside = (place for place in workspaces if real.startswith(os.path.join(os.path.realpath(place), "")))
+    return next(inside, None) if real else None
 
 
 def read_preset(name: str, directories: Sequence[Path] = ()) -> Preset:
@@ -90,15 +102,28 @@ def read_preset(name: str, directories: Sequence[Path] = ()) -> Preset:
         raise BadPreset(f"expected one of {', '.join(presets)}, got {name!r}")
     file = presets[name]
     try:
-        with file.open("rb") as stream:
+        with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb") as stream:
+            _check(file, os.fstat(stream.fileno()))
             text = stream.read(MAX_FILE_BYTES + 1)
         if len(text) > MAX_FILE_BYTES:
             raise BadPreset(f"{file}: larger than {MAX_FILE_BYTES >> 10} KiB")
         preset = msgspec.convert(tomllib.loads(text.decode()), Preset)
         if not preset.bytes:
             raise ValueError(f'memory: expected a size such as "1G", got {preset.memory!r}')
+        if not (preset.about + preset.install).isprintable():  # they are shown, and stand in comments of a new file
+            raise ValueError("about, install: expected one line without control characters")
     except OSError as error:
         raise BadPreset(f"{file}: {error.strerror}") from None
-    except ValueError as error:  # not UTF-8, no TOML, another type
+    except (ValueError, RecursionError) as error:  # not UTF-8, no TOML, another type
         raise BadPreset(f"{file}: {error}") from None
     return preset
+
+
+def _check(file: Path, found: os.stat_result) -> None:
+    """Raise :class:`BadPreset` for what isn't a file, or another user's than this, root, or that of the project."""
+    if not stat.S_ISREG(found.st_mode):
+        raise BadPreset(f"{file}: not a regular file")
+    trusted = trusted_uids() | {os.stat(file.parent.parent).st_uid}
+    for uid in (found.st_uid, os.lstat(file).st_uid, os.stat(file.parent).st_uid):
+        if file.parent != SHIPPED and uid not in trusted:
+            raise BadPreset(f"{file}: it or its directory belongs to uid {uid}, so it isn't taken: remove it")

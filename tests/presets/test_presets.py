@@ -1,10 +1,15 @@
 """Presets of programs: what each sets, how a user adds one, and what is said of one that can't be used."""
 
+import os
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from agentos.config.load import ConfigError, load
 from agentos.presets import SHIPPED, BadPreset, list_presets, read_preset, user_directories
+from agentos.userland.cli.common import project_directory
+from agentos.userland.cli.main import cli
 
 CODING = ("aider", "claude-code", "codex", "gemini-cli", "mini-swe-agent", "opencode", "qwen-code")
 
@@ -69,3 +74,69 @@ def test_what_can_not_be_used_is_named(tmp_path: Path) -> None:
         assert told in str(error.value)
     with pytest.raises(BadPreset, match=r"expected one of agents, aider, .*, got 'cladue'"):
         read_preset("cladue")
+
+
+def add(place: Path, text: str = 'about = "mine"\n') -> Path:
+    (place / "presets").mkdir(parents=True, exist_ok=True)
+    (place / "presets/mine.toml").write_text(text)
+    return place / "presets/mine.toml"
+
+
+@pytest.mark.parametrize("workspace", ["work", ".", '"work", mode = "overlay"'])
+def test_a_preset_in_a_workspace_is_never_taken(tmp_path: Path, workspace: str) -> None:
+    """An agent that can write it decides with which variables and arguments others start, also without a jail."""
+    place = workspace.split('"')[1] if '"' in workspace else workspace
+    (tmp_path / "work").mkdir()
+    table = f"{{ path = {workspace} }}" if '"' in workspace else f'"{workspace}"'
+    text = '[llm]\nprovider = "offline"\nopenai_endpoint = true\n' + "".join(
+        f'[[agents]]\nname = "{name}"\ncommand = ["true"]\n{line}\n'
+        for name, line in (("a", f"workspace = {table}"), ("b", 'framework = "mine"\nisolation = "none"'))
+    )
+    (tmp_path / "agentos.toml").write_text(text)
+    file = add(tmp_path)
+    if place == "work":
+        load(tmp_path / "agentos.toml")
+        file.rename(tmp_path / "work/mine.toml")
+        file.symlink_to(tmp_path / "work/mine.toml")
+
+    with pytest.raises(ConfigError, match=r"framework: the preset mine is in the workspace .* move it to"):
+        load(tmp_path / "agentos.toml")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another uid")
+@pytest.mark.parametrize("what", ["mine.toml", "."])
+def test_a_preset_of_another_user_is_not_taken(tmp_path: Path, what: str) -> None:
+    file = add(tmp_path)
+    read_preset("mine", [file.parent])
+
+    os.chown(file.parent / what, 65534, 65534)
+
+    with pytest.raises(BadPreset, match="belongs to uid 65534"):
+        read_preset("mine", [file.parent])
+
+
+def test_a_preset_is_a_file_of_plain_words(tmp_path: Path) -> None:
+    for text in (
+        'about = "x\\n[[agents]]"',
+        'about = "\\u001b[2J"',
+        'about = "x"\ninstall = "a\\nb"',
+        "a = " + "[" * 9999,
+    ):
+        file = add(tmp_path, text)
+        with pytest.raises(BadPreset, match=r"mine\.toml"):
+            read_preset("mine", [file.parent])
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(BadPreset, match="not a regular file"):
+        read_preset("mine", [file.parent])
+
+
+def test_only_a_project_has_presets_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory that was downloaded, say, has none that the commands take."""
+    add(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert "mine" not in CliRunner().invoke(cli, ["new", "--preset"]).output
+
+    (tmp_path / "agentos.toml").write_text("[kernel]\n")
+
+    assert "mine" in list_presets(user_directories(project_directory()))

@@ -17,6 +17,7 @@ from msgspec import Struct
 import agentos
 import agentos_sdk
 import supervisors
+from agentos.presets import DIRECTORY as PRESETS
 from agentos.private_files import check_file, display_path, hold_directory
 from agentos.sandbox.errors import EXHAUSTED
 from agentos.sandbox.files import images
@@ -221,6 +222,8 @@ class Workspaces:
             git = find_git_names(path)
         except NotHeld as error:
             raise BadWorkspace(f"workspace {path}: {error}") from None
+        if config:  # presets beside it say how programs are started
+            git = git._replace(stubs={**git.stubs, PRESETS: None})
         protected = (*self._stubs.acquire(path, config, git), *_ours_in(path))
         try:
             links.check(path, {*protected})

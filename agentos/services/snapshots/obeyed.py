@@ -1,6 +1,7 @@
 """Which changes are applied only by name: of names that programs of the host obey, and of links that lead out."""
 
 import re
+import unicodedata
 from collections.abc import Sequence
 
 from agentos.protected_names import find_obeyed
@@ -9,10 +10,14 @@ from .beneath import Kind
 
 _COMMITS = ("objects", "refs", "HEAD", "ORIG_HEAD", "FETCH_HEAD", "COMMIT_EDITMSG", "index", "logs", "packed-refs")
 _OBJECTS_INFO = ("objects", "info")
+_PRESETS = "presets"
 _REPLACE = ("refs", "replace")
 # What git makes anew of these (an index of several packs, bitmaps, reverse indexes) says where which content is, and
 # isn't compared with it: it would give the host's objects other contents.
 _OBJECT = re.compile(r"[0-9a-f]{2}/(?:[0-9a-f]{38}|[0-9a-f]{62})|pack/pack-[0-9a-f]+\.(?:pack|idx)")
+# As git's core.protectHFS and core.protectNTFS: HFS+ ignores these characters, NTFS dots, blanks and streams at an end.
+_IGNORED = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
+_TAIL = re.compile(r"(?<=[^. ])[. ]+$|(?<=[^:]):.*$")
 _OBJECT_DIRECTORY = re.compile(r"[0-9a-f]{2}|pack")
 _BARE = ("refs", "commondir")  # with HEAD and objects beside it, git obeys the directory's configuration
 
@@ -40,12 +45,27 @@ def find_reason(path: str, kind: Kind, target: str | None = None) -> tuple[str, 
         return f"{top}/{inside[0]}", "git obeys it"
     if (found := find_obeyed(path)) is not None:
         return found[0], f"{found[1]} obeys it"
+    if path.endswith(".toml") and _PRESETS in parts[:-1]:
+        return "/".join(parts[: parts.index(_PRESETS) + 1]), "beside agentos.toml it decides how programs are started"
     for number, part in enumerate(parts, 1):
         if part in _BARE:
             return "/".join(parts[:number]), "git takes a directory with such names for a repository, and obeys it"
     if target is not None and leads_out(path, target):
         return path, "a link that leads out of the directory"
+    if (name := _find_alike(path)) is not None:
+        return path, f"other file systems take a part of it for {name}, which programs obey"
     return None
+
+
+def _find_alike(path: str) -> str | None:
+    """The obeyed name that macOS or Windows would take a part of this path for, which isn't one on Linux."""
+    folded = _IGNORED.sub("", unicodedata.normalize("NFKC", path).casefold())
+    parts = [_TAIL.sub("", part) for part in folded.split("/")]
+    alike = [".git" if part == "git~1" else part for part in parts]
+    if ".git" in alike:
+        return ".git"
+    found = find_obeyed("/".join(alike))
+    return found[0].rpartition("/")[2] if found is not None else None
 
 
 def is_object(path: str, kind: Kind = "file") -> bool:

@@ -15,7 +15,7 @@ from click.core import ParameterSource
 
 from agentos_sdk import AgentOSClient, AgentOSError, CallError, ConnectionFailed, default_socket
 from agentos_sdk.clients.suggestions import suggest_name
-from agentos_sdk.project import is_own_config
+from agentos_sdk.project import CONFIG, is_own_config
 
 NO_AGENT = re.compile(r"no agent (?:or group )?is called '([^']+)'$")
 REPLY_MARGIN = 10.0  # seconds that a reply may take beyond the call's own waiting time
@@ -61,6 +61,11 @@ def default_config(file: Path) -> bool:
         return is_own_config(str(file))
     except ConnectionFailed as error:
         raise Failed(str(error)) from None
+
+
+def project_directory() -> Path | None:
+    """The current directory if it has a configuration file; fails as :func:`default_config` does."""
+    return Path.cwd() if default_config(Path(CONFIG)) else None
 
 
 def check_default(file: Path, parameter: str = "file") -> None:

@@ -72,7 +72,7 @@ async def test_workspaces_protect_the_file_with_the_other_names(place: Path) -> 
 
     found = await workspaces.prepare("a", str(place / "project"), Limits(), None)
     assert isinstance(found.mount, Directory)
-    assert {"kernel.toml", "agentos.toml"} <= set(found.mount.protected)
+    assert {"kernel.toml", "agentos.toml", "presets"} <= set(found.mount.protected)
     await workspaces.release(found)
     assert sorted(os.listdir(place / "project")) == ["kernel.toml", "sub"]
 

@@ -200,7 +200,21 @@ OBEYED = {
     "module/.git": "module/.git",
     "deep/er/conftest.py": "deep/er/conftest.py",
     "bare/refs/x": "bare/refs",
+    "presets/claude-code.toml": "presets",
+    "sub/presets/node.toml": "sub/presets",
+    # what other systems take for such a name
+    ".GIT/hooks/pre-commit": ".GIT/hooks/pre-commit",
+    "sub/.g\u200cit/config": "sub/.g\u200cit/config",
+    "GIT~1/config": "GIT~1/config",
+    ".git /config": ".git /config",
+    ".git::$INDEX_ALLOCATION/config": ".git::$INDEX_ALLOCATION/config",
+    ".VSCode/tasks.json": ".VSCode/tasks.json",
+    "\uff0eenvrc": "\uff0eenvrc",
+    "Conftest.py": "Conftest.py",
 }
+
+
+PLAIN = ("Refs/x", "README...", "presets/notes.txt", "a:b", "git~2/x", "Digit/.gitignore", "..x")
 
 
 async def test_names_that_host_tools_obey_are_applied_only_by_name(overlaid: Overlaid) -> None:
@@ -209,10 +223,20 @@ async def test_names_that_host_tools_obey_are_applied_only_by_name(overlaid: Ove
     for name, target in {"out": "/etc/passwd", "up": "../x", "sub/round": "c.txt/../../../x"}.items():
         (overlaid.tree / name).symlink_to(target)
     overlaid.write("plain.txt", "x\n")
+    for name in PLAIN:
+        overlaid.write(name, "x\n")
     (overlaid.tree / "sub/inside").symlink_to("../a.txt")
 
     shown = {change.path: change.root for change in (await overlaid.diff()).changes if change.kind != "directory"}
-    assert shown == {**OBEYED, "out": "out", "up": "up", "sub/round": "sub/round", "plain.txt": "", "sub/inside": ""}
+    assert shown == {
+        **OBEYED,
+        "out": "out",
+        "up": "up",
+        "sub/round": "sub/round",
+        "sub/inside": "",
+        "plain.txt": "",
+        **dict.fromkeys(PLAIN, ""),
+    }
 
     with pytest.raises(BadChoice, match="also: sub is no name"):
         await overlaid.apply(also=["sub"])

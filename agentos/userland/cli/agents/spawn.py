@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-from pathlib import Path
 from typing import Any, get_args
 
 import click
@@ -17,6 +16,7 @@ from agentos.userland.cli.common import (
     parse_permission_set,
     print_result,
     printable,
+    project_directory,
     socket_option,
 )
 from agentos.userland.cli.output_text import printable_output, shows_colours
@@ -156,7 +156,7 @@ def add_preset(client: AgentOSClient, name: str, fields: dict[str, Any]) -> None
     from agentos.presets import BadPreset, read_preset, user_directories
 
     try:
-        preset = read_preset(name, user_directories(Path.cwd()))
+        preset = read_preset(name, user_directories(project_directory()))
     except BadPreset as error:
         raise click.UsageError(f"--framework: {error}") from None
     state = client.status()["model"] if preset.needs_model else None

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from agentos.presets import BadPreset, list_presets, read_preset, user_directories
-from agentos.userland.cli.common import Failed
+from agentos.userland.cli.common import Failed, project_directory
 
 TEMPLATES = Path(__file__).parents[2] / "templates"
 PLACEHOLDER = "my-agent"  # the agent's name in the templates
@@ -85,7 +85,7 @@ def render(template: str, name: str) -> Iterator[tuple[str, str]]:
 
 def show_presets() -> None:
     """Print the programs that have a preset, with how to get each."""
-    directories = user_directories(Path.cwd())
+    directories = user_directories(project_directory())
     for name in list_presets(directories):
         preset = read_preset(name, directories)
         click.echo(f"{name:<16}{preset.about}{f': {preset.install}' if preset.install else ''}")
@@ -94,7 +94,7 @@ def show_presets() -> None:
 def render_preset(preset_name: str, name: str) -> str:
     """An agentos.toml that runs the program of a preset. Raises ``click.UsageError``."""
     try:
-        preset = read_preset(preset_name, user_directories(Path.cwd()))
+        preset = read_preset(preset_name, user_directories(project_directory()))
     except BadPreset as error:
         raise click.UsageError(f"--preset: {error}") from None
     command = [word.replace("{task}", "Say hello") for word in preset.task] or ["true"]

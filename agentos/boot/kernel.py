@@ -112,7 +112,6 @@ class Kernel:
         self.sweeper = Sweeper(host.run)
         self.jails = self._construct_jails(access)
         self.snapshots = Snapshots(self.jails.workspaces.overlays, Kept(self.state, access.mail))
-        self.images = Images(host.state_dir)
         self.network = Network(settings.config, self.callers, self.line, self.connection_limit)
         runner = CommandRunner(self.jails)
         self.notices = self._construct_notices(access, runner)
@@ -164,6 +163,7 @@ class Kernel:
                 [Path(host.run.directory), Path(settings.socket)],
                 str(settings.config.file) if settings.config.file is not None else None,
             ),
+            images=Images(host.state_dir),
             sdk=host.sdk,
             sdk_alone=host.sdk_alone,
             waived=settings.config.kernel.waive,
@@ -287,7 +287,7 @@ class Kernel:
             http=self.network.client,
             mcp=self.servers,
             snapshots=self.snapshots,
-            images=self.images,
+            images=self.jails.images,
             max_payload=config.kernel.max_payload,
             config_file=str(config.file) if config.file is not None else None,
             upstream_proxy=self.network.egress.upstream_proxy,

@@ -97,7 +97,7 @@ def table(services: Services) -> tuple[Syscall, ...]:
         *approvals.syscalls(s.approvals),
         *overlays.syscalls(s.registry, s.snapshots.overlays),
         *snapshots.syscalls(s.registry, s.snapshots, s.supervision),
-        *images.syscalls(s.images),
+        *images.syscalls(s.images, s.registry),
         *fork.syscalls(s.registry, s.snapshots, s.supervision),
         *background.syscalls(s.background),
     )

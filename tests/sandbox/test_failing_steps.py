@@ -13,7 +13,7 @@ from agentos.sandbox import steps as s
 from agentos.sandbox.errors import SandboxError, StepFailed
 from agentos.sandbox.filters import bpf, seccomp
 from agentos.sandbox.filters.seccomp import ALLOW, OneOf, Profile, Refusal, Rule, compile_filter
-from agentos.sandbox.policy import Directory
+from agentos.sandbox.policy import Directory, RootImage
 from agentos.sandbox.start import handshake
 from agentos.sandbox.start.spawner import Spawner
 from agentos.sandbox.steps import Step
@@ -54,6 +54,10 @@ BROKEN = [
     Broken(s.Protect, {"openat2": NO}),
     Broken(s.Protect, {"move_mount": NO}),
     Broken(s.MountTmpfs, {"mount": NO}),
+    Broken(s.MountImage, {"open_tree": NO}),
+    Broken(s.MountImage, {"mount": NO}),
+    Broken(s.MountImage, {"fsconfig": NO}),
+    Broken(s.MountImage, {"move_mount": NO}),
     Broken(s.MountProc, {"mount": NO}),
     Broken(s.CloseSources, {"close": NO}),
     Broken(s.SwitchRoot, {"pivot_root": NO}),
@@ -110,7 +114,8 @@ def steps(how: Broken, place: str) -> Sequence[Step]:
     profile = "strict" if how.kind is s.ForbidExecutableMemfds else "standard"
     network = "filtered" if how.kind is s.RouteToLoopback else "none"
     workspace = Directory(place, ("kept",))
-    steps = a_plan("/bin/sh", "-c", "touch ran", workspace=workspace, profile=profile, network=network)
+    image = RootImage(f"{place}/kept") if how.kind is s.MountImage else None
+    steps = a_plan("/bin/sh", "-c", "touch ran", workspace=workspace, profile=profile, network=network, image=image)
     if os.geteuid() == 0 and how in NOT_WITH_ROOT:
         pytest.skip("with root the zygote has done that")
     if how.kind not in map(type, steps):

@@ -61,6 +61,8 @@ class Walls:
             limits = unjailed(self.spec, found.enforced, found.version)
         if self.workspace is not None and self.workspace.kind == "overlay":
             layers["overlay"] = walls.overlay_layer(program)
+        if self.spec.image is not None:
+            layers["image"] = walls.image_layer(program, read_only=self.spec.isolation == "strict")
         return {**layers, **limits}
 
     def _usage(self, program: int) -> disk.Tmpfs | disk.Image | Usage | None:
@@ -125,6 +127,8 @@ def judge(spec: AgentSpec, layers: Layers, waived: Collection[str]) -> None:
         ]
     if not lacking and "overlay" in layers and not layers["overlay"].active:
         raise NotIsolated(describe_no_overlay(levels.Finding(False, layers["overlay"].reason)))
+    if not lacking and "image" in layers and not layers["image"].active:
+        raise NotIsolated(f"image {spec.image}: {layers['image'].reason}")
     if lacking:
         what = "; ".join(map(str, lacking))
         waivable = ", ".join(

@@ -161,6 +161,7 @@ _ROOT_STEPS: Mapping[type, Callable[[Root, Any], None]] = {
     s.Protect: Root.protect,
     s.MountTmpfs: Root.mount_tmpfs,
     s.MountOverlay: Root.mount_overlay,
+    s.MountImage: Root.mount_image,
     s.MountProc: Root.mount_proc,
     s.CloseSources: Root.close_sources,
     s.SwitchRoot: Root.switch,

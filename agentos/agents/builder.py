@@ -84,6 +84,7 @@ class Request(Struct, frozen=True, kw_only=True):
     workspace_mode: WorkspaceMode | None = None
     runtime: Runtime | None = None
     terminals: bool | None = None
+    image: str | None = None
     llm: values.Share | None = None
     permissions: PermissionSet | None = None
 
@@ -128,7 +129,7 @@ def build(
         spec = inherit(spec, parent) if parent is not None else spec
     if not spec.jailed:
         mode = "workspace_mode" if request.workspace is None else "workspace"  # a file has both as one key
-        for name in ("code", mode, "runtime", "terminals"):
+        for name in ("code", mode, "runtime", "image", "terminals"):
             if getattr(request, name) not in (None, "exec", False):
                 report(BadField(name, "only a jail has this, and isolation is none: leave it out"))
         if spec.network == "filtered":
@@ -142,7 +143,7 @@ def build(
 
 def check_values(request: Request, report: ReportMistake) -> None:
     """The rules that need neither the file system nor another agent."""
-    if request.script is None and not request.command:
+    if request.script is None and not request.command and not request.image:
         report(BadField("script", "a script or a command is missing"))
     if request.script is not None and request.command:
         report(BadField("script", "a script or a command, but not both"))

@@ -46,6 +46,7 @@ def inherit(spec: AgentSpec, parent: AgentSpec) -> AgentSpec:
         spec,
         isolation=max(spec.isolation, parent.isolation, key=STRICTNESS.index),
         limits=cut(spec.limits, effective(parent)),
+        image=parent.image if parent.jailed else spec.image,
     )
 
 

@@ -43,7 +43,8 @@ class HostPaths(Struct, frozen=True):
             workspace=workspace if workspace in KINDS else self.absolute(workspace),
         )
         with report_bad_field(report):
-            spec = replace(spec, python=self._find_interpreter(request.python))
+            python = self._find_interpreter(request.python) if spec.image is None else request.python
+            spec = replace(spec, python=python)
         with report_bad_field(report):
             spec = replace(spec, cwd=self._directory(spec, request.cwd))
         with report_bad_field(report):
@@ -72,9 +73,9 @@ class HostPaths(Struct, frozen=True):
             return None
         return path, os.path.realpath(path)
 
-    def _directory(self, spec: AgentSpec, cwd: str | None) -> str:
+    def _directory(self, spec: AgentSpec, cwd: str | None) -> str | None:
         if spec.jailed:
-            return layout.directory_inside(cwd)
+            return layout.directory_of(spec, cwd)
         return self.absolute(cwd or self.base)
 
     def _find_interpreter(self, python: str | None) -> str | None:
@@ -90,6 +91,8 @@ class HostPaths(Struct, frozen=True):
     def _find_program(self, spec: AgentSpec) -> AgentSpec:
         """The spec with the host path of the command's program."""
         program, *rest = spec.command or ("",)
+        if spec.image is not None:
+            return spec
         if "/" in program:
             spec = replace(spec, command=(self.absolute(program), *rest))
         elif program and not spec.jailed and not self.declared:
@@ -134,7 +137,7 @@ class JailPaths(Struct, frozen=True):
             if layout.own_program(replace(self.parent.spec, command=command)) is not None:
                 raise self._hosts("command", command[0])
         spec = replace(
-            spec, code=code, command=command or None, python=python, cwd=layout.directory_inside(request.cwd)
+            spec, code=code, command=command or None, python=python, cwd=layout.directory_of(spec, request.cwd)
         )
         if request.script is None:
             return spec

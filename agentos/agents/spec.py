@@ -119,6 +119,9 @@ class HealthCheck:
 class AgentSpec(Struct, frozen=True):
     """One agent: exactly one of ``script`` (run by ``python``) and ``command`` (an argv) is set.
 
+    With an ``image`` its jail has that one's files in place of the host's system, where ``python`` and a command's path
+    are looked for; it may have neither, and then runs the image's command.
+
     Paths are absolute host paths, except ``cwd``, which is a path in the jail if there is one. ``code`` is a directory
     that contains the script. ``workspace`` is ``tmp``, ``keep`` or a directory, which with ``workspace_mode="overlay"``
     stays as it is: the agent's changes are kept apart, and applied by the operator. With ``terminals`` its programs may
@@ -158,6 +161,7 @@ class AgentSpec(Struct, frozen=True):
     workspace_mode: WorkspaceMode = "direct"
     runtime: Runtime = "exec"
     terminals: bool = False
+    image: str | None = None
     llm: Share = Share()
     permissions: PermissionSet | None = None  # None: the default of its kind
     required: bool = False

@@ -122,7 +122,6 @@ class Kernel:
         overlays.list_known = partial(list_lineages, root, access.registry)
         self.snapshots = Snapshots(overlays, Kept(self.state, access.mail))
         self.replays = Replays()
-        self.images = Images(host.state_dir)
         self.imports = Imports(host.state_dir, self.state)
         self.network = Network(settings.config, self.callers, self.line, self.connection_limit)
         runner = CommandRunner(self.jails)
@@ -177,6 +176,7 @@ class Kernel:
                 [Path(host.run.directory), Path(settings.socket)],
                 str(settings.config.file) if settings.config.file is not None else None,
             ),
+            images=Images(host.state_dir),
             sdk=host.sdk,
             sdk_alone=host.sdk_alone,
             waived=settings.config.kernel.waive,
@@ -302,7 +302,7 @@ class Kernel:
             snapshots=self.snapshots,
             recordings=self.recordings,
             replays=self.replays,
-            images=self.images,
+            images=self.jails.images,
             imports=self.imports,
             max_payload=config.kernel.max_payload,
             config_file=str(config.file) if config.file is not None else None,

@@ -130,6 +130,7 @@ class Builder(Reader):
         self.notify = NotifyTable()
         self.dashboard: DashboardSettings | None = None
         self._llm = LLMSettings()
+        self._image: str | None = None  # the default of agents
         self.mcp: Mapping[str, ServerSettings] = {}
 
     def build(self, data: object) -> tuple[KernelSettings, LLMSettings, Mapping[str, PermissionSet], GroupSpec]:
@@ -137,6 +138,7 @@ class Builder(Reader):
         file = self.read(FileTable, data, ()).table
         self.mistakes = [(keys, describe_misplaced(keys, message)) for keys, message in self.mistakes]
         kernel = self.read(KernelSettings, file.kernel, ("kernel",)).table
+        self._image = kernel.image
         paths = {name: self.resolve_path(getattr(kernel, name)) for name in ("socket", "state_dir")}
         self.logs = self._read_logs(self.read(LogTable, file.logs, ("logs",)))
         self.storage = self.read(StorageTable, file.storage, ("storage",)).table
@@ -239,6 +241,9 @@ class Builder(Reader):
             fields.setdefault("restart", "transient")
         if isinstance(place := read.table.workspace, WorkspaceTable):
             fields |= {"workspace": place.path, "workspace_mode": place.mode}
+        if fields.get("isolation") != "none" and fields.get("sandboxed") is not False:
+            fields.setdefault("image", self._image)
+        fields["image"] = fields.get("image") or None  # "": none, whatever the default is
         request = Request(**{"mailbox": "kept", **fields, "permissions": self._permissions(read)})
         return build(request, HostPaths(str(self.directory), declared=True), report)
 

@@ -9,7 +9,9 @@ from msgspec.structs import replace
 
 from agentos.agents.jail import layout
 from agentos.agents.jail.isolation_report import Layers, NotIsolated, judge
-from agentos.agents.spec import AgentSpec
+from agentos.agents.spec import AgentSpec, HostFault
+from agentos.images.errors import BadStore, NoImage
+from agentos.images.store import NAME, Images
 from agentos.llm.models.api_keys import read_variables
 from agentos.llm.providers.keys import choose_providers, describe_missing
 from agentos.llm.settings import LLMSettings
@@ -63,6 +65,24 @@ def unstartable_programs(config: Config) -> Iterator[str]:
             file = layout.program_file(replace(spec, command=command)) if command else None
             if command and file is not None and (fault := _find_first_line_fault(spec, file)) is not None:
                 yield f"{spec.name} would not start: {key}: {command[0]}: {fault}"
+
+
+def unusable_images(config: Config, state: Path) -> Iterator[str]:
+    """Agents whose image isn't in the store of this state directory, or lacks what they need. Blocks."""
+    images = Images(state)
+    for spec in config.root.agents():
+        if spec.image is None or not NAME.fullmatch(spec.image):
+            continue
+        try:
+            opened = images.open(spec.image)
+            try:
+                layout.complete(spec, opened)
+            finally:
+                opened.close()
+        except (NoImage, BadStore, OSError) as error:
+            yield f"{spec.name} would not start: image: {error}"
+        except HostFault as error:
+            yield f"{spec.name} would not start: {error}"
 
 
 def unusable_repositories(config: Config) -> Iterator[str]:

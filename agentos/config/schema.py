@@ -71,6 +71,7 @@ class KernelSettings:
     ``max_children`` is how many descendants of one agent may be alive at once, ``spawn_rate`` how many agents one
     caller may start per second. ``max_state_keys`` and ``max_state_bytes`` are how much state one agent may have stored
     with all its descendants. With ``mail="durable"`` what the database acknowledges survives a power failure, too.
+    ``image`` is the default of agents with a jail.
     ``zygote_timeout`` is how many seconds the process that starts agents has to become ready, and to answer,
     ``stop_timeout`` how many the kernel's end may take until what still runs is killed. ``waive`` names limits that may
     stay unenforced if this host can't enforce them.
@@ -86,6 +87,7 @@ class KernelSettings:
     max_state_keys: Count = 10_000
     max_state_bytes: Size = Size(64 << 20)
     mail: Literal["normal", "durable"] = "normal"
+    image: str | None = None
     zygote_timeout: Patience = Seconds(TIMEOUT)
     stop_timeout: Patience = Seconds(STOP_TIMEOUT)
     waive: Sequence[Limit] = ()
@@ -233,4 +235,5 @@ class AgentTable(ChildTable):
     workspace: str | WorkspaceTable | None = None
     runtime: Runtime | None = None
     terminals: bool | None = None
+    image: str | None = None
     permissions: object = None

@@ -23,7 +23,7 @@ from . import archive
 from .archive import Files, Found, TarFiles
 from .config import ImageConfig, take_config
 from .errors import BadArchive
-from .store import NAME, NAME_RULE, Image, Images, NewTree, describe_tree
+from .store import NAME, NAME_RULE, Image, Images, NewTree, describe_tree, read_accounts
 from .streams import MAX_READ, Stream, buffered, decompress, naming_damage
 from .tar import read_entries
 from .unpack import Bounds, Unpacking
@@ -129,6 +129,7 @@ def _finish(images: Images, new: NewTree, name: str, unpacking: Unpacking, said:
     top = os.open(new.root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         size, entries, directories, names = describe_tree(top)
+        accounts = read_accounts(top)
         beneath.sync(top)
     finally:
         os.close(top)
@@ -136,7 +137,7 @@ def _finish(images: Images, new: NewTree, name: str, unpacking: Unpacking, said:
     if unpacking.powers:
         left_out.append(f"set-id bits and file capabilities aren't taken: {unpacking.powers} files had them")
     given = (said.digest, said.format, said.layers, size, entries, time.time(), new.id, directories, names)
-    image = Image(name, *given, said.config, tuple(left_out))
+    image = Image(name, *given, said.config, tuple(left_out), accounts)
     images.name(image)
     return image
 

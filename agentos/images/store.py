@@ -22,6 +22,7 @@ import msgspec
 from msgspec import Struct
 
 from agentos.private_files import UnsafeFile, display_path, hold_directory, open_file, read_file, replace_file
+from agentos.sandbox.files import openat2
 from agentos.sandbox.watch.tree_usage import measure_tree
 from agentos.services.snapshots import beneath
 
@@ -29,6 +30,7 @@ from .config import ImageConfig
 from .errors import BadArchive, BadStore, NoImage
 
 PLACE = "images"
+MAX_ACCOUNTS = 32 << 10  # bytes of passwd and of group
 MAX_TOP = 256  # directories and files at an image's top: each is a rule of Landlock's
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 NAME_RULE = "a name of 1 to 64 letters, digits, '.', '_' or '-', begun by a letter or digit"
@@ -54,6 +56,7 @@ class Image(Struct, frozen=True):
     files: tuple[str, ...]
     config: ImageConfig
     left_out: tuple[str, ...] = ()
+    accounts: tuple[str, str] = ("", "")  # its passwd and group
 
 
 class Opened(Struct, frozen=True):
@@ -65,6 +68,15 @@ class Opened(Struct, frozen=True):
 
     def close(self) -> None:
         os.close(self.fd)
+
+    def has_program(self, name: str, path: str) -> bool:
+        """Whether it has a program of this name in one of the directories of ``path``, or at this absolute path."""
+        root = os.open(self.path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            places = (name,) if "/" in name else (f"{place}/{name}" for place in path.split(":"))
+            return any(_is_program(root, place) for place in places)
+        finally:
+            os.close(root)
 
 
 class Images:
@@ -177,6 +189,30 @@ def describe_tree(top: int) -> tuple[int, int, tuple[str, ...], tuple[str, ...]]
         raise BadArchive(f"it has {len(shown)} directories and files at its top, and more than {MAX_TOP} are too many")
     directories = tuple([name for name, mode in shown.items() if stat.S_ISDIR(mode)])
     return usage.size, usage.inodes, directories, tuple([name for name, mode in shown.items() if stat.S_ISREG(mode)])
+
+
+def read_accounts(top: int) -> tuple[str, str]:
+    """The passwd and group of a tree; empty where there is none, or a large one."""
+    texts = []
+    for name in ("etc/passwd", "etc/group"):
+        data = b""
+        with contextlib.suppress(OSError), beneath.open_file(top, name) as file:
+            data = os.read(file, MAX_ACCOUNTS + 1)
+        texts.append(data.decode(errors="replace") if len(data) <= MAX_ACCOUNTS else "")
+    return texts[0], texts[1]
+
+
+def _is_program(root: int, path: str) -> bool:
+    """Links in the image lead within it, as they do in its jail."""
+    try:
+        fd = openat2.open_at(root, path, os.O_PATH, openat2.IN_ROOT)
+    except OSError:
+        return False
+    try:
+        mode = os.fstat(fd).st_mode
+        return stat.S_ISREG(mode) and bool(mode & stat.S_IXUSR)
+    finally:
+        os.close(fd)
 
 
 def _read(place: Path, name: str) -> Image | None:

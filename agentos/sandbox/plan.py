@@ -9,6 +9,7 @@ The order of the steps matters:
   not afterwards. The agent's own tmpfs are mounted afterwards: an unmapped uid can't make a directory in them.
 - ``vm.memfd_noexec`` is written before the identity is taken: Linux lets only the host's uid 0 write it.
 - An overlay is mounted after the identity is taken: the mounter's rights are what it reads and copies with.
+- An image becomes the root after all else is mounted, which moves over to it: so a jail built ahead will do.
 - Sources are closed before the root is switched: a directory descriptor would lead back out of the sandbox.
 - Steps that need a capability (limits, loopback) come before the capabilities are dropped. no_new_privs comes before
   Landlock and seccomp, which need it once the capabilities are gone. seccomp is last, because it denies system calls
@@ -35,6 +36,8 @@ from .files.root_files import (
     bind_steps,
     detach_steps,
     git_files,
+    image_steps,
+    is_in_image,
     is_own,
     open_layer_steps,
     open_steps,
@@ -45,7 +48,7 @@ from .files.root_files import (
 from .filters import landlock, seccomp
 from .filters.landlock import PathRule
 from .host import Host
-from .policy import MIB, BadPolicy, Image, Limits, Policy, Program
+from .policy import MIB, BadPolicy, Image, Limits, Policy, Program, RootImage
 from .steps import Step
 
 NEWNS, NEWCGROUP, NEWUTS, NEWIPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
@@ -53,6 +56,7 @@ NEWUSER, NEWPID, NEWNET = 0x10000000, 0x20000000, 0x40000000
 
 FILTERED_ADDRESSES = ("198.18.0.0", 15)  # RFC 2544: for tests of devices, so on no network that a host uses
 
+DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 _EXTRA_PROCESSES = (
     8  # processes: the pids cgroup must refuse a fork before RLIMIT_NPROC does, because it counts refusals
 )
@@ -78,7 +82,7 @@ def plan_sandbox(policy: Policy, program: Program, host: Host, host_ids: HostIds
     own = tuple([bind for bind in binds if is_own(bind)])
     within_tmp = tuple([bind for bind in binds if bind.target.startswith("/tmp/")])
     common = tuple([bind for bind in binds if bind not in (*own, *within_tmp)])
-    later = (*own, *within_tmp)
+    later = (*own, *within_tmp) if policy.image is None else own
     flags = NEWUSER | NEWPID | NEWNS | NEWUTS | NEWIPC | (NEWNET if policy.network != "host" else 0)
     return (
         s.Clone(flags, f"{UID} {ids.uid} 1", f"{GID} {ids.gid} 1", deny_setgroups=not is_root),
@@ -100,10 +104,11 @@ def plan_sandbox(policy: Policy, program: Program, host: Host, host_ids: HostIds
         *([s.ForbidExecutableMemfds()] if policy.profile == "strict" and host.memfd_noexec else []),
         s.TakeIdentity(UID, GID, drop_groups=is_root),
         s.Hostname(policy.hostname),
-        *tmpfs_steps(policy, host, within_tmp),
+        *tmpfs_steps(policy, host, within_tmp if policy.image is None else ()),
+        *image_steps(policy, host, binds),
         s.CloseSources(),
         s.SwitchRoot(),
-        s.ReadOnlyRoot(),
+        *([s.ReadOnlyRoot()] if policy.image is None else []),
         *([s.Listen(policy.sockets)] if policy.sockets else []),
         *_confine_steps(policy, host, binds),
         plan_program(policy, program, host),
@@ -167,6 +172,8 @@ def plan_program(policy: Policy, program: Program, host: Host) -> s.Execute | s.
         first = s.Execute(argv, environment, program.directory, stdin=program.stdin, terminal=program.terminal)
         return first._replace(two_way=program.two_way)
     interpreter = policy.interpreter
+    if policy.image is not None:
+        raise BadPolicy("fast: the kernel's interpreter isn't in the image: say exec")
     if interpreter is None or interpreter != host.interpreter:
         raise BadPolicy(f"fast: the interpreter is the kernel's, {host.interpreter}, and not {interpreter}")
     if policy.code is None and (policy.script is None or argv[0] != script_path(policy.script)):
@@ -234,16 +241,27 @@ def _landlock_step(policy: Policy, host: Host, binds: tuple[s.Bind, ...]) -> Ite
     if host.landlock_abi == 0:
         return
     executable: tuple[str, ...] = ("/",)
+    image = policy.image or RootImage("/")
     if policy.profile == "strict":  # no path is both writable and executable
-        executable = tuple([bind.target for bind in binds if not (bind.device or bind.writable)])
+        shown = [bind for bind in binds if policy.image is None or is_in_image(bind)]
+        executable = tuple([bind.target for bind in shown if not (bind.device or bind.writable)])
+        executable += tuple([f"/{name}" for name in (*image.directories, *image.files)])
+    written: tuple[str, ...] = ("/tmp", WORKSPACE, "/dev/shm")
+    if policy.profile != "strict":
+        written += tuple([f"/{name}" for name in image.directories])
     # A shared mapping of /dev/zero is memory that no watcher finds; it needs a descriptor that is open for writing.
     devices = ("/dev",) if host.memory_cgroup else tuple([f"/dev/{name}" for name in DEVICES if name != "zero"])
-    yield _build_landlock_step(host.landlock_abi, executable, devices, (TERMINALS,) if policy.terminals else ())
+    terminals = (TERMINALS,) if policy.terminals else ()
+    yield _build_landlock_step(host.landlock_abi, executable, written, devices, terminals)
 
 
 @functools.lru_cache(maxsize=64)  # of one host nearly all are equal
 def _build_landlock_step(
-    abi: int, executable: tuple[str, ...], devices: tuple[str, ...], terminals: tuple[str, ...]
+    abi: int,
+    executable: tuple[str, ...],
+    written: tuple[str, ...],
+    devices: tuple[str, ...],
+    terminals: tuple[str, ...],
 ) -> s.Landlock:
     scope = landlock.Scope.ABSTRACT_UNIX_SOCKET | landlock.Scope.SIGNAL
     asked = landlock.HandledRights(landlock.ALL_FILES & ~landlock.FileRights.RESOLVE_UNIX, scope=scope)
@@ -253,13 +271,9 @@ def _build_landlock_step(
         [
             PathRule("/", landlock.READ),
             *(PathRule(path, landlock.EXECUTE) for path in executable),
-            *(PathRule(path, landlock.WRITE) for path in ("/tmp", WORKSPACE, "/dev/shm")),
+            *(PathRule(path, landlock.WRITE) for path in written),
             *(PathRule(path, landlock.FileRights.WRITE_FILE | landlock.FileRights.TRUNCATE) for path in devices),
-            *(
-                [PathRule(TERMINALS, landlock.FileRights.WRITE_FILE | landlock.FileRights.IOCTL_DEV)]
-                if terminals
-                else []
-            ),
+            *(PathRule(path, landlock.FileRights.WRITE_FILE | landlock.FileRights.IOCTL_DEV) for path in terminals),
         ],
     )
     return s.Landlock(
@@ -270,14 +284,17 @@ def _build_landlock_step(
 def _build_environment(policy: Policy, program: Program) -> tuple[tuple[str, str], ...]:
     """Return the program's environment: defaults, then the program's own variables. Nothing comes from the kernel."""
     environment = {
-        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "PATH": DEFAULT_PATH,
         "HOME": WORKSPACE,
         "TMPDIR": "/tmp",
         "LANG": "C.UTF-8",
         "USER": "agent",
         "LOGNAME": "agent",
     }
-    if policy.interpreter is not None:
+    if policy.image is not None:
+        user = policy.image.user or "agent"
+        environment |= {"USER": user, "LOGNAME": user, "PYTHONDONTWRITEBYTECODE": "1", **dict(policy.image.environment)}
+    elif policy.interpreter is not None:
         environment["PATH"] = f"{os.path.dirname(policy.interpreter.executable)}:{environment['PATH']}"
         environment["PYTHONDONTWRITEBYTECODE"] = "1"
     if policy.sdk is not None:

@@ -114,6 +114,23 @@ class Overlay:
     sealed: tuple[str, ...] = ()
 
 
+@frozen
+class RootImage:
+    """The files of an image, in place of the host's; a strict profile has them read-only.
+
+    ``directories`` and ``files`` are names at its top: programs write below these directories alone, and a strict
+    profile executes only what is there. ``environment`` has variables that replace the defaults, ``user`` is the name
+    of the sandbox's user, and ``accounts`` are the image's passwd and group.
+    """
+
+    path: str = field(validator=_check_absolute)
+    directories: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
+    user: str = ""
+    accounts: tuple[str, str] = ("", "")
+
+
 def _convert_workspace(given: Directory | Image | Overlay | str | None) -> Directory | Image | Overlay | None:
     if isinstance(given, str):
         try:
@@ -140,6 +157,8 @@ class Policy:
     is enough), an image or an overlay for /workspace, or None for one in memory. ``sdk`` is the directory of package
     ``agentos_sdk``. ``socket`` is the kernel's socket for this program, at /run/agentos.sock.
 
+    With an ``image`` there is nothing of the host's but devices; the interpreter must be one of the image's.
+
     ``network`` is the host's, or one of its own: with ``none`` only a loopback; with ``filtered`` also a route to
     loopback for :data:`.plan.FILTERED_ADDRESSES`, a resolv.conf that names 127.0.0.1, and the host's certificates.
     ``sockets`` of its own network are bound before the program starts, and the kernel gets them.
@@ -163,6 +182,7 @@ class Policy:
     limits: Limits = Limits()
     profile: str = field(default="standard", validator=attrs.validators.in_(PROFILES))
     hostname: str = "agent"
+    image: RootImage | None = None
 
     def __attrs_post_init__(self) -> None:
         if self.script is not None and self.code is not None:

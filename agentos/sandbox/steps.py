@@ -208,6 +208,27 @@ class MountOverlay(NamedTuple):
     executable: bool
 
 
+class MountImage(NamedTuple):
+    """Make an overlay over an image's tree, at the host path ``source``, the root in place of the one made so far.
+
+    The mounts at ``carried`` are moved over to it. What is written to it goes to a tmpfs of ``size`` bytes and
+    ``inodes``, or, with a size of 0, it is read-only. ``files`` are those of the sandbox's own, by path. With root the
+    tree is that of a :class:`DetachLayer` whose target is :data:`IMAGE`. As :class:`MountOverlay`, after
+    :class:`TakeIdentity`.
+    """
+
+    source: str
+    carried: tuple[str, ...]
+    directories: tuple[str, ...]  # of the sandbox's own, without a mount
+    files: tuple[tuple[str, str], ...]
+    size: int
+    inodes: int
+    counted: bool  # the kernel gets a descriptor of the tmpfs, to measure its contents
+
+
+IMAGE = "image"
+
+
 def layer_targets(target: str, lowers: int) -> tuple[str, ...]:
     """The targets of so many lower layers of an overlay, and of the upper one."""
     return *(f"{target}.lower{number}" for number in range(lowers)), f"{target}.upper"
@@ -339,6 +360,7 @@ Step = (
     | MountTmpfs
     | MountOverlay
     | MountTerminals
+    | MountImage
     | MountProc
     | CloseSources
     | SwitchRoot
@@ -393,6 +415,8 @@ def describe(step: Step) -> str:
             about = (step.directory,)
         case MountTmpfs() | MountOverlay() | MountTerminals() | MountProc():
             about = (step.target,)
+        case MountImage():
+            about = (step.source,)
         case Hostname():
             about = (step.name,)
         case Listen():

@@ -122,7 +122,7 @@ def table(services: Services) -> tuple[Syscall, ...]:
         *snapshots.syscalls(s.registry, s.snapshots, s.supervision, paces),
         *fork.syscalls(s.registry, s.snapshots, s.supervision, spawning, paces),
         *recordings.syscalls(s.recordings, s.registry, s.max_payload),
-        *images.syscalls(s.images),
+        *images.syscalls(s.images, s.registry),
         *archives.syscalls(spawning, s.snapshots, s.mail, s.imports),
         *background.syscalls(s.background),
     )

@@ -37,7 +37,8 @@ LOOKS = re.compile(r"agentos (ps|tree|logs|events|metrics|audit|approvals|permis
 WRONG = "wrong.toml"
 BOTH = "it writes to stdout and stderr, whose order nothing promises: show one of them, or join them with 2>&1"
 MAKE = f'make() {{ command make -n -C {shlex.quote(str(ROOT))} "$@" >/dev/null; }}'
-AUDIT = 'agentos() {{ [ "$1" != audit ] || set -- "$@" --state-dir {}; command agentos "$@"; }}'
+TELL = 'agentos() {{ case "$1 $2" in {}) set -- "$@" --state-dir {} ;; esac; command agentos "$@"; }}'
+IMPORT, AUDIT = '"image import"', 'audit*|"image import"'
 
 
 def all_are_up(printed: str) -> bool:
@@ -73,6 +74,8 @@ class Visit:
         prefix = "" if self._commands is None else f"{self._commands.directory}:"
         self.shell = Shell(self.home, {**self.env, "PATH": prefix + path})
         self.shell.run(MAKE)
+        if os.geteuid() == 0:
+            self.shell.run(TELL.format(IMPORT, shlex.quote(str(self.state))))
         self.kernel: Kernel | None = None
         self.metrics: set[str] = set()  # names of those that were scraped last
         self._ports: defaultdict[str, int] = defaultdict(free_port)  # by the ports that the page names
@@ -230,7 +233,7 @@ class Visit:
         told = "--state-dir" in words or (config.exists() and "state_dir" in config.read_text())
         if os.geteuid() == 0 and not told:
             words = [*words, "--state-dir", str(self.state)]  # root's default place is the host's
-            self.shell.run(AUDIT.format(shlex.quote(str(self.state))))
+            self.shell.run(TELL.format(AUDIT, shlex.quote(str(self.state))))
         _, where, _ = self.shell.run("pwd")
         self.kernel = Kernel(words, where[0], self.env, self._execute)
 

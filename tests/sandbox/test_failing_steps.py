@@ -14,7 +14,7 @@ from agentos.sandbox import steps as s
 from agentos.sandbox.errors import SandboxError, StepFailed
 from agentos.sandbox.filters import bpf, seccomp
 from agentos.sandbox.filters.seccomp import ALLOW, OneOf, Profile, Refusal, Rule, compile_filter
-from agentos.sandbox.policy import Directory
+from agentos.sandbox.policy import Directory, RootImage
 from agentos.sandbox.start import handshake
 from agentos.sandbox.start.spawner import Spawner
 from agentos.sandbox.steps import Step
@@ -56,6 +56,10 @@ BROKEN = [
     Broken(s.Protect, {"move_mount": NO}),
     Broken(s.MountTmpfs, {"mount": NO}),
     Broken(s.MountTerminals, {"mount": NO}),
+    Broken(s.MountImage, {"open_tree": NO}),
+    Broken(s.MountImage, {"mount": NO}),
+    Broken(s.MountImage, {"fsconfig": NO}),
+    Broken(s.MountImage, {"move_mount": NO}),
     Broken(s.MountProc, {"mount": NO}),
     Broken(s.CloseSources, {"close": NO}),
     Broken(s.SwitchRoot, {"pivot_root": NO}),
@@ -112,9 +116,9 @@ def steps(how: Broken, place: str) -> Sequence[Step]:
     profile = "strict" if how.kind is s.ForbidExecutableMemfds else "standard"
     network = "filtered" if how.kind is s.RouteToLoopback else "none"
     workspace = Directory(place, ("kept",))
-    terminals = how.kind is s.MountTerminals
-    given: dict[str, Any] = {"workspace": workspace, "profile": profile, "network": network, "terminals": terminals}
-    steps = a_plan("/bin/sh", "-c", "touch ran", **given)
+    image = RootImage(f"{place}/kept") if how.kind is s.MountImage else None
+    given: dict[str, Any] = {"workspace": workspace, "profile": profile, "network": network, "image": image}
+    steps = a_plan("/bin/sh", "-c", "touch ran", **given, terminals=how.kind is s.MountTerminals)
     if os.geteuid() == 0 and how in NOT_WITH_ROOT:
         pytest.skip("with root the zygote has done that")
     if how.kind not in map(type, steps):

@@ -5,6 +5,10 @@ import hashlib
 import io
 import json
 import os
+import re
+import shutil
+import subprocess
+import sys
 import tarfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -81,3 +85,51 @@ def write_files(place: Path, files: Mapping[str, bytes]) -> str:
         (place / path).parent.mkdir(parents=True, exist_ok=True)
         (place / path).write_bytes(content)
     return str(place)
+
+
+def copy_programs(root: Path, *names: str) -> None:
+    """Copy programs of the host's into a root, with the libraries that they load."""
+    for name in names:
+        program = shutil.which(name)
+        assert program is not None, f"this host has no {name}"
+        found = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
+        copy_file(program, root / (name.lstrip("/") if "/" in name else f"bin/{name}"))
+        for library in re.findall(r"(/\S+) \(0x", found):
+            copy_file(library, root / library.lstrip("/"))
+
+
+def copy_file(source: str, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(source, target)
+
+
+def make_root(place: Path) -> Path:
+    """A root with a shell and a few programs, a set-id file, and a directory that programs may write to."""
+    copy_programs(place, "sh", "cat", "ls", "id", "stat", "rm", "mkdir", "chmod", "sleep")
+    for directory in ("etc", "srv", "run"):
+        (place / directory).mkdir()
+    (place / "etc" / "passwd").write_text("root:x:0:0::/root:/bin/sh\nother:x:1000:1000::/:/bin/sh\n")
+    (place / "etc" / "group").write_text("root:x:0:\n")
+    (place / "srv" / "data").mkdir()
+    (place / "srv" / "data" / "file").write_text("of the image\n")
+    (place / "srv" / "name").write_text("tiny\n")
+    os.symlink("bin", place / "sbin")
+    return place
+
+
+def add_python(root: Path) -> None:
+    """Copy this Python with its standard library into a root."""
+    prefix, version = Path(sys.base_prefix), f"python{sys.version_info.major}.{sys.version_info.minor}"
+    copy_programs(root, os.path.realpath(sys.executable))
+    target = root / "usr" / "local"
+    (target / "bin").mkdir(parents=True)
+    shutil.move(root / os.path.realpath(sys.executable).lstrip("/"), target / "bin" / "python3")
+    left_out = shutil.ignore_patterns("test", "tests", "__pycache__", "site-packages", "idlelib", "tkinter", "config-*")
+    shutil.copytree(prefix / "lib" / version, target / "lib" / version, ignore=left_out, symlinks=True)
+
+
+def tar_root(root: Path) -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as tar:
+        tar.add(root, ".")
+    return file.getvalue()

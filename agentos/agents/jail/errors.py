@@ -5,6 +5,7 @@ from pathlib import Path
 
 from agentos.agents.spec import AgentSpec, BadField, HostFault
 from agentos.agents.workspaces.workspace import BadWorkspace
+from agentos.images.errors import BadStore, NoImage
 from agentos.sandbox.cgroups.surrounding import find_full_group
 from agentos.sandbox.cgroups.values import CgroupError
 from agentos.sandbox.errors import SandboxError, StepFailed, ZygoteDied
@@ -30,6 +31,8 @@ START_ERRORS: dict[type[Exception], type[CallError]] = {
     NoInterpreter: BadRequest,
     BadField: BadRequest,
     BadWorkspace: Unavailable,
+    NoImage: NotFound,
+    BadStore: Unavailable,
     OSError: Unavailable,
     RuntimeError: Busy,  # no thread can be started
 }
@@ -99,6 +102,10 @@ def explain_step(failure: StepFailed, spec: AgentSpec) -> JailError:
         return explain_program(failure, spec.jailed)
     if failure.step.startswith(SOURCE_STEPS):
         return JailError(failure.text)
+    if failure.step.startswith("MountImage"):
+        return JailError(
+            f"image {spec.image}: it can't be the root of a jail here: {failure.text}", IsolationUnavailable
+        )
     if failure.step.startswith("MountOverlay"):  # a trial has shown that this host has overlays
         what = f"workspace {spec.workspace}: it can't be the lower layer of an overlay: {failure.text}"
         return JailError(f'{what}: say mode = "direct" (`agentos task`: --in-place)', IsolationUnavailable)

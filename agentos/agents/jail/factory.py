@@ -16,6 +16,7 @@ from agentos.agents.life.output_rate import OutputRate
 from agentos.agents.life.present import Life
 from agentos.agents.registry import Agent
 from agentos.agents.workspaces.workspace import Workspace, Workspaces
+from agentos.images.store import Images, Opened
 from agentos.sandbox.cgroups import lifetime, v1, v2
 from agentos.sandbox.cgroups.discover import Cgroups, Group
 from agentos.sandbox.cgroups.values import CgroupEntry, CgroupError
@@ -64,6 +65,7 @@ class Jails:
     cgroups: Cgroups
     outer_ids: HostIdPool | None
     workspaces: Workspaces
+    images: Images
     sdk: str
     sdk_alone: str
     waived: Collection[str]
@@ -148,7 +150,10 @@ class Jails:
 
     async def _prepare(self, undo: contextlib.AsyncExitStack, agent: JailOwner, connect: Connect) -> JailParts:
         spec = agent.spec
-        outer, workspace = None, None
+        outer, workspace, image = None, None, None
+        if spec.image is not None:
+            image = await run_in_thread(self.images.open, spec.image)
+            undo.callback(image.close)
         if spec.jailed:
             key = lineage(agent)
             if self.outer_ids is not None:
@@ -160,7 +165,7 @@ class Jails:
             workspace = await self.workspaces.prepare(key, spec.workspace, limits, outer, spec.workspace_mode)
             undo.push_async_callback(self._release, agent, workspace)
             _tell(agent, workspace.notices)
-        parts = await run_in_thread(self._build_plan, agent, connect, outer, workspace)
+        parts = await run_in_thread(self._build_plan, agent, connect, outer, workspace, image)
         undo.push_async_callback(remove_group, parts)
         if self._may_wait_in_group(agent):
             parts.taken = await self.spawner.builder.take(parts.steps, with_group=True)
@@ -190,6 +195,7 @@ class Jails:
         connect: Connect,
         outer: HostIds | None,
         workspace: Workspace | None,
+        image: Opened | None,
     ) -> JailParts:
         """Do all blocking preparation in one thread call: a thread switch costs as much as most of these steps.
 
@@ -204,7 +210,7 @@ class Jails:
         around = self._around(agent)
         grouped = around.controllers if around is not None else frozenset()
         host = replace(self.host, memory_cgroup="memory" in grouped, pids_cgroup="pids" in grouped)
-        policy, steps = self._choose_steps(agent, address, outer, workspace, host)
+        policy, steps = self._choose_steps(agent, address, outer, workspace, image, host)
         parts = JailParts(agent, address.environment, outer, workspace, None, CgroupEntry(), host, policy, steps)
         if around is not None and not self._may_wait_in_group(agent):
             self._set_group(parts, around)
@@ -231,11 +237,14 @@ class Jails:
         address: KernelAddress,
         outer: HostIds | None,
         workspace: Workspace | None,
+        image: Opened | None,
         host: Host,
     ) -> tuple[Policy | None, Sequence[Step]]:
         spec, python = agent.spec, host.interpreter
         assert python is not None, "the probe finds our own interpreter"
-        if spec.python is not None and spec.python != python.executable:
+        if image is not None:  # the kernel's interpreter is only in the jail built ahead, before it has the image
+            spec = layout.complete(spec, image)
+        elif spec.python is not None and spec.python != python.executable:
             python = interpreter(spec.python)
         if workspace is None:
             program = layout.bare_program(spec, python.executable, self.sdk_alone, address.environment)
@@ -244,8 +253,9 @@ class Jails:
             policy = layout.policy(spec, AgentContents(), python, workspace, None, self.sdk)
             return policy, plan_sandbox(policy, agent.program, host, outer)
         contents = layout.find_contents(spec)
-        policy = layout.policy(spec, contents, python, workspace, address.socket, self.sdk, address.sockets)
-        program = layout.program(spec, contents, python.executable, address.environment)
+        policy = layout.policy(spec, contents, python, workspace, address.socket, self.sdk, address.sockets, image)
+        executable = python.executable if image is None else spec.python or ""
+        program = layout.program(spec, contents, executable, address.environment)
         program = evolve(program, two_way=agent.converse is not None)
         return policy, plan_sandbox(policy, program, host, outer)
 

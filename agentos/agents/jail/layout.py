@@ -16,9 +16,12 @@ from msgspec.structs import replace
 from agentos.agents.inherit import effective, named
 from agentos.agents.spec import AgentSpec, BadField, HostFault
 from agentos.agents.workspaces.workspace import Workspace, describe_unfit
+from agentos.images.store import NAME, NAME_RULE, Opened
 from agentos.sandbox.files.root_files import CODE, SDK, SYSTEM_PATHS, WORKSPACE
-from agentos.sandbox.policy import Interpreter, Limits, Policy, Program
+from agentos.sandbox.plan import DEFAULT_PATH
+from agentos.sandbox.policy import Interpreter, Limits, Policy, Program, RootImage
 from agentos.sandbox.steps import SocketAddress
+from agentos_sdk.errors import NotFound
 
 from .interpreters import NoInterpreter, interpreter
 
@@ -59,6 +62,13 @@ def directory_inside(cwd: str | None) -> str:
             "cwd", f"expected a directory in {', '.join(JAIL_DIRECTORIES)}, which are all that a jail has, got {cwd!r}"
         )
     return path
+
+
+def directory_of(spec: AgentSpec, cwd: str | None) -> str | None:
+    """As :func:`directory_inside`; in an image any directory will do, and None is the image's own."""
+    if spec.image is None:
+        return directory_inside(cwd)
+    return absolute_inside(cwd) if cwd is not None else None
 
 
 def resolved(spec: AgentSpec) -> AgentSpec:
@@ -104,9 +114,23 @@ def mistakes(spec: AgentSpec) -> Iterator[BadField]:
         yield LayoutError("runtime", "fast uses the kernel's own interpreter: leave out python, or say exec")
     if spec.terminals and spec.isolation == "strict":
         yield LayoutError("terminals", "isolation strict has none: say false, or isolation standard")
+    if spec.image is not None:
+        yield from _image_mistakes(spec, spec.image)
     if spec.workspace_mode == "overlay" and spec.workspace in ("tmp", "keep"):
         yield LayoutError("workspace", f"mode overlay needs the path of a directory, got {spec.workspace!r}")
     yield from bad_limits(spec)
+
+
+def _image_mistakes(spec: AgentSpec, image: str) -> Iterator[LayoutError]:
+    if not NAME.fullmatch(image):
+        yield LayoutError("image", f"expected {NAME_RULE}, got {image!r}")
+    if spec.runtime == "fast":
+        yield LayoutError("runtime", "fast uses the kernel's own interpreter, which no image has: say exec")
+    program = (spec.command or ("",))[0]
+    if "/" in program and not program.startswith("/"):
+        yield LayoutError(("command", 0), f"expected a name or an absolute path in the image, got {program!r}")
+    if spec.python is not None and "/" in spec.python and not spec.python.startswith("/"):
+        yield LayoutError("python", f"expected a name or an absolute path in the image, got {spec.python!r}")
 
 
 def bad_limits(spec: AgentSpec) -> Iterator[LayoutError]:
@@ -140,7 +164,7 @@ def find_contents(spec: AgentSpec) -> AgentContents:
 def own_program(spec: AgentSpec) -> str | None:
     """A command's program if it is a host file that isn't in every jail and so must be mounted. Blocks."""
     program = (spec.command or ("",))[0]
-    if "/" not in program:
+    if "/" not in program or spec.image is not None:
         return None
     if is_in_every_jail(program, spec) or program.startswith((f"{WORKSPACE}/", f"{CODE}/")):
         return None
@@ -159,7 +183,7 @@ def has_file(spec: AgentSpec, path: str) -> bool:
         return os.path.isfile(os.path.join(spec.workspace, os.path.relpath(path, WORKSPACE)))
     if path.startswith(f"{CODE}/"):
         return path_on_host(path, find_contents(spec)) is not None
-    return is_in_every_jail(path, spec) and os.path.isfile(path)
+    return spec.image is not None or (is_in_every_jail(path, spec) and os.path.isfile(path))
 
 
 def prefixes(spec: AgentSpec) -> Sequence[str]:
@@ -178,9 +202,11 @@ def _our_own() -> Interpreter:
 
 
 def program_file(spec: AgentSpec) -> str | None:
-    """The host file of a command's program; None if it is looked up in PATH or in the workspace."""
+    """The host file of a command's program; None if it is looked up in PATH, in the workspace or in an image."""
     program = (spec.command or ("",))[0]
     if "/" not in program or (spec.jailed and program.startswith(f"{WORKSPACE}/")):
+        return None
+    if spec.image is not None and not program.startswith(f"{CODE}/"):
         return None
     if spec.jailed and program.startswith(f"{CODE}/"):
         return path_on_host(program, find_contents(spec)) or program
@@ -247,6 +273,7 @@ def policy(
     socket: str | None,
     sdk: str,
     sockets: tuple[SocketAddress, ...] = (),
+    image: Opened | None = None,
 ) -> Policy:
     """An agent's sandbox policy. ``sdk`` is the package's directory; ``sockets`` are those in a network of its own."""
     return Policy(
@@ -262,7 +289,34 @@ def policy(
         limits=limits(spec),
         profile="strict" if spec.isolation == "strict" else "standard",
         hostname=spec.name[:64],
+        image=root_image(image) if image is not None else None,
     )
+
+
+def root_image(opened: Opened) -> RootImage:
+    """An image as the root of a sandbox."""
+    image, config = opened.image, opened.image.config
+    return RootImage(
+        opened.path, image.directories, image.files, tuple(config.env.items()), config.user, image.accounts
+    )
+
+
+def complete(spec: AgentSpec, image: Opened) -> AgentSpec:
+    """The spec with what it takes of its image where it says nothing. Raises :class:`HostFault`. Blocks."""
+    config = image.image.config
+    if spec.cwd is None:
+        spec = replace(spec, cwd=config.working_dir if config.working_dir not in ("", "/") else WORKSPACE)
+    if spec.script is not None:
+        path = {**config.env, **spec.env}.get("PATH", DEFAULT_PATH)
+        python = spec.python or "python3"
+        if not image.has_program(python, path):
+            what = f"the image {image.image.name} has no {python}"
+            raise HostFault("python", f"{what}: import one that has it, or give the agent a command", NotFound)
+        return replace(spec, python=python)
+    if not spec.command and not config.cmd:
+        why = "has an ENTRYPOINT, which isn't run" if config.entrypoint else "has no CMD"
+        raise HostFault("command", f"the image {image.image.name} {why}: give the agent a command")
+    return spec if spec.command else replace(spec, command=config.cmd)
 
 
 def program(spec: AgentSpec, contents: AgentContents, python: str, environment: Mapping[str, str]) -> Program:

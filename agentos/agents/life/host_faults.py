@@ -27,7 +27,7 @@ def find_program_faults(spec: AgentSpec) -> Iterator[HostFault]:
     """Those of its program, its interpreter and the directory of a program without a jail. Blocks."""
     if not spec.jailed and spec.cwd is not None and not os.path.isdir(spec.cwd):
         yield HostFault("cwd", f"there is no directory {spec.cwd}", NotFound)
-    if spec.python is not None:
+    if spec.python is not None and spec.image is None:
         yield from _find_interpreter_faults(spec.python)
     if spec.script is not None:
         yield from _find_script_faults(spec.script)

@@ -21,6 +21,7 @@ _ETC_FILES = {
     "hosts": "127.0.0.1 localhost\n::1 localhost\n",
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
 }
+FILTERED_RESOLVER = "nameserver 127.0.0.1\n"
 
 SYSTEM_PATHS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime")
@@ -155,7 +156,11 @@ def detach_steps(policy: Policy, binds: Sequence[s.Bind], host_ids: HostIds) -> 
 
 
 def open_layer_steps(policy: Policy, host_ids: HostIds | None) -> Iterator[Step]:
-    """Open the layers of an overlay; ``host_ids`` are given with root, and are those of the files' owner inside."""
+    """Open the layers of overlays; ``host_ids`` are given with root, and are those of the files' owner inside."""
+    if policy.image is not None and host_ids is None:
+        yield s.OpenSource(policy.image.path, follow=False)
+    elif policy.image is not None and host_ids is not None:
+        yield s.DetachLayer(policy.image.path, s.IMAGE, (host_ids.uid, host_ids.gid), writable=False)
     if not isinstance(policy.workspace, Overlay):
         return
     lowers, upper = (*policy.workspace.sealed, policy.workspace.path), policy.workspace.upper
@@ -182,7 +187,7 @@ def root_steps(policy: Policy, host: Host, binds: tuple[s.Bind, ...]) -> Iterato
     for name, text in _ETC_FILES.items():
         yield s.WriteFile(f"/etc/{name}", text)
     if policy.network == "filtered":
-        yield s.WriteFile("/etc/resolv.conf", "nameserver 127.0.0.1\n")
+        yield s.WriteFile("/etc/resolv.conf", FILTERED_RESOLVER)
     yield from binds
     for directory in ("/dev/shm", TERMINALS):
         yield s.MakeDirectory(directory)
@@ -210,6 +215,36 @@ def tmpfs_steps(policy: Policy, host: Host, within_tmp: tuple[s.Bind, ...]) -> I
         yield s.MountTerminals(TERMINALS, MAX_TERMINALS)
     if policy.socket is not None:
         yield s.Link("/tmp/agentos.sock", SOCKET)
+
+
+def image_steps(policy: Policy, host: Host, binds: Sequence[s.Bind]) -> Iterator[Step]:
+    """Make the image the root: it has what is the agent's, and of the host's only devices."""
+    image, limits = policy.image, policy.limits
+    if image is None:
+        return
+    carried = [bind.target for bind in binds if is_in_image(bind)]
+    mounted = ("/proc", "/tmp", WORKSPACE, "/dev/shm", *([TERMINALS] if policy.terminals else []))
+    carried += [path for path in mounted if path not in carried]
+    name = image.user or "agent"
+    lines = f"{name}:x:{UID}:{GID}:{name}:{WORKSPACE}:/bin/sh\n", f"{name}:x:{GID}:\n"
+    texts = [_replace_account(text, name, line) for text, line in zip(image.accounts, lines, strict=True)]
+    files = {"passwd": texts[0], "group": texts[1], "hosts": _ETC_FILES["hosts"], **git_files(policy)}
+    if policy.network == "filtered":
+        files["resolv.conf"] = FILTERED_RESOLVER
+    size = 0 if policy.profile == "strict" else limits.disk
+    own = tuple([(f"/etc/{name}", text) for name, text in files.items()])
+    yield s.MountImage(image.path, tuple(carried), (CODE,), own, size, limits.inodes, not host.memory_cgroup)
+
+
+def is_in_image(bind: s.Bind) -> bool:
+    """Whether a jail with an image has this, too, and not only one with the host's system."""
+    return bind.device or is_own(bind) or bind.target.startswith(f"{SDK}/") or bind.target == "/etc/resolv.conf"
+
+
+def _replace_account(text: str, name: str, line: str) -> str:
+    """The lines of passwd or group without those of the sandbox's user, and then its own."""
+    rows = [row for row in text.splitlines() if row.partition(":")[0] != name and row.split(":")[2:3] != [str(UID)]]
+    return "".join(f"{row}\n" for row in rows) + line
 
 
 def git_files(policy: Policy) -> Mapping[str, str]:

@@ -118,6 +118,46 @@ class Root:
         options = f"newinstance,mode=600,ptmxmode=666,max={step.most}"
         libc.mount("agent", NEW_ROOT + step.target, "devpts", MS_NOSUID | MS_NOEXEC, options)
 
+    def mount_image(self, step: s.MountImage) -> None:
+        """Stage the layers as for an overlay: on top a directory with the mount points, which no image must have."""
+        carried = {target: libc.open_tree(libc.AT_FDCWD, NEW_ROOT + target) for target in step.carried}
+        stage = f"{NEW_ROOT}/run"
+        libc.mount("stage", stage, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=1m,nr_inodes=512,mode=755")
+        os.chdir(stage)
+        for directory in ("own", "image", "upper"):
+            os.mkdir(directory)
+        _fill_own({target: stat.S_ISDIR(os.stat(tree).st_mode) for target, tree in carried.items()}, step)
+        tree = self._trees.pop(s.IMAGE, None)
+        tree = libc.open_tree(self._sources[step.source]) if tree is None else tree
+        libc.move_mount(tree, "image")
+        os.close(tree)
+        layers = {"lowerdir": "own:image"}
+        if step.size:
+            layers |= self._mount_upper(step)
+        overlay = libc.mount_detached("overlay", "image", layers, "userxattr")
+        os.chdir("/")
+        libc.unmount(stage, MNT_DETACH)
+        libc.set_mount_attributes(overlay, "", NOSUID | NODEV | (0 if step.size else RDONLY), recursive=False)
+        libc.move_mount(overlay, NEW_ROOT)  # over the former root, which goes with the host's
+        os.close(overlay)
+        for target, tree in carried.items():
+            libc.move_mount(tree, NEW_ROOT + target)
+            os.close(tree)
+
+    def _mount_upper(self, step: s.MountImage) -> dict[str, str]:
+        options = f"size={step.size},nr_inodes={step.inodes},mode=755"
+        libc.mount("agent", "upper", "tmpfs", MS_NOSUID | MS_NODEV, options)
+        try:
+            os.setxattr("upper", "user.agentos", b"")  # without them a removed directory can't be made again
+        except OSError as error:
+            why = "a tmpfs takes no attributes here (Linux has them from 6.6 on, with CONFIG_TMPFS_XATTR)"
+            raise OSError(error.errno, f'{why}: say isolation = "strict", which has images read-only') from None
+        for directory in ("upper/tree", "upper/work"):
+            os.mkdir(directory)
+        if step.counted:
+            self.counted["/"] = os.open("upper", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        return {"upperdir": "upper/tree", "workdir": "upper/work"}
+
     def mount_proc(self, step: s.MountProc) -> None:
         flags = MS_NOSUID | MS_NODEV | MS_NOEXEC
         libc.mount("proc", NEW_ROOT + step.target, "proc", flags, "subset=pid")
@@ -150,6 +190,23 @@ class Root:
 
     def make_read_only(self, _: s.ReadOnlyRoot) -> None:
         libc.set_mount_attributes(libc.AT_FDCWD, "/", RDONLY | NOSUID | NODEV | NOEXEC, recursive=False)
+
+
+def _fill_own(carried: dict[str, bool], step: s.MountImage) -> None:
+    """Make the mount points, directories and files that an image has of the sandbox's own, in ``own``."""
+    for target, is_directory in carried.items():
+        os.makedirs("own" + (target if is_directory else os.path.dirname(target)), 0o755, exist_ok=True)
+        if not is_directory:
+            os.mknod(f"own{target}", stat.S_IFREG | 0o644)
+    for directory in step.directories:
+        os.makedirs(f"own{directory}", 0o755, exist_ok=True)
+    for path, text in step.files:
+        os.makedirs("own" + os.path.dirname(path), 0o755, exist_ok=True)
+        with open(f"own{path}", "w", encoding="utf-8", errors="surrogateescape") as file:
+            file.write(text)
+    for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
+        os.symlink(f"/proc/self/fd{target}", f"own/dev/{name}")
+    os.symlink("pts/ptmx", "own/dev/ptmx")
 
 
 def _with_parents(names: tuple[str, ...]) -> Iterator[str]:

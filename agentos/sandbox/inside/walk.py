@@ -162,6 +162,7 @@ _ROOT_STEPS: Mapping[type, Callable[[Root, Any], None]] = {
     s.MountTmpfs: Root.mount_tmpfs,
     s.MountOverlay: Root.mount_overlay,
     s.MountTerminals: Root.mount_terminals,
+    s.MountImage: Root.mount_image,
     s.MountProc: Root.mount_proc,
     s.CloseSources: Root.close_sources,
     s.SwitchRoot: Root.switch,

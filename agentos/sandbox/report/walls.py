@@ -4,6 +4,7 @@ import errno
 import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 from attrs import evolve
 from msgspec import Struct
@@ -142,24 +143,33 @@ def _own_uid_layer(observed: Observed) -> Layer:
 
 def overlay_layer(program: int) -> Layer:
     """Whether this program's workspace is an overlay, as its mountinfo says; that of its layers' names is neutral."""
-    evidence = _mounted_at(WORKSPACE, program)
+    _, evidence = _read_mount(program, WORKSPACE)
     active = evidence.startswith("overlay ") and "userxattr" in evidence
     return Layer(True, active, "overlayfs" if active else "", evidence, "" if active else "it is no overlay")
 
 
 def terminals_layer(program: int) -> Layer:
     """Whether this program has a devpts of its own with a bound, as its mountinfo says."""
-    evidence = _mounted_at(TERMINALS, program)
+    _, evidence = _read_mount(program, TERMINALS)
     active = evidence.startswith("devpts ") and f"max={MAX_TERMINALS}" in evidence
     return Layer(MAX_TERMINALS, active, "devpts" if active else "", evidence, "" if active else "it has no bound")
 
 
-def _mounted_at(place: str, program: int) -> str:
-    """File system, source and options of the last mount at this path of a program's."""
-    lines = proc_files.read_file(f"/proc/{program}/mountinfo").splitlines()
-    mounts = [line.split() for line in lines if line.split()[4] == place]
+def image_layer(program: int, *, read_only: bool) -> Layer:
+    """Whether this program's root is an overlay of an image, without set-id bits, devices and, if asked, writing."""
+    options, evidence = _read_mount(program, "/")
+    missing = {"nosuid", "nodev", *(["ro"] if read_only else [])} - options
+    active = evidence.startswith("overlay image ") and "userxattr" in evidence and not missing
+    reason = "" if active else f"its root isn't the image's: {evidence}, without {', '.join(sorted(missing)) or 'more'}"
+    return Layer(True, active, "overlayfs" if active else "", f"{','.join(sorted(options))} {evidence}", reason)
+
+
+def _read_mount(program: int, place: str) -> tuple[AbstractSet[str], str]:
+    """The options of the mount on top at a place of this program's, and its kind, source and file system's options."""
+    lines = [line.split() for line in proc_files.read_file(f"/proc/{program}/mountinfo").splitlines()]
+    mounts = [line for line in lines if line[4] == place]
     last = mounts[-1] if mounts else []
-    return " ".join(last[last.index("-") + 1 :]) if "-" in last else "no mount"
+    return ({*last[5].split(",")}, " ".join(last[last.index("-") + 1 :])) if "-" in last else (set(), "no mount")
 
 
 def _status_layer(observed: Observed, name: str, expected: str, mechanism: str) -> Layer:

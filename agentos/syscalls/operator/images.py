@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from attrs import frozen
 from msgspec.structs import asdict
 
+from agentos.agents.registry import Registry
 from agentos.images.errors import BadStore, NoImage
 from agentos.images.store import Image, Images
 from agentos.kernel.call import Call
@@ -28,10 +29,12 @@ class ImageCalls:
     """Answers it."""
 
     images: Images
+    registry: Registry
 
     @asynccontextmanager
     async def prepare(self, caller: Caller, request: calls.Images) -> AsyncIterator[Prepared]:
         async def act(call: Call) -> calls.ImagesReply:
+            self._check_unused(request.remove)
             try:
                 if request.remove is not None:
                     await run_in_thread(self.images.remove, request.remove)
@@ -45,6 +48,15 @@ class ImageCalls:
 
         about = request.remove or ""
         yield Prepared((Right("images"),), act, about=about, error=require_operator(caller, OPERATORS))
+
+    def _check_unused(self, name: str | None) -> None:
+        using = [
+            agent.name
+            for agent in self.registry
+            if agent.spec.image == name and (agent.declared or not agent.over.is_set())
+        ]
+        if name is not None and using:
+            raise Unavailable(f"remove: {', '.join(using[:10])} uses the image {name}: stop it first")
 
 
 def describe(image: Image) -> calls.ImageInfo:
@@ -60,5 +72,5 @@ def describe(image: Image) -> calls.ImageInfo:
     )
 
 
-def syscalls(images: Images) -> tuple[Syscall, ...]:
-    return (Syscall(Op.IMAGES, calls.Images, prepare=ImageCalls(images).prepare, audit="outcome"),)
+def syscalls(images: Images, registry: Registry) -> tuple[Syscall, ...]:
+    return (Syscall(Op.IMAGES, calls.Images, prepare=ImageCalls(images, registry).prepare, audit="outcome"),)

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from agentos.userland.cli.common import check_default, plural, printable
+from agentos.userland.cli.kernel.run import default_state_dir
 from agentos.userland.cli.main import CONFIG
 
 
@@ -14,9 +15,9 @@ def check(file: Path) -> None:
     """Say everything that is wrong with a configuration file.
 
     The default for FILE is ./agentos.toml. Each mistake comes with its line and path. Of a valid file it says what this
-    host can't do. Starts no agent. The exit status is 1 where the file is wrong, or an agent names a script, a program
-    or a directory that isn't there, and so would not start. What else the host lacks changes nothing: another may have
-    it.
+    host can't do. Starts no agent. The exit status is 1 where the file is wrong, or an agent names a script, a program,
+    a directory or an image that isn't there, and so would not start. What else the host lacks changes nothing: another
+    may have it.
     """
     check_default(file)
     from agentos.config.exposed_files import find_exposed_files
@@ -29,6 +30,7 @@ def check(file: Path) -> None:
         unreadable_secrets,
         unstartable_agents,
         unstartable_programs,
+        unusable_images,
         unusable_repositories,
     )
     from agentos.config.load import ConfigError, load
@@ -48,6 +50,10 @@ def check(file: Path) -> None:
         click.echo(f"{file}: fine: {found}")
     for mistake in unreachable_files(config):
         click.echo(printable(mistake))
+    state = Path(config.kernel.state_dir or default_state_dir(str(config.file))).absolute()
+    lacking = list(unusable_images(config, state))
+    for problem in lacking:
+        click.echo(printable(f"on this host {problem}"))
     for problem in unstartable_programs(config):
         click.echo(printable(f"on this host {problem}"))
     for problem in (*unusable_repositories(config), *find_exposed_files(config)):
@@ -63,7 +69,7 @@ def check(file: Path) -> None:
         click.echo(printable(f"on this host no model can be asked: {why}"))
     for why, names in unstartable_agents(config).items() if agents else ():
         click.echo(printable(f"on this host {', '.join(names)} would not start: {why}"))
-    if config.faults:
+    if config.faults or lacking:
         raise SystemExit(1)
 
 

@@ -379,6 +379,34 @@ def test_a_later_diff_says_what_is_another_and_long_texts_are_closed_at_first(pa
     assert found == [changed, [], ["short", "last"]]
 
 
+def test_labels_of_a_chart_dont_overlap_and_stay_within_it(page: Any) -> None:
+    places = page.evaluate(
+        """async () => {
+          const { spread } = await load("parts/charts/chart.js");
+          const of = (...ys) => spread(ys.map((y) => ({ y })), 12, 80).map((label) => label.y);
+          return [of(40, 40), of(80, 79, 78), of(-5, 3), of(20, 70)];
+        }"""
+    )
+
+    assert places == [[40, 52], [56, 68, 80], [12, 24], [20, 70]]
+
+
+def test_a_trace_is_zoomed_within_the_time_of_the_agent(page: Any) -> None:
+    views = page.evaluate(
+        """async () => {
+          const { zoomTo, zoomed } = await load("pages/trace.js");
+          const all = { name: "a", from: 100, to: 110 };
+          return [[102, 104], [95, 97], [108, 113], [90, 120], [105, 105]].map(([from, to]) => {
+            zoomTo(all, from, to);
+            const { name, from: begin, to: end } = zoomed.peek();
+            return [name, begin, Math.round(1000 * (end - begin))];
+          });
+        }"""
+    )
+
+    assert views == [["a", 102, 2000], ["a", 100, 2000], ["a", 105, 5000], ["", 0, 0], ["a", 105, 1]]
+
+
 def test_an_overview_without_agents_says_the_first_step(open_page: Open) -> None:
     page = open_page("overview")
 

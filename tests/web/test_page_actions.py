@@ -313,6 +313,20 @@ def test_bars_of_a_trace_have_most_of_its_width_and_a_time_axis(open_page: Open)
     assert lefts == sorted(lefts)
     assert lefts[-1] <= track["x"] + track["width"]
 
+    zoom = page.get_by_role("group", name="zoom")
+    y = track["y"] + track["height"] / 2
+    page.mouse.move(track["x"] + track["width"] / 2, y)
+    page.mouse.down()
+    page.mouse.move(track["x"] + track["width"] * 3 / 4, y)
+    page.mouse.up()
+    zoom.get_by_text(re.compile(" of ")).wait_for()
+    zoom.get_by_role("button", name="zoom in").click()
+    zoom.get_by_role("button", name="all of it").click()
+    zoom.get_by_text("drag along the bars").wait_for()
+    page.locator(".waterfall .row", has=page.locator("i.model")).first.get_by_role("button").click()
+    beside = page.get_by_role("complementary", name=re.compile(r"^call \d+$"))
+    beside.get_by_role("heading", name="answer").wait_for()
+
 
 def test_a_question_to_a_person_is_no_failure_in_a_trace(open_page: Open) -> None:
     page = open_page("trace?of=coder")
@@ -320,8 +334,21 @@ def test_a_question_to_a_person_is_no_failure_in_a_trace(open_page: Open) -> Non
     page.locator(".waterfall .row", has_text="APPROVAL_REQUESTED").locator("i.life").wait_for(state="attached")
 
 
-def test_restarts_are_counted_below_the_charts(open_page: Open) -> None:
-    open_page("agents?agent=unstable").get_by_text(re.compile("[0-9]+ restarts? in this time")).wait_for()
+def test_restarts_are_counted_below_the_charts_of_the_window_that_is_said(open_page: Open) -> None:
+    page = open_page("agents?agent=unstable")
+
+    page.get_by_text(re.compile("[0-9]+ restarts? in this time")).wait_for()
+    page.get_by_role("heading", name=re.compile(r"^Last 15 min, known for \d")).wait_for()
+
+
+def test_an_agent_that_has_ended_shows_no_present_memory(open_page: Open) -> None:
+    page = open_page("agents?agent=hopeless")
+
+    row = page.get_by_role("row", name="hopeless")
+    row.wait_for()
+    assert row.locator("td.number").all_inner_texts()[2] == "\N{EN DASH}"
+    page.locator("dt", has_text="restarts").wait_for()
+    assert page.locator("dt").filter(has_text=re.compile("^(memory|cpu|processes)$")).count() == 0
 
 
 def test_a_viewer_is_told_why_it_may_not(chromium: Any, kernel: Kernel) -> None:

@@ -23,7 +23,7 @@ const COLUMNS = [
   { name: "state", fresh: (row) => row.state, title: "State", width: "130px", sort: (row) => row.state, cell: (row) => stateTag(row.state) },
   { name: "for", least: 420, title: "For", width: "84px", numeric: true, sort: (row) => -(begun(row) ?? 0), cell: (row) => since(row).replace("starts ", "") },
   { name: "cpu", least: 480, title: "CPU", width: "64px", numeric: true, sort: (row) => cores(row), cell: (row) => row.running ? number(cores(row), 2) : "–" },
-  { name: "memory", title: "Memory", width: "72px", numeric: true, sort: (row) => row.memory_bytes, cell: (row) => bytes(row.memory_bytes) },
+  { name: "memory", title: "Memory", width: "72px", numeric: true, sort: (row) => row.running ? row.memory_bytes : null, cell: (row) => row.running ? bytes(row.memory_bytes) : "–" },
   { name: "restarts", least: 560, fresh: (row) => row.restarts, title: "Restarts", width: "84px", numeric: true, sort: (row) => row.restarts, cell: (row) => number(row.restarts) },
   { name: "supervisor", least: 900, title: "Supervisor", width: "16%", sort: (row) => row.supervisor, cell: (row) => visible(row.supervisor) },
   { name: "reason", least: 760, title: "Last end", sort: (row) => row.end, cell: (row) => (row.end || row.stopped_by || row.health ? reason(row) : "") },

@@ -14,6 +14,9 @@ const SHOWN = 60; // calls: more would make the bars too short
 /** @type {string|undefined} */
 let shownLast;
 const opened = signal(/** @type {number|null} */ (null));
+const BESIDE = 900; // pixels of the page, from which what is opened stands beside the bars
+/** The part of time that is shown, in seconds since the epoch; all where it is of another agent. */
+export const zoomed = signal({ name: "", from: 0, to: 0 });
 
 export function tracePage() {
   const { params } = route.get();
@@ -41,29 +44,71 @@ function waterfall(entries, name) {
   const life = entries.filter((entry) => entry.at >= born && entry.phase !== "intent");
   if (!life.length) return html`<p class="empty">It has made no recorded call yet.</p>`;
   const begin = Math.min(...life.map((entry) => entry.at - (entry.duration ?? 0)));
-  const span = Math.max(0.001, Math.max(...life.map((entry) => entry.at)) - begin);
-  const share = (/** @type {number} */ seconds) => (100 * seconds) / span;
+  const all = { name, from: begin, to: Math.max(begin + 0.001, ...life.map((entry) => entry.at)) };
+  const view = zoomed.get().name === name ? zoomed.get() : all;
+  const span = view.to - view.from;
+  const share = (/** @type {number} */ at) => Math.max(0, Math.min(100, (100 * (at - view.from)) / span));
   const step = stepOf(span);
-  return html`${summary(life, span)}<div class="waterfall" aria-label=${`calls of ${name}`} role="group" .style=${`--step:${share(step).toFixed(3)}%`}>
-    <div class="row axis"><span class="number">at</span><span>call</span><span class="track">${marks(span, step).map((at) => html`<span .style=${`left:${share(at).toFixed(2)}%`}>${at ? duration(at * 1000) : "0"}</span>`)}</span><span class="number">took</span></div>
-    ${life.map((entry) => {
+  const first = Math.ceil((view.from - begin) / step - 1e-9) * step; // marks stay where they are in the agent's time
+  const shownCalls = life.filter((entry) => entry.at >= view.from && entry.at - (entry.duration ?? 0) <= view.to);
+  const beside = route.get().page !== "agents" && (document.getElementById("main")?.clientWidth ?? 0) >= BESIDE;
+  const found = life.find((entry) => entry.id === opened.get());
+  const detail = found && html`<div class="detail">${found.call === "THINK" ? question(name, found) : details(found)}</div>`;
+  return html`${summary(shownCalls, span)}${zoomButtons(view, all)}<div class=${beside && found ? "two-columns" : ""}><div class="waterfall" aria-label=${`calls of ${name}`} role="group" .style=${`--step:${((100 * step) / span).toFixed(3)}%;--first:${(share(begin + first) / Math.max(0.01, 1 - step / span)).toFixed(3)}%`} @pointerdown=${(/** @type {PointerEvent} */ event) => select(event, view)}>
+    <div class="row axis" title="drag along the bars to zoom"><span class="number">at</span><span>call</span><span class="track">${marks(begin + first, view.to, step).map((at) => html`<span .style=${`left:${share(at).toFixed(2)}%`}>${at - begin > step / 2 ? duration((at - begin) * 1000) : "0"}</span>`)}</span><span class="number">took</span></div>
+    ${shownCalls.map((entry) => {
     const took = entry.duration ?? 0;
-    const open = opened.get() === entry.id;
-    let left = share(entry.at - took - begin);
+    const open = found === entry;
+    let at = entry.at - took;
     return keyed(entry.id, html`<div>
-      <div class="row" title=${exactTime(entry.at)} @click=${() => opened.set(open ? null : entry.id)}>
+      <div class=${open ? "row open" : "row"} title=${exactTime(entry.at)} @click=${() => opened.set(open ? null : entry.id)}>
         <span class="muted number">+${duration((entry.at - took - begin) * 1000)}</span>
         <span class="cut"><button class="quiet" aria-expanded=${String(open)}>${entry.call}</button> <span class="muted">${readable(entry.about)}</span></span>
         <span class="track">${partsOf(entry).map(({ kind, seconds }) => {
-          const from = Math.min(99.6, left);
-          left += share(seconds);
-          return html`<i class=${kind} .style=${`left:${from.toFixed(2)}%;width:${Math.max(0.3, Math.min(100 - from, share(seconds))).toFixed(2)}%`}></i>`;
+          const from = Math.min(99.6, share(at));
+          at += seconds;
+          return html`<i class=${kind} .style=${`left:${from.toFixed(2)}%;width:${Math.max(0.3, share(at) - from).toFixed(2)}%`}></i>`;
         })}</span>
         <span class="number muted">${took ? duration(took * 1000) : ""}</span>
       </div>
-      ${open ? html`<div class="detail">${entry.call === "THINK" ? question(name, entry) : details(entry)}</div>` : null}
+      ${open && !beside ? detail : null}
     </div>`);
-  })}</div>`;
+  })}</div>${beside && found ? html`<aside class="block" aria-label=${`call ${found.id}`}><div class="toolbar"><h2 class="grow">${found.call}</h2><button class="quiet" @click=${() => opened.set(null)}>close</button></div>${detail}</aside>` : null}</div>`;
+}
+
+/** @typedef {{name: string, from: number, to: number}} View */
+
+/** Show a part of an agent's time, within all of it. @param {View} all @param {number} from @param {number} to */
+export function zoomTo(all, from, to) {
+  const span = Math.min(Math.max(to - from, 0.001), all.to - all.from);
+  const begin = Math.max(all.from, Math.min(all.to - span, from));
+  zoomed.set(span >= all.to - all.from ? { name: "", from: 0, to: 0 } : { name: all.name, from: begin, to: begin + span });
+}
+
+/** @param {View} view @param {View} all */
+function zoomButtons(view, all) {
+  const span = view.to - view.from;
+  const whole = view.from <= all.from && view.to >= all.to;
+  const button = (/** @type {string} */ word, /** @type {string} */ sign, /** @type {boolean} */ none, /** @type {number} */ from, /** @type {number} */ to) => html`<button aria-label=${word} title=${word} disabled=${none} @click=${() => zoomTo(all, from, to)}>${sign}</button>`;
+  return html`<div class="toolbar" role="group" aria-label="zoom">${button("zoom in", "+", span < 0.002, view.from + span / 4, view.to - span / 4)}${button("zoom out", "−", whole, view.from - span / 2, view.to + span / 2)}
+    ${button("earlier", "←", whole, view.from - span / 2, view.to - span / 2)}${button("later", "→", whole, view.from + span / 2, view.to + span / 2)}${button("all of it", "all", whole, all.from, all.to)}
+    <span class="muted">${whole ? "drag along the bars to zoom" : `${duration(span * 1000)} of ${duration((all.to - all.from) * 1000)}`}</span></div>`;
+}
+
+/** Zoom to what a pointer is drawn along. @param {PointerEvent} event @param {View} view */
+function select(event, view) {
+  const track = /** @type {Element} */ (event.target).closest(".track");
+  if (!track || event.pointerType === "touch") return;
+  const { left, width } = track.getBoundingClientRect();
+  const at = (/** @type {number} */ x) => view.from + Math.max(0, Math.min(1, (x - left) / width)) * (view.to - view.from);
+  addEventListener("pointerup", (end) => {
+    if (Math.abs(end.clientX - event.clientX) < 6) return; // a click
+    const swallow = (/** @type {Event} */ click) => click.stopPropagation(); // that of this pointer
+    addEventListener("click", swallow, { capture: true, once: true });
+    setTimeout(() => removeEventListener("click", swallow, { capture: true }));
+    const [from, to] = [at(event.clientX), at(end.clientX)].sort((one, other) => one - other);
+    zoomTo({ ...view, from: -Infinity, to: Infinity }, from, to);
+  }, { once: true });
 }
 
 const MARKS = 8; // of the time axis, at most; narrow ones show every fourth
@@ -75,9 +120,9 @@ function stepOf(span) {
   return steps.find((one) => span / one <= MARKS) ?? span / MARKS;
 }
 
-/** @param {number} span @param {number} step */
-function marks(span, step) {
-  return Array.from({ length: Math.floor(span / step) + 1 }, (_, index) => index * step);
+/** @param {number} first @param {number} to @param {number} step */
+function marks(first, to, step) {
+  return Array.from({ length: Math.max(0, Math.floor((to - first) / step + 1e-9) + 1) }, (_, index) => first + index * step);
 }
 
 /** What an entry's time went to: the line before the model, the model, other calls; a moment of the agent's own life takes none.

@@ -17,7 +17,7 @@ export function refused(reply) {
 
 /** @param {[string, unknown][]} pairs */
 export function facts(pairs) {
-  return html`<dl class="facts">${pairs.filter(([, value]) => value !== null && value !== undefined && value !== "").map(([name, value]) => [html`<dt>${name}</dt>`, html`<dd>${value}</dd>`])}</dl>`;
+  return html`<dl class="facts">${pairs.filter(([, value]) => value !== null && value !== undefined && value !== "" && value !== false).map(([name, value]) => [html`<dt>${name}</dt>`, html`<dd>${value}</dd>`])}</dl>`;
 }
 
 /** JSON, folded by one level. @param {unknown} value */

@@ -94,9 +94,9 @@ function present(row, reply) {
   return html`
     ${row.end || row.stopped_by ? html`<section><h3>Why it ended last</h3><p>${reason(row)}${quote(row)}</p></section>` : null}
     <section>${facts([
-      ["memory", html`<span>${bar(row.memory_bytes, reply.limits?.memory)} ${bytes(row.memory_bytes)}${most(reply.limits?.memory, bytes)}</span>`],
-      ["cpu", html`<span>${bar(cores(row), (reply.limits?.cpu_quota ?? 0) / 100000)} ${number(row.running ? cores(row) : null, 2)} cores${most(reply.limits?.cpu_quota, (quota) => number(quota / 100000, 1))}</span>`],
-      ["processes", `${number(reply.usage?.pids)}${most(reply.limits?.max_pids, number)}`],
+      ["memory", row.running && html`<span>${bar(row.memory_bytes, reply.limits?.memory)} ${bytes(row.memory_bytes)}${most(reply.limits?.memory, bytes)}</span>`],
+      ["cpu", row.running && html`<span>${bar(cores(row), (reply.limits?.cpu_quota ?? 0) / 100000)} ${number(cores(row), 2)} cores${most(reply.limits?.cpu_quota, (quota) => number(quota / 100000, 1))}</span>`],
+      ["processes", row.running && `${number(reply.usage?.pids)}${most(reply.limits?.max_pids, number)}`],
       ["pid", reply.pid],
       ["restarts", number(row.restarts)],
       ["supervisor", html`<a class="text" href=${link("tree", { agent: row.name })}>${visible(row.supervisor)}</a>`],

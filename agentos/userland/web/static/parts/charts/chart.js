@@ -3,11 +3,12 @@
 import { signal, effect } from "../../core/signals.js";
 
 /** @typedef {{name: string, values: (number|null)[], colour?: string}} Series */
-/** @typedef {{at: number[], series: Series[], limit?: number|null, restarts?: number[], spark?: boolean, format: (value: number) => string, label: string}} Drawing */
+/** @typedef {{at: number[], seconds: number, series: Series[], limit?: number|null, restarts?: number[], spark?: boolean, format: (value: number) => string, label: string}} Drawing */
 
 const COLOURS = ["--info", "--accent", "--warn", "--idle"];
 const GAP_SECONDS = 12; // the kernel samples every five: in between the agent did not run
 const PAD = { left: 4, right: 4, top: 4, bottom: 4 };
+const LABEL = 12; // pixels from one label to the next
 /** The time under the pointer, on all charts of a page. */
 export const crosshair = signal(/** @type {number|null} */ (null));
 
@@ -45,8 +46,7 @@ export class Chart extends HTMLElement {
     if (!drawing?.at.length) return;
     const { left, width } = this.getBoundingClientRect();
     const share = (event.clientX - left - PAD.left) / (width - PAD.left - PAD.right);
-    const [first, last] = [drawing.at[0], drawing.at[drawing.at.length - 1]];
-    crosshair.set(first + Math.max(0, Math.min(1, share)) * (last - first));
+    crosshair.set(drawing.at[drawing.at.length - 1] - (1 - Math.max(0, Math.min(1, share))) * drawing.seconds);
   };
 
   draw() {
@@ -68,10 +68,22 @@ export class Chart extends HTMLElement {
     plot.limit();
     plot.restarts();
     drawing.series.forEach((series, index) => plot.line(series, series.colour ?? COLOURS[index]));
+    if (drawing.series.length > 1) plot.names();
     plot.crosshair(crosshair.peek());
   }
 }
 customElements.define("os-chart", Chart);
+
+/** Labels from the top down, at least `each` pixels apart, and none below `bottom`. @template {{y: number}} T @param {T[]} labels @param {number} each @param {number} bottom @returns {T[]} */
+export function spread(labels, each, bottom) {
+  const sorted = labels.toSorted((one, other) => one.y - other.y);
+  let least = each;
+  return sorted.map((label, index) => {
+    const y = Math.min(Math.max(label.y, least), bottom - each * (sorted.length - 1 - index));
+    least = y + each;
+    return { ...label, y };
+  });
+}
 
 class Plot {
   /** @param {CanvasRenderingContext2D} context @param {number} width @param {number} height @param {Drawing} drawing @param {CSSStyleDeclaration} style */
@@ -84,8 +96,8 @@ class Plot {
     const known = drawing.series.flatMap((series) => series.values.filter((value) => value !== null));
     this.peak = Math.max(0, ...known.map(Number));
     this.most = Math.max(drawing.limit ?? 0, this.peak, 1e-9) * (drawing.limit ? 1.02 : 1.2);
-    this.first = drawing.at[0] ?? 0;
     this.last = drawing.at[drawing.at.length - 1] ?? 1;
+    this.first = this.last - drawing.seconds; // the whole window, whatever part of it is known
     context.font = `11px ${style.fontFamily}`;
   }
 
@@ -168,12 +180,18 @@ class Plot {
       context.fill();
       context.globalAlpha = 1;
     }
-    if (drawing.series.length < 2) return;
-    const lastKnown = [...series.values].reverse().find((value) => value !== null && value !== undefined);
-    if (lastKnown === undefined || lastKnown === null) return;
-    context.fillStyle = this.colour(colour);
+  }
+
+  /** The name of each series at its last value, below one another where these are close. */
+  names() {
+    const { context, drawing } = this;
+    const last = (/** @type {Series} */ { values }) => values.findLast((value) => value !== null && value !== undefined);
+    const names = drawing.series.map((series, index) => ({ text: series.name, colour: series.colour ?? COLOURS[index], y: this.y(last(series) ?? 0) - 4 }));
     context.textAlign = "right";
-    context.fillText(series.name, this.width - PAD.right - 2, this.y(lastKnown) < 20 ? this.y(lastKnown) + 14 : this.y(lastKnown) - 4);
+    for (const { text, colour, y } of spread(names, LABEL, this.height - PAD.bottom - 2)) {
+      context.fillStyle = this.colour(colour);
+      context.fillText(text, this.width - PAD.right - 2, y);
+    }
     context.textAlign = "left";
   }
 
@@ -211,7 +229,10 @@ class Plot {
     const texts = drawing.series.map((series) => `${drawing.series.length > 1 ? `${series.name} ` : ""}${series.values[index] === null ? "–" : drawing.format(Number(series.values[index]))}`);
     const text = `${new Date(drawing.at[index] * 1000).toLocaleTimeString("en-GB")}  ${texts.join("  ")}`;
     const wide = context.measureText(text).width;
+    const begin = Math.min(Math.max(PAD.left, x + 4), this.width - wide - PAD.right);
+    context.fillStyle = this.colour("--surface");
+    context.fillRect(begin - 2, 0, wide + 4, LABEL + 3); // other labels may be there
     context.fillStyle = this.colour("--text");
-    context.fillText(text, Math.min(Math.max(PAD.left, x + 4), this.width - wide - PAD.right), 12);
+    context.fillText(text, begin, 12);
   }
 }

@@ -1,7 +1,7 @@
 // The charts of the kernel and of one agent: the last 15 minutes, or 5, or 1, of what the kernel has sampled.
 
 import { ask } from "../../core/ask.js";
-import { ofThisRun } from "../../core/feed.js";
+import { agents, ofThisRun } from "../../core/feed.js";
 import { html } from "../../core/html.js";
 import { signal } from "../../core/signals.js";
 import { bytes, clock, duration, number, plural } from "../text/format.js";
@@ -40,8 +40,9 @@ export function charts(agent, figures = agent === null ? OF_KERNEL : OF_AGENT) {
   const history = metrics.history;
   if (!history?.at?.length) return null;
   const restarts = agent === null ? [] : restartsOf(agent);
-  const found = figures.map((figure) => draw(figure, metrics, history, restarts)).filter(Boolean);
-  return html`<section aria-label="charts"><div class="heading"><h2 class="label">Last ${covered(history.at)}</h2>
+  const runs = agent === null || agents.get().get(agent)?.running;
+  const found = figures.map((figure) => draw(figure, metrics, history, restarts, seconds, runs)).filter(Boolean);
+  return html`<section aria-label="charts"><div class="heading"><h2 class="label">Last ${seconds / 60} min${known(history.at, seconds)}</h2>
     <div class="windows" role="group" aria-label="window of the charts">${WINDOWS.map((one) => html`<button aria-pressed=${String(one === seconds)} @click=${() => shownSeconds.set(one)}>${one / 60} min</button>`)}</div></div><div class="charts">${found}</div>
     ${restarts.some((at) => at >= history.at[0]) ? html`<p class="muted after"><span class="tick" aria-hidden="true"></span>${plural(restarts.filter((at) => at >= history.at[0]).length, "restart")} in this time</p>` : null}</section>`;
 }
@@ -52,27 +53,27 @@ function restartsOf(agent) {
   return ofThisRun(reply?.entries ?? []).filter((entry) => entry.call === "AGENT_READY" && !entry.about.startsWith("life 1,")).map((entry) => entry.at);
 }
 
-/** For how long there are samples, in words. @param {number[]} at */
-function covered(at) {
-  const seconds = Math.round(at[at.length - 1] - at[0]);
-  return seconds < 60 ? `${seconds}s` : duration(seconds * 1000);
+/** For how long there are samples, in words, where it is less than the window. @param {number[]} at @param {number} seconds */
+function known(at, seconds) {
+  const covered = Math.round(at[at.length - 1] - at[0]);
+  return covered < 0.9 * seconds ? `, known for ${duration(1000 * covered)}` : "";
 }
 
-/** @param {Figure} figure @param {Row} metrics @param {Row} history @param {number[]} restarts */
-function draw(figure, metrics, history, restarts) {
+/** @param {Figure} figure @param {Row} metrics @param {Row} history @param {number[]} restarts @param {number} seconds the window @param {boolean} runs else nothing of it is present */
+function draw(figure, metrics, history, restarts, seconds, runs) {
   const series = figure.keys.filter(([key]) => history[key]).map(([key, name]) => ({ name, values: history[key] }));
   if (!series.length) return null;
   const known = series[0].values.filter((/** @type {number|null} */ value) => value !== null);
-  const last = known.length ? figure.format(known[known.length - 1]) : "–";
+  const last = known.length && runs ? figure.format(known[known.length - 1]) : "–";
   const limit = figure.limit?.(metrics) ?? null;
-  const label = `${figure.title}: now ${last}${limit ? `, limit ${figure.format(limit)}` : ""}`;
+  const label = `${figure.title}: ${runs ? `now ${last}` : "it has ended"}${limit ? `, limit ${figure.format(limit)}` : ""}`;
   if (asTable.get()) {
     return html`<figure><figcaption><span>${figure.title}</span><span>${last}</span></figcaption><table><tbody>${history.at.slice(-10).map((/** @type {number} */ at, /** @type {number} */ index) => {
       const value = series[0].values.slice(-10)[index];
       return html`<tr><td class="muted">${new Date(at * 1000).toLocaleTimeString("en-GB")}</td><td class="number">${value === null ? "–" : figure.format(value)}</td></tr>`;
     })}</tbody></table></figure>`;
   }
-  return html`<figure><figcaption><span>${figure.title}</span><span>${last}</span></figcaption><os-chart .view=${{ at: history.at, series, limit, restarts, spark: series.length === 1, format: figure.format, label }}></os-chart></figure>`;
+  return html`<figure><figcaption><span>${figure.title}</span><span>${last}</span></figcaption><os-chart .view=${{ at: history.at, seconds, series, limit, restarts, spark: series.length === 1, format: figure.format, label }}></os-chart></figure>`;
 }
 
 /** @param {number} step 1: a longer window, -1: a shorter one */

@@ -252,8 +252,11 @@ class Builder(Reader):
         memory = preset.bytes if limits.memory is None else limits.memory
         env = {**preset.environment(self._llm.model or "", memory), **given.get("env", {})}
         fields = {"env": env, "limits": attrs.evolve(limits, memory=memory)}
-        if given.get("command"):
-            fields["command"] = preset.command(given["command"], self._llm.model or "")
+        if given.get("command") or preset.files:
+            try:
+                fields["command"] = preset.command(given.get("command") or (), self._llm.model or "")
+            except BadPreset as error:
+                self.add_mistake(read, str(error), "framework")
         return fields
 
     def _permissions(self, read: ReadTable) -> PermissionSet | None:

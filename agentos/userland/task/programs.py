@@ -56,7 +56,10 @@ def find_program(name: str) -> Program:
         how = f": {preset.install}" if preset.install else ""
         raise BadProgram(f"--with {name}: there is no program {preset.task[0]!r} in PATH; install {preset.about}{how}")
     try:
-        return Program(name, preset, place(os.path.abspath(found)))
+        where = place(os.path.abspath(found))
+        if preset.files and "script" in where:
+            raise BadProgram(f"its files are written for a command, and {found} is a script of Python")
+        return Program(name, preset, where)
     except BadProgram as error:
         raise BadProgram(f"--with {name}: {error}") from None
 
@@ -119,8 +122,7 @@ def spawn_fields(program: Program, text: str, name: str, model: str, options: Ma
     env = preset.environment(model, size(limits["memory"]))
     words = [word.replace("{task}", text) for word in preset.task]
     if "script" in program.place:
-        arguments = preset.command(words, model)[1:]
-        fields: dict[str, Any] = {**program.place, "args": list(arguments)}
+        fields: dict[str, Any] = {**program.place, "args": list(preset.command(words, model)[1:])}
     else:
         fields = {name: each for name, each in program.place.items() if name == "code"}
         if os.path.exists(os.path.join(program.place.get("code", "/nowhere"), "bin", "node")):

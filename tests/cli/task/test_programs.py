@@ -18,7 +18,8 @@ from tests.support.kernel import Kernel, shared
 CODER = """#!/usr/bin/env python3
 import json, os, sys, time, urllib.request
 task = sys.argv[-1]
-print("working on", task, flush=True)
+with open(os.path.expanduser("~/.coder/settings.json")) as file:
+    print(json.load(file)["greeting"], task, flush=True)
 asked = json.dumps({"model": os.environ["CODER_MODEL"], "messages": [{"role": "user", "content": task}]})
 headers = {"Content-Type": "application/json", "Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
 url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
@@ -40,7 +41,10 @@ install = "cp coder /opt/coder/bin"
 task = ["coder", "--yes", "{task}"]
 args = ["--quiet"]
 [env]
+HOME = "/tmp"
 CODER_MODEL = "{model}"
+[files]
+".coder/settings.json" = '{"greeting": "working on"}'
 """
 RULES: list[dict[str, Any]] = [
     {"match": "^Wait", "reply": "wait"},

@@ -163,8 +163,11 @@ def add_preset(client: AgentOSClient, name: str, fields: dict[str, Any]) -> None
     limits = {"memory": preset.memory, **fields["limits"]}
     env = preset.environment(model, size(limits["memory"]))
     fields |= {"env": {**env, **fields["env"]}, "limits": limits}
-    if fields.get("command"):
-        fields["command"] = preset.command(fields["command"], model)
+    if fields.get("command") or preset.files:
+        try:
+            fields["command"] = preset.command(fields.get("command") or (), model)
+        except BadPreset as error:
+            raise click.UsageError(f"--framework {name}: {error}") from None
 
 
 def spawn_and_wait(client: AgentOSClient, fields: dict[str, Any]) -> int:

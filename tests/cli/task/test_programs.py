@@ -103,7 +103,7 @@ def test_a_program_works_in_an_overlay_and_its_output_is_shown(agentos: Agentos,
     assert "of coder, of which no conversation is kept" in agentos("task", "--resume", name, "More").stderr
 
 
-def test_programs_and_the_loop_are_compared(agentos: Agentos, path: str, directory: Path) -> None:
+def test_programs_and_the_loop_are_compared(agentos: Agentos, kernel: Kernel, path: str, directory: Path) -> None:
     programs = ("--with", "coder", "--with", "loop", "--attempts", "3")
 
     done = agentos("task", *programs, "--check", CHECK, "Repair add.py", "--dir", str(directory), "--json", PATH=path)
@@ -114,6 +114,9 @@ def test_programs_and_the_loop_are_compared(agentos: Agentos, path: str, directo
         *(("coder", "passed", 1), ("loop", "exit 1", 1), ("coder", "passed", 1)),
     ], done
     assert all(row["tokens"] > 0 for row in rows)
+    with kernel.client() as client:
+        spawned = client.fetch(f"task-spawn/{rows[1]['attempt']}", "agent")["value"]
+    assert json.loads(spawned["env"]["LOOP_TASK"])["budget"]["iterations"] == 20, "the loop keeps its default"
 
 
 @pytest.mark.parametrize(
@@ -131,6 +134,12 @@ def test_a_program_that_fails_or_uses_up_its_budget_says_so(
 
     assert done.returncode == status, done
     assert said in done.stdout
+
+
+def test_with_print_the_result_is_what_a_program_has_said(agentos: Agentos, path: str) -> None:
+    done = agentos("task", "--with", "coder", "-p", "Repair it", PATH=path)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "working on Repair it\n", ""), done
 
 
 def test_ctrl_c_ends_a_program_at_once(kernel: Kernel, path: str, directory: Path) -> None:

@@ -173,7 +173,7 @@ test-frameworks: $(READY) $(FRAMEWORKS) $(OTHER_FRAMEWORKS)
 	$(BIN)/python -m pytest tests/frameworks tests/docs -k "frameworks or agent.md or other-frameworks"
 
 # Coding agents of others, each from its registry; tests/frameworks/test_coding_agents.py runs a task of each.
-CODING_NPM := @anthropic-ai/claude-code @openai/codex @qwen-code/qwen-code opencode-ai
+CODING_NPM := @anthropic-ai/claude-code @openai/codex @google/gemini-cli @qwen-code/qwen-code opencode-ai
 CODING_PIP := aider-chat mini-swe-agent
 CODING := $(VENV)/coding/npm/ready $(CODING_PIP:%=$(VENV)/coding/%/ready)
 

@@ -267,9 +267,11 @@ class Builder(Reader):
         fields = {"env": env, "limits": attrs.evolve(limits, memory=memory)}
         if "none" not in (given.get("isolation"), "none" if given.get("sandboxed") is False else ""):
             fields["terminals"] = given.get("terminals", preset.terminals)
-        fields |= {name: given[name] for name in ("terminals",) if name in given}
-        if given.get("command"):
-            fields["command"] = preset.command(given["command"], self._llm.model or "")
+        if given.get("command") or preset.files:
+            try:
+                fields["command"] = preset.command(given.get("command") or (), self._llm.model or "")
+            except BadPreset as error:
+                self.add_mistake(read, str(error), "framework")
         return fields
 
     def _check_presets(self, root: GroupSpec) -> None:

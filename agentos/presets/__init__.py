@@ -8,6 +8,7 @@ user, nor from a workspace.
 
 import os
 import re
+import shlex
 import stat
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,6 +26,7 @@ NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 MAX_FILE_BYTES = 64 << 10
 CACHES = "/workspace/.cache"
 FOR_ALL = {"DO_NOT_TRACK": "1", "OTEL_SDK_DISABLED": "true", "XDG_CACHE_HOME": CACHES}
+IN_JAIL = ("/agent/", "/workspace/", "/usr/", "/bin/")  # where a jail has programs
 HEAP_SHARE = 0.75  # of the memory limit that Node's heap may have: beyond, V8 says so, where the jail would kill
 
 
@@ -36,6 +38,7 @@ class Preset(Struct, frozen=True, forbid_unknown_fields=True):
     """One program. ``{model}`` in ``env`` and ``args`` is the kernel's model; ``{task}`` in ``task`` what it is to do.
 
     ``about`` says whose program it is, ``install`` how to get it. ``args`` go behind the first word of a command.
+    ``files`` are settings that the program finds in its HOME, by their paths there; one that is there already stays.
     ``node``: Node's heap is kept below ``memory``. ``endpoint``: it asks the kernel's endpoint of a vendor's protocol.
     ``terminals``: it opens pseudo-terminals.
     """
@@ -49,11 +52,17 @@ class Preset(Struct, frozen=True, forbid_unknown_fields=True):
     env: Mapping[str, str] = {}
     args: Sequence[str] = ()
     task: Sequence[str] = ()
+    files: Mapping[str, str] = {}
+
+    def __post_init__(self) -> None:
+        for path in self.files:
+            if os.path.isabs(path) or ".." in path.split("/") or not os.path.basename(path):
+                raise ValueError(f"files: expected a path of a file below HOME, got {path!r}")
 
     @property
     def needs_model(self) -> bool:
         """Whether the program has to be told which model to ask."""
-        return any("{model}" in value for value in (*self.env.values(), *self.args))
+        return any("{model}" in value for value in (*self.env.values(), *self.args, *self.files.values()))
 
     @property
     def bytes(self) -> int:
@@ -61,8 +70,24 @@ class Preset(Struct, frozen=True, forbid_unknown_fields=True):
         return size(self.memory) or 0
 
     def command(self, words: Sequence[str], model: str) -> Sequence[str]:
-        """The command ``words`` with the preset's arguments."""
-        return [*words[:1], *(arg.replace("{model}", model) for arg in self.args), *words[1:]]
+        """The command ``words`` with the preset's arguments; a shell writes its ``files`` first.
+
+        Raises :class:`BadPreset` if there are files and no command, or its program is a path of the host's, which no
+        shell finds.
+        """
+        words = [*words[:1], *(arg.replace("{model}", model) for arg in self.args), *words[1:]] if words else []
+        if not self.files:
+            return words
+        if not words:
+            raise BadPreset("its files are written for a command, and this is a script")
+        if "/" in words[0] and not words[0].startswith(IN_JAIL):
+            raise BadPreset(f"its files need a program's name in PATH, or its path in the jail, got {words[0]!r}")
+        lines = ["set -e"]
+        for path, text in self.files.items():
+            file, made = (f'"$HOME"/{shlex.quote(each)}' for each in (path, os.path.dirname(path)))
+            content = shlex.quote(text.replace("{model}", model))
+            lines.append(f"test -e {file} || {{ mkdir -p {made}; printf %s {content} > {file}; }}")
+        return ["/bin/sh", "-c", "\n".join([*lines, 'exec "$@"']), "sh", *words]
 
     def environment(self, model: str = "", memory: int | None = None) -> dict[str, str]:
         """The variables of a program that asks ``model``, with so many bytes of memory (default: the preset's)."""

@@ -39,6 +39,9 @@ NODE = "/agent/node_modules/.bin"
 PROGRAMS = {
     "claude-code": Program("npm", [f"{NODE}/claude"], "Bash", {"command": COMMAND, "description": "make it"}),
     "codex": Program("npm", [f"{NODE}/codex"], "exec_command", {"cmd": COMMAND}),
+    "gemini-cli": Program(
+        "npm", [f"{NODE}/gemini"], "run_shell_command", {"command": COMMAND, "description": "make it"}
+    ),
     "opencode": Program(
         "npm", [f"{NODE}/opencode"], "bash", {"command": COMMAND, "description": "make it"}, "(?i)you are opencode"
     ),

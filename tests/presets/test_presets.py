@@ -1,13 +1,14 @@
 """Presets of programs: what each sets, how a user adds one, and what is said of one that can't be used."""
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from agentos.config.load import ConfigError, load
-from agentos.presets import SHIPPED, BadPreset, list_presets, read_preset, user_directories
+from agentos.presets import SHIPPED, BadPreset, Preset, list_presets, read_preset, user_directories
 from agentos.userland.cli.common import project_directory
 from agentos.userland.cli.main import cli
 
@@ -47,6 +48,24 @@ def test_the_model_is_filled_in_where_it_is_named() -> None:
     assert (command[0], list(command[-2:]), 'model="gpt-9"' in command) == ("codex", ["exec", "go"], True)
 
 
+def test_files_are_written_into_home_unless_they_are_there(tmp_path: Path) -> None:
+    text = "it's {model}\n$HOME"
+    preset = Preset(about="x", files={".a/b c/s.json": text, ".there": "new"}, args=["<%s>"])
+    (tmp_path / ".there").write_text("old")
+
+    command = preset.command(["printf", "went on"], "m")
+    done = subprocess.run(command, env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]}, capture_output=True)
+
+    assert (done.stdout, done.stderr) == (b"<went on>", b"")
+    assert (tmp_path / ".a" / "b c" / "s.json").read_text() == "it's m\n$HOME"
+    assert (tmp_path / ".there").read_text() == "old"
+    assert preset.needs_model
+    with pytest.raises(BadPreset, match=r"its path in the jail, got '\./x'"):
+        preset.command(["./x"], "m")
+    with pytest.raises(BadPreset, match="this is a script"):
+        preset.command([], "m")
+
+
 def test_a_user_adds_one_and_replaces_a_shipped_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     project, own = user_directories(tmp_path / "project")
@@ -65,6 +84,8 @@ def test_what_can_not_be_used_is_named(tmp_path: Path) -> None:
         ("about = 7", "Expected `str`"),
         ('about = "x"\nmemroy = "1G"', "unknown field `memroy`"),
         ('about = "x"\nmemory = "much"', "memory: expected a size"),
+        ('about = "x"\n[files]\n"../x" = ""', "files: expected a path of a file below HOME, got '../x'"),
+        ('about = "x"\n[files]\n"/etc/x" = ""', "below HOME, got '/etc/x'"),
         ("about = ", "Invalid value"),
         ("x" * (1 << 17), "larger than 64 KiB"),
     ):

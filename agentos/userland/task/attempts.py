@@ -11,7 +11,7 @@ from .running import RunningTask, Step, make_pipe
 from .usage import done
 
 CHECK_SECONDS = 3600.0  # EXEC's longest
-KEEPER = ("sleep", "infinity")  # the program of an agent whose jail a check runs in
+KEEPER = ("sleep", f"{CHECK_SECONDS + 60:.0f}")  # of an agent whose jail a check runs in; it ends if we are killed
 SHOWN = 2000  # characters of a check's output: its end
 
 

@@ -4,17 +4,18 @@ import os
 import shutil
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from agentos.presets import BadPreset, Preset, read_preset, user_directories
 from agentos.sandbox.files.interpreter_prefixes import describe_exposure, is_within
 from agentos.sandbox.files.root_files import CODE, SYSTEM_PATHS
-from agentos_sdk import AgentOSClient
+from agentos_sdk import AgentOSClient, AgentOSError
 from agentos_sdk.encoding.quantities import size
-from agentos_sdk.errors import CallError, from_reply
+from agentos_sdk.errors import from_reply
 from agentos_sdk.loop import Budget, TaskResult
 from agentos_sdk.loop.engine.driving import LONGEST_WINDOW
 
@@ -23,6 +24,7 @@ from .running import RunningTask
 from .usage import done, find_use
 
 LOOP = "loop"  # stands for the built-in loop among the programs
+MAX_SUMMARY = 200  # lines
 POLL_SECONDS = 1.0  # between two looks at what the model has answered
 PATH = "/usr/local/bin:/usr/bin:/bin"  # of every jail
 OWN_PLACE = "install it into a directory of its own"
@@ -35,12 +37,15 @@ class BadProgram(Exception):
 class Program(NamedTuple):
     """A program of others: its preset, and the fields of SPAWN that show it in a jail.
 
-    ``place`` has ``program``, the first word of a command, or ``script`` and ``python``.
+    ``place`` has ``program``, the first word of a command, or ``script`` and ``python``. ``calls`` are the answers of
+    the model that a task may have; None: any number.
     """
 
     name: str
     preset: Preset
     place: Mapping[str, str]
+    model: str = ""
+    calls: int | None = None
 
 
 def find_program(name: str) -> Program:
@@ -56,7 +61,10 @@ def find_program(name: str) -> Program:
         how = f": {preset.install}" if preset.install else ""
         raise BadProgram(f"--with {name}: there is no program {preset.task[0]!r} in PATH; install {preset.about}{how}")
     try:
-        return Program(name, preset, place(os.path.abspath(found)))
+        where = place(os.path.abspath(found))
+        if preset.files and "script" in where:
+            raise BadProgram(f"its files are written for a command, and {found} is a script of Python")
+        return Program(name, preset, where)
     except BadProgram as error:
         raise BadProgram(f"--with {name}: {error}") from None
 
@@ -112,22 +120,21 @@ def _is_systems(path: str) -> bool:
     return any(path.startswith(f"{each}/") for each in SYSTEM_PATHS)
 
 
-def spawn_fields(program: Program, text: str, name: str, model: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def spawn_fields(program: Program, text: str, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of SPAWN for the agent of a task; ``options`` are those of the loop's agent."""
-    preset = program.preset
+    preset, model = program.preset, program.model
     limits = {"memory": preset.memory, **options.get("limits", {})}
     env = preset.environment(model, size(limits["memory"]))
     words = [word.replace("{task}", text) for word in preset.task]
     if "script" in program.place:
-        arguments = preset.command(words, model)[1:]
-        fields: dict[str, Any] = {**program.place, "args": list(arguments)}
+        fields: dict[str, Any] = {**program.place, "args": list(preset.command(words, model)[1:])}
     else:
         fields = {name: each for name, each in program.place.items() if name == "code"}
         if os.path.exists(os.path.join(program.place.get("code", "/nowhere"), "bin", "node")):
             env["PATH"] = f"{CODE}/bin:{PATH}"
         fields["command"] = list(preset.command([program.place["program"], *words[1:]], model))
     budget: Budget = options["budget"]
-    amounts = {"tokens": budget.tokens, "money": budget.money, "calls": budget.iterations}
+    amounts = {"tokens": budget.tokens, "money": budget.money, "calls": program.calls}
     line = {what: amount for what, amount in amounts.items() if amount is not None}
     return {
         **fields,
@@ -145,9 +152,12 @@ def spawn_fields(program: Program, text: str, name: str, model: str, options: Ma
 def run_program(
     client: AgentOSClient, running: RunningTask, *, note: TaskNote, fields: Mapping[str, Any], seconds: float | None
 ) -> TaskResult:
-    """Start a program and show its output until it has ended; after ``seconds`` it is ended."""
+    """Start a program and show its output until it has ended; after ``seconds`` it is ended.
+
+    The summary is the end of what it has written to stdout.
+    """
     running.heeds_stop = False
-    late = threading.Event()
+    late, said = threading.Event(), deque[str](maxlen=MAX_SUMMARY)
     if running.is_stopping or running.is_killed:
         return TaskResult("stopped", "", note.name, note.name, 0, 0, None, "it was stopped before it began")
     reply = client.spawn(**fields)
@@ -156,10 +166,11 @@ def run_program(
     with _watch(running, seconds, late):
         if reply["success"]:
             for page in client.follow_logs(agent_id=reply["id"], run=0, since=0):
-                _show(running, page)
+                _show(running, page, said)
         else:
-            _show(running, client.logs(note.name, tail=2000))  # it ended before it counted as started
-    result = _result(client, note, client.wait(name=note.name), late.is_set())
+            _show(running, client.logs(note.name, tail=2000), said)  # it ended before it counted as started
+    running.said = "\n".join(said)  # it was shown
+    result = _result(client, note, client.wait(name=note.name), late.is_set())._replace(summary=running.said)
     store_note(client, note._replace(end="stopped" if running.is_killed else result.status))
     return result
 
@@ -185,7 +196,8 @@ def _is_exhausted(client: AgentOSClient, note: TaskNote) -> bool:
     return any(event["data"]["name"] == note.name for event in events)
 
 
-def _show(running: RunningTask, page: Mapping[str, Any]) -> None:
+def _show(running: RunningTask, page: Mapping[str, Any], said: deque[str]) -> None:
+    said.extend(line["text"] for line in page["lines"] if line["stream"] == "stdout")
     for line in page["lines"]:
         if line["stream"] != "kernel":
             running.note({"task": running.name, "kind": "output", "stream": line["stream"], "text": line["text"]})
@@ -198,18 +210,15 @@ def _show(running: RunningTask, page: Mapping[str, Any]) -> None:
 def _watch(running: RunningTask, seconds: float | None, late: threading.Event) -> Iterator[None]:
     """Note what the model has answered; end the program after ``seconds``, and set ``late``."""
     over = threading.Event()
+    deadline = None if seconds is None else time.monotonic() + seconds
 
     def watch() -> None:
-        deadline = None if seconds is None else time.monotonic() + seconds
         calls = tokens = 0
-        with AgentOSClient(running.socket) as client:
-            while not over.wait(POLL_SECONDS if deadline is None else min(POLL_SECONDS, max(seconds or 0, 0.01))):
-                try:
-                    spent = client.inspect(running.name)["llm"]["spent"]
-                except (CallError, KeyError):
-                    continue
-                used = spent["input"] + spent["output"] + spent["thinking"]
-                if spent["calls"] > calls:
+        with suppress(AgentOSError), AgentOSClient(running.socket) as client:
+            while not over.wait(POLL_SECONDS):
+                found = client.inspect(running.name)
+                if found["success"] and (spent := found["llm"]["spent"])["calls"] > calls:
+                    used = spent["input"] + spent["output"] + spent["thinking"]
                     new = {"step": spent["calls"], "tokens": used - tokens, "cost": None}
                     running.note({"task": running.name, "kind": "asked", **new})
                     calls, tokens = spent["calls"], used

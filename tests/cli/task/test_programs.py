@@ -18,7 +18,8 @@ from tests.support.kernel import Kernel, shared
 CODER = """#!/usr/bin/env python3
 import json, os, sys, time, urllib.request
 task = sys.argv[-1]
-print("working on", task, flush=True)
+with open(os.path.expanduser("~/.coder/settings.json")) as file:
+    print(json.load(file)["greeting"], task, flush=True)
 asked = json.dumps({"model": os.environ["CODER_MODEL"], "messages": [{"role": "user", "content": task}]})
 headers = {"Content-Type": "application/json", "Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
 url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
@@ -40,7 +41,10 @@ install = "cp coder /opt/coder/bin"
 task = ["coder", "--yes", "{task}"]
 args = ["--quiet"]
 [env]
+HOME = "/tmp"
 CODER_MODEL = "{model}"
+[files]
+".coder/settings.json" = '{"greeting": "working on"}'
 """
 RULES: list[dict[str, Any]] = [
     {"match": "^Wait", "reply": "wait"},
@@ -99,7 +103,7 @@ def test_a_program_works_in_an_overlay_and_its_output_is_shown(agentos: Agentos,
     assert "of coder, of which no conversation is kept" in agentos("task", "--resume", name, "More").stderr
 
 
-def test_programs_and_the_loop_are_compared(agentos: Agentos, path: str, directory: Path) -> None:
+def test_programs_and_the_loop_are_compared(agentos: Agentos, kernel: Kernel, path: str, directory: Path) -> None:
     programs = ("--with", "coder", "--with", "loop", "--attempts", "3")
 
     done = agentos("task", *programs, "--check", CHECK, "Repair add.py", "--dir", str(directory), "--json", PATH=path)
@@ -110,6 +114,9 @@ def test_programs_and_the_loop_are_compared(agentos: Agentos, path: str, directo
         *(("coder", "passed", 1), ("loop", "exit 1", 1), ("coder", "passed", 1)),
     ], done
     assert all(row["tokens"] > 0 for row in rows)
+    with kernel.client() as client:
+        spawned = client.fetch(f"task-spawn/{rows[1]['attempt']}", "agent")["value"]
+    assert json.loads(spawned["env"]["LOOP_TASK"])["budget"]["iterations"] == 20, "the loop keeps its default"
 
 
 @pytest.mark.parametrize(
@@ -127,6 +134,12 @@ def test_a_program_that_fails_or_uses_up_its_budget_says_so(
 
     assert done.returncode == status, done
     assert said in done.stdout
+
+
+def test_with_print_the_result_is_what_a_program_has_said(agentos: Agentos, path: str) -> None:
+    done = agentos("task", "--with", "coder", "-p", "Repair it", PATH=path)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "working on Repair it\n", ""), done
 
 
 def test_ctrl_c_ends_a_program_at_once(kernel: Kernel, path: str, directory: Path) -> None:

@@ -165,8 +165,11 @@ def add_preset(client: AgentOSClient, name: str, fields: dict[str, Any]) -> None
     env = preset.environment(model, size(limits["memory"]))
     fields |= {"env": {**env, **fields["env"]}, "limits": limits}
     fields["terminals"] = fields["terminals"] or (preset.terminals and fields["isolation"] != "none")
-    if fields.get("command"):
-        fields["command"] = preset.command(fields["command"], model)
+    if fields.get("command") or preset.files:
+        try:
+            fields["command"] = preset.command(fields.get("command") or (), model)
+        except BadPreset as error:
+            raise click.UsageError(f"--framework {name}: {error}") from None
 
 
 def spawn_and_wait(client: AgentOSClient, fields: dict[str, Any]) -> int:

@@ -48,28 +48,30 @@ def check_programs(by: tuple[str, ...], attempts: int | None, goes_on: bool) -> 
         raise click.UsageError(f"--attempts {attempts}: expected one at least for each of the {len(by)} --with")
 
 
-def find_programs(client: AgentOSClient, by: tuple[str, ...], model: str | None) -> list[tuple[Program, str] | None]:
-    """The programs of ``--with``, each with the model that it asks; None is the loop.
+def find_programs(
+    client: AgentOSClient, by: tuple[str, ...], model: str | None, calls: int | None
+) -> list[Program | None]:
+    """The programs of ``--with``, with the model that they ask and how often they may; None is the loop.
 
     Raises :class:`~agentos.userland.task.programs.BadProgram` if one can't work here.
     """
     found = [None if name == LOOP else find_program(name) for name in by or (LOOP,)]
     if not any(found):
-        return [None] * len(found)
+        return list(found)
     status = check_reply(client.status())
     if model is None:
         model = str(status["model"]["model"]) if status["model"] is not None else ""
-    for program in found:
-        if program is not None and program.preset.endpoint and not status["openai_endpoint"]:
+    for program in filter(None, found):
+        if program.preset.endpoint and not status["openai_endpoint"]:
             raise Failed(f"--with {program.name}: it asks the kernel's endpoint: set [llm] openai_endpoint = true")
-        if program is not None and program.preset.needs_model and not model:
+        if program.preset.needs_model and not model:
             raise Failed(f"--with {program.name}: it has to be told a model: --model, or [llm] model")
-    return [None if program is None else (program, model) for program in found]
+    return [None if program is None else program._replace(model=model, calls=calls) for program in found]
 
 
-def parse_budget(given: tuple[str, ...], by: tuple[str, ...] = ()) -> Budget:
-    """The budget of a task from ``NAME=AMOUNT``; only the loop has a default, as others ask much that is no step."""
-    table: dict[str, object] = {} if set(by) <= {LOOP} else {"iterations": None}
+def parse_budget(given: tuple[str, ...]) -> Budget:
+    """The budget of a task from ``NAME=AMOUNT``."""
+    table: dict[str, object] = {}
     for item in given:
         name, equals, amount = item.partition("=")
         if not equals:

@@ -120,7 +120,7 @@ def task(
         return
     if len(words) > 1:
         raise click.UsageError("TEXT: expected one argument: write the task in quotation marks")
-    parsed = parse_budget(budget, by)
+    parsed = parse_budget(budget)
     goes_on = resume is not None or continued
     if in_place and (directory is None or review):
         raise click.UsageError("--in-place changes the directory of --dir itself: give --dir, and no --review")
@@ -147,7 +147,9 @@ def task(
             if goes_on:
                 begun = go_on(client, find_task(client, resume), text, {"budget": parsed})
             else:
-                programs = find_programs(client, by, model)
+                # Others ask much that is no step, so that the default is the loop's alone.
+                calls = parsed.iterations if any(each.startswith("iterations=") for each in budget) else None
+                programs = find_programs(client, by, model, calls)
                 if attempts is not None:
                     options["budget"] = share(parsed, attempts)
                 prepared = prepare(client, text, directory, mode, options, say if as_json or quiet else say_first)
@@ -226,14 +228,14 @@ def prepare(
     return Prepared(asked, text, whole, path, mode, {**options, "workspace": path})
 
 
-def begin(client: AgentOSClient, prepared: Prepared, program: tuple[Program, str] | None = None) -> Begun:
-    """Give a task its name, and keep a note of it; without a program, and its model, the loop works on it."""
+def begin(client: AgentOSClient, prepared: Prepared, program: Program | None = None) -> Begun:
+    """Give a task its name, and keep a note of it; without a program the loop works on it."""
     name = BlockingDriver(client).run(next_task_name())
     note = begin_note(name, prepared.text)._replace(directory=prepared.directory, mode=prepared.mode)
     options = prepared.options
     if program is not None:
-        jail = spawn_fields(program[0], prepared.asked, name, program[1], options)
-        note = note._replace(by=program[0].name)
+        jail = spawn_fields(program, prepared.asked, name, options)
+        note = note._replace(by=program.name)
         store_note(client, note)
         return Begun(note, partial(run_program, note=note, fields=jail, seconds=options["budget"].time), jail)
     store_note(client, note)
@@ -305,6 +307,8 @@ def explain_error(client: AgentOSClient, note: TaskNote, error: str) -> Failed:
             return Failed(error)
     except AgentOSError:
         pass  # the kernel has ended, which is the error
+    if note.by:
+        return Failed(error, {"code": "unavailable"})
     return Failed(f"{error}; `agentos task --resume {note.name}` goes on", {"code": "unavailable"})
 
 

@@ -19,6 +19,7 @@ from msgspec import Struct
 
 FORMAT = 1
 MANIFEST, CALLS = "recording.json", "calls.jsonl"
+FORMER = "former.jsonl"  # the calls before, of a life that was too long to be kept whole
 SUFFIX = ".recording"  # of a recording's directory
 LOOKED_BACK = 8  # questions of a life among which the one is looked for that a question goes on with
 MAX_LINE_BYTES = 64 << 20

@@ -9,7 +9,7 @@
 import itertools
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -175,7 +175,7 @@ class Recorder:
 
     def _spoil(self, recordings: Sequence[Active], life: str, reason: str) -> None:
         for recording in recordings:
-            if (found := recording.lives.get(life)) is not None:
+            if (found := recording.lives.get(life)) is not None and found.replayable:
                 found.spoil(reason)
                 self._note_change(recording)
 
@@ -254,7 +254,8 @@ class Recorder:
         own = next(found for n in itertools.count(1) if (found := f"{name}-{n}") not in self._names)
         self._names.add(own)
         manifest = Manifest(version=__version__, name=own, began=time.time(), automatic=automatic)
-        recording = Active(manifest, Target(self.directory / f"{own}{SUFFIX}", max_bytes), selection, automatic)
+        target = Target(self.directory / f"{own}{SUFFIX}", max_bytes, rotates=automatic)
+        recording = Active(manifest, target, selection, automatic)
         self.active.append(recording)
         self._note_change(recording)
         return recording
@@ -284,10 +285,13 @@ class Recorder:
 
     # -- Writing ---------------------------------------------------------------------------------------------------
 
-    def _settle(self, ended: Mapping[Target, str]) -> None:
+    def _settle(self) -> None:
         for recording in [*self.active]:
-            if recording.target in ended:
-                self._end(recording, ended[recording.target])
+            if recording.target.ended is not None:
+                self._end(recording, recording.target.ended)
+            elif recording.target.cut:
+                for life in recording.lives:
+                    self._spoil([recording], life, "it was too long to be kept whole: it has its last calls")
         if self._active_bytes() > self._looked_at + self.settings.max_total // PRUNED_EVERY:
             self._prune.set()
 

@@ -25,8 +25,14 @@ LOOKED_BACK = 8  # questions of a life among which the one is looked for that a 
 MAX_LINE_BYTES = 64 << 20
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # of a recording
 LIFE = re.compile(r"(?:guest )?[A-Za-z0-9][A-Za-z0-9._#-]{0,99}/[0-9]{1,9}")
+_FOREIGN = re.compile(r"[^A-Za-z0-9._#-]|\.\.+|^[^A-Za-z0-9]")
 
 Json = dict[str, Any]
+
+
+def plain_name(name: str) -> str:
+    """A caller's name as a part of the name of a life or a recording."""
+    return _FOREIGN.sub("-", name)[:90] or "-"
 
 
 class Life(Struct, omit_defaults=True):

@@ -406,3 +406,20 @@ def test_no_question_goes_on_with_one_that_is_not_there(tmp_path: Path, rotates:
 
     assert (target.ended is None, target.cut) == (rotates, rotates)
     assert [call.begin for call in calls][-1] == (57 if rotates else calls[-1].begin)
+
+
+async def test_a_name_that_no_file_should_have_is_made_plain(tmp_path: Path) -> None:
+    async with open_recorder(tmp_path, RecordingSettings()) as recorder:
+        agent = make_agent(recorder, "a..b", command=["true"], record=True)
+        live(recorder, agent, End(0, None, "exit status 0"), b"1")
+        everyone = recorder.start("recording", Selection())
+        guest = make_caller(recorder)
+        guest.name = "link 3/ö"
+        noop(guest)
+        recorder.stop(everyone)
+        await recorder.queue.flush()
+
+    recorded = read_recording(tmp_path / f"a-b-1{SUFFIX}")
+    assert [(life.life, life.agent) for life in recorded.manifest.lives] == [("a-b/1", "a..b")]
+    [call] = read_recording(tmp_path / f"recording-1{SUFFIX}").calls()
+    assert call.life == "guest link-3--/1"

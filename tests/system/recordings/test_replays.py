@@ -1,6 +1,7 @@
 """A recorded life that is lived again with its vendor down: what is answered, what is not done, and the verdicts."""
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -158,6 +159,35 @@ def test_words_that_differ_where_an_answer_is_found_are_drift(recorded: Recorded
         "drifted: 7 of 7 calls",
         "prompt: message 3 (user): recorded '', now 'a word'",
     ]
+
+
+def test_a_recorded_question_is_asked_anew_of_several_models(recorded: Recorded) -> None:
+    directory = str(recorded.kernel.state_dir / "recordings" / "coder-1.recording")
+    with vendor() as met:
+        met.models = {"wise": Says([Text("mop it")]), "fast": Says([Text("leave it")])}
+        with running(TOML.format(url=met.base_url, code=recorded.code), {"OPENAI_API_KEY": met.key}) as kernel:
+            with kernel.client() as client:
+                in_state(client, "coder", "exited")
+            before = len(met.exchanges)
+            words = ["fork", f"{directory}@2", "--only", "--model", "fast", "--model", "wise", "--times", "2"]
+            done = run_agentos([*words, "--socket", kernel.socket], kernel.place, environment(kernel.place))
+            none = run_agentos(
+                ["fork", f"{directory}@3", "--only", "--socket", kernel.socket], kernel.place, environment(kernel.place)
+            )
+
+    assert done.returncode == 0, done.stderr
+    rows = [re.split(r"  +", line) for line in done.stdout.splitlines()]
+    assert [(row[0], row[-1]) for row in rows[1:]] == [
+        ("wise (recorded)", "sweep the floor"),
+        *[("fast", "leave it")] * 2,
+        *[("wise", "mop it")] * 2,
+    ]
+    asked = [exchange.question for exchange in met.exchanges[before:]]
+    assert {(one.model, len(one.messages), one.messages[1].text) for one in asked} == {
+        ("fast", 3, "sweep the floor"),
+        ("wise", 3, "sweep the floor"),
+    }
+    assert (none.returncode, "has 2 questions, and no 3" in none.stderr) == (1, True)
 
 
 @pytest.mark.parametrize(

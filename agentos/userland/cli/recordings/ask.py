@@ -26,7 +26,10 @@ def ask_again(moment: str, models: Sequence[str], times: int, socket_path: str |
     if not name or not number.isdecimal():
         raise click.BadParameter(f"expected REC@N, with --only, got {moment!r}", param_hint="MOMENT")
     recorded = find_question(name, int(number))
-    question, left_out = build_question(recorded.request)
+    try:
+        question, left_out = build_question(recorded.request)
+    except (AttributeError, KeyError, TypeError):
+        raise Failed(f"{moment}: the recorded question was malformed, and refused") from None
     rows = [describe(str(recorded.request.get("model", "")) + " (recorded)", recorded.reply or {})]
     asked = [model for model in models or [question["model"]] for _ in range(times)]
     with kernel(socket_path) as client:

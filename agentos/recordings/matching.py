@@ -174,7 +174,7 @@ def without_aside(request: Json) -> Json:
 def digest_request(call: str, request: Json) -> Digests:
     """The digests by which a request is found; only a question with answers of the model has a place."""
     if call == "THINK":
-        with suppress(KeyError, TypeError, AttributeError):  # a request that was refused may have any form
+        with suppress(KeyError, TypeError, ValueError, AttributeError):  # a request that was refused may have any form
             return digest_question(request)
     text = write_canonical(request)
     return Digests(text, digest_masked(text), "")

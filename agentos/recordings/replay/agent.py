@@ -112,4 +112,5 @@ class AgentReplay:
             if agent is not None and not agent.over.is_set():
                 with trio.CancelScope(shield=True):
                     await self.supervision.kill(agent, 0.0, "REPLAY_STOP")
-        life.judge()
+        end = agent.end if agent is not None and not life.over.is_set() else None
+        life.judge(end.reason if end is not None else None)

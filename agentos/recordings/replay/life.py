@@ -30,6 +30,7 @@ from .progress import Progress, ReplayFailed, describe_differences
 from .sealed import read_reply, seal
 
 MAX_BYTES = 256 << 20  # of the lines of a recording that is replayed
+MAX_DRIFT = 500  # differences that are kept
 MAX_NAMED = 5  # calls that weren't made, in one message
 UNSEEN = frozenset({"NOOP", "HELLO", "CANCEL", "EXIT"})  # calls that are answered as ever
 UNREAD = frozenset({"bad_request", "too_large", "unknown_call"})  # codes of calls that are refused unread
@@ -57,6 +58,7 @@ class LifeReplay:
     name: str
     life: str
     mark_secrets: Callable[[bytes], bytes]
+    recorded_end: str | None = None
     progress: Progress = field(factory=Progress)
     over: trio.Event = field(factory=trio.Event)
     _matcher: Matcher = field(factory=Matcher)
@@ -122,10 +124,16 @@ class LifeReplay:
             self.progress.skipped -= 1
         else:
             self._left -= 1
-        self.progress.drift += found.drift
+        self._add_drift(found.drift)
         for mask in found.masks:
             self.progress.masks[mask] = self.progress.masks.get(mask, 0) + 1
         return found.call
+
+    def _add_drift(self, found: Sequence[Difference]) -> None:
+        room = MAX_DRIFT - len(self.progress.drift)
+        self.progress.drift += found[:room]
+        if len(found) > room > 0:
+            self.progress.notes.append(f"only the first {MAX_DRIFT} differences are listed")
 
     def _match(self, name: str, request: Any) -> Match | Miss:
         described: Json = describe_request(request)
@@ -137,26 +145,24 @@ class LifeReplay:
             return
         try:
             done = await do(call)
-            now = json.loads(done if isinstance(done, bytes) else codec.encode(done))
+            body = done if isinstance(done, bytes) else codec.encode(done)
         except CallError as error:
-            now = {"success": False, "error": str(error), "code": error.code}
-        for key in ("success", "content", "bytes_written"):
-            if now.get(key, "") != recorded.get(key, ""):
-                differing = list_differences(f"{op.name} {key}", recorded.get(key, ""), now.get(key, ""), "file")
-                self.progress.drift += differing
-                return
+            body = codec.encode({"success": False, "code": error.code})
+        self._add_drift(await run_in_thread(compare_replies, op.name, recorded, body))
 
     def _look(self) -> None:
         """End the agent if all was asked, and it waits for what the recorded one waited for at its end."""
         if not self._left and self._waiting:
             self.over.set()
 
-    def judge(self) -> None:
-        """Set the verdict, once the agent has ended."""
+    def judge(self, end: str | None) -> None:
+        """Set the verdict, once the agent has ended; ``end`` says how, if it did so by itself."""
         progress = self.progress
         if progress.verdict is not None:
             return
         left = [call for call in self._matcher.unused() if call.reply is not None and not is_optional(call)]
+        if end is not None and self.recorded_end is not None and end != self.recorded_end:
+            self._add_drift([Difference("code", "its end", self.recorded_end, end)])
         if left:
             progress.verdict = "unfinished"
             named = ", ".join(f"{call.call} (call {call.begin})" for call in left[:MAX_NAMED])
@@ -181,6 +187,15 @@ class LifeReplay:
         self, caller: Caller, question: Question, timeout: float | None = None, former: Question | None = None
     ) -> None:
         raise Unavailable("nobody is asked while a recorded life is lived again")
+
+
+def compare_replies(call: str, recorded: Json, body: bytes) -> Sequence[Difference]:
+    """How the reply of a call in the agent's own files differs from the recorded one. Slow for a large one."""
+    now: Json = json.loads(body)
+    for key in ("success", "content", "bytes_written"):
+        if now.get(key, "") != recorded.get(key, ""):
+            return list_differences(f"{call} {key}", recorded.get(key, ""), now.get(key, ""), "file")
+    return []
 
 
 def is_optional(call: RecordedCall) -> bool:

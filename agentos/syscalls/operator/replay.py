@@ -77,7 +77,8 @@ class ReplayCalls:
             raise Unavailable(str(error)) from None
         spec = describe_replay(find_spec(self.callers.registry, life.agent), code)
         facts = recording.manifest.agents.get(life.agent)
-        told = LifeReplay(facts.id if facts is not None else 0, life.agent, life.life, self.recorder.maker.mark_secrets)
+        mark, number = self.recorder.maker.mark_secrets, facts.id if facts is not None else 0
+        told = LifeReplay(number, life.agent, life.life, mark, life.exit)
         await run_in_thread(told.load, found)
         told.progress.notes.append(NO_FILES)
         return AgentReplay(self.supervision, self.callers, spec, told, caller)

@@ -1,8 +1,10 @@
 """A recorded life that is lived again with its vendor down: what is answered, what is not done, and the verdicts."""
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +23,23 @@ TOML = """
 provider = "openai"
 model = "wise"
 base_url = "{url}"
+openai_endpoint = true
 
 [[agents]]
 name = "partner"
 command = ["sleep", "1000"]
+
+[[agents]]
+name = "client"
+script = "{code}/client.py"
+restart = "temporary"
+record = true
+
+[[agents]]
+name = "waiter"
+script = "{code}/waiter.py"
+restart = "temporary"
+record = true
 
 [[agents]]
 name = "coder"
@@ -56,6 +71,27 @@ with AgentOSClient() as me:
 """
 
 
+CLIENT = """
+import json, os, urllib.request
+
+for stream in (False, True):
+    question = {"model": "wise", "messages": [{"role": "user", "content": "by HTTP?"}], "stream": stream}
+    headers = {"content-type": "application/json", "authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+    url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+    request = urllib.request.Request(url, json.dumps(question).encode(), headers)
+    with urllib.request.urlopen(request) as response:
+        print(response.status, b"sweep" in response.read(), flush=True)
+raise SystemExit(3)
+"""
+WAITER = """
+from agentos_sdk import AgentOSClient
+
+with AgentOSClient() as me:
+    me.think("What am I waiting for?")
+    me.exec("touch begun; exec sleep 1000", timeout=1000)
+"""
+
+
 class Recorded:
     """A kernel whose agent has a recorded life. Its vendor is down, and its log is what it was asked then."""
 
@@ -63,8 +99,8 @@ class Recorded:
         self.kernel, self.log, self.code = kernel, log, code
         self.asked = len(log.exchanges)
 
-    def replay(self, *options: str) -> subprocess.CompletedProcess[str]:
-        words = ["replay", "coder-1", *options, "--socket", self.kernel.socket]
+    def replay(self, *options: str, recording: str = "coder-1") -> subprocess.CompletedProcess[str]:
+        words = ["replay", recording, *options, "--socket", self.kernel.socket]
         return run_agentos(words, self.kernel.place, environment(self.kernel.place))
 
     def change(self, place: Path, *words: tuple[str, str]) -> str:
@@ -78,12 +114,17 @@ class Recorded:
         return str(place)
 
 
+def has_ended(manifest: Path) -> bool:
+    return json.loads(manifest.read_text()).get("ended") is not None
+
+
 @pytest.fixture(scope="module")
 def recorded(kernels: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
     code = tmp_path_factory.mktemp("code")
     for directory in (code, *code.parents[:3]):
         directory.chmod(0o755)
-    (code / "coder.py").write_text(CODER)
+    for name, text in (("coder", CODER), ("client", CLIENT), ("waiter", WAITER)):
+        (code / f"{name}.py").write_text(text)
     with vendor() as met:
         met.models = {"wise": Says([Text("sweep the floor")])}
         started = running(TOML.format(url=met.base_url, code=code), {"OPENAI_API_KEY": met.key})
@@ -91,8 +132,13 @@ def recorded(kernels: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         try:
             with kernel.client() as client:
                 in_state(client, "coder", "exited")
-                recording = kernel.state_dir / "recordings" / "coder-1.recording" / "recording.json"
-                until(lambda: json.loads(recording.read_text()).get("ended"), "the recording has ended")
+                in_state(client, "client", "exited")
+                looks = partial(client.exec, "test -e begun", name="waiter")
+                until(lambda: looks().get("exit_code") == 0, "the waiter's command runs")
+                up(client.stop("waiter"))
+                for name in ("coder", "client", "waiter"):
+                    recording = kernel.state_dir / "recordings" / f"{name}-1.recording" / "recording.json"
+                    until(partial(has_ended, recording), f"{name} is recorded")
         except BaseException:
             started.__exit__(None, None, None)
             raise
@@ -123,7 +169,7 @@ def test_a_replay_is_sealed_and_identical_with_the_vendor_down(recorded: Recorde
     assert again == lines
     assert json.loads(again[-1])[1:] == ["coder", "sweep the floor", "sweep the floor", True]
     assert before == after == [1, 1, before[2]]
-    assert len(recorded.log.exchanges) == recorded.asked == 2
+    assert len(recorded.log.exchanges) == recorded.asked
 
 
 @pytest.mark.parametrize(
@@ -149,6 +195,22 @@ def test_changed_code_is_found_at_its_call(
     assert len(recorded.log.exchanges) == recorded.asked
 
 
+def test_a_program_that_asks_by_the_endpoint_gets_whole_and_streamed_answers(recorded: Recorded) -> None:
+    done = recorded.replay(recording="client-1")
+    with recorded.kernel.client() as client:
+        lines = [line["text"] for line in client.logs("client-replay")["lines"] if line["stream"] == "stdout"]
+
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "identical: 2 of 2 calls")
+    assert lines == ["200 True", "200 True"]
+    assert len(recorded.log.exchanges) == recorded.asked
+
+
+def test_a_life_that_was_ended_while_it_waited_is_replayed_to_that_point(recorded: Recorded) -> None:
+    done = recorded.replay(recording="waiter-1")
+
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "identical: 2 of 2 calls")
+
+
 def test_words_that_differ_where_an_answer_is_found_are_drift(recorded: Recorded, tmp_path: Path) -> None:
     code = recorded.change(tmp_path, ('ran["stdout"])]', 'ran["stdout"] + "a word")]'))
     done, strict = recorded.replay("--code", code), recorded.replay("--code", code, "--strict")
@@ -158,6 +220,35 @@ def test_words_that_differ_where_an_answer_is_found_are_drift(recorded: Recorded
         "drifted: 7 of 7 calls",
         "prompt: message 3 (user): recorded '', now 'a word'",
     ]
+
+
+def test_a_recorded_question_is_asked_anew_of_several_models(recorded: Recorded) -> None:
+    directory = str(recorded.kernel.state_dir / "recordings" / "coder-1.recording")
+    with vendor() as met:
+        met.models = {"wise": Says([Text("mop it")]), "fast": Says([Text("leave it")])}
+        with running(TOML.format(url=met.base_url, code=recorded.code), {"OPENAI_API_KEY": met.key}) as kernel:
+            with kernel.client() as client:
+                in_state(client, "coder", "exited")
+            before = len(met.exchanges)
+            words = ["fork", f"{directory}@2", "--only", "--model", "fast", "--model", "wise", "--times", "2"]
+            done = run_agentos([*words, "--socket", kernel.socket], kernel.place, environment(kernel.place))
+            none = run_agentos(
+                ["fork", f"{directory}@3", "--only", "--socket", kernel.socket], kernel.place, environment(kernel.place)
+            )
+
+    assert done.returncode == 0, done.stderr
+    rows = [re.split(r"  +", line) for line in done.stdout.splitlines()]
+    assert [(row[0], row[-1]) for row in rows[1:]] == [
+        ("wise (recorded)", "sweep the floor"),
+        *[("fast", "leave it")] * 2,
+        *[("wise", "mop it")] * 2,
+    ]
+    asked = [exchange.question for exchange in met.exchanges[before:]]
+    assert {(one.model, len(one.messages), one.messages[1].text) for one in asked} == {
+        ("fast", 3, "sweep the floor"),
+        ("wise", 3, "sweep the floor"),
+    }
+    assert (none.returncode, "has 2 questions, and no 3" in none.stderr) == (1, True)
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,7 @@ def spawn_fields(program: Program, text: str, name: str, options: Mapping[str, A
         "name": name,
         "env": env,
         "limits": limits,
+        "terminals": preset.terminals,
         "workspace": options.get("workspace", "keep"),
         "workspace_mode": options.get("workspace_mode", "direct"),
         "permissions": options["permissions"],

@@ -9,8 +9,10 @@ ASYNC_RULES := ASYNC101,ASYNC102,ASYNC103,ASYNC104,ASYNC105,ASYNC106,ASYNC111,AS
 ASYNC_WORDS := async|await|trio|anyio|BaseException|Cancelled|except:
 RUN_READY := $(VENV)/run-ready
 TSC := $(VENV)/node/node_modules/.bin/tsc
-# Four workers, as a test waits for half of its time; each gets whole files. SEED=7 shuffles them, and their tests.
-WORKERS := -n 4 --dist loadfile --no-loadscope-reorder
+# Six workers on two cores, as a test with a kernel waits for half of its time (four leave the cores idle for a fifth of it, six
+# for a sixteenth); make test N=4 where memory is scarce: each takes half a GB. Each gets whole files. SEED=7 shuffles them.
+N := 6
+FILES := --dist loadfile --no-loadscope-reorder
 SHUFFLED := $(if $(SEED),--random-order-seed=$(SEED))
 # What a test needs is told by its marks, which its fixtures set: tests/support/runs/costs.py.
 QUICK := not (kernel or guest or browser or framework or page or slow or alone)
@@ -18,7 +20,7 @@ QUICK := not (kernel or guest or browser or framework or page or slow or alone)
 UNGUESTED := $(if $(filter no,$(GUESTS)), and not guest)
 # Both stages run, each prints a summary, and the status is 0 only where all passed. $(1): more options of pytest.
 define PYTEST
-@$(BIN)/python -m pytest $(WORKERS) $(SHUFFLED) -m "not alone$(UNGUESTED)" $(1); first=$$?; \
+@$(BIN)/python -m pytest -n $(N) $(FILES) $(SHUFFLED) -m "not alone$(UNGUESTED)" $(1); first=$$?; \
   $(BIN)/python -m pytest $(SHUFFLED) -m "alone$(UNGUESTED)" $(1) && [ $$first = 0 ]
 endef
 
@@ -77,7 +79,7 @@ tour: $(READY)
 	AGENTOS_MUST_SANDBOX=1 AGENTOS_TOUR=docs/tutorials/dashboard $(BIN)/python -m pytest tests/web/test_tour.py
 
 quick: $(READY)
-	$(BIN)/python -m pytest $(WORKERS) $(SHUFFLED) -m "$(QUICK)"
+	$(BIN)/python -m pytest -n 4 $(FILES) $(SHUFFLED) -m "$(QUICK)"
 
 test: $(READY)
 	$(call PYTEST,)

@@ -9,8 +9,10 @@ ASYNC_RULES := ASYNC101,ASYNC102,ASYNC103,ASYNC104,ASYNC105,ASYNC106,ASYNC111,AS
 ASYNC_WORDS := async|await|trio|anyio|BaseException|Cancelled|except:
 RUN_READY := $(VENV)/run-ready
 TSC := $(VENV)/node/node_modules/.bin/tsc
-# Four workers, as a test waits for half of its time; each gets whole files. SEED=7 shuffles them, and their tests.
-WORKERS := -n 4 --dist loadfile --no-loadscope-reorder
+# Six workers on two cores, as a test with a kernel waits for half of its time (four leave the cores idle for a fifth of it, six
+# for a sixteenth); make test N=4 where memory is scarce: each takes half a GB. Each gets whole files. SEED=7 shuffles them.
+N := 6
+FILES := --dist loadfile --no-loadscope-reorder
 SHUFFLED := $(if $(SEED),--random-order-seed=$(SEED))
 # What a test needs is told by its marks, which its fixtures set: tests/support/runs/costs.py.
 QUICK := not (kernel or guest or browser or framework or page or slow or alone)
@@ -18,7 +20,7 @@ QUICK := not (kernel or guest or browser or framework or page or slow or alone)
 UNGUESTED := $(if $(filter no,$(GUESTS)), and not guest)
 # Both stages run, each prints a summary, and the status is 0 only where all passed. $(1): more options of pytest.
 define PYTEST
-@$(BIN)/python -m pytest $(WORKERS) $(SHUFFLED) -m "not alone$(UNGUESTED)" $(1); first=$$?; \
+@$(BIN)/python -m pytest -n $(N) $(FILES) $(SHUFFLED) -m "not alone$(UNGUESTED)" $(1); first=$$?; \
   $(BIN)/python -m pytest $(SHUFFLED) -m "alone$(UNGUESTED)" $(1) && [ $$first = 0 ]
 endef
 
@@ -77,7 +79,7 @@ tour: $(READY)
 	AGENTOS_MUST_SANDBOX=1 AGENTOS_TOUR=docs/tutorials/dashboard $(BIN)/python -m pytest tests/web/test_tour.py
 
 quick: $(READY)
-	$(BIN)/python -m pytest $(WORKERS) $(SHUFFLED) -m "$(QUICK)"
+	$(BIN)/python -m pytest -n 4 $(FILES) $(SHUFFLED) -m "$(QUICK)"
 
 test: $(READY)
 	$(call PYTEST,)
@@ -156,12 +158,13 @@ CLIENTS := $(VENV)/clients/ready
 FRAMEWORKS := $(VENV)/frameworks/ready
 OTHER_FRAMEWORKS := $(VENV)/crewai/ready $(VENV)/llamaindex/ready
 COMPARED := $(VENV)/compare/ready
+# Our own pip fills them: to install and renew one in each takes 5 s of CPU.
+PIP_INTO := $(BIN)/python -m pip --python $(VENV)
 
-$(CLIENTS) $(FRAMEWORKS) $(OTHER_FRAMEWORKS) $(COMPARED): $(VENV)/%/ready: pyproject.toml
+$(CLIENTS) $(FRAMEWORKS) $(OTHER_FRAMEWORKS) $(COMPARED): $(VENV)/%/ready: pyproject.toml | $(RUN_READY)
 	@echo "setting up $(VENV)/$*: the packages of the group $* in pyproject.toml, in about a minute"
-	@$(PYTHON) -m venv $(VENV)/$*
-	@$(VENV)/$*/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-	@$(VENV)/$*/bin/python -m pip install --quiet --disable-pip-version-check --group pyproject.toml:$*
+	@$(PYTHON) -m venv --without-pip $(VENV)/$*
+	@$(PIP_INTO)/$* install --quiet --disable-pip-version-check --group pyproject.toml:$*
 	@touch $@
 
 clients: $(READY) $(CLIENTS)
@@ -182,10 +185,10 @@ $(VENV)/coding/npm/ready:
 	@npm install --prefix $(VENV)/coding/npm --silent --no-audit --no-fund --no-save $(CODING_NPM)
 	@touch $@
 
-$(CODING_PIP:%=$(VENV)/coding/%/ready): $(VENV)/coding/%/ready:
+$(CODING_PIP:%=$(VENV)/coding/%/ready): $(VENV)/coding/%/ready: | $(RUN_READY)
 	@echo "setting up $(VENV)/coding/$*, in about a minute"
-	@$(PYTHON) -m venv $(VENV)/coding/$*
-	@$(VENV)/coding/$*/bin/python -m pip install --quiet --disable-pip-version-check $*
+	@$(PYTHON) -m venv --without-pip $(VENV)/coding/$*
+	@$(PIP_INTO)/coding/$* install --quiet --disable-pip-version-check $*
 	@touch $@
 
 agents: $(READY) $(CODING)

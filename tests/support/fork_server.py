@@ -6,8 +6,8 @@ its end, as that would copy the server's memory. The server has one
 thread, so a kernel is bound to the server's life by its parent-death signal, and the server ends when the tests' end of
 its socket is closed: no kernel outlives the tests, even if they are killed.
 
-One message a request: JSON (argv, cwd, env, group) with four descriptors, the standard streams and a pipe to which the
-server writes the exit status; the answer is the pid, with a pidfd.
+One message a request: JSON (argv, cwd, env, group, crippled) with four descriptors, the standard streams and a pipe to
+which the server writes the exit status; the answer is the pid, with a pidfd.
 """
 
 import atexit
@@ -32,7 +32,7 @@ from typing import IO, NoReturn
 
 MAX_REQUEST = 1 << 18  # bytes; an environment has some thousand
 STATUS = struct.Struct("i")
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4
 PRELOADED = (
     "agentos.__main__",
     "agentos.userland.cli.main",
@@ -47,6 +47,7 @@ PRELOADED = (
     "agentos.llm.providers.offline",
     "agentos.userland.web.serve",
     "importlib.readers",
+    "tests.tools.crippled",
 )
 COMMANDS = Path(__file__).parents[2] / "agentos" / "userland" / "cli"  # each imports what it needs when it is called
 # What a new interpreter would read at its start has no effect on a forked one.
@@ -121,19 +122,33 @@ class ForkServer:
         self._turn = threading.Lock()
         atexit.register(self.close)
 
-    def start_kernel(self, argv: Sequence[str], cwd: str, env: Mapping[str, str], group: str | None) -> Forked:
+    def start_kernel(
+        self,
+        argv: Sequence[str],
+        cwd: str,
+        env: Mapping[str, str],
+        group: str | None = None,
+        crippled: Sequence[str] = (),
+    ) -> Forked:
         """Fork ``agentos`` with these arguments; its ``stdout`` is a pipe for its output and its errors.
 
-        ``group`` is the directory of a control group that it enters first.
+        ``group`` is the directory of a control group that it enters first. ``crippled`` are options of
+        ``tests.tools.crippled``, which take something of the host away from it.
         """
         output, its_output = os.pipe()
         with open(os.devnull) as nothing, open(its_output) as its:
-            kernel = self.fork(argv, cwd, env, [nothing.fileno(), its.fileno(), its.fileno()], group)
+            kernel = self.fork(argv, cwd, env, [nothing.fileno(), its.fileno(), its.fileno()], group, crippled)
         kernel.stdout = os.fdopen(output, errors="backslashreplace")
         return kernel
 
     def run(
-        self, argv: Sequence[str], cwd: str, env: Mapping[str, str], given: bytes | None, timeout: float
+        self,
+        argv: Sequence[str],
+        cwd: str,
+        env: Mapping[str, str],
+        given: bytes | None,
+        timeout: float,
+        crippled: Sequence[str] = (),
     ) -> "subprocess.CompletedProcess[bytes]":
         """Run a command as ``subprocess.run`` does, with ``given`` on its standard input; None: /dev/null."""
         with contextlib.ExitStack() as stack, ThreadPoolExecutor() as pool:
@@ -143,7 +158,7 @@ class ForkServer:
                 streams = [only_theirs.enter_context(open(fd, "rb", 0)).fileno() for fd in theirs]
                 if given is None:
                     streams[0] = only_theirs.enter_context(open(os.devnull)).fileno()
-                command = self.fork(argv, cwd, env, streams)
+                command = self.fork(argv, cwd, env, streams, crippled=crippled)
             feeding = pool.submit(feed, files[0], given or b"")
             printed = [pool.submit(file.read) for file in files[1:]]
             try:
@@ -155,12 +170,19 @@ class ForkServer:
             return subprocess.CompletedProcess(["agentos", *argv], status, *(each.result() for each in printed))
 
     def fork(
-        self, argv: Sequence[str], cwd: str, env: Mapping[str, str], streams: Sequence[int], group: str | None = None
+        self,
+        argv: Sequence[str],
+        cwd: str,
+        env: Mapping[str, str],
+        streams: Sequence[int],
+        group: str | None = None,
+        crippled: Sequence[str] = (),
     ) -> Forked:
         """Fork ``agentos`` with these arguments and standard streams, which stay open here."""
         status, its_status = os.pipe()
         try:
-            request = json.dumps({"argv": list(argv), "cwd": cwd, "env": dict(env), "group": group}).encode()
+            asked = {"argv": list(argv), "cwd": cwd, "env": dict(env), "group": group, "crippled": list(crippled)}
+            request = json.dumps(asked).encode()
             with self._turn:
                 socket.send_fds(self._socket, [request], [*streams, its_status])
                 answer, fds, _, _ = socket.recv_fds(self._socket, 64, 1)
@@ -224,6 +246,9 @@ class Server:
                     if asked["group"] is not None:
                         enter_group(asked["group"])
                     become_program(asked["cwd"], asked["env"], fds[:3])
+                    if asked["crippled"]:
+                        sys.modules["tests.tools.crippled"].take_away(asked["crippled"])
+                        die_with(os.getppid())  # a user namespace of its own has undone it
                     return list(asked["argv"])
                 for fd in fds[:3]:
                     os.close(fd)
@@ -252,10 +277,7 @@ class Server:
 
 def become_program(cwd: str, env: Mapping[str, str], streams: Sequence[int]) -> None:
     """What ``subprocess.Popen`` and the start of an interpreter do for one that is executed."""
-    parent = os.getppid()
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it ended before
-        os._exit(1)
+    die_with(os.getppid())
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
@@ -267,6 +289,15 @@ def become_program(cwd: str, env: Mapping[str, str], streams: Sequence[int]) -> 
     os.environ.clear()
     os.environ.update(env)
     time.tzset()
+
+
+def die_with(parent: int) -> None:
+    """Be killed when the parent ends; be seen in /proc by our own user."""
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
+    if os.getppid() != parent:  # it ended before
+        os._exit(1)
 
 
 def enter_group(directory: str) -> None:

@@ -43,7 +43,8 @@ class Kernel:
 
     ``toml`` is the text of its configuration, written to ``agentos.toml`` there; None = without one. ``options`` are
     further ones of ``agentos run``. With ``terminal`` it has a controlling terminal, which is not its output. ``group``
-    is the directory of a cgroup that it enters first. It is forked from a process that has imported its modules, unless
+    is the directory of a cgroup that it enters first; ``crippled`` are options of ``tests.tools.crippled``, which take
+    something of the host away from it. It is forked from a process that has imported its modules, unless
     one of these asks for a new interpreter, or ``execute`` does.
     """
 
@@ -55,6 +56,7 @@ class Kernel:
         terminal: bool = False,
         group: str | None = None,
         execute: bool = False,
+        crippled: Sequence[str] = (),
     ) -> None:
         # Short, because a socket's path has at most 107 bytes.
         self.place = Path(tempfile.mkdtemp(prefix="aos-", dir="/tmp"))
@@ -63,6 +65,8 @@ class Kernel:
         self.lines: list[str] = []
         self._env, self.options, self._terminal, self._group = env or {}, options, terminal, group
         self._is_forked = not (execute or terminal) and fork_server.can_fork(self._env)
+        assert self._is_forked or not crippled, "only a forked kernel can be crippled"
+        self._crippled = crippled
         self.process: subprocess.Popen[str] | fork_server.Forked
         self._news = threading.Condition()
         self._closed = False
@@ -80,7 +84,8 @@ class Kernel:
         group = make_group(SCOPE) if SCOPE is not None else self._group
         if self._is_forked:
             env = {**environment(self.place), **self._env}
-            self.process = fork_server.shared().start_kernel(["run", *arguments], str(self.place), env, group)
+            argv, place = ["run", *arguments], str(self.place)
+            self.process = fork_server.shared().start_kernel(argv, place, env, group, self._crippled)
         else:
             self._execute(arguments, group)
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -340,10 +345,13 @@ def make_group(scope: str) -> str:
 
 @contextlib.contextmanager
 def running(
-    toml: str | None = None, env: Mapping[str, str] | None = None, group: str | None = None
+    toml: str | None = None,
+    env: Mapping[str, str] | None = None,
+    group: str | None = None,
+    crippled: Sequence[str] = (),
 ) -> Iterator[Kernel]:
     """A kernel from its ready line to its clean stop, which is asserted unless the test has seen to its end."""
-    kernel = Kernel(toml, env, group=group)
+    kernel = Kernel(toml, env, group=group, crippled=crippled)
     try:
         kernel.wait_ready()
         yield kernel

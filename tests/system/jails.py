@@ -4,8 +4,7 @@ import contextlib
 import json
 import os
 import re
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from tests.support.kernel import Kernel, running, until
 from tests.system.agents import lines, up, write
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = (sys.executable, "-m", "agentos", "run")
 LAYERS = (
     *("user_ns", "pid_ns", "mount_ns", "net_ns", "ipc_ns", "uts_ns", "cgroup_ns", "root", "own_uid", "capabilities"),
     *("no_new_privs", "seccomp", "landlock", "rlimits", "memory", "pids", "cpu", "disk"),
@@ -128,10 +126,6 @@ def mounts_of(pid: int) -> dict[str, list[str]]:
     return found
 
 
-@contextlib.contextmanager
-def crippled(monkeypatch: pytest.MonkeyPatch, *options: str, toml: str | None = None) -> Iterator[Kernel]:
+def crippled(*options: str, toml: str | None = None) -> contextlib.AbstractContextManager[Kernel]:
     """A kernel on a host from which something was taken away (``tests.tools.crippled``)."""
-    command = (sys.executable, "-m", "tests.tools.crippled", *options, "--", *PROGRAM)
-    monkeypatch.setattr("tests.support.kernel.PROGRAM", command)
-    with running(toml, {"PYTHONPATH": str(ROOT)}) as kernel:
-        yield kernel
+    return running(toml, crippled=options)

@@ -10,6 +10,7 @@ import os
 import resource
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from agentos.sandbox import plan as p
@@ -81,7 +82,8 @@ def refuse(calls: list[str], namespaces: bool) -> None:
     libc.set_seccomp_filter(b"".join(instruction.pack() for instruction in program))
 
 
-def main() -> None:
+def take_away(options: Sequence[str]) -> list[str]:
+    """Do to this process what options say; returns the words after them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hide", action="append", default=[], metavar="DIR", help="nothing is in it")
     parser.add_argument("--cover", action="append", default=[], metavar="FILE", help="/dev/null lies over it")
@@ -93,8 +95,8 @@ def main() -> None:
     parser.add_argument("--few-ids", action="store_true", help="our user namespace has our own uid alone")
     parser.add_argument("--no-new-privileges", action="store_true")
     parser.add_argument("--processes", type=int, metavar="N", help="RLIMIT_NPROC")
-    parser.add_argument("command", nargs="+")
-    args = parser.parse_args()
+    parser.add_argument("command", nargs="*")
+    args = parser.parse_args(options)
     own_namespaces(args.few_ids)
     take_files(args.hide, args.cover, args.replace, args.read_only)
     for setting in args.sysctl:
@@ -106,8 +108,9 @@ def main() -> None:
         resource.setrlimit(resource.RLIMIT_NPROC, (args.processes, args.processes))
     if args.refuse or args.refuse_namespaces:
         refuse(args.refuse, args.refuse_namespaces)
-    os.execvp(args.command[0], args.command)
+    return list(args.command)
 
 
 if __name__ == "__main__":
-    main()
+    program = take_away(sys.argv[1:])
+    os.execvp(program[0], program)

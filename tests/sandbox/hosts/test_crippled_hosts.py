@@ -11,10 +11,13 @@ import pytest
 
 from agentos.sandbox.report.levels import WALL_LAYERS
 from agentos.sandbox.report.walls import LAYERS
+from tests.support import fork_server
 from tests.support.guest import RunInGuest
+from tests.support.wire import PATIENCE
 from tests.tools import cgroup2_vm, crippled
 
 ROOT = os.geteuid() == 0
+HERE = Path(__file__).parents[3]
 PATHS = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 DOCTOR = [sys.executable, "-m", "agentos", "doctor"]
 LIKE_DOCKER = ("--refuse", "clone3=ENOSYS", "--refuse", "unshare=EPERM", "--refuse", "mount=EPERM")
@@ -22,8 +25,8 @@ LIKE_DOCKER = ("--refuse", "clone3=ENOSYS", "--refuse", "unshare=EPERM", "--refu
 pytestmark = pytest.mark.usefixtures("spawner")  # a host that has no sandbox can't lose one
 
 
-def report_of(done: "subprocess.CompletedProcess[str]") -> dict[str, Any]:
-    assert done.returncode in (0, 1), done.stderr
+def report_of(done: "subprocess.CompletedProcess[bytes]") -> dict[str, Any]:
+    assert done.returncode in (0, 1), done.stderr.decode()
     report: dict[str, Any] = json.loads(done.stdout)
     assert done.returncode == (1 if report["level"] == "none" else 0)
     assert list(report["layers"]) == list(LAYERS)
@@ -31,7 +34,9 @@ def report_of(done: "subprocess.CompletedProcess[str]") -> dict[str, Any]:
 
 
 def doctor(*options: str, **env: str) -> dict[str, Any]:
-    return report_of(crippled.run(*options, command=[*DOCTOR, "--json"], env={**PATHS, **env}))
+    whole = {**os.environ, **env}
+    done = fork_server.shared().run(["doctor", "--json"], str(HERE), whole, None, PATIENCE, crippled=options)
+    return report_of(done)
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,7 @@ def kernel(kernels: None, request: pytest.FixtureRequest) -> Iterator[Kernel]:
         if request.param == "with groups":
             yield stack.enter_context(running())
         else:
-            yield stack.enter_context(crippled(patch, "--hide", "/sys/fs/cgroup"))
+            yield stack.enter_context(crippled("--hide", "/sys/fs/cgroup"))
 
 
 @pytest.fixture
@@ -143,9 +143,8 @@ def test_a_withdrawn_command_leaves_no_process(kernel: Kernel, how: str) -> None
 def test_a_kernel_that_is_killed_leaves_no_process_of_a_command() -> None:
     for hidden in (False, True):
         with contextlib.ExitStack() as stack:
-            patch = stack.enter_context(pytest.MonkeyPatch.context())
             options = ("--hide", "/sys/fs/cgroup") if hidden else ()
-            kernel = stack.enter_context(crippled(patch, *options) if hidden else running())
+            kernel = stack.enter_context(crippled(*options) if hidden else running())
             with kernel.connect() as wire:
                 daemon = DAEMONS["without its environment"].format(7603)
                 wire.send(Op.EXEC, {"command": f"{daemon}\ntrap '' TERM INT HUP; sleep 7603; sleep 7603"})

@@ -236,11 +236,11 @@ def test_a_signal_that_ends_it_is_in_its_status_as_in_a_shell(client: AgentOSCli
 
 
 @pytest.mark.usefixtures("kernels")
-def test_where_there_is_no_bash_that_is_said_and_a_program_runs_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_there_is_no_bash_that_is_said_and_a_program_runs_all_the_same() -> None:
     python = os.path.realpath(sys.executable)
     if python.startswith("/usr/bin/"):
         pytest.skip("where bash is taken away our own interpreter would go too")
-    with crippled(monkeypatch, "--hide", "/usr/bin") as kernel, kernel.client() as client:
+    with crippled("--hide", "/usr/bin") as kernel, kernel.client() as client:
         refused = client.exec("true")
         done = up(client.exec([python, "-c", "print('here')"]))
 

@@ -131,8 +131,8 @@ def test_a_watched_agent_s_history_adds_up_to_the_cpu_time_that_was_used(kernel:
 
 
 @pytest.mark.usefixtures("kernels")
-def test_without_a_control_group_proc_is_read_and_the_source_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    with crippled(monkeypatch, "--hide", "/sys/fs/cgroup") as kernel, kernel.client() as client:
+def test_without_a_control_group_proc_is_read_and_the_source_says_so() -> None:
+    with crippled("--hide", "/sys/fs/cgroup") as kernel, kernel.client() as client:
         assert cgroups(kernel) is None
         agent = work(client, "worker")
 

@@ -51,8 +51,8 @@ def test_list_has_memory_and_cpu_time_of_running_and_ended_agents(client: AgentO
 
 @pytest.mark.parametrize("isolation", ["standard", "none"])
 @pytest.mark.usefixtures("kernels")
-def test_it_has_them_without_a_cgroup_too(monkeypatch: pytest.MonkeyPatch, isolation: str) -> None:
-    with crippled(monkeypatch, "--hide", "/sys/fs/cgroup") as kernel, kernel.client() as client:
+def test_it_has_them_without_a_cgroup_too(isolation: str) -> None:
+    with crippled("--hide", "/sys/fs/cgroup") as kernel, kernel.client() as client:
         check_figures(client, isolation=isolation)
         usage = up(client.inspect("ends"))["usage"]
         assert usage["source"].startswith("CPU time by wait4")
@@ -83,9 +83,9 @@ time.sleep(1000)
 
 
 @pytest.mark.usefixtures("kernels")
-def test_the_peak_of_one_killed_for_its_memory_is_not_below_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_peak_of_one_killed_for_its_memory_is_not_below_the_limit() -> None:
     """No process of it held as much alone."""
-    with crippled(monkeypatch, "--hide", "/sys/fs/cgroup") as kernel, kernel.client() as client:
+    with crippled("--hide", "/sys/fs/cgroup") as kernel, kernel.client() as client:
         up(client.spawn("two", command=["python3", "-c", TWO_PROCESSES], limits={"memory": "64M"}))
         client.exec("touch go", name="two")
         assert "memory limit 64M reached" in client.wait("two")["reason"]

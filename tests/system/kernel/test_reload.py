@@ -273,13 +273,13 @@ def test_a_memory_limit_below_what_is_in_use_restarts_the_agent(own_kernel: OwnK
 
 
 @pytest.mark.usefixtures("kernels")
-def test_a_watched_memory_limit_changes_as_it_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_watched_memory_limit_changes_as_it_runs(tmp_path: Path) -> None:
     grows = tmp_path / "grows.py"
     grows.write_text(
         "import signal\nheld = b'x' * (50 << 20)\nprint('has it', flush=True)\nsignal.sigwait([signal.SIGUSR1])\n"
     )
     first = child("a", None, f'script = "{grows}"', 'limits = { memory = "100M" }', 'restart = "temporary"')
-    with crippled(monkeypatch, "--hide", "/sys/fs/cgroup", toml=first) as kernel, kernel.client() as client:
+    with crippled("--hide", "/sys/fs/cgroup", toml=first) as kernel, kernel.client() as client:
         written(client, "a", "has it")
 
         assert reload(kernel, client, first.replace("100M", "150M")) == {"a": ("updated", ["limits.memory"])}

@@ -66,8 +66,7 @@ time.sleep(1000)
 def ungrouped(kernels: None) -> Iterator[tuple[Kernel, AgentOSClient]]:
     """A kernel without control groups, and an operator of it."""
     with (
-        pytest.MonkeyPatch.context() as patch,
-        crippled(patch, "--hide", "/sys/fs/cgroup") as kernel,
+        crippled("--hide", "/sys/fs/cgroup") as kernel,
         kernel.client() as client,
     ):
         yield kernel, client
@@ -141,8 +140,7 @@ def test_without_control_groups_what_all_its_processes_hold_is_watched(
 @pytest.mark.usefixtures("kernels")
 def test_without_control_groups_agents_that_come_after_others_have_ended_are_watched_too() -> None:
     with (
-        pytest.MonkeyPatch.context() as patch,
-        crippled(patch, "--hide", "/sys/fs/cgroup") as kernel,
+        crippled("--hide", "/sys/fs/cgroup") as kernel,
         kernel.client() as client,
     ):
         for isolation in ("none", "standard", "none"):

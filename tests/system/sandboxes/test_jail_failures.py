@@ -286,9 +286,9 @@ def test_what_names_it_asks_for_with_files_to_keep_use_up_is_said(own_kernel: Ow
 
 
 @pytest.mark.usefixtures("kernels")
-def test_a_host_without_namespaces_fails_every_time_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_without_namespaces_fails_every_time_and_leaves_nothing() -> None:
     options = ("--refuse", "pivot_root=EPERM")
-    with crippled(monkeypatch, *options) as kernel, kernel.client() as client:
+    with crippled(*options) as kernel, kernel.client() as client:
         client.spawn("first", command=SLEEP)
         had = belongings(kernel)
         for number in range(20):

@@ -108,8 +108,8 @@ def test_nothing_is_left_of_a_fork_bomb(own_kernel: OwnKernel) -> None:
 
 
 @pytest.mark.usefixtures("kernels")
-def test_without_control_groups_nothing_is_left_either(monkeypatch: pytest.MonkeyPatch) -> None:
-    with crippled(monkeypatch, "--hide", "/sys/fs/cgroup") as kernel:
+def test_without_control_groups_nothing_is_left_either() -> None:
+    with crippled("--hide", "/sys/fs/cgroup") as kernel:
         traces = Traces(kernel)
         with kernel.client() as client:
             populate(kernel, client)

@@ -26,9 +26,9 @@ NEED_NONE = {
 
 
 @pytest.fixture
-def ungrouped(kernels: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[AgentOSClient]:
+def ungrouped(kernels: None) -> Iterator[AgentOSClient]:
     """An operator of a kernel without control groups."""
-    with crippled(monkeypatch, "--hide", "/sys/fs/cgroup") as kernel, kernel.client() as client:
+    with crippled("--hide", "/sys/fs/cgroup") as kernel, kernel.client() as client:
         yield client
 
 
@@ -84,9 +84,9 @@ def test_all_other_limits_hold_without_control_groups(ungrouped: AgentOSClient, 
 
 
 @pytest.mark.usefixtures("kernels")
-def test_the_operator_can_waive_a_limit_but_not_a_layer_of_strict(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_operator_can_waive_a_limit_but_not_a_layer_of_strict() -> None:
     toml = '[kernel]\nwaive = ["cpu_quota"]\n'
-    with crippled(monkeypatch, "--hide", "/sys/fs/cgroup", toml=toml) as kernel, kernel.client() as client:
+    with crippled("--hide", "/sys/fs/cgroup", toml=toml) as kernel, kernel.client() as client:
         reply = up(client.spawn("waived", command=SLEEP, limits={"cpu_quota": "50%"}))
         assert layers(reply)["cpu"]["active"] is False
         assert client.spawn("weighed", command=SLEEP, limits={"cpu_weight": 50})["code"] == "isolation_unavailable"
@@ -102,10 +102,8 @@ def test_the_operator_can_waive_a_limit_but_not_a_layer_of_strict(monkeypatch: p
     ids=["seccomp", "sysctl"],
 )
 @pytest.mark.usefixtures("kernels")
-def test_without_user_namespaces_a_spawn_is_refused_with_the_knob_and_none_works(
-    monkeypatch: pytest.MonkeyPatch, options: list[str]
-) -> None:
-    with crippled(monkeypatch, *options) as kernel, kernel.client() as client:
+def test_without_user_namespaces_a_spawn_is_refused_with_the_knob_and_none_works(options: list[str]) -> None:
+    with crippled(*options) as kernel, kernel.client() as client:
         kernel.wait_line("isolation none: .*no agent can start in a sandbox")
         for _ in range(2):
             reply = client.spawn("walled", command=SLEEP)
@@ -115,8 +113,8 @@ def test_without_user_namespaces_a_spawn_is_refused_with_the_knob_and_none_works
 
 
 @pytest.mark.usefixtures("kernels")
-def test_without_landlock_standard_stands_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    with crippled(monkeypatch, "--refuse", "landlock_create_ruleset=ENOSYS") as kernel, kernel.client() as client:
+def test_without_landlock_standard_stands_and_says_so() -> None:
+    with crippled("--refuse", "landlock_create_ruleset=ENOSYS") as kernel, kernel.client() as client:
         kernel.wait_line("isolation standard: .*no Landlock")
         layer = layers(client.spawn("walled", command=SLEEP))["landlock"]
         assert (layer["asked"], layer["active"]) == (True, False)

@@ -103,10 +103,8 @@ def test_limits_by_control_groups_are_in_their_files(kernel: Kernel, client: Age
 
 
 @pytest.mark.usefixtures("kernels")
-def test_without_control_groups_the_record_says_what_is_watched_and_what_cant_be_had(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with crippled(monkeypatch, "--hide", "/sys/fs/cgroup") as kernel, kernel.client() as client:
+def test_without_control_groups_the_record_says_what_is_watched_and_what_cant_be_had() -> None:
+    with crippled("--hide", "/sys/fs/cgroup") as kernel, kernel.client() as client:
         assert cgroups(kernel) is None
         found = layers(client.spawn("ungrouped", command=["sleep", "1000"]))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from agentos.recordings.format import SUFFIX, Life
+from agentos.recordings.format import SUFFIX, Manifest
 from agentos.recordings.kept import remove, scan
 from agentos.recordings.reader import BadRecording, Recording, read_recording
 from agentos.userland.cli.agents.resources import format_bytes
@@ -44,7 +44,7 @@ def ls(state_dir: Path | None, as_json: bool) -> None:
             format_time(each.manifest.began),
             ", ".join(life.life for life in each.manifest.lives) or "-",
             format_bytes(each.size),
-            describe_end(each.manifest.lives),
+            describe_end(each.manifest),
         ]
         for each in found
     ]
@@ -122,11 +122,13 @@ def list_lives(recording: Recording) -> list[dict[str, object]]:
     ]
 
 
-def describe_end(lives: list[Life]) -> str:
-    if not lives:
-        return "-"
-    last = lives[-1]
-    return last.exit or ("goes on, or ended with the kernel" if last.ended is None else "-")
+def describe_end(manifest: Manifest) -> str:
+    """How its last life ended, or it itself before that."""
+    if manifest.lives and manifest.lives[-1].exit:
+        return str(manifest.lives[-1].exit)
+    if manifest.ended is None:
+        return "goes on, or ended with the kernel"
+    return manifest.reason or "stopped by the operator"
 
 
 def show_recording(recording: Recording, wanted: str | None, most: int, contents: bool, as_json: bool) -> None:

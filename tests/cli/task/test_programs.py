@@ -163,7 +163,7 @@ def test_ctrl_c_ends_a_program_at_once(kernel: Kernel, path: str, directory: Pat
         (["--with", "crewai", "x"], "its preset has no command for a task"),
         (["--with", "coder", "--with", "loop", "--attempts", "1", "x"], "1 is not in the range"),
         (["--with", "coder", "--with", "loop", "x"], "give --dir"),
-        (["--with", "coder", "--continue", "x"], "without --resume"),
+        (["--with", "coder", "--continue", "x"], "keep directory, permissions, model and program"),
     ],
 )  # fmt: skip
 def test_what_a_program_lacks_is_said_in_one_line(agentos: Agentos, arguments: list[str], error: str) -> None:

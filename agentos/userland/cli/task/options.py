@@ -40,12 +40,22 @@ def make_permissions(level: str | None, ask: bool) -> Any:
     return {**given, "ask": {**asked, **{kind: [*asked.get(kind, ()), *rules] for kind, rules in ASK.items()}}}
 
 
-def check_programs(by: tuple[str, ...], attempts: int | None, goes_on: bool) -> None:
-    """Raise ``click.UsageError`` if the programs of ``--with`` don't fit the other options."""
-    if by and goes_on:
-        raise click.UsageError("--with begins a new task: without --resume and --continue")
+def check_directory(directory: str | None, in_place: bool, goes_on: bool, review: bool, for_scripts: bool) -> None:
+    """Raise ``click.UsageError`` if what is to be done with the directory of ``--dir`` can't be."""
+    if in_place and (directory is None or review):
+        raise click.UsageError("--in-place changes the directory of --dir itself: give --dir, and no --review")
+    if review and (for_scripts or (directory is None and not goes_on)):
+        raise click.UsageError("--review shows the changes of --dir on the terminal: without -p and --json")
+
+
+def check_attempts(by: tuple[str, ...], attempts: int | None, check: str | None, lacks_overlay: bool) -> None:
+    """Raise ``click.UsageError`` if ``--attempts``, or several ``--with``, don't fit the other options."""
+    if attempts is not None and lacks_overlay:
+        raise click.UsageError("--attempts works on overlays of --dir: give --dir, without --in-place and --review")
     if attempts is not None and attempts < len(by):
         raise click.UsageError(f"--attempts {attempts}: expected one at least for each of the {len(by)} --with")
+    if check is not None and attempts is None:
+        raise click.UsageError("--check judges the attempts of --attempts")
 
 
 def find_programs(

@@ -53,7 +53,7 @@ def interruptible(task: RunningTask | Attempts) -> "Iterator[list[int]]":
 def show_task(task: RunningTask | Attempts, path: str | None, as_json: bool, quiet: bool) -> Request | None:
     """Show a task until it is over; returns a request that waits for approval, if this command can't take an answer.
 
-    Of attempts none is returned, as the others go on: what waits is said once.
+    Of attempts, and of programs that can't be resumed, none is returned: what waits is said once.
     """
     with raise_on_signals(), Follower.started(path) as follower, interruptible(task) as pressed:
         task.start()
@@ -89,8 +89,8 @@ def print_task(
         for request in follower.pending:
             if not request["caller_present"] or not task.concerns(request["agent"]):
                 continue
-            if isinstance(task, RunningTask):
-                return request
+            if isinstance(task, RunningTask) and task.heeds_stop:
+                return request  # a loop can be resumed
             if request["id"] not in told:
                 told.add(request["id"])
                 waits = f"{request['agent']} {describe_waiting_request(request)}: `agentos approve {request['id']}`"

@@ -41,7 +41,14 @@ from agentos_sdk.loop.engine.result import LoopError
 
 from .changes import change_lines, describe_next, review
 from .lines import command_lines, find_commands, result_lines
-from .options import check_programs, find_programs, make_permissions, parse_budget, read_text
+from .options import (
+    check_attempts,
+    check_directory,
+    find_programs,
+    make_permissions,
+    parse_budget,
+    read_text,
+)
 from .screen import describe_waiting_request, show_task
 from .tasks import find_task
 
@@ -65,13 +72,7 @@ MORE_BYTES, MORE_ENTRIES = 1 << 30, 100_000  # that a task may add to a director
 )
 @click.option("--resume", metavar="ID", help="Go on with this task; TEXT says what is to be done next.")
 @click.option("--continue", "continued", is_flag=True, help="Go on with the last task.")
-@click.option(
-    "--with",
-    "by",
-    multiple=True,
-    metavar="PROGRAM",
-    help="Use this coding agent; repeatable. Default: loop.",
-)
+@click.option("--with", "by", multiple=True, metavar="PROGRAM", help="A coding agent, by its preset; repeatable.")
 @click.option("--attempts", type=click.IntRange(2, 32), metavar="N", help="Let so many agents try it at once.")
 @click.option("--check", metavar="COMMAND", help="Judges each attempt: a command line, run in its jail.")
 @click.option("--review", is_flag=True, help="At the end show the changes of --dir, and apply them after a y.")
@@ -122,18 +123,11 @@ def task(
         raise click.UsageError("TEXT: expected one argument: write the task in quotation marks")
     parsed = parse_budget(budget)
     goes_on = resume is not None or continued
-    if in_place and (directory is None or review):
-        raise click.UsageError("--in-place changes the directory of --dir itself: give --dir, and no --review")
-    if review and (quiet or as_json or (directory is None and not goes_on)):
-        raise click.UsageError("--review shows the changes of --dir on the terminal: without -p and --json")
-    if goes_on and (directory is not None or level is not None or ask or model is not None):
-        raise click.UsageError("--resume and --continue keep the directory, the permissions and the model of the task")
-    check_programs(by, attempts, goes_on)
     attempts = attempts or (len(by) if len(by) > 1 else None)
-    if attempts is not None and (directory is None or in_place or review or goes_on):
-        raise click.UsageError("--attempts works on overlays of --dir: give --dir, without --in-place and --review")
-    if check is not None and attempts is None:
-        raise click.UsageError("--check judges the attempts of --attempts")
+    check_directory(directory, in_place, goes_on, review, quiet or as_json)
+    if goes_on and (directory is not None or level is not None or ask or model is not None or by):
+        raise click.UsageError("--resume and --continue keep directory, permissions, model and program of the task")
+    check_attempts(by, attempts, check, directory is None or in_place or review or goes_on)
     options = {"model": model, "budget": parsed, "permissions": make_permissions(level, ask)}
     mode = "direct" if in_place else "overlay"
     talks = not (words or goes_on or quiet or as_json or by or attempts) and is_terminal()
@@ -150,8 +144,7 @@ def task(
                 # Others ask much that is no step, so that the default is the loop's alone.
                 calls = parsed.iterations if any(each.startswith("iterations=") for each in budget) else None
                 programs = find_programs(client, by, model, calls)
-                if attempts is not None:
-                    options["budget"] = share(parsed, attempts)
+                options["budget"] = share(parsed, attempts or 1)
                 prepared = prepare(client, text, directory, mode, options, say if as_json or quiet else say_first)
                 several = [begin(client, prepared, programs[number % len(programs)]) for number in range(attempts or 1)]
                 if attempts is not None:

@@ -9,9 +9,11 @@ import base64
 import errno
 import json
 import os
+import secrets
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import attrs
 import msgspec
@@ -25,6 +27,7 @@ from agentos_sdk.values import ToolCall, Usage
 from .recorded_question import Digests, Recorded, digest_question
 
 MAX_FILE_BYTES = 64 << 20
+MAX_MESSAGES = 500_000  # of all questions: one may have all messages of an earlier one in a few bytes
 LOOKED_BACK = 8  # questions among which the one is looked for that a question goes on with
 Lines = str | list[str]
 
@@ -77,7 +80,7 @@ def read_cassette(path: Path) -> list[Entry]:
         raise BadCassette(f"{path}: not UTF-8 at byte {error.start}") from None
     except OSError as error:
         raise BadCassette(f"{path}: {error.strerror}") from None
-    entries, questions = list[Entry](), dict[int, Recorded]()
+    entries, questions, room = list[Entry](), dict[int, Recorded](), MAX_MESSAGES
     for number, value in enumerate(_read_values(path, text), 1):
         try:
             line = msgspec.convert(value, Line)
@@ -88,6 +91,9 @@ def read_cassette(path: Path) -> list[Entry]:
         if line.n in questions:
             raise BadCassette(f"{path}: entry {number}: n: {line.n} is the number of an entry above")
         questions[line.n] = question
+        room -= len(question.get("messages", ()))
+        if room < 0:
+            raise BadCassette(f"{path}: its questions have more than {MAX_MESSAGES:,} messages together")
     return entries
 
 
@@ -123,14 +129,19 @@ def _complete(question: Recorded, earlier: Mapping[int, Recorded]) -> Recorded:
 
 
 def _read_answer(answer: RecordedAnswer) -> Answer:
+    if any(count < 0 for count in answer.usage.values()):
+        raise ValueError("answer.usage: expected counts of at least 0")
+    vectors = [base64.b64decode(vector, validate=True) for vector in answer.vectors]
+    if any(len(vector) % 4 for vector in vectors):
+        raise ValueError("answer.vectors: expected 32-bit floats")
     return Answer(
         _joined(answer.text),
         Usage(**answer.usage),
         answer.finish_reason,
         answer.model,
-        tuple(ToolCall(**call) for call in answer.calls),
+        tuple(msgspec.convert(call, ToolCall) for call in answer.calls),
         None if answer.logprobs is None else msgspec.json.encode(answer.logprobs),
-        tuple(base64.b64decode(vector) for vector in answer.vectors),
+        tuple(vectors),
     )
 
 
@@ -164,21 +175,35 @@ def append_entry(path: Path, entry: Entry, earlier: Sequence[Entry]) -> None:
         write_cassette(path, [entry])
         return
     text = write_entry(entry, earlier)
-    with path.open("a", encoding="utf-8") as file:
-        if file.tell() + len(text.encode()) > MAX_FILE_BYTES:
+    with _open(path, os.O_APPEND) as file:
+        if file.seek(0, os.SEEK_END) + len(text.encode()) > MAX_FILE_BYTES:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
         file.write(text)
 
 
 def write_cassette(path: Path, entries: Sequence[Entry]) -> None:
     """Replace the file by one with these entries, numbered anew: a reader sees the old one or the new one whole."""
-    part = path.with_name(f".{path.name}.part")
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with part.open("w", encoding="utf-8") as file:
-        for place, entry in enumerate(entries):
-            entry.number = place + 1
-            file.write(write_entry(entry, entries[:place]))
-    os.replace(part, path)
+    try:
+        with _open(part, os.O_CREAT | os.O_EXCL) as file:
+            for place, entry in enumerate(entries):
+                entry.number = place + 1
+                file.write(write_entry(entry, entries[:place]))
+        os.replace(part, path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def _open(path: Path, flags: int) -> TextIO:
+    """Open a file to write to it, and nothing else: the directory may be one in which an agent works."""
+    fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | flags, 0o666)
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+        os.close(fd)
+        raise OSError(errno.EINVAL, "not a regular file of one name", str(path))
+    return open(fd, "w", encoding="utf-8")
 
 
 def _shorten(question: Recorded, earlier: Sequence[Entry]) -> Recorded:

@@ -249,9 +249,10 @@ def _lstat(directory: int, name: str) -> os.stat_result | None:
         return None
 
 
-def block(change: Change, why: str) -> Change:
-    """The change, as one that is never applied if there is a reason."""
-    return msgspec.structs.replace(change, blocked=why) if why and not change.blocked else change
+def mark(change: Change, why: str, is_moved: bool) -> Change:
+    """The change, as one that is never applied if there is a reason ``why``, and a conflict if it ``is_moved``."""
+    change = msgspec.structs.replace(change, blocked=why) if why and not change.blocked else change
+    return msgspec.structs.replace(change, conflict=CHANGED) if is_moved else change
 
 
 def select(changes: Sequence[Change], paths: Sequence[str]) -> Iterator[Change]:

@@ -16,6 +16,7 @@ import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -66,20 +67,26 @@ class Unsound(Exception):
 
 
 def find_commits(
-    tops: Sequence[int], directory: int, changes: Sequence[Change]
-) -> tuple[list[Commits], Mapping[str, str]]:
-    """The commits in all changes of layers, the newest first, and by ``.git`` why its changes can't be applied."""
+    tops: Sequence[int], directory: int, changes: Sequence[Change], since: int
+) -> tuple[list[Commits], dict[str, str], set[str]]:
+    """The commits in all changes of layers, the newest first, and by ``.git`` why its changes can't be applied.
+
+    Last the paths of refs that the host has moved after ``since`` and packed, so that their files are gone.
+    """
     found: list[Commits] = []
+    moved: set[str] = set()
     unsound: dict[str, str] = {}
     for number, root in enumerate(dict.fromkeys(one.root for one in changes if _is_of_commits(one))):
         own = [one for one in changes if one.root == root and one.kind == "file"]
         try:
             if number >= MAX_REPOSITORIES:
                 raise Unsound(f"more than {MAX_REPOSITORIES} repositories have changes")
-            found += _look(tops, directory, root, own)
+            told, packed_since = _look(tops, directory, root, own, since)
+            found += told
+            moved |= {one.path for one in own if one.under is None and one.path in packed_since}
         except (Unsound, OSError) as error:
             unsound[root] = f"its commits can't be checked: {error.strerror if isinstance(error, OSError) else error}"
-    return found, unsound
+    return found, unsound, moved
 
 
 def _is_of_commits(change: Change) -> bool:
@@ -87,7 +94,9 @@ def _is_of_commits(change: Change) -> bool:
     return change.root.endswith(".git") and inside != change.path and inside.startswith(("objects/", "refs", "packed-"))
 
 
-def _look(tops: Sequence[int], directory: int, root: str, changes: Sequence[Change]) -> Iterator[Commits]:
+def _look(
+    tops: Sequence[int], directory: int, root: str, changes: Sequence[Change], since: int
+) -> tuple[Sequence[Commits], AbstractSet[str]]:
     until = time.monotonic() + ALL_SECONDS
     packed, loose = _read_host_refs(directory, root)
     theirs, after = {**packed, **loose}, _read_refs_after(tops, root, changes, packed, loose)
@@ -111,7 +120,13 @@ def _look(tops: Sequence[int], directory: int, root: str, changes: Sequence[Chan
             run(("rev-list", "--objects", "--quiet", "--stdin"), [*new.values(), *known])
         found = [*_count(run, new, theirs, known), *_count_lost(run, theirs, after)]
     repository = root.removesuffix(".git").rstrip("/")
-    return iter([msgspec.structs.replace(one, repository=repository) for one in found])
+    packing = beneath.look(directory, f"{root}/packed-refs")
+    others = (
+        packed.keys() & new.keys() - loose.keys() if packing is not None and packing.st_ctime_ns >= since else set()
+    )
+    kept = {f"{_HEADS}{one.branch}" for one in found if not one.dropped}  # these go on from the host's
+    told = [msgspec.structs.replace(one, repository=repository) for one in found]
+    return told, {f"{root}/{name}" for name in others - kept}
 
 
 def _count(run: Git, new: Refs, theirs: Refs, known: Sequence[str]) -> Iterator[Commits]:

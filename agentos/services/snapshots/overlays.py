@@ -266,8 +266,10 @@ class Overlays:
             return Diff(record.directory, [], changes.compute_digest([]))
         with self._open_both(name, record) as (layers, directory):
             found = changes.find_changes(layers, directory, record.base, by_agent)
-            made, unsound = commits.find_commits(layers, directory, found) if not by_agent else ([], {})
-            found = [changes.block(one, unsound.get(one.root, "")) for one in found]
+            made, unsound, moved = list[Commits](), dict[str, str](), set[str]()
+            if not by_agent:
+                made, unsound, moved = commits.find_commits(layers, directory, found, record.since)
+            found = [changes.mark(one, unsound.get(one.root, ""), one.path in moved) for one in found]
             chosen = [one for one in changes.select(found, paths) if record.declined.get(one.path) != one.identity]
             texts = text.Texts(layers, directory).describe_all(chosen) if with_texts else {}
         roots = {one.root for one in chosen}

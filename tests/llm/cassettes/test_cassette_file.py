@@ -1,6 +1,8 @@
 """A cassette's file: what is written is read again, lines are those of texts, and what is wrong is named."""
 
+import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -82,6 +84,9 @@ def test_a_conversation_is_written_once_and_texts_line_by_line(tmp_path: Path) -
         pytest.param(LINE.replace('{"model"', '{"as": 1, "model"'), "as: no entry above has the number 1", id="itself"),
         pytest.param(LINE.replace('{"model"', '{"system": [1], "model"'), "entry 1: ", id="a text that is none"),
         pytest.param(LINE.replace('{"model"', '{"messages": 7, "model"'), "entry 1: ", id="messages that are none"),
+        pytest.param(LINE.replace('"usage": {}', '"usage": {"input": -1}'), "usage: expected counts", id="negative"),
+        pytest.param(LINE.replace('"usage"', '"vectors": ["AAA="], "usage"'), "expected 32-bit floats", id="floats"),
+        pytest.param(LINE.replace('"usage"', '"calls": [{"id": 1}], "usage"'), "entry 1: Expected `str`", id="a call"),
         pytest.param(LINE.replace('"m"}', "[" * 100_000 + "}"), "nested too deep", id="depth"),
         pytest.param("\udcff", "not UTF-8 at byte 0", id="not UTF-8"),
     ],
@@ -113,3 +118,43 @@ def test_a_file_that_is_none_or_too_long_is_refused(tmp_path: Path) -> None:
     for name, told in (("fifo", "not a regular file"), ("long", "longer than 64 MiB"), (".", "directory")):
         with pytest.raises(BadCassette, match=told):
             read_cassette(tmp_path / name)
+
+
+def test_an_entry_of_a_few_bytes_can_not_stand_for_ever_more_messages(tmp_path: Path) -> None:
+    path, first = tmp_path / "a.jsonl", json.loads(LINE)
+    first["question"]["messages"] = [{"role": "user", "text": ""}] * 10_000
+    lines = [
+        LINE.replace('"n": 1', f'"n": {n}').replace('"model"', '"as": 1, "first": 10000, "model"', 1) for n in (2, 3)
+    ]
+    path.write_text(f"{json.dumps(first)}\n" + "\n".join(lines))
+    assert len(read_cassette(path)) == 3
+
+    lines = [lines[0].replace('"n": 2', f'"n": {n}') for n in range(2, 100)]
+    path.write_text(f"{json.dumps(first)}\n" + "\n".join(lines))
+    with pytest.raises(BadCassette, match="more than 500,000 messages together"):
+        read_cassette(path)
+
+
+@pytest.mark.parametrize("plant", [os.symlink, os.link])
+def test_nothing_is_recorded_through_a_link(tmp_path: Path, plant: Callable[[str, str], None]) -> None:
+    """Cassettes lie in a project, in which an agent may work: the kernel would write over any file of its user's."""
+    path, victim = tmp_path / "a.jsonl", tmp_path / "victim"
+    victim.write_text("victim")
+    plant(str(victim), str(tmp_path / ".a.jsonl.part"))
+    plant(str(victim), str(path))
+    first = entry(1, [Message("user", "one")], answer())
+
+    with pytest.raises(OSError, match=r"symbolic links|regular file"):
+        append_entry(path, first, [first])
+    write_cassette(path, [first])
+
+    assert victim.read_text() == "victim"
+    assert [one.number for one in read_cassette(path)] == [1]
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.jsonl")
+
+    with pytest.raises(OSError, match=r"regular file|No such device"):
+        append_entry(tmp_path / "a.jsonl", one := entry(1, [Message("user", "one")], answer()), [one])

@@ -180,11 +180,14 @@ async def test_a_ref_that_names_no_commit_is_not_applied(overlaid: Overlaid, tex
     assert git(overlaid.project, "rev-parse", "main") == before
 
 
-async def test_a_branch_that_the_host_has_moved_stays(overlaid: Overlaid) -> None:
+@pytest.mark.parametrize("packed", [False, True])
+async def test_a_branch_that_the_host_has_moved_stays(overlaid: Overlaid, packed: bool) -> None:
     git(overlaid.project, "init", "-q", "-b", "main")
     commit(overlaid.project, "first")
     await let_work(overlaid, commit_twice)
     moved = commit(overlaid.project, "mine")
+    if packed:  # as by git gc: the branch has no file that has changed
+        git(overlaid.project, "pack-refs", "--all")
 
     shown = await overlaid.diff()
     done = await overlaid.apply(also=[".git"])
@@ -192,6 +195,17 @@ async def test_a_branch_that_the_host_has_moved_stays(overlaid: Overlaid) -> Non
     assert shown.commits == [Commits("", "main", 2, 1)]
     assert ".git/refs/heads/main" in done.left
     assert git(overlaid.project, "rev-parse", "main") == moved
+
+
+async def test_a_branch_that_the_host_has_only_packed_goes_on(overlaid: Overlaid) -> None:
+    git(overlaid.project, "init", "-q", "-b", "main")
+    commit(overlaid.project, "first")
+    copy = await let_work(overlaid, commit_twice)
+    git(overlaid.project, "pack-refs", "--all")
+
+    await overlaid.apply(also=[".git"])
+
+    assert git(overlaid.project, "rev-parse", "main") == git(copy, "rev-parse", "main")
 
 
 async def test_a_branch_that_is_applied_alone_brings_its_objects(overlaid: Overlaid) -> None:

@@ -42,6 +42,7 @@ from agentos.services.mail.mailboxes import Mailboxes
 from agentos.services.snapshots import beneath
 from agentos.services.snapshots.snapshots import Snapshots
 from agentos.syscalls.agents.spawn import Spawning
+from agentos.syscalls.json_text import decode_base64
 from agentos.threads import run_in_thread
 from agentos_sdk.calls import agents
 from agentos_sdk.calls.operator import archives as calls
@@ -120,7 +121,7 @@ class Archives:
         except OSError as error:
             raise Unavailable(f"{error.filename or spec.name}: {error.strerror or error}") from None
         if writer.skipped:
-            left_out.append(f"{writer.skipped} sockets, FIFOs and devices")
+            left_out.append(f"{writer.skipped} sockets, FIFOs, devices and protected names")
         return left_out
 
     def _copy_mail(self, agent: Agent) -> bytes:
@@ -159,20 +160,44 @@ class Archives:
     async def prepare_import(self, caller: Caller, request: calls.Import) -> AsyncIterator[Prepared]:
         if request.as_ is not None:
             check_name(request.as_, "as")
-        real = await run_in_thread(os.path.realpath, os.path.join(self.spawning.base, request.path))
+        real, rights = "", [Right("import")]
+        if request.path is not None:
+            real = await run_in_thread(os.path.realpath, os.path.join(self.spawning.base, request.path))
+            rights.append(Right("read", real, shown_as=request.path))
 
         async def act(call: Call) -> calls.Imported:
+            shown = request.path or "the archive"
             try:
-                with await run_in_thread(open_archive, real) as file:
+                with await self._open(call, real) as file:
                     return await self._import(call, request, file)
             except BadArchive as error:
-                raise BadRequest(f"path: {request.path}: {error}") from None
+                raise BadRequest(f"{f'path: {shown}' if real else shown}: {error}") from None
             except FileExistsError:
                 raise AlreadyExists("as: a former agent of that name has left files: choose another") from None
             except OSError as error:
-                raise Unavailable(f"{error.filename or request.path}: {error.strerror or error}") from None
+                raise Unavailable(f"{error.filename or shown}: {error.strerror or error}") from None
 
-        yield Prepared((Right("import"), Right("read", real, shown_as=request.path)), act, about=request.path)
+        yield Prepared(rights, act, about=request.path or "an archive in CHUNK frames")
+
+    async def _open(self, call: Call, path: str) -> IO[bytes]:
+        """The file of an archive, or one with what the client sends."""
+        if path:
+            call.refuse_input()
+            return await run_in_thread(open_archive, path)
+        call.require_stream("path")
+        assert call.input is not None, "the call takes CHUNK frames"
+        with contextlib.ExitStack() as undo:
+            out = undo.enter_context(tempfile.TemporaryFile(dir=self.imports.directory))
+            size, part = 0, calls.ArchiveInput()
+            while not part.eof:
+                part = read_input(await call.input.take())
+                size += len(part.data)
+                if size > 3 * MAX_BYTES:
+                    raise BadRequest(f"CHUNK: data: more than {2 * MAX_BYTES} bytes of an archive")
+                await run_in_thread(out.write, decode_base64(part.data, "CHUNK: data"))
+            await run_in_thread(out.seek, 0)
+            undo.pop_all()
+            return out
 
     async def _import(self, call: Call, request: calls.Import, file: IO[bytes]) -> calls.Imported:
         manifest = await run_in_thread(lambda: read_manifest(archive.read_manifest(file)))
@@ -194,7 +219,7 @@ class Archives:
             except BaseException:
                 script_copies.discard(spec)
                 raise
-        call.remark = f"{name}, from {request.path}"
+        call.remark = f"{name}, from {request.path or 'CHUNK frames'}"
         one = calls.ImportedAgent(id=agent.id, name=name, keys=len(keys), messages=len(letters), files=found.files)
         return calls.Imported(imported=[one], left_out=manifest.left_out)
 
@@ -290,6 +315,14 @@ def read_script(spec: AgentSpec) -> bytes:
     return data
 
 
+def read_input(body: bytes) -> calls.ArchiveInput:
+    """The CHUNK that a client has sent. Raises ``BadRequest``."""
+    try:
+        return codec.read(calls.ArchiveInput, body)
+    except codec.Invalid as error:
+        raise BadRequest(f"CHUNK: {error}") from None
+
+
 def open_archive(path: str) -> IO[bytes]:
     """A regular file of the host's by its real path. Blocks."""
     fd = openat2.open_at(-1, path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY, openat2.NO_LINKS)
@@ -310,5 +343,5 @@ def syscalls(spawning: Spawning, snapshots: Snapshots, mail: Mailboxes, imports:
     handlers = Archives(spawning, snapshots, mail, imports)
     return (
         Syscall(Op.EXPORT, calls.Export, prepare=handlers.prepare_export, audit="intent"),
-        Syscall(Op.IMPORT, calls.Import, prepare=handlers.prepare_import, audit="intent"),
+        Syscall(Op.IMPORT, calls.Import, prepare=handlers.prepare_import, audit="intent", takes_chunks=True),
     )

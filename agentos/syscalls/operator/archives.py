@@ -6,6 +6,7 @@ gets by default. docs/decisions/0109.
 """
 
 import contextlib
+import math
 import os
 import stat
 import tempfile
@@ -265,11 +266,12 @@ def describe(spec: AgentSpec) -> dict[str, Any]:
         raise BadRequest("include: an agent without a jail isn't exported: name state and mailbox alone")
     if spec.code is not None or (spec.command and not is_portable(spec.command[0])):
         raise BadRequest("include: its program isn't one script, but files of this host: leave agent out")
-    found = {name: getattr(spec, name) for name in FIELDS if getattr(spec, name) is not None}
-    found |= {"limits": {name: value for name, value in attrs.asdict(spec.limits).items() if value is not None}}
-    if spec.backoff is not None:
-        found["backoff"] = attrs.asdict(spec.backoff)
-    return found
+    found: dict[str, Any] = {name: getattr(spec, name) for name in FIELDS if getattr(spec, name) is not None}
+    for name, value in found.items():
+        if attrs.has(type(value)):  # with units as a declaration has them
+            fields: Any = codec.parse(codec.encode(value))
+            found[name] = {key: one for key, one in fields.items() if one is not None}
+    return {name: value for name, value in found.items() if value != math.inf}  # which a declaration of SPAWN can't say
 
 
 def is_portable(program: str) -> bool:

@@ -16,7 +16,7 @@ from agentos_sdk.errors import BadRequest
 from tests.conftest import OwnKernel
 from tests.support.commands import run_agentos
 from tests.support.kernel import Kernel, environment, until
-from tests.support.wire import CHUNK, IMPORT, PATIENCE
+from tests.support.wire import CHUNK, IMPORT, PATIENCE, THINK
 from tests.system.agents import RELAY, ask, info, up
 
 TALKS = {"level": "sandboxed", "allow": {"send": ["*"]}}
@@ -146,6 +146,43 @@ def test_what_can_not_be_imported_leaves_nothing(own_kernel: OwnKernel, exported
         assert client.keys(scope="agent", agent="writer")["keys"] == []
     assert os.listdir(kernel.state_dir / "imports") == []
     assert not (kernel.state_dir / "workspaces").exists() or os.listdir(kernel.state_dir / "workspaces") == []
+
+
+DECLARED = """
+[llm]
+provider = "offline"
+
+[[agents]]
+name = "spender"
+command = ["sleep", "1000"]
+restart = "transient"
+max_restarts = "unlimited"
+shutdown = "brutal_kill"
+backoff = { min = "2s", max = "5s" }
+limits = { cpu_quota = "50%", memory = "100M", max_pids = 20, disk = "10M" }
+args = []
+"""
+
+
+def test_a_declaration_keeps_its_limits_and_no_import_lowers_what_budgets_have_used(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(DECLARED)
+    with kernel.client() as client:
+        former = up(client.spawn("again", command=["sleep", "1000"]))["id"]
+        with kernel.connect_as(former) as agent:
+            assert agent.call(THINK, {"prompt": "?"})["success"]
+        client.kill("again")
+        [used] = client.usage("again")["usage"]
+        with client.export_agent("spender") as pieces:
+            (kernel.place / "s.tar").write_bytes(b"".join(pieces))
+
+        up(client.import_agent(str(kernel.place / "s.tar"), as_="again"))
+
+        before, after = (client.inspect(name) for name in ("spender", "again"))
+        assert after["limits"] == before["limits"]
+        kept = ("command", "args", "cwd", "ready", "restart", "shutdown", "runtime")
+        assert [after["spec"][key] for key in kept] == [before["spec"][key] for key in kept]
+        [still] = client.usage("again")["usage"]
+        assert (still["tokens"], still["calls"]) == (used["tokens"], used["calls"]) >= (1, 1)
 
 
 def test_an_archive_comes_in_chunks_over_the_socket(own_kernel: OwnKernel, exported: tuple[Path, object]) -> None:

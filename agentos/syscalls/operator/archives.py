@@ -42,6 +42,7 @@ from agentos.services.mail.mailbox import Message
 from agentos.services.mail.mailboxes import Mailboxes
 from agentos.services.snapshots import beneath
 from agentos.services.snapshots.snapshots import Snapshots
+from agentos.services.state.copies import KeptKey
 from agentos.syscalls.agents.spawn import Spawning
 from agentos.syscalls.json_text import decode_base64
 from agentos.threads import run_in_thread
@@ -86,7 +87,8 @@ class Archives:
             with tempfile.TemporaryFile(dir=self.imports.directory) as out:
                 async with hold_still(agent):
                     keys = await self.imports.state.copy(account_of(agent, agent.name))
-                    left_out = await run_in_thread(self._write, out, agent, request.include, msgspec.json.encode(keys))
+                    unread = self._list_unread(agent)
+                    left_out = await run_in_thread(self._write, out, agent, request.include, keys, unread)
                 size = await run_in_thread(out.seek, 0, os.SEEK_END)
                 await run_in_thread(out.seek, 0)
                 while data := await run_in_thread(out.read, PIECE):
@@ -97,7 +99,14 @@ class Archives:
 
         yield Prepared((Right("export", agent=agent.id),), act, about=request.name)
 
-    def _write(self, out: IO[bytes], agent: Agent, include: Sequence[str], keys: bytes) -> Sequence[str]:
+    def _write(
+        self,
+        out: IO[bytes],
+        agent: Agent,
+        include: Sequence[str],
+        keys: Sequence[KeptKey],
+        unread: Sequence[Message],
+    ) -> Sequence[str]:
         """Write the archive; returns what it doesn't have. Blocks."""
         spec, writer = agent.spec, archive.Writer(out)
         left_out = [LEFT_OUT, *(f"env {name}" for name in spec.env)]
@@ -107,9 +116,9 @@ class Archives:
             manifest = Manifest(1, __version__, spec.name, declared, left_out)
             writer.add(archive.MANIFEST, msgspec.json.encode(manifest))
             if "state" in include:
-                writer.add(archive.STATE, keys)
+                writer.add(archive.STATE, msgspec.json.encode(keys))
             if "mailbox" in include:
-                writer.add(archive.MAILBOX, self._copy_mail(agent))
+                writer.add(archive.MAILBOX, encode_letters(unread))
             if script is not None and spec.script is not None:
                 writer.add(f"{archive.PROGRAM}/{os.path.basename(spec.script)}", script)
             if "workspace" in include and spec.jailed:
@@ -125,17 +134,12 @@ class Archives:
             left_out.append(f"{writer.skipped} sockets, FIFOs, devices and protected names")
         return left_out
 
-    def _copy_mail(self, agent: Agent) -> bytes:
+    def _list_unread(self, agent: Agent) -> Sequence[Message]:
         try:
             box = self.mail.by_name(agent.name)
         except NotFound:  # it has ended
-            return b"[]"
-        unread = [*(lease.message for lease in box.leases.values()), *box.messages]
-        letters = [
-            Letter(one.from_name, one.from_kind, one.sent_at, msgspec.Raw(one.body))
-            for one in sorted(unread, key=lambda one: one.id)
-        ]
-        return msgspec.json.encode(letters)
+            return []
+        return sorted((*(lease.message for lease in box.leases.values()), *box.messages), key=lambda one: one.id)
 
     @contextlib.contextmanager
     def _open_workspace(self, agent: Agent) -> Iterator[int | None]:
@@ -258,6 +262,12 @@ class Archives:
             return await self.spawning.supervision.spawn(spec, caller, None, begin=deliver)
         except StartError as error:
             raise error.error(f"{spec.name} did not start: {error}", stderr=error.stderr) from None
+
+
+def encode_letters(unread: Sequence[Message]) -> bytes:
+    return msgspec.json.encode(
+        [Letter(one.from_name, one.from_kind, one.sent_at, msgspec.Raw(one.body)) for one in unread]
+    )
 
 
 def describe(spec: AgentSpec) -> dict[str, Any]:

@@ -234,6 +234,8 @@ METHODS = (
         "import_agent",
         archives.Import,
         positional="path as_",
+        doc="Start the agent of the archive at ``path`` on the kernel's host, called ``as_`` or as before.\n\n"
+        "It has the default permissions, its files in a kept workspace, and budgets of its name on this kernel.",
         note=f"A relative path {RELATIVE_NOTE}",
         wait="None",
     ),

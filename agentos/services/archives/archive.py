@@ -12,6 +12,7 @@
 Files are unpacked below a directory that only the kernel uses, and no link is followed on the way. Everything blocks.
 """
 
+import contextlib
 import errno
 import hashlib
 import io
@@ -19,7 +20,7 @@ import json
 import os
 import stat
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import IO, Final
 
 from attrs import define, field
@@ -40,7 +41,7 @@ class TooLarge(Exception):
 
 
 class Writer:
-    """Writes an archive. ``skipped`` counts sockets, FIFOs and devices, which no archive has."""
+    """Writes an archive. ``skipped`` counts sockets, FIFOs, devices and mounts, which no archive has."""
 
     def __init__(self, out: IO[bytes]) -> None:
         self._archive = tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT)  # noqa: SIM115 - see finish
@@ -58,7 +59,7 @@ class Writer:
         waiting = [""]
         while waiting:
             path = waiting.pop()
-            with beneath.open_directory(top, path) as here:
+            with self._skipping_mounts(), beneath.open_directory(top, path) as here:
                 self._add_directory(f"{WORKSPACE}/{path}".rstrip("/"), os.fstat(here).st_mode)
                 for name in sorted(os.listdir(here)):
                     inside = f"{path}/{name}" if path else name
@@ -82,10 +83,21 @@ class Writer:
             self._archive.addfile(info)
             self._digests[whole] = hashlib.sha256(os.fsencode(target)).hexdigest()
         elif stat.S_ISREG(found.st_mode):
-            self._add_file(top, inside, whole)
+            with self._skipping_mounts():
+                self._add_file(top, inside, whole)
         else:
             self.skipped += 1
         return False
+
+    @contextlib.contextmanager
+    def _skipping_mounts(self) -> Iterator[None]:
+        """What can't be opened without crossing a mount, such as a protected name, is skipped."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            self.skipped += 1
 
     def _add_file(self, top: int, inside: str, whole: str) -> None:
         with beneath.open_file(top, inside) as fd, open(fd, "rb", closefd=False) as file:

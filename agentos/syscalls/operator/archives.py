@@ -6,6 +6,7 @@ gets by default. docs/decisions/0109.
 """
 
 import contextlib
+import math
 import os
 import stat
 import tempfile
@@ -41,7 +42,9 @@ from agentos.services.mail.mailbox import Message
 from agentos.services.mail.mailboxes import Mailboxes
 from agentos.services.snapshots import beneath
 from agentos.services.snapshots.snapshots import Snapshots
+from agentos.services.state.copies import KeptKey
 from agentos.syscalls.agents.spawn import Spawning
+from agentos.syscalls.json_text import decode_base64
 from agentos.threads import run_in_thread
 from agentos_sdk.calls import agents
 from agentos_sdk.calls.operator import archives as calls
@@ -84,7 +87,8 @@ class Archives:
             with tempfile.TemporaryFile(dir=self.imports.directory) as out:
                 async with hold_still(agent):
                     keys = await self.imports.state.copy(account_of(agent, agent.name))
-                    left_out = await run_in_thread(self._write, out, agent, request.include, msgspec.json.encode(keys))
+                    unread = self._list_unread(agent)
+                    left_out = await run_in_thread(self._write, out, agent, request.include, keys, unread)
                 size = await run_in_thread(out.seek, 0, os.SEEK_END)
                 await run_in_thread(out.seek, 0)
                 while data := await run_in_thread(out.read, PIECE):
@@ -95,7 +99,14 @@ class Archives:
 
         yield Prepared((Right("export", agent=agent.id),), act, about=request.name)
 
-    def _write(self, out: IO[bytes], agent: Agent, include: Sequence[str], keys: bytes) -> Sequence[str]:
+    def _write(
+        self,
+        out: IO[bytes],
+        agent: Agent,
+        include: Sequence[str],
+        keys: Sequence[KeptKey],
+        unread: Sequence[Message],
+    ) -> Sequence[str]:
         """Write the archive; returns what it doesn't have. Blocks."""
         spec, writer = agent.spec, archive.Writer(out)
         left_out = [LEFT_OUT, *(f"env {name}" for name in spec.env)]
@@ -105,9 +116,9 @@ class Archives:
             manifest = Manifest(1, __version__, spec.name, declared, left_out)
             writer.add(archive.MANIFEST, msgspec.json.encode(manifest))
             if "state" in include:
-                writer.add(archive.STATE, keys)
+                writer.add(archive.STATE, msgspec.json.encode(keys))
             if "mailbox" in include:
-                writer.add(archive.MAILBOX, self._copy_mail(agent))
+                writer.add(archive.MAILBOX, encode_letters(unread))
             if script is not None and spec.script is not None:
                 writer.add(f"{archive.PROGRAM}/{os.path.basename(spec.script)}", script)
             if "workspace" in include and spec.jailed:
@@ -120,20 +131,15 @@ class Archives:
         except OSError as error:
             raise Unavailable(f"{error.filename or spec.name}: {error.strerror or error}") from None
         if writer.skipped:
-            left_out.append(f"{writer.skipped} sockets, FIFOs and devices")
+            left_out.append(f"{writer.skipped} sockets, FIFOs, devices and protected names")
         return left_out
 
-    def _copy_mail(self, agent: Agent) -> bytes:
+    def _list_unread(self, agent: Agent) -> Sequence[Message]:
         try:
             box = self.mail.by_name(agent.name)
         except NotFound:  # it has ended
-            return b"[]"
-        unread = [*(lease.message for lease in box.leases.values()), *box.messages]
-        letters = [
-            Letter(one.from_name, one.from_kind, one.sent_at, msgspec.Raw(one.body))
-            for one in sorted(unread, key=lambda one: one.id)
-        ]
-        return msgspec.json.encode(letters)
+            return []
+        return sorted((*(lease.message for lease in box.leases.values()), *box.messages), key=lambda one: one.id)
 
     @contextlib.contextmanager
     def _open_workspace(self, agent: Agent) -> Iterator[int | None]:
@@ -159,20 +165,44 @@ class Archives:
     async def prepare_import(self, caller: Caller, request: calls.Import) -> AsyncIterator[Prepared]:
         if request.as_ is not None:
             check_name(request.as_, "as")
-        real = await run_in_thread(os.path.realpath, os.path.join(self.spawning.base, request.path))
+        real, rights = "", [Right("import")]
+        if request.path is not None:
+            real = await run_in_thread(os.path.realpath, os.path.join(self.spawning.base, request.path))
+            rights.append(Right("read", real, shown_as=request.path))
 
         async def act(call: Call) -> calls.Imported:
+            shown = request.path or "the archive"
             try:
-                with await run_in_thread(open_archive, real) as file:
+                with await self._open(call, real) as file:
                     return await self._import(call, request, file)
             except BadArchive as error:
-                raise BadRequest(f"path: {request.path}: {error}") from None
+                raise BadRequest(f"{f'path: {shown}' if real else shown}: {error}") from None
             except FileExistsError:
                 raise AlreadyExists("as: a former agent of that name has left files: choose another") from None
             except OSError as error:
-                raise Unavailable(f"{error.filename or request.path}: {error.strerror or error}") from None
+                raise Unavailable(f"{error.filename or shown}: {error.strerror or error}") from None
 
-        yield Prepared((Right("import"), Right("read", real, shown_as=request.path)), act, about=request.path)
+        yield Prepared(rights, act, about=request.path or "an archive in CHUNK frames")
+
+    async def _open(self, call: Call, path: str) -> IO[bytes]:
+        """The file of an archive, or one with what the client sends."""
+        if path:
+            call.refuse_input()
+            return await run_in_thread(open_archive, path)
+        call.require_stream("path")
+        assert call.input is not None, "the call takes CHUNK frames"
+        with contextlib.ExitStack() as undo:
+            out = undo.enter_context(tempfile.TemporaryFile(dir=self.imports.directory))
+            size, part = 0, calls.ArchiveInput()
+            while not part.eof:
+                part = read_input(await call.input.take())
+                size += len(part.data)
+                if size > 3 * MAX_BYTES:
+                    raise BadRequest(f"CHUNK: data: more than {2 * MAX_BYTES} bytes of an archive")
+                await run_in_thread(out.write, decode_base64(part.data, "CHUNK: data"))
+            await run_in_thread(out.seek, 0)
+            undo.pop_all()
+            return out
 
     async def _import(self, call: Call, request: calls.Import, file: IO[bytes]) -> calls.Imported:
         manifest = await run_in_thread(lambda: read_manifest(archive.read_manifest(file)))
@@ -194,7 +224,7 @@ class Archives:
             except BaseException:
                 script_copies.discard(spec)
                 raise
-        call.remark = f"{name}, from {request.path}"
+        call.remark = f"{name}, from {request.path or 'CHUNK frames'}"
         one = calls.ImportedAgent(id=agent.id, name=name, keys=len(keys), messages=len(letters), files=found.files)
         return calls.Imported(imported=[one], left_out=manifest.left_out)
 
@@ -234,17 +264,24 @@ class Archives:
             raise error.error(f"{spec.name} did not start: {error}", stderr=error.stderr) from None
 
 
+def encode_letters(unread: Sequence[Message]) -> bytes:
+    return msgspec.json.encode(
+        [Letter(one.from_name, one.from_kind, one.sent_at, msgspec.Raw(one.body)) for one in unread]
+    )
+
+
 def describe(spec: AgentSpec) -> dict[str, Any]:
     """The fields of a declaration that an archive has. Raises ``BadRequest`` where they aren't all of its program."""
     if not spec.jailed:
         raise BadRequest("include: an agent without a jail isn't exported: name state and mailbox alone")
     if spec.code is not None or (spec.command and not is_portable(spec.command[0])):
         raise BadRequest("include: its program isn't one script, but files of this host: leave agent out")
-    found = {name: getattr(spec, name) for name in FIELDS if getattr(spec, name) is not None}
-    found |= {"limits": {name: value for name, value in attrs.asdict(spec.limits).items() if value is not None}}
-    if spec.backoff is not None:
-        found["backoff"] = attrs.asdict(spec.backoff)
-    return found
+    found: dict[str, Any] = {name: getattr(spec, name) for name in FIELDS if getattr(spec, name) is not None}
+    for name, value in found.items():
+        if attrs.has(type(value)):  # with units as a declaration has them
+            fields: Any = codec.parse(codec.encode(value))
+            found[name] = {key: one for key, one in fields.items() if one is not None}
+    return {name: value for name, value in found.items() if value != math.inf}  # which a declaration of SPAWN can't say
 
 
 def is_portable(program: str) -> bool:
@@ -290,6 +327,14 @@ def read_script(spec: AgentSpec) -> bytes:
     return data
 
 
+def read_input(body: bytes) -> calls.ArchiveInput:
+    """The CHUNK that a client has sent. Raises ``BadRequest``."""
+    try:
+        return codec.read(calls.ArchiveInput, body)
+    except codec.Invalid as error:
+        raise BadRequest(f"CHUNK: {error}") from None
+
+
 def open_archive(path: str) -> IO[bytes]:
     """A regular file of the host's by its real path. Blocks."""
     fd = openat2.open_at(-1, path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY, openat2.NO_LINKS)
@@ -310,5 +355,5 @@ def syscalls(spawning: Spawning, snapshots: Snapshots, mail: Mailboxes, imports:
     handlers = Archives(spawning, snapshots, mail, imports)
     return (
         Syscall(Op.EXPORT, calls.Export, prepare=handlers.prepare_export, audit="intent"),
-        Syscall(Op.IMPORT, calls.Import, prepare=handlers.prepare_import, audit="intent"),
+        Syscall(Op.IMPORT, calls.Import, prepare=handlers.prepare_import, audit="intent", takes_chunks=True),
     )

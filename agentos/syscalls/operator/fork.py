@@ -120,9 +120,8 @@ class Forking:
     async def _start(self, caller: Caller, original: Agent, name: str, snapshot: Snapshot, moment: str) -> Agent:
         if self.registry.is_taken(name) or self.spawning.is_taken(name):
             raise AlreadyExists(f"names: {name!r} is taken")
-        parent, keys = original.parent, keys_of(original, name)
+        keys = keys_of(original, name)
         self.spawning.charge(caller)
-        self.spawning.check_child_count(caller, parent)
         await self.snapshots.begin_fork(snapshot, *keys, moment)
         try:
             agent = await self._spawn(caller, original, describe_fork(original.spec, name))
@@ -139,8 +138,11 @@ class Forking:
 
     async def _spawn(self, caller: Caller, original: Agent, spec: AgentSpec) -> Agent:
         parent = original.parent
+        self.spawning.check_child_count(caller, parent)  # nothing is awaited until the agent counts
         if parent is None:
             return await self.supervision.spawn(spec, caller, None)
+        if original.over.is_set():
+            raise NotFound(f"name: {original.name} has ended meanwhile")
         bounds = self.spawning.callers.limits(caller)
         spec = replace(spec, limits=cut(spec.limits, bounds))
         return await self.supervision.spawn(spec, parent.caller, parent, rights_of=original.caller)

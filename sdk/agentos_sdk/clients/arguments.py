@@ -52,6 +52,11 @@ def _read(fields: dict[str, Any]) -> None:
     fields["path"] = make_absolute(path)
 
 
+def _import(fields: dict[str, Any]) -> None:
+    if "path" in fields:  # without one the kernel refuses it: these methods send no CHUNK frames
+        _read(fields)
+
+
 def _write(fields: dict[str, Any]) -> None:
     _read(fields)
     content: Any = fields.get("content")
@@ -73,4 +78,4 @@ def _http(fields: dict[str, Any]) -> None:
 
 
 # By opcode, as in `Calls._fields`.
-PREPARE: dict[int, Prepare] = {0x02: _read, 0x03: _write, 0x04: _exec, 0x10: _spawn, 0x35: _read, 0x50: _http}
+PREPARE: dict[int, Prepare] = {0x02: _read, 0x03: _write, 0x04: _exec, 0x10: _spawn, 0x35: _import, 0x50: _http}

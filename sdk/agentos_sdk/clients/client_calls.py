@@ -343,7 +343,7 @@ class Calls:
         """
         return self._open_stream(0x34, {**locals(), "stream": True})
 
-    def import_agent(self, path: str, as_: str | None = None) -> Reply:
+    def import_agent(self, path: str | None = None, as_: str | None = None) -> Reply:
         """Start the agent of the archive at ``path`` on the kernel's host, called ``as_`` or as before.
 
         It has the default permissions, its files in a kept workspace, and budgets of its name on this kernel.

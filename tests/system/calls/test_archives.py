@@ -1,8 +1,11 @@
 """EXPORT and IMPORT: an agent goes to another kernel as a file, under another uid, and answers as before."""
 
+import io
 import json
 import os
 import tarfile
+import tempfile
+from base64 import b64encode
 from pathlib import Path
 from textwrap import dedent
 
@@ -13,7 +16,7 @@ from agentos_sdk.errors import BadRequest
 from tests.conftest import OwnKernel
 from tests.support.commands import run_agentos
 from tests.support.kernel import Kernel, environment, until
-from tests.support.wire import PATIENCE
+from tests.support.wire import CHUNK, IMPORT, PATIENCE, THINK
 from tests.system.agents import RELAY, ask, info, up
 
 TALKS = {"level": "sandboxed", "allow": {"send": ["*"]}}
@@ -79,7 +82,7 @@ def exported(own_kernel: OwnKernel, tmp_path: Path) -> tuple[Path, object]:
         env = {**environment(kernel.place), "AGENTOS_SOCKET": kernel.socket}
         done = run_agentos(["export", "writer", str(tmp_path / "w.tar")], kernel.place, env)
         assert done.returncode == 0, done.stderr
-        assert "1 sockets, FIFOs and devices" in done.stdout
+        assert "1 sockets, FIFOs, devices and protected names" in done.stdout
         assert "env SECRET" in done.stdout
         up(client.exec(["touch", "/tmp/done"], name="writer"))
         assert client.recv_messages(timeout=PATIENCE)["count"] == 1, "it goes on"
@@ -143,6 +146,75 @@ def test_what_can_not_be_imported_leaves_nothing(own_kernel: OwnKernel, exported
         assert client.keys(scope="agent", agent="writer")["keys"] == []
     assert os.listdir(kernel.state_dir / "imports") == []
     assert not (kernel.state_dir / "workspaces").exists() or os.listdir(kernel.state_dir / "workspaces") == []
+
+
+DECLARED = """
+[llm]
+provider = "offline"
+
+[[agents]]
+name = "spender"
+command = ["sleep", "1000"]
+restart = "transient"
+max_restarts = "unlimited"
+shutdown = "brutal_kill"
+backoff = { min = "2s", max = "5s" }
+limits = { cpu_quota = "50%", memory = "100M", max_pids = 20, disk = "10M" }
+args = []
+"""
+
+
+def test_a_declaration_keeps_its_limits_and_no_import_lowers_what_budgets_have_used(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel(DECLARED)
+    with kernel.client() as client:
+        former = up(client.spawn("again", command=["sleep", "1000"]))["id"]
+        with kernel.connect_as(former) as agent:
+            assert agent.call(THINK, {"prompt": "?"})["success"]
+        client.kill("again")
+        [used] = client.usage("again")["usage"]
+        with client.export_agent("spender") as pieces:
+            (kernel.place / "s.tar").write_bytes(b"".join(pieces))
+
+        up(client.import_agent(str(kernel.place / "s.tar"), as_="again"))
+
+        before, after = (client.inspect(name) for name in ("spender", "again"))
+        assert after["limits"] == before["limits"]
+        kept = ("command", "args", "cwd", "ready", "restart", "shutdown", "runtime")
+        assert [after["spec"][key] for key in kept] == [before["spec"][key] for key in kept]
+        [still] = client.usage("again")["usage"]
+        assert (still["tokens"], still["calls"]) == (used["tokens"], used["calls"]) >= (1, 1)
+
+
+def test_an_archive_comes_in_chunks_over_the_socket(own_kernel: OwnKernel, exported: tuple[Path, object]) -> None:
+    kernel, data = own_kernel(), exported[0].read_bytes()
+    with kernel.connect() as wire:
+        assert wire.call(IMPORT, {})["code"] == "bad_request", "version 1 sends none"
+        wire.hello()
+        for number, wrong in enumerate((b'{"data": "?"}', b'{"more": 1}', b"no JSON"), 1):
+            wire.send(IMPORT, {}, number)
+            wire.send(CHUNK, wrong, number)
+            assert wire.receive().json["code"] == "bad_request", wrong
+        wire.send(IMPORT, {"as": "sent"}, 9)
+        for at in range(0, len(data), 100_000):
+            wire.send(CHUNK, {"data": b64encode(data[at : at + 100_000]).decode()}, 9)
+        wire.send(CHUNK, {"eof": True}, 9)
+
+        assert [one["name"] for one in up(wire.receive().json)["imported"]] == ["sent"]
+
+
+def test_a_hosts_directory_is_exported_without_the_names_that_are_protected_there(own_kernel: OwnKernel) -> None:
+    kernel = own_kernel()
+    with kernel.client() as client, tempfile.TemporaryDirectory(prefix="aos-work-", dir="/tmp") as made:
+        Path(made, "a.txt").write_text("a")
+        up(client.spawn("worker", command=["sleep", "1000"], workspace=made))
+        with client.export_agent("worker", ["workspace"]) as pieces:
+            whole = io.BytesIO(b"".join(pieces))
+
+    with tarfile.open(fileobj=whole) as archive:
+        names = archive.getnames()
+    assert names[0] == "manifest.json"
+    assert "workspace/a.txt" in names
+    assert not [name for name in names if name.startswith("workspace/.git/hooks")]
 
 
 def test_an_import_that_a_killed_kernel_has_left_is_undone(own_kernel: OwnKernel) -> None:

@@ -45,6 +45,14 @@ class Export(Request[Exported]):
 
 
 @record
+class ArchiveInput:
+    """A CHUNK that a client sends to IMPORT: a piece of the archive, base64; ``eof``: it is the last one."""
+
+    data: str = ""
+    eof: bool = False
+
+
+@record
 class ImportedAgent:
     """An agent that runs, with what came with it: ``keys``, ``messages``, and entries of its workspace, ``files``."""
 
@@ -68,10 +76,11 @@ class Imported:
 class Import(Request[Imported]):
     """Start the agent of the archive at ``path`` on the kernel's host, called ``as_`` or as before.
 
-    It has the default permissions, its files in a kept workspace, and budgets of its name on this kernel.
+    Without ``path`` the archive is sent in CHUNK frames (protocol 2), the last one with ``eof``. The agent has the
+    default permissions, its files in a kept workspace, and budgets of its name on this kernel.
     """
 
     op = Op.IMPORT
     reply = Imported
-    path: Path
+    path: Path | None = None
     as_: str | None = None

@@ -92,10 +92,15 @@ def copy_programs(root: Path, *names: str) -> None:
     for name in names:
         program = shutil.which(name)
         assert program is not None, f"this host has no {name}"
-        found = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
         copy_file(program, root / (name.lstrip("/") if "/" in name else f"bin/{name}"))
-        for library in re.findall(r"(/\S+) \(0x", found):
-            copy_file(library, root / library.lstrip("/"))
+        copy_libraries(root, program)
+
+
+def copy_libraries(root: Path, *files: str) -> None:
+    """Copy what these programs and libraries load."""
+    found = subprocess.run(["ldd", *files], capture_output=True, text=True, check=False).stdout
+    for library in sorted(set(re.findall(r"(/\S+) \(0x", found))):
+        copy_file(library, root / library.lstrip("/"))
 
 
 def copy_file(source: str, target: Path) -> None:
@@ -126,6 +131,7 @@ def add_python(root: Path) -> None:
     shutil.move(root / os.path.realpath(sys.executable).lstrip("/"), target / "bin" / "python3")
     left_out = shutil.ignore_patterns("test", "tests", "__pycache__", "site-packages", "idlelib", "tkinter", "config-*")
     shutil.copytree(prefix / "lib" / version, target / "lib" / version, ignore=left_out, symlinks=True)
+    copy_libraries(root, *map(str, (target / "lib" / version / "lib-dynload").glob("*.so")))
 
 
 def tar_root(root: Path) -> bytes:

@@ -407,6 +407,18 @@ def test_a_trace_is_zoomed_within_the_time_of_the_agent(page: Any) -> None:
     assert views == [["a", 102, 2000], ["a", 100, 2000], ["a", 105, 5000], ["", 0, 0], ["a", 105, 1]]
 
 
+def test_a_trend_is_the_last_hour_as_a_multiple_of_an_average_one(page: Any) -> None:
+    times = page.evaluate(
+        """async () => {
+          const { trendOf } = await load("pages/spending.js");
+          const of = (spent, hour, hours) => trendOf({ tokens: spent }, { tokens: hour }, 1000, 1000 + 3600 * hours);
+          return [of(240, 10, 24), of(240, 40, 24), of(50, 50, 0.5), of(0, 0, 24)];
+        }"""
+    )
+
+    assert times == [1, 4, 1, None]
+
+
 def test_an_overview_without_agents_says_the_first_step(open_page: Open) -> None:
     page = open_page("overview")
 

@@ -419,6 +419,36 @@ def test_a_trend_is_the_last_hour_as_a_multiple_of_an_average_one(page: Any) -> 
     assert times == [1, 4, 1, None]
 
 
+def test_a_form_to_spawn_sends_only_what_was_written(page: Any) -> None:
+    found = page.evaluate(
+        """async () => {
+          const { problemOf, spawnFields } = await load("parts/forms.js");
+          const of = (values) => spawnFields((name) => values[name] ?? "");
+          const fields = ["limits.memory", "limits.max_pids", "llm.budget"];
+          return [
+            of({ name: "a", command: "sleep 9" }),
+            of({ name: "b", command: "x.py 1", permissions: "readonly", restart: "transient", max_restarts: "5",
+              tokens: "900", per: "1h", memory: "64M", max_pids: "7" }),
+            ["limits.max_pids: no", "limits.x: no", "llm.budget[0].tokens: no", "other: no"].map((error) =>
+              problemOf({ error }, fields).field),
+          ];
+        }"""
+    )
+
+    assert found[0] == {"name": "a", "command": ["sleep", "9"]}
+    assert found[1] == {
+        "name": "b",
+        "script": "x.py",
+        "args": ["1"],
+        "permissions": "readonly",
+        "restart": "transient",
+        "max_restarts": 5,
+        "llm": {"budget": [{"tokens": 900, "per": "1h"}]},
+        "limits": {"memory": "64M", "max_pids": 7},
+    }
+    assert found[2] == ["limits.max_pids", "limits.memory", "llm.budget", ""]
+
+
 def test_an_overview_without_agents_says_the_first_step(open_page: Open) -> None:
     page = open_page("overview")
 

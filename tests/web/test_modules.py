@@ -449,6 +449,24 @@ def test_a_form_to_spawn_sends_only_what_was_written(page: Any) -> None:
     assert found[2] == ["limits.max_pids", "limits.memory", "llm.budget", ""]
 
 
+def test_a_tree_by_attention_has_what_failed_first_also_below_a_supervisor(page: Any) -> None:
+    names = page.evaluate(
+        """async () => {
+          const { urgentFirst } = await load("pages/tree.js");
+          const agent = (name, state) => ({ name, type: "agent", id: name, state });
+          const group = (name, ...children) => ({ name, type: "supervisor", children });
+          const rows = new Map([["sick", { state: "running", health: "2 checks failed" }]]);
+          const children = [
+            agent("a", "running"), group("empty"), group("shop", agent("ok", "running"), agent("bad", "failed")),
+            agent("b", "running"), agent("sick", "running"), agent("back", "backing_off"),
+          ];
+          return urgentFirst(children, rows).map((one) => one.name);
+        }"""
+    )
+
+    assert names == ["shop", "sick", "back", "a", "b", "empty"]
+
+
 def test_an_overview_without_agents_says_the_first_step(open_page: Open) -> None:
     page = open_page("overview")
 

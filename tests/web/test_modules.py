@@ -407,6 +407,66 @@ def test_a_trace_is_zoomed_within_the_time_of_the_agent(page: Any) -> None:
     assert views == [["a", 102, 2000], ["a", 100, 2000], ["a", 105, 5000], ["", 0, 0], ["a", 105, 1]]
 
 
+def test_a_trend_is_the_last_hour_as_a_multiple_of_an_average_one(page: Any) -> None:
+    times = page.evaluate(
+        """async () => {
+          const { trendOf } = await load("pages/spending.js");
+          const of = (spent, hour, hours) => trendOf({ tokens: spent }, { tokens: hour }, 1000, 1000 + 3600 * hours);
+          return [of(240, 10, 24), of(240, 40, 24), of(50, 50, 0.5), of(0, 0, 24)];
+        }"""
+    )
+
+    assert times == [1, 4, 1, None]
+
+
+def test_a_form_to_spawn_sends_only_what_was_written(page: Any) -> None:
+    found = page.evaluate(
+        """async () => {
+          const { problemOf, spawnFields } = await load("parts/forms.js");
+          const of = (values) => spawnFields((name) => values[name] ?? "");
+          const fields = ["limits.memory", "limits.max_pids", "llm.budget"];
+          return [
+            of({ name: "a", command: "sleep 9" }),
+            of({ name: "b", command: "x.py 1", permissions: "readonly", restart: "transient", max_restarts: "5",
+              tokens: "900", per: "1h", memory: "64M", max_pids: "7" }),
+            ["limits.max_pids: no", "limits.x: no", "llm.budget[0].tokens: no", "other: no"].map((error) =>
+              problemOf({ error }, fields).field),
+          ];
+        }"""
+    )
+
+    assert found[0] == {"name": "a", "command": ["sleep", "9"]}
+    assert found[1] == {
+        "name": "b",
+        "script": "x.py",
+        "args": ["1"],
+        "permissions": "readonly",
+        "restart": "transient",
+        "max_restarts": 5,
+        "llm": {"budget": [{"tokens": 900, "per": "1h"}]},
+        "limits": {"memory": "64M", "max_pids": 7},
+    }
+    assert found[2] == ["limits.max_pids", "limits.memory", "llm.budget", ""]
+
+
+def test_a_tree_by_attention_has_what_failed_first_also_below_a_supervisor(page: Any) -> None:
+    names = page.evaluate(
+        """async () => {
+          const { urgentFirst } = await load("pages/tree.js");
+          const agent = (name, state) => ({ name, type: "agent", id: name, state });
+          const group = (name, ...children) => ({ name, type: "supervisor", children });
+          const rows = new Map([["sick", { state: "running", health: "2 checks failed" }]]);
+          const children = [
+            agent("a", "running"), group("empty"), group("shop", agent("ok", "running"), agent("bad", "failed")),
+            agent("b", "running"), agent("sick", "running"), agent("back", "backing_off"),
+          ];
+          return urgentFirst(children, rows).map((one) => one.name);
+        }"""
+    )
+
+    assert names == ["shop", "sick", "back", "a", "b", "empty"]
+
+
 def test_an_overview_without_agents_says_the_first_step(open_page: Open) -> None:
     page = open_page("overview")
 

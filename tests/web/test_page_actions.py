@@ -265,14 +265,18 @@ def test_what_a_reload_changes_is_shown_before(open_page: Open, kernel: Kernel) 
 
 
 def test_the_model_page_begins_with_what_agents_spend_and_sorts_it(open_page: Open) -> None:
-    page = open_page("model")
+    page = open_page("model", width=1440)
 
     table = page.get_by_role("group", name="agents by cost")
     rows = table.locator("tbody tr")
     row = rows.filter(has_text="reviewer-1")
     row.get_by_text(re.compile(r"0 of \d+")).wait_for()
     assert re.fullmatch(r"0\.\d{4}", row.locator("td").nth(1).inner_text())
-    assert "%" in row.locator("td").last.inner_text()  # of the default budget
+    assert "%" in row.inner_text()  # of the default budget
+    page.get_by_role("button", name="since yesterday", pressed=False).click()
+    page.get_by_role("button", name="since yesterday", pressed=True).wait_for()
+    assert row.get_by_role("link", name="events").count() == 1
+    assert "range=604800" in str(row.get_by_role("link", name="logs").get_attribute("href"))
     model = page.get_by_role("group", name="models").locator("tbody tr", has_text="offline")
     assert "ok" in model.inner_text()
     table.get_by_role("button", name="agent").click()
@@ -281,7 +285,7 @@ def test_the_model_page_begins_with_what_agents_spend_and_sorts_it(open_page: Op
     assert names == sorted(names, reverse=True)
     table.get_by_role("button", name="agent").click()
     page.locator("th[aria-sort=ascending]", has_text="agent").wait_for()
-    row.get_by_role("link").click()
+    row.get_by_role("link", name="reviewer-1").click()
     page.locator(".panel h2", has_text="reviewer-1").wait_for()
 
 

@@ -274,10 +274,16 @@ def test_a_refused_spawn_says_why_at_the_field_and_a_right_one_is_shown(open_pag
     form.get_by_role("button", name="spawn").click()
     form.locator("label", has_text="memory").get_by_text("expected a size").wait_for()
     form.get_by_label("memory").fill("64M")
+    form.get_by_label("permissions").fill("readonly")
+    form.get_by_label("restart", exact=False).first.select_option("transient")
+    form.get_by_label("budget of tokens").fill("900")
     form.get_by_role("button", name="spawn").click()
     page.locator(".panel h2", has_text="late").wait_for()
     with kernel.client() as client:
-        assert client.inspect("late")["limits"]["memory"] == 64 << 20
+        late = client.inspect("late")
+        assert (late["limits"]["memory"], late["spec"]["restart"]) == (64 << 20, "transient")
+        assert [budget["most"] for budget in late["llm"]["budgets"] if budget["what"] == "tokens"][:1] == [900]
+        assert client.get_permissions(late["id"])["permissions"]["level"] == "readonly"
         client.kill("late")
 
 

@@ -21,14 +21,14 @@ export function modelPage() {
     ${charts(null, OF_MODEL)}`);
 }
 
-/** The models that the configuration names, that are unavailable, or were asked today. @param {Row[]} providers @param {Row[]} used */
+/** The models that the configuration names, that are unavailable, or were asked in this time. @param {Row[]} providers @param {Row[]} used */
 function models(providers, used) {
   const named = providers.map((one) => ({ ...one, use: used.find((row) => row.name === one.model) }));
   const others = used.filter((row) => !providers.some((one) => one.model === row.name)).map((use) => ({ name: "", model: use.name, state: "", reason: "", until: null, use }));
   if (!named.length && !others.length) return html`<section><h2 class="label">Models</h2><p class="block empty">No model is configured.</p></section>`;
   return html`<section><h2 class="label">Models</h2><div class="wide block" tabindex="0" role="group" aria-label="models"><table class="list-table"><thead><tr><th>model</th><th>provider</th><th>state</th><th class="number">cost</th><th class="number spare">tokens</th><th class="number">failed/h</th></tr></thead>
     <tbody>${[...named, ...others].map((/** @type {Row} */ one) => html`<tr><td>${visible(one.model)}</td><td>${visible(one.name ?? "")}</td><td class=${one.state === "ok" ? "ok" : "warn"}>${one.state} ${one.until ? countdown(one.until) : ""}<span class="muted">${one.reason ? ` ${visible(one.reason)}` : ""}</span></td>
-      <td class="number">${one.use ? money(one.use.today) : "0"}</td><td class="number spare">${number(one.use?.today.tokens ?? 0)}</td><td class="number">${one.use ? failed(one.use) : "–"}</td></tr>`)}</tbody></table></div></section>`;
+      <td class="number">${one.use ? money(one.use.spent) : "0"}</td><td class="number spare">${number(one.use?.spent.tokens ?? 0)}</td><td class="number">${one.use ? failed(one.use) : "–"}</td></tr>`)}</tbody></table></div></section>`;
 }
 
 /** @param {Row} llm */

@@ -1,4 +1,4 @@
-// What agents and models have cost: today and in the last hour, what failed of it, and what is left of budgets.
+// What agents and models have cost: in some days and in the last hour, what failed of it, and what is left of budgets.
 
 import { ask } from "../core/ask.js";
 import { findAgent, now } from "../core/feed.js";
@@ -10,8 +10,8 @@ import { bar } from "../parts/state.js";
 import { sortRows } from "../parts/table.js";
 
 /** @typedef {Record<string, any>} Row */
-/** `today` and `hour`: tokens, and the cost, null if a model without a price was asked. The rest is of the last hour.
- * @typedef {{name: string, today: Sum, hour: Sum, calls: number, questions: number, failed: number, retried: number, left?: number, budget?: Row}} Spender */
+/** `spent` of the days that are chosen and `hour`: tokens, and the cost, null if a model without a price was asked. The rest is of the last hour.
+ * @typedef {{name: string, spent: Sum, hour: Sum, calls: number, questions: number, failed: number, retried: number, left?: number, budget?: Row}} Spender */
 /** @typedef {{tokens: number, cost: number|null}} Sum */
 
 const SHOWN = 50;
@@ -20,25 +20,49 @@ const MUCH = 0.1; // of the questions failed
 /** @type {import("../parts/table.js").Column[]} */
 const COLUMNS = [
   { name: "name", title: "agent", sort: (row) => row.name, cell: (row) => row.name },
-  { name: "cost", title: "cost", numeric: true, sort: (row) => row.today.cost, cell: (row) => money(row.today) },
-  { name: "tokens", title: "tokens", least: 500, numeric: true, sort: (row) => row.today.tokens, cell: (row) => number(row.today.tokens) },
+  { name: "cost", title: "cost", numeric: true, sort: (row) => row.spent.cost, cell: (row) => money(row.spent) },
+  { name: "tokens", title: "tokens", least: 500, numeric: true, sort: (row) => row.spent.tokens, cell: (row) => number(row.spent.tokens) },
   { name: "hour", title: "cost/h", least: 640, numeric: true, sort: (row) => row.hour.cost, cell: (row) => money(row.hour) },
   { name: "hourtokens", title: "tokens/h", numeric: true, sort: (row) => row.hour.tokens, cell: (row) => number(row.hour.tokens) },
+  { name: "trend", title: "trend", least: 900, numeric: true, sort: (row) => row.trend, cell: trend },
   { name: "failed", title: "failed/h", numeric: true, sort: (row) => (row.questions ? row.failed / row.questions : null), cell: failed },
   { name: "retried", title: "retried/h", least: 760, numeric: true, sort: (row) => (row.questions ? row.retried / row.questions : null), cell: (row) => (row.questions ? number(row.retried) : "–") },
   { name: "left", title: "budget left", least: 560, sort: (row) => (row.left === undefined ? null : -row.left), cell: left },
+  { name: "why", title: "look", least: 760, sort: (row) => row.name, cell: (row) => html`<span class="nowrap"><a class="text" href=${link("logs", { of: own(row.name), range: days() > 1 ? "604800" : "86400" })}>logs</a> <a class="text" href=${link("events", { filter: own(row.name), from: String(begin(days())) })}>events</a></span>` },
 ];
+const SPANS = /** @type {[number, string][]} */ ([[1, "today"], [2, "since yesterday"], [7, "in 7 days"], [30, "in 30 days"]]);
+
+/** For how many days, with today. */
+function days() {
+  return SPANS.find(([count]) => String(count) === route.get().params.days)?.[0] ?? 1;
+}
+
+/** When the first of so many days began, in seconds since the epoch: USAGE's days are those of UTC. @param {number} count */
+function begin(count) {
+  return (Math.floor(now() / 86_400_000) - count + 1) * 86_400;
+}
+
+/** The last hour's tokens as a multiple of an average hour's since `from`, null where nothing was spent. @param {Sum} spent @param {Sum} hour @param {number} from @param {number} at */
+export function trendOf(spent, hour, from, at) {
+  return spent.tokens ? (hour.tokens * Math.max(1, (at - from) / 3600)) / spent.tokens : null;
+}
+
+/** @param {Row} row */
+function trend({ trend: times }) {
+  if (times === null) return "–";
+  return html`<span class=${times > 2 ? "warn" : ""} title="the last hour's tokens, as a multiple of an average hour's">×${number(times, 1)} ${times > 1.1 ? "↑" : times < 0.9 ? "↓" : "→"}</span>`;
+}
 
 /** The agents that have used the model, and what each model was used for: null while it isn't known. */
 export function spending() {
-  const day = Math.floor(now() / 86_400_000) * 86_400; // USAGE's days are those of UTC
-  const [today, hour] = [ask("USAGE", { since: day, by_model: true }, 10), ask("USAGE", { hour: true }, 5)];
-  if (today === null || hour === null) return null;
-  if (today.success === false) return refused(today);
+  const from = begin(days());
+  const [spent, hour] = [ask("USAGE", { since: from, by_model: true }, 10), ask("USAGE", { hour: true }, 5)];
+  if (spent === null || hour === null) return null;
+  if (spent.success === false) return refused(spent);
   if (hour.success === false) return refused(hour);
   const budgets = tightest(hour.budgets);
-  const rows = add("name", today.usage, hour.usage).map((row) => ({ ...row, ...budgets.get(row.name) }));
-  const models = add("model", today.usage, hour.usage);
+  const rows = add("name", spent.usage, hour.usage).map((row) => ({ ...row, ...budgets.get(row.name), trend: trendOf(row.spent, row.hour, from, now() / 1000) }));
+  const models = add("model", spent.usage, hour.usage);
   return { rows, models, currency: hour.currency };
 }
 
@@ -47,12 +71,14 @@ export function spenders(rows, currency) {
   const sort = route.get().params.sort ?? "-cost";
   const width = document.getElementById("main")?.clientWidth ?? innerWidth;
   const columns = COLUMNS.filter((column) => (column.least ?? 0) <= width);
-  const sorted = sortRows(rows.toSorted((one, other) => other.today.tokens - one.today.tokens), COLUMNS, sort);
-  if (!rows.length) return html`<section><h2 class="label">Spending today</h2><p class="block empty">No agent has asked the model today.</p></section>`;
-  return html`<section><h2 class="label">Spending today${currency ? `, in ${currency}` : ""}</h2>
+  const sorted = sortRows(rows.toSorted((one, other) => other.spent.tokens - one.spent.tokens), COLUMNS, sort);
+  const heading = html`<div class="heading"><h2 class="label">Spending${currency ? `, in ${currency}` : ""}</h2>
+    <div class="windows" role="group" aria-label="time of the spending">${SPANS.map(([count, word]) => html`<button aria-pressed=${String(count === days())} @click=${() => adjust({ days: count === 1 ? null : String(count) }, true)}>${word}</button>`)}</div></div>`;
+  if (!rows.length) return html`<section>${heading}<p class="block empty">No agent has asked the model in this time.</p></section>`;
+  return html`<section>${heading}
     <div class="wide block" tabindex="0" role="group" aria-label="agents by cost"><table class="list-table"><thead><tr>${columns.map((column) => head(column, sort))}</tr></thead>
     <tbody>${sorted.slice(0, SHOWN).map((row) => keyed(row.name, html`<tr><td>${named(row.name)}</td>${columns.slice(1).map((column) => html`<td class=${column.numeric ? "number" : ""}>${column.cell(row)}</td>`)}</tr>`))}</tbody></table></div>
-    <p class="muted after">Today since midnight UTC, /h in the last hour. ${sorted.length > SHOWN ? `${plural(sorted.length, "agent")} in all: ` : ""}<code>agentos usage --by agent,model,day</code></p></section>`;
+    <p class="muted after">Days begin at midnight UTC, /h is the last hour. ${sorted.length > SHOWN ? `${plural(sorted.length, "agent")} in all: ` : ""}<code>agentos usage --by agent,model,day</code></p></section>`;
 }
 
 /** @param {import("../parts/table.js").Column} column @param {string} sort */
@@ -62,9 +88,14 @@ function head(column, sort) {
   return html`<th class=${column.numeric ? "number" : ""} aria-sort=${chosen ? (sort[0] === "-" ? "descending" : "ascending") : null}><button class="quiet" @click=${() => adjust({ sort: next }, true)}>${column.title}${chosen ? (sort[0] === "-" ? " ↓" : " ↑") : ""}</button></th>`;
 }
 
+/** @param {string} name */
+function own(name) {
+  return name.slice(name.lastIndexOf("/") + 1);
+}
+
 /** USAGE calls an agent that another one spawned PARENT/NAME. @param {string} name */
 function named(name) {
-  const agent = findAgent(name) ?? findAgent(name.slice(name.lastIndexOf("/") + 1));
+  const agent = findAgent(name) ?? findAgent(own(name));
   const shown = html`<span class="nowrap" title=${visible(name)}>${visible(cutMiddle(name, innerWidth < 500 ? 18 : 28))}</span>`;
   return agent ? html`<a class="text" href=${link("model", { ...route.peek().params, agent: agent.name })}>${shown}</a>` : shown;
 }
@@ -99,17 +130,17 @@ function tightest(budgets) {
   return found;
 }
 
-/** The rows of today and of the last hour, added by `key`. @param {"name"|"model"} key @param {Row[]} today @param {Row[]} hour @returns {Spender[]} */
-function add(key, today, hour) {
+/** The rows of the days and of the last hour, added by `key`. @param {"name"|"model"} key @param {Row[]} spent @param {Row[]} hour @returns {Spender[]} */
+function add(key, spent, hour) {
   /** @type {Map<string, Spender>} */
   const found = new Map();
-  for (const [part, rows] of /** @type {["today"|"hour", Row[]][]} */ ([["today", today], ["hour", hour]])) {
+  for (const [part, rows] of /** @type {["spent"|"hour", Row[]][]} */ ([["spent", spent], ["hour", hour]])) {
     for (const row of rows) {
-      const sum = found.get(row[key]) ?? { name: row[key], today: { tokens: 0, cost: 0 }, hour: { tokens: 0, cost: 0 }, calls: 0, questions: 0, failed: 0, retried: 0 };
+      const sum = found.get(row[key]) ?? { name: row[key], spent: { tokens: 0, cost: 0 }, hour: { tokens: 0, cost: 0 }, calls: 0, questions: 0, failed: 0, retried: 0 };
       found.set(row[key], sum);
       const cost = sum[part].cost;
       sum[part] = { tokens: sum[part].tokens + row.tokens, cost: cost === null || row.cost === null ? null : cost + row.cost };
-      sum.calls += part === "today" ? row.calls : 0;
+      sum.calls += part === "spent" ? row.calls : 0;
       sum.questions += row.questions ?? 0;
       sum.failed += row.failed ?? 0;
       sum.retried += row.retried ?? 0;

@@ -7,7 +7,7 @@ import { adjust, route } from "../core/route.js";
 import { signal } from "../core/signals.js";
 import { plural } from "../parts/text/format.js";
 import { shown } from "../parts/reply.js";
-import { stateColour } from "../parts/state.js";
+import { stateColour, urgency } from "../parts/state.js";
 import { agentRow, chip, escalations, foldRow, notice, supervisorRow } from "../parts/treerow.js";
 import { since } from "./overview.js";
 
@@ -45,7 +45,8 @@ function draw(root) {
   const count = Math.ceil(viewHeight / height) + 20;
   const at = cursorOf(lines);
   const marks = escalations();
-  return html`<div class="toolbar"><span class="muted">${plural(rows.size, "agent")} in ${plural(lines.filter((line) => line.node.type === "supervisor").length, "supervisor")}</span></div>
+  return html`<div class="toolbar"><span class="muted">${plural(rows.size, "agent")} in ${plural(lines.filter((line) => line.node.type === "supervisor").length, "supervisor")}</span>
+      <button aria-pressed=${String(route.get().params.sort === "attention")} title="of siblings, those that need attention first" @click=${() => adjust({ sort: route.peek().params.sort ? null : "attention" }, true)}>attention first</button></div>
     <div class="tree block" role="tree" tabindex="0" aria-label="supervision tree" aria-activedescendant=${at < first || at >= first + count ? null : `line-${at}`} @scroll=${scrolled} @keydown=${(/** @type {KeyboardEvent} */ event) => press(event, lines, marks.given)}>
       <div class="node heads" role="presentation"><span>name</span><span>state</span><span class="number">for</span><span>cpu</span><span>memory</span><span>restarts</span><span>last end</span></div>
       <div role="presentation" .style=${`position:relative;height:${lines.length * height}px`}>
@@ -71,7 +72,7 @@ function walk(node, path, depth, rails, last, bracket, lines, rows) {
   if (shut) return;
   const together = node.strategy === "one_for_all" || node.strategy === "rest_for_one";
   const selected = route.get().params.agent; // is never folded
-  const children = node.children ?? [];
+  const children = route.get().params.sort === "attention" ? urgentFirst(node.children ?? [], rows) : node.children ?? [];
   const inner = depth ? [...rails, !last] : [];
   const groups = opened.get().has(key) ? children.map((/** @type {Row} */ child) => [child]) : fold(children);
   groups.forEach((/** @type {Row[]} */ group, /** @type {number} */ index) => {
@@ -84,6 +85,12 @@ function walk(node, path, depth, rails, last, bracket, lines, rows) {
       group.forEach((child, position) => walk(child, key, depth + 1, inner, isLast && position === group.length - 1, place, lines, rows));
     }
   });
+}
+
+/** Siblings by the most urgent agent at or below each; equal ones stay in their order. @param {Row[]} children @param {Map<number, Row>} rows @returns {Row[]} */
+export function urgentFirst(children, rows) {
+  const worst = (/** @type {Row} */ node) => Math.min(node.type === "agent" ? urgency(rows.get(node.id) ?? node) : Infinity, ...(node.children ?? []).map(worst));
+  return children.map((child) => ({ child, place: worst(child) })).sort((one, other) => (one.place === other.place ? 0 : one.place - other.place)).map((one) => one.child);
 }
 
 /** Runs of more than 30 agents with names that differ by their number only. @param {Row[]} children @returns {Row[][]} */

@@ -18,6 +18,14 @@ const STATES = lookup({
 
 export const ORDER = ["failed", "backing_off", "starting", "running", "paused", "stopping", "waiting", "stopped", "exited"];
 
+/** The place among others by what needs attention: failed, unhealthy, backing off, then the rest. @param {Record<string, any>|undefined} row */
+export function urgency(row) {
+  if (!row) return ORDER.length;
+  if (row.state === "running" && row.health && row.health !== "healthy") return 0.5;
+  const place = ORDER.indexOf(row.state);
+  return place < 0 ? ORDER.length : place;
+}
+
 /** @param {string} state */
 export function stateWord(state) {
   return STATES[state]?.[0] ?? state;

@@ -17,6 +17,7 @@ from tests.support.commands import run_agentos
 from tests.support.kernel import Kernel, environment, running, until
 from tests.support.servers.vendor import vendor
 from tests.system.agents import in_state, up
+from tests.system.events.test_event_types import Watcher
 
 TOML = """
 [llm]
@@ -186,7 +187,10 @@ def test_a_replay_is_sealed_and_identical_with_the_vendor_down(recorded: Recorde
 def test_changed_code_is_found_at_its_call(
     recorded: Recorded, tmp_path: Path, words: tuple[str, str], verdict: str, said: str
 ) -> None:
-    done = recorded.replay("--code", recorded.change(tmp_path, words), "--json")
+    with recorded.kernel.connect() as wire:
+        watcher = Watcher(wire)
+        done = recorded.replay("--code", recorded.change(tmp_path, words), "--json")
+        watcher.wait("REPLAY_DIVERGED", name="coder-replay", life="coder/1", verdict=verdict)
 
     found = json.loads(done.stdout)
     assert (done.returncode, found["verdict"]) == (1, verdict)

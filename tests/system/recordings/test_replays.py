@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from agentos_sdk import AgentOSClient
+from agentos_sdk.testing import assert_replays
 from tests.llm.vendors.script import Says, Text
 from tests.llm.vendors.server import Vendor
 from tests.support.commands import run_agentos
@@ -53,6 +54,7 @@ permissions = {{ level = "sandboxed", allow = {{ send = ["partner"], state_write
 CODER = """
 import json, sys, urllib.request
 from agentos_sdk import AgentOSClient
+from agentos_sdk.testing import assert_replays
 
 with AgentOSClient() as me:
     who = me.hello()
@@ -86,6 +88,7 @@ raise SystemExit(3)
 """
 WAITER = """
 from agentos_sdk import AgentOSClient
+from agentos_sdk.testing import assert_replays
 
 with AgentOSClient() as me:
     me.think("What am I waiting for?")
@@ -197,6 +200,17 @@ def test_changed_code_is_found_at_its_call(
     place = said.format(none="no recorded call is equal")
     assert found["divergence"].removeprefix("coder/1, call ").startswith(place)
     assert len(recorded.log.exchanges) == recorded.asked
+
+
+def test_a_test_asserts_that_a_life_replays(recorded: Recorded, tmp_path: Path) -> None:
+    directory = recorded.kernel.state_dir / "recordings" / "coder-1.recording"
+    changed = recorded.change(tmp_path, ("is to be", "was to be"))
+
+    assert assert_replays(recorded.kernel, directory)["verdict"] == "identical"
+    with pytest.raises(AssertionError, match=r"diverged\ncoder/1, call 1, THINK: .*\n.*'is', now 'was'"):
+        assert_replays(recorded.kernel, directory, code=changed)
+    with pytest.raises(AssertionError, match="has no life of 'nobody'"):
+        assert_replays(recorded.kernel, directory, agent="nobody")
 
 
 def test_a_program_that_asks_by_the_endpoint_gets_whole_and_streamed_answers(recorded: Recorded) -> None:

@@ -340,9 +340,10 @@ class Callers:
         for agent in agents:
             if agent is not None and (agent.declared or not agent.over.is_set()):  # else its rights are gone
                 agent.caller.table = self._table_for(agent.id)
-        for caller in self._operators.values() if numbers is None else ():
-            is_operator = caller.kind == "operator"
-            caller.table = self._whole_table(caller.id) if is_operator else self._table_for(caller.id)
+        for number, caller in self._operators.items():
+            if numbers is None or number in numbers:
+                is_operator = caller.kind == "operator"
+                caller.table = self._whole_table(number) if is_operator else self._table_for(number)
 
     def _whole_table(self, number: int) -> Table:
         if (sealed := self._stand_ins.get(number)) is not None:

@@ -19,13 +19,20 @@ from msgspec import Struct
 
 FORMAT = 1
 MANIFEST, CALLS = "recording.json", "calls.jsonl"
+FORMER = "former.jsonl"  # the calls before, of a life that was too long to be kept whole
 SUFFIX = ".recording"  # of a recording's directory
 LOOKED_BACK = 8  # questions of a life among which the one is looked for that a question goes on with
 MAX_LINE_BYTES = 64 << 20
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # of a recording
 LIFE = re.compile(r"(?:guest )?[A-Za-z0-9][A-Za-z0-9._#-]{0,99}/[0-9]{1,9}")
+_FOREIGN = re.compile(r"[^A-Za-z0-9._#-]|\.\.+|^[^A-Za-z0-9]")
 
 Json = dict[str, Any]
+
+
+def plain_name(name: str) -> str:
+    """A caller's name as a part of the name of a life or a recording."""
+    return _FOREIGN.sub("-", name)[:90] or "-"
 
 
 class Life(Struct, omit_defaults=True):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from attrs import frozen
 
-from .format import CALLS, MANIFEST, NAME, SUFFIX, Manifest
+from .format import CALLS, FORMER, MANIFEST, NAME, SUFFIX, Manifest
 from .reader import BadRecording, read_recording
 
 KEPT_LIVES = 20  # of an agent, beside those that failed
@@ -40,9 +40,16 @@ def scan(directory: Path) -> list[Kept]:
         with suppress(BadRecording, OSError):
             recording = read_recording(directory / name)
             if name == f"{recording.manifest.name}{SUFFIX}":
-                size = (recording.path / CALLS).stat().st_size
+                size = sum(_size(recording.path / file) for file in (FORMER, CALLS))
                 found.append(Kept(recording.path, recording.manifest, size))
     return sorted(found, key=lambda kept: kept.manifest.began)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def list_names(directory: Path) -> Iterator[str]:
@@ -87,7 +94,7 @@ def prune(directory: Path, max_total: int, since: float) -> int:
 def remove(path: Path) -> None:
     """Remove a recording. What else is in its directory stays, and so does the directory then."""
     with suppress(OSError):
-        for name in (CALLS, MANIFEST):
+        for name in (FORMER, CALLS, MANIFEST):
             with suppress(FileNotFoundError):
                 os.unlink(path / name)
         os.rmdir(path)

@@ -20,10 +20,10 @@ CALL_COST = 500  # bytes that a call takes at least
 
 @define(eq=False)
 class WriteQueue:
-    """What waits to be written. ``settle`` gets the recordings that can't go on, with the reasons, after each write."""
+    """What waits to be written. ``settle`` is called after each write."""
 
     maker: LineMaker
-    settle: Callable[[dict[Target, str]], None]
+    settle: Callable[[], None]
     _calls: list[tuple[Seen, Sequence[Target]]] = field(factory=list)
     _waiting: int = 0  # bytes
     _manifests: dict[Target, Manifest] = field(factory=dict)
@@ -80,11 +80,11 @@ class WriteQueue:
         made = [(target, encode_manifest(manifest)) for target, manifest in manifests.items()]
         settled, self._settled, self._writing = self._settled, trio.Event(), True
         try:
-            ended = await run_in_thread(write, self.maker, Batch(calls, made), limiter=self._limiter)
+            await run_in_thread(write, self.maker, Batch(calls, made), limiter=self._limiter)
         finally:
             self._writing = False
             settled.set()
-        self.settle(ended)
+        self.settle()
 
 
 def measure(request: Any) -> int:

@@ -13,7 +13,7 @@ from attrs import frozen
 
 from agentos_sdk.encoding.nesting import is_nested_deeper
 
-from .format import CALLS, FORMAT, LIFE, MANIFEST, MAX_LINE_BYTES, NAME, Json, Manifest, parse_json
+from .format import CALLS, FORMAT, FORMER, LIFE, MANIFEST, MAX_LINE_BYTES, NAME, Json, Manifest, parse_json
 
 MAX_MANIFEST_BYTES = 16 << 20
 MAX_DEPTH = 100  # levels of nested arrays and objects in a line
@@ -69,25 +69,42 @@ class Recording:
     def calls(self, life: str | None = None) -> Iterator[RecordedCall]:
         """The calls in the order of their ends, of one life or of all. Raises :class:`BadRecording`."""
         former: dict[str, OrderedDict[int, Json]] = {}
-        with _open(self.path) as directory, _open_file(directory, self.path, CALLS) as file:
-            for number, line in enumerate(_read_lines(file, f"{self.path / CALLS}"), 1):
-                where = f"{self.path / CALLS}: line {number}"
-                found = _read_line(line, where)
-                request = found.request
-                if found.call == "THINK" and not request.keys().isdisjoint(("as", "messages")):
-                    request = _complete(found, former.setdefault(found.life, OrderedDict()), where)
-                if life is None or found.life == life:
-                    yield RecordedCall(
-                        *found.n,
-                        found.life,
-                        found.call,
-                        found.at,
-                        found.ms,
-                        request,
-                        found.reply,
-                        tuple(found.chunks),
-                        found.outcome,
-                    )
+        with _open(self.path) as directory:
+            for name in (FORMER, CALLS):
+                if name == CALLS or _exists(directory, name):
+                    with _open_file(directory, self.path, name) as file:
+                        yield from _read_calls(file, f"{self.path / name}", life, former)
+
+
+def _exists(directory: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _read_calls(
+    file: BinaryIO, path: str, life: str | None, former: dict[str, OrderedDict[int, Json]]
+) -> Iterator[RecordedCall]:
+    for number, line in enumerate(_read_lines(file, path), 1):
+        where = f"{path}: line {number}"
+        found = _read_line(line, where)
+        request = found.request
+        if found.call == "THINK" and not request.keys().isdisjoint(("as", "messages")):
+            request = _complete(found, former.setdefault(found.life, OrderedDict()), where)
+        if life is None or found.life == life:
+            yield RecordedCall(
+                *found.n,
+                found.life,
+                found.call,
+                found.at,
+                found.ms,
+                request,
+                found.reply,
+                tuple(found.chunks),
+                found.outcome,
+            )
 
 
 def read_recording(path: Path | str) -> Recording:

@@ -9,7 +9,7 @@
 import itertools
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from agentos.services.events import AgentExited, AgentSpawned, Event
 from agentos.threads import run_in_thread
 from agentos_sdk.opcodes import Op
 
-from .format import SUFFIX, AgentFacts, Life, Manifest
+from .format import SUFFIX, AgentFacts, Life, Manifest, plain_name
 from .kept import list_names, prune
 from .lines import LineMaker, Seen
 from .queue import WriteQueue, measure
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 MAX_CHUNK_BYTES = 16 << 20  # of one call that are kept until it ends
 PRUNED_EVERY = 16  # the share of `max_total` that is written between two looks at what is kept: one of 16
-OWN = frozenset({Op.RECORD_START, Op.RECORD_STOP, Op.RECORD_STATUS, Op.REPLAY_START, Op.REPLAY_STATUS})
+OWN = range(Op.RECORD_START, 0x76)  # calls about recordings
 EARLIER = "it began before the recording"
 
 
@@ -164,9 +164,9 @@ class Recorder:
         """The caller's life, and the recordings that have it."""
         agent = self.registry.get(caller.id) if caller.kind == "agent" else None
         if agent is None:
-            life = "operator/1" if caller.kind == "operator" else f"guest {caller.name.replace(':', '-')}/1"
+            life = "operator/1" if caller.kind == "operator" else f"guest {plain_name(caller.name)}/1"
         else:
-            life = f"{agent.name}/{agent.lives}"
+            life = name_life(agent)
         found = [each for each in self.active if each.selection.covers(caller.id, caller.name)]
         for recording in found if agent is None else ():
             self._add_life(recording, life, life[:-2], caller.id, None).spoil("its caller is no agent")
@@ -175,7 +175,7 @@ class Recorder:
 
     def _spoil(self, recordings: Sequence[Active], life: str, reason: str) -> None:
         for recording in recordings:
-            if (found := recording.lives.get(life)) is not None:
+            if (found := recording.lives.get(life)) is not None and found.replayable:
                 found.spoil(reason)
                 self._note_change(recording)
 
@@ -203,7 +203,7 @@ class Recorder:
             self._start(agent.name, Selection([agent.id]), share, automatic=True)
         for recording in self.active:
             if recording.selection.covers(agent.id, agent.name):
-                self._add_life(recording, f"{agent.name}/{agent.lives + 1}", agent.name, agent.id, agent)
+                self._add_life(recording, name_life(agent, next_=True), agent.name, agent.id, agent)
                 self.choose_tables([agent.id])
         self._by_caller.pop(agent.id, None)
 
@@ -226,7 +226,7 @@ class Recorder:
     def _end_life(self, event: AgentExited) -> None:
         agent = self.registry.get(event.agent_id)
         self._by_caller.pop(event.agent_id, None)
-        name, end = (f"{agent.name}/{agent.lives}", agent.end) if agent is not None else ("", None)
+        name, end = (name_life(agent), agent.end) if agent is not None else ("", None)
         for recording in [*self.active]:
             if (life := recording.lives.pop(name, None)) is not None:
                 life.ended, life.exit = time.time(), event.reason
@@ -244,17 +244,17 @@ class Recorder:
         self.manual = recording
         for agent in self.registry:
             if agent.pid is not None and selection.covers(agent.id, agent.name):
-                name = f"{agent.name}/{agent.lives}"
-                self._add_life(recording, name, agent.name, agent.id, agent).spoil(EARLIER)
-        self._by_caller.clear()
-        self.choose_tables(None)
+                self._add_life(recording, name_life(agent), agent.name, agent.id, agent).spoil(EARLIER)
+        self._change_tables(recording)
         return recording
 
     def _start(self, name: str, selection: Selection, max_bytes: int, *, automatic: bool = False) -> Active:
-        own = next(found for n in itertools.count(1) if (found := f"{name}-{n}") not in self._names)
+        title = plain_name(name)
+        own = next(found for n in itertools.count(1) if (found := f"{title}-{n}") not in self._names)
         self._names.add(own)
         manifest = Manifest(version=__version__, name=own, began=time.time(), automatic=automatic)
-        recording = Active(manifest, Target(self.directory / f"{own}{SUFFIX}", max_bytes), selection, automatic)
+        target = Target(self.directory / f"{own}{SUFFIX}", max_bytes, rotates=automatic)
+        recording = Active(manifest, target, selection, automatic)
         self.active.append(recording)
         self._note_change(recording)
         return recording
@@ -274,20 +274,32 @@ class Recorder:
         recording.lives.clear()
         if reason is not None:
             log.warning("the recording %s has ended: %s", manifest.name, reason)
-        self._by_caller.clear()
-        self.choose_tables(recording.selection.callers if recording.automatic else None)
+        self._change_tables(recording)
         self._note_change(recording)
         self._prune.set()
+
+    def _change_tables(self, recording: Active) -> None:
+        """Have the callers that it covers get the tables that they need now."""
+        self._by_caller.clear()
+        chosen = recording.selection
+        if chosen.callers is None:
+            self.choose_tables(None)
+            return
+        agents = (self.registry.find_by_name(name) for name in chosen.agents)
+        self.choose_tables({*chosen.callers, *(agent.id for agent in agents if agent is not None)})
 
     def _note_change(self, recording: Active) -> None:
         self.queue.put_manifest(recording.target, recording.manifest)
 
     # -- Writing ---------------------------------------------------------------------------------------------------
 
-    def _settle(self, ended: Mapping[Target, str]) -> None:
+    def _settle(self) -> None:
         for recording in [*self.active]:
-            if recording.target in ended:
-                self._end(recording, ended[recording.target])
+            if recording.target.ended is not None:
+                self._end(recording, recording.target.ended)
+            elif recording.target.cut:
+                for life in recording.lives:
+                    self._spoil([recording], life, "it was too long to be kept whole: it has its last calls")
         if self._active_bytes() > self._looked_at + self.settings.max_total // PRUNED_EVERY:
             self._prune.set()
 
@@ -317,6 +329,11 @@ class Recorder:
                 self._end(recording)
         finally:
             self.queue.close()
+
+
+def name_life(agent: Agent, *, next_: bool = False) -> str:
+    """The name of an agent's present life, or of the next one, which is about to begin."""
+    return f"{plain_name(agent.name)}/{agent.lives + next_}"
 
 
 @asynccontextmanager

@@ -12,15 +12,18 @@ import pytest
 import trio
 from attrs import Factory, frozen
 
+from agentos.access.think_request import ThinkRequest
 from agentos.agents.registry import Agent
 from agentos.agents.spec import AgentSpec
 from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.syscall import Syscall
 from agentos.kernel.table import Table
+from agentos.llm.providers import provider as llm
 from agentos.recordings import queue, writer
 from agentos.recordings import recorder as recorder_module
-from agentos.recordings.format import SUFFIX
+from agentos.recordings.format import SUFFIX, Manifest, encode_manifest
+from agentos.recordings.kept import scan
 from agentos.recordings.lines import LineMaker, Seen
 from agentos.recordings.reader import RecordedCall, Recording, read_recording
 from agentos.recordings.recorder import Active, Recorder, RecordingSettings, Selection, open_recorder
@@ -30,6 +33,7 @@ from agentos_sdk.errors import Busy
 from agentos_sdk.opcodes import Op
 from agentos_sdk.values import End
 from tests.support.rights import Grants, Notebook
+from tests.support.runs.rows import each_row
 
 KEY = "sk-canary-0123456789"
 MAX_LINE = 1 << 20
@@ -263,9 +267,9 @@ def test_a_batch_that_cannot_be_described_ends_no_thread(tmp_path: Path) -> None
     target = writer.Target(tmp_path / "a.recording", 1000)
     seen = Seen("coder/1", Op.WAIT, (1, 2), 0, 0, object(), None, b"{}")
 
-    assert writer.write(maker, writer.Batch([(seen, [target])])) == {
-        target: "the call WAIT could not be written: NotAnAttrsClassError"
-    }
+    writer.write(maker, writer.Batch([(seen, [target])]))
+
+    assert target.ended == "the call WAIT could not be written: NotAnAttrsClassError"
 
 
 @frozen
@@ -358,3 +362,64 @@ async def test_an_agent_with_the_hosts_network_cannot_be_replayed(tmp_path: Path
 
         [life] = read_recording(tmp_path / f"coder-1{SUFFIX}").manifest.lives
     assert life.reason == "it has the host's network, which isn't recorded"
+
+
+async def test_a_life_that_is_too_long_keeps_its_last_calls(tmp_path: Path) -> None:
+    async with open_recorder(tmp_path, RecordingSettings(max_total=80_000)) as recorder:
+        agent = make_agent(recorder, "coder", command=["true"], record=True)
+        recorder.take_event(AgentSpawned(agent.id, "coder"))
+        agent.lives += 1
+        for number in range(300):
+            noop(agent.caller, json.dumps({"number": number}).encode())
+            if not number % 50:
+                await recorder.queue.flush()
+        agent.end = End(1, None, "exit status 1")
+        recorder.take_event(AgentExited(agent.id, "coder", "exit status 1"))
+        await recorder.queue.flush()
+        found = read_recording(tmp_path / f"coder-1{SUFFIX}")
+        numbers = [call.request["number"] for call in found.calls()]
+        size = scan(tmp_path)[0].size
+
+    assert numbers == [*range(numbers[0], 300)]
+    assert 0 < numbers[0] < 250
+    assert 8_000 < size <= 20_000
+    [life] = found.manifest.lives
+    assert (life.failed, life.reason) == (True, "it was too long to be kept whole: it has its last calls")
+
+
+def think(number: int) -> Seen:
+    messages = [llm.Message("user", f"question {n}" * 20) for n in range(number)]
+    request = ThinkRequest(llm.Question("m", messages))
+    return Seen("coder/1", Op.THINK, (2 * number - 1, 2 * number), 0, 0, request, None, b"{}")
+
+
+@each_row("rotates", [False, True])
+def test_no_question_goes_on_with_one_that_is_not_there(tmp_path: Path, rotates: bool) -> None:
+    target = writer.Target(tmp_path / f"{rotates}.recording", 4_000, rotates)
+    manifest = encode_manifest(Manifest(name="coder-1"))
+    maker = LineMaker(lambda result: result, tuple)
+
+    for number in range(1, 30):
+        writer.write(maker, writer.Batch([(think(number), [target])], [(target, manifest)]))
+        calls = [*read_recording(target.directory).calls()]
+        assert [len(call.request["messages"]) for call in calls] == [(call.begin + 1) // 2 for call in calls]
+
+    assert (target.ended is None, target.cut) == (rotates, rotates)
+    assert [call.begin for call in calls][-1] == (57 if rotates else calls[-1].begin)
+
+
+async def test_a_name_that_no_file_should_have_is_made_plain(tmp_path: Path) -> None:
+    async with open_recorder(tmp_path, RecordingSettings()) as recorder:
+        agent = make_agent(recorder, "a..b", command=["true"], record=True)
+        live(recorder, agent, End(0, None, "exit status 0"), b"1")
+        everyone = recorder.start("recording", Selection())
+        guest = make_caller(recorder)
+        guest.name = "link 3/ö"
+        noop(guest)
+        recorder.stop(everyone)
+        await recorder.queue.flush()
+
+    recorded = read_recording(tmp_path / f"a-b-1{SUFFIX}")
+    assert [(life.life, life.agent) for life in recorded.manifest.lives] == [("a-b/1", "a..b")]
+    [call] = read_recording(tmp_path / f"recording-1{SUFFIX}").calls()
+    assert call.life == "guest link-3--/1"

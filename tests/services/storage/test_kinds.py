@@ -37,6 +37,8 @@ def sizes(found: list[Held]) -> dict[tuple[str, str], int]:
         ("logs/web-1.2.3.jsonl", "web-1", "logs"),
         ("logs/kernel.7.1.jsonl", "kernel", "logs"),
         ("logs/notes.txt", "kernel", "logs"),
+        ("recordings/web-2-17.recording/calls.jsonl", "web-2", "recordings"),
+        ("recordings/recording-1.recording/calls.jsonl", "operator", "recordings"),
         ("audit/000001.db", "kernel", "audit"),
         ("events/3.jsonl", "kernel", "events"),
         ("dashboard/sessions.json", "kernel", "dashboard"),

@@ -173,6 +173,13 @@ class SnapshotMade(CallerEvent, frozen=True):
     bytes: int
 
 
+class ReplayDiverged(CallerEvent, frozen=True):
+    """An agent that lives the recorded ``life`` again didn't ask what was recorded; ``verdict`` says in which way."""
+
+    life: str
+    verdict: str
+
+
 class StateChanged(Struct, frozen=True):
     """A key was stored, or ``deleted``: by DELETE, or because it has expired. It has no value; the change is on disk.
 

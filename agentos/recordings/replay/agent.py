@@ -14,6 +14,7 @@ from agentos.agents.tree.supervision import Supervision
 from agentos.kernel.caller import Caller
 from agentos.recordings.format import Life
 from agentos.recordings.reader import Recording
+from agentos.services.events import ReplayDiverged
 from agentos_sdk.errors import BadRequest, CallError, NotFound, Unavailable
 
 from .life import LifeReplay
@@ -109,8 +110,15 @@ class AgentReplay:
         except (CallError, Unavailable) as error:
             raise ReplayFailed(f"{name} did not start: {error}") from None
         finally:
-            if agent is not None and not agent.over.is_set():
-                with trio.CancelScope(shield=True):
-                    await self.supervision.kill(agent, 0.0, "REPLAY_STOP")
+            with trio.CancelScope(shield=True):
+                await self._end(agent or self.callers.registry.find_by_name(name))
         end = agent.end if agent is not None and not life.over.is_set() else None
         life.judge(end.reason if end is not None else None)
+        if life.progress.divergence is not None:
+            number = agent.id if agent is not None else 0
+            self.callers.registry.publish(ReplayDiverged(number, name, life.life, str(life.progress.verdict)))
+
+    async def _end(self, agent: Agent | None) -> None:
+        """No agent is left; one that was to start may not have begun."""
+        if agent is not None and not agent.over.is_set():
+            await self.supervision.kill(agent, 0.0, "REPLAY_STOP")

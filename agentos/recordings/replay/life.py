@@ -200,5 +200,5 @@ def compare_replies(call: str, recorded: Json, body: bytes) -> Sequence[Differen
 
 def is_optional(call: RecordedCall) -> bool:
     """Whether it isn't known if the call comes to be compared: it had no effect."""
-    code = call.reply.get("code") if call.reply is not None else None
+    code = str(call.reply.get("code")) if call.reply is not None else None
     return code in UNREAD or (code == "permission_denied" and call.call in WITHOUT_RIGHTS)

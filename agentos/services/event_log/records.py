@@ -36,6 +36,7 @@ PLAIN: Final[Mapping[type, tuple[str, Severity]]] = {  # the data are all fields
     events.AgentUnhealthy: ("AGENT_UNHEALTHY", "warning"),
     events.AgentState: ("AGENT_STATE", "info"),
     events.SnapshotMade: ("SNAPSHOT_MADE", "info"),
+    events.ReplayDiverged: ("REPLAY_DIVERGED", "warning"),
     events.MailDead: ("MAIL_DEAD", "warning"),
     events.SyscallBlocked: ("SYSCALL_BLOCKED", "warning"),
     events.ResourceWarning: ("RESOURCE_WARNING", "warning"),

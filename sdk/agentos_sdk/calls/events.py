@@ -20,6 +20,7 @@ EVENT_TYPES: Final = (
         "MESSAGE_RECEIVED",
         "MAIL_DEAD",
         "SNAPSHOT_MADE",
+        "REPLAY_DIVERGED",
         "STATE_CHANGED",
         "SYSCALL_BLOCKED",
     ),

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .fake_kernel import Call, FakeKernel
+    from .replays import assert_replays
     from .running_kernel import KernelFailed, RunningKernel
 
 _MODULE_OF = {
@@ -18,9 +19,10 @@ _MODULE_OF = {
     "FakeKernel": "fake_kernel",
     "KernelFailed": "running_kernel",
     "RunningKernel": "running_kernel",
+    "assert_replays": "replays",
 }
 
-__all__ = ["Call", "FakeKernel", "KernelFailed", "RunningKernel"]
+__all__ = ["Call", "FakeKernel", "KernelFailed", "RunningKernel", "assert_replays"]
 
 
 def __getattr__(name: str) -> Any:

@@ -121,7 +121,8 @@ def test_each_type_of_the_reference_is_published_when_it_happens() -> None:
             watcher.wait("RESOURCE_WARNING", name="fat", resource="memory")
             watcher.wait("RUN_SKIPPED", name="c")
 
-            elsewhere = {"KERNEL_KILLED", "MAIL_DEAD", "SNAPSHOT_MADE"}  # test_last_run, test_kept, test_snapshots
+            # test_last_run, test_kept, test_snapshots, test_replays
+            elsewhere = {"KERNEL_KILLED", "MAIL_DEAD", "SNAPSHOT_MADE", "REPLAY_DIVERGED"}
             assert TYPES - {event["type"] for event in watcher.seen} == elsewhere
 
 

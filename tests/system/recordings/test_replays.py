@@ -10,13 +10,17 @@ from typing import Any
 
 import pytest
 
+from agentos.recordings.format import Life
 from agentos_sdk import AgentOSClient
+from agentos_sdk.testing import assert_replays
 from tests.llm.vendors.script import Says, Text
 from tests.llm.vendors.server import Vendor
+from tests.recordings.written import line, write_recording
 from tests.support.commands import run_agentos
 from tests.support.kernel import Kernel, environment, running, until
 from tests.support.servers.vendor import vendor
 from tests.system.agents import in_state, up
+from tests.system.events.test_event_types import Watcher
 
 TOML = """
 [llm]
@@ -134,7 +138,7 @@ def recorded(kernels: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
                 in_state(client, "coder", "exited")
                 in_state(client, "client", "exited")
                 looks = partial(client.exec, "test -e begun", name="waiter")
-                until(lambda: looks().get("exit_code") == 0, "the waiter's command runs")
+                until(lambda: looks().get("exit_code") == 0, "the waiter's command runs", show=lambda: kernel.said)
                 up(client.stop("waiter"))
                 for name in ("coder", "client", "waiter"):
                     recording = kernel.state_dir / "recordings" / f"{name}-1.recording" / "recording.json"
@@ -186,13 +190,27 @@ def test_a_replay_is_sealed_and_identical_with_the_vendor_down(recorded: Recorde
 def test_changed_code_is_found_at_its_call(
     recorded: Recorded, tmp_path: Path, words: tuple[str, str], verdict: str, said: str
 ) -> None:
-    done = recorded.replay("--code", recorded.change(tmp_path, words), "--json")
+    with recorded.kernel.connect() as wire:
+        watcher = Watcher(wire)
+        done = recorded.replay("--code", recorded.change(tmp_path, words), "--json")
+        watcher.wait("REPLAY_DIVERGED", name="coder-replay", life="coder/1", verdict=verdict)
 
     found = json.loads(done.stdout)
     assert (done.returncode, found["verdict"]) == (1, verdict)
     place = said.format(none="no recorded call is equal")
     assert found["divergence"].removeprefix("coder/1, call ").startswith(place)
     assert len(recorded.log.exchanges) == recorded.asked
+
+
+def test_a_test_asserts_that_a_life_replays(recorded: Recorded, tmp_path: Path) -> None:
+    directory = recorded.kernel.state_dir / "recordings" / "coder-1.recording"
+    changed = recorded.change(tmp_path, ("is to be", "was to be"))
+
+    assert assert_replays(recorded.kernel, directory)["verdict"] == "identical"
+    with pytest.raises(AssertionError, match=r"diverged\ncoder/1, call 1, THINK: .*\n.*'is', now 'was'"):
+        assert_replays(recorded.kernel, directory, code=changed)
+    with pytest.raises(AssertionError, match="has no life of 'nobody'"):
+        assert_replays(recorded.kernel, directory, agent="nobody")
 
 
 def test_a_program_that_asks_by_the_endpoint_gets_whole_and_streamed_answers(recorded: Recorded) -> None:
@@ -249,6 +267,43 @@ def test_a_recorded_question_is_asked_anew_of_several_models(recorded: Recorded)
         ("wise", 3, "sweep the floor"),
     }
     assert (none.returncode, "has 2 questions, and no 3" in none.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"reply": {"success": True, "content": 5}}, "exhausted: 1 of 1 call"),
+        ({"reply": {"success": True}, "chunks": [{"delta": 5}, {}]}, "its end: recorded 'exit status 0', now"),
+        ({"reply": {"success": False, "code": ["x"], "error": {}}}, "exhausted: 1 of 1 call"),
+        ({"request": {"messages": [3, {"role": 4}], "model": []}}, "call 1, THINK: no recorded call is equal"),
+        ({"request": {"model": "wise", "messages": "x" * 5}}, "messages: expected a list"),
+    ],
+)
+def test_a_recording_of_others_harms_nothing_but_its_own_replay(
+    recorded: Recorded, tmp_path: Path, keys: dict[str, Any], said: str
+) -> None:
+    first = {"model": "wise", "messages": [{"role": "user", "text": "What is to be done in /srv?"}]}
+    lives = [Life("coder/1", "coder", 1000.0, exit="exit status 0")]
+    made = write_recording(tmp_path / "other.recording", [line(1, **{"request": first, **keys})], lives=lives)
+    done = recorded.replay("coder", recording=str(made))
+
+    assert said in done.stdout
+    assert "| bug " not in recorded.kernel.said
+
+
+def test_a_replay_that_does_not_end_is_stopped_and_no_agent_is_left(recorded: Recorded, tmp_path: Path) -> None:
+    code = recorded.change(
+        tmp_path, ("    who = me.hello()\n", "    who = me.hello()\n    __import__('time').sleep(1000)\n")
+    )
+    with recorded.kernel.client() as client:
+        up(client.replay_start(path="coder-1", code=code))
+        second = client.replay_start(path="coder-1")
+        until(lambda: client.replay_status()["state"] == "RUNNING", "the replay runs")
+        stopped = up(client.replay_stop())
+
+        assert (second["code"], stopped["state"]) == ("already_exists", "IDLE")
+        assert [one["state"] for one in client.list_agents() if one["name"] == "coder-replay"] == []
+        assert client.replay_status()["state"] == "IDLE"
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,7 @@ DESCRIPTIONS: Final[Mapping[str, Callable[[Data], str]]] = {
     "SNAPSHOT_MADE": lambda data: (
         f"{data['name']}@{data['label'] or data['snapshot']}, {data['bytes']} bytes of its own"
     ),
+    "REPLAY_DIVERGED": lambda data: f"{data['verdict']} from {data['life']}",
     "MAIL_DEAD": lambda data: (
         f"message {data['message_id']} from {data['sender_name']}, handed out {data['attempt']} times"
     ),

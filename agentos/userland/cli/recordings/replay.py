@@ -1,7 +1,6 @@
 """``agentos replay``: has a program live a recorded life again, sealed, and says where it asks something else."""
 
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,9 @@ import click
 
 from agentos.recordings.format import SUFFIX
 from agentos.userland.cli import completed
-from agentos.userland.cli.common import Failed, json_option, kernel, plural, print_json, printable, socket_option
-from agentos_sdk import AgentOSClient
+from agentos.userland.cli.common import json_option, kernel, plural, print_json, printable, socket_option
+from agentos_sdk.testing.replays import run_replay
 
-POLL_SECONDS = 0.05
 STATUS = {"identical": 0, "drifted": 0, "diverged": 1, "exhausted": 1, "unfinished": 1, "can't": 2}
 MAX_SHOWN = 20  # differences
 
@@ -41,8 +39,10 @@ def replay(
     path = str(Path(recording).absolute()) if recording.endswith(SUFFIX) else recording
     where = str(code.absolute()) if code is not None else None
     with kernel(socket_path) as client:
-        begun = client.replay_start(path=path, agent=agent, code=where)
-        found = wait_for_end(client) if begun["success"] else {"verdict": "can't", "error": begun["error"], **NOTHING}
+        try:
+            found = run_replay(client, path, agent=agent, code=where)
+        except KeyboardInterrupt:
+            sys.exit(130)
     if as_json:
         print_json(found)
     else:
@@ -50,22 +50,6 @@ def replay(
             click.echo(printable(line))
     status = STATUS[found["verdict"]]
     sys.exit(1 if strict and found["verdict"] == "drifted" else status)
-
-
-NOTHING: Mapping[str, Any] = {"divergence": None, "drift": [], "masks": {}, "sealed": 0, "notes": []}
-
-
-def wait_for_end(client: AgentOSClient) -> Mapping[str, Any]:
-    """The progress of the replay when it has ended; Ctrl-C ends it."""
-    try:
-        while (now := client.replay_status())["state"] == "RUNNING":
-            time.sleep(POLL_SECONDS)
-    except KeyboardInterrupt:
-        client.replay_stop()
-        sys.exit(130)
-    if now["verdict"] is None:
-        raise Failed("the replay was ended by REPLAY_STOP")
-    return now
 
 
 def describe(found: Mapping[str, Any]) -> list[str]:

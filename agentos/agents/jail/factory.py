@@ -16,6 +16,7 @@ from agentos.agents.life.output_rate import OutputRate
 from agentos.agents.life.present import Life
 from agentos.agents.registry import Agent
 from agentos.agents.workspaces.workspace import Workspace, Workspaces
+from agentos.images.errors import BadStore
 from agentos.images.store import Images, Opened
 from agentos.sandbox.cgroups import lifetime, v1, v2
 from agentos.sandbox.cgroups.discover import Cgroups, Group
@@ -91,6 +92,7 @@ class Jails:
             if self.outer_ids is not None:
                 nursery.start_soon(self.outer_ids.serve)
             nursery.start_soon(self._build_ahead)
+            nursery.start_soon(self._collect_images)
             root = self.cgroups.root
             nursery.start_soon(self.spawner.builder.serve, root if isinstance(root, v2.Group) else None)
             if isinstance(root, v1.Group):
@@ -333,6 +335,13 @@ class Jails:
             while jail.commands:
                 await jail.left.park()
         self._living.pop(lineage(parts.agent), None)
+
+    async def _collect_images(self) -> None:
+        """Remove files that no image has any more: those that a former life had when its image was replaced."""
+        try:
+            await run_in_thread(self.images.collect)
+        except (BadStore, OSError) as error:
+            log.warning("files of images that may not be needed any more stay: %s", error)
 
     async def _build_ahead(self) -> None:
         """Build a jail for each that was started, delayed so as not to slow the program that has just started."""

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import OwnKernel
 from tests.support.commands import run_agentos
 from tests.support.images import entry, make_oci, make_tar, write_files
-from tests.support.kernel import Kernel, environment
+from tests.support.kernel import Kernel, environment, until
 from tests.system.agents import ask, relay
 
 FILES = make_tar([entry("bin/tool", b"x" * 5000, mode=0o4755)])
@@ -66,3 +67,16 @@ def test_an_agent_neither_lists_nor_removes_images(kernel: Kernel) -> None:
         client.kill("asks")
 
     assert [answer["code"] for answer in answers] == ["permission_denied"] * 2
+
+
+def test_files_that_no_image_has_are_gone_after_a_start(own_kernel: OwnKernel, layout: str) -> None:
+    kernel = own_kernel()
+    trees = kernel.state_dir / "images" / "trees"
+    agentos(kernel, "image", "import", layout, "tool", "--state-dir", str(kernel.state_dir))
+    (trees / "0123456789abcdef" / "root").mkdir(parents=True)
+
+    kernel.stop()
+    kernel.start_again()
+
+    until(lambda: len(list(trees.iterdir())) == 1, "one tree")
+    assert "tool" in agentos(kernel, "image", "ls")

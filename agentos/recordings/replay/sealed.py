@@ -46,24 +46,27 @@ def _seal(syscall: Syscall, life: "LifeReplay") -> Syscall:
     @asynccontextmanager
     async def prepare(caller: Caller, request: Any) -> AsyncIterator[Prepared]:
         async with AsyncExitStack() as held:
+            refused: CallError | None = None
             try:
                 found = await held.enter_async_context(prepare_live(caller, request))
                 do = found.act
-            except REFUSALS as refused:
-                await life.compare_refused(op, request, refused)
-                raise
-            except CallError:  # what it is about isn't there now: the recorded one may have found it
+            except CallError as error:
+                # What it is about isn't there now, unless it is refused: the recorded one may have found it.
+                refused = error if isinstance(error, REFUSALS) else None
                 found, do = Prepared((Right(op.name.lower()),), _nothing, about=""), None
+            if refused is not None:
+                await life.compare_refused(op, request, refused)
+                raise refused
 
             async def act(call: Call) -> object:
                 return await life.answer(op, call, request, do)
 
-            error = found.error if isinstance(found.error, PermissionDenied) else None
+            known = found.error if isinstance(found.error, PermissionDenied) else None
             decisions = (caller.authorizer.decide(caller, right) for right in found.rights)
-            refusal = error or next((each.refusal for each in decisions if each.effect == "deny"), None)
+            refusal = known or next((each.refusal for each in decisions if each.effect == "deny"), None)
             if refusal is not None:
                 await life.compare_refused(op, request, refusal)
-            yield replace(found, act=act, error=error)
+            yield replace(found, act=act, error=known)
 
     return replace(syscall, prepare=prepare, in_order=False, deferred=False, background=None, charge=None)
 

@@ -467,6 +467,27 @@ def test_a_tree_by_attention_has_what_failed_first_also_below_a_supervisor(page:
     assert names == ["shop", "sick", "back", "a", "b", "empty"]
 
 
+def test_a_long_name_is_cut_before_its_end(page: Any) -> None:
+    shown = page.evaluate(
+        """async () => {
+          const { shortName } = await load("parts/state.js");
+          const { html, render } = await load("core/html.js");
+          const box = document.createElement("div");
+          box.style.width = "120px";
+          document.body.append(box);
+          const of = (name) => { render(html`${shortName(name)}`, box); return box; };
+          const long = of("<b>" + "x".repeat(58) + "-017");
+          const tail = long.querySelector(".short > :last-child").getBoundingClientRect();
+          const within = tail.right <= box.getBoundingClientRect().right && tail.width > 0;
+          const found = [long.textContent, within, box.querySelectorAll("b").length, of("short").textContent];
+          box.remove();
+          return found;
+        }"""
+    )
+
+    assert shown == ["<b>" + "x" * 58 + "-017", True, 0, "short"]
+
+
 def test_an_overview_without_agents_says_the_first_step(open_page: Open) -> None:
     page = open_page("overview")
 

@@ -6,10 +6,10 @@ import { adjust, link, route } from "../core/route.js";
 import { signal } from "../core/signals.js";
 import { ACTIONS, actionButton, asked, confirmation } from "../parts/actions.js";
 import { cores } from "../parts/charts/cpu.js";
-import { bytes, clock, cutMiddle, number, plural, visible } from "../parts/text/format.js";
+import { bytes, clock, number, plural, visible } from "../parts/text/format.js";
 import { openSpawn } from "../parts/forms.js";
 import { matcher } from "../parts/text/filter.js";
-import { stateTag, urgency } from "../parts/state.js";
+import { shortName, stateTag, urgency } from "../parts/state.js";
 import { sortRows } from "../parts/table.js";
 import { begun, reason, since } from "./overview.js";
 
@@ -19,7 +19,7 @@ const marked = signal(/** @type {Set<string>} */ (new Set()));
 
 /** @type {import("../parts/table.js").Column[]} */
 const COLUMNS = [
-  { name: "name", title: "Name", width: "22%", sort: (row) => row.name, cell: (row) => visible(cutMiddle(row.name, 64)) },
+  { name: "name", title: "Name", width: "22%", sort: (row) => row.name, cell: (row) => shortName(row.name) },
   { name: "state", fresh: (row) => row.state, title: "State", width: "130px", sort: (row) => urgency(row), cell: (row) => stateTag(row.state) },
   { name: "for", least: 420, title: "For", width: "84px", numeric: true, sort: (row) => -(begun(row) ?? 0), cell: (row) => since(row).replace("starts ", "") },
   { name: "cpu", least: 480, title: "CPU", width: "64px", numeric: true, sort: (row) => cores(row), cell: (row) => row.running ? number(cores(row), 2) : "–" },

@@ -122,7 +122,7 @@ function line(item) {
   const timer = item.approval ? countdown(item.approval.expires_at) : item.row ? since(item.row) : "";
   return html`<li>
     <span class=${item.colour}>${glyph(item.glyph)}</span>
-    <span class="cut"><a href=${item.row ? link("overview", { agent: item.name }) : link("system")}>${visible(item.name)}</a><br><span class=${item.colour}>${item.state}</span> <span class="muted">${timer}</span></span>
+    <span class="cut"><a href=${item.row ? link("overview", { agent: item.name }) : link("system")} title=${visible(item.name)}>${visible(cutMiddle(item.name, 26))}</a><br><span class=${item.colour}>${item.state}</span> <span class="muted">${timer}</span></span>
     <span class="text">${item.text}${item.row ? quote(item.row) : null}</span>
     <span class="acts">${acts}</span>
     ${confirmation(place)}

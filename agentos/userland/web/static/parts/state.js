@@ -2,6 +2,7 @@
 
 import { html } from "../core/html.js";
 import { lookup } from "../core/lookup.js";
+import { visible } from "./text/format.js";
 
 /** @type {Record<string, [string, string]>} word and colour */
 const STATES = lookup({
@@ -61,6 +62,14 @@ export function glyph(state) {
     default:
       return html`<svg width="10" height="10" aria-hidden="true"><circle cx="5" cy="5" r="4" fill="none" stroke="currentColor" stroke-width="1.5" /></svg>`;
   }
+}
+
+const TAIL = 8; // characters of a long name that stay in view, as they tell it from others
+
+/** A name of any length in what room there is: it is cut before its end. @param {string} name */
+export function shortName(name) {
+  if (name.length <= 2 * TAIL) return visible(name);
+  return html`<span class="short" title=${visible(name)}><span class="cut">${visible(name.slice(0, -TAIL))}</span><span>${visible(name.slice(-TAIL))}</span></span>`;
 }
 
 /** A bar with its value against a limit. The words beside it say the same.

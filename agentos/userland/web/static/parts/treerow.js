@@ -7,7 +7,7 @@ import { cores } from "./charts/cpu.js";
 import { bytes, cutMiddle, number, plural, timeOfDay, visible } from "./text/format.js";
 import { fresh } from "./fresh.js";
 import { memoryLimit } from "./charts/limits.js";
-import { bar, stateColour, stateTag, stateWord } from "./state.js";
+import { bar, shortName, stateColour, stateTag, stateWord } from "./state.js";
 
 /** @typedef {Record<string, any>} Row */
 /** `bracket`: where the line stands among siblings that restart together: "first", "middle", "last", "only", or "" where they don't.
@@ -76,7 +76,7 @@ export function agentRow(line, height, time, mark) {
   const row = agent ?? node;
   const used = agent?.running ? cores(agent) : null;
   const limit = agent?.running ? memoryLimit(agent) : null;
-  return html`<span class="first">${guides(line, height)}<span class="cut" title=${visible(node.name)}>${visible(cutMiddle(node.name, 48))}</span>${mark}</span>
+  return html`<span class="first">${guides(line, height)}<span class="cut" title=${visible(node.name)}>${shortName(node.name)}</span>${mark}</span>
     <span class=${fresh(`tree ${node.id} state`, row.state)}>${stateTag(row.state)}</span>
     <span class="muted number">${time}</span>
     <span class="use" title="cpu, of one core">${agent?.running ? bar(used, 1) : null}<span class="muted">${number(used, 2)}</span></span>

@@ -47,6 +47,8 @@ systemctl show agentos -p SubState; systemctl show agentos -p Result
 PREPARE = """
 set -eu
 useradd --system agentos
+mkdir -p /var/lib/agentos
+mount -t tmpfs tmpfs /var/lib/agentos # what kernels of root have left on the host, systemd would give to that user
 mkdir -p /opt/agentos/bin /etc/agentos
 ln -s {ours} /opt/agentos/bin/agentos
 cp {tree} /etc/agentos/agentos.toml

@@ -246,7 +246,9 @@ def has_bytes(path: Path, size: int) -> bool:
 
 
 def test_record_names_an_agent_that_there_is(kernel: Kernel, tmp_path: Path) -> None:
-    done = run_agentos(["run", "--record", "nobody"], tmp_path, environment(tmp_path))
+    done = run_agentos(
+        ["run", "--record", "nobody", "--state-dir", str(tmp_path / "state")], tmp_path, environment(tmp_path)
+    )
 
     assert done.returncode == 1
     assert "--record nobody: the configuration has no agent of that name" in done.stderr + done.stdout

@@ -64,9 +64,9 @@ def directory_inside(cwd: str | None) -> str:
     return path
 
 
-def directory_of(spec: AgentSpec, cwd: str | None) -> str | None:
+def directory_of(spec: AgentSpec | None, cwd: str | None) -> str | None:
     """As :func:`directory_inside`; in an image any directory will do, and None is the image's own."""
-    if spec.image is None:
+    if spec is None or spec.image is None:
         return directory_inside(cwd)
     return absolute_inside(cwd) if cwd is not None else None
 

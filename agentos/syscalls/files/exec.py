@@ -141,7 +141,9 @@ class Commands:
         own = agent.spec.cwd if agent is not None else None
         if jailed:
             try:
-                return (layout.directory_of(agent.spec, cwd) if agent and cwd is not None else own) or WORKSPACE
+                if cwd is None:
+                    return own or WORKSPACE
+                return layout.directory_of(agent.spec if agent is not None else None, cwd) or WORKSPACE
             except layout.LayoutError as error:
                 raise BadRequest(str(error)) from None
         if cwd is None:

@@ -9,7 +9,8 @@ from agentos_sdk.project import is_lock_held
 
 NAMES = (
     *("lock", "run.json", "last-run.json", "agentos.db", "agentos.db-wal", "agentos.db-shm"),
-    *("audit", "logs", "events", "workspaces", "outer-ids.json", "stubs.json"),
+    *("audit", "logs", "events", "workspaces", "layers", "snapshots", "images", "recordings"),
+    *("outer-ids.json", "stubs.json"),
 )
 
 

@@ -61,6 +61,10 @@ class Intensity(Struct, frozen=True):
             return self
         return replace(self, times=(*(time for time in self.times if now - time <= self.period), now))
 
+    def count(self, now: float) -> int:
+        """How many of the restarts are within the period before ``now``."""
+        return sum(now - time <= self.period for time in self.times)
+
     @property
     def exceeded(self) -> bool:
         """Whether the last restart was over the limit."""

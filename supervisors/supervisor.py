@@ -120,6 +120,10 @@ class Supervisor:
         """Like which_children, but immediate, whatever the supervisor is doing; a snapshot."""
         return self._children.which()
 
+    def restarts_in_period(self) -> int:
+        """How many restarts count towards the intensity now; 0 if that is unlimited."""
+        return self._intensity.count(trio.current_time())
+
     # -- OTP's calls -----------------------------------------------------------------------------------------------
 
     async def start_child(self, *what: object) -> object:

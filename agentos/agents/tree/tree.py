@@ -1,5 +1,6 @@
 """The reply of TREE: the supervision tree as plain values."""
 
+import math
 from typing import Any
 
 from agentos.agents.life.lifecycle import State
@@ -30,6 +31,7 @@ def _describe_supervisor(supervisor: Supervisor, agents: AgentsByPath) -> dict[s
         "strategy": spec.strategy,
         "intensity": spec.intensity,
         "period": spec.period,
+        "restarts_in_period": supervisor.restarts_in_period(),
         "children": [
             _describe_child(child, containers.get(child.id), supervisor.path, agents)
             for child in reversed(supervisor.children())
@@ -61,6 +63,15 @@ def _describe_child(
         **({"wakes_on": agent.spec.wakes_on, "next_at": agent.due_at} if agent.spec.waits else {}),
         **({"failed_checks": agent.life.health.failures} if agent.life.health.failures and agent.alive else {}),
         "restarts": agent.restarts,
+        **_describe_limit(container),
         **common,
         "children": below,
     }
+
+
+def _describe_limit(container: Container | None) -> dict[str, Any]:
+    """How many restarts a declared agent has left of its own limit, if it has one."""
+    if container is None or container.supervisor is None or container.spec.intensity == math.inf:
+        return {}
+    used = container.supervisor.restarts_in_period() if container.supervisor.exit is None else 0
+    return {"intensity": container.spec.intensity, "period": container.spec.period, "restarts_in_period": used}

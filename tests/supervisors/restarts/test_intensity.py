@@ -48,4 +48,10 @@ def test_restarts_without_a_limit_are_never_exceeded_and_not_remembered() -> Non
     for time in range(1000):
         intensity = intensity.counting(time)
 
-    assert (intensity.exceeded, intensity.times) == (False, ())
+    assert (intensity.exceeded, intensity.times, intensity.count(1000)) == (False, (), 0)
+
+
+def test_those_that_have_left_the_period_count_no_more() -> None:
+    intensity = Intensity(3, 5).counting(0).counting(4)
+
+    assert [intensity.count(now) for now in (4, 5, 5.1, 9, 9.1)] == [2, 2, 1, 1, 0]

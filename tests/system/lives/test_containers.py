@@ -238,6 +238,16 @@ def test_the_tree_shows_no_containers(own_kernel: OwnKernel) -> None:
         ]
         assert client.inspect("two")["supervisor"] == "root/team"
 
+        assert (four["intensity"], four["period"], four["restarts_in_period"]) == (5, 60, 0)
+        for name in ("three", "four"):
+            os.kill(info(client, name)["pid"], signal.SIGKILL)
+
+        def used() -> Sequence[int]:
+            _, _, team, four = client.tree()["tree"]["children"]
+            return team["restarts_in_period"], four["restarts_in_period"]
+
+        until(lambda: used() == (1, 1), "each restart is counted where its limit is")
+
 
 def test_an_escalation_ends_the_group_and_its_container_starts_it_again(own_kernel: OwnKernel) -> None:
     weak = member("weak", SLEEPS, "max_restarts = 0", 'on_give_up = "escalate"')

@@ -81,6 +81,6 @@ export function agentRow(line, height, time, mark) {
     <span class="muted number">${time}</span>
     <span class="use" title="cpu, of one core">${agent?.running ? bar(used, 1) : null}<span class="muted">${number(used, 2)}</span></span>
     <span class="use" title=${limit ? `memory, of ${bytes(limit)}` : "memory, no limit known"}>${agent?.running ? bar(agent.memory_bytes, limit) : null}<span class="muted">${bytes(agent?.running ? agent.memory_bytes : null)}</span></span>
-    <span class=${`muted cut ${fresh(`tree ${node.id} restarts`, row.restarts)}`}>${row.restarts ? plural(row.restarts, "restart") : ""}</span>
+    <span class=${`muted cut ${fresh(`tree ${node.id} restarts`, row.restarts)}`}>${row.restarts ? plural(row.restarts, "restart") : ""}${node.restarts_in_period ? `, ${node.restarts_in_period} of ${node.intensity} in ${node.period}s` : ""}</span>
     <span class="cut muted">${agent && row.state !== "running" ? visible(agent.end ?? "") : ""}</span>`;
 }

@@ -237,7 +237,7 @@ def test_explain_is_about_calls_that_there_are_and_their_own_requests(client: Ag
         return reply["code"], reply["error"]
 
     assert said("LSIT") == ("bad_request", "call: no call is named 'LSIT', did you mean LIST?")
-    assert said("EXPORT") == ("unknown_call", "this kernel has no call EXPORT")
+    assert said("WORLD_CREATE") == ("unknown_call", "this kernel has no call WORLD_CREATE")
     assert said("KILL", {"nam": "a"}) == ("bad_request", "args: nam: unknown field, did you mean name?")
     assert said("KILL", {"name": "nobody"}) == ("not_found", "no agent is called 'nobody'")
     assert client.explain("a", "HELLO")["decision"] == "allow"

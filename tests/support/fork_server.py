@@ -30,6 +30,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, NoReturn
 
+ASKED_TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 MAX_REQUEST = 1 << 18  # bytes; an environment has some thousand
 STATUS = struct.Struct("i")
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4
@@ -241,6 +242,8 @@ class Server:
                 if not request:
                     self._end()
                 asked = json.loads(request)
+                # An interpreter forgets what it was sent before it knows that it is the child: until then signals wait.
+                signal.pthread_sigmask(signal.SIG_BLOCK, ASKED_TO_END)
                 pid = os.fork()
                 if pid == 0:
                     if asked["group"] is not None:
@@ -250,6 +253,7 @@ class Server:
                         sys.modules["tests.tools.crippled"].take_away(asked["crippled"])
                         die_with(os.getppid())  # a user namespace of its own has undone it
                     return list(asked["argv"])
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKED_TO_END)
                 for fd in fds[:3]:
                     os.close(fd)
                 self.running[pid] = fds[3]
@@ -338,7 +342,10 @@ def main() -> None:
     module = sys.modules["agentos.__main__"]
     sys.argv = [str(module.__file__), *argv]
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKED_TO_END)
         module.main()
+    except KeyboardInterrupt:
+        leave(128 + signal.SIGINT)
     except SystemExit as end:
         if end.code is not None and not isinstance(end.code, int):
             raise

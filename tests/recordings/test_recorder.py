@@ -198,6 +198,29 @@ async def test_a_recording_that_is_full_ends_and_says_why(
     assert [(life.replayable, life.reason) for life in found.manifest.lives] == [(False, "its caller is no agent")]
 
 
+@pytest.mark.parametrize("size", [0, MAX_LINE // 10], ids=["calls", "bytes"])
+async def test_an_agent_that_floods_ends_its_own_recording_and_no_other(
+    tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue, "MAX_WAITING_BYTES", MAX_LINE)
+    monkeypatch.setattr(queue, "MAX_WAITING", 10)
+    async with recording(tmp_path) as (recorder, flooded):
+        other = recorder.start("calm", Selection([8]))
+        flooding, calm = make_caller(recorder), make_caller(recorder, 8)
+        for _ in range(50):
+            noop(flooding, b"x" * size)
+        noop(calm, b"x" * size)
+        assert recorder.active == [other]
+        await recorder.queue.flush()
+        for _ in range(50):
+            noop(calm, b"x" * size)
+        await recorder.queue.flush()
+
+    assert read(other, tmp_path)[0].manifest.reason == "calls came faster than they could be written"
+    assert 0 < len(read(flooded, tmp_path)[1]) <= 10
+    assert 1 < len(read(other, tmp_path)[1]) <= 11, "alone it has all room again"
+
+
 async def test_a_full_disk_ends_the_recording_and_leaves_whole_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import stat
 import tarfile
 import tempfile
 from base64 import b64encode
@@ -80,8 +81,11 @@ def exported(own_kernel: OwnKernel, tmp_path: Path) -> tuple[Path, object]:
         until(lambda: client.exec(["test", "-e", "/tmp/busy"], name="writer")["exit_code"] == 0, "it receives nothing")
         up(client.send_message({"unread": 1}, to=number))
         env = {**environment(kernel.place), "AGENTOS_SOCKET": kernel.socket}
+        (tmp_path / "w.tar.partial").write_text("another file of the user's")
         done = run_agentos(["export", "writer", str(tmp_path / "w.tar")], kernel.place, env)
         assert done.returncode == 0, done.stderr
+        assert sorted(os.listdir(tmp_path)) == ["w.tar", "w.tar.partial"]
+        assert (tmp_path / "w.tar").stat().st_mode & 0o777 == 0o600
         assert "1 sockets, FIFOs, devices and protected names" in done.stdout
         assert "env SECRET" in done.stdout
         up(client.exec(["touch", "/tmp/done"], name="writer"))
@@ -128,6 +132,24 @@ def test_only_the_operator_exports_and_imports(own_kernel: OwnKernel, exported: 
             agent.send(0x35, {"path": str(exported[0])}, 2)
             assert agent.receive().json["code"] == "permission_denied"
         assert {one["name"] for one in client.list_agents(all=True)} == {"any"}
+
+
+@pytest.mark.parametrize("kind", ["FIFO", "link", "device"])
+def test_an_export_replaces_nothing_but_a_regular_file(tmp_path: Path, kind: str) -> None:
+    """As root it would replace /dev/null or /dev/stdout for all programs."""
+    file = tmp_path / "out"
+    if kind == "FIFO":
+        os.mkfifo(file)
+    elif kind == "link":
+        file.symlink_to("/proc/self/fd/1")
+    else:
+        file = Path("/dev/pts/ptmx")  # where no file can be made, whatever happens
+
+    done = run_agentos(["export", "writer", str(file)], tmp_path, environment(tmp_path))
+
+    assert done.returncode == 1
+    assert done.stderr == f"agentos: {file}: expected a new file, or a regular one, which is replaced\n"
+    assert stat.S_ISFIFO(file.lstat().st_mode) == (kind == "FIFO")
 
 
 def test_what_can_not_be_imported_leaves_nothing(own_kernel: OwnKernel, exported: tuple[Path, object]) -> None:

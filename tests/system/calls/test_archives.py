@@ -6,12 +6,15 @@ import os
 import stat
 import tarfile
 import tempfile
+import threading
 from base64 import b64encode
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
+from agentos.services.archives import archive
+from agentos.services.snapshots import beneath
 from agentos_sdk import AgentOSClient
 from agentos_sdk.errors import BadRequest
 from tests.conftest import OwnKernel
@@ -268,3 +271,32 @@ def test_an_agent_without_a_jail_and_a_whole_directory_are_not_exported(own_kern
         (kernel.place / "s.tar").write_bytes(whole)
         told = client.import_agent(str(kernel.place / "s.tar"))
         assert (told["code"], "no agent was exported" in told["error"]) == ("bad_request", True)
+
+
+def test_a_name_belongs_to_an_import_until_that_has_ended(own_kernel: OwnKernel, tmp_path: Path) -> None:
+    """Else an import that finds the name taken at its end removes the private keys of the other agent."""
+    kernel, path, files = own_kernel(), tmp_path / "many.tar", tmp_path / "files"
+    files.mkdir()
+    for number in range(5000):
+        (files / str(number)).touch()
+    with open(path, "wb") as out, beneath.open_top(str(files)) as top:
+        writer = archive.Writer(out)
+        declared = {"command": ["sleep", "1000"]}
+        manifest = {"format": 1, "kernel": "1", "name": "many", "agent": declared, "left_out": []}
+        writer.add("manifest.json", json.dumps(manifest).encode())
+        writer.add_tree(top)
+        writer.finish()
+    staged, reply = kernel.state_dir / "imports", {}
+    with kernel.client() as client, kernel.client() as other:
+        importing = threading.Thread(target=lambda: reply.update(client.import_agent(str(path))))
+        importing.start()
+        until(lambda: staged.exists() and os.listdir(staged), "nothing is unpacked")
+
+        told = other.spawn("many", command=["sleep", "1000"])
+        again = other.import_agent(str(path))
+        importing.join()
+        assert reply["success"], reply
+        other.kill(name="many", grace=0)
+        assert other.import_agent(str(path))["code"] == "already_exists", "its files are there"
+
+    assert (told.get("code"), again.get("code")) == ("already_exists", "already_exists"), (told, again)

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+from base64 import b64decode, b64encode, urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,7 +23,7 @@ from agentos.kernel.table import Table
 from agentos.llm.providers import provider as llm
 from agentos.recordings import queue, writer
 from agentos.recordings import recorder as recorder_module
-from agentos.recordings.format import SUFFIX, Manifest, encode_manifest
+from agentos.recordings.format import SUFFIX, Manifest, encode_line, encode_manifest
 from agentos.recordings.kept import scan
 from agentos.recordings.lines import LineMaker, Seen
 from agentos.recordings.reader import RecordedCall, Recording, read_recording
@@ -150,6 +151,22 @@ async def test_what_the_kernel_holds_is_never_written(tmp_path: Path) -> None:
     assert told.request["what"] == "a ⟦secret 1 vendor⟧ and ⟦secret 2 short⟧"
     assert noted.request == {"deep": [{"⟦secret 1 vendor⟧": "⟦secret 1 vendor⟧"}]}
     assert KEY[:12].encode() not in (tmp_path / "coder-1.recording" / "calls.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize("value", [KEY, 'sk-"quoted"\\canary/0123~~~>>>'])
+def test_what_the_kernel_holds_is_found_within_base64_and_json_texts(value: str) -> None:
+    maker = LineMaker(lambda result: result, lambda: [("vendor", value)])
+    for before in range(4):
+        data = b"\xff" * before + value.encode() + b"\xfe"
+        for encode, decode in ((b64encode, b64decode), (urlsafe_b64encode, urlsafe_b64decode)):
+            line = json.loads(maker.mark_secrets(encode_line({"body": encode(data).decode()})))
+            found = decode(line["body"])
+            assert len(found) == len(data), "it stays base64"
+            assert found[before + 1 : -2].strip(b"\0") == b"", before
+
+    line = json.loads(maker.mark_secrets(encode_line({"text": json.dumps({"key": value})})))
+    assert json.loads(line["text"]) == {"key": "⟦secret 1 vendor⟧"}
+    assert maker.mark_secrets(b'{"call":"QUFB"}') == b'{"call":"QUFB"}'
 
 
 async def fill_entries(caller: Caller) -> None:

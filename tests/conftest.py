@@ -12,7 +12,7 @@ import pytest
 from tests.support import mounts
 from tests.support.guest import guest  # noqa: F401 - a fixture
 from tests.support.kernel import Kernel, running, shared
-from tests.support.runs import costs, progress, rounds
+from tests.support.runs import costs, enter, progress, rounds
 from tests.support.wire import Wire
 
 # The width of a table. Readline, which pytest imports, sets both; a worker inherits them.
@@ -51,6 +51,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     costs.may_start_kernels = "kernels" in getattr(item, "fixturenames", ())
     return (yield)
+
+
+@pytest.fixture
+def entered(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The test's ``tmp_path``, where all users may enter it."""
+    enter.let_in(tmp_path, tmp_path_factory.getbasetemp())
+    return tmp_path
 
 
 @pytest.fixture(scope="session")

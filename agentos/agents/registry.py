@@ -230,12 +230,15 @@ class Registry:
         self._by_id: dict[int, Agent] = {}
         self._by_name: dict[str, Agent] = {}
         self._ended: deque[Agent] = deque()  # for good, in that order
+        self.held: set[str] = set()  # names that no agent can get now
 
     def __iter__(self) -> Iterator[Agent]:
         return iter(self._by_id.values())
 
     def add(self, agent: Agent) -> None:
         """Add an agent; raises ``AlreadyExists`` while the name belongs to another one, see :meth:`is_taken`."""
+        if agent.name in self.held:
+            raise AlreadyExists(f"name: {agent.name!r} is that of an agent that is being imported")
         if self.is_taken(agent.name):
             holder = self._by_name[agent.name]
             raise AlreadyExists(f"name: an agent called {agent.name!r} exists (id {holder.id}, {holder.state})")
@@ -297,9 +300,9 @@ class Registry:
         return self._by_id.get(number)
 
     def is_taken(self, name: str) -> bool:
-        """Whether an agent of that name is declared, which can be started again, or hasn't ended for good."""
+        """Whether the name is held, or an agent of it is declared, which can start again, or hasn't ended for good."""
         holder = self._by_name.get(name)
-        return holder is not None and (holder.declared or not holder.over.is_set())
+        return name in self.held or (holder is not None and (holder.declared or not holder.over.is_set()))
 
     def is_over(self, number: int) -> bool:
         """Whether this is the id of an agent that has ended and won't come back."""

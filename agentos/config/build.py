@@ -43,7 +43,7 @@ from agentos.llm.settings import LLMSettings
 from agentos.mcp.settings import ServerSettings
 from agentos.permissions.approvals.approvals import ApprovalSettings
 from agentos.permissions.rule import PermissionSet
-from agentos.presets import BadPreset, find_workspace, read_preset, user_directories
+from agentos.presets import BadPreset, check_place, read_preset, user_directories
 from agentos.services.http.secrets import SecretSettings
 from agentos.services.http.settings import HttpSettings
 from agentos.services.logs.log import LogSettings
@@ -278,10 +278,10 @@ class Builder(Reader):
         """Refuse presets that an agent could write."""
         places = [spec.workspace for spec in root.agents() if os.path.isabs(spec.workspace)]
         for read, name in self._presets:
-            if (place := find_workspace(name, user_directories(self.directory), places)) is not None:
-                fix = "move it to ~/.config/agentos/presets"
-                text = f"the preset {name} is in the workspace {place}, where an agent can write it: {fix}"
-                self.add_mistake(read, text, "framework")
+            try:
+                check_place(name, user_directories(self.directory), places)
+            except BadPreset as error:
+                self.add_mistake(read, str(error), "framework")
 
     def _permissions(self, read: ReadTable) -> PermissionSet | None:
         table = read.table

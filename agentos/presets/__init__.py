@@ -112,12 +112,15 @@ def user_directories(project: Path | None) -> Sequence[Path]:
     return *([project / DIRECTORY] if project is not None else []), Path(home) / "agentos" / "presets"
 
 
-def find_workspace(name: str, directories: Sequence[Path], workspaces: Iterable[str]) -> str | None:
-    """The first of these workspaces that a preset's file is in, so that an agent could have written it."""
+def check_place(name: str, directories: Sequence[Path], workspaces: Iterable[str]) -> None:
+    """Raise :class:`BadPreset` if its file is in one of these workspaces, so that an agent could have written it."""
     file = list_presets(directories).get(name)
-    real = os.path.realpath(file) if file is not None and file.parent != SHIPPED else ""
-    inside = (place for place in workspaces if real.startswith(os.path.join(os.path.realpath(place), "")))
-    return next(inside, None) if real else None
+    if file is None or file.parent == SHIPPED:
+        return
+    for place in workspaces:
+        if os.path.realpath(file).startswith(os.path.join(os.path.realpath(place), "")):
+            fix = "move it to ~/.config/agentos/presets"
+            raise BadPreset(f"the preset {name} is in the workspace {place}, where an agent can write it: {fix}")
 
 
 def read_preset(name: str, directories: Sequence[Path] = ()) -> Preset:

@@ -2,7 +2,8 @@
 
 import json
 from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import attrs
@@ -20,6 +21,7 @@ from agentos_sdk.opcodes import Op, op_name
 
 from .format import Differences, Json, encode_line, parse_json, read_body
 
+MIN_PART = 8  # characters of base64 that are taken for a secret
 Secret = tuple[str, str]
 """The name and the value of a secret."""
 BuildReply = Callable[[ThinkResult], object]
@@ -94,13 +96,31 @@ class LineMaker:
         return self.mark_secrets(encode_line(line)) + b"\n"
 
     def mark_secrets(self, data: bytes) -> bytes:
-        """JSON with a mark in the place of each value that the kernel holds."""
+        """JSON with a mark in the place of each value that the kernel holds; within base64 zero bytes are there."""
         named = enumerate(self.list_secrets(), 1)
         for number, (name, value) in sorted(named, key=lambda each: -len(each[1][1])):  # one may hold another
-            inside = encode_line({"": value})[5:-2]  # as it stands in a JSON text
-            if inside in data:
-                data = data.replace(inside, f"⟦secret {number} {name}⟧".encode())
+            inside = _escape(value)  # as it stands in a JSON text
+            for text in (_escape(inside), inside):  # as it stands in one within it
+                data = data.replace(text.encode(), f"⟦secret {number} {name}⟧".encode())
+            for part in _in_base64(value):
+                data = data.replace(part, b"A" * len(part))
         return data
+
+
+def _escape(text: str) -> str:
+    return encode_line({"": text})[5:-2].decode()
+
+
+@lru_cache(maxsize=256)
+def _in_base64(value: str) -> Collection[bytes]:
+    """What stands in base64 wherever the value begins there, without the ends, which depend on what is beside it."""
+    found = set[bytes]()
+    for before in range(3):  # bytes of what comes first in the group that it begins in
+        bits = 8 * (before + len(value.encode()))
+        part = b64encode(bytes(before) + value.encode())[-(-8 * before // 6) : bits // 6]
+        if len(part) >= MIN_PART:
+            found |= {part, part.replace(b"+", b"-").replace(b"/", b"_")}
+    return found
 
 
 def describe_request(request: Any) -> Json:

@@ -1,6 +1,7 @@
 """The queue of calls that wait to be written, and the task that has a thread write them twenty times a second."""
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import trio
@@ -14,7 +15,7 @@ from .writer import Batch, Target, write
 
 WRITE_DELAY = 0.05  # seconds until a call is written, so that many are written together
 MAX_WAITING = 10_000  # calls that wait to be written
-MAX_WAITING_BYTES = 64 << 20  # … and what they hold
+MAX_WAITING_BYTES = 64 << 20  # … and what they hold; up to twice as much if several recordings have calls there
 CALL_COST = 500  # bytes that a call takes at least
 
 
@@ -26,6 +27,7 @@ class WriteQueue:
     settle: Callable[[], None]
     _calls: list[tuple[Seen, Sequence[Target]]] = field(factory=list)
     _waiting: int = 0  # bytes
+    _held: Counter[Target] = field(factory=Counter)  # bytes by recording
     _manifests: dict[Target, Manifest] = field(factory=dict)
     _wake: trio.Event = field(factory=trio.Event)
     _hurry: trio.Event = field(factory=trio.Event)
@@ -34,16 +36,27 @@ class WriteQueue:
     _closed: bool = False
     _limiter: Limiter = field(factory=lambda: Limiter(1))
 
-    def put(self, seen: Seen, targets: Sequence[Target]) -> bool:
-        """Have a call written to these recordings; False if there is no room for it."""
-        size = seen.size + CALL_COST
-        if len(self._calls) >= MAX_WAITING or (self._calls and self._waiting + size > MAX_WAITING_BYTES):
-            return False
+    def put(self, seen: Seen, targets: Sequence[Target]) -> Collection[Target]:
+        """Have a call written to these recordings; returns those that have no room for it.
+
+        When all room is taken, a recording with less than its share still has some: an agent that asks much ends its
+        own recording, and no other one.
+        """
+        size = max(seen.size + CALL_COST, MAX_WAITING_BYTES // MAX_WAITING)
+        left: Collection[Target] = ()
+        if self._calls and self._waiting + size > MAX_WAITING_BYTES:
+            share = MAX_WAITING_BYTES // len({*self._held, *targets})
+            left = [target for target in targets if self._held[target] + size > share]
+            targets = [target for target in targets if target not in left]
+            if not targets:
+                return left
         self._calls.append((seen, targets))
         self._waiting += size
+        for target in targets:
+            self._held[target] += size
         if not self._wake.is_set():
             self._wake.set()
-        return True
+        return left
 
     def put_manifest(self, target: Target, manifest: Manifest) -> None:
         """Have the manifest written as it is then."""
@@ -76,6 +89,7 @@ class WriteQueue:
 
     async def _write(self) -> None:
         calls, self._calls, self._waiting = self._calls, [], 0
+        self._held.clear()
         manifests, self._manifests = self._manifests, {}
         made = [(target, encode_manifest(manifest)) for target, manifest in manifests.items()]
         settled, self._settled, self._writing = self._settled, trio.Event(), True

@@ -149,13 +149,12 @@ class Recorder:
             seen = Seen(life, op, numbers, begun.at, took, request, outcome, answer, begun.chunks, size)
             if begun.size > MAX_CHUNK_BYTES:
                 self._spoil(recordings, life, f"a call streamed more than {MAX_CHUNK_BYTES >> 20} MiB")
-            if not self.queue.put(seen, [recording.target for recording in recordings]):
-                for recording in recordings:
-                    self._end(recording, "calls came faster than they could be written")
-                return
+            left = self.queue.put(seen, [recording.target for recording in recordings])
             for recording in recordings:
-                recording.entries += 1
-                if recording.entries == recording.max_entries:
+                recording.entries += recording.target not in left
+                if recording.target in left:
+                    self._end(recording, "calls came faster than they could be written")
+                elif recording.entries == recording.max_entries:
                     self._end(recording, f"{FULL}: it has {recording.entries} calls")
         except Exception as bug:  # it is no failure of the call
             internal(bug, "the recording of a call")

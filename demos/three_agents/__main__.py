@@ -64,6 +64,7 @@ def prepare(place: Path, is_plain: bool) -> None:
     ``is_plain``: the programs don't see what is installed beside Python.
     """
     shutil.copytree(HERE / "coders", place / "coders")
+    shutil.copy(HERE / "agentos.toml", place)
     (place / "presets").mkdir()
     for name in CODERS:
         program = place / "coders" / name

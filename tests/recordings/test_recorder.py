@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+from base64 import b64decode, b64encode, urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,7 +23,7 @@ from agentos.kernel.table import Table
 from agentos.llm.providers import provider as llm
 from agentos.recordings import queue, writer
 from agentos.recordings import recorder as recorder_module
-from agentos.recordings.format import SUFFIX, Manifest, encode_manifest
+from agentos.recordings.format import SUFFIX, Manifest, encode_line, encode_manifest
 from agentos.recordings.kept import scan
 from agentos.recordings.lines import LineMaker, Seen
 from agentos.recordings.reader import RecordedCall, Recording, read_recording
@@ -152,6 +153,22 @@ async def test_what_the_kernel_holds_is_never_written(tmp_path: Path) -> None:
     assert KEY[:12].encode() not in (tmp_path / "coder-1.recording" / "calls.jsonl").read_bytes()
 
 
+@pytest.mark.parametrize("value", [KEY, 'sk-"quoted"\\canary/0123~~~>>>'])
+def test_what_the_kernel_holds_is_found_within_base64_and_json_texts(value: str) -> None:
+    maker = LineMaker(lambda result: result, lambda: [("vendor", value)])
+    for before in range(4):
+        data = b"\xff" * before + value.encode() + b"\xfe"
+        for encode, decode in ((b64encode, b64decode), (urlsafe_b64encode, urlsafe_b64decode)):
+            line = json.loads(maker.mark_secrets(encode_line({"body": encode(data).decode()})))
+            found = decode(line["body"])
+            assert len(found) == len(data), "it stays base64"
+            assert found[before + 1 : -2].strip(b"\0") == b"", before
+
+    line = json.loads(maker.mark_secrets(encode_line({"text": json.dumps({"key": value})})))
+    assert json.loads(line["text"]) == {"key": "⟦secret 1 vendor⟧"}
+    assert maker.mark_secrets(b'{"call":"QUFB"}') == b'{"call":"QUFB"}'
+
+
 async def fill_entries(caller: Caller) -> None:
     for _ in range(5):
         noop(caller)
@@ -196,6 +213,29 @@ async def test_a_recording_that_is_full_ends_and_says_why(
     assert found.manifest.reason == reason
     assert found.manifest.ended is not None
     assert [(life.replayable, life.reason) for life in found.manifest.lives] == [(False, "its caller is no agent")]
+
+
+@pytest.mark.parametrize("size", [0, MAX_LINE // 10], ids=["calls", "bytes"])
+async def test_an_agent_that_floods_ends_its_own_recording_and_no_other(
+    tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue, "MAX_WAITING_BYTES", MAX_LINE)
+    monkeypatch.setattr(queue, "MAX_WAITING", 10)
+    async with recording(tmp_path) as (recorder, flooded):
+        other = recorder.start("calm", Selection([8]))
+        flooding, calm = make_caller(recorder), make_caller(recorder, 8)
+        for _ in range(50):
+            noop(flooding, b"x" * size)
+        noop(calm, b"x" * size)
+        assert recorder.active == [other]
+        await recorder.queue.flush()
+        for _ in range(50):
+            noop(calm, b"x" * size)
+        await recorder.queue.flush()
+
+    assert read(other, tmp_path)[0].manifest.reason == "calls came faster than they could be written"
+    assert 0 < len(read(flooded, tmp_path)[1]) <= 10
+    assert 1 < len(read(other, tmp_path)[1]) <= 11, "alone it has all room again"
 
 
 async def test_a_full_disk_ends_the_recording_and_leaves_whole_lines(

@@ -209,10 +209,9 @@ class Archives:
         name = request.as_ or manifest.name
         check_name(name, "as")
         wanted = read_declaration(manifest, name)
-        await self._check_free(name)
         jails = self.spawning.supervision.deps.jails
-        owner = await jails.take_identity(name)
-        async with self.imports.stage() as staged:
+        async with self._hold(name), self.imports.stage() as staged:
+            owner = await jails.take_identity(name)
             found = await run_in_thread(unpack, staged, file, owner)
             keys = await run_in_thread(read_keys, found.parts.get(archive.STATE, b"[]"), is_key)
             letters = await run_in_thread(read_letters, found.parts.get(archive.MAILBOX, b"[]"))
@@ -228,14 +227,22 @@ class Archives:
         one = calls.ImportedAgent(id=agent.id, name=name, keys=len(keys), messages=len(letters), files=found.files)
         return calls.Imported(imported=[one], left_out=manifest.left_out)
 
-    async def _check_free(self, name: str) -> None:
-        if self.spawning.registry.is_taken(name) or self.spawning.is_taken(name):
+    @asynccontextmanager
+    async def _hold(self, name: str) -> AsyncIterator[None]:
+        """A name that nothing is left under; until the import has ended or is undone no other agent gets it."""
+        registry = self.spawning.registry
+        if registry.is_taken(name) or self.spawning.is_taken(name):
             raise AlreadyExists(f"as: {name!r} is taken: choose another name")
-        if await self.snapshots.is_used(name, name):
-            raise AlreadyExists(f"as: {name} has changes or keys of a former agent: choose another name")
-        kept = await run_in_thread(self.spawning.supervision.deps.jails.workspaces.list_kept)
-        if name in kept:
-            raise AlreadyExists(f"as: {name} has files of a former agent: choose another name")
+        registry.held.add(name)
+        try:
+            if await self.snapshots.is_used(name, name):
+                raise AlreadyExists(f"as: {name} has changes or keys of a former agent: choose another name")
+            kept = await run_in_thread(self.spawning.supervision.deps.jails.workspaces.list_kept)
+            if name in kept:
+                raise AlreadyExists(f"as: {name} has files of a former agent: choose another name")
+            yield
+        finally:
+            registry.held.remove(name)
 
     def _build(self, caller: Caller, wanted: agents.Spawn, found: archive.Unpacked) -> AgentSpec:
         """The spec, with a copy of the script for this agent alone. Blocks."""
@@ -252,16 +259,22 @@ class Archives:
         return replace(spec, copied=script is not None)
 
     async def _start(self, caller: Caller, spec: AgentSpec, letters: Sequence[Letter]) -> Agent:
+        held = self.spawning.registry.held
+
         def deliver(agent: Agent) -> None:
+            held.add(spec.name)
             box = self.mail.by_id(agent.id)
             for one in letters:
                 kind, body, number = one.from_kind, bytes(one.message), next(self.mail.numbers)
                 box.put(Message(0, one.from_name, kind, body, one.sent_at, id=number))
 
+        held.remove(spec.name)  # for the agent that is added before anything else can be
         try:
             return await self.spawning.supervision.spawn(spec, caller, None, begin=deliver)
         except StartError as error:
             raise error.error(f"{spec.name} did not start: {error}", stderr=error.stderr) from None
+        finally:
+            held.add(spec.name)
 
 
 def encode_letters(unread: Sequence[Message]) -> bytes:

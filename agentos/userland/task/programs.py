@@ -5,12 +5,12 @@ import shutil
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agentos.presets import BadPreset, Preset, read_preset, user_directories
+from agentos.presets import BadPreset, Preset, check_place, read_preset, user_directories
 from agentos.sandbox.files.interpreter_prefixes import describe_exposure, is_within
 from agentos.sandbox.files.root_files import CODE, SYSTEM_PATHS
 from agentos_sdk import AgentOSClient, AgentOSError
@@ -48,10 +48,15 @@ class Program(NamedTuple):
     calls: int | None = None
 
 
-def find_program(name: str) -> Program:
-    """A program by the name of its preset. Raises :class:`BadProgram`; one that isn't installed is told how to be."""
+def find_program(name: str, project: Path | None, workspaces: Sequence[str]) -> Program:
+    """A program by the name of its preset. Raises :class:`BadProgram`; one that isn't installed is told how to be.
+
+    ``project`` is the directory of the configuration file, if there is one; no preset is taken from ``workspaces``.
+    """
+    directories = user_directories(project)
     try:
-        preset = read_preset(name, user_directories(Path.cwd()))
+        check_place(name, directories, workspaces)
+        preset = read_preset(name, directories)
     except BadPreset as error:
         raise BadProgram(f"--with: {error}, or {LOOP}") from None
     if not preset.task:

@@ -211,10 +211,8 @@ def test_a_log_that_is_no_database_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
-def test_another_user_is_told_that_only_its_owner_may_read_the_log(tmp_path: Path) -> None:
-    make(tmp_path / "audit", 1)
-    for directory in (tmp_path, *tmp_path.parents[:2]):
-        directory.chmod(0o755)
+def test_another_user_is_told_that_only_its_owner_may_read_the_log(entered: Path) -> None:
+    make(entered / "audit", 1)
     script = (  # the interpreter may be where only root can start it
         "import difflib, os; from agentos.userland.cli import main; from agentos.userland.cli.audit import audit;"
         "import agentos.services.audit.query;"
@@ -222,13 +220,13 @@ def test_another_user_is_told_that_only_its_owner_may_read_the_log(tmp_path: Pat
     )
 
     done = subprocess.run(
-        [sys.executable, "-c", script, "audit", "--state-dir", str(tmp_path)],
+        [sys.executable, "-c", script, "audit", "--state-dir", str(entered)],
         cwd="/", capture_output=True, text=True, timeout=PATIENCE, check=False,
         env={"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
     )  # fmt: skip
 
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"agentos: {tmp_path}/audit: only root may read it\n"
+    assert done.stderr == f"agentos: {entered}/audit: only root may read it\n"
 
 
 @pytest.fixture(scope="module")

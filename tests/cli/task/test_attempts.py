@@ -44,12 +44,11 @@ def kernel(kernels: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    place = tmp_path / "work"
+def directory(entered: Path) -> Path:
+    place = entered / "work"
     place.mkdir()
     (place / "add.py").write_text("print(2)\n")
-    for path in (place, tmp_path, *tmp_path.parents[:2]):
-        path.chmod(0o755)
+    place.chmod(0o755)
     return place
 
 

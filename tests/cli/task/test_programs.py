@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from agentos.userland.cli.task.options import find_programs
 from agentos.userland.task.programs import BadProgram, find_root, place, read_interpreter
+from agentos_sdk import AgentOSClient
 from tests.cli.conftest import Agentos
 from tests.cli.task.test_attempts import CHECK, RIGHT, WRONG, directory, write
 from tests.cli.task.test_task import CONFIG, name_of, to_toml, tree
@@ -117,6 +119,37 @@ def test_programs_and_the_loop_are_compared(agentos: Agentos, kernel: Kernel, pa
     with kernel.client() as client:
         spawned = client.fetch(f"task-spawn/{rows[1]['attempt']}", "agent")["value"]
     assert json.loads(spawned["env"]["LOOP_TASK"])["budget"]["iterations"] == 20, "the loop keeps its default"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("task", "--with", "coder", "Repair add.py", "--dir", "."),
+        ("task", "--with", "loop", "--with", "coder", "Repair add.py", "--dir", "../{}"),
+        ("spawn", "--framework", "coder", "--workspace", ".", "x", "--", "true"),
+    ],
+)
+def test_no_preset_is_taken_of_the_directory_that_an_agent_works_on(
+    agentos: Agentos, kernel: Kernel, path: str, arguments: tuple[str, ...]
+) -> None:
+    done = agentos(*(one.format(kernel.place.name) for one in arguments), PATH=path)
+
+    assert "the preset coder is in the workspace" in done.stderr, done
+    assert "move it to ~/.config/agentos/presets" in done.stderr
+
+
+def test_without_a_configuration_file_a_directory_has_no_presets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a repository that was cloned says which directory of the host its program is in."""
+    (tmp_path / "presets").mkdir()
+    (tmp_path / "presets" / "codex.toml").write_text('about = "x"\ntask = ["sh", "-c", "{task}"]\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+
+    with pytest.raises(BadProgram, match="there is no program 'codex' in PATH"):
+        find_programs(AgentOSClient(), ("codex",), None, None, None)
 
 
 @pytest.mark.parametrize(

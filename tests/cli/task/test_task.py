@@ -99,20 +99,17 @@ def kernel(kernels: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Path:
+def directory(entered: Path) -> Path:
     """A directory with files, and one beside it that no task may touch."""
-    place = tmp_path / "work"
+    place = entered / "work"
     (place / "inner").mkdir(parents=True)
     for name in ("changed.txt", "removed.txt", "mode.txt", "inner/file"):
         (place / name).write_text(f"{name} as it was\n")
     (place / "link").symlink_to("changed.txt")
-    outside = tmp_path / "outside"
+    outside = entered / "outside"
     outside.mkdir()
     (outside / "file").write_text("outside\n")
     (place / "place").write_text(str(outside))
-    for path in (tmp_path, *tmp_path.parents):  # without root the agent has our uid; with root another one
-        if path.stat().st_uid == os.geteuid() and str(path) != "/tmp":
-            path.chmod(path.stat().st_mode | 0o011)
     return place
 
 

@@ -41,14 +41,12 @@ while True:
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
+def project(entered: Path) -> Path:
     """A directory with the kernel's configuration, which is an agent's workspace."""
-    path = Path(os.path.realpath(tmp_path / "project"))
+    path = Path(os.path.realpath(entered / "project"))
     path.mkdir()
     (path / "agentos.toml").write_text(TOML)
     (path / "kernel.toml").write_text(TOML)
-    for directory in (tmp_path, *tmp_path.parents[:2]):
-        directory.chmod(0o755)
     path.chmod(0o777)
     return path
 

@@ -3,14 +3,18 @@
 import io
 import json
 import os
+import stat
 import tarfile
 import tempfile
+import threading
 from base64 import b64encode
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
+from agentos.services.archives import archive
+from agentos.services.snapshots import beneath
 from agentos_sdk import AgentOSClient
 from agentos_sdk.errors import BadRequest
 from tests.conftest import OwnKernel
@@ -80,8 +84,11 @@ def exported(own_kernel: OwnKernel, tmp_path: Path) -> tuple[Path, object]:
         until(lambda: client.exec(["test", "-e", "/tmp/busy"], name="writer")["exit_code"] == 0, "it receives nothing")
         up(client.send_message({"unread": 1}, to=number))
         env = {**environment(kernel.place), "AGENTOS_SOCKET": kernel.socket}
+        (tmp_path / "w.tar.partial").write_text("another file of the user's")
         done = run_agentos(["export", "writer", str(tmp_path / "w.tar")], kernel.place, env)
         assert done.returncode == 0, done.stderr
+        assert sorted(os.listdir(tmp_path)) == ["w.tar", "w.tar.partial"]
+        assert (tmp_path / "w.tar").stat().st_mode & 0o777 == 0o600
         assert "1 sockets, FIFOs, devices and protected names" in done.stdout
         assert "env SECRET" in done.stdout
         up(client.exec(["touch", "/tmp/done"], name="writer"))
@@ -128,6 +135,24 @@ def test_only_the_operator_exports_and_imports(own_kernel: OwnKernel, exported: 
             agent.send(0x35, {"path": str(exported[0])}, 2)
             assert agent.receive().json["code"] == "permission_denied"
         assert {one["name"] for one in client.list_agents(all=True)} == {"any"}
+
+
+@pytest.mark.parametrize("kind", ["FIFO", "link", "device"])
+def test_an_export_replaces_nothing_but_a_regular_file(tmp_path: Path, kind: str) -> None:
+    """As root it would replace /dev/null or /dev/stdout for all programs."""
+    file = tmp_path / "out"
+    if kind == "FIFO":
+        os.mkfifo(file)
+    elif kind == "link":
+        file.symlink_to("/proc/self/fd/1")
+    else:
+        file = Path("/dev/pts/ptmx")  # where no file can be made, whatever happens
+
+    done = run_agentos(["export", "writer", str(file)], tmp_path, environment(tmp_path))
+
+    assert done.returncode == 1
+    assert done.stderr == f"agentos: {file}: expected a new file, or a regular one, which is replaced\n"
+    assert stat.S_ISFIFO(file.lstat().st_mode) == (kind == "FIFO")
 
 
 def test_what_can_not_be_imported_leaves_nothing(own_kernel: OwnKernel, exported: tuple[Path, object]) -> None:
@@ -246,3 +271,32 @@ def test_an_agent_without_a_jail_and_a_whole_directory_are_not_exported(own_kern
         (kernel.place / "s.tar").write_bytes(whole)
         told = client.import_agent(str(kernel.place / "s.tar"))
         assert (told["code"], "no agent was exported" in told["error"]) == ("bad_request", True)
+
+
+def test_a_name_belongs_to_an_import_until_that_has_ended(own_kernel: OwnKernel, tmp_path: Path) -> None:
+    """Else an import that finds the name taken at its end removes the private keys of the other agent."""
+    kernel, path, files = own_kernel(), tmp_path / "many.tar", tmp_path / "files"
+    files.mkdir()
+    for number in range(5000):
+        (files / str(number)).touch()
+    with open(path, "wb") as out, beneath.open_top(str(files)) as top:
+        writer = archive.Writer(out)
+        declared = {"command": ["sleep", "1000"]}
+        manifest = {"format": 1, "kernel": "1", "name": "many", "agent": declared, "left_out": []}
+        writer.add("manifest.json", json.dumps(manifest).encode())
+        writer.add_tree(top)
+        writer.finish()
+    staged, reply = kernel.state_dir / "imports", {}
+    with kernel.client() as client, kernel.client() as other:
+        importing = threading.Thread(target=lambda: reply.update(client.import_agent(str(path))))
+        importing.start()
+        until(lambda: staged.exists() and os.listdir(staged), "nothing is unpacked")
+
+        told = other.spawn("many", command=["sleep", "1000"])
+        again = other.import_agent(str(path))
+        importing.join()
+        assert reply["success"], reply
+        other.kill(name="many", grace=0)
+        assert other.import_agent(str(path))["code"] == "already_exists", "its files are there"
+
+    assert (told.get("code"), again.get("code")) == ("already_exists", "already_exists"), (told, again)

@@ -18,6 +18,7 @@ from tests.llm.vendors.server import Vendor
 from tests.recordings.written import line, write_recording
 from tests.support.commands import run_agentos
 from tests.support.kernel import Kernel, environment, running, until
+from tests.support.runs.enter import let_in
 from tests.support.servers.vendor import vendor
 from tests.system.agents import in_state, up
 from tests.system.events.test_event_types import Watcher
@@ -125,8 +126,7 @@ def has_ended(manifest: Path) -> bool:
 @pytest.fixture(scope="module")
 def recorded(kernels: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
     code = tmp_path_factory.mktemp("code")
-    for directory in (code, *code.parents[:3]):
-        directory.chmod(0o755)
+    let_in(code, tmp_path_factory.getbasetemp())
     for name, text in (("coder", CODER), ("client", CLIENT), ("waiter", WAITER)):
         (code / f"{name}.py").write_text(text)
     with vendor() as met:

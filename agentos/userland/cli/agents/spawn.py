@@ -153,10 +153,12 @@ def spawn(
 
 def add_preset(client: AgentOSClient, name: str, fields: dict[str, Any]) -> None:
     """Add what the preset of a program sets; what is given wins. Raises ``click.UsageError``."""
-    from agentos.presets import BadPreset, read_preset, user_directories
+    from agentos.presets import BadPreset, check_place, read_preset, user_directories
 
+    directories, workspace = user_directories(project_directory()), fields["workspace"]
     try:
-        preset = read_preset(name, user_directories(project_directory()))
+        check_place(name, directories, [] if workspace in (None, "tmp", "keep") else [workspace])
+        preset = read_preset(name, directories)
     except BadPreset as error:
         raise click.UsageError(f"--framework: {error}") from None
     state = client.status()["model"] if preset.needs_model else None

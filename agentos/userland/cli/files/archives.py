@@ -1,6 +1,8 @@
 """``agentos export`` and ``import``: an agent as a file, for another kernel."""
 
 import os
+import stat
+import tempfile
 from typing import TYPE_CHECKING
 
 import click
@@ -27,19 +29,22 @@ def export(name: str, file: str, include: "tuple[Part, ...]", socket_path: str |
     An agent that runs is held still for it, and goes on. The file has no permissions, budgets and environment, but all
     that the agent has stored and written: keep it as private as that.
     """
-    partial = f"{file}.partial"
+    if os.path.lexists(file) and not stat.S_ISREG(os.lstat(file).st_mode):
+        raise Failed(f"{file}: expected a new file, or a regular one, which is replaced")
+    place, base = os.path.split(os.path.abspath(file))
     with kernel(socket_path) as client:
         try:
-            fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-            with open(fd, "wb") as out, client.export_agent(name, include or None) as pieces:
-                for piece in pieces:
-                    out.write(piece)
-            os.replace(partial, file)
+            fd, partial = tempfile.mkstemp(prefix=f".{base}.", dir=place)
+            try:
+                with open(fd, "wb") as out, client.export_agent(name, include or None) as pieces:
+                    for piece in pieces:
+                        out.write(piece)
+                os.replace(partial, file)
+            except BaseException:
+                os.unlink(partial)
+                raise
         except OSError as error:
             raise Failed(f"{error.filename or file}: {error.strerror or error}") from None
-        finally:
-            if os.path.lexists(partial):
-                os.unlink(partial)
     reply = check_reply(pieces.exported or {})
     text = f"{name} is in {file}: {format_bytes(reply['size'])}, without {', '.join(reply['left_out'])}"
     print_result(text, reply, as_json)

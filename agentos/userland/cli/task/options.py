@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from agentos.userland.cli.common import Failed, check_reply, parse_permission_set, read_stdin
+from agentos.userland.cli.common import Failed, check_reply, parse_permission_set, project_directory, read_stdin
 from agentos.userland.task.programs import LOOP, Program, find_program
 from agentos_sdk import AgentOSClient
 from agentos_sdk.loop import Budget
@@ -59,13 +59,15 @@ def check_attempts(by: tuple[str, ...], attempts: int | None, check: str | None,
 
 
 def find_programs(
-    client: AgentOSClient, by: tuple[str, ...], model: str | None, calls: int | None
+    client: AgentOSClient, by: tuple[str, ...], model: str | None, calls: int | None, directory: str | None
 ) -> list[Program | None]:
-    """The programs of ``--with``, with the model that they ask and how often they may; None is the loop.
+    """The programs of ``--with`` to work on a directory, with the model that they ask and how often they may.
 
+    None is the loop.
     Raises :class:`~agentos.userland.task.programs.BadProgram` if one can't work here.
     """
-    found = [None if name == LOOP else find_program(name) for name in by or (LOOP,)]
+    project, places = project_directory() if by else None, [directory] if directory is not None else []
+    found = [None if name == LOOP else find_program(name, project, places) for name in by or (LOOP,)]
     if not any(found):
         return list(found)
     status = check_reply(client.status())

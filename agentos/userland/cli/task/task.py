@@ -143,7 +143,7 @@ def task(
             else:
                 # Others ask much that is no step, so that the default is the loop's alone.
                 calls = parsed.iterations if any(each.startswith("iterations=") for each in budget) else None
-                programs = find_programs(client, by, model, calls)
+                programs = find_programs(client, by, model, calls, directory)
                 options["budget"] = share(parsed, attempts or 1)
                 prepared = prepare(client, text, directory, mode, options, say if as_json or quiet else say_first)
                 several = [begin(client, prepared, programs[number % len(programs)]) for number in range(attempts or 1)]

@@ -157,7 +157,7 @@ async def test_nothing_is_held_and_nothing_done_once_a_call_is_refused(grants: A
     assert (opened.times, opened.now) == (1, False)
 
 
-async def test_nothing_is_held_once_a_call_is_withdrawn() -> None:
+async def test_nothing_is_held_once_a_call_is_withdrawn(autojump_clock: object) -> None:
     opened = Opened()
 
     async def act(call: Call) -> object:

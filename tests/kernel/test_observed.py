@@ -75,7 +75,7 @@ def observed_table(watching: Watching) -> Table:
 async def _send(chunk: bytes) -> None: ...
 
 
-async def test_each_way_to_answer_tells_of_the_end() -> None:
+async def test_each_way_to_answer_tells_of_the_end(autojump_clock: object) -> None:
     watching = Watching(seen := Seen())
     table = observed_table(watching)
     caller = Caller(7, "agent", "tester", table, Grants(asked=["dubious"]), Notebook())

@@ -143,7 +143,7 @@ def test_calls_are_counted_by_their_outcome() -> None:
     }
 
 
-async def test_calls_that_wait_are_counted_when_they_have_ended() -> None:
+async def test_calls_that_wait_are_counted_when_they_have_ended(autojump_clock: object) -> None:
     async def wait(call: Call, request: Repeat) -> object:
         await trio.sleep_forever() if request.what == "wait" else await trio.lowlevel.checkpoint()
         return {}

@@ -130,6 +130,12 @@ class Callers:
         caller.family = spawner.family if spawner is not None and spawner.family else f"agent {number}"
         return caller
 
+    def go_live(self, caller: Caller, whole: bool) -> None:
+        """Ask people about what an agent does that lived a recorded life; ``whole``: no call is replayed any more."""
+        caller.replayed, caller.approvals = None, self.approvals
+        if whole and self._stand_ins.pop(caller.id, None) is not None:
+            caller.table = self._table_for(caller.id)
+
     def of_server(self, name: str, given: PermissionSet) -> Caller:
         """The identity of an MCP server, for what the kernel does on its behalf; no connection has it."""
         number = self._admit(given, self.names, None)
@@ -357,7 +363,7 @@ class Callers:
     def _table_for(self, number: int) -> Table:
         refused = tuple(self.authorizer.refused_calls(number, self._served).items())
         if (sealed := self._stand_ins.get(number)) is not None:  # what it is refused is compared, too
-            return sealed.with_refusals({op: why for op, why in refused if sealed.syscalls[op].prepare is None})
+            return sealed.with_refusals({op: why for op, why in refused if self._table.syscalls[op].prepare is None})
         key = self.is_recorded(number), refused
         if key not in self._tables:
             if len(self._tables) >= 1000:

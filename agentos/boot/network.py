@@ -3,6 +3,7 @@
 import contextlib
 import os
 import socket
+from functools import partial
 from typing import TYPE_CHECKING
 
 from attrs import define, field
@@ -10,6 +11,7 @@ from attrs import define, field
 from agentos.access.callers import Callers
 from agentos.agents.jail import openai_endpoint
 from agentos.agents.jail.filtered_network import FilteredNetwork
+from agentos.agents.life.life import wait_first
 from agentos.config.load import Config
 from agentos.kernel.caller import Caller
 from agentos.kernel.wire.listener import ConnectionLimit
@@ -72,8 +74,8 @@ class Network:
     async def serve_filtered(self, network: FilteredNetwork, caller: Caller) -> None:
         """Serve the filtered network of one life of an agent. The proxy is loaded for the first one: 0.05 s."""
         if caller.replayed is not None:
-            await refuse_connections(network, caller.replayed.note_connection)
-            return
+            replayed = caller.replayed
+            await wait_first(partial(refuse_connections, network, replayed.note_connection), replayed.live.wait)
         if self._proxy is None:
             proxy = await run_in_thread(_load_proxy)
             authorizer, ask_seconds = self.callers.authorizer, self.config.approvals.timeout

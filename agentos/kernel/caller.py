@@ -112,6 +112,7 @@ class Replayed(Protocol):
 
     id: int
     name: str
+    live: trio.Event  # the recording is over, and the agent goes on
 
     def note_connection(self) -> None:
         """A program in its jail tried to reach the network, which was refused."""

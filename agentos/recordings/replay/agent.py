@@ -20,7 +20,7 @@ from agentos_sdk.errors import BadRequest, CallError, NotFound, Unavailable
 from .life import LifeReplay
 from .progress import Progress, ReplayFailed
 
-SUFFIX = "-replay"  # of the agent's name
+SUFFIX, FORK_SUFFIX = "-replay", "-fork"  # of the agent's name
 NO_FILES = "the workspace was empty at the begin: the recording has no files, and what its commands changed isn't there"
 
 
@@ -36,7 +36,7 @@ def choose_life(recording: Recording, wanted: str | None) -> Life:
     return found[0]
 
 
-def describe_replay(spec: AgentSpec, code: str | None) -> AgentSpec:
+def describe_replay(spec: AgentSpec, code: str | None, suffix: str = SUFFIX) -> AgentSpec:
     """The spec of an agent that lives a recorded life again, with the program as it is, or as it is in ``code``.
 
     Raises ``BadRequest`` if its network can't be shut.
@@ -49,7 +49,7 @@ def describe_replay(spec: AgentSpec, code: str | None) -> AgentSpec:
         script = os.path.join(code, os.path.relpath(script, spec.code or os.path.dirname(script)))
     return replace(
         spec,
-        name=spec.name[: 64 - len(SUFFIX)] + SUFFIX,
+        name=spec.name[: 64 - len(suffix)] + suffix,
         script=script,
         code=code if code is not None else spec.code,
         restart="temporary",

@@ -4,11 +4,13 @@
 # would be told comes from the recording. So no partner runs, nothing leaves, and a vendor isn't asked.
 # What must stay true: a call without an answer ends the replay, for what follows means nothing; rights are required as
 # ever, so a recording gives an agent nothing that it may not have today; nobody is asked to approve what was approved.
-# docs/decisions/0108.
+# A fork goes live at the first call that isn't to be answered from the recording, and never before: a call that has no
+# answer ends it as long as others are to come, unless an answer was edited. docs/decisions/0108.
 
 import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import trio
 from attrs import define, field
@@ -28,6 +30,7 @@ from agentos_sdk.opcodes import Op
 
 from .progress import Progress, ReplayFailed, describe_differences
 from .sealed import read_reply, seal
+from .switch import Switch
 
 MAX_BYTES = 256 << 20  # of the lines of a recording that is replayed
 MAX_DRIFT = 500  # differences that are kept
@@ -59,31 +62,45 @@ class LifeReplay:
     life: str
     mark_secrets: Callable[[bytes], bytes]
     recorded_end: str | None = None
+    switch: Switch = field(factory=Switch)
+    give_rights: Callable[[Caller, bool], None] = field(default=lambda caller, whole: None)
+    live: trio.Event = field(factory=trio.Event)  # calls are done that the recording doesn't answer
+    chosen: WeakKeyDictionary[Call, RecordedCall | None] = field(factory=WeakKeyDictionary)  # what answers; None: live
     progress: Progress = field(factory=Progress)
     over: trio.Event = field(factory=trio.Event)
     _matcher: Matcher = field(factory=Matcher)
     _turn: Limiter = field(factory=lambda: Limiter(1))
     _left: int = 0  # recorded calls that weren't made yet
+    _edited: bool = False  # an edited answer was given
     _waiting: int = 0  # calls that got no reply in the recording either
 
     def load(self, calls: Sequence[RecordedCall]) -> None:
         """Have these calls answer. Slow: for a thread."""
-        self.progress.total = len(calls)
         for call in calls:
-            if call.call in UNSEEN or is_optional(call):
-                self.progress.skipped += 1
-            else:
-                self._left += 1
+            if self.switch.is_before(call):
+                self.progress.total += 1
+                if self._is_needed(call):
+                    self._left += 1
+                else:
+                    self.progress.skipped += 1
             if call.call not in UNSEEN:
                 self._matcher.add(call)
+
+    def _is_needed(self, call: RecordedCall) -> bool:
+        in_flight = self.switch.live and call.reply is None
+        return self.switch.is_before(call) and not (call.call in UNSEEN or is_optional(call) or in_flight)
 
     def seal(self, calls: Iterable[Syscall]) -> Sequence[Syscall]:
         """The table's calls, answered from here."""
         return seal(calls, self)
 
-    async def answer(self, op: Op, call: Call, request: Any, do: Do) -> object:
-        """The recorded reply to a call, or the error. ``do`` does what is done in the agent's own files."""
-        recorded = await self._find(op, request)
+    async def answer(self, op: Op, call: Call, request: Any, do: Do, found: RecordedCall | None = None) -> object:
+        """The recorded reply to a call, or the error. ``do`` does what is done in the agent's own files.
+
+        ``found`` is what answers, if it is known already.
+        """
+        recorded = found or await self.find(op, request)
+        assert recorded is not None, "live calls aren't sealed"
         if recorded.reply is None:
             self._waiting += 1
             self._look()
@@ -98,9 +115,11 @@ class LifeReplay:
             raise from_reply(recorded.reply)
         return read_reply(op, recorded.reply)
 
-    async def compare_refused(self, op: Op, request: Any, why: CallError) -> None:
+    async def compare_refused(self, op: Op, request: Any, why: CallError, found: RecordedCall | None = None) -> None:
         """A call that today's rights refuse: the recorded one must have been refused as well."""
-        reply = (await self._find(op, request)).reply
+        recorded = found or await self.find(op, request)
+        assert recorded is not None, "live calls aren't sealed"
+        reply = recorded.reply
         if reply is None or reply.get("code") != why.code:
             await self._diverge(op, f"it was allowed, and is refused now: {why}", ())
 
@@ -114,12 +133,25 @@ class LifeReplay:
         self.over.set()
         await trio.sleep_forever()
 
-    async def _find(self, op: Op, request: Any) -> RecordedCall:
+    async def find(self, op: Op, request: Any) -> RecordedCall | None:
+        """The recorded call that answers; None if the call is to be done live. A call without either waits."""
+        if self.live.is_set() and not self._left:
+            return None
         found: Match | Miss = await run_in_thread(self._match, op.name, request, limiter=self._turn)
         if isinstance(found, Miss):
-            await self._diverge(op, found.why, found.differences)
-        assert isinstance(found, Match), "a call without an answer waits for the end"
+            is_over = self.switch.until is not None and not self._left
+            if not (is_over or self.live.is_set() or (self._edited and self.switch.live)):
+                await self._diverge(op, found.why, found.differences)
+            await self._pass()
+            return None
+        if not self.switch.is_before(found.call):
+            await self._pass()
+            return None
+        if self.switch.live and found.call.reply is None:
+            await self.live.wait()
+            return None
         self.progress.replayed += 1
+        self._edited |= found.call.begin in self.switch.edited
         if is_optional(found.call):
             self.progress.skipped -= 1
         else:
@@ -128,6 +160,19 @@ class LifeReplay:
         for mask in found.masks:
             self.progress.masks[mask] = self.progress.masks.get(mask, 0) + 1
         return found.call
+
+    async def _pass(self) -> None:
+        """A call that the recording isn't to answer: go live, or end there."""
+        if not self.switch.live:
+            self.over.set()
+            await trio.sleep_forever()
+        if not self.live.is_set():
+            self.live.set()
+            self.progress.notes.append(f"live: what followed {self.progress.replayed} recorded answers was done")
+
+    def go_on(self, caller: Caller) -> None:
+        """A call of ``caller`` is done live, with its own rights from now on."""
+        self.give_rights(caller, not self._left)
 
     def _add_drift(self, found: Sequence[Difference]) -> None:
         room = MAX_DRIFT - len(self.progress.drift)
@@ -160,8 +205,10 @@ class LifeReplay:
         progress = self.progress
         if progress.verdict is not None:
             return
-        left = [call for call in self._matcher.unused() if call.reply is not None and not is_optional(call)]
-        if end is not None and self.recorded_end is not None and end != self.recorded_end:
+        left = [call for call in self._matcher.unused() if call.reply is not None and self._is_needed(call)]
+        if self.switch.live and not self.live.is_set():
+            progress.notes.append("it ended before anything was live")
+        if self.switch.until is None and end is not None and self.recorded_end is not None and end != self.recorded_end:
             self._add_drift([Difference("code", "its end", self.recorded_end, end)])
         if left:
             progress.verdict = "unfinished"

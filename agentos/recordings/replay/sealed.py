@@ -3,6 +3,7 @@
 from base64 import b64decode
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -12,34 +13,64 @@ from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
+from agentos.kernel.steps import Attempt, build_steps, handle, judge
 from agentos.kernel.syscall import Syscall
+from agentos.kernel.wire.replies import encode_reply
 from agentos.llm.providers.provider import Answer
 from agentos.llm.queue.request import ThinkResult
 from agentos.recordings.format import Json, encode_line
+from agentos.recordings.lines import describe_request
+from agentos.recordings.reader import RecordedCall
+from agentos_sdk.calls.background import Accepted
 from agentos_sdk.calls.think import Thought
 from agentos_sdk.encoding import codec
 from agentos_sdk.errors import ApprovalRefused, ApprovalRequired, CallError, PermissionDenied
 from agentos_sdk.opcodes import Op
+
+from .switch import OF_THOUGHT
 
 if TYPE_CHECKING:
     from .life import LifeReplay
 
 LIVE = frozenset({Op.NOOP})  # it says nothing
 REFUSALS = (PermissionDenied, ApprovalRefused, ApprovalRequired)
-OF_THOUGHT = frozenset(field.name for field in Thought.__attrs_attrs__)  # type: ignore[attr-defined]
 
 
 def seal(calls: Iterable[Syscall], life: "LifeReplay") -> Sequence[Syscall]:
     """These calls, each in a task, answered by a life."""
-    return [each if each.op in LIVE else _seal(each, life) for each in calls]
+    make = _switch if life.switch.live else _seal
+    return [each if each.op in LIVE else make(each, life) for each in calls]
 
 
-def _seal(syscall: Syscall, life: "LifeReplay") -> Syscall:
+def _switch(syscall: Syscall, life: "LifeReplay") -> Syscall:
+    """Answered by a life, or done as it is. It is chosen before anything is prepared, once if a person is asked."""
+    live, op = attempt(syscall), syscall.op
+
+    async def handler(call: Call, request: Any) -> object:
+        if call not in life.chosen:
+            found = life.chosen[call] = await life.find(op, request)
+            if found is None:
+                life.go_on(call.caller)
+                if syscall.charge is not None:
+                    syscall.charge(call.caller)
+        found = life.chosen[call]
+        if found is not None:
+            return await attempt(_seal(syscall, life, found))(call.caller, request, call)
+        if syscall.background is not None and request.async_:
+            serve, size = build_steps(syscall), len(encode_line(describe_request(request)))
+            number = syscall.background.start(call, op, request.request_id, size, partial(serve, call.caller, request))
+            return encode_reply(Accepted(request_id=number))
+        return await live(call.caller, request, call)
+
+    return replace(syscall, handler=handler, prepare=None, in_order=False, deferred=False, background=None, charge=None)
+
+
+def _seal(syscall: Syscall, life: "LifeReplay", answer: RecordedCall | None = None) -> Syscall:
     op, prepare_live = syscall.op, syscall.prepare
     if prepare_live is None:
 
         async def handler(call: Call, request: Any) -> object:
-            return await life.answer(op, call, request, None)
+            return await life.answer(op, call, request, None, answer)
 
         return replace(syscall, handler=handler, in_order=False, background=None)
 
@@ -55,20 +86,25 @@ def _seal(syscall: Syscall, life: "LifeReplay") -> Syscall:
                 refused = error if isinstance(error, REFUSALS) else None
                 found, do = Prepared((Right(op.name.lower()),), _nothing, about=""), None
             if refused is not None:
-                await life.compare_refused(op, request, refused)
+                await life.compare_refused(op, request, refused, answer)
                 raise refused
 
             async def act(call: Call) -> object:
-                return await life.answer(op, call, request, do)
+                return await life.answer(op, call, request, do, answer)
 
             known = found.error if isinstance(found.error, PermissionDenied) else None
             decisions = (caller.authorizer.decide(caller, right) for right in found.rights)
             refusal = known or next((each.refusal for each in decisions if each.effect == "deny"), None)
             if refusal is not None:
-                await life.compare_refused(op, request, refusal)
+                await life.compare_refused(op, request, refusal, answer)
             yield replace(found, act=act, error=known)
 
     return replace(syscall, prepare=prepare, in_order=False, deferred=False, background=None, charge=None)
+
+
+def attempt(syscall: Syscall) -> Attempt:
+    """Its steps, but for counting."""
+    return handle(syscall) if syscall.prepare is None else judge(syscall)
 
 
 def _nothing(call: Any) -> None:

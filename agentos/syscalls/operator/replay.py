@@ -1,7 +1,7 @@
 """Handlers of REPLAY_START, REPLAY_STATUS and REPLAY_STOP."""
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -15,13 +15,23 @@ from agentos.kernel.caller import Caller
 from agentos.kernel.ports import Right
 from agentos.kernel.prepared import Prepared
 from agentos.kernel.syscall import Syscall
-from agentos.recordings.format import NAME, SUFFIX, Life
+from agentos.recordings.format import NAME, Life
+from agentos.recordings.format import SUFFIX as DIRECTORY_SUFFIX
 from agentos.recordings.reader import BadRecording, RecordedCall, Recording, read_recording
 from agentos.recordings.recorder import Recorder
-from agentos.recordings.replay.agent import NO_FILES, AgentReplay, choose_life, describe_replay, find_spec
+from agentos.recordings.replay.agent import (
+    FORK_SUFFIX,
+    NO_FILES,
+    SUFFIX,
+    AgentReplay,
+    choose_life,
+    describe_replay,
+    find_spec,
+)
 from agentos.recordings.replay.life import LifeReplay, load_calls
 from agentos.recordings.replay.progress import Replay, ReplayFailed
 from agentos.recordings.replay.replays import Replays
+from agentos.recordings.replay.switch import list_losses, plan_switch
 from agentos.recordings.replay.text import TextReplay, read_entries
 from agentos.threads import run_in_thread
 from agentos_sdk.calls.operator import replay as calls
@@ -29,7 +39,8 @@ from agentos_sdk.errors import BadRequest, Unavailable
 from agentos_sdk.opcodes import Op
 
 SOURCES = "recording, recording_data, path: expected one of them"
-OF_PATH = "agent, code: expected only with path"
+PATH_FIELDS = ("agent", "code", "until", "then", "edits")
+OF_PATH = f"{', '.join(PATH_FIELDS)}: expected only with path"
 
 
 @frozen
@@ -48,39 +59,42 @@ class ReplayCalls:
         error = None
         if len(given) + (request.path is not None) != 1:
             error = BadRequest(SOURCES)
-        elif request.path is None and (request.agent is not None or request.code is not None):
+        elif request.path is None and any(getattr(request, name) is not None for name in PATH_FIELDS):
             error = BadRequest(OF_PATH)
 
         async def act(call: Call) -> calls.ReplayStarted:
             self.replays.check_free()
             if request.path is not None:
-                replay: Replay = await self._open(caller, request.path, request.agent, request.code)
+                replay: Replay = await self._open(caller, request.path, request)
             else:
                 ((field, text),) = given.items()
                 replay = TextReplay(await run_in_thread(read_entries, text, field))
             progress = self.replays.start(replay)
-            return calls.ReplayStarted(state=progress.state, total_entries=progress.total)
+            return calls.ReplayStarted(state=progress.state, total_entries=progress.total, notes=list(progress.notes))
 
         yield Prepared((Right("replay_start"),), act, about=request.path or "", error=error)
 
-    async def _open(self, caller: Caller, path: str, agent: str | None, code: str | None) -> AgentReplay:
-        place = Path(path) if os.path.isabs(path) else self.recorder.directory / f"{path}{SUFFIX}"
+    async def _open(self, caller: Caller, path: str, request: calls.ReplayStart) -> AgentReplay:
+        code = request.code
+        place = Path(path) if os.path.isabs(path) else self.recorder.directory / f"{path}{DIRECTORY_SUFFIX}"
         if not os.path.isabs(path) and not NAME.fullmatch(path):
             raise BadRequest(f"path: expected an absolute path or the name of a recording, got {path!r:.200}")
         if code is not None and not os.path.isabs(code):
             raise BadRequest(f"code: expected an absolute path, got {code!r:.200}")
         try:
-            recording, life, found = await run_in_thread(_read, place, agent)
+            recording, life, found = await run_in_thread(_read, place, request.agent)
         except BadRecording as error:
             raise BadRequest(str(error)) from None
         except ReplayFailed as error:
             raise Unavailable(str(error)) from None
-        spec = describe_replay(find_spec(self.callers.registry, life.agent), code)
+        switch, found = plan_switch(found, request.until, request.then, request.edits or {})
+        suffix = FORK_SUFFIX if switch.live else SUFFIX
+        spec = describe_replay(find_spec(self.callers.registry, life.agent), code, suffix)
         facts = recording.manifest.agents.get(life.agent)
         mark, number = self.recorder.maker.mark_secrets, facts.id if facts is not None else 0
-        told = LifeReplay(number, life.agent, life.life, mark, life.exit)
+        told = LifeReplay(number, life.agent, life.life, mark, life.exit, switch, self.callers.go_live)
         await run_in_thread(told.load, found)
-        told.progress.notes.append(NO_FILES)
+        told.progress.notes += [NO_FILES, *list_losses(found, switch)]
         return AgentReplay(self.supervision, self.callers, spec, told, caller)
 
     @asynccontextmanager
@@ -114,10 +128,10 @@ class ReplayCalls:
         yield Prepared((Right("replay_stop"),), act, about="")
 
 
-def _read(path: Path, agent: str | None) -> tuple[Recording, Life, list[RecordedCall]]:
+def _read(path: Path, agent: str | None) -> tuple[Recording, Life, Sequence[RecordedCall]]:
     recording = read_recording(path)
     life = choose_life(recording, agent)
-    return recording, life, [*load_calls(recording, life)]
+    return recording, life, load_calls(recording, life)
 
 
 def syscalls(

@@ -498,6 +498,9 @@ class Calls:
         path: str | None = None,
         agent: str | None = None,
         code: str | None = None,
+        until: int | None = None,
+        then: Literal["stop", "live"] | None = None,
+        edits: dict[str, dict[str, Any]] | None = None,
     ) -> Reply:
         """Have an agent live a recorded life again, in a jail without a network, with its calls answered from there.
 
@@ -505,6 +508,10 @@ class Calls:
         directory with its program. Or replay the text of RECORD_STATUS, which is ``recording`` as well as
         ``recording_data``: STORE, FETCH, DELETE and KEYS are done in a scope of the replay's own and compared,
         other calls are skipped. The operator alone, and one replay at a time.
+
+        With ``path``: calls with a number below ``until`` are answered from the recording. ``then`` says what
+        follows: ``stop`` ends the replay, and with ``live`` calls are done, with today's rights. ``edits`` are
+        other answers of THINK by the call's number, such as ``{"12": {"content": "no"}}``.
         """
         return self._make_call(0x73, locals())
 

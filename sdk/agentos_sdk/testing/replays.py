@@ -19,13 +19,13 @@ class HasClient(Protocol):
 
 
 def run_replay(
-    client: AgentOSClient, path: str, *, agent: str | None = None, code: str | None = None
+    client: AgentOSClient, path: str, *, agent: str | None = None, code: str | None = None, **fork: Any
 ) -> Mapping[str, Any]:
-    """Replay a recorded life to its end; returns the reply of REPLAY_STATUS.
+    """Replay a recorded life to its end; returns the reply of REPLAY_STATUS. ``fork``: until, then and edits.
 
     If there is no replay, ``verdict`` is ``can't``, and ``error`` says why. What interrupts it ends the replay.
     """
-    begun = client.replay_start(path=path, agent=agent, code=code)
+    begun = client.replay_start(path=path, agent=agent, code=code, **fork)
     if not begun["success"]:
         return {
             "verdict": "can't",

@@ -193,7 +193,10 @@ FIELDS: Mapping[int, tuple[Sequence[str], bytes]] = {
     DIFF: (["name", "paths", "content"], b'"name": "nowhere"'),
     APPLY: (["name", "digest", "paths", "also", "resolve"], b'"name": "nowhere", "digest": "x"'),
     UNDO: (["name", "apply"], b'"name": "nowhere"'),
-    REPLAY_START: (["recording", "recording_data", "path", "agent", "code"], b'"recording": "["'),
+    REPLAY_START: (
+        ["recording", "recording_data", "path", "agent", "code", "until", "then", "edits"],
+        b'"recording": "["',
+    ),
     REPLAY_STATUS: (["any"], b""),
     REPLAY_STOP: (["any"], b""),
     EXPORT: (["name", "include", "stream"], b'"name": "nowhere"'),

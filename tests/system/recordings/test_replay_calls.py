@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from agentos_sdk import AgentOSClient
+from agentos_sdk.opcodes import Op
 from tests.support.kernel import Kernel, until
 from tests.support.wire import HELLO, REPLAY_START, REPLAY_STATUS, REPLAY_STOP
 from tests.system.agents import up
@@ -28,7 +29,9 @@ def wait_end(client: AgentOSClient) -> dict[str, Any]:
 
 @pytest.mark.parametrize("field", ["recording", "recording_data"])
 def test_a_text_is_replayed_in_a_scope_of_its_own(kernel: Kernel, client: AgentOSClient, field: str) -> None:
-    begun = up(client.replay_start(**{field: recording({"opcode_name": "SEND", "response": {"success": True}})}))
+    begun = up(
+        client.request(Op.REPLAY_START, {field: recording({"opcode_name": "SEND", "response": {"success": True}})})
+    )
     done = wait_end(client)
 
     assert begun["total_entries"] == 3

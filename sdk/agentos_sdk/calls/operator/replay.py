@@ -1,7 +1,7 @@
 """REPLAY_START, REPLAY_STATUS and REPLAY_STOP: what was recorded, done again without an effect outside."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from agentos_sdk.calls.request import Request
 from agentos_sdk.encoding.record import record
@@ -12,11 +12,12 @@ ReplayState = Literal["IDLE", "RUNNING", "COMPLETED", "ERROR"]
 
 @record
 class ReplayStarted:
-    """``total_entries`` recorded calls are going to be replayed."""
+    """``total_entries`` recorded calls are going to be replayed. ``notes`` say what can't be as it was."""
 
     success: bool = True
     state: ReplayState
     total_entries: int
+    notes: Sequence[str] = ()
 
 
 @record
@@ -27,6 +28,10 @@ class ReplayStart(Request[ReplayStarted]):
     directory with its program. Or replay the text of RECORD_STATUS, which is ``recording`` as well as
     ``recording_data``: STORE, FETCH, DELETE and KEYS are done in a scope of the replay's own and compared, other calls
     are skipped. The operator alone, and one replay at a time.
+
+    With ``path``: calls with a number below ``until`` are answered from the recording. ``then`` says what follows:
+    ``stop`` ends the replay, and with ``live`` calls are done, with today's rights. ``edits`` are other answers of
+    THINK by the call's number, such as ``{"12": {"content": "no"}}``.
     """
 
     op = Op.REPLAY_START
@@ -36,6 +41,9 @@ class ReplayStart(Request[ReplayStarted]):
     path: str | None = None
     agent: str | None = None
     code: str | None = None
+    until: int | None = None
+    then: Literal["stop", "live"] | None = None
+    edits: dict[str, dict[str, Any]] | None = None
 
 
 @record

@@ -1,0 +1,89 @@
+"""Up to where a recording answers, what comes then, and answers that are others than the recorded ones."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+from attrs import frozen
+
+from agentos.recordings.format import Json
+from agentos.recordings.reader import RecordedCall
+from agentos_sdk.calls.think import Thought
+from agentos_sdk.encoding import codec
+from agentos_sdk.errors import BadRequest
+from agentos_sdk.opcodes import Op
+
+UNANSWERED: Json = {"success": True, "content": "", "tokens": 0, "usage": {}, "finish_reason": "stop",
+                    "tool_calls": [], "queued_ms": 0.0, "latency_ms": 0.0}  # fmt: skip
+OF_THOUGHT = frozenset(field.name for field in Thought.__attrs_attrs__)  # type: ignore[attr-defined]
+EDITABLE = frozenset({"content", "tool_calls", "finish_reason", "usage", "tokens", "model"})
+EFFECTS = frozenset({"STORE", "DELETE", "SEND", "BROADCAST", "SPAWN", "HTTP", "TOOL_CALL", "EMIT"})
+
+
+@frozen
+class Switch:
+    """Calls whose begin has a number below ``until`` are answered from the recording; all without it.
+
+    The rest is ``live``, or the replay ends there. ``edited`` are the numbers of calls that have another answer.
+    """
+
+    until: int | None = None
+    live: bool = False
+    edited: frozenset[int] = frozenset()
+
+    def is_before(self, call: RecordedCall) -> bool:
+        return self.until is None or call.begin < self.until
+
+
+def plan_switch(
+    calls: Sequence[RecordedCall], until: int | None, then: str | None, edits: Mapping[str, Any]
+) -> tuple[Switch, Sequence[RecordedCall]]:
+    """What a request asks for, and the calls of the life with their edited answers. Raises ``BadRequest``."""
+    if then is not None and until is None:
+        raise BadRequest("then: expected only with until")
+    last = max((call.begin for call in calls), default=0)
+    if until is not None and not 1 <= until <= last + 1:
+        raise BadRequest(f"until: the last call of the life is number {last}: expected 1 to {last + 1}, got {until}")
+    by_number, edited = {call.begin: call for call in calls}, dict[int, RecordedCall]()
+    for key, reply in edits.items():
+        where = f"edits.{key[:40]}"
+        call = by_number.get(int(key)) if key.isascii() and key.isdecimal() and len(key) < 19 else None
+        if call is None:
+            raise BadRequest(f"{where}: the life has no call with this number")
+        if until is not None and call.begin >= until:
+            raise BadRequest(f"{where}: only calls before {until}, which is until, are answered from the recording")
+        edited[call.begin] = edit_answer(call, reply, where)
+    switch = Switch(until, then == "live", frozenset(edited))
+    return switch, [edited.get(call.begin, call) for call in calls]
+
+
+def edit_answer(call: RecordedCall, reply: Mapping[str, Any], where: str) -> RecordedCall:
+    """The call with these keys of its answer; keys that aren't given are the recorded ones. Raises ``BadRequest``."""
+    if call.call != Op.THINK.name:
+        raise BadRequest(f"{where}: only answers of THINK can be edited, and the call is {call.call}")
+    if call.reply is None:
+        raise BadRequest(f"{where}: the recorded question has no answer")
+    unknown = sorted(reply.keys() - EDITABLE)
+    if unknown:
+        raise BadRequest(f"{where}.{unknown[0][:80]}: expected one of {', '.join(sorted(EDITABLE))}")
+    base = call.reply if call.reply.get("success") is True else {**UNANSWERED, "model": call.request.get("model", "")}
+    made = {**base, **reply}
+    try:
+        codec.decode(Thought, {key: value for key, value in made.items() if key in OF_THOUGHT})
+    except codec.Invalid as error:
+        raise BadRequest("; ".join(f"{where}.{mistake}" for mistake in error.mistakes[:5])) from None
+    chunks: tuple[Json, ...] = ({"delta": made["content"]},) if call.request.get("stream") and made["content"] else ()
+    return attrs.evolve(call, reply=made, chunks=chunks)
+
+
+def list_losses(calls: Sequence[RecordedCall], switch: Switch) -> Sequence[str]:
+    """What the live part doesn't find as it was, in sentences."""
+    done = [call.call for call in calls if switch.is_before(call) and call.reply and call.reply.get("success") is True]
+    commands = done.count("EXEC")
+    found = [f"commands of EXEC that aren't run: {commands}; files that they changed aren't there"] if commands else []
+    effects = Counter(name for name in done if name in EFFECTS)
+    if switch.live and effects:
+        named = ", ".join(f"{name} ({count})" for name, count in sorted(effects.items()))
+        found.append(f"answered and not done, so that the live part finds the state of today: {named}")
+    return found

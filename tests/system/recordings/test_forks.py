@@ -1,0 +1,102 @@
+"""A recorded life of three questions that goes on live at each of them, and with another answer."""
+
+import json
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from agentos.recordings.reader import RecordedCall, read_recording
+from tests.llm.vendors.script import Says, Text
+from tests.llm.vendors.server import Vendor
+from tests.support.kernel import Kernel, running, until
+from tests.support.servers.vendor import vendor
+from tests.system.agents import in_state, up
+
+TOML = """
+[llm]
+provider = "openai"
+model = "wise"
+base_url = "{url}"
+
+[[agents]]
+name = "coder"
+script = "{code}/coder.py"
+restart = "temporary"
+record = true
+permissions = {{ level = "sandboxed", allow = {{ state_write = ["turn"] }} }}
+"""
+CODER = """
+import json
+from agentos_sdk import AgentOSClient
+
+said, messages = [], []
+with AgentOSClient() as me:
+    for turn in range(3):
+        messages.append({"role": "user", "content": f"turn {turn}"})
+        answer = me.think(messages=messages)["content"]
+        me.store("turn", turn, scope="global")
+        messages.append({"role": "assistant", "content": answer})
+        said.append(answer)
+print(json.dumps(said), flush=True)
+"""
+
+
+class Recorded:
+    """A kernel with a recorded life, and a vendor that says something else now."""
+
+    def __init__(self, kernel: Kernel, met: Vendor) -> None:
+        self.kernel, self.met = kernel, met
+        self.path = kernel.state_dir / "recordings" / "coder-1.recording"
+
+    def questions(self) -> list[RecordedCall]:
+        return [call for call in read_recording(self.path).calls() if call.call == "THINK"]
+
+    def fork(self, **fields: Any) -> tuple[dict[str, Any], list[str], list[list[str]], int]:
+        """What REPLAY_STATUS said at its end, the answers it got, the questions asked, and how often it stored."""
+        before = len(self.met.exchanges)
+        with self.kernel.client() as client:
+            version = client.fetch("turn")["version"]
+            up(client.replay_start(path="coder-1", **fields))
+            until(lambda: client.replay_status()["state"] != "RUNNING", "the fork has ended")
+            lines = [one["text"] for one in client.logs("coder-fork")["lines"] if one["stream"] == "stdout"]
+            stored = client.fetch("turn")["version"] - version
+            asked = [[m.text for m in each.question.messages] for each in self.met.exchanges[before:]]
+            return dict(client.replay_status()), json.loads(lines[-1]), asked, stored
+
+
+@pytest.fixture(scope="module")
+def recorded(kernels: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
+    code = tmp_path_factory.mktemp("code")
+    for directory in (code, *code.parents[:3]):
+        directory.chmod(0o755)
+    (code / "coder.py").write_text(CODER)
+    with vendor() as met:
+        met.models = {"wise": Says([Text("then")])}
+        with running(TOML.format(url=met.base_url, code=code), {"OPENAI_API_KEY": met.key}) as kernel:
+            made = Recorded(kernel, met)
+            with kernel.client() as client:
+                in_state(client, "coder", "exited")
+            manifest = made.path / "recording.json"
+            until(partial(lambda path: json.loads(path.read_text()).get("ended"), manifest), "it is recorded")
+            met.models = {"wise": Says([Text("now")])}
+            yield made
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_what_comes_before_is_recorded_and_what_follows_is_live(recorded: Recorded, number: int) -> None:
+    found, said, asked, stored = recorded.fork(until=recorded.questions()[number].begin, then="live")
+
+    assert (found["state"], found["verdict"]) == ("COMPLETED", "identical"), found
+    assert said == ["then"] * number + ["now"] * (3 - number)
+    assert [len(messages) for messages in asked] == [2 * turn + 1 for turn in range(number, 3)]
+    assert stored == 3 - number
+
+
+def test_an_edited_answer_changes_what_follows_and_nothing_before(recorded: Recorded) -> None:
+    second = recorded.questions()[1].begin
+    found, said, asked, _ = recorded.fork(until=second + 1, then="live", edits={str(second): {"content": "edited"}})
+
+    assert said == ["then", "edited", "now"], found
+    assert asked == [["turn 0", "then", "turn 1", "edited", "turn 2"]]

@@ -198,6 +198,21 @@ class AgentSpec(Struct, frozen=True):
         """Whether the agent runs in a sandbox."""
         return self.isolation != "none"
 
+    def as_spawned(self, name: str) -> "AgentSpec":
+        """It under another name without what only a declared agent has: it starts now, its mailbox ends with it."""
+        return replace(
+            self,
+            name=name,
+            mailbox="memory",
+            schedule=None,
+            start=None,
+            idle_stop=None,
+            required=False,
+            after=(),
+            significant=False,
+            on_give_up="fail",
+        )
+
 
 class GroupSpec(Struct, frozen=True):
     """A supervisor and its children, in start order.

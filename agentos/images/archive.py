@@ -1,6 +1,6 @@
 """Find the image in an archive: an OCI layout or what ``docker save`` writes, as a tar or (OCI) as a directory.
 
-Blobs are named by their digest, and whoever made the archive may lie: :mod:`agentos.images.importer` compares.
+Blobs are named by their digest, and an archive may name them wrongly: :mod:`agentos.images.importer` compares.
 Everything blocks.
 """
 

@@ -45,8 +45,8 @@ def confine(
     """The command that runs ``argv``, whose first word is an absolute path, within these bounds.
 
     ``memory`` in bytes, ``output`` in bytes of a file. ``reads`` are the files and directories that it may read besides
-    programs and libraries, where this Linux has Landlock; None: all files, and it may write. ``uid``: with root, whom
-    it runs as. Raises :class:`Unconfinable`.
+    programs and libraries, where this Linux has Landlock; None: all files, and it may write. ``uid``: with root, the
+    user that it runs as. Raises :class:`Unconfinable`.
     """
     plan = {
         "root": str(Path(__file__).parents[2]),

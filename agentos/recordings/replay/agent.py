@@ -48,21 +48,12 @@ def describe_replay(spec: AgentSpec, code: str | None, suffix: str = SUFFIX) -> 
     if code is not None and script is not None:
         script = os.path.join(code, os.path.relpath(script, spec.code or os.path.dirname(script)))
     return replace(
-        spec,
-        name=spec.name[: 64 - len(suffix)] + suffix,
+        spec.as_spawned(spec.name[: 64 - len(suffix)] + suffix),
         script=script,
         code=code if code is not None else spec.code,
         restart="temporary",
         workspace="tmp",
         workspace_mode="direct",
-        mailbox="memory",
-        schedule=None,
-        start=None,
-        idle_stop=None,
-        required=False,
-        after=(),
-        significant=False,
-        on_give_up="fail",
         watchdog=None,
         health=None,
         record=False,

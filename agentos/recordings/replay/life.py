@@ -3,7 +3,7 @@
 # The life is replayed alone against its own recording: what it would do to others is compared and not done, what it
 # would be told comes from the recording. So no partner runs, nothing leaves, and a vendor isn't asked.
 # What must stay true: a call without an answer ends the replay, for what follows means nothing; rights are required as
-# ever, so a recording gives an agent nothing that it may not have today; nobody is asked to approve what was approved.
+# ever, so a recording gives an agent nothing that it may not have today; approvals aren't asked for anew.
 # A fork goes live at the first call that isn't to be answered from the recording, and never before: a call that has no
 # answer ends it as long as others are to come, unless an answer was edited. docs/decisions/0108.
 
@@ -233,7 +233,7 @@ class LifeReplay:
     async def wait(
         self, caller: Caller, question: Question, timeout: float | None = None, former: Question | None = None
     ) -> None:
-        raise Unavailable("nobody is asked while a recorded life is lived again")
+        raise Unavailable("no person is asked while a recorded life is lived again")
 
 
 def compare_replies(call: str, recorded: Json, body: bytes) -> Sequence[Difference]:

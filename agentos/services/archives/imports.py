@@ -3,7 +3,7 @@
 ::
 
     imports/ID/workspace/     what is being unpacked
-    imports/ID/record.json    for whom it is moved into place, written before that
+    imports/ID/record.json    for which agent it is moved into place, written before that
 
 An import has ended when its directory is gone. What a killed kernel has left is undone by the next one, before it
 starts agents: the workspace and the keys that came with it are removed. Nothing else had these: a name with files or

@@ -124,7 +124,7 @@ class Forking:
         self.spawning.charge(caller)
         await self.snapshots.begin_fork(snapshot, *keys, moment)
         try:
-            agent = await self._spawn(caller, original, describe_fork(original.spec, name))
+            agent = await self._spawn(caller, original, original.spec.as_spawned(name))
         except StartError as error:
             with trio.CancelScope(shield=True):
                 await self.snapshots.end_fork(*keys)
@@ -153,22 +153,6 @@ def keys_of(original: Agent, name: str) -> tuple[str, str]:
     if original.parent is None:
         return name, name
     return f"{lineage(original.parent)}+{name}", f"{original.parent.queue_path[-1].name}/{name}"
-
-
-def describe_fork(spec: AgentSpec, name: str) -> AgentSpec:
-    """The spec of a fork, without what only a declared agent has: it starts now, and its mailbox ends with it."""
-    return replace(
-        spec,
-        name=name,
-        mailbox="memory",
-        schedule=None,
-        start=None,
-        idle_stop=None,
-        required=False,
-        after=(),
-        significant=False,
-        on_give_up="fail",
-    )
 
 
 def syscalls(

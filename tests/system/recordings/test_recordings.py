@@ -119,6 +119,16 @@ def test_only_the_operator_records_and_reads(kernel: Kernel, client: AgentOSClie
         assert (reply["code"], "only the operator records calls" in reply["error"]) == ("permission_denied", True)
 
 
+MEASURED = {
+    ".since",
+    ".uptime_ms",
+    ".usage.memory",
+    ".usage.peak",
+    ".usage.pids",
+    ".usage.cpu_seconds",
+}  # anew by each INSPECT
+
+
 def test_an_agent_cannot_tell_that_it_is_recorded(kernel: Kernel, client: AgentOSClient) -> None:
     agent = kernel.spawn("hidden", permissions="unrestricted")
 
@@ -127,18 +137,14 @@ def test_an_agent_cannot_tell_that_it_is_recorded(kernel: Kernel, client: AgentO
             welcome = wire.ask(HELLO, {"protocol": 2}).body
             return welcome, wire.call(INSPECT, {"name": "hidden"}, 7)
 
-    (greeted, before), (_, again) = look(), look()
+    greeted, before = look()
     up(client.record_start(["hidden"]))
     greeted_then, recorded = look()
     up(client.record_stop())
 
     assert greeted_then == greeted
-    changing = {path for path, value in flatten(before).items() if flatten(again).get(path) != value}
-    stable = {path: value for path, value in flatten(before).items() if path not in changing}
-    found = flatten(recorded)
-    assert found.keys() == flatten(before).keys()
-    assert {path: found[path] for path in stable} == stable
-    assert len(stable) > 3 * len(changing)
+    assert flatten(recorded).keys() == flatten(before).keys()
+    assert {path for path, value in flatten(before).items() if flatten(recorded)[path] != value} <= MEASURED
 
 
 def flatten(value: Any, path: str = "") -> dict[str, object]:

@@ -12,7 +12,7 @@ from agentos.userland.cli.task.attempts import Row, describe_choice, table_row
 from agentos.userland.task.attempts import Size, measure_diff, share
 from agentos_sdk.loop import Budget
 from tests.cli.conftest import Agentos
-from tests.cli.task.test_task import CONFIG, to_toml, tree
+from tests.cli.task.test_task import configure, tree
 from tests.cli.terminal import Terminal
 from tests.support.kernel import Kernel, shared, until
 
@@ -37,9 +37,7 @@ RULES: list[dict[str, Any]] = [
 
 @pytest.fixture(scope="module")
 def kernel(kernels: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
-    rules = tmp_path_factory.mktemp("rules") / "answers.toml"
-    rules.write_text("\n\n".join(map(to_toml, RULES)))
-    with shared(CONFIG.replace("answers.toml", str(rules))) as started:
+    with shared(configure(RULES, tmp_path_factory.mktemp("rules"))) as started:
         yield started
 
 

@@ -13,7 +13,7 @@ from agentos.userland.task.programs import BadProgram, find_root, place, read_in
 from agentos_sdk import AgentOSClient
 from tests.cli.conftest import Agentos
 from tests.cli.task.test_attempts import CHECK, RIGHT, WRONG, directory, write
-from tests.cli.task.test_task import CONFIG, name_of, to_toml, tree
+from tests.cli.task.test_task import configure, name_of, tree
 from tests.cli.terminal import Terminal
 from tests.support.kernel import Kernel, shared
 
@@ -56,16 +56,15 @@ RULES: list[dict[str, Any]] = [
     {"tool": "write_file", "match": "wrote", "tool_calls": [("done", {"summary": "It adds."})]},
     {"match": "^Repair", "reply": RIGHT},
 ]
-LLM = CONFIG.replace('"offline"\n', '"offline"\nmodel = "offline"\nopenai_endpoint = true\n')
 
 __all__ = ["directory"]
 
 
 @pytest.fixture(scope="module")
 def kernel(kernels: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
-    rules = tmp_path_factory.mktemp("rules") / "answers.toml"
-    rules.write_text("\n\n".join(map(to_toml, RULES)))
-    with shared(LLM.replace("answers.toml", str(rules))) as started:
+    config = configure(RULES, tmp_path_factory.mktemp("rules"))
+    endpoint = '"offline"\nmodel = "offline"\nopenai_endpoint = true\n'
+    with shared(config.replace('"offline"\n', endpoint)) as started:
         install_coder(started.place)
         yield started
 

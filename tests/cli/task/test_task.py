@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,7 @@ RULES: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-def to_toml(rule: dict[str, Any]) -> str:
+def to_toml(rule: Mapping[str, Any]) -> str:
     """A rule of the offline provider; strings, numbers and truth values of JSON are TOML, too."""
     calls = [
         f"{{ name = {json.dumps(name)}, arguments = {{ "
@@ -90,11 +90,15 @@ def to_toml(rule: dict[str, Any]) -> str:
     return "\n".join(["[[rule]]", *lines, *([f"tool_calls = [{', '.join(calls)}]"] if calls else [])])
 
 
+def configure(rules: Sequence[Mapping[str, Any]], directory: Path) -> str:
+    """A configuration whose model answers by these rules, which are written into the directory."""
+    (directory / "answers.toml").write_text("\n\n".join(map(to_toml, rules)))
+    return CONFIG.replace("answers.toml", str(directory / "answers.toml"))
+
+
 @pytest.fixture(scope="module")
 def kernel(kernels: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
-    rules = tmp_path_factory.mktemp("rules") / "answers.toml"
-    rules.write_text("\n\n".join(map(to_toml, RULES)))
-    with shared(CONFIG.replace("answers.toml", str(rules))) as started:
+    with shared(configure(RULES, tmp_path_factory.mktemp("rules"))) as started:
         yield started
 
 

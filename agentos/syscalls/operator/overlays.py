@@ -72,8 +72,7 @@ class OverlayCalls:
     overlays: Overlays
     paces: Paces
 
-    @asynccontextmanager
-    async def prepare_diff(self, caller: Caller, request: calls.Diff) -> AsyncIterator[Prepared]:
+    async def prepare_diff(self, caller: Caller, request: calls.Diff) -> Prepared:
         paths = [normalize(path) for path in request.paths]
         key, right, error = find_overlay(self.registry, caller, request.name, "diff")
         by_agent = caller.kind != "operator"
@@ -95,10 +94,9 @@ class OverlayCalls:
             ]
             return calls.Diffed(changes=listed, digest=found.digest, more=more, commits=commits)
 
-        yield Prepared((right,), act, about=request.name, error=error)
+        return Prepared((right,), act, about=request.name, error=error)
 
-    @asynccontextmanager
-    async def prepare_apply(self, caller: Caller, request: calls.Apply) -> AsyncIterator[Prepared]:
+    async def prepare_apply(self, caller: Caller, request: calls.Apply) -> Prepared:
         paths, also = ([normalize(path) for path in given] for given in (request.paths, request.also))
         wanted = Wanted(request.digest, paths, also, {normalize(path): side for path, side in request.resolve.items()})
         key, right, error = find_overlay(self.registry, caller, request.name, "apply")
@@ -110,10 +108,9 @@ class OverlayCalls:
             (applied, more), (left, unlisted) = cut(done.paths), list_left(done.left)
             return calls.Applied(applied=applied, conflicts=left, apply=done.id or None, more=more + unlisted)
 
-        yield Prepared((right,), act, about=request.name, error=error)
+        return Prepared((right,), act, about=request.name, error=error)
 
-    @asynccontextmanager
-    async def prepare_undo(self, caller: Caller, request: calls.Undo) -> AsyncIterator[Prepared]:
+    async def prepare_undo(self, caller: Caller, request: calls.Undo) -> Prepared:
         key, right, error = find_overlay(self.registry, caller, request.name, "undo")
 
         async def act(call: Call) -> calls.Undone:
@@ -123,7 +120,7 @@ class OverlayCalls:
             (undone, more), (left, unlisted) = cut(done.paths), list_left(done.left)
             return calls.Undone(undone=undone, conflicts=left, more=more + unlisted)
 
-        yield Prepared((right,), act, about=request.name, error=error)
+        return Prepared((right,), act, about=request.name, error=error)
 
 
 def find_overlay(registry: Registry, caller: Caller, name: str, action: str) -> tuple[str, Right, CallError | None]:

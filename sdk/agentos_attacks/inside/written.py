@@ -109,15 +109,10 @@ def written_exec(_: Targets) -> Result:
 CHECKS: tuple[Check, ...] = ()
 FURTHER = (
     Check(
-        "strict.memfd_exec",
+        "strict",
         memfd_exec,
         "execute a memory file where isolation is strict",
         "vm.memfd_noexec, or seccomp: MFD_NOEXEC_SEAL",
     ),
-    Check(
-        "strict.written_exec",
-        written_exec,
-        "execute a file that it wrote where isolation is strict",
-        "noexec mounts, Landlock",
-    ),
+    Check("strict", written_exec, "execute a file that it wrote where isolation is strict", "noexec mounts, Landlock"),
 )

@@ -10,7 +10,7 @@ from agentos.userland.cli.common import Failed, agent_fields, kernel, kernel_opt
 from agentos.userland.cli.output_text import OutputPrinter
 from agentos.userland.cli.terminal import SHELL, run_in_terminal
 from agentos_sdk import AgentOSClient
-from agentos_sdk.errors import NotFound, from_reply
+from agentos_sdk.errors import NotFound, checked
 
 from .spawn import SpawnCommand
 
@@ -105,10 +105,7 @@ def run_collected(
     client: AgentOSClient, command: list[str], cwd: str | None, timeout: float, more: dict[str, Any]
 ) -> dict[str, Any]:
     """The reply with all output that was kept."""
-    reply = client.exec(command, cwd, timeout, **more)
-    if not reply["success"]:
-        raise from_reply(reply)
-    return reply
+    return checked(client.exec(command, cwd, timeout, **more))
 
 
 def run_streaming(

@@ -66,8 +66,8 @@ def _switch(syscall: Syscall, life: "LifeReplay") -> Syscall:
 
 
 def _seal(syscall: Syscall, life: "LifeReplay", answer: RecordedCall | None = None) -> Syscall:
-    op, prepare_live = syscall.op, syscall.prepare
-    if prepare_live is None:
+    op = syscall.op
+    if syscall.prepare is None:
 
         async def handler(call: Call, request: Any) -> object:
             return await life.answer(op, call, request, None, answer)
@@ -79,7 +79,7 @@ def _seal(syscall: Syscall, life: "LifeReplay", answer: RecordedCall | None = No
         async with AsyncExitStack() as held:
             refused: CallError | None = None
             try:
-                found = await held.enter_async_context(prepare_live(caller, request))
+                found = await held.enter_async_context(syscall.preview(caller, request))
                 do = found.act
             except CallError as error:
                 # What it is about isn't there now, unless it is refused: the recorded one may have found it.

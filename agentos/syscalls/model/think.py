@@ -1,8 +1,7 @@
 """THINK and LLM_REPORT: queue a question for the model and build the reply from the answer."""
 
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from hashlib import sha256
 from typing import Final
@@ -50,8 +49,7 @@ def syscalls(
             return parse_think(body, line.model)
         return await caller.table.reader.run(caller, parse_think, body, line.model)
 
-    @asynccontextmanager
-    async def prepare(caller: Caller, request: ThinkRequest) -> AsyncIterator[Prepared]:
+    async def prepare(caller: Caller, request: ThinkRequest) -> Prepared:
         question = request.question
         if question.model.startswith(LONG_SPELLING):
             question = question.for_model(plain_model_name(question.model), question.max_tokens)
@@ -86,7 +84,7 @@ def syscalls(
                 return thought
             raise Timeout(f"the model hasn't answered within the {request.timeout:g} s that timeout names")
 
-        yield Prepared(rights, act, shown=partial(describe_question, question))
+        return Prepared(rights, act, shown=partial(describe_question, question))
 
     async def encode(caller: Caller, thought: ThinkResult) -> bytes:
         await caller.allowance.wait_for_reply_room()  # a caller that doesn't read its replies gets no more of them

@@ -76,8 +76,7 @@ class Archives:
 
     # -- EXPORT --------------------------------------------------------------------------------------------------------
 
-    @asynccontextmanager
-    async def prepare_export(self, caller: Caller, request: calls.Export) -> AsyncIterator[Prepared]:
+    async def prepare_export(self, caller: Caller, request: calls.Export) -> Prepared:
         agent = self.spawning.registry.find(None, request.name)
 
         async def act(call: Call) -> calls.Exported:
@@ -97,7 +96,7 @@ class Archives:
             call.remark = f"{agent.name}: {size} bytes"
             return calls.Exported(size=size, left_out=left_out)
 
-        yield Prepared((Right("export", agent=agent.id),), act, about=request.name)
+        return Prepared((Right("export", agent=agent.id),), act, about=request.name)
 
     def _write(
         self,
@@ -161,8 +160,7 @@ class Archives:
 
     # -- IMPORT --------------------------------------------------------------------------------------------------------
 
-    @asynccontextmanager
-    async def prepare_import(self, caller: Caller, request: calls.Import) -> AsyncIterator[Prepared]:
+    async def prepare_import(self, caller: Caller, request: calls.Import) -> Prepared:
         if request.as_ is not None:
             check_name(request.as_, "as")
         real, rights = "", [Right("import")]
@@ -182,7 +180,7 @@ class Archives:
             except OSError as error:
                 raise Unavailable(f"{error.filename or shown}: {error.strerror or error}") from None
 
-        yield Prepared(rights, act, about=request.path or "an archive in CHUNK frames")
+        return Prepared(rights, act, about=request.path or "an archive in CHUNK frames")
 
     async def _open(self, call: Call, path: str) -> IO[bytes]:
         """The file of an archive, or one with what the client sends."""

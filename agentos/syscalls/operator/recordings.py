@@ -22,10 +22,6 @@ from agentos_sdk.calls.operator import recordings as calls
 from agentos_sdk.errors import AlreadyExists, BadRequest, NotFound, TooLarge, Unavailable
 from agentos_sdk.opcodes import Op
 
-from .overlays import require_operator
-
-OPERATORS = "only the operator records calls, and reads what was recorded"
-
 
 @frozen
 class RecordingCalls:
@@ -53,7 +49,7 @@ class RecordingCalls:
             return calls.RecordingBegun(name=found.manifest.name, path=display_path(found.target.directory))
 
         about = ", ".join(map(str, request.agents or request.filter_agents or ())) or "all callers"
-        yield Prepared((Right("record_start"),), act, about=about[:200], error=require_operator(caller, OPERATORS))
+        yield Prepared((Right("record_start"),), act, about=about[:200])
 
     def _select(self, request: calls.RecordStart) -> Selection:
         if request.agents is None:
@@ -74,7 +70,7 @@ class RecordingCalls:
             call.remark, path = found.manifest.name, display_path(found.target.directory)
             return calls.RecordingEnded(entry_count=found.entries, name=found.manifest.name, path=path)
 
-        yield Prepared((Right("record_stop"),), act, error=require_operator(caller, OPERATORS))
+        yield Prepared((Right("record_stop"),), act)
 
     @asynccontextmanager
     async def prepare_status(self, caller: Caller, request: calls.RecordStatus) -> AsyncIterator[Prepared]:
@@ -96,7 +92,7 @@ class RecordingCalls:
                 entries=entries if request.get_entries else None,
             )
 
-        yield Prepared((Right("record_status"),), act, error=require_operator(caller, OPERATORS))
+        yield Prepared((Right("record_status"),), act)
 
     async def _list(self, found: Active, request: calls.RecordStatus) -> list[Json]:
         await self.recorder.queue.flush()

@@ -23,9 +23,7 @@ from agentos_sdk.calls.operator import snapshots as calls
 from agentos_sdk.errors import BadRequest
 from agentos_sdk.opcodes import Op
 
-from .overlays import Paces, explaining, find_overlay, require_descendant, require_operator
-
-OPERATORS = "only the operator lists and removes snapshots"
+from .overlays import Paces, explaining, find_overlay, require_descendant
 
 
 @frozen
@@ -70,7 +68,7 @@ class SnapshotCalls:
                 found = await self.snapshots.list(key)
             return calls.SnapshotsReply(snapshots=[describe(one) for one in found])
 
-        yield Prepared((right,), act, about=request.name or "", error=require_operator(caller, OPERATORS))
+        yield Prepared((right,), act, about=request.name or "")
 
     async def _remove(self, call: Call, key: str | None, moment: str) -> None:
         if key is not None:

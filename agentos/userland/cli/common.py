@@ -5,7 +5,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,6 +26,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 socket_option = click.option("--socket", "socket_path", metavar="PATH", help="The kernel's socket.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+
+
+def kernel_options(command: F) -> F:
+    """Add ``--json`` and ``--socket``."""
+    return json_option(socket_option(command))
 
 
 class Failed(click.ClickException):
@@ -123,6 +128,23 @@ def print_result(sentence: str, reply: object, as_json: bool) -> None:
         print_json(reply)
     else:
         click.echo(sentence)
+
+
+def print_lines(lines: Iterable[str], value: object = None, as_json: bool = False) -> None:
+    """Print lines with control characters escaped, or with --json the value."""
+    if as_json:
+        print_json(value)
+        return
+    for line in lines:
+        click.echo(printable(line))
+
+
+def print_table(rows: list[list[str]], header: list[str], elastic: Collection[str] = ()) -> None:
+    """Print a table, in whose ``elastic`` columns cells are cut to the width of the terminal."""
+    if elastic:
+        header, *rows = fit_columns(rows, header, elastic, table_width())
+    for number, line in enumerate(format_table(rows, header)):
+        click.echo(click.style(printable(line), bold=not number))
 
 
 def read_stdin(most: int) -> str:

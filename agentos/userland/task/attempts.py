@@ -5,10 +5,10 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from agentos_sdk import AgentOSClient, AgentOSError
+from agentos_sdk.errors import checked
 from agentos_sdk.loop import Budget
 
 from .running import RunningTask, Step, make_pipe
-from .usage import done
 
 CHECK_SECONDS = 3600.0  # EXEC's longest
 KEEPER = ("sleep", f"{CHECK_SECONDS + 60:.0f}")  # of an agent whose jail a check runs in; it ends if we are killed
@@ -99,7 +99,7 @@ def share(budget: Budget, count: int) -> Budget:
 
 def find_loop_jail(client: AgentOSClient, name: str) -> Mapping[str, Any]:
     """The fields of SPAWN for the jail of a task of the loop; raises the kernel's ``CallError``."""
-    kept = done(client.fetch(f"task-spawn/{name}", "agent"))["value"]
+    kept = checked(client.fetch(f"task-spawn/{name}", "agent"))["value"]
     return {**kept, "env": {key: value for key, value in kept["env"].items() if key != "LOOP_TASK"}}
 
 
@@ -131,18 +131,18 @@ def check(client: AgentOSClient, running: RunningTask, jail: Mapping[str, Any], 
 @contextmanager
 def _jail_of(client: AgentOSClient, name: str, jail: Mapping[str, Any]) -> Iterator[None]:
     """An agent that does nothing has the jail again; afterwards its overlay is what it was."""
-    before = done(client.snapshot(name))["snapshot"]
+    before = checked(client.snapshot(name))["snapshot"]
     try:
         fields = {key: value for key, value in jail.items() if key not in ("script", "args", "python")}
-        done(client.spawn(**{**fields, "name": name, "command": KEEPER, "restart": "temporary"}))
+        checked(client.spawn(**{**fields, "name": name, "command": KEEPER, "restart": "temporary"}))
         try:
             yield
         finally:
             client.kill(name=name, grace=0)
             client.wait(name=name)
     finally:
-        done(client.rollback(name, before))
-        done(client.snapshots(name, remove=before))
+        checked(client.rollback(name, before))
+        checked(client.snapshots(name, remove=before))
 
 
 def measure_diff(reply: Mapping[str, Any]) -> Size:

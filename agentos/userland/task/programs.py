@@ -16,13 +16,13 @@ from agentos.sandbox.files.interpreter_prefixes import describe_exposure, is_wit
 from agentos.sandbox.files.root_files import CODE, SYSTEM_PATHS
 from agentos_sdk import AgentOSClient, AgentOSError
 from agentos_sdk.encoding.quantities import size
-from agentos_sdk.errors import from_reply
+from agentos_sdk.errors import checked, from_reply
 from agentos_sdk.loop import Budget, TaskResult
 from agentos_sdk.loop.engine.driving import LONGEST_WINDOW
 
 from .records import TaskNote, store_note
 from .running import RunningTask
-from .usage import done, find_use
+from .usage import find_use
 
 LOOP = "loop"  # stands for the built-in loop among the programs
 MAX_SUMMARY = 200  # lines
@@ -199,8 +199,8 @@ def _result(client: AgentOSClient, note: TaskNote, end: Mapping[str, Any], late:
 def _is_exhausted(client: AgentOSClient, note: TaskNote) -> bool:
     """Whether the task's budget has refused a question: INSPECT no longer tells it of an agent that has ended."""
     with AgentOSClient(client.socket_path) as own:  # subscriptions are a connection's
-        done(own.subscribe(["BUDGET_EXHAUSTED"], since=0))
-        events = done(own.poll_events(1000))["events"]
+        checked(own.subscribe(["BUDGET_EXHAUSTED"], since=0))
+        events = checked(own.poll_events(1000))["events"]
     return any(event["data"]["name"] == note.name for event in events)
 
 

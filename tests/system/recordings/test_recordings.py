@@ -116,7 +116,7 @@ def test_only_the_operator_records_and_reads(kernel: Kernel, client: AgentOSClie
 
     for method in ("record_start", "record_stop", "record_status"):
         reply = ask(client, agent, method)
-        assert (reply["code"], "only the operator records calls" in reply["error"]) == ("permission_denied", True)
+        assert (reply["code"], "only the operator may do that" in reply["error"]) == ("permission_denied", True)
 
 
 MEASURED = {

@@ -11,13 +11,12 @@ from agentos.userland.cli import completed
 from agentos.userland.cli.common import (
     Failed,
     check_reply,
-    json_option,
     kernel,
+    kernel_options,
     parse_permission_set,
     print_result,
     printable,
     project_directory,
-    socket_option,
 )
 from agentos.userland.cli.output_text import printable_output, shows_colours
 from agentos_sdk import AgentOSClient
@@ -102,8 +101,7 @@ class SpawnCommand(click.Command):
 )
 @click.option("--runtime", type=click.Choice(["exec", "fast"]), help="fast: SCRIPT without an exec. Default: exec.")
 @click.option("--terminals", is_flag=True, help="Its programs may open pseudo-terminals, as tmux does.")
-@json_option
-@socket_option
+@kernel_options
 @click.pass_context
 def spawn(
     ctx: click.Context,

@@ -8,15 +8,12 @@ from agentos.userland.cli import completed
 from agentos.userland.cli.agents.resources import format_bytes
 from agentos.userland.cli.common import (
     check_reply,
-    fit_columns,
-    format_table,
-    json_option,
     kernel,
+    kernel_options,
     plural,
     print_json,
     print_result,
-    socket_option,
-    table_width,
+    print_table,
 )
 from agentos.userland.cli.times import format_time
 
@@ -26,8 +23,7 @@ HEADER = ["SNAPSHOT", "ID", "TAKEN", "SIZE", "AFTER"]
 @click.command()
 @click.argument("name", shell_complete=completed.agents)
 @click.argument("label", required=False)
-@json_option
-@socket_option
+@kernel_options
 def snapshot(name: str, label: str | None, socket_path: str | None, as_json: bool) -> None:
     """Keep what an agent has changed up to now.
 
@@ -43,8 +39,7 @@ def snapshot(name: str, label: str | None, socket_path: str | None, as_json: boo
 @click.command()
 @click.argument("name", required=False, shell_complete=completed.agents)
 @click.option("--remove", metavar="ID", help="Remove this one first; with NAME also a label.")
-@json_option
-@socket_option
+@kernel_options
 def snapshots(name: str | None, remove: str | None, socket_path: str | None, as_json: bool) -> None:
     """List the snapshots of an agent, or all."""
     with kernel(socket_path) as client:
@@ -68,15 +63,12 @@ def snapshots(name: str | None, remove: str | None, socket_path: str | None, as_
     if not rows:
         click.echo("no snapshots")
         return
-    header, *rest = fit_columns(rows, HEADER, ("SNAPSHOT", "AFTER"), table_width())
-    for line in format_table(rest, header):
-        click.echo(line)
+    print_table(rows, HEADER, ("SNAPSHOT", "AFTER"))
 
 
 @click.command()
 @click.argument("moments", nargs=-1, required=True, metavar="NAME@LABEL...", shell_complete=completed.agents)
-@json_option
-@socket_option
+@kernel_options
 def rollback(moments: Sequence[str], socket_path: str | None, as_json: bool) -> None:
     """Have agents go back to a snapshot.
 
@@ -106,8 +98,7 @@ def rollback(moments: Sequence[str], socket_path: str | None, as_json: bool) -> 
 )
 @click.option("-n", "--count", type=click.IntRange(1, 32), help="How many: 1 without it, or one for each --name.")
 @click.option("--name", "names", multiple=True, help="Call them so, and not NAME-1, NAME-2 ...; may be repeated.")
-@json_option
-@socket_option
+@kernel_options
 def fork(
     moment: str,
     only: bool,

@@ -17,17 +17,15 @@ from agentos.userland.cli.approvals.approvals import line_rows, print_styled
 from agentos.userland.cli.common import (
     Failed,
     check_reply,
-    fit_columns,
-    format_table,
-    json_option,
     kernel,
+    kernel_options,
     plural,
     print_json,
+    print_lines,
     print_result,
+    print_table,
     printable,
-    socket_option,
     socket_path,
-    table_width,
     text_width,
 )
 from agentos_sdk import AgentOSClient, AgentOSError
@@ -71,8 +69,7 @@ ASK_SECONDS: Final = 30.0  # that the kernel has to queue the question about lis
 )
 @click.option("--share", type=click.Choice(["agent", "all"]), help="An instance for each agent (default), or one.")
 @click.option("--yes", is_flag=True, help="Allow its tools as they are now without asking.")
-@json_option
-@socket_option
+@kernel_options
 def add(
     name: str,
     command: Sequence[str],
@@ -295,8 +292,7 @@ def decide(client: AgentOSClient, name: str, request: Mapping[str, Any], yes: bo
 
 
 @click.command()
-@json_option
-@socket_option
+@kernel_options
 def servers(socket_path: str | None, as_json: bool) -> None:
     """List the configured MCP servers.
 
@@ -313,9 +309,8 @@ def servers(socket_path: str | None, as_json: bool) -> None:
     if not rows:
         click.echo("no MCP server is configured: `agentos mcp add` adds one")
         return
-    fitted, *cells = fit_columns(rows, HEADER, ("NAME", "SERVER"), table_width())
-    for line in (*format_table(cells, fitted), *describe_failures(reply)):
-        click.echo(line)
+    print_table(rows, HEADER, ("NAME", "SERVER"))
+    print_lines(describe_failures(reply))
 
 
 def describe_server(name: str, table: Mapping[str, Any], reply: Mapping[str, Any]) -> list[str]:
@@ -329,13 +324,12 @@ def describe_server(name: str, table: Mapping[str, Any], reply: Mapping[str, Any
 def describe_failures(reply: Mapping[str, Any]) -> Iterator[str]:
     for one in reply["missing"]:
         if one["tool"] is None:
-            yield f"{one['server']}: {printable(one['error'])}"
+            yield f"{one['server']}: {one['error']}"
 
 
 @click.command()
 @click.argument("name")
-@json_option
-@socket_option
+@kernel_options
 def unpin(name: str, socket_path: str | None, as_json: bool) -> None:
     """Revoke what was decided about the tools of NAME.
 
@@ -353,8 +347,7 @@ def unpin(name: str, socket_path: str | None, as_json: bool) -> None:
 
 @click.command()
 @click.argument("name")
-@json_option
-@socket_option
+@kernel_options
 def remove(name: str, socket_path: str | None, as_json: bool) -> None:
     """Remove an MCP server.
 

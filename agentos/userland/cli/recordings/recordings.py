@@ -10,7 +10,7 @@ from agentos.recordings.format import SUFFIX, Manifest
 from agentos.recordings.kept import remove, scan
 from agentos.recordings.reader import BadRecording, Recording, read_recording
 from agentos.userland.cli.agents.resources import format_bytes
-from agentos.userland.cli.common import Failed, format_table, json_option, plural, print_json, printable, table_width
+from agentos.userland.cli.common import Failed, json_option, plural, print_json, print_table, printable, table_width
 from agentos.userland.cli.kernel.run import find_state_dir
 from agentos.userland.cli.times import format_time
 from agentos.userland.cli.top.trace_table import Scale, format_offset, total_lines, waterfall
@@ -48,8 +48,10 @@ def ls(state_dir: Path | None, as_json: bool) -> None:
         ]
         for each in found
     ]
-    for number, line in enumerate(format_table(rows, HEADER) if rows else ["no recordings"]):
-        click.echo(click.style(printable(line), bold=not number and bool(rows)))
+    if rows:
+        print_table(rows, HEADER)
+    else:
+        click.echo("no recordings")
 
 
 @recordings.command()

@@ -102,6 +102,7 @@ class SpawnCommand(click.Command):
 )
 @click.option("--runtime", type=click.Choice(["exec", "fast"]), help="fast: SCRIPT without an exec. Default: exec.")
 @click.option("--terminals", is_flag=True, help="Its programs may open pseudo-terminals, as tmux does.")
+@click.option("--mailbox", type=click.Choice(["kept", "memory"]), help="kept: its unread messages outlive it.")
 @json_option
 @socket_option
 @click.pass_context

@@ -279,8 +279,8 @@ class Mailboxes:
 
     def _undo_take(self, box: Mailbox, taken: Sequence[Message], *, leased: bool) -> None:
         if leased:
-            numbers = [one.id for one in taken if one.id in box.leases]
-            taken = box.remove_leased([number for number in numbers if not box.leases[number].acknowledging])
+            leases = [lease for one in taken if (lease := box.leases.get(one.id)) is not None and lease.message is one]
+            taken = box.remove_leased([lease.message.id for lease in leases if not lease.acknowledging])
         box.put_back(taken)
 
     async def acknowledge(self, box: Mailbox, numbers: Sequence[int]) -> int:

@@ -203,6 +203,18 @@ async def test_a_lease_whose_acknowledgement_failed_ends_in_time(tmp_path: Path,
         assert [(one.id, one.attempt) for one in await take(mail, lease=5)] == [(sent.id, 2)]
 
 
+async def test_a_reader_that_has_gone_gives_back_no_lease_but_its_own(mock_clock: MockClock) -> None:
+    mail = Mailboxes()
+    box = mail.open(7, "box")
+    box.put(Message(3, "ann", "agent", b"1", id=1))
+    gone = await mail.take(box, 1, 5)  # its reply waits in a full socket
+    box.end_leases([1])
+    [again] = await mail.take(box, 1, 3600)
+    mail.put_back(box, gone, leased=True)
+    assert (list(box.messages), again.attempt) == ([], 2)
+    assert await mail.acknowledge(box, [1]) == 1
+
+
 async def test_a_closed_mailbox_with_leases_is_not_held_in_memory() -> None:
     mail = Mailboxes()
     box = mail.open(7)

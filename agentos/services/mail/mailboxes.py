@@ -244,7 +244,7 @@ class Mailboxes:
             if box.kept is None:
                 box.put(message)
             else:
-                self.begin_post(box, message, tell)
+                self.begin_post(box, replace(message, family=_payer_of(box.kept)), tell)
         except CallError as error:
             tell(Error(error))
 
@@ -421,3 +421,9 @@ class Mailboxes:
     def _store_of(self, box: Mailbox) -> MailStore:
         assert self.store is not None, f"{box.name} isn't kept without a database"
         return self.store
+
+
+def _payer_of(account: str) -> str:
+    """The family that is charged for what the kernel sends: that of an agent's child, which may have any number."""
+    family, child, _ = account.partition("/")
+    return family if child else ""

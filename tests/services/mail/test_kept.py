@@ -14,7 +14,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from agentos.database import Database, DatabaseError, open_database
 from agentos.services import ids
-from agentos.services.events import AgentExited, Event, MailDead
+from agentos.services.events import AgentEscalated, AgentExited, Event, MailDead
 from agentos.services.ids import BLOCK, open_ids
 from agentos.services.mail import copies, rows
 from agentos.services.mail.mailbox import KEPT_BYTES, MAX_ATTEMPTS, MAX_MESSAGES, Mailbox, Message
@@ -325,6 +325,16 @@ async def test_mail_waits_for_a_name_that_is_not_declared_now(tmp_path: Path) ->
         mail.close(8)
         mail.open(9, "box", kept="box")
         assert (texts(await take(mail)), mail.by_id(9).name) == (["waits"], "box")
+
+
+async def test_what_the_kernel_tells_children_is_charged_to_their_family(tmp_path: Path) -> None:
+    async with opened(tmp_path, most=KEPT_BYTES + 200) as (mail, _, _):
+        child = mail.open(8, "child", kept="boss/child")
+        for spawner in (8, 8, 7, 7):
+            mail.take_event(AgentEscalated("root/spawned/a", "too many restarts", 9, "a", spawner=spawner))
+        await send(mail, "written after those", family="")
+        assert len(child.messages) == 1
+        assert len(mail.by_id(7).messages) == 3, "of declared agents there are only so many"
 
 
 async def test_mailboxes_of_ended_agents_are_forgotten_unless_they_have_messages(tmp_path: Path) -> None:

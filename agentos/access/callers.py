@@ -117,7 +117,7 @@ class Callers:
             self.jailed if spec.jailed else self.names,
             spawner.id if spawner is not None else None,
         )
-        self.mail.open(number, spec.name, kept=spec.mailbox == "kept")
+        self.mail.open(number, spec.name, kept=self._name_account(spec, spawner) if spec.mailbox == "kept" else None)
         caller = Caller(number, "agent", spec.name, self._table_for(number), self.authorizer, self.audit)
         caller.approvals = self.approvals
         if (stand_in := self.standing_in.get(spec.name)) is not None:
@@ -129,6 +129,12 @@ class Callers:
             caller.counts.former = former.caller.counts.all()
         caller.family = spawner.family if spawner is not None and spawner.family else f"agent {number}"
         return caller
+
+    def _name_account(self, spec: AgentSpec, spawner: Caller | None) -> str:
+        """Whose kept messages a new agent gets: none can get by a name what was for an agent of another spawner."""
+        if spawner is None or spawner.kind == "operator":
+            return spec.name
+        return f"{self.queue_path(spawner)[-1].name}/{spec.name}"
 
     def go_live(self, caller: Caller, whole: bool) -> None:
         """Ask people about what an agent does that lived a recorded life; ``whole``: no call is replayed any more."""

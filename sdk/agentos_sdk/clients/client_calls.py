@@ -88,6 +88,7 @@ class Calls:
         workspace_mode: Literal["direct", "overlay"] | None = None,
         runtime: Literal["exec", "fast"] | None = None,
         terminals: bool | None = None,
+        mailbox: Literal["kept", "memory"] | None = None,
         llm: Mapping[str, Any] | None = None,
         permissions: object = None,
     ) -> Reply:
@@ -95,7 +96,8 @@ class Calls:
 
         ``restart_policy`` is the original's name for ``restart``: always, on-failure, never. With the
         ``workspace_mode`` overlay its changes of a directory that is its ``workspace`` wait for APPLY. With
-        ``terminals`` its programs may open pseudo-terminals.
+        ``terminals`` its programs may open pseudo-terminals. A ``kept`` mailbox outlives it and the kernel, for the
+        next of its name and spawner.
 
         A relative path is relative to this process.
         """

@@ -63,11 +63,8 @@ class Mailboxes:
                 box.size += len(message.body)
             self.store.sent[message.family] += message.cost
         if buried:
-            log.warning(
-                "%d messages are dead letters: handed out %d times, the last time by a killed kernel",
-                len(buried),
-                MAX_ATTEMPTS,
-            )
+            how = f"handed out {MAX_ATTEMPTS} times, the last time by a killed kernel"
+            log.warning("%d messages are dead letters: %s", len(buried), how)
             self.store.write_later(rows.bury_all, buried)
 
     # -- Mailboxes by id and name ----------------------------------------------------------------------------------
@@ -227,13 +224,10 @@ class Mailboxes:
 
     def _send_escalation(self, event: AgentEscalated, spawner: int) -> None:
         """Tell the spawner of an agent that it was given up, unless the spawner's mailbox is full or closed."""
-        fields = {
-            "event": "AGENT_ESCALATED",
-            "agent_id": event.agent_id,
-            "name": event.name,
-            "reason": event.reason,
-        }
-        message = Message(KERNEL_ID, KERNEL, "kernel", codec.encode(fields), id=next(self.numbers))
+        about = {"agent_id": event.agent_id, "name": event.name, "reason": event.reason}
+        message = Message(
+            KERNEL_ID, KERNEL, "kernel", codec.encode({"event": "AGENT_ESCALATED", **about}), id=next(self.numbers)
+        )
 
         def tell(result: Outcome[None]) -> None:
             if isinstance(result, Error):

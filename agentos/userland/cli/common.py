@@ -139,8 +139,11 @@ def print_lines(lines: Iterable[str], value: object = None, as_json: bool = Fals
         click.echo(printable(line))
 
 
-def print_table(rows: list[list[str]], header: list[str], elastic: Collection[str] = ()) -> None:
-    """Print a table, in whose ``elastic`` columns cells are cut to the width of the terminal."""
+def print_table(rows: list[list[str]], header: list[str], elastic: Collection[str] = (), empty: str = "") -> None:
+    """Print a table, in whose ``elastic`` columns cells are cut to the terminal; without rows ``empty``."""
+    if empty and not rows:
+        click.echo(empty)
+        return
     if elastic:
         header, *rows = fit_columns(rows, header, elastic, table_width())
     for number, line in enumerate(format_table(rows, header)):

@@ -92,10 +92,7 @@ def ls(socket_path: str | None, as_json: bool) -> None:
         [i["name"], i["digest"][:19], str(i["image_layers"]), format_bytes(i["bytes"]), format_time(i["made"])]
         for i in reply["images"]
     ]
-    if not rows:
-        click.echo("no images")
-        return
-    print_table(rows, HEADER, ("IMAGE", "DIGEST"))
+    print_table(rows, HEADER, ("IMAGE", "DIGEST"), "no images")
 
 
 @image.command()

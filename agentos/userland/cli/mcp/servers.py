@@ -306,10 +306,7 @@ def servers(socket_path: str | None, as_json: bool) -> None:
     if as_json:
         print_json([dict(zip(map(str.lower, HEADER), row, strict=True)) for row in rows])
         return
-    if not rows:
-        click.echo("no MCP server is configured: `agentos mcp add` adds one")
-        return
-    print_table(rows, HEADER, ("NAME", "SERVER"))
+    print_table(rows, HEADER, ("NAME", "SERVER"), "no MCP server is configured: `agentos mcp add` adds one")
     print_lines(describe_failures(reply))
 
 

@@ -48,10 +48,7 @@ def ls(state_dir: Path | None, as_json: bool) -> None:
         ]
         for each in found
     ]
-    if rows:
-        print_table(rows, HEADER)
-    else:
-        click.echo("no recordings")
+    print_table(rows, HEADER, empty="no recordings")
 
 
 @recordings.command()

@@ -141,7 +141,7 @@ def test_each_program_goes_on_from_each_question_with_another_answer(
         after = questions(found["recording"])
         asked = [call.request for call in after]
 
-        assert (ran.returncode, found["verdict"], found["end"]) == (0, "identical", "exit status 0"), found
+        assert (ran.returncode, found["verdict"], found["end"]) == (0, "identical", "exit status 0"), found["why"]
         assert asked[:number] == [call.request for call in before[:number]]
         assert [*map(answer_of, after)][: number - 1] == [*map(answer_of, before)][: number - 1]
         assert "edited" in str(answer_of(after[number - 1]))

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from agentos.access.callers import Callers
 from agentos.agents.life.life import wait_first
+from agentos.agents.paths import KINDS
 from agentos.agents.registry import Agent, Registry, StartError
 from agentos.agents.spec import AgentSpec
 from agentos.agents.tree.supervision import Supervision
@@ -23,8 +24,9 @@ from .life import LifeReplay
 from .progress import Progress, ReplayFailed
 
 SUFFIX, FORK_SUFFIX = "-replay", "-fork"  # of the agent's name
+KEEPER = ("sleep", "3660")  # longer than EXEC's longest command
 MAX_NAME = 54  # characters of a name that a suffix and a number follow
-NO_FILES = "the workspace was empty at the begin: the recording has no files, and what its commands changed isn't there"
+NO_FILES = "the workspace {what} at the begin: the recording has no files, and what its commands changed isn't there"
 
 
 def choose_life(recording: Recording, wanted: str | None) -> Life:
@@ -39,10 +41,11 @@ def choose_life(recording: Recording, wanted: str | None) -> Life:
     return found[0]
 
 
-def describe_replay(spec: AgentSpec, code: str | None, is_fork: bool = False) -> AgentSpec:
+def describe_replay(spec: AgentSpec, code: str | None, is_fork: bool = False, empty: str | None = None) -> AgentSpec:
     """The spec of an agent that lives a recorded life again, with the program as it is, or as it is in ``code``.
 
-    A fork, which goes on live, is recorded in its turn; a number may be added to its name.
+    A fork, which goes on live, is recorded in its turn; a number may be added to its name. Its files are an overlay of
+    the agent's directory, or of the directory ``empty`` if that is given.
     Raises ``BadRequest`` if its network can't be shut.
     """
     if not spec.jailed or spec.network == "host":
@@ -51,13 +54,16 @@ def describe_replay(spec: AgentSpec, code: str | None, is_fork: bool = False) ->
     script = spec.script
     if code is not None and script is not None:
         script = os.path.join(code, os.path.relpath(script, spec.code or os.path.dirname(script)))
+    base = empty
+    if is_fork and spec.workspace not in KINDS:
+        base = spec.workspace
     return replace(
         spec.as_spawned(spec.name[:MAX_NAME] + (FORK_SUFFIX if is_fork else SUFFIX)),
         script=script,
         code=code if code is not None else spec.code,
         restart="temporary",
-        workspace="tmp",
-        workspace_mode="direct",
+        workspace=base or "tmp",
+        workspace_mode="overlay" if base else "direct",
         watchdog=None,
         health=None,
         record=is_fork,
@@ -68,6 +74,12 @@ def choose_name(spec: AgentSpec, is_taken: Callable[[str], bool]) -> AgentSpec:
     """The spec with its name, or with that and the first free number."""
     numbered = (f"{spec.name}-{number}" for number in itertools.count(2))
     return replace(spec, name=next(name for name in itertools.chain([spec.name], numbered) if not is_taken(name)))
+
+
+def describe_files(spec: AgentSpec) -> str:
+    """What the workspace of a replay has, as a note."""
+    is_overlay = spec.workspace_mode == "overlay" and os.path.basename(spec.workspace) != "empty"
+    return NO_FILES.format(what=f"is an overlay of {spec.workspace} as that is now" if is_overlay else "is empty")
 
 
 def find_spec(registry: Registry, name: str) -> AgentSpec:
@@ -88,6 +100,7 @@ class AgentReplay:
     life: LifeReplay
     caller: Caller
     flush: Callable[[], Awaitable[None]]  # returns when what was recorded has been written
+    hold: bool = False  # its jail is there again after its end
 
     @property
     def name(self) -> str:
@@ -127,10 +140,20 @@ class AgentReplay:
                     await self.flush()
                     life.progress.recording = agent.recording
         end = agent.end if agent is not None and not life.over.is_set() else None
+        if self.hold and end is not None:
+            await self._hold()
         life.judge(end.reason if end is not None else None)
         if life.progress.divergence is not None:
             number = agent.id if agent is not None else 0
             self.callers.registry.publish(ReplayDiverged(number, name, life.life, str(life.progress.verdict)))
+
+    async def _hold(self) -> None:
+        """Start an agent that does nothing in a jail like the one that has ended, over the same files."""
+        spec = replace(self.spec, script=None, command=KEEPER, args=(), ready=None, runtime="exec", record=False)
+        try:
+            await self.supervision.spawn(spec, self.caller, None)
+        except (StartError, CallError, Unavailable) as error:
+            self.progress.notes.append(f"there is no jail for commands after its end: {error}")
 
     async def _end(self, agent: Agent | None) -> None:
         """No agent is left; one that was to start may not have begun."""

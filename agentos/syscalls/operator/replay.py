@@ -20,10 +20,10 @@ from agentos.recordings.format import SUFFIX as DIRECTORY_SUFFIX
 from agentos.recordings.reader import BadRecording, RecordedCall, Recording, read_recording
 from agentos.recordings.recorder import Recorder
 from agentos.recordings.replay.agent import (
-    NO_FILES,
     AgentReplay,
     choose_life,
     choose_name,
+    describe_files,
     describe_replay,
     find_spec,
 )
@@ -38,7 +38,7 @@ from agentos_sdk.errors import BadRequest, Unavailable
 from agentos_sdk.opcodes import Op
 
 SOURCES = "recording, recording_data, path: expected one of them"
-PATH_FIELDS = ("agent", "code", "until", "then", "edits", "model")
+PATH_FIELDS = ("agent", "code", "until", "then", "edits", "model", "hold")
 OF_PATH = f"{', '.join(PATH_FIELDS)}: expected only with path"
 
 
@@ -90,15 +90,22 @@ class ReplayCalls:
         except ReplayFailed as error:
             raise Unavailable(str(error)) from None
         switch, found = plan_switch(found, request.until, request.then, request.edits or {}, request.model)
-        spec = describe_replay(find_spec(self.callers.registry, life.agent), code, switch.live)
+        if request.hold is not None and not switch.live:
+            raise BadRequest('hold: expected only with then = "live"')
+        overlays = self.supervision.deps.jails.workspaces.overlays
+        empty = await run_in_thread(overlays.make_empty) if request.hold else None
+        spec = describe_replay(find_spec(self.callers.registry, life.agent), code, switch.live, empty)
         facts = recording.manifest.agents.get(life.agent)
         mark, number = self.recorder.maker.mark_secrets, facts.id if facts is not None else 0
         told = LifeReplay(number, life.agent, life.life, mark, life.exit, switch, self.callers.go_live)
         await run_in_thread(told.load, found)
-        told.progress.notes += [NO_FILES, *list_losses(found, switch)]
-        if switch.live:  # nothing is awaited until it runs
-            spec = choose_name(spec, self._is_taken)
-        return AgentReplay(self.supervision, self.callers, spec, told, caller, self.recorder.queue.flush)
+        told.progress.notes += [describe_files(spec), *list_losses(found, switch)]
+        if switch.live:
+            left = await run_in_thread(overlays.store.list_names)  # files of former forks
+            # Nothing is awaited from here on until it runs.
+            spec = choose_name(spec, lambda name: name in left or self._is_taken(name))
+        hold = bool(request.hold)
+        return AgentReplay(self.supervision, self.callers, spec, told, caller, self.recorder.queue.flush, hold)
 
     def _is_taken(self, name: str) -> bool:
         return self.callers.registry.is_taken(name) or self.replays.is_running(name)

@@ -42,6 +42,7 @@ with AgentOSClient() as me:
     for turn in range(3):
         messages.append({"role": "user", "content": f"turn {turn}"})
         messages.append({"role": "assistant", "content": me.think(messages=messages)["content"]})
+open("said.txt", "w").write(messages[-1]["content"])
 print(messages[-1]["content"], flush=True)
 """,
     "client": """
@@ -141,7 +142,7 @@ def test_each_program_goes_on_from_each_question_with_another_answer(
         after = questions(found["recording"])
         asked = [call.request for call in after]
 
-        assert (ran.returncode, found["verdict"], found["end"]) == (0, "identical", "exit status 0"), found
+        assert (ran.returncode, found["verdict"], found["end"]) == (0, "identical", "exit status 0"), found["why"]
         assert asked[:number] == [call.request for call in before[:number]]
         assert [*map(answer_of, after)][: number - 1] == [*map(answer_of, before)][: number - 1]
         assert "edited" in str(answer_of(after[number - 1]))
@@ -167,6 +168,23 @@ def test_several_models_are_compared_in_one_table(recorded: Recorded) -> None:
     assert [row[2] for row in rows] == ["-", *["identical"] * 4]
     assert [row[5] for row in rows] == ["-", *["'said 1' → 'quick'"] * 2, *["no"] * 2]
     assert [row[6] for row in rows] == ["exit status 0"] * 5
+
+
+def test_each_fork_is_checked_in_its_own_files_of_which_the_check_is_no_part(recorded: Recorded) -> None:
+    moment, check = f"{recorded.recording('coder')}@3", "touch checked; cat said.txt; grep -q good said.txt"
+    good = recorded.fork(moment, "--say", "good", "--check", check, "--yes", "--json")
+    bad = recorded.fork(moment, "--say", "bad", "--check", check, "--yes")
+    fork = json.loads(good.stdout)["forks"][0]
+    with recorded.kernel.client() as client:
+        changed = [one["path"] for one in client.diff(fork["name"])["changes"]]
+        refused = client.apply(fork["name"], client.diff(fork["name"])["digest"])
+        living = [one["name"] for one in client.list_agents()]
+
+    assert (good.returncode, fork["verdict"], fork["exit_code"]) == (0, "passed", 0), good.stderr
+    assert (bad.returncode, "exit 1" in bad.stdout, "coder-fork-2: bad" in bad.stdout) == (1, True, True), bad.stdout
+    assert changed == ["said.txt"]
+    assert "worked on no directory" in refused["error"]
+    assert living == []
 
 
 @pytest.mark.parametrize(

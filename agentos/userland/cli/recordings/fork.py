@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import click
-from attrs import asdict, frozen
+from attrs import asdict, evolve, frozen
 
 from agentos.recordings.comparison import compare_answers, pair_calls, sum_use
 from agentos.recordings.format import SUFFIX
@@ -28,6 +28,7 @@ from agentos.userland.cli.common import (
     table_width,
 )
 from agentos.userland.cli.permissions.permissions import held_lines
+from agentos.userland.task.attempts import run_check
 from agentos_sdk import AgentOSClient, AgentOSError
 from agentos_sdk.testing.replays import wait_replay
 
@@ -64,10 +65,8 @@ class Fork:
     end: str = ""
     recording: str | None = None
     notes: Sequence[str] = ()
-
-    @property
-    def is_good(self) -> bool:
-        return self.verdict in GOOD
+    is_good: bool = False  # it has passed the check, or without one came to the question
+    exit_code: int | None = None  # of the check
 
 
 def choose_answer(edit: str | None, say: str | None, call: Sequence[str]) -> Answer | None:
@@ -90,9 +89,19 @@ def choose_answer(edit: str | None, say: str | None, call: Sequence[str]) -> Ans
 
 
 def fork_life(
-    moment: str, answer: Answer | None, models: Sequence[str], times: int, yes: bool, path: str | None, as_json: bool
+    moment: str,
+    answer: Answer | None,
+    models: Sequence[str],
+    times: int,
+    check: str | None,
+    yes: bool,
+    path: str | None,
+    as_json: bool,
 ) -> int:
-    """Have the life of the question ``REC@N`` go on live there, for each model so many times; the exit status."""
+    """Have the life of the question ``REC@N`` go on live there, for each model so many times; the exit status.
+
+    ``check`` is a command line that judges each.
+    """
     name, _, number = moment.rpartition("@")
     recorded = find_question(name, int(number))
     whole = find_recording(name, None)
@@ -110,14 +119,16 @@ def fork_life(
             show_rights(recorded, moment, rights)
         if not yes:
             confirm(len(wanted))
-        forks = Forks(client.socket_path, recorded, former, fields, answer)
+        if check is not None:
+            fields["hold"] = True
+        forks = Forks(client.socket_path, recorded, former, fields, answer, check)
         try:
             found = forks.run(wanted)
         except KeyboardInterrupt:
             return STOPPED
     if as_json:
-        listed = [{**asdict(fork), "good": fork.is_good} for fork in found]
-        print_json({"recorded": recorded.reply, "permissions": rights["permissions"], "forks": listed})
+        forked = list(map(asdict, found))
+        print_json({"recorded": recorded.reply, "permissions": rights["permissions"], "forks": forked})
     else:
         life = next(life for life in whole.manifest.lives if life.life == recorded.life)
         show_table(forks.describe_recorded(life.exit or "no end is recorded"), found)
@@ -145,10 +156,16 @@ class Forks:
     """Forks of one recorded life at a question, at most ten at once."""
 
     def __init__(
-        self, socket: str, recorded: RecordedCall, former: Sequence[RecordedCall], fields: Json, answer: Answer | None
+        self,
+        socket: str,
+        recorded: RecordedCall,
+        former: Sequence[RecordedCall],
+        fields: Json,
+        answer: Answer | None,
+        check: str | None,
     ) -> None:
         self._socket, self._recorded, self._former = socket, recorded, former
-        self._fields, self._answer = fields, answer
+        self._fields, self._answer, self._check = fields, answer, check
         self._names: list[str] = []
         self._stopping = threading.Event()
 
@@ -164,6 +181,7 @@ class Forks:
                 with AgentOSClient(self._socket) as client:
                     for name in self._names:
                         client.replay_stop(name)
+                        client.kill(name=name, grace=0)
                 raise
 
     def _run(self, model: str | None) -> Fork:
@@ -179,7 +197,14 @@ class Forks:
                 ended = wait_replay(client, begun["name"])
             except AgentOSError as error:
                 return Fork(begun["name"], shown, "stopped", str(error))
-        return self._describe(begun["name"], shown, ended)
+            found = self._describe(begun["name"], shown, ended)
+            if self._check is None or not found.is_good:
+                return found
+            checked = run_check(client, begun["name"], self._check, lambda: None)
+        status = checked.exit_code
+        verdict = "passed" if status == 0 else f"exit {status}" if status is not None else "unchecked"
+        why = checked.why if status is None else "" if status == 0 else checked.output
+        return evolve(found, verdict=verdict, why=why, exit_code=status, is_good=status == 0)
 
     def _explain(self, error: str) -> str:
         """What is wrong with the answer, by where it is from."""
@@ -202,7 +227,7 @@ class Forks:
         differences = [*compare_answers(self._recorded.reply, same.reply)] if same is not None else None
         end = str(made.manifest.lives[0].exit or "") if made.manifest.lives else ""
         place, notes = ended["recording"], ended["notes"]
-        return Fork(name, model, verdict, why, use.cost, use.tokens, differences, end, place, notes)
+        return Fork(name, model, verdict, why, use.cost, use.tokens, differences, end, place, notes, verdict in GOOD)
 
     def _is_before(self, call: RecordedCall) -> bool:
         return bool(call.begin < self._fields["until"])

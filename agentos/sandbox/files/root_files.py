@@ -12,6 +12,8 @@ from agentos.sandbox.steps import Step
 from agentos_sdk.values import HostIds
 
 UID = GID = 1000  # inside
+BLOCK = 65537  # ids with root inside; the last one is PID 1's
+INIT_UID, ROOT_HOME = 65536, "/root"
 CODE, WORKSPACE, SDK, SOCKET = "/agent", "/workspace", "/sdk", "/run/agentos.sock"
 TERMINALS = "/dev/pts"
 DEVICES = ("null", "zero", "full", "random", "urandom")
@@ -201,7 +203,7 @@ def tmpfs_steps(policy: Policy, host: Host, within_tmp: tuple[s.Bind, ...]) -> I
     """Mount the agent's own tmpfs. A mount over a directory comes before mounts within that directory."""
     limits, counted = policy.limits, not host.memory_cgroup
     executable = policy.profile != "strict"
-    yield s.MountTmpfs("/tmp", limits.tmp, limits.inodes, executable, counted)
+    yield s.MountTmpfs("/tmp", limits.tmp, limits.inodes, executable, counted, policy.inside_root)
     yield from within_tmp
     if policy.workspace is None:
         yield s.MountTmpfs(WORKSPACE, limits.disk, limits.inodes, executable, counted)
@@ -210,7 +212,7 @@ def tmpfs_steps(policy: Policy, host: Host, within_tmp: tuple[s.Bind, ...]) -> I
         yield s.MountOverlay(WORKSPACE, lowers, policy.workspace.upper, executable)
     if isinstance(policy.workspace, Directory) and policy.workspace.protected:
         yield s.Protect(WORKSPACE, policy.workspace.protected)
-    yield s.MountTmpfs("/dev/shm", limits.tmp, limits.inodes, False, counted)
+    yield s.MountTmpfs("/dev/shm", limits.tmp, limits.inodes, False, counted, policy.inside_root)
     if policy.terminals:
         yield s.MountTerminals(TERMINALS, MAX_TERMINALS)
     if policy.socket is not None:
@@ -228,12 +230,17 @@ def image_steps(policy: Policy, host: Host, binds: Sequence[s.Bind]) -> Iterator
     name = image.user or "agent"
     lines = f"{name}:x:{UID}:{GID}:{name}:{WORKSPACE}:/bin/sh\n", f"{name}:x:{GID}:\n"
     texts = [_replace_account(text, name, line) for text, line in zip(image.accounts, lines, strict=True)]
-    files = {"passwd": texts[0], "group": texts[1], "hosts": _ETC_FILES["hosts"], **git_files(policy)}
+    files = {} if policy.inside_root else {"passwd": texts[0], "group": texts[1]}
+    files |= {"hosts": _ETC_FILES["hosts"], **git_files(policy)}
+    directories = (CODE, ROOT_HOME) if policy.inside_root else (CODE,)
     if policy.network == "filtered":
         files["resolv.conf"] = FILTERED_RESOLVER
     size = 0 if policy.profile == "strict" else limits.disk
     own = tuple([(f"/etc/{name}", text) for name, text in files.items()])
-    yield s.MountImage(image.path, tuple(carried), (CODE,), own, size, limits.inodes, not host.memory_cgroup)
+    # Landlock lets root inside write below "/", so also to /proc, which no wall here needs to be written.
+    closed = ("/proc",) if policy.inside_root else ()
+    counted = not host.memory_cgroup
+    yield s.MountImage(image.path, tuple(carried), directories, own, size, limits.inodes, counted, closed)
 
 
 def is_in_image(bind: s.Bind) -> bool:

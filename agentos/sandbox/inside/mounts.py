@@ -13,7 +13,7 @@ from . import libc, sources
 
 NEW_ROOT = "/sys"  # it exists on every host, and no source lies in it: an agent's are opened when this is mounted
 
-MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_PRIVATE = 2, 4, 8, 0x4000, 1 << 18
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_PRIVATE = 1, 2, 4, 8, 0x4000, 1 << 18
 MNT_DETACH = 2
 RDONLY, NOSUID, NODEV, NOEXEC = 1, 2, 4, 8  # MOUNT_ATTR_*
 
@@ -79,7 +79,7 @@ class Root:
     def mount_tmpfs(self, step: s.MountTmpfs) -> None:
         self._make_directories(step.target)
         flags = MS_NOSUID | MS_NODEV | (0 if step.executable else MS_NOEXEC)
-        options = f"size={step.size},nr_inodes={step.inodes},mode=755"
+        options = f"size={step.size},nr_inodes={step.inodes},mode={'1777' if step.shared else '755'}"
         libc.mount("agent", NEW_ROOT + step.target, "tmpfs", flags, options)
         if step.counted:
             self.counted[step.target] = os.open(NEW_ROOT + step.target, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -141,6 +141,8 @@ class Root:
         libc.move_mount(overlay, NEW_ROOT)  # over the former root, which goes with the host's
         os.close(overlay)
         for target, tree in carried.items():
+            if target in step.closed:
+                libc.set_mount_attributes(tree, "", RDONLY, recursive=True)
             libc.move_mount(tree, NEW_ROOT + target)
             os.close(tree)
 

@@ -24,7 +24,9 @@ from agentos.sandbox.cgroups.discover import Cgroups
 from agentos.sandbox.errors import SandboxError, StepFailed
 from agentos.sandbox.files import interpreter_prefixes
 from agentos.sandbox.files.root_files import (
+    BLOCK,
     GID,
+    INIT_UID,
     NETWORK_FILES,
     SYSTEM_FILES,
     SYSTEM_PATHS,
@@ -158,6 +160,16 @@ async def probe_filtered_network(spawner: Spawner, host: Host) -> Finding:
     sockets = (("tcp", "127.0.0.1", 80), ("tcp", "0.0.0.0", 80), ("udp", "127.0.0.1", 53))
     steps = (s.LoopbackUp(), s.RouteToLoopback(*p.FILTERED_ADDRESSES), s.Listen(sockets))
     return await _run_trial(spawner, _plan_trial(host, ids, p.NEWNET, *steps), surroundings)
+
+
+async def probe_root_inside(spawner: Spawner, host: Host) -> Finding:
+    """Return whether a program can be root of a block of ids, with the capabilities of root inside."""
+    if host.uid != 0:
+        return Finding(False, "only a kernel with root has blocks of ids")
+    block = f"0 {host_ids.first_of_block(host_ids.TRIAL_BLOCK).uid} {BLOCK}"
+    clone, identity = s.Clone(p.NEWUSER | p.NEWPID, block, block, False), s.TakeIdentity(0, 0, True, INIT_UID)
+    steps = (clone, identity, s.DropCapabilities(s.INSIDE_ROOT), s.NoNewPrivileges(), _TRUE_PROGRAM)
+    return await _run_trial(spawner, steps, await trio.to_thread.run_sync(remedies.read_surroundings))
 
 
 async def probe_overlay(spawner: Spawner, host: Host, place: str) -> Finding:

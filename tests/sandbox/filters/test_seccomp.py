@@ -91,6 +91,21 @@ def verdict(profile: str, name: str, *args: int, architecture: str = "x86_64") -
     return bpf.run(build_filter(profile, architecture), data).value
 
 
+@pytest.mark.parametrize("architecture", sorted(NUMBERS))
+def test_for_root_inside_set_id_bits_are_allowed_and_inotify_is_refused(architecture: str) -> None:
+    plain, root = (build_filter("standard", architecture, inside_root=inside) for inside in (False, True))
+    changed = {}
+    for name, number in NUMBERS[architecture].items():
+        for args in ((), (0, 0o4755), (0, 0, 0o4755), (0, 0o100, 0o4755), (0, 0, 0o100, 0o4755)):
+            data = SyscallData(number, ARCHITECTURES[architecture], args)
+            if bpf.run(plain, data).value != (now := bpf.run(root, data).value):
+                changed[name] = now
+
+    inotify = {"inotify_init", "inotify_init1"} & NUMBERS[architecture].keys()
+    modes = {*MODE_AT, "open", "openat"} & NUMBERS[architecture].keys()
+    assert changed == dict.fromkeys(modes, ALLOW) | dict.fromkeys(inotify, errno_verdict(errno.EMFILE))
+
+
 both_profiles = pytest.mark.parametrize("profile", sorted(seccomp.PROFILES))
 both_architectures = pytest.mark.parametrize("architecture", sorted(NUMBERS))
 

@@ -1,0 +1,105 @@
+"""Agents with ``user = "root"``: what needs a root inside works, and what they have of the host is a block of ids."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agentos.images.importer import import_image
+from agentos.images.store import Images
+from agentos.sandbox.host_ids import BLOCK_STEP, FIRST_BLOCK
+from agentos_sdk import AgentOSClient
+from tests.support.images import add_packages, add_python, make_oci, make_root, tar_root, write_files
+from tests.support.kernel import Kernel, running
+from tests.system.agents import up
+
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="a block of ids needs a kernel with root"),
+    pytest.mark.skipif(shutil.which("apt-get") is None, reason="the image's package manager is this host's: no Debian"),
+]
+
+TOML = """
+[[agents]]
+name = "one"
+command = ["sleep", "1000"]
+image = "debian"
+user = "root"
+
+[[agents]]
+name = "two"
+command = ["sleep", "1000"]
+image = "debian"
+user = "root"
+
+[[agents]]
+name = "plain"
+command = ["sleep", "1000"]
+image = "debian"
+"""
+
+
+@pytest.fixture(scope="module")
+def started(kernels: None) -> Iterator[Kernel]:
+    with tempfile.TemporaryDirectory(prefix="aos-images-", dir="/var/tmp") as made, running(TOML) as kernel:
+        place = Path(made)
+        (place / "root").mkdir()
+        root = make_root(place / "root")
+        add_python(root)
+        add_packages(root, place / "deb")
+        users = "useradd -m bob; su bob -c 'id -u; id -g; echo x > /home/bob/x'\n"  # an EXEC's own line may not
+        (root / "srv" / "users.sh").write_text(users)
+        layout = write_files(place / "layout", make_oci([tar_root(root)], {"User": "app"}, pack=False))
+        import_image(Images(kernel.state_dir), layout, "debian")
+        with kernel.client() as client:
+            for name in ("one", "two", "plain"):
+                up(client.restart(name))
+        yield kernel
+
+
+def sh(client: AgentOSClient, script: str, name: str = "one") -> str:
+    ended = client.exec(["sh", "-ec", script], name=name)
+    assert ended["exit_code"] == 0, ended
+    return str(ended["stdout"])
+
+
+def test_root_inside_installs_packages_makes_users_and_becomes_them(started: Kernel) -> None:
+    with started.client() as client:
+        apt = sh(client, "apt-get -q update 2>&1; apt-get -q -y install inside 2>&1; stat -c '%a %U %G' /usr/bin/tab")
+        assert apt.splitlines()[-1] == "2755 root crontab", apt
+        assert sh(client, "stat -c '%a %U %G' /var/spool/tab") == "1730 daemon crontab\n"
+        user = sh(client, "sh -e /srv/users.sh; stat -c %U /home/bob/x")
+        assert user == "1001\n1001\nbob\n"
+        pip = sh(client, "python3 -m ensurepip 2>&1; pip3 --version; stat -c %u /usr/local/bin/pip3")
+        assert pip.splitlines()[-1] == "0", pip
+
+
+def test_root_inside_is_a_block_of_ids_with_its_own_capabilities(started: Kernel) -> None:
+    with started.client() as client:
+        layers = {name: client.inspect(name)["isolation"]["layers"] for name in ("one", "two", "plain")}
+        for name in ("one", "two"):
+            assert all(one["active"] for one in layers[name].values() if one["asked"]), layers[name]
+            assert "CapEff=00000000800000fb" in layers[name]["capabilities"]["evidence"]
+        assert "user" not in layers["plain"]
+        firsts = [int(layers[name]["user"]["evidence"].split()[1]) for name in ("one", "two")]
+        assert sh(client, "id -un; echo $HOME $USER; pwd") == "root\n/root root\n/workspace\n"
+        assert sh(client, "id -un; id -u", "plain") == "app\n1000\n"
+
+    assert abs(firsts[0] - firsts[1]) >= BLOCK_STEP
+    assert all(first >= FIRST_BLOCK + BLOCK_STEP and not first % BLOCK_STEP for first in firsts)
+
+
+def test_what_root_inside_makes_ends_with_its_life_and_is_nowhere_on_the_host(started: Kernel) -> None:
+    with started.client() as client:
+        code = "import os; [os.chmod(os.open(f'{d}/f', os.O_CREAT), 0o6755) for d in ('/made', '/srv', '/workspace')]"
+        made = sh(client, f'mkdir /made; python3 -c "{code}"; stat -c %a /srv/f', "two")
+        assert made == "6755\n"
+        found = [path for path in Path(started.state_dir).rglob("*") if path.lstat().st_mode & 0o6000]
+        owners = {path.lstat().st_uid for path in Path(started.state_dir).rglob("*")}
+        up(client.restart("two"))
+        assert sh(client, "ls -d /made /srv/f 2>/dev/null || echo gone", "two") == "gone\n"
+
+    assert found == []
+    assert owners == {0}

@@ -42,6 +42,8 @@ def inherit(spec: AgentSpec, parent: AgentSpec) -> AgentSpec:
         raise ExceedsParent("runtime", f"{parent.name} was started by exec itself, and so are its children")
     if spec.terminals and parent.jailed and not parent.terminals:
         raise ExceedsParent("terminals", f"its parent {parent.name} has no terminals")
+    if parent.jailed and spec.image not in (None, parent.image):
+        raise ExceedsParent("image", f"its parent {parent.name} has {parent.image or 'none'}, and a child has the same")
     return replace(
         spec,
         isolation=max(spec.isolation, parent.isolation, key=STRICTNESS.index),

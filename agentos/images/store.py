@@ -100,6 +100,15 @@ class Images:
             raise NoImage(f"there is no image {name!r}: `agentos image import FILE {name}` makes it")
         return image
 
+    def find_digest(self, name: str, digest: str) -> Image:
+        """The image with this digest, of this name if there are several. Raises :class:`NoImage`, :class:`BadStore`."""
+        images = self.list()
+        found = [image for image in images if image.digest == digest]
+        if not found:
+            other = next((f", and {name} here has another ({each.digest})" for each in images if each.name == name), "")
+            raise NoImage(f"there is no image with the digest of {name} ({digest}){other}: import or pull that one")
+        return next((image for image in found if image.name == name), found[0])
+
     def open(self, name: str) -> Opened:
         """An image for a jail. Raises :class:`NoImage`, :class:`BadStore`."""
         for _ in range(100):  # until no import replaces it meanwhile

@@ -218,6 +218,7 @@ class Jails:
         host = replace(self.host, memory_cgroup="memory" in grouped, pids_cgroup="pids" in grouped)
         policy, steps = self._choose_steps(agent, address, outer, workspace, image, host)
         parts = JailParts(agent, address.environment, outer, workspace, None, CgroupEntry(), host, policy, steps)
+        parts.image = image.image if image is not None else None
         if around is not None and not self._may_wait_in_group(agent):
             self._set_group(parts, around)
         return parts

@@ -89,10 +89,11 @@ class Calls:
         runtime: Literal["exec", "fast"] | None = None,
         terminals: bool | None = None,
         mailbox: Literal["kept", "memory"] | None = None,
+        image: str | None = None,
         llm: Mapping[str, Any] | None = None,
         permissions: object = None,
     ) -> Reply:
-        """Start an agent: exactly one of ``script`` and ``command``.
+        """Start an agent: exactly one of ``script`` and ``command``, or neither in an ``image`` that has a command.
 
         ``restart_policy`` is the original's name for ``restart``: always, on-failure, never. With the
         ``workspace_mode`` overlay its changes of a directory that is its ``workspace`` wait for APPLY. With

@@ -180,8 +180,8 @@ _ARGUMENTS: Mapping[str, Rule] = {
     "clone": (Refusal(errno.EPERM, (AnyBit(0, _CLONE_NAMESPACES),)),),
     "unshare": (Refusal(errno.EPERM, (AnyBit(0, 0xFFFF_FFFF_FFFF_FFFF & ~_UNSHARE_ALLOWED),)),),
     "socket": (
-        # ZeroMQ, and so Jupyter, aborts where getifaddrs() fails otherwise.
-        Refusal(errno.EOPNOTSUPP, (OneOf(0, (_NETLINK,)),)),
+        # ZeroMQ, and so Jupyter, aborts where getifaddrs() fails by EAFNOSUPPORT, groupadd at EOPNOTSUPP of audit.
+        Refusal(errno.EINVAL, (OneOf(0, (_NETLINK,)),)),
         Refusal(errno.EAFNOSUPPORT, (NoneOf(0, _FAMILIES),)),
         Refusal(errno.EPROTONOSUPPORT, (NoneOf(2, _PROTOCOLS),)),
     ),

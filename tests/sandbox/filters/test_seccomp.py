@@ -55,7 +55,7 @@ def expected(profile: str, architecture: str, number: int, args: tuple[int, ...]
     if name is None or name in ENOSYS or (profile == "strict" and name in NOT_STRICT):
         return errno_verdict(errno.ENOSYS)
     if name == "socket" and low[0] == 16:
-        return errno_verdict(errno.EOPNOTSUPP)
+        return errno_verdict(errno.EINVAL)
     if name in ("socket", "socketpair") and low[0] not in (1, 2, 10):
         return errno_verdict(errno.EAFNOSUPPORT)
     if name == "socket" and low[2] not in (0, 1, 6, 17, 58):

@@ -108,7 +108,7 @@ class ReplayCalls:
         return AgentReplay(self.supervision, self.callers, spec, told, caller, self.recorder.queue.flush, hold)
 
     def _is_taken(self, name: str) -> bool:
-        return self.callers.registry.is_taken(name) or self.replays.is_running(name)
+        return self.callers.registry.is_taken(name) or self.replays.is_known(name)
 
     @asynccontextmanager
     async def prepare_status(self, caller: Caller, request: calls.ReplayStatus) -> AsyncIterator[Prepared]:

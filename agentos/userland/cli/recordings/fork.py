@@ -83,7 +83,8 @@ def choose_answer(edit: str | None, say: str | None, call: Sequence[str]) -> Ans
         return None
     try:
         with click.open_file(edit, encoding="utf-8") as file:
-            return Answer(edit, parse_object(edit, file.read()))
+            source = edit if edit != "-" else "--edit"
+            return Answer(source, parse_object(source, file.read()))
     except (OSError, UnicodeDecodeError) as error:
         raise Failed(f"--edit {edit}: {getattr(error, 'strerror', None) or 'expected text in UTF-8'}") from None
 
@@ -186,6 +187,9 @@ class Forks:
                     client.replay_stop(name)
                     client.kill(name=name, grace=0)
                 raise
+            finally:
+                for name in names:  # the next forks may have the names
+                    client.replay_stop(name)
 
     def _follow(self, name: str, model: str | None) -> Fork:
         """Wait for the end of one, and check it."""

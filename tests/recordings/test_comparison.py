@@ -97,7 +97,7 @@ def test_the_command_shows_the_first_difference_and_its_exit_status_says_if_ther
     none = CliRunner().invoke(recordings, ["diff", one, f"{other}:coder/9"])
 
     assert done.output.splitlines()[2:] == [
-        "0 calls the same, 3 calls not",
+        "0 calls the same, 3 not",
         "first difference: call 1 of A, 1 of B, THINK: asked the same, answered otherwise",
         "  answer's content: A 'wash', B 'wipe'",
         "only A has 1 call:",
@@ -106,5 +106,5 @@ def test_the_command_shows_the_first_difference_and_its_exit_status_says_if_ther
         "  3  EXEC wipe",
     ]
     assert (done.exit_code, same.exit_code, none.exit_code) == (1, 0, 1)
-    assert same.output.splitlines()[-1] == "2 calls the same, 0 calls not"
+    assert same.output.splitlines()[-1] == "2 calls the same, 0 not"
     assert "has no life coder/9" in none.output

@@ -189,11 +189,11 @@ def test_what_an_agent_asks_about_itself_is_about_the_fork(op: Op, request_: obj
 @pytest.mark.parametrize(
     ("workspace", "is_fork", "empty", "found", "said"),
     [
-        ("/srv/shop", True, None, ("/srv/shop", "overlay"), "is an overlay of /srv/shop as that is now"),
-        ("/srv/shop", True, "/state/empty", ("/srv/shop", "overlay"), "is an overlay of /srv/shop as that is now"),
-        ("/srv/shop", False, None, ("tmp", "direct"), "is empty"),
-        ("keep", True, None, ("tmp", "direct"), "is empty"),
-        ("tmp", True, "/state/empty", ("/state/empty", "overlay"), "is empty"),
+        ("/srv/shop", True, None, ("/srv/shop", "overlay"), "is an overlay of /srv/shop as it is now"),
+        ("/srv/shop", True, "/state/empty", ("/srv/shop", "overlay"), "is an overlay of /srv/shop as it is now"),
+        ("/srv/shop", False, None, ("tmp", "direct"), "was empty at the begin"),
+        ("keep", True, None, ("tmp", "direct"), "was empty at the begin"),
+        ("tmp", True, "/state/empty", ("/state/empty", "overlay"), "was empty at the begin"),
     ],
 )
 def test_a_fork_never_changes_the_directory_of_the_agent(
@@ -202,7 +202,7 @@ def test_a_fork_never_changes_the_directory_of_the_agent(
     spec = describe_replay(AgentSpec(name="coder", command=["x"], workspace=workspace), None, is_fork, empty)
 
     assert (spec.workspace, spec.workspace_mode, spec.record) == (*found, is_fork)
-    assert describe_files(spec).startswith(f"the workspace {said} at the begin")
+    assert describe_files(spec, empty).startswith(f"the workspace {said}: ")
 
 
 def test_a_fork_has_the_first_free_name() -> None:

@@ -26,7 +26,7 @@ from .progress import Progress, ReplayFailed
 SUFFIX, FORK_SUFFIX = "-replay", "-fork"  # of the agent's name
 KEEPER = ("sleep", "3660")  # longer than EXEC's longest command
 MAX_NAME = 54  # characters of a name that a suffix and a number follow
-NO_FILES = "the workspace {what} at the begin: the recording has no files, and what its commands changed isn't there"
+NO_FILES = "the workspace {what}: the recording has no files, and what its commands changed isn't there"
 
 
 def choose_life(recording: Recording, wanted: str | None) -> Life:
@@ -76,10 +76,11 @@ def choose_name(spec: AgentSpec, is_taken: Callable[[str], bool]) -> AgentSpec:
     return replace(spec, name=next(name for name in itertools.chain([spec.name], numbered) if not is_taken(name)))
 
 
-def describe_files(spec: AgentSpec) -> str:
+def describe_files(spec: AgentSpec, empty: str | None) -> str:
     """What the workspace of a replay has, as a note."""
-    is_overlay = spec.workspace_mode == "overlay" and os.path.basename(spec.workspace) != "empty"
-    return NO_FILES.format(what=f"is an overlay of {spec.workspace} as that is now" if is_overlay else "is empty")
+    has_none = spec.workspace in ("tmp", empty)
+    what = "was empty at the begin" if has_none else f"is an overlay of {spec.workspace} as it is now"
+    return NO_FILES.format(what=what)
 
 
 def find_spec(registry: Registry, name: str) -> AgentSpec:
@@ -140,9 +141,9 @@ class AgentReplay:
                     await self.flush()
                     life.progress.recording = agent.recording
         end = agent.end if agent is not None and not life.over.is_set() else None
-        if self.hold and end is not None:
-            await self._hold()
         life.judge(end.reason if end is not None else None)
+        if self.hold and end is not None and life.progress.divergence is None:
+            await self._hold()
         if life.progress.divergence is not None:
             number = agent.id if agent is not None else 0
             self.callers.registry.publish(ReplayDiverged(number, name, life.life, str(life.progress.verdict)))

@@ -99,7 +99,7 @@ class ReplayCalls:
         mark, number = self.recorder.maker.mark_secrets, facts.id if facts is not None else 0
         told = LifeReplay(number, life.agent, life.life, mark, life.exit, switch, self.callers.go_live)
         await run_in_thread(told.load, found)
-        told.progress.notes += [describe_files(spec), *list_losses(found, switch)]
+        told.progress.notes += [describe_files(spec, empty), *list_losses(found, switch)]
         if switch.live:
             left = await run_in_thread(overlays.store.list_names)  # files of former forks
             # Nothing is awaited from here on until it runs.
@@ -108,7 +108,7 @@ class ReplayCalls:
         return AgentReplay(self.supervision, self.callers, spec, told, caller, self.recorder.queue.flush, hold)
 
     def _is_taken(self, name: str) -> bool:
-        return self.callers.registry.is_taken(name) or self.replays.is_running(name)
+        return self.callers.registry.is_taken(name) or self.replays.is_known(name)
 
     @asynccontextmanager
     async def prepare_status(self, caller: Caller, request: calls.ReplayStatus) -> AsyncIterator[Prepared]:

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from agentos.recordings.reader import RecordedCall, read_recording
+from agentos_sdk import AgentOSClient
 from tests.support.commands import run_agentos
 from tests.support.kernel import Kernel, environment, running, until
 from tests.support.runs.enter import let_in
-from tests.system.agents import in_state
+from tests.system.agents import in_state, up
 from tests.system.loop_agents import done, rule
 
 TOML = """
@@ -58,6 +59,15 @@ for turn in range(3):
         messages.append(json.load(response)["choices"][0]["message"])
 print(messages[-1]["content"], flush=True)
 """,
+    "sleeper": """
+import time
+from agentos_sdk import AgentOSClient
+
+with AgentOSClient() as me:
+    if me.think("go on?")["content"] == "stay":
+        print("it stays", flush=True)
+        time.sleep(1000)
+""",
     "looper": """
 from agentic import run_task
 
@@ -100,6 +110,10 @@ def answer_of(call: RecordedCall) -> tuple[str, list[dict[str, Any]]]:
 
 def has_ended(manifest: Path) -> bool:
     return json.loads(manifest.read_text()).get("ended") is not None
+
+
+def has_said(client: AgentOSClient, name: str) -> bool:
+    return any(line["text"] == "it stays" for line in client.logs(name).get("lines", ()))
 
 
 @pytest.fixture(scope="module")
@@ -185,6 +199,25 @@ def test_each_fork_is_checked_in_its_own_files_of_which_the_check_is_no_part(rec
     assert changed == ["said.txt"]
     assert "worked on no directory" in refused["error"]
     assert living == []
+
+
+def test_no_more_than_ten_run_at_once_and_each_has_a_name_of_its_own(recorded: Recorded) -> None:
+    last = questions(recorded.recording("sleeper"))[-1].begin
+    live: dict[str, Any] = {"path": str(recorded.recording("sleeper")), "until": last + 1, "then": "live"}
+    live["edits"] = {str(last): {"content": "stay"}}
+    with recorded.kernel.client() as client:
+        begun = [client.replay_start(**live) for _ in range(11)]
+        names = [reply["name"] for reply in begun[:10]]
+        for name in names:
+            until(partial(has_said, client, name), f"{name} stays")
+        stopped = client.replay_stop(names[0])
+        again = up(client.replay_start(**live))
+        client.replay_stop()
+        living = [one["name"] for one in client.list_agents()]
+
+    assert len(set(names)) == 10
+    assert (begun[10]["code"], "10 forks run" in begun[10]["error"]) == ("busy", True)
+    assert (stopped["state"], again["name"], living) == ("IDLE", names[0], [])
 
 
 @pytest.mark.parametrize(

@@ -59,9 +59,9 @@ class Recorded:
         before = len(self.met.exchanges)
         with self.kernel.client() as client:
             version = client.fetch("turn")["version"]
-            up(client.replay_start(path="coder-1", **fields))
+            name = up(client.replay_start(path="coder-1", **fields))["name"]
             until(lambda: client.replay_status()["state"] != "RUNNING", "the fork has ended")
-            lines = [one["text"] for one in client.logs("coder-fork")["lines"] if one["stream"] == "stdout"]
+            lines = [one["text"] for one in client.logs(name)["lines"] if one["stream"] == "stdout"]
             stored = client.fetch("turn")["version"] - version
             asked = [[m.text for m in each.question.messages] for each in self.met.exchanges[before:]]
             return dict(client.replay_status()), json.loads(lines[-1]), asked, stored

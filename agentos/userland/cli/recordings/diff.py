@@ -86,7 +86,7 @@ def list_lines(sides: Sequence[Side], same: int, differing: Sequence[Pair]) -> l
         cost = "cost unknown" if side.use.cost is None else f"cost {side.use.cost:.4g}"
         use = f"{plural(len(side.calls), 'call')}, {side.use.tokens:,} tokens, {cost}"
         lines.append(f"{letter}  {side.name}, {side.life.life}: {use}: {side.life.exit or 'no end is recorded'}")
-    lines.append(f"{plural(same, 'call')} the same, {plural(len(differing), 'call')} not")
+    lines.append(f"{plural(same, 'call')} the same, {len(differing)} not")
     if differing:
         lines += describe_first(differing[0])
     for letter, calls in (

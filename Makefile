@@ -175,20 +175,18 @@ frameworks: $(FRAMEWORKS)
 test-frameworks: $(READY) $(FRAMEWORKS) $(OTHER_FRAMEWORKS)
 	$(BIN)/python -m pytest tests/frameworks tests/docs -k "frameworks or agent.md or other-frameworks"
 
-# Coding agents of others, each from its registry; tests/frameworks/test_coding_agents.py runs a task of each.
-CODING_NPM := @anthropic-ai/claude-code @openai/codex @google/gemini-cli @qwen-code/qwen-code opencode-ai
-CODING_PIP := aider-chat mini-swe-agent
-CODING := $(VENV)/coding/npm/ready $(CODING_PIP:%=$(VENV)/coding/%/ready)
+# Coding agents of others, each as its preset says that it is installed; test_coding_agents.py runs a task of each.
+CODING := $(patsubst %,$(VENV)/coding/%/ready,claude-code codex gemini-cli opencode qwen-code aider mini-swe-agent)
 
-$(VENV)/coding/npm/ready:
-	@echo "setting up $(VENV)/coding/npm: $(CODING_NPM), in about a minute"
-	@npm install --prefix $(VENV)/coding/npm --silent --no-audit --no-fund --no-save $(CODING_NPM)
-	@touch $@
-
-$(CODING_PIP:%=$(VENV)/coding/%/ready): $(VENV)/coding/%/ready: | $(RUN_READY)
+$(CODING): $(VENV)/coding/%/ready: agentos/presets/%.toml | $(RUN_READY)
 	@echo "setting up $(VENV)/coding/$*, in about a minute"
-	@$(PYTHON) -m venv --without-pip $(VENV)/coding/$*
-	@$(PIP_INTO)/coding/$* install --quiet --disable-pip-version-check $*
+	@package=`sed -n 's/^install = ".* install \(-g \)*\(.*\)"/\2/p' $<`; \
+	  if grep -q '^install = "npm' $<; then \
+	    npm install --prefix $(VENV)/coding/$* --silent --no-audit --no-fund --no-save "$$package"; \
+	  else \
+	    $(PYTHON) -m venv --without-pip $(VENV)/coding/$* && \
+	      $(PIP_INTO)/coding/$* install --quiet --disable-pip-version-check "$$package"; \
+	  fi
 	@touch $@
 
 agents: $(READY) $(CODING)

@@ -24,7 +24,7 @@ from agentos.kernel.call import Call
 from agentos.kernel.caller import Caller
 from agentos.kernel.internal_errors import internal
 from agentos.kernel.steps import Observer
-from agentos.private_files import hold_directory
+from agentos.private_files import display_path, hold_directory
 from agentos.services.events import AgentExited, AgentSpawned, Event
 from agentos.threads import run_in_thread
 from agentos_sdk.opcodes import Op
@@ -199,7 +199,8 @@ class Recorder:
     def _begin_life(self, agent: Agent) -> None:
         if agent.spec.record or agent.name in self.settings.agents:
             share = self.settings.max_total // 4
-            self._start(agent.name, Selection([agent.id]), share, automatic=True)
+            started = self._start(agent.name, Selection([agent.id]), share, automatic=True)
+            agent.recording = display_path(started.target.directory)
         for recording in self.active:
             if recording.selection.covers(agent.id, agent.name):
                 self._add_life(recording, name_life(agent, next_=True), agent.name, agent.id, agent)

@@ -1,6 +1,8 @@
 """Runs an agent's program again, in a jail of its own, with a recorded life to answer its calls."""
 
+import itertools
 import os
+from collections.abc import Awaitable, Callable
 
 import trio
 from attrs import define
@@ -21,6 +23,7 @@ from .life import LifeReplay
 from .progress import Progress, ReplayFailed
 
 SUFFIX, FORK_SUFFIX = "-replay", "-fork"  # of the agent's name
+MAX_NAME = 54  # characters of a name that a suffix and a number follow
 NO_FILES = "the workspace was empty at the begin: the recording has no files, and what its commands changed isn't there"
 
 
@@ -36,9 +39,10 @@ def choose_life(recording: Recording, wanted: str | None) -> Life:
     return found[0]
 
 
-def describe_replay(spec: AgentSpec, code: str | None, suffix: str = SUFFIX) -> AgentSpec:
+def describe_replay(spec: AgentSpec, code: str | None, is_fork: bool = False) -> AgentSpec:
     """The spec of an agent that lives a recorded life again, with the program as it is, or as it is in ``code``.
 
+    A fork, which goes on live, is recorded in its turn; a number may be added to its name.
     Raises ``BadRequest`` if its network can't be shut.
     """
     if not spec.jailed or spec.network == "host":
@@ -48,7 +52,7 @@ def describe_replay(spec: AgentSpec, code: str | None, suffix: str = SUFFIX) -> 
     if code is not None and script is not None:
         script = os.path.join(code, os.path.relpath(script, spec.code or os.path.dirname(script)))
     return replace(
-        spec.as_spawned(spec.name[: 64 - len(suffix)] + suffix),
+        spec.as_spawned(spec.name[:MAX_NAME] + (FORK_SUFFIX if is_fork else SUFFIX)),
         script=script,
         code=code if code is not None else spec.code,
         restart="temporary",
@@ -56,8 +60,14 @@ def describe_replay(spec: AgentSpec, code: str | None, suffix: str = SUFFIX) -> 
         workspace_mode="direct",
         watchdog=None,
         health=None,
-        record=False,
+        record=is_fork,
     )
+
+
+def choose_name(spec: AgentSpec, is_taken: Callable[[str], bool]) -> AgentSpec:
+    """The spec with its name, or with that and the first free number."""
+    numbered = (f"{spec.name}-{number}" for number in itertools.count(2))
+    return replace(spec, name=next(name for name in itertools.chain([spec.name], numbered) if not is_taken(name)))
 
 
 def find_spec(registry: Registry, name: str) -> AgentSpec:
@@ -77,6 +87,15 @@ class AgentReplay:
     spec: AgentSpec
     life: LifeReplay
     caller: Caller
+    flush: Callable[[], Awaitable[None]]  # returns when what was recorded has been written
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def is_fork(self) -> bool:
+        return self.life.switch.live
 
     @property
     def progress(self) -> Progress:
@@ -102,7 +121,11 @@ class AgentReplay:
             raise ReplayFailed(f"{name} did not start: {error}") from None
         finally:
             with trio.CancelScope(shield=True):
-                await self._end(agent or self.callers.registry.find_by_name(name))
+                agent = agent or self.callers.registry.find_by_name(name)
+                await self._end(agent)
+                if agent is not None and agent.recording is not None:
+                    await self.flush()
+                    life.progress.recording = agent.recording
         end = agent.end if agent is not None and not life.over.is_set() else None
         life.judge(end.reason if end is not None else None)
         if life.progress.divergence is not None:

@@ -21,7 +21,7 @@ from agentos.kernel.ports import Decision, Question
 from agentos.kernel.syscall import Syscall
 from agentos.recordings.format import Json, Life, encode_line
 from agentos.recordings.lines import describe_request
-from agentos.recordings.matching import Difference, Match, Matcher, Miss, list_differences
+from agentos.recordings.matching import UNSEEN, Difference, Match, Matcher, Miss, list_differences
 from agentos.recordings.reader import RecordedCall, Recording
 from agentos.threads import Limiter, run_in_thread
 from agentos_sdk.encoding import codec
@@ -35,7 +35,6 @@ from .switch import Switch
 MAX_BYTES = 256 << 20  # of the lines of a recording that is replayed
 MAX_DRIFT = 500  # differences that are kept
 MAX_NAMED = 5  # calls that weren't made, in one message
-UNSEEN = frozenset({"NOOP", "HELLO", "CANCEL", "EXIT"})  # calls that are answered as ever
 UNREAD = frozenset({"bad_request", "too_large", "unknown_call"})  # codes of calls that are refused unread
 WITHOUT_RIGHTS = frozenset({"RECV", "ACK", "REGISTER", "ASYNC_POLL"})  # they are, too, where rules refuse them
 APPROVED = Decision("allow", "the recording", "a person had decided in the recorded life")

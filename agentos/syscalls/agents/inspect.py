@@ -185,6 +185,7 @@ def describe_start(spec: AgentSpec, by_operator: bool) -> calls.Started:
         workspace=spec.workspace if spec.workspace in ("tmp", "keep") else host_path(spec.workspace),
         workspace_mode=spec.workspace_mode,
         terminals=spec.terminals,
+        mailbox=spec.mailbox,
         runtime=spec.runtime,
         network=spec.network if spec.jailed else "host",
         ready=spec.ready,

@@ -20,11 +20,10 @@ from agentos.recordings.format import SUFFIX as DIRECTORY_SUFFIX
 from agentos.recordings.reader import BadRecording, RecordedCall, Recording, read_recording
 from agentos.recordings.recorder import Recorder
 from agentos.recordings.replay.agent import (
-    FORK_SUFFIX,
     NO_FILES,
-    SUFFIX,
     AgentReplay,
     choose_life,
+    choose_name,
     describe_replay,
     find_spec,
 )
@@ -39,7 +38,7 @@ from agentos_sdk.errors import BadRequest, Unavailable
 from agentos_sdk.opcodes import Op
 
 SOURCES = "recording, recording_data, path: expected one of them"
-PATH_FIELDS = ("agent", "code", "until", "then", "edits")
+PATH_FIELDS = ("agent", "code", "until", "then", "edits", "model")
 OF_PATH = f"{', '.join(PATH_FIELDS)}: expected only with path"
 
 
@@ -63,14 +62,17 @@ class ReplayCalls:
             error = BadRequest(OF_PATH)
 
         async def act(call: Call) -> calls.ReplayStarted:
-            self.replays.check_free()
+            self.replays.check_free(request.then == "live")
             if request.path is not None:
                 replay: Replay = await self._open(caller, request.path, request)
             else:
                 ((field, text),) = given.items()
                 replay = TextReplay(await run_in_thread(read_entries, text, field))
             progress = self.replays.start(replay)
-            return calls.ReplayStarted(state=progress.state, total_entries=progress.total, notes=list(progress.notes))
+            notes = list(progress.notes)
+            return calls.ReplayStarted(
+                state=progress.state, total_entries=progress.total, notes=notes, name=replay.name
+            )
 
         yield Prepared((Right("replay_start"),), act, about=request.path or "", error=error)
 
@@ -87,20 +89,24 @@ class ReplayCalls:
             raise BadRequest(str(error)) from None
         except ReplayFailed as error:
             raise Unavailable(str(error)) from None
-        switch, found = plan_switch(found, request.until, request.then, request.edits or {})
-        suffix = FORK_SUFFIX if switch.live else SUFFIX
-        spec = describe_replay(find_spec(self.callers.registry, life.agent), code, suffix)
+        switch, found = plan_switch(found, request.until, request.then, request.edits or {}, request.model)
+        spec = describe_replay(find_spec(self.callers.registry, life.agent), code, switch.live)
         facts = recording.manifest.agents.get(life.agent)
         mark, number = self.recorder.maker.mark_secrets, facts.id if facts is not None else 0
         told = LifeReplay(number, life.agent, life.life, mark, life.exit, switch, self.callers.go_live)
         await run_in_thread(told.load, found)
         told.progress.notes += [NO_FILES, *list_losses(found, switch)]
-        return AgentReplay(self.supervision, self.callers, spec, told, caller)
+        if switch.live:  # nothing is awaited until it runs
+            spec = choose_name(spec, self._is_taken)
+        return AgentReplay(self.supervision, self.callers, spec, told, caller, self.recorder.queue.flush)
+
+    def _is_taken(self, name: str) -> bool:
+        return self.callers.registry.is_taken(name) or self.replays.is_running(name)
 
     @asynccontextmanager
     async def prepare_status(self, caller: Caller, request: calls.ReplayStatus) -> AsyncIterator[Prepared]:
         async def act(call: Call) -> calls.ReplayProgress:
-            now = self.replays.progress
+            now = self.replays.find(request.name)
             return calls.ReplayProgress(
                 state=now.state,
                 verdict=now.verdict,
@@ -115,6 +121,7 @@ class ReplayCalls:
                 masks=dict(now.masks),
                 sealed=now.sealed,
                 notes=list(now.notes),
+                recording=now.recording,
             )
 
         yield Prepared((Right("replay_status"),), act, about="")
@@ -122,8 +129,8 @@ class ReplayCalls:
     @asynccontextmanager
     async def prepare_stop(self, caller: Caller, request: calls.ReplayStop) -> AsyncIterator[Prepared]:
         async def act(call: Call) -> calls.ReplayStopped:
-            await self.replays.stop()
-            return calls.ReplayStopped(state=self.replays.progress.state)
+            await self.replays.stop(request.name)
+            return calls.ReplayStopped(state="IDLE")
 
         yield Prepared((Right("replay_stop"),), act, about="")
 

@@ -1,6 +1,7 @@
 """Coding agents of others that work on a task: each is found on this host by its preset, and runs in a jail."""
 
 import os
+import re
 import shutil
 import threading
 import time
@@ -25,6 +26,7 @@ from .usage import find_use
 
 LOOP = "loop"  # stands for the built-in loop among the programs
 MAX_SUMMARY = 200  # lines
+COLOURS = re.compile(r"\x1b\[[\d;]*m")  # other escapes are shown as such
 POLL_SECONDS = 1.0  # between two looks at what the model has answered
 PATH = "/usr/local/bin:/usr/bin:/bin"  # of every jail
 OWN_PLACE = "install it into a directory of its own"
@@ -203,10 +205,12 @@ def _is_exhausted(client: AgentOSClient, note: TaskNote) -> bool:
 
 
 def _show(running: RunningTask, page: Mapping[str, Any], said: deque[str]) -> None:
-    said.extend(line["text"] for line in page["lines"] if line["stream"] == "stdout")
     for line in page["lines"]:
+        text = COLOURS.sub("", line["text"])
+        if line["stream"] == "stdout":
+            said.append(text)
         if line["stream"] != "kernel":
-            running.note({"task": running.name, "kind": "output", "stream": line["stream"], "text": line["text"]})
+            running.note({"task": running.name, "kind": "output", "stream": line["stream"], "text": text})
     if page["missed"]:
         text = f"({page['missed']} older lines are no longer kept)"
         running.note({"task": running.name, "kind": "output", "stream": "stderr", "text": text})

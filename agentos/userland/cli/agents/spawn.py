@@ -101,6 +101,7 @@ class SpawnCommand(click.Command):
 )
 @click.option("--runtime", type=click.Choice(["exec", "fast"]), help="fast: SCRIPT without an exec. Default: exec.")
 @click.option("--terminals", is_flag=True, help="Its programs may open pseudo-terminals, as tmux does.")
+@click.option("--mailbox", type=click.Choice(["kept", "memory"]), help="kept: its unread messages outlive it.")
 @kernel_options
 @click.pass_context
 def spawn(

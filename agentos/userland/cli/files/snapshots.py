@@ -1,4 +1,4 @@
-"""``agentos snapshot``, ``snapshots``, ``rollback`` and ``fork``: moments of an agent's overlay."""
+"""``agentos snapshot``, ``snapshots`` and ``rollback``: moments of an agent's overlay."""
 
 from collections.abc import Sequence
 
@@ -82,51 +82,3 @@ def rollback(moments: Sequence[str], socket_path: str | None, as_json: bool) -> 
             where = "the directory as it is" if label == "start" else moment
             restarted = ", and was restarted" if reply["restarted"] else ""
             print_result(f"{name} works on {where}{restarted}", reply, as_json)
-
-
-@click.command()
-@click.argument("moment", metavar="MOMENT", shell_complete=completed.agents)
-@click.option(
-    "--only", is_flag=True, help="MOMENT is REC@N: ask the N-th question of a recording anew, without an agent."
-)
-@click.option("--model", "models", multiple=True, help="With --only: ask this model; may be repeated.")
-@click.option(
-    "--times", type=click.IntRange(1, 100), default=1, help="With --only: how often, each model; 1 without it."
-)
-@click.option("-n", "--count", type=click.IntRange(1, 32), help="How many: 1 without it, or one for each --name.")
-@click.option("--name", "names", multiple=True, help="Call them so, and not NAME-1, NAME-2 ...; may be repeated.")
-@kernel_options
-def fork(
-    moment: str,
-    only: bool,
-    models: tuple[str, ...],
-    times: int,
-    count: int | None,
-    names: tuple[str, ...],
-    socket_path: str | None,
-    as_json: bool,
-) -> None:
-    """Start agents from a snapshot, or ask a recorded question anew.
-
-    MOMENT is NAME@LABEL, or NAME: from now. Each agent works in an overlay of its own, with the private keys of that
-    moment, and has budgets of its own; the agent itself goes on.
-
-    With --only MOMENT is REC@N, the N-th question of a recording: the answers are shown side by side with the recorded
-    one.
-    """
-    if only:
-        if count is not None or names:
-            raise click.UsageError("--only starts no agents: leave out --count and --name")
-        from agentos.userland.cli.recordings.ask import ask_again
-
-        ask_again(moment, models, times, socket_path, as_json)
-        return
-    if models or times > 1:
-        raise click.UsageError("--model and --times are of --only")
-    name, at, label = moment.partition("@")
-    if not name or (at and not label):
-        raise click.BadParameter(f"expected NAME or NAME@LABEL, got {moment!r}", param_hint="MOMENT")
-    with kernel(socket_path) as client:
-        reply = check_reply(client.fork(name, label or None, count=count or len(names) or 1, names=list(names) or None))
-    started = ", ".join(f"{one['name']} (id {one['id']})" for one in reply["agents"])
-    print_result(f"{started}: from {moment}", reply, as_json)

@@ -24,7 +24,6 @@ from agentos.userland.cli.common import (
     print_json,
     print_lines,
     print_result,
-    printable,
     text_width,
 )
 from agentos.userland.cli.main import CONFIG
@@ -162,13 +161,7 @@ def get(agent: str, socket_path: str | None, as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    given = found["permissions"]
-    bounds = [bound for bound in given["bounded_by"] if is_restrictive(bound)]
-    print_lines(named_set_lines(given))
-    for bound in bounds:
-        click.echo(printable(f"and within {bound['name']}:"))
-        print_lines(named_set_lines(bound))
-    print_lines(answer_lines(found.get("answers", ())))
+    print_lines(held_lines(found))
 
 
 def with_base_calls(given: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -257,6 +250,17 @@ def http_request(text: str) -> dict[str, Any]:
 
 
 # -- For people --------------------------------------------------------------------------------------------------------
+
+
+def held_lines(found: Mapping[str, Any]) -> Iterator[str]:
+    """The lines of GET_PERMS's reply: a caller's own set, those that limit it, and the answers that are remembered."""
+    given = found["permissions"]
+    yield from named_set_lines(given)
+    for bound in given["bounded_by"]:
+        if is_restrictive(bound):
+            yield f"and within {bound['name']}:"
+            yield from named_set_lines(bound)
+    yield from answer_lines(found.get("answers", ()))
 
 
 def named_set_lines(given: Mapping[str, Any]) -> Iterator[str]:

@@ -323,27 +323,10 @@ class Kernel:
                     nursery.start_soon(self.serve_operators, listener)
                     nursery.start_soon(listen_again, operators, self.serve_operators)
                     services = (
-                        self.host.spawner,
-                        self.sweeper,
-                        self.jails,
-                        self.line,
-                        self.network.client,
-                        self.reload,
-                        self.servers,
-                        self.pins,
-                        self.lives,
-                        self.approvals,
-                        self.state,
-                        self.callers.mail,
-                        self.event_log,
-                        self.callers.background,
-                        self.sampler,
-                        self.telemetry,
-                        self.recorder,
-                        self.recordings,
-                        self.timers,
-                        self.waker,
-                        self.replays,
+                        *(self.host.spawner, self.sweeper, self.jails, self.line, self.network.client, self.reload),
+                        *(self.servers, self.pins, self.lives, self.approvals, self.state, self.callers.mail),
+                        *(self.event_log, self.callers.background, self.sampler, self.telemetry, self.recorder),
+                        *(self.recordings, self.timers, self.waker, self.replays),
                     )
                     for service in services:
                         nursery.start_soon(service.serve)

@@ -1,8 +1,7 @@
 """Handlers of REPLAY_START, REPLAY_STATUS and REPLAY_STOP."""
 
 import os
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
@@ -51,8 +50,7 @@ class ReplayCalls:
     supervision: Supervision
     callers: Callers
 
-    @asynccontextmanager
-    async def prepare_start(self, caller: Caller, request: calls.ReplayStart) -> AsyncIterator[Prepared]:
+    async def prepare_start(self, caller: Caller, request: calls.ReplayStart) -> Prepared:
         texts = {"recording": request.recording, "recording_data": request.recording_data}
         given = {field: text for field, text in texts.items() if text is not None}
         error = None
@@ -74,7 +72,7 @@ class ReplayCalls:
                 state=progress.state, total_entries=progress.total, notes=notes, name=replay.name
             )
 
-        yield Prepared((Right("replay_start"),), act, about=request.path or "", error=error)
+        return Prepared((Right("replay_start"),), act, about=request.path or "", error=error)
 
     async def _open(self, caller: Caller, path: str, request: calls.ReplayStart) -> AgentReplay:
         code = request.code
@@ -110,8 +108,7 @@ class ReplayCalls:
     def _is_taken(self, name: str) -> bool:
         return self.callers.registry.is_taken(name) or self.replays.is_known(name)
 
-    @asynccontextmanager
-    async def prepare_status(self, caller: Caller, request: calls.ReplayStatus) -> AsyncIterator[Prepared]:
+    async def prepare_status(self, caller: Caller, request: calls.ReplayStatus) -> Prepared:
         async def act(call: Call) -> calls.ReplayProgress:
             now = self.replays.find(request.name)
             return calls.ReplayProgress(
@@ -131,15 +128,14 @@ class ReplayCalls:
                 recording=now.recording,
             )
 
-        yield Prepared((Right("replay_status"),), act, about="")
+        return Prepared((Right("replay_status"),), act, about="")
 
-    @asynccontextmanager
-    async def prepare_stop(self, caller: Caller, request: calls.ReplayStop) -> AsyncIterator[Prepared]:
+    async def prepare_stop(self, caller: Caller, request: calls.ReplayStop) -> Prepared:
         async def act(call: Call) -> calls.ReplayStopped:
             await self.replays.stop(request.name)
             return calls.ReplayStopped(state="IDLE")
 
-        yield Prepared((Right("replay_stop"),), act, about="")
+        return Prepared((Right("replay_stop"),), act, about="")
 
 
 def _read(path: Path, agent: str | None) -> tuple[Recording, Life, Sequence[RecordedCall]]:

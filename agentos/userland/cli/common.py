@@ -180,12 +180,16 @@ def parse_permission_set(given: str) -> str | dict[str, Any]:
         return parse_object("the set", given)
     if not given.endswith(".json") and "/" not in given:
         return given
+    return parse_object(given, read_text_file(Path(given)))
+
+
+def read_text_file(file: Path) -> str:
     try:
-        return parse_object(given, Path(given).read_text())
+        return file.read_text()
     except OSError as error:
-        raise Failed(f"{given}: {error.strerror}") from None
+        raise Failed(f"{file}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise Failed(f"{given}: expected text in UTF-8") from None
+        raise Failed(f"{file}: expected text in UTF-8") from None
 
 
 def agent_fields(name: str) -> dict[str, Any]:

@@ -40,7 +40,7 @@ from agentos.config.watch import Watch
 from agentos.http.users import find_user_but
 from agentos.images.store import Images
 from agentos.kernel.caller import Caller
-from agentos.kernel.wire.listener import ConnectionLimit, Listener, listen, listen_again
+from agentos.kernel.wire.listener import ConnectionLimit, Listener, listen_again, listen_for_operators
 from agentos.kernel.wire.poller import Poller
 from agentos.llm.open_model import SharedModel
 from agentos.llm.settings import LLMSettings
@@ -55,6 +55,7 @@ from agentos.services.metrics.sampler import AgentSources, Sampler
 from agentos.services.snapshots.kept import Kept
 from agentos.services.snapshots.snapshots import Snapshots
 from agentos.syscalls import Services, table
+from agentos.threads import run_in_thread
 
 from . import signals
 from .access import Access
@@ -316,7 +317,10 @@ class Kernel:
         terminal = signals.has_terminal()
         await self.imports.sweep()
         # One that comes as soon as clients can connect is received.
-        with signals.open_signals(terminal) as received, listen(operators) as listener:
+        with (
+            signals.open_signals(terminal) as received,
+            await run_in_thread(listen_for_operators, operators) as listener,
+        ):
             try:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self.poller.run)

@@ -200,8 +200,8 @@ class Policy:
             raise BadPolicy("inside_root: only an image has a root inside")
         if self.inside_root and self.profile == "strict":
             raise BadPolicy("inside_root: the profile strict has an image read-only, and no root inside")
-        if self.inside_root and self.workspace is not None:
-            raise BadPolicy("inside_root: the workspace can only be in memory")
+        if self.inside_root and not isinstance(self.workspace, Overlay | None):
+            raise BadPolicy("inside_root: the workspace can only be in memory or an overlay")
 
     def narrow_to(self, parent: "Policy") -> "Policy":
         """Narrow this policy to its parent's: lower limits, narrower profile, no wider network.

@@ -11,9 +11,10 @@ from textwrap import indent
 import pytest
 from msgspec.structs import replace
 
-from agentos.sandbox.host_ids import TRIAL_BLOCK, first_of_block
+from agentos.sandbox.errors import StepFailed
+from agentos.sandbox.host_ids import STORE_IDS, TRIAL_BLOCK, first_of_block
 from agentos.sandbox.plan import plan_sandbox
-from agentos.sandbox.policy import Policy, Program, RootImage
+from agentos.sandbox.policy import Overlay, Policy, Program, RootImage
 from agentos.sandbox.report import probe
 from agentos.sandbox.start.spawner import Spawner
 from agentos.sandbox.steps import INSIDE_ROOT, Step
@@ -124,6 +125,7 @@ ATTACKS: Mapping[str, str] = {
     "another network": "call('unshare', 0x40000000)",
     "a port of the system's": "socket.socket().bind(('127.0.0.1', 80))",
 }  # fmt: skip
+STORE = (STORE_IDS[0], STORE_IDS[0])
 WITH_A_BLOCK = {  # with one id other users aren't become, and its own are the kernel's user's
     *("capabilities back after another id", "a set-uid program for another user", "closed files of the code"),
     *("a file capability for another user", "inotify, counted for the host's root"),
@@ -151,13 +153,15 @@ def store() -> Iterator[Path]:
         yield place
 
 
-def plan(store: Path, code: Path, *arguments: str) -> tuple[Step, ...]:
+def plan(
+    store: Path, code: Path, *arguments: str, number: int = TRIAL_BLOCK, workspace: Overlay | None = None
+) -> tuple[Step, ...]:
     root = store / "root"
     names = tuple(name for name in plain.DIRECTORIES if (root / name).is_dir())
     image = RootImage(str(root), names, (), (("PATH", "/usr/local/bin:/bin"),))
     host = replace(probe.read_host(), memory_cgroup=IS_ROOT, pids_cgroup=IS_ROOT)
-    ids = first_of_block(TRIAL_BLOCK) if IS_ROOT else None
-    policy = Policy(sdk=jail.SDK, code=str(code), image=image, inside_root=True)
+    ids = first_of_block(number) if IS_ROOT else None
+    policy = Policy(sdk=jail.SDK, code=str(code), image=image, inside_root=True, workspace=workspace)
     return plan_sandbox(policy, Program((plain.PYTHON, "-I", "-S", *arguments)), host, ids)
 
 
@@ -204,6 +208,38 @@ async def test_what_root_inside_may_do_leaves_nothing_on_the_host(spawner: Spawn
 
     assert (ended.err, ended.out.splitlines()) == ("", ["done"])
     assert look(store) == before
+
+
+@pytest.mark.skipif(not IS_ROOT, reason="without root all files of the store are the kernel's user's")
+async def test_files_in_the_store_have_ids_of_no_process_and_a_fork_sees_their_owners(
+    spawner: Spawner, store: Path
+) -> None:
+    layers = [store / "upper", store / "fork"]
+    make = "import os; w = os.open('/workspace/f', os.O_CREAT | os.O_WRONLY); os.write(w, b'x')"
+    make += "; os.setxattr('/workspace/f', 'security.capability', bytes.fromhex('0100000220000000' + '00' * 12))"
+    make += "; os.chown('/workspace/theirs', 33, 42); os.chmod('/workspace/theirs', 0o6755); os.mkdir('/workspace/d')"
+    shown = "import os; one = os.stat('/workspace/theirs'); print(one.st_uid, one.st_gid, oct(one.st_mode))"
+    shown += "; print(len(os.getxattr('/workspace/f', 'security.capability')), os.stat('/workspace/f').st_uid)"
+    for layer in layers:
+        (layer / "tree").mkdir(parents=True)
+        (layer / "work").mkdir()
+        for path in (layer, layer / "tree", layer / "work"):
+            os.chown(path, *STORE)
+    first = plan(store, store / "code", "-c", make, workspace=Overlay(str(store / "code"), str(layers[0])))
+    sealed = (str(layers[0] / "tree"),)
+    overlay = Overlay(str(store / "code"), str(layers[1]), sealed)
+    fork = plan(store, store / "code", "-c", shown, number=TRIAL_BLOCK - 1, workspace=overlay)
+    hosts = Overlay(str(store / "code"), str(store / "hosts"))
+
+    made, seen = await jail.run(spawner, first), await jail.run(spawner, fork)
+
+    (store / "hosts").mkdir()
+    with pytest.raises(StepFailed, match="would have ids of the host's there"):
+        await spawner.spawn(plan(store, store / "code", "-c", make, workspace=hosts))
+    assert (made.err, seen.err, seen.out.split()) == ("", "", ["33", "42", "0o106755", "20", "0"])
+    owners = {path.name: path.lstat()[4:6] for path in (layers[0] / "tree").iterdir()}
+    assert owners == {"f": STORE, "d": STORE, "theirs": (STORE[0] + 33, STORE[0] + 42)}
+    assert (store / "code" / "theirs").stat().st_mode & 0o7777 == 0o755
 
 
 def look(store: Path) -> dict[str, tuple[int, ...]]:

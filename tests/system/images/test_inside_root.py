@@ -12,7 +12,7 @@ import pytest
 
 from agentos.images.importer import import_image
 from agentos.images.store import Images
-from agentos.sandbox.host_ids import BLOCK_STEP, FIRST_BLOCK
+from agentos.sandbox.host_ids import BLOCK_STEP, FIRST_BLOCK, STORE_IDS
 from agentos_sdk import AgentOSClient
 from tests.support.images import add_packages, add_python, make_oci, make_root, tar_root, write_files
 from tests.support.kernel import Kernel, running
@@ -35,6 +35,13 @@ image = "debian"
 user = "root"
 
 [[agents]]
+name = "three"
+command = ["sleep", "1000"]
+image = "debian"
+user = "root"
+workspace = {{ path = "{project}", mode = "overlay" }}
+
+[[agents]]
 name = "plain"
 command = ["sleep", "1000"]
 image = "debian"
@@ -42,8 +49,18 @@ image = "debian"
 
 
 @pytest.fixture(scope="module")
-def started(kernels: None) -> Iterator[Kernel]:
-    with tempfile.TemporaryDirectory(prefix="aos-images-", dir="/var/tmp") as made, running(TOML) as kernel:
+def project() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="aos-project-", dir="/var/tmp") as made:
+        Path(made, "theirs").write_text("theirs")
+        yield Path(made)
+
+
+@pytest.fixture(scope="module")
+def started(kernels: None, project: Path) -> Iterator[Kernel]:
+    with (
+        tempfile.TemporaryDirectory(prefix="aos-images-", dir="/var/tmp") as made,
+        running(TOML.format(project=project)) as kernel,
+    ):
         place = Path(made)
         (place / "root").mkdir()
         root = make_root(place / "root")
@@ -60,7 +77,7 @@ def started(kernels: None) -> Iterator[Kernel]:
         layout = write_files(place / "layout", make_oci([tar_root(root)], {"User": "app"}, pack=False))
         import_image(Images(kernel.state_dir), layout, "debian")
         with kernel.client() as client:
-            for name in ("one", "two", "plain"):
+            for name in ("one", "two", "three", "plain"):
                 up(client.restart(name))
         yield kernel
 
@@ -106,10 +123,28 @@ def test_what_root_inside_makes_ends_with_its_life_and_is_nowhere_on_the_host(st
         code = "import os; [os.chmod(os.open(f'{d}/f', os.O_CREAT), 0o6755) for d in ('/made', '/srv', '/workspace')]"
         made = sh(client, f'mkdir /made; python3 -c "{code}"; stat -c %a /srv/f', "two")
         assert made == "6755\n"
-        found = [path for path in Path(started.state_dir).rglob("*") if path.lstat().st_mode & 0o6000]
-        owners = {path.lstat().st_uid for path in Path(started.state_dir).rglob("*")}
+        images = started.state_dir / "images"
+        found = [path for path in images.rglob("*") if path.lstat().st_mode & 0o6000]
+        owners = {path.lstat().st_uid for path in images.rglob("*")}
         up(client.restart("two"))
         assert sh(client, "ls -d /made /srv/f 2>/dev/null || echo gone", "two") == "gone\n"
 
     assert found == []
     assert owners == {os.geteuid()}
+
+
+def test_what_root_inside_changes_in_a_project_is_applied_without_its_ids_and_bits(
+    started: Kernel, project: Path
+) -> None:
+    with started.client() as client:
+        code = "import os; [os.chmod(os.open(f, os.O_CREAT), 0o6755) or os.chown(f, 33, 33) for f in ('new', 'theirs')]"
+        sh(client, f'python3 -c "{code}"; echo more >> theirs', "three")
+        [tree] = (started.state_dir / "layers").glob("**/tree")
+        owners = {path.name: path.stat().st_uid for path in tree.iterdir()}
+        found = client.diff("three")
+        client.apply("three", found["digest"])
+
+    assert owners == dict.fromkeys(("new", "theirs"), STORE_IDS[0] + 33 if IS_ROOT else os.geteuid())
+    for name in ("new", "theirs"):
+        made = (project / name).stat()
+        assert (made.st_mode & 0o7777, made.st_uid) == (0o755, os.geteuid()), name

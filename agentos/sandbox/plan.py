@@ -81,8 +81,8 @@ def plan_sandbox(policy: Policy, program: Program, host: Host, host_ids: HostIds
     without root, or an interpreter prefix that contains too much of the host.
     """
     ids = _check_host_ids(host, host_ids)
-    if policy.inside_root:
-        _check_inside_root(host)
+    if policy.inside_root and host.uid == 0:
+        _check_counted(host)
     if host.uid != 0 and isinstance(policy.workspace, Image):
         raise BadPolicy("workspace: mounting an image needs root")
     is_root, binds = host.uid == 0, (*bind_steps(policy, host),)
@@ -92,7 +92,8 @@ def plan_sandbox(policy: Policy, program: Program, host: Host, host_ids: HostIds
     later = (*own, *within_tmp) if policy.image is None else own
     maps = (f"{UID} {ids.uid} 1", f"{GID} {ids.gid} 1")
     if policy.inside_root:
-        maps = (f"0 {ids.uid} {BLOCK}", f"0 {ids.gid} {BLOCK}")
+        count = BLOCK if host.uid == 0 else 1
+        maps = (f"0 {ids.uid} {count}", f"0 {ids.gid} {count}")
     flags = NEWUSER | NEWPID | NEWNS | NEWUTS | NEWIPC | (NEWNET if policy.network != "host" else 0)
     return (
         s.Clone(flags, *maps, deny_setgroups=not is_root),
@@ -166,8 +167,8 @@ def plan_way_in(policy: Policy, host: Host) -> tuple[Step, ...]:
 
 
 def _identity_step(policy: Policy, host: Host) -> s.TakeIdentity:
-    uid, gid, init = (0, 0, INIT_UID) if policy.inside_root else (UID, GID, None)
-    return s.TakeIdentity(uid, gid, host.uid == 0, init)
+    uid, gid = (0, 0) if policy.inside_root else (UID, GID)
+    return s.TakeIdentity(uid, gid, host.uid == 0, INIT_UID if policy.inside_root and host.uid == 0 else None)
 
 
 def _confine_steps(policy: Policy, host: Host, binds: tuple[s.Bind, ...]) -> Iterator[Step]:
@@ -176,7 +177,10 @@ def _confine_steps(policy: Policy, host: Host, binds: tuple[s.Bind, ...]) -> Ite
     yield s.DropCapabilities(s.INSIDE_ROOT if policy.inside_root else 0)
     yield s.NoNewPrivileges()
     yield from _landlock_step(policy, host, binds)
-    given = (policy.profile, host.architecture, host.memory_cgroup, host.memfd_noexec, policy.inside_root)
+    inside: seccomp.Inside | None = None
+    if policy.inside_root:
+        inside = "block" if host.uid == 0 else "pretended"
+    given = (policy.profile, host.architecture, host.memory_cgroup, host.memfd_noexec, inside)
     yield s.Seccomp(seccomp.filter_bytes(*given).hex())
 
 
@@ -220,9 +224,7 @@ def plan_unjailed(program: Program, host: Host, limits: Limits | None, keeper: b
     )
 
 
-def _check_inside_root(host: Host) -> None:
-    if host.uid != 0:
-        raise BadPolicy("user root: it takes a block of ids, which only a kernel with root can give")
+def _check_counted(host: Host) -> None:
     lacks = [name for name, has in (("memory", host.memory_cgroup), ("processes", host.pids_cgroup)) if not has]
     if lacks:  # rlimits count for each of its 65,536 ids
         raise BadPolicy(f"user root: no control group counts its {' and '.join(lacks)}: `agentos doctor` says why")
@@ -270,7 +272,7 @@ def _landlock_step(policy: Policy, host: Host, binds: tuple[s.Bind, ...]) -> Ite
         executable = tuple([bind.target for bind in shown if not (bind.device or bind.writable)])
         executable += tuple([f"/{name}" for name in (*image.directories, *image.files)])
     written: tuple[str, ...] = ("/tmp", WORKSPACE, "/dev/shm")
-    if policy.inside_root:  # a cgroup counts its memory, also that of /dev/zero
+    if policy.inside_root:  # where no cgroup counts its memory there is no /dev/zero
         written = ("/",)
     elif policy.profile != "strict":
         written += tuple([f"/{name}" for name in image.directories])

@@ -166,9 +166,9 @@ class Policy:
     With ``terminals`` there is a devpts of its own at /dev/pts, from which its programs get pseudo-terminals: at most
     :data:`MAX_TERMINALS` at a time, whose buffers no limit of memory counts. Profile ``strict`` has none.
 
-    With ``inside_root`` its programs are root of an image, with 65,536 ids, set-id files and the capabilities that
-    packages need to be installed. No host directory that can be written is shown then: a set-id file in it would be one
-    of the host's.
+    With ``inside_root`` its programs are root of an image, with set-id files and the capabilities that packages need to
+    be installed: with root they have 65,536 ids, without only root's, and calls that take others do nothing in silence.
+    No host directory that can be written is shown then: a set-id file in it would be one of the host's.
 
     Script, code and workspace may lie where other programs can write: no component of their paths may be a symbolic
     link.
@@ -200,8 +200,8 @@ class Policy:
             raise BadPolicy("inside_root: only an image has a root inside")
         if self.inside_root and self.profile == "strict":
             raise BadPolicy("inside_root: the profile strict has an image read-only, and no root inside")
-        if self.inside_root and self.workspace is not None:
-            raise BadPolicy("inside_root: the workspace can only be in memory")
+        if self.inside_root and not isinstance(self.workspace, Overlay | None):
+            raise BadPolicy("inside_root: the workspace can only be in memory or an overlay")
 
     def narrow_to(self, parent: "Policy") -> "Policy":
         """Narrow this policy to its parent's: lower limits, narrower profile, no wider network.

@@ -100,13 +100,15 @@ class DetachLayer(NamedTuple):
     """Copy the mount at a host path, to be a layer of :class:`MountOverlay`; done by the zygote, with root.
 
     Files of the path's owner belong to ``owner`` there and the other way round, by an id-mapped mount; the files of
-    all others stay theirs. No symbolic link in the path is followed.
+    all others stay theirs. No symbolic link in the path is followed. A path whose owner is the first id of ``block``, a
+    range of the store's, is shown with all of that range as the ids from ``owner`` on.
     """
 
     path: str
     target: str
     owner: tuple[int, int]  # uid and gid
     writable: bool
+    block: tuple[int, int] | None = None  # first and count
 
 
 class OpenSource(NamedTuple):

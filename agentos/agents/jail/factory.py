@@ -23,7 +23,7 @@ from agentos.sandbox.cgroups.discover import Cgroups, Group
 from agentos.sandbox.cgroups.values import CgroupEntry, CgroupError
 from agentos.sandbox.errors import SandboxError, StepFailed, ZygoteDied
 from agentos.sandbox.host import Host
-from agentos.sandbox.host_ids import HostIdPool, first_of_block
+from agentos.sandbox.host_ids import STORE_IDS, HostIdPool, first_of_block
 from agentos.sandbox.plan import plan_sandbox, plan_unjailed
 from agentos.sandbox.policy import BadPolicy, Directory, Policy
 from agentos.sandbox.report import probe
@@ -168,7 +168,8 @@ class Jails:
             if spec.workspace_mode == "overlay":
                 await self._require_overlays()
             limits = layout.limits(spec)
-            workspace = await self.workspaces.prepare(key, spec.workspace, limits, outer, spec.workspace_mode)
+            owner = HostIds(STORE_IDS[0], STORE_IDS[0]) if outer is not None and spec.user == "root" else outer
+            workspace = await self.workspaces.prepare(key, spec.workspace, limits, owner, spec.workspace_mode)
             undo.push_async_callback(self._release, agent, workspace)
             _tell(agent, workspace.notices)
         parts = await run_in_thread(self._build_plan, agent, connect, outer, workspace, image)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from agentos.sandbox import steps as s
 from agentos.sandbox.host import Host
+from agentos.sandbox.host_ids import STORE_IDS
 from agentos.sandbox.policy import MAX_TERMINALS, BadPolicy, Directory, Image, Network, Overlay, Policy
 from agentos.sandbox.steps import Step
 from agentos_sdk.values import HostIds
@@ -14,6 +15,7 @@ from agentos_sdk.values import HostIds
 UID = GID = 1000  # inside
 BLOCK = 65537  # ids with root inside; the last one is PID 1's
 INIT_UID, ROOT_HOME = 65536, "/root"
+APT_AS_ROOT = 'APT::Sandbox::User "root";\n'  # with one id: it looks whether it became another user
 CODE, WORKSPACE, SDK, SOCKET = "/agent", "/workspace", "/sdk", "/run/agentos.sock"
 TERMINALS = "/dev/pts"
 DEVICES = ("null", "zero", "full", "random", "urandom")
@@ -113,7 +115,7 @@ def bind_steps(policy: Policy, host: Host) -> Iterator[s.Bind]:
             bound.append(path)
             yield s.Bind(path, path)
     for name in DEVICES:
-        if name == "zero" and not host.memory_cgroup and host.landlock_abi == 0:
+        if name == "zero" and not host.memory_cgroup and (host.landlock_abi == 0 or policy.inside_root):
             continue  # mapped shared it is memory that no watcher finds; only Landlock can make it read-only
         yield s.Bind(f"/dev/{name}", f"/dev/{name}", device=True)
     if policy.sdk is not None:
@@ -170,8 +172,9 @@ def open_layer_steps(policy: Policy, host_ids: HostIds | None) -> Iterator[Step]
         yield from (s.OpenSource(path, follow=False) for path in (*lowers, upper))
         return
     owner, targets = (host_ids.uid, host_ids.gid), s.layer_targets(WORKSPACE, len(lowers))
+    block = STORE_IDS if policy.inside_root else None
     for path, target in zip((*lowers, upper), targets, strict=True):
-        yield s.DetachLayer(path, target, owner, writable=path == upper)
+        yield s.DetachLayer(path, target, owner, writable=path == upper, block=block)
 
 
 def _targets_without_symlinks(policy: Policy) -> Sequence[str]:
@@ -233,6 +236,8 @@ def image_steps(policy: Policy, host: Host, binds: Sequence[s.Bind]) -> Iterator
     files = {} if policy.inside_root else {"passwd": texts[0], "group": texts[1]}
     files |= {"hosts": _ETC_FILES["hosts"], **git_files(policy)}
     directories = (CODE, ROOT_HOME) if policy.inside_root else (CODE,)
+    if policy.inside_root and host.uid != 0:
+        files |= {"apt/apt.conf.d/99agentos": APT_AS_ROOT}
     if policy.network == "filtered":
         files["resolv.conf"] = FILTERED_RESOLVER
     size = 0 if policy.profile == "strict" else limits.disk

@@ -26,6 +26,7 @@ import errno
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
+from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -169,12 +170,21 @@ _SET_ID_RULES: Mapping[str, Rule] = {
     "open": _no_set_id(mode=2, flags=1),
     "openat": _no_set_id(mode=3, flags=2),
 }
-# For root inside. No file that it makes has an id of the host's, so a set-id bit gives none. Instances of inotify count
-# for the user that made the namespace, who has 128 in all, and each of its 65,536 ids may have some.
-_INSIDE_ROOT: Mapping[str, Rule] = {
-    **dict.fromkeys(_SET_ID_RULES, ALLOW),
-    **_rules_for("inotify_init inotify_init1", errno_verdict(errno.EMFILE)),
+# For root inside. No file that it makes can be reached with an id of the host's, so a set-id bit gives none. With a
+# block, instances of inotify count for the user that made the namespace, who has 128 in all, and each of its ids may
+# have some. With one id, what takes others succeeds and does nothing: programs that only want to are content.
+_INSIDE_ROOT: Mapping[str, Mapping[str, Rule]] = {
+    "block": {
+        **dict.fromkeys(_SET_ID_RULES, ALLOW),
+        **_rules_for("inotify_init inotify_init1", errno_verdict(errno.EMFILE)),
+    },
+    "pretended": {
+        **dict.fromkeys(_SET_ID_RULES, ALLOW),
+        **_rules_for("chown fchown lchown fchownat setgroups capset", errno_verdict(0)),
+        **_rules_for("setuid setgid setreuid setregid setresuid setresgid", errno_verdict(0)),
+    },
 }
+Inside = Literal["block", "pretended"]
 
 _ARGUMENTS: Mapping[str, Rule] = {
     "clone": (Refusal(errno.EPERM, (AnyBit(0, _CLONE_NAMESPACES),)),),
@@ -263,16 +273,16 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
 
 @cache
 def build_filter(
-    profile: str, architecture: str, counted: bool = True, memfd_noexec: bool = False, inside_root: bool = False
+    profile: str, architecture: str, counted: bool = True, memfd_noexec: bool = False, inside: Inside | None = None
 ) -> tuple[Instruction, ...]:
     """Return the filter of a profile for an architecture, as ``os.uname().machine``; ``KeyError`` for an unknown one.
 
     ``counted``: a cgroup counts all memory of the program. ``memfd_noexec``: vm.memfd_noexec is 2 in the program's PID
-    namespace, so ``strict`` may allow memfds without either flag. ``inside_root``: for root inside, in an image.
+    namespace, so ``strict`` may allow memfds without either flag. ``inside``: for root inside, in an image.
     """
     found = PROFILES[profile]
-    if inside_root:
-        found = replace(found, rules={**found.rules, **_INSIDE_ROOT})
+    if inside is not None:
+        found = replace(found, rules={**found.rules, **_INSIDE_ROOT[inside]})
     if profile == "strict" and memfd_noexec:
         found = replace(found, rules={**found.rules, **_NO_MFD_EXEC})
     return compile_filter(
@@ -282,10 +292,10 @@ def build_filter(
 
 @cache
 def filter_bytes(
-    profile: str, architecture: str, counted: bool = True, memfd_noexec: bool = False, inside_root: bool = False
+    profile: str, architecture: str, counted: bool = True, memfd_noexec: bool = False, inside: Inside | None = None
 ) -> bytes:
     """As :func:`build_filter`, as the bytes for seccomp(2): an array of ``struct sock_filter``."""
-    return bpf.pack(build_filter(profile, architecture, counted, memfd_noexec, inside_root))
+    return bpf.pack(build_filter(profile, architecture, counted, memfd_noexec, inside))
 
 
 @cache

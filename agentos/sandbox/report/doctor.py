@@ -301,7 +301,9 @@ def _describe_root_inside(layers: Mapping[str, Finding]) -> str:
     uncounted = [name for name in ("memory", "pids") if not layers[name].mechanism.startswith("cgroup")]
     if os.geteuid() == 0 and uncounted:
         return f"no: no control group limits {' and '.join(uncounted)}"
-    return _describe_trial(probe.probe_root_inside)
+    found = _describe_trial(probe.probe_root_inside)
+    how = "a block of ids for each agent" if os.geteuid() == 0 else "one id, and calls that take others are pretended"
+    return f"{found}: {how}" if found == "works" else found
 
 
 def _describe_trial(trial: Callable[[Spawner, Host], Awaitable[Finding]]) -> str:

@@ -163,11 +163,12 @@ async def probe_filtered_network(spawner: Spawner, host: Host) -> Finding:
 
 
 async def probe_root_inside(spawner: Spawner, host: Host) -> Finding:
-    """Return whether a program can be root of a block of ids, with the capabilities of root inside."""
-    if host.uid != 0:
-        return Finding(False, "only a kernel with root has blocks of ids")
-    block = f"0 {host_ids.first_of_block(host_ids.TRIAL_BLOCK).uid} {BLOCK}"
-    clone, identity = s.Clone(p.NEWUSER | p.NEWPID, block, block, False), s.TakeIdentity(0, 0, True, INIT_UID)
+    """Return whether a program can be root inside: of a block of ids, or without root of one."""
+    is_root = host.uid == 0
+    first = host_ids.first_of_block(host_ids.TRIAL_BLOCK) if is_root else HostIds(host.uid, host.gid)
+    count = BLOCK if is_root else 1
+    clone = s.Clone(p.NEWUSER | p.NEWPID, f"0 {first.uid} {count}", f"0 {first.gid} {count}", not is_root)
+    identity = s.TakeIdentity(0, 0, is_root, INIT_UID if is_root else None)
     steps = (clone, identity, s.DropCapabilities(s.INSIDE_ROOT), s.NoNewPrivileges(), _TRUE_PROGRAM)
     return await _run_trial(spawner, steps, await trio.to_thread.run_sync(remedies.read_surroundings))
 

@@ -151,11 +151,13 @@ def _capabilities_layer(plan: Sequence[Step], observed: Observed) -> Layer:
 
 
 def user_layer(program: int) -> Layer:
-    """Whether this program's ids are a block of its own, and no others, as its maps say."""
+    """Whether this program's ids are a block of its own, or without root one, and no others, as its maps say."""
+    uid = os.geteuid()
+    count, how = (str(BLOCK), "uid_map, a block of ids") if uid == 0 else ("1", "uid_map, one id; others are pretended")
     maps = [proc_files.read_file(f"/proc/{program}/{name}").split() for name in ("uid_map", "gid_map")]
     evidence = "; ".join(" ".join(found) for found in maps)
-    active = all(found[::2] == ["0", str(BLOCK)] and int(found[1]) >= FIRST_BLOCK for found in maps)
-    return Layer(True, active, "uid_map" if active else "", evidence, "" if active else "it has no block of its own")
+    active = all(found[::2] == ["0", count] for found in maps) and (uid != 0 or int(maps[0][1]) >= FIRST_BLOCK)
+    return Layer(True, active, how if active else "", evidence, "" if active else "it has other ids, too")
 
 
 def overlay_layer(program: int) -> Layer:

@@ -11,9 +11,10 @@ from textwrap import indent
 import pytest
 from msgspec.structs import replace
 
-from agentos.sandbox.host_ids import TRIAL_BLOCK, first_of_block
+from agentos.sandbox.errors import StepFailed
+from agentos.sandbox.host_ids import STORE_IDS, TRIAL_BLOCK, first_of_block
 from agentos.sandbox.plan import plan_sandbox
-from agentos.sandbox.policy import Policy, Program, RootImage
+from agentos.sandbox.policy import Overlay, Policy, Program, RootImage
 from agentos.sandbox.report import probe
 from agentos.sandbox.start.spawner import Spawner
 from agentos.sandbox.steps import INSIDE_ROOT, Step
@@ -22,8 +23,7 @@ from agentos_attacks.harness import ATTACKER, CHECK_SECONDS, PROGRAM
 from tests.sandbox import jail
 from tests.sandbox.attacks import test_image_attacks as plain
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a block of ids needs a kernel with root")
-
+IS_ROOT = os.geteuid() == 0  # else there is one id, and what takes others is pretended: it succeeds and does nothing
 ALLOWED = {  # what a user of an image may not, and its root may: it stays in its own root
     *("make a set-id file", "make a set-group-id directory", "create a set-id file", "give a file capabilities"),
     *("give a file away", "become root", "become another", "become a line of passwd", "a set-id program of the image"),
@@ -42,7 +42,7 @@ ATTACKS: Mapping[str, str] = {
     **{name: attack for name, attack in plain.ATTACKS.items() if name not in ALLOWED},
     # Capabilities.
     "raise all capabilities": "call('capset', struct.pack('Ii', 0x20080522, 0),"
-    " struct.pack('6I', *[0xffffffff] * 6))",
+    " struct.pack('6I', *[0xffffffff] * 6)); expect(status('CapEff') != '00000000800000fb')",
     "more capabilities by an exec": "out = subprocess.check_output(['/bin/cat', '/proc/self/status']).decode()"
     "; expect('CapEff:\\t00000000800000fb' not in out)",
     "an ambient capability": "call('prctl', 47, 2, 0, 0, 0)",
@@ -58,17 +58,17 @@ ATTACKS: Mapping[str, str] = {
     " 'security.capability')) != 20)",  # 20 bytes are one of its own root's
     "another security attribute": "os.setxattr(made('/srv/label'), 'security.ima', b'x')",
     # Ids.
-    "an id outside the block": "os.setuid(65537)",
-    "a group outside the block": "os.setgroups([70000])",
-    "an owner outside the block": "os.chown(made('/srv/o'), 1610612736, -1)",
+    "an id outside the block": "os.setuid(65537); expect(os.getuid() == 65537)",
+    "a group outside the block": "os.setgroups([70000]); expect(70000 in os.getgroups())",
+    "an owner outside the block": "os.chown(made('/srv/o'), 1610612736, -1); expect(os.stat('/srv/o').st_uid)",
     "another map": "write('/proc/self/uid_map', '0 0 1')",
     "the map of PID 1": "write('/proc/1/uid_map', '0 0 1')",
     # Files of the host's.
     "the mode of a device": "os.chmod('/dev/null', 0o777)",
-    "the owner of a device": "os.chown('/dev/null', 0, 0)",
+    "the owner of a device": "os.chown('/dev/null', 0, 0); expect(os.stat('/dev/null').st_uid == 0)",
     "the time of a device": "os.utime('/dev/zero', (1, 1))",
     "a set-id file of the code": "os.chmod('/agent/theirs', 0o4755)",
-    "the owner of the code": "os.chown('/agent/theirs', 0, 0)",
+    "the owner of the code": "os.chown('/agent/theirs', 33, 33); expect(os.stat('/agent/theirs').st_uid == 33)",
     "an attribute of the code": "os.setxattr('/agent/theirs', 'security.capability', CAPABLE)",
     "closed files of the code": "open('/agent/closed').read()",
     "a set-id file of the SDK": "os.chmod('/sdk/agentos_sdk/__init__.py', 0o4755)",
@@ -125,9 +125,17 @@ ATTACKS: Mapping[str, str] = {
     "another network": "call('unshare', 0x40000000)",
     "a port of the system's": "socket.socket().bind(('127.0.0.1', 80))",
 }  # fmt: skip
+STORE = (STORE_IDS[0], STORE_IDS[0])
+WITH_A_BLOCK = {  # with one id other users aren't become, and its own are the kernel's user's
+    *("capabilities back after another id", "a set-uid program for another user", "closed files of the code"),
+    *("a file capability for another user", "inotify, counted for the host's root"),
+}
 LOOSE = {  # checks of all sandboxes that ask for what root inside has, of its own ids and files: in full
     *("file.write_outside_workspace", "file.setuid_file"),
-    *("file.file_capabilities: security.capability: set", "priv.loosen_walls: setuid 0: done; setgroups: done"),
+    *(
+        "file.file_capabilities: security.capability: set",
+        f"priv.loosen_walls: setuid 0: done; setgroups: done{'' if IS_ROOT else '; capset: 0'}",
+    ),
     f"priv.host_capabilities: {dict.fromkeys(('CapPrm', 'CapEff', 'CapBnd'), f'{INSIDE_ROOT:016x}')}",
 }
 
@@ -140,22 +148,28 @@ def store() -> Iterator[Path]:
         for name, mode in (("theirs", 0o755), ("closed", 0o600)):
             (place / "code" / name).write_text("#!/bin/sh\n")
             (place / "code" / name).chmod(mode)
-        os.chown(place / "code" / "closed", 12345, 12345)
+        if IS_ROOT:
+            os.chown(place / "code" / "closed", 12345, 12345)
         yield place
 
 
-def plan(store: Path, code: Path, *arguments: str) -> tuple[Step, ...]:
+def plan(
+    store: Path, code: Path, *arguments: str, number: int = TRIAL_BLOCK, workspace: Overlay | None = None
+) -> tuple[Step, ...]:
     root = store / "root"
     names = tuple(name for name in plain.DIRECTORIES if (root / name).is_dir())
     image = RootImage(str(root), names, (), (("PATH", "/usr/local/bin:/bin"),))
-    host = replace(probe.read_host(), memory_cgroup=True, pids_cgroup=True)
-    policy = Policy(sdk=jail.SDK, code=str(code), image=image, inside_root=True)
-    return plan_sandbox(policy, Program((plain.PYTHON, "-I", "-S", *arguments)), host, first_of_block(TRIAL_BLOCK))
+    host = replace(probe.read_host(), memory_cgroup=IS_ROOT, pids_cgroup=IS_ROOT)
+    ids = first_of_block(number) if IS_ROOT else None
+    policy = Policy(sdk=jail.SDK, code=str(code), image=image, inside_root=True, workspace=workspace)
+    return plan_sandbox(policy, Program((plain.PYTHON, "-I", "-S", *arguments)), host, ids)
 
 
 async def test_no_attack_of_root_inside_succeeds(spawner: Spawner, store: Path) -> None:
     before, code = look(store), plain.PRELUDE + ROOT_PRELUDE + f"PLACE = {str(store)!r}\n"
     for name, attack in ATTACKS.items():
+        if name in WITH_A_BLOCK and not IS_ROOT:
+            continue
         lines = "\n".join(attack.split("; "))
         code += f"try:\n{indent(lines, '    ')}\n    print({name!r})\n"
         code += "except (OSError, ValueError, subprocess.SubprocessError): pass\n"
@@ -196,6 +210,38 @@ async def test_what_root_inside_may_do_leaves_nothing_on_the_host(spawner: Spawn
     assert look(store) == before
 
 
+@pytest.mark.skipif(not IS_ROOT, reason="without root all files of the store are the kernel's user's")
+async def test_files_in_the_store_have_ids_of_no_process_and_a_fork_sees_their_owners(
+    spawner: Spawner, store: Path
+) -> None:
+    layers = [store / "upper", store / "fork"]
+    make = "import os; w = os.open('/workspace/f', os.O_CREAT | os.O_WRONLY); os.write(w, b'x')"
+    make += "; os.setxattr('/workspace/f', 'security.capability', bytes.fromhex('0100000220000000' + '00' * 12))"
+    make += "; os.chown('/workspace/theirs', 33, 42); os.chmod('/workspace/theirs', 0o6755); os.mkdir('/workspace/d')"
+    shown = "import os; one = os.stat('/workspace/theirs'); print(one.st_uid, one.st_gid, oct(one.st_mode))"
+    shown += "; print(len(os.getxattr('/workspace/f', 'security.capability')), os.stat('/workspace/f').st_uid)"
+    for layer in layers:
+        (layer / "tree").mkdir(parents=True)
+        (layer / "work").mkdir()
+        for path in (layer, layer / "tree", layer / "work"):
+            os.chown(path, *STORE)
+    first = plan(store, store / "code", "-c", make, workspace=Overlay(str(store / "code"), str(layers[0])))
+    sealed = (str(layers[0] / "tree"),)
+    overlay = Overlay(str(store / "code"), str(layers[1]), sealed)
+    fork = plan(store, store / "code", "-c", shown, number=TRIAL_BLOCK - 1, workspace=overlay)
+    hosts = Overlay(str(store / "code"), str(store / "hosts"))
+
+    made, seen = await jail.run(spawner, first), await jail.run(spawner, fork)
+
+    (store / "hosts").mkdir()
+    with pytest.raises(StepFailed, match="would have ids of the host's there"):
+        await spawner.spawn(plan(store, store / "code", "-c", make, workspace=hosts))
+    assert (made.err, seen.err, seen.out.split()) == ("", "", ["33", "42", "0o106755", "20", "0"])
+    owners = {path.name: path.lstat()[4:6] for path in (layers[0] / "tree").iterdir()}
+    assert owners == {"f": STORE, "d": STORE, "theirs": (STORE[0] + 33, STORE[0] + 42)}
+    assert (store / "code" / "theirs").stat().st_mode & 0o7777 == 0o755
+
+
 def look(store: Path) -> dict[str, tuple[int, ...]]:
     found = {str(path): path.lstat() for path in store.rglob("*")}
     return {path: (one.st_mode, one.st_uid, one.st_gid, one.st_size, one.st_mtime_ns) for path, one in found.items()}
@@ -203,4 +249,4 @@ def look(store: Path) -> dict[str, tuple[int, ...]]:
 
 def test_the_image_has_a_set_id_file_and_a_device_to_attack(store: Path) -> None:
     assert (store / "root" / "bin" / "setid").stat().st_mode & stat.S_ISUID
-    assert stat.S_ISCHR((store / "root" / "srv" / "device").stat().st_mode)
+    assert not IS_ROOT or stat.S_ISCHR((store / "root" / "srv" / "device").stat().st_mode)

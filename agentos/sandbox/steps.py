@@ -214,7 +214,7 @@ class MountImage(NamedTuple):
     The mounts at ``carried`` are moved over to it. What is written to it goes to a tmpfs of ``size`` bytes and
     ``inodes``, or, with a size of 0, it is read-only. ``files`` are those of the sandbox's own, by path. With root the
     tree is that of a :class:`DetachLayer` whose target is :data:`IMAGE`. As :class:`MountOverlay`, after
-    :class:`TakeIdentity`.
+    :class:`TakeIdentity`. With an ``upper`` what is written goes there; its tree is that of :data:`IMAGE_UPPER`.
     """
 
     source: str
@@ -224,9 +224,10 @@ class MountImage(NamedTuple):
     size: int
     inodes: int
     counted: bool  # the kernel gets a descriptor of the tmpfs, to measure its contents
+    upper: str = ""
 
 
-IMAGE = "image"
+IMAGE, IMAGE_UPPER = "image", "image.upper"
 
 
 def layer_targets(target: str, lowers: int) -> tuple[str, ...]:

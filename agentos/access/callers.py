@@ -130,6 +130,11 @@ class Callers:
         caller.family = spawner.family if spawner is not None and spawner.family else f"agent {number}"
         return caller
 
+    def resume(self, caller: Caller, stand_in: StandIn) -> None:
+        """Have an agent's calls answered by what its life before asked, until :meth:`go_live`; they are recorded."""
+        self._stand_ins[caller.id] = Table(stand_in.seal(self._table.syscalls.values()), self.recorder)
+        caller.approvals, caller.table = stand_in, self._table_for(caller.id)
+
     def go_live(self, caller: Caller, whole: bool) -> None:
         """Ask people about what an agent does that lived a recorded life; ``whole``: no call is replayed any more."""
         caller.replayed, caller.approvals = None, self.approvals

@@ -18,7 +18,7 @@ from agentos.kernel.syscall import Syscall
 from agentos.kernel.wire.replies import encode_reply
 from agentos.llm.providers.provider import Answer
 from agentos.llm.queue.request import ThinkResult
-from agentos.recordings.format import Json, encode_line
+from agentos.recordings.format import Json, encode_line, write_body
 from agentos.recordings.lines import describe_request
 from agentos.recordings.reader import RecordedCall
 from agentos_sdk.calls.background import Accepted
@@ -113,7 +113,7 @@ def _nothing(call: Any) -> None:
 
 def read_reply(op: Op, reply: Json) -> object:
     """A recorded reply as its call gives it: encoded, but for THINK's, of which the endpoints make responses."""
-    return read_thought(reply) if op is Op.THINK else encode_line(reply)
+    return read_thought(reply) if op is Op.THINK else write_body(reply)
 
 
 def read_thought(reply: Json) -> ThinkResult:

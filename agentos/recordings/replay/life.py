@@ -10,6 +10,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -35,6 +36,7 @@ from .switch import Switch
 
 MAX_BYTES = 256 << 20  # of the lines of a recording that is replayed
 MAX_DRIFT = 500  # differences that are kept
+HELD = 10.0  # seconds without a further answer after which a call that has none isn't that of a thread ahead
 MAX_NAMED = 5  # calls that weren't made, in one message
 UNSEEN = frozenset({"NOOP", "HELLO", "CANCEL", "EXIT"})  # calls that are answered as ever
 UNREAD = frozenset({"bad_request", "too_large", "unknown_call"})  # codes of calls that are refused unread
@@ -73,12 +75,15 @@ class LifeReplay:
     _matcher: Matcher = field(factory=Matcher)
     _turn: Limiter = field(factory=lambda: Limiter(1))
     answered: trio.Event = field(factory=trio.Event)  # all recorded calls were made again
+    _overlaps: bool = False  # the crashed life had several calls under way at once
     left: int = 0  # recorded calls that weren't made yet
     _edited: bool = False  # an edited answer was given
     _waiting: int = 0  # calls that got no reply in the recording either
 
     def load(self, calls: Sequence[RecordedCall]) -> None:
         """Have these calls answer. Slow: for a thread."""
+        if self.switch.live and self.switch.until is None:
+            self._overlaps = any(later.begin < call.end for call, later in pairwise(calls))
         for call in calls:
             if self.switch.is_before(call):
                 self.progress.total += 1
@@ -144,6 +149,8 @@ class LifeReplay:
         found: Match | Miss = await run_in_thread(self._match, op.name, request, limiter=self._turn)
         if isinstance(found, Miss):
             is_over = (self.switch.until is not None or self.switch.live) and not self.left
+            if self._overlaps and not is_over:
+                is_over = await self._hold()
             if not (is_over or self.live.is_set() or (self._edited and self.switch.live)):
                 await self._diverge(op, found.why, found.differences)
             await self._pass()
@@ -169,6 +176,15 @@ class LifeReplay:
         for mask in found.masks:
             self.progress.masks[mask] = self.progress.masks.get(mask, 0) + 1
         return found.call
+
+    async def _hold(self) -> bool:
+        """Wait until all is answered: another thread of the program may be behind. False if none goes on."""
+        left = None
+        while left != self.left and not self.answered.is_set():
+            left = self.left
+            with trio.move_on_after(HELD):
+                await self.answered.wait()
+        return self.answered.is_set()
 
     def _note_answered(self) -> None:
         if not self.left:

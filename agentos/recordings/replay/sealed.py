@@ -24,7 +24,7 @@ from agentos.recordings.reader import RecordedCall
 from agentos_sdk.calls.background import Accepted
 from agentos_sdk.calls.think import Thought
 from agentos_sdk.encoding import codec
-from agentos_sdk.errors import ApprovalRefused, ApprovalRequired, CallError, PermissionDenied
+from agentos_sdk.errors import ApprovalRefused, ApprovalRequired, CallError, PermissionDenied, from_reply
 from agentos_sdk.opcodes import Op
 
 from .switch import OF_THOUGHT
@@ -77,26 +77,27 @@ def _seal(syscall: Syscall, life: "LifeReplay", answer: RecordedCall | None = No
     @asynccontextmanager
     async def prepare(caller: Caller, request: Any) -> AsyncIterator[Prepared]:
         async with AsyncExitStack() as held:
-            refused: CallError | None = None
+            recorded = answer
             try:
                 found = await held.enter_async_context(prepare_live(caller, request))
                 do = found.act
-            except CallError as error:
-                # What it is about isn't there now, unless it is refused: the recorded one may have found it.
-                refused = error if isinstance(error, REFUSALS) else None
-                found, do = Prepared((Right(op.name.lower()),), _nothing, about=""), None
-            if refused is not None:
+            except REFUSALS as refused:
                 await life.compare_refused(op, request, refused, answer)
-                raise refused
+                raise
+            except CallError as error:  # what it is about isn't there now: the recorded one may have found it
+                recorded = answer or await life.find(op, request)
+                if recorded is not None and recorded.reply is not None and recorded.reply.get("code") == error.code:
+                    raise from_reply(recorded.reply) from None
+                found, do = Prepared((Right(op.name.lower()),), _nothing, about=""), None
 
             async def act(call: Call) -> object:
-                return await life.answer(op, call, request, do, answer)
+                return await life.answer(op, call, request, do, recorded)
 
             known = found.error if isinstance(found.error, PermissionDenied) else None
             decisions = (caller.authorizer.decide(caller, right) for right in found.rights)
             refusal = known or next((each.refusal for each in decisions if each.effect == "deny"), None)
             if refusal is not None:
-                await life.compare_refused(op, request, refusal, answer)
+                await life.compare_refused(op, request, refusal, recorded)
             yield replace(found, act=act, error=known)
 
     return replace(syscall, prepare=prepare, in_order=False, deferred=False, background=None, charge=None)

@@ -46,7 +46,7 @@ max_restarts = 100
 backoff = {{ first = 0.01, min = 0.01, max = 0.05 }}
 on_crash = "resume"
 permissions = {{ level = "sandboxed", allow = {{ calls = ["HTTP"], domains = ["127.0.0.1:{port}"], \
-send = ["ear"], state_write = ["*"] }} }}
+send = ["ear", "gone"], state_write = ["*"] }} }}
 """
 EAR = """
 [[agents]]
@@ -100,6 +100,7 @@ with AgentOSClient() as me:
         die(f"wrote-{turn}")
         me.http(url + f"/sdk-{turn}")
         me.send_message(turn, to_name="ear")
+        assert me.send_message(turn, to_name="gone")["code"] == "not_found"
         me.store("turn", turn)
         die(f"acted-{turn}")
 print("over", flush=True)

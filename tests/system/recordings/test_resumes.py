@@ -206,9 +206,22 @@ def agents(place: Path, how: str, points: Mapping[str, Sequence[str]]) -> Iterat
             yield Agents(kernel, met, server, place / "work")
 
 
+def choose_points() -> Mapping[str, Sequence[str]]:
+    """A point in each turn, or at night all."""
+    return {
+        name: [
+            f"{kind}-{turn}"
+            for turn in range(TURNS)
+            for kind in (kinds if rounds(1) > 1 else [kinds[turn % len(kinds)]])
+        ]
+        for name, kinds in POINTS.items()
+    }
+
+
 @pytest.mark.usefixtures("kernels")
-def test_what_was_done_before_each_of_many_crashes_is_done_once(entered: Path) -> None:
-    points = {name: [f"{kind}-{turn}" for turn in range(TURNS) for kind in kinds] for name, kinds in POINTS.items()}
+@pytest.mark.parametrize("number", range(rounds(1)))
+def test_what_was_done_before_each_of_many_crashes_is_done_once(entered: Path, number: int) -> None:
+    points = choose_points()
     with agents(entered, "agent", points) as made, made.kernel.client() as client, made.kernel.connect() as wire:
         for name in points:
             made.check_done_once(client, name)
@@ -224,7 +237,8 @@ def test_what_was_done_before_each_of_many_crashes_is_done_once(entered: Path) -
 
 
 @pytest.mark.usefixtures("kernels")
-def test_a_killed_kernels_agents_go_on_in_the_next(entered: Path) -> None:
+@pytest.mark.parametrize("number", range(rounds(1)))
+def test_a_killed_kernels_agents_go_on_in_the_next(entered: Path, number: int) -> None:
     names = [*POINTS]
     turns = range(1, TURNS, 3 if rounds(1) == 1 else 1)
     points = {name: [f"acted-{turn}" for turn in turns] for name in names}

@@ -136,6 +136,11 @@ class Callers:
             return spec.name
         return f"{self.queue_path(spawner)[-1].name}/{spec.name}"
 
+    def resume(self, caller: Caller, stand_in: StandIn) -> None:
+        """Have an agent's calls answered by what its life before asked, until :meth:`go_live`; they are recorded."""
+        self._stand_ins[caller.id] = stand_in.seal(self._table.syscalls.values())
+        caller.approvals, caller.table = stand_in, self._table_for(caller.id)
+
     def go_live(self, caller: Caller, whole: bool) -> None:
         """Ask people about what an agent does that lived a recorded life; ``whole``: no call is replayed any more."""
         caller.replayed, caller.approvals = None, self.approvals

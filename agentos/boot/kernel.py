@@ -46,6 +46,7 @@ from agentos.llm.open_model import SharedModel
 from agentos.llm.settings import LLMSettings
 from agentos.recordings.recorder import Recorder
 from agentos.recordings.replay.replays import Replays
+from agentos.recordings.replay.resume import Resumer
 from agentos.sandbox.report import probe
 from agentos.services.archives.imports import Imports
 from agentos.services.audit.traffic import Traffic
@@ -269,6 +270,7 @@ class Kernel:
                 serve=self.network.openai_endpoint(),
                 serve_network=self.network.serve_filtered,
                 find_ports=self.callers.authorizer.named_ports,
+                resume=Resumer(self.recordings, self.callers).prepare,
             ),
             limits=SpawnLimits(kernel.max_children, kernel.spawn_rate),
             kernel_account=self.model.account,

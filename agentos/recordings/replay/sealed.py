@@ -20,13 +20,13 @@ from agentos.kernel.syscall import Syscall
 from agentos.kernel.wire.replies import encode_reply
 from agentos.llm.providers.provider import Answer
 from agentos.llm.queue.request import ThinkResult
-from agentos.recordings.format import Json, encode_line
+from agentos.recordings.format import Json, encode_line, write_body
 from agentos.recordings.lines import describe_request
 from agentos.recordings.reader import RecordedCall
 from agentos_sdk.calls.background import Accepted
 from agentos_sdk.calls.think import Thought
 from agentos_sdk.encoding import codec
-from agentos_sdk.errors import ApprovalRefused, ApprovalRequired, CallError, PermissionDenied
+from agentos_sdk.errors import ApprovalRefused, ApprovalRequired, CallError, PermissionDenied, from_reply
 from agentos_sdk.opcodes import Op
 
 from .switch import OF_THOUGHT
@@ -85,27 +85,28 @@ def _seal(syscall: Syscall, life: "LifeReplay", answer: RecordedCall | None = No
     @asynccontextmanager
     async def prepare(caller: Caller, request: Any) -> AsyncIterator[Prepared]:
         async with AsyncExitStack() as held:
-            refused: CallError | None = None
+            recorded = answer
             try:
                 asked = name_itself(op, caller, request, life)
                 found = await held.enter_async_context(syscall.preview(caller, asked))
                 do = found.act
-            except CallError as error:
-                # What it is about isn't there now, unless it is refused: the recorded one may have found it.
-                refused = error if isinstance(error, REFUSALS) else None
-                found, do = Prepared((Right(op.name.lower()),), _nothing, about=""), None
-            if refused is not None:
+            except REFUSALS as refused:
                 await life.compare_refused(op, request, refused, answer)
-                raise refused
+                raise
+            except CallError as error:  # what it is about isn't there now: the recorded one may have found it
+                recorded = answer or await life.find(op, request)
+                if recorded is not None and recorded.reply is not None and recorded.reply.get("code") == error.code:
+                    raise from_reply(recorded.reply) from None
+                found, do = Prepared((Right(op.name.lower()),), _nothing, about=""), None
 
             async def act(call: Call) -> object:
-                return await life.answer(op, call, request, do, answer)
+                return await life.answer(op, call, request, do, recorded)
 
             known = found.error if isinstance(found.error, PermissionDenied) else None
             decisions = (caller.authorizer.decide(caller, right) for right in found.rights)
             refusal = known or next((each.refusal for each in decisions if each.effect == "deny"), None)
             if refusal is not None:
-                await life.compare_refused(op, request, refusal, answer)
+                await life.compare_refused(op, request, refusal, recorded)
             yield replace(found, act=act, error=known)
 
     return replace(syscall, prepare=prepare, in_order=False, deferred=False, background=None, charge=None)
@@ -143,14 +144,12 @@ def _nothing(call: Any) -> None:
 def read_reply(op: Op, reply: Json) -> object:
     """A recorded reply as its call gives it: encoded, but for THINK's, of which the endpoints make responses.
 
-    That of LIST is no object, and stands in base64. Raises ``CallError``.
+    Raises ``CallError``.
     """
-    if reply.keys() == {"base64"}:
-        try:
-            return b64decode(reply["base64"], validate=True)
-        except (ValueError, TypeError) as error:
-            raise CallError(f"the recorded reply can't be read: {error}") from None
-    return read_thought(reply) if op is Op.THINK else encode_line(reply)
+    try:
+        return read_thought(reply) if op is Op.THINK else write_body(reply)
+    except (ValueError, TypeError) as error:
+        raise CallError(f"the recorded reply can't be read: {error}") from None
 
 
 def read_thought(reply: Json) -> ThinkResult:

@@ -85,6 +85,7 @@ class Request(Struct, frozen=True, kw_only=True):
     runtime: Runtime | None = None
     terminals: bool | None = None
     image: str | None = None
+    user: Literal["root"] | None = None
     llm: values.Share | None = None
     permissions: PermissionSet | None = None
 
@@ -129,7 +130,7 @@ def build(
         spec = inherit(spec, parent) if parent is not None else spec
     if not spec.jailed:
         mode = "workspace_mode" if request.workspace is None else "workspace"  # a file has both as one key
-        for name in ("code", mode, "runtime", "image", "terminals"):
+        for name in ("code", mode, "runtime", "image", "user", "terminals"):
             if getattr(request, name) not in (None, "exec", False):
                 report(BadField(name, "only a jail has this, and isolation is none: leave it out"))
         if spec.network == "filtered":

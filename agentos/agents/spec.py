@@ -120,7 +120,8 @@ class AgentSpec(Struct, frozen=True):
     """One agent: exactly one of ``script`` (run by ``python``) and ``command`` (an argv) is set.
 
     With an ``image`` its jail has that one's files in place of the host's system, where ``python`` and a command's path
-    are looked for; it may have neither, and then runs the image's command.
+    are looked for; it may have neither, and then runs the image's command. ``user="root"``: its programs are root of
+    the image.
 
     Paths are absolute host paths, except ``cwd``, which is a path in the jail if there is one. ``code`` is a directory
     that contains the script. ``workspace`` is ``tmp``, ``keep`` or a directory, which with ``workspace_mode="overlay"``
@@ -162,6 +163,7 @@ class AgentSpec(Struct, frozen=True):
     runtime: Runtime = "exec"
     terminals: bool = False
     image: str | None = None
+    user: Literal["root"] | None = None
     llm: Share = Share()
     permissions: PermissionSet | None = None  # None: the default of its kind
     required: bool = False

@@ -170,6 +170,7 @@ class Kernel:
             host=probe.read_host(),
             cgroups=host.cgroups,
             outer_ids=host.outer_ids,
+            blocks=host.blocks,
             workspaces=Workspaces(
                 host.state_dir,
                 is_root(),

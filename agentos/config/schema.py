@@ -236,4 +236,5 @@ class AgentTable(ChildTable):
     runtime: Runtime | None = None
     terminals: bool | None = None
     image: str | None = None
+    user: Literal["root"] | None = None
     permissions: object = None

@@ -23,7 +23,7 @@ from agentos.sandbox.cgroups.discover import Cgroups, Group
 from agentos.sandbox.cgroups.values import CgroupEntry, CgroupError
 from agentos.sandbox.errors import SandboxError, StepFailed, ZygoteDied
 from agentos.sandbox.host import Host
-from agentos.sandbox.host_ids import HostIdPool
+from agentos.sandbox.host_ids import STORE_IDS, HostIdPool, first_of_block
 from agentos.sandbox.plan import plan_sandbox, plan_unjailed
 from agentos.sandbox.policy import BadPolicy, Directory, Policy
 from agentos.sandbox.report import probe
@@ -65,6 +65,7 @@ class Jails:
     host: Host
     cgroups: Cgroups
     outer_ids: HostIdPool | None
+    blocks: HostIdPool | None  # of ids, for agents with root inside
     workspaces: Workspaces
     images: Images
     sdk: str
@@ -89,8 +90,9 @@ class Jails:
             nursery.start_soon(self.disk.serve)
             nursery.start_soon(guards.kill_unprotected, self._living)
             nursery.start_soon(guards.remove_planted, self._living, self.workspaces.take_planted)
-            if self.outer_ids is not None:
-                nursery.start_soon(self.outer_ids.serve)
+            for pool in (self.outer_ids, self.blocks):
+                if pool is not None:
+                    nursery.start_soon(pool.serve)
             nursery.start_soon(self._build_ahead)
             nursery.start_soon(self._collect_images)
             root = self.cgroups.root
@@ -158,13 +160,16 @@ class Jails:
             undo.callback(image.close)
         if spec.jailed:
             key = lineage(agent)
-            if self.outer_ids is not None:
+            pool = self.blocks if spec.user == "root" else self.outer_ids
+            if pool is not None:
                 keeps = spec.workspace != "tmp"
-                outer = await self.outer_ids.take(key, keeps, frozenset(self._living), self.workspaces.list_kept)
+                outer = await pool.take(key, keeps, frozenset(self._living), self.workspaces.list_kept)
+                outer = first_of_block(outer.uid) if pool is self.blocks else outer
             if spec.workspace_mode == "overlay" or (image is not None and image.upper):
                 await self._require_overlays()
             limits = layout.limits(spec)
-            workspace = await self.workspaces.prepare(key, spec.workspace, limits, outer, spec.workspace_mode)
+            owner = HostIds(STORE_IDS[0], STORE_IDS[0]) if outer is not None and spec.user == "root" else outer
+            workspace = await self.workspaces.prepare(key, spec.workspace, limits, owner, spec.workspace_mode)
             undo.push_async_callback(self._release, agent, workspace)
             _tell(agent, workspace.notices)
         parts = await run_in_thread(self._build_plan, agent, connect, outer, workspace, image)

@@ -7,11 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from agentos.sandbox import steps as s
 from agentos.sandbox.host import Host
+from agentos.sandbox.host_ids import STORE_IDS
 from agentos.sandbox.policy import MAX_TERMINALS, BadPolicy, Directory, Image, Network, Overlay, Policy
 from agentos.sandbox.steps import Step
 from agentos_sdk.values import HostIds
 
 UID = GID = 1000  # inside
+BLOCK = 65537  # ids with root inside; the last one is PID 1's
+INIT_UID, ROOT_HOME = 65536, "/root"
+APT_AS_ROOT = 'APT::Sandbox::User "root";\n'  # with one id: it looks whether it became another user
 CODE, WORKSPACE, SDK, SOCKET = "/agent", "/workspace", "/sdk", "/run/agentos.sock"
 TERMINALS = "/dev/pts"
 DEVICES = ("null", "zero", "full", "random", "urandom")
@@ -112,7 +116,7 @@ def bind_steps(policy: Policy, host: Host) -> Iterator[s.Bind]:
             yield s.Bind(path, path)
     for name in DEVICES:
         building = policy.image is not None and policy.image.upper
-        if name == "zero" and not host.memory_cgroup and (host.landlock_abi == 0 or building):
+        if name == "zero" and not host.memory_cgroup and (host.landlock_abi == 0 or policy.inside_root or building):
             continue  # mapped shared it is memory that no watcher finds; only Landlock can make it read-only
         yield s.Bind(f"/dev/{name}", f"/dev/{name}", device=True)
     if policy.sdk is not None:
@@ -165,7 +169,8 @@ def open_layer_steps(policy: Policy, host_ids: HostIds | None) -> Iterator[Step]
     if policy.image is not None and policy.image.upper and host_ids is None:
         yield s.OpenSource(policy.image.upper, follow=False)
     elif policy.image is not None and policy.image.upper and host_ids is not None:
-        yield s.DetachLayer(policy.image.upper, s.IMAGE_UPPER, (host_ids.uid, host_ids.gid), writable=True)
+        block = STORE_IDS if policy.inside_root else None
+        yield s.DetachLayer(policy.image.upper, s.IMAGE_UPPER, (host_ids.uid, host_ids.gid), writable=True, block=block)
     if not isinstance(policy.workspace, Overlay):
         return
     lowers, upper = (*policy.workspace.sealed, policy.workspace.path), policy.workspace.upper
@@ -173,8 +178,9 @@ def open_layer_steps(policy: Policy, host_ids: HostIds | None) -> Iterator[Step]
         yield from (s.OpenSource(path, follow=False) for path in (*lowers, upper))
         return
     owner, targets = (host_ids.uid, host_ids.gid), s.layer_targets(WORKSPACE, len(lowers))
+    block = STORE_IDS if policy.inside_root else None
     for path, target in zip((*lowers, upper), targets, strict=True):
-        yield s.DetachLayer(path, target, owner, writable=path == upper)
+        yield s.DetachLayer(path, target, owner, writable=path == upper, block=block)
 
 
 def _targets_without_symlinks(policy: Policy) -> Sequence[str]:
@@ -207,7 +213,7 @@ def tmpfs_steps(policy: Policy, host: Host, within_tmp: tuple[s.Bind, ...]) -> I
     limits, counted = policy.limits, not host.memory_cgroup
     executable = policy.profile != "strict"
     if policy.image is None or not policy.image.upper:  # what is built keeps it for the next program
-        yield s.MountTmpfs("/tmp", limits.tmp, limits.inodes, executable, counted)
+        yield s.MountTmpfs("/tmp", limits.tmp, limits.inodes, executable, counted, policy.inside_root)
     yield from within_tmp
     if policy.workspace is None:
         yield s.MountTmpfs(WORKSPACE, limits.disk, limits.inodes, executable, counted)
@@ -216,7 +222,7 @@ def tmpfs_steps(policy: Policy, host: Host, within_tmp: tuple[s.Bind, ...]) -> I
         yield s.MountOverlay(WORKSPACE, lowers, policy.workspace.upper, executable)
     if isinstance(policy.workspace, Directory) and policy.workspace.protected:
         yield s.Protect(WORKSPACE, policy.workspace.protected)
-    yield s.MountTmpfs("/dev/shm", limits.tmp, limits.inodes, False, counted)
+    yield s.MountTmpfs("/dev/shm", limits.tmp, limits.inodes, False, counted, policy.inside_root)
     if policy.terminals:
         yield s.MountTerminals(TERMINALS, MAX_TERMINALS)
     if policy.socket is not None and (policy.image is None or not policy.image.upper):
@@ -235,15 +241,20 @@ def image_steps(policy: Policy, host: Host, binds: Sequence[s.Bind]) -> Iterator
     name = image.user or "agent"
     lines = f"{name}:x:{UID}:{GID}:{name}:{WORKSPACE}:/bin/sh\n", f"{name}:x:{GID}:\n"
     texts = [_replace_account(text, name, line) for text, line in zip(image.accounts, lines, strict=True)]
-    accounts = {} if image.upper else {"passwd": texts[0], "group": texts[1]}
-    files = {**accounts, "hosts": _ETC_FILES["hosts"], **git_files(policy)}
+    files = {} if policy.inside_root or image.upper else {"passwd": texts[0], "group": texts[1]}
+    files |= {"hosts": _ETC_FILES["hosts"], **git_files(policy)}
+    directories = (CODE, *([ROOT_HOME] if policy.inside_root else []), *(["/tmp"] if image.upper else []))
+    if policy.inside_root and host.uid != 0:
+        files |= {"apt/apt.conf.d/99agentos": APT_AS_ROOT}
     if policy.network == "filtered":
         files["resolv.conf"] = FILTERED_RESOLVER
     size = 0 if policy.profile == "strict" else limits.disk
     own = tuple([(f"/etc/{name}", text) for name, text in files.items()])
+    # Landlock lets what writes below "/" write to /proc, too, which no wall here needs to be written.
+    closed = ("/proc",) if policy.inside_root or image.upper else ()
     counted = not host.memory_cgroup
-    directories = (CODE, "/tmp") if image.upper else (CODE,)
-    yield s.MountImage(image.path, tuple(carried), directories, own, size, limits.inodes, counted, image.upper)
+    given = (tuple(carried), directories, own, size, limits.inodes, counted, closed)
+    yield s.MountImage(image.path, *given, image.upper)
 
 
 def is_in_image(bind: s.Bind) -> bool:

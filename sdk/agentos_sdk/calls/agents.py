@@ -69,6 +69,7 @@ class Spawn(Request[Spawned]):
     runtime: Literal["exec", "fast"] = "exec"
     terminals: bool = False
     image: str | None = None
+    user: Literal["root"] | None = None
     llm: Share = Share()
     permissions: object = None
 

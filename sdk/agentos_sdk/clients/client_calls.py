@@ -89,6 +89,7 @@ class Calls:
         runtime: Literal["exec", "fast"] | None = None,
         terminals: bool | None = None,
         image: str | None = None,
+        user: Literal["root"] | None = None,
         llm: Mapping[str, Any] | None = None,
         permissions: object = None,
     ) -> Reply:

@@ -102,6 +102,7 @@ class SpawnCommand(click.Command):
 )
 @click.option("--runtime", type=click.Choice(["exec", "fast"]), help="fast: SCRIPT without an exec. Default: exec.")
 @click.option("--image", metavar="NAME", help="The image whose files it has in place of this host's system.")
+@click.option("--user", type=click.Choice(["root"]), help="Its programs are root of the image, and not of this host.")
 @click.option("--terminals", is_flag=True, help="Its programs may open pseudo-terminals, as tmux does.")
 @json_option
 @socket_option

@@ -132,11 +132,11 @@ def pull(reference: str, name: str, state_dir: Path | None, insecure: bool, as_j
     from agentos.images.importer import import_image
     from agentos.images.store import Images
 
+    if reference.startswith("-"):
+        raise click.UsageError(f"REF: expected a reference such as docker.io/library/debian:13, got {reference!r}")
     program = shutil.which("skopeo")
     if program is None:
         raise Failed("pull needs skopeo, which isn't in PATH: install its package (`apt-get install skopeo`)")
-    if reference.startswith("-"):
-        raise click.UsageError(f"REF: expected a reference such as docker.io/library/debian:13, got {reference!r}")
     transports = ("docker://", "oci:", "oci-archive:", "docker-archive:", "dir:")
     source = reference if reference.startswith(transports) else f"docker://{reference}"
     with _errors(name), tempfile.TemporaryDirectory(prefix="agentos-pull-") as place:

@@ -10,7 +10,7 @@
 
 from collections.abc import Callable, Coroutine
 from functools import partial
-from inspect import iscoroutinefunction
+from inspect import iscoroutinefunction, unwrap
 from typing import Any, Protocol
 
 from agentos_sdk.encoding import codec
@@ -126,7 +126,7 @@ def handle(syscall: Syscall) -> Attempt:
 def judge(syscall: Syscall) -> Attempt:
     prepare: Any = syscall.prepare
     assert prepare is not None, "the call needs rights"
-    name, returns = syscall.op.name, iscoroutinefunction(prepare)
+    name, returns = syscall.op.name, iscoroutinefunction(unwrap(prepare))
     waits, begins = syscall.waits, syscall.deferred
     awaits = waits or (syscall.in_order and not begins)
     recorded, intends = syscall.audit != "none", syscall.audit == "intent"

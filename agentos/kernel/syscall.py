@@ -74,7 +74,7 @@ class Syscall(Struct, frozen=True):
     def waits(self) -> bool:
         """Whether the call may wait and gets a task."""
         if self.prepare is not None:
-            return iscoroutinefunction(self.prepare) or isasyncgenfunction(unwrap(self.prepare))
+            return iscoroutinefunction(unwrap(self.prepare)) or isasyncgenfunction(unwrap(self.prepare))
         return iscoroutinefunction(self.handler) and not self.in_order
 
     @asynccontextmanager

@@ -236,7 +236,7 @@ def image_steps(policy: Policy, host: Host, binds: Sequence[s.Bind]) -> Iterator
     files = {} if policy.inside_root else {"passwd": texts[0], "group": texts[1]}
     files |= {"hosts": _ETC_FILES["hosts"], **git_files(policy)}
     directories = (CODE, ROOT_HOME) if policy.inside_root else (CODE,)
-    if policy.inside_root and host.uid != 0:
+    if policy.inside_root and host.uid != 0:  # with a block it changes little
         files |= {"apt/apt.conf.d/99agentos": APT_AS_ROOT}
     if policy.network == "filtered":
         files["resolv.conf"] = FILTERED_RESOLVER

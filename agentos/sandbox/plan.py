@@ -309,6 +309,8 @@ def _landlock_step(policy: Policy, host: Host, binds: tuple[s.Bind, ...]) -> Ite
         written = ("/",)
     elif policy.profile != "strict":
         written += tuple([f"/{name}" for name in image.directories])
+    if image.upper:
+        written = ("/", WORKSPACE, "/dev/shm")
     # A shared mapping of /dev/zero is memory that no watcher finds; it needs a descriptor that is open for writing.
     devices = ("/dev",) if host.memory_cgroup else tuple([f"/dev/{name}" for name in DEVICES if name != "zero"])
     terminals = (TERMINALS,) if policy.terminals else ()

@@ -121,6 +121,8 @@ class RootImage:
     ``directories`` and ``files`` are names at its top: programs write below these directories alone, and a strict
     profile executes only what is there. ``environment`` has variables that replace the defaults, ``user`` is the name
     of the sandbox's user, and ``accounts`` are the image's passwd and group.
+
+    With an ``upper``, as of an :class:`Overlay`, what is written anywhere stays there: so an image is built.
     """
 
     path: str = field(validator=_check_absolute)
@@ -129,6 +131,7 @@ class RootImage:
     environment: tuple[tuple[str, str], ...] = ()
     user: str = ""
     accounts: tuple[str, str] = ("", "")
+    upper: str = ""
 
 
 def _convert_workspace(given: Directory | Image | Overlay | str | None) -> Directory | Image | Overlay | None:

@@ -165,7 +165,7 @@ class Jails:
                 keeps = spec.workspace != "tmp"
                 outer = await pool.take(key, keeps, frozenset(self._living), self.workspaces.list_kept)
                 outer = first_of_block(outer.uid) if pool is self.blocks else outer
-            if spec.workspace_mode == "overlay":
+            if spec.workspace_mode == "overlay" or (image is not None and image.upper):
                 await self._require_overlays()
             limits = layout.limits(spec)
             owner = HostIds(STORE_IDS[0], STORE_IDS[0]) if outer is not None and spec.user == "root" else outer
@@ -219,6 +219,7 @@ class Jails:
         host = replace(self.host, memory_cgroup="memory" in grouped, pids_cgroup="pids" in grouped)
         policy, steps = self._choose_steps(agent, address, outer, workspace, image, host)
         parts = JailParts(agent, address.environment, outer, workspace, None, CgroupEntry(), host, policy, steps)
+        parts.image = image.image if image is not None else None
         if around is not None and not self._may_wait_in_group(agent):
             self._set_group(parts, around)
         return parts
@@ -323,9 +324,12 @@ class Jails:
         if jail.group is None or "memory" not in jail.group.controllers:
             parent = agent.parent.id if agent.parent is not None else None
             self.memory.add(agent.id, sandbox.pid, jail.limits.memory, jail.exceeded, parent, sandbox.tmpfs.values())
-        if parts.workspace is not None and parts.workspace.watched is not None:
+        watched = parts.workspace.watched if parts.workspace is not None else None
+        if parts.policy is not None and parts.policy.image is not None and parts.policy.image.upper:
+            watched = f"{parts.policy.image.upper}/tree"
+        if watched is not None:
             flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-            directory = await trio.to_thread.run_sync(os.open, parts.workspace.watched, flags)
+            directory = await trio.to_thread.run_sync(os.open, watched, flags)
             try:
                 self.disk.add(agent.id, directory, jail.limits.disk, jail.limits.inodes, jail.exceeded, sandbox.pid)
             finally:

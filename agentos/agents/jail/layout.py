@@ -311,7 +311,8 @@ def root_image(opened: Opened) -> RootImage:
     """An image as the root of a sandbox."""
     image, config = opened.image, opened.image.config
     return RootImage(
-        opened.path, image.directories, image.files, tuple(config.env.items()), config.user, image.accounts
+        *(opened.path, image.directories, image.files, tuple(config.env.items()), config.user, image.accounts),
+        opened.upper,
     )
 
 

@@ -114,7 +114,9 @@ def bind_steps(policy: Policy, host: Host) -> Iterator[s.Bind]:
             bound.append(path)
             yield s.Bind(path, path)
     for name in DEVICES:
-        if name == "zero" and not host.memory_cgroup and (host.landlock_abi == 0 or policy.inside_root):
+        building = policy.image is not None and policy.image.upper
+        opened = host.landlock_abi == 0 or policy.inside_root or building
+        if name == "zero" and not host.memory_cgroup and opened:
             continue  # mapped shared it is memory that no watcher finds; only Landlock can make it read-only
         yield s.Bind(f"/dev/{name}", f"/dev/{name}", device=True)
     if policy.sdk is not None:
@@ -164,6 +166,10 @@ def open_layer_steps(policy: Policy, host_ids: HostIds | None) -> Iterator[Step]
         yield s.OpenSource(policy.image.path, follow=False)
     elif policy.image is not None and host_ids is not None:
         yield s.DetachLayer(policy.image.path, s.IMAGE, (host_ids.uid, host_ids.gid), writable=False)
+    if policy.image is not None and policy.image.upper and host_ids is None:
+        yield s.OpenSource(policy.image.upper, follow=False)
+    elif policy.image is not None and policy.image.upper and host_ids is not None:
+        yield s.DetachLayer(policy.image.upper, s.IMAGE_UPPER, (host_ids.uid, host_ids.gid), writable=True)
     if not isinstance(policy.workspace, Overlay):
         return
     lowers, upper = (*policy.workspace.sealed, policy.workspace.path), policy.workspace.upper
@@ -204,7 +210,8 @@ def tmpfs_steps(policy: Policy, host: Host, within_tmp: tuple[s.Bind, ...]) -> I
     """Mount the agent's own tmpfs. A mount over a directory comes before mounts within that directory."""
     limits, counted = policy.limits, not host.memory_cgroup
     executable = policy.profile != "strict"
-    yield s.MountTmpfs("/tmp", limits.tmp, limits.inodes, executable, counted, policy.inside_root)
+    if policy.image is None or not policy.image.upper:  # what is built keeps it for the next program
+        yield s.MountTmpfs("/tmp", limits.tmp, limits.inodes, executable, counted, policy.inside_root)
     yield from within_tmp
     if policy.workspace is None:
         yield s.MountTmpfs(WORKSPACE, limits.disk, limits.inodes, executable, counted)
@@ -216,7 +223,7 @@ def tmpfs_steps(policy: Policy, host: Host, within_tmp: tuple[s.Bind, ...]) -> I
     yield s.MountTmpfs("/dev/shm", limits.tmp, limits.inodes, False, counted, policy.inside_root)
     if policy.terminals:
         yield s.MountTerminals(TERMINALS, MAX_TERMINALS)
-    if policy.socket is not None:
+    if policy.socket is not None and (policy.image is None or not policy.image.upper):
         yield s.Link("/tmp/agentos.sock", SOCKET)
 
 
@@ -226,14 +233,15 @@ def image_steps(policy: Policy, host: Host, binds: Sequence[s.Bind]) -> Iterator
     if image is None:
         return
     carried = [bind.target for bind in binds if is_in_image(bind)]
-    mounted = ("/proc", "/tmp", WORKSPACE, "/dev/shm", *([TERMINALS] if policy.terminals else []))
+    own_tmp = [] if image.upper else ["/tmp"]
+    mounted = ("/proc", *own_tmp, WORKSPACE, "/dev/shm", *([TERMINALS] if policy.terminals else []))
     carried += [path for path in mounted if path not in carried]
     name = image.user or "agent"
     lines = f"{name}:x:{UID}:{GID}:{name}:{WORKSPACE}:/bin/sh\n", f"{name}:x:{GID}:\n"
     texts = [_replace_account(text, name, line) for text, line in zip(image.accounts, lines, strict=True)]
-    files = {} if policy.inside_root else {"passwd": texts[0], "group": texts[1]}
+    files = {} if policy.inside_root or image.upper else {"passwd": texts[0], "group": texts[1]}
     files |= {"hosts": _ETC_FILES["hosts"], **git_files(policy)}
-    directories = (CODE, ROOT_HOME) if policy.inside_root else (CODE,)
+    directories = (CODE, *([ROOT_HOME] if policy.inside_root else ()), *(["/tmp"] if image.upper else ()))
     if policy.inside_root and host.uid != 0:  # with a block it changes little
         files |= {"apt/apt.conf.d/99agentos": APT_AS_ROOT}
     if policy.network == "filtered":
@@ -242,8 +250,8 @@ def image_steps(policy: Policy, host: Host, binds: Sequence[s.Bind]) -> Iterator
     own = tuple([(f"/etc/{name}", text) for name, text in files.items()])
     # Landlock lets root inside write below "/", so also to /proc, which no wall here needs to be written.
     closed = ("/proc",) if policy.inside_root else ()
-    counted = not host.memory_cgroup
-    yield s.MountImage(image.path, tuple(carried), directories, own, size, limits.inodes, counted, closed)
+    counted, inodes = not host.memory_cgroup, limits.inodes
+    yield s.MountImage(image.path, tuple(carried), directories, own, size, inodes, counted, closed, image.upper)
 
 
 def is_in_image(bind: s.Bind) -> bool:

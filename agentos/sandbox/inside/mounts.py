@@ -132,7 +132,13 @@ class Root:
         libc.move_mount(tree, "image")
         os.close(tree)
         layers = {"lowerdir": "own:image"}
-        if step.size:
+        if step.upper:
+            tree = self._trees.pop(s.IMAGE_UPPER, None)
+            tree = libc.open_tree(self._sources[step.upper]) if tree is None else tree
+            libc.move_mount(tree, "upper")
+            os.close(tree)
+            layers |= {"upperdir": "upper/tree", "workdir": "upper/work"}
+        elif step.size:
             layers |= self._mount_upper(step)
         overlay = libc.mount_detached("overlay", "image", layers, "userxattr")
         os.chdir("/")

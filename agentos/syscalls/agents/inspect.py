@@ -1,8 +1,7 @@
 """Handler of INSPECT."""
 
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 
 import trio
 
@@ -32,8 +31,7 @@ from .spawn import describe_isolation
 
 
 def syscalls(registry: Registry, line: Line, upstream_proxy: str | None) -> tuple[Syscall, ...]:
-    @asynccontextmanager
-    async def prepare(caller: Caller, request: calls.Inspect) -> AsyncIterator[Prepared]:
+    async def prepare(caller: Caller, request: calls.Inspect) -> Prepared:
         agent = registry.find(request.id, request.name)
 
         async def act(call: Call) -> calls.Inspected:
@@ -41,7 +39,7 @@ def syscalls(registry: Registry, line: Line, upstream_proxy: str | None) -> tupl
             llm = describe_model(line, agent)
             return describe_agent(registry, agent, used, llm, upstream_proxy, caller.kind == "operator")
 
-        yield Prepared((Right("inspect", agent=agent.id),), act)
+        return Prepared((Right("inspect", agent=agent.id),), act)
 
     return (Syscall(Op.INSPECT, calls.Inspect, prepare=prepare),)
 
@@ -83,7 +81,15 @@ def describe_agent(
         next_at=agent.due_at,
         wakes_on=agent.spec.wakes_on,
         forked_from=agent.forked_from,
+        image=describe_image(agent),
     )
+
+
+def describe_image(agent: Agent) -> calls.ImageInUse | None:
+    """The image that its spec names, and what its present life has of it."""
+    jail, name = agent.life.jail, agent.spec.image
+    image = jail.parts.image if jail is not None else None
+    return calls.ImageInUse(name=name, digest=image.digest if image is not None else None) if name else None
 
 
 def describe_health(agent: Agent) -> calls.Health | None:
@@ -187,6 +193,7 @@ def describe_start(spec: AgentSpec, by_operator: bool) -> calls.Started:
         workspace=spec.workspace if spec.workspace in ("tmp", "keep") else host_path(spec.workspace),
         workspace_mode=spec.workspace_mode,
         terminals=spec.terminals,
+        mailbox=spec.mailbox,
         runtime=spec.runtime,
         network=spec.network if spec.jailed else "host",
         ready=spec.ready,

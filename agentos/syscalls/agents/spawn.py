@@ -2,8 +2,7 @@
 
 import os
 import stat
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from functools import cache
 from hashlib import sha256
 
@@ -41,7 +40,7 @@ from supervisors.strategy import Restart
 RESTARTS: dict[str, Restart] = {"always": "permanent", "on-failure": "transient", "never": "temporary"}
 SHOWN_FIRST = (
     *("script", "command", "permissions", "isolation", "sandboxed", "network"),
-    *("workspace", "workspace_mode", "code", "limits"),
+    *("workspace", "workspace_mode", "code", "image", "limits"),
 )
 POLICIES = {restart: policy for policy, restart in RESTARTS.items()}
 
@@ -70,8 +69,7 @@ class Spawning:
     base: str
     _rates: dict[str, Rate] = field(factory=dict, init=False)  # of guests, by name
 
-    @asynccontextmanager
-    async def prepare(self, caller: Caller, request: calls.Spawn) -> AsyncIterator[Prepared]:
+    async def prepare(self, caller: Caller, request: calls.Spawn) -> Prepared:
         """Start an agent and wait until it is running."""
         try:
             given = await self._read_permissions(caller, request)
@@ -97,7 +95,7 @@ class Spawning:
         def look() -> bytes:  # once: what is shown is what the approval is bound to
             return read_program(draft)
 
-        yield Prepared(
+        return Prepared(
             draft.rights,
             act,
             describe_request(request, given),
@@ -237,6 +235,8 @@ def check_guest_options(request: calls.Spawn) -> None:
     for name in ("code", "python"):
         if getattr(request, name) is not None:
             raise PermissionDenied(f"{name}: only the operator may give an agent further host files: leave it out")
+    if request.image is not None:
+        raise PermissionDenied("image: only the operator may give an agent one: leave it out")
     if request.workspace not in (None, "tmp"):
         raise PermissionDenied("workspace: only the operator may give one that outlives the agent: say tmp")
 

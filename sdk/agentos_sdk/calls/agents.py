@@ -36,11 +36,11 @@ class Spawned:
 
 @record
 class Spawn(Request[Spawned]):
-    """Start an agent: exactly one of ``script`` and ``command``.
+    """Start an agent: exactly one of ``script`` and ``command``, or neither in an ``image`` that has a command.
 
     ``restart_policy`` is the original's name for ``restart``: always, on-failure, never. With the ``workspace_mode``
     overlay its changes of a directory that is its ``workspace`` wait for APPLY. With ``terminals`` its programs may
-    open pseudo-terminals.
+    open pseudo-terminals. A ``kept`` mailbox outlives it and the kernel, for the next of its name and spawner.
     """
 
     op = Op.SPAWN
@@ -68,6 +68,8 @@ class Spawn(Request[Spawned]):
     workspace_mode: Literal["direct", "overlay"] | None = None
     runtime: Literal["exec", "fast"] = "exec"
     terminals: bool = False
+    mailbox: Literal["kept", "memory"] = "memory"
+    image: str | None = None
     llm: Share = Share()
     permissions: object = None
 

@@ -110,6 +110,15 @@ class Started:
     shutdown: float | str
     workspace_mode: Literal["direct", "overlay"] = "direct"
     terminals: bool = False
+    mailbox: Literal["kept", "memory"] = "memory"
+
+
+@record
+class ImageInUse:
+    """The image that an agent has as its root. ``digest`` is that of its present life, ``None`` without one."""
+
+    name: str
+    digest: str | None
 
 
 @record
@@ -171,6 +180,7 @@ class Inspected:
     next_at: float | None = None
     wakes_on: str | None = None
     forked_from: str | None = None
+    image: ImageInUse | None = None
 
 
 @record

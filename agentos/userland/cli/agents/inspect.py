@@ -12,12 +12,11 @@ from agentos.userland.cli import completed
 from agentos.userland.cli.common import (
     agent_fields,
     check_reply,
-    json_option,
     kernel,
+    kernel_options,
     plural,
     print_json,
     printable,
-    socket_option,
     text_width,
 )
 from agentos.userland.cli.times import format_time
@@ -34,8 +33,7 @@ BYTE_LIMITS = ("memory", "file_size", "disk", "tmp")
 @click.argument("name", shell_complete=completed.agents)
 @click.option("--isolation", is_flag=True, help="Also its walls and limits, layer by layer.")
 @click.option("-v", "--verbose", is_flag=True, help="The same, with the evidence that each stands.")
-@json_option
-@socket_option
+@kernel_options
 def inspect(name: str, isolation: bool, verbose: bool, socket_path: str | None, as_json: bool) -> None:
     """Show all that is known of the agent NAME (or with that id)."""
     with kernel(socket_path) as client:
@@ -143,6 +141,8 @@ def start_facts(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "fork of", found["forked_from"] or ""
     yield "children", ", ".join(f"{child['name']} ({child['state']})" for child in found["children"])
     yield "runs", " ".join([spec["script"] or "", *(spec["command"] or []), *spec["args"]]).strip()
+    image = found["image"]
+    yield "image", " ".join(filter(None, (image["name"], image["digest"]))) if image is not None else ""
     yield "code", spec["code"] or ""
     yield "python", spec["python"] or ""
     yield "directory", spec["cwd"] or ""

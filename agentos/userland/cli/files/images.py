@@ -13,16 +13,15 @@ from agentos.userland.cli.agents.resources import format_bytes
 from agentos.userland.cli.common import (
     Failed,
     check_reply,
-    fit_columns,
-    format_table,
     json_option,
     kernel,
+    kernel_options,
     print_json,
     print_result,
+    print_table,
     printable,
-    socket_option,
-    table_width,
 )
+from agentos.userland.cli.files.image_build import build, describe_made, pull
 from agentos.userland.cli.kernel.run import find_state_dir
 from agentos.userland.cli.times import format_time
 
@@ -44,7 +43,11 @@ def bounded_memory() -> Iterator[None]:
 
 @click.group()
 def image() -> None:
-    """Import, list and remove images that agents run in."""
+    """Make, list and remove images that agents run in."""
+
+
+image.add_command(build)
+image.add_command(pull)
 
 
 @image.command("import")
@@ -74,16 +77,11 @@ def import_(source: str, name: str, state_dir: Path | None, max_size: int, as_js
         raise Failed(f"{name} wasn't made: {error}") from None
     except OSError as error:
         raise Failed(f"{name} wasn't made: {error.filename or 'the archive'}: {error.strerror}") from None
-    for sentence in made.left_out if not as_json else ():
-        click.echo(printable(sentence), err=True)
-    size = f"{made.entries} entries, {format_bytes(made.bytes)}"
-    reply = {"name": made.name, "digest": made.digest, "bytes": made.bytes, "left_out": made.left_out}
-    print_result(f"{name} is made of the {made.format}: {size}, {made.digest}", reply, as_json)
+    describe_made(made, as_json)
 
 
 @image.command()
-@json_option
-@socket_option
+@kernel_options
 def ls(socket_path: str | None, as_json: bool) -> None:
     """List the images."""
     with kernel(socket_path) as client:
@@ -95,18 +93,12 @@ def ls(socket_path: str | None, as_json: bool) -> None:
         [i["name"], i["digest"][:19], str(i["image_layers"]), format_bytes(i["bytes"]), format_time(i["made"])]
         for i in reply["images"]
     ]
-    if not rows:
-        click.echo("no images")
-        return
-    header, *rest = fit_columns(rows, HEADER, ("IMAGE", "DIGEST"), table_width())
-    for line in format_table(rest, header):
-        click.echo(line)
+    print_table(rows, HEADER, ("IMAGE", "DIGEST"), "no images")
 
 
 @image.command()
 @click.argument("name")
-@json_option
-@socket_option
+@kernel_options
 def inspect(name: str, socket_path: str | None, as_json: bool) -> None:
     """Show what an agent takes of an image, and what it doesn't."""
     with kernel(socket_path) as client:
@@ -139,8 +131,7 @@ def describe(one: dict[str, Any]) -> list[str]:
 
 @image.command()
 @click.argument("name")
-@json_option
-@socket_option
+@kernel_options
 def rm(name: str, socket_path: str | None, as_json: bool) -> None:
     """Remove an image that no agent uses."""
     with kernel(socket_path) as client:

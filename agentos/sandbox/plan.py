@@ -51,7 +51,6 @@ from .files.root_files import (
 from .filters import landlock, seccomp
 from .filters.landlock import PathRule
 from .host import Host
-from .host_ids import STORE_IDS
 from .policy import MIB, BadPolicy, Image, Limits, Policy, Program, RootImage
 from .steps import Step
 
@@ -106,7 +105,7 @@ def plan_sandbox(policy: Policy, program: Program, host: Host, host_ids: HostIds
         *(detach_steps(policy, later, ids) if is_root else []),
         *([s.UnshareCgroup()] if host.cgroup_namespace else []),
         *(open_steps(policy, binds, later) if not is_root else []),
-        *_layer_steps(policy, ids if is_root else None),
+        *open_layer_steps(policy, ids if is_root else None),
         *(s.WriteFile(f"/etc/{name}", text) for name, text in git_files(policy).items()),
         *own,
         *([s.ForbidExecutableMemfds()] if policy.profile == "strict" and host.memfd_noexec else []),
@@ -236,13 +235,6 @@ def plan_unjailed(program: Program, host: Host, limits: Limits | None, keeper: b
             *(tuple(program.argv), environment, program.directory, not keeper, program.stdin, keeper, program.terminal)
         ),
     )
-
-
-def _layer_steps(policy: Policy, ids: HostIds | None) -> Iterator[Step]:
-    """The layers of overlays; root inside writes to one only with ids of the store's, which are shown as its own."""
-    for step in open_layer_steps(policy, ids):
-        block = STORE_IDS if policy.inside_root else None
-        yield step._replace(block=block) if isinstance(step, s.DetachLayer) else step
 
 
 def find_inside(policy: Policy, host: Host) -> seccomp.Inside | None:

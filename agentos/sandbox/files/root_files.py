@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from agentos.sandbox import steps as s
 from agentos.sandbox.host import Host
+from agentos.sandbox.host_ids import STORE_IDS
 from agentos.sandbox.policy import MAX_TERMINALS, BadPolicy, Directory, Image, Network, Overlay, Policy
 from agentos.sandbox.steps import Step
 from agentos_sdk.values import HostIds
@@ -177,8 +178,9 @@ def open_layer_steps(policy: Policy, host_ids: HostIds | None) -> Iterator[Step]
         yield from (s.OpenSource(path, follow=False) for path in (*lowers, upper))
         return
     owner, targets = (host_ids.uid, host_ids.gid), s.layer_targets(WORKSPACE, len(lowers))
+    block = STORE_IDS if policy.inside_root else None
     for path, target in zip((*lowers, upper), targets, strict=True):
-        yield s.DetachLayer(path, target, owner, writable=path == upper)
+        yield s.DetachLayer(path, target, owner, writable=path == upper, block=block)
 
 
 def _targets_without_symlinks(policy: Policy) -> Sequence[str]:

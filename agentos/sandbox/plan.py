@@ -241,11 +241,11 @@ def find_inside(policy: Policy, host: Host) -> seccomp.Inside | None:
     """Whether root inside has a block of ids, or one, and others are pretended.
 
     Without root a block is taken of the user's own subordinate ids. Files with them could not be removed by the kernel:
-    an overlay's upper layer has none.
+    an upper layer that stays has none.
     """
-    if not policy.inside_root:
+    if not policy.inside_root or policy.image is None:
         return None
-    counted = host.memory_cgroup and host.pids_cgroup and policy.workspace is None
+    counted = host.memory_cgroup and host.pids_cgroup and policy.workspace is None and not policy.image.upper
     return "block" if host.uid == 0 or (host.sub_ids is not None and counted) else "pretended"
 
 

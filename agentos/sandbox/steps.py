@@ -219,9 +219,10 @@ class MountImage(NamedTuple):
     """Make an overlay over an image's tree, at the host path ``source``, the root in place of the one made so far.
 
     The mounts at ``carried`` are moved over to it, those at ``closed`` read-only. What is written to it goes to a tmpfs
-    of ``size`` bytes and ``inodes``, or, with a size of 0, it is read-only; with an ``upper`` it goes there, whose tree
-    is that of :data:`IMAGE_UPPER`. ``files`` are those of the sandbox's own, by path. With root the tree is that of a
-    :class:`DetachLayer` whose target is :data:`IMAGE`. As :class:`MountOverlay`, after :class:`TakeIdentity`.
+    of ``size`` bytes and ``inodes``, or, with a size of 0, it is read-only. ``files`` are those of the sandbox's own,
+    by path. With root the tree is that of a :class:`DetachLayer` whose target is :data:`IMAGE`. As
+    :class:`MountOverlay`, after :class:`TakeIdentity`. With an ``upper`` what is written goes there; with root its tree
+    is that of :data:`IMAGE_UPPER`.
     """
 
     source: str

@@ -423,5 +423,5 @@ def test_without_root_a_block_is_of_the_users_own_ids_where_groups_count_and_not
     assert steps[at(steps, s.TakeIdentity)] == s.TakeIdentity(0, 0, True, 65536)
     for less in (replace(host, pids_cgroup=False), replace(host, memory_cgroup=False), replace(host, sub_ids=None)):
         assert made(policy, less)[0][1:] == ("0 1001 1", "0 1002 1", True, None)
-    kept = attrs.evolve(policy, workspace=Overlay("/p", "/u"))
-    assert made(kept, host)[0][1:] == ("0 1001 1", "0 1002 1", True, None)
+    for kept in ({"workspace": Overlay("/p", "/u")}, {"image": RootImage("/i", upper="/u")}):
+        assert made(attrs.evolve(policy, **kept), host)[0][1:] == ("0 1001 1", "0 1002 1", True, None)

@@ -116,8 +116,7 @@ def bind_steps(policy: Policy, host: Host) -> Iterator[s.Bind]:
             yield s.Bind(path, path)
     for name in DEVICES:
         building = policy.image is not None and policy.image.upper
-        opened = host.landlock_abi == 0 or policy.inside_root or building
-        if name == "zero" and not host.memory_cgroup and opened:
+        if name == "zero" and not host.memory_cgroup and (host.landlock_abi == 0 or policy.inside_root or building):
             continue  # mapped shared it is memory that no watcher finds; only Landlock can make it read-only
         yield s.Bind(f"/dev/{name}", f"/dev/{name}", device=True)
     if policy.sdk is not None:
@@ -170,7 +169,8 @@ def open_layer_steps(policy: Policy, host_ids: HostIds | None) -> Iterator[Step]
     if policy.image is not None and policy.image.upper and host_ids is None:
         yield s.OpenSource(policy.image.upper, follow=False)
     elif policy.image is not None and policy.image.upper and host_ids is not None:
-        yield s.DetachLayer(policy.image.upper, s.IMAGE_UPPER, (host_ids.uid, host_ids.gid), writable=True)
+        block = STORE_IDS if policy.inside_root else None
+        yield s.DetachLayer(policy.image.upper, s.IMAGE_UPPER, (host_ids.uid, host_ids.gid), writable=True, block=block)
     if not isinstance(policy.workspace, Overlay):
         return
     lowers, upper = (*policy.workspace.sealed, policy.workspace.path), policy.workspace.upper
@@ -243,17 +243,18 @@ def image_steps(policy: Policy, host: Host, binds: Sequence[s.Bind]) -> Iterator
     texts = [_replace_account(text, name, line) for text, line in zip(image.accounts, lines, strict=True)]
     files = {} if policy.inside_root or image.upper else {"passwd": texts[0], "group": texts[1]}
     files |= {"hosts": _ETC_FILES["hosts"], **git_files(policy)}
-    directories = (CODE, *([ROOT_HOME] if policy.inside_root else ()), *(["/tmp"] if image.upper else ()))
-    if policy.inside_root and host.uid != 0:  # with a block it changes little
+    directories = (CODE, *([ROOT_HOME] if policy.inside_root else []), *(["/tmp"] if image.upper else []))
+    if policy.inside_root and host.uid != 0:
         files |= {"apt/apt.conf.d/99agentos": APT_AS_ROOT}
     if policy.network == "filtered":
         files["resolv.conf"] = FILTERED_RESOLVER
     size = 0 if policy.profile == "strict" else limits.disk
     own = tuple([(f"/etc/{name}", text) for name, text in files.items()])
-    # Landlock lets root inside write below "/", so also to /proc, which no wall here needs to be written.
-    closed = ("/proc",) if policy.inside_root else ()
-    counted, inodes = not host.memory_cgroup, limits.inodes
-    yield s.MountImage(image.path, tuple(carried), directories, own, size, inodes, counted, closed, image.upper)
+    # Landlock lets what writes below "/" write to /proc, too, which no wall here needs to be written.
+    closed = ("/proc",) if policy.inside_root or image.upper else ()
+    counted = not host.memory_cgroup
+    given = (tuple(carried), directories, own, size, limits.inodes, counted, closed)
+    yield s.MountImage(image.path, *given, image.upper)
 
 
 def is_in_image(bind: s.Bind) -> bool:

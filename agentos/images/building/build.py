@@ -23,6 +23,7 @@ from agentos.images.store import NAME, NAME_RULE, Image, Images, NewTree
 from agentos.images.streams import MAX_READ, Stream, buffered, decompress
 from agentos.images.tar import BLOCK, check_sum
 from agentos.images.unpack import Bounds, Unpacking
+from agentos.sandbox.host_ids import STORE_IDS
 from agentos.services.snapshots import beneath, layers
 
 from . import trees
@@ -32,11 +33,15 @@ from .plan import SCRIPT, Copy, Directory, Run, StagePlan, Step, find_image, fin
 
 
 class Options(Struct, frozen=True):
-    """``arguments`` are values of ARGs, ``target`` the stage to build; ``network`` is what RUN reaches."""
+    """``arguments`` are values of ARGs, ``target`` the stage to build; ``network`` is what RUN reaches.
+
+    ``root``: without a USER it is root of the image.
+    """
 
     arguments: Mapping[str, str] = {}
     target: str = ""
     network: Sequence[str] = ()
+    root: bool = True
     cached: bool = True
     bounds: Bounds = Bounds()
 
@@ -63,12 +68,13 @@ class Build:
         self._images, self._run, self._tell, self._options = images, run, tell, options
         self._made: dict[int, _Made] = {}
         self._dropped: list[str] = []
+        self._powers = 0
 
     def build(self, file: Dockerfile, context: str, name: str) -> Image:
         """Build the target, or the last stage, from a directory. Raises :class:`.BadDockerfile`, ``BadArchive``."""
         if not NAME.fullmatch(name):
             raise BadArchive(f"NAME: expected {NAME_RULE}, got {name!r}")
-        plans = plan_build(file, self._images, self._options.arguments, self._options.target)
+        plans = plan_build(file, self._images, self._options.arguments, self._options.target, self._options.root)
         with contextlib.ExitStack() as stack, beneath.open_top(os.path.realpath(context)) as top:
             files = Files(top, _read_ignore(top), self._options.bounds)
             self._check_sources(plans, files)
@@ -173,9 +179,11 @@ class Build:
         trees.make_directories(root, act.directory)
         for directory in (upper, upper / "tree", upper / "work"):
             directory.mkdir(mode=0o755)
+            if act.is_root and os.geteuid() == 0:  # what root inside writes belongs to ids that no process has
+                os.chown(directory, STORE_IDS[0], STORE_IDS[0])
         if act.script:
             _write_text(root, SCRIPT.lstrip("/"), act.script, 0o755)
-        config = take_config(None)[0] if not act.user else ImageConfig(user=act.user)
+        config = ImageConfig(user=act.user)
         given = ("", "dockerfile", 0, 0, 0, 0.0, new.id, (), (), config)
         self._images.name(Image(name, *given, building=True))
         try:
@@ -185,7 +193,8 @@ class Build:
         if act.script:
             os.unlink(SCRIPT.lstrip("/"), dir_fd=root)
         with beneath.open_top(str((upper / "tree").resolve())) as changed:
-            self._dropped += trees.merge(changed, root)
+            dropped, powers = trees.merge(changed, root)
+        self._dropped, self._powers = [*self._dropped, *dropped], self._powers + powers
         with beneath.open_top(str(new.root.parent.resolve())) as place:
             beneath.remove_tree(place, "upper")
 
@@ -228,7 +237,9 @@ class Build:
         digest = hashlib.sha256(layers.compute_seal(root).digest.encode() + msgspec.json.encode(config)).hexdigest()
         dropped = [f"FIFOs, sockets and devices aren't taken: {', '.join(self._dropped[:5])}"] if self._dropped else []
         sentences = (*left_out, *plan.state.told, *dropped)
-        return finish(self._images, new, name, Said(f"sha256:{digest}", "dockerfile", 1, config, sentences))
+        return finish(
+            self._images, new, name, Said(f"sha256:{digest}", "dockerfile", 1, config, sentences, self._powers)
+        )
 
 
 def _make_key(*parts: object) -> str:

@@ -28,6 +28,7 @@ class Run(Struct, frozen=True):
     directory: str
     user: str
     script: str = ""
+    is_root: bool = False
 
 
 class Copy(Struct, frozen=True):
@@ -65,12 +66,17 @@ class StagePlan(Struct, frozen=True):
 SCRIPT = "/.agentos-run"
 
 
-def plan_build(file: Dockerfile, images: Images, arguments: Mapping[str, str], target: str) -> Sequence[StagePlan]:
-    """The stages that the target, or else the last stage, needs, in order. Raises :class:`.BadDockerfile`."""
+def plan_build(
+    file: Dockerfile, images: Images, arguments: Mapping[str, str], target: str, root: bool
+) -> Sequence[StagePlan]:
+    """The stages that the target, or else the last stage, needs, in order. Raises :class:`.BadDockerfile`.
+
+    ``root``: without a USER programs are root of the image.
+    """
     known = _read_arguments(file, arguments)
     plans: dict[int, StagePlan] = {}
-    for number, stage in enumerate(file.stages):
-        plans[number] = _plan_stage(file, number, stage, images, known, plans)
+    for number in range(len(file.stages)):
+        plans[number] = _plan_stage(file, number, images, known, plans, root)
     wanted, waiting = set[int](), [_find_target(file, target)]
     while waiting:
         number = waiting.pop()
@@ -128,11 +134,12 @@ def _read_arguments(file: Dockerfile, given: Mapping[str, str]) -> Mapping[str, 
 def _plan_stage(
     file: Dockerfile,
     number: int,
-    stage: Stage,
     images: Images,
     known: Mapping[str, str],
     former: Mapping[int, StagePlan],
+    root: bool,
 ) -> StagePlan:
+    stage = file.stages[number]
     begin = stage.begin
     globals_ = State(ImageConfig(), {}, file.escape)
     globals_.arguments |= known
@@ -151,15 +158,15 @@ def _plan_stage(
         except NoImage as error:
             raise begin.fail(str(error)) from None
         state = State(base.config, known, file.escape)
-    steps = [Step(one, _plan_step(one, state, file, number, images)) for one in stage.steps]
+    steps = [Step(one, _plan_step(one, state, file, number, images, root)) for one in stage.steps]
     return StagePlan(number, stage, base, steps, state)
 
 
 def _plan_step(
-    one: Instruction, state: State, file: Dockerfile, number: int, images: Images
+    one: Instruction, state: State, file: Dockerfile, number: int, images: Images, root: bool
 ) -> Run | Copy | Directory | None:
     if one.keyword == "RUN":
-        return _plan_run(one, state)
+        return _plan_run(one, state, root)
     if one.keyword in ("COPY", "ADD"):
         act = _plan_copy(one, state)
         if act.origin and find_stage(file.stages[:number], act.origin) is None:
@@ -172,7 +179,7 @@ def _plan_step(
     return Directory(state.directory) if one.keyword == "WORKDIR" else None
 
 
-def _plan_run(one: Instruction, state: State) -> Run:
+def _plan_run(one: Instruction, state: State, root: bool) -> Run:
     script = ""
     command: Sequence[str] = one.words or (*state.shell, one.rest)
     if one.heredocs and _HEREDOC_WORD.fullmatch(one.rest):
@@ -183,7 +190,9 @@ def _plan_run(one: Instruction, state: State) -> Run:
         bodies = "".join(f"{each.text}{each.name}\n" for each in one.heredocs)
         command = (*state.shell, f"{one.rest}\n{bodies}")
     user = (state.given.user or "").partition(":")[0]
-    return Run(command, dict(state.environment), state.directory, user, script)
+    is_root = root and user in ("", "root", "0")
+    name = user if not user.isdecimal() and user != "root" else ""
+    return Run(command, dict(state.environment), state.directory, name, script, is_root)
 
 
 def _plan_copy(one: Instruction, state: State) -> Copy:

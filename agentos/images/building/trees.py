@@ -49,9 +49,13 @@ def _is_directory(here: int, name: str) -> bool:
     return stat.S_ISDIR(os.stat(name, dir_fd=here, follow_symlinks=False).st_mode)
 
 
-def merge(upper: int, root: int) -> list[str]:
-    """Move what an overlay's upper tree has into the tree below it. Returns what no image has: FIFOs, sockets."""
+def merge(upper: int, root: int) -> tuple[list[str], int]:
+    """Move what an overlay's upper tree has into the tree below it.
+
+    Returns the FIFOs and sockets, which no image has, and how many files have lost set-id bits or capabilities.
+    """
     dropped: list[str] = []
+    powers = 0
     for path in (*OF_THE_JAIL, *_JAIL_FILES):
         if (found := beneath.look(upper, path)) is not None:
             with beneath.open_parent(upper, path) as (above, name):
@@ -73,15 +77,15 @@ def merge(upper: int, root: int) -> list[str]:
                 if below is not None:
                     _remove(there, name, below)
                 if stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode):
-                    _strip(here, name)
+                    powers += _take(here, name, found.st_mode)
                     os.rename(name, name, src_dir_fd=here, dst_dir_fd=there)
                 elif not layers.is_whiteout(found):
                     dropped.append(inside)
     for path, status in reversed(directories):
         with beneath.open_directory(root, path) as there:
-            os.fchmod(there, stat.S_IMODE(status.st_mode))
+            os.fchmod(there, status.st_mode & 0o1777)
             os.utime(there, ns=(status.st_mtime_ns, status.st_mtime_ns))
-    return dropped
+    return dropped, powers
 
 
 def _merge_directory(here: int, there: int, name: str, below: os.stat_result | None) -> None:
@@ -102,12 +106,19 @@ def _remove(parent: int, name: str, found: os.stat_result) -> None:
         os.unlink(name, dir_fd=parent)
 
 
-def _strip(here: int, name: str) -> None:
-    """Remove what overlayfs notes at a file."""
-    path = f"/proc/self/fd/{here}/{name}"
+def _take(here: int, name: str, mode: int) -> bool:
+    """Make a file or link this process's own, without what gives rights. Returns whether it had set-id bits or such."""
+    if not stat.S_ISLNK(mode):
+        os.chmod(name, mode & 0o777, dir_fd=here)  # first: with set-id bits it must never be ours
+    os.chown(name, os.geteuid(), os.getegid(), dir_fd=here, follow_symlinks=False)
+    if stat.S_ISLNK(mode):
+        return False
+    path, powers = f"/proc/self/fd/{here}/{name}", bool(mode & (stat.S_ISUID | stat.S_ISGID))
     for attribute in os.listxattr(path, follow_symlinks=False):
-        if attribute.startswith("user.overlay."):
+        if attribute.startswith(("user.overlay.", "security.capability")):
             os.removexattr(path, attribute, follow_symlinks=False)
+            powers |= attribute == "security.capability"
+    return powers
 
 
 def resolve(top: int, path: str) -> str:

@@ -31,7 +31,7 @@ from agentos_sdk.errors import CallError, Unavailable, from_reply
 from agentos_sdk.opcodes import Op
 
 from .progress import Progress, ReplayFailed, describe_differences
-from .sealed import read_reply, seal
+from .sealed import open_calls, read_reply, seal
 from .switch import Switch
 
 MAX_BYTES = 256 << 20  # of the lines of a recording that is replayed
@@ -65,7 +65,7 @@ class LifeReplay:
     mark_secrets: Callable[[bytes], bytes]
     recorded_end: str | None = None
     switch: Switch = field(factory=Switch)
-    give_rights: Callable[[Caller, bool], None] = field(default=lambda caller, whole: None)
+    give_rights: Callable[[Caller, "LifeReplay", bool], None] = field(default=lambda caller, life, whole: None)
     repeats_files: bool = True  # WRITE and READ are done again in its files, which began empty
     live: trio.Event = field(factory=trio.Event)  # calls are done that the recording doesn't answer
     chosen: WeakKeyDictionary[Call, RecordedCall | None] = field(factory=WeakKeyDictionary)  # what answers; None: live
@@ -101,6 +101,10 @@ class LifeReplay:
     def seal(self, calls: Iterable[Syscall]) -> Sequence[Syscall]:
         """The table's calls, answered from here."""
         return seal(calls, self)
+
+    def open(self, calls: Iterable[Syscall]) -> Sequence[Syscall]:
+        """The table's calls as they are done live."""
+        return open_calls(calls, self)
 
     async def answer(self, op: Op, call: Call, request: Any, do: Do, found: RecordedCall | None = None) -> object:
         """The recorded reply to a call, or the error. ``do`` does what is done in the agent's own files.
@@ -200,7 +204,7 @@ class LifeReplay:
 
     def go_on(self, caller: Caller) -> None:
         """A call of ``caller`` is done live, with its own rights from now on."""
-        self.give_rights(caller, not self.left)
+        self.give_rights(caller, self, not self.left)
 
     def _add_drift(self, found: Sequence[Difference]) -> None:
         room = MAX_DRIFT - len(self.progress.drift)

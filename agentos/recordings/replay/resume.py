@@ -76,7 +76,7 @@ class Resumer:
             self.recorder.maker.mark_secrets,
             repeats_files=repeats,
             switch=Switch(live=True),
-            give_rights=self.callers.go_live,
+            give_rights=lambda caller, life, whole: self.callers.go_live(caller, None, whole),
         )
         facts = recording.manifest.agents.get(life.agent)
         if facts is not None and facts.id != agent.id:  # another kernel has given it
@@ -118,7 +118,7 @@ class ResumedLife:
         return reason
 
     def end(self) -> None:
-        self.callers.go_live(self.agent.caller, whole=True)
+        self.callers.go_live(self.agent.caller, None, whole=True)
 
 
 def renumber(call: RecordedCall, former: int, present: int) -> RecordedCall:

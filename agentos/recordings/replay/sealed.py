@@ -3,7 +3,7 @@
 from base64 import b64decode
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -61,9 +61,7 @@ def _switch(syscall: Syscall, life: "LifeReplay") -> Syscall:
         found = life.chosen[call]
         if found is not None:
             return await attempt(_seal(syscall, life, found))(call.caller, request, call)
-        request = name_itself(op, call.caller, request, life)
-        if op is Op.THINK and life.switch.model is not None:
-            request = ask_model(request, life.switch.model)
+        request = adapt(op, call.caller, request, life)
         if syscall.background is not None and request.async_:
             serve, size = build_steps(syscall), len(encode_line(describe_request(request)))
             number = syscall.background.start(call, op, request.request_id, size, partial(serve, call.caller, request))
@@ -115,6 +113,30 @@ def _seal(syscall: Syscall, life: "LifeReplay", answer: RecordedCall | None = No
 def attempt(syscall: Syscall) -> Attempt:
     """Its steps, but for counting."""
     return handle(syscall) if syscall.prepare is None else judge(syscall)
+
+
+def open_calls(calls: Iterable[Syscall], life: "LifeReplay") -> Sequence[Syscall]:
+    """These calls as a fork makes them that is wholly live: as they are, but for what it was told of itself."""
+    return [_open(each, life) if each.op in ABOUT_AGENTS or each.op is Op.THINK else each for each in calls]
+
+
+def _open(syscall: Syscall, life: "LifeReplay") -> Syscall:
+    """With what it is asked adapted; it gets a task, or none, as it did."""
+    prepare = syscall.prepare
+    assert prepare is not None, "all of these need rights"
+
+    @wraps(prepare)
+    def prepare_own(caller: Caller, request: Any) -> Any:
+        return prepare(caller, adapt(syscall.op, caller, request, life))
+
+    return replace(syscall, prepare=prepare_own)
+
+
+def adapt(op: Op, caller: Caller, request: Any, life: "LifeReplay") -> Any:
+    """The request as it is done live."""
+    if op is Op.THINK:
+        return request if life.switch.model is None else ask_model(request, life.switch.model)
+    return name_itself(op, caller, request, life)
 
 
 def name_itself(op: Op, caller: Caller, request: Any, life: "LifeReplay") -> Any:

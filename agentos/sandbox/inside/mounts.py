@@ -208,6 +208,7 @@ def _fill_own(carried: dict[str, bool], step: s.MountImage) -> None:
             os.mknod(f"own{target}", stat.S_IFREG | 0o644)
     for directory in step.directories:
         os.makedirs(f"own{directory}", 0o755, exist_ok=True)
+        os.chmod(f"own{directory}", 0o1777 if directory == "/tmp" else 0o755)
     for path, text in step.files:
         os.makedirs("own" + os.path.dirname(path), 0o755, exist_ok=True)
         with open(f"own{path}", "w", encoding="utf-8", errors="surrogateescape") as file:

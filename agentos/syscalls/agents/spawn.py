@@ -40,7 +40,7 @@ from supervisors.strategy import Restart
 RESTARTS: dict[str, Restart] = {"always": "permanent", "on-failure": "transient", "never": "temporary"}
 SHOWN_FIRST = (
     *("script", "command", "permissions", "isolation", "sandboxed", "network"),
-    *("workspace", "workspace_mode", "code", "image", "limits"),
+    *("workspace", "workspace_mode", "code", "image", "user", "limits"),
 )
 POLICIES = {restart: policy for policy, restart in RESTARTS.items()}
 

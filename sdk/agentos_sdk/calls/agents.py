@@ -70,6 +70,7 @@ class Spawn(Request[Spawned]):
     terminals: bool = False
     mailbox: Literal["kept", "memory"] = "memory"
     image: str | None = None
+    user: Literal["root"] | None = None
     llm: Share = Share()
     permissions: object = None
 

@@ -90,6 +90,7 @@ class Calls:
         terminals: bool | None = None,
         mailbox: Literal["kept", "memory"] | None = None,
         image: str | None = None,
+        user: Literal["root"] | None = None,
         llm: Mapping[str, Any] | None = None,
         permissions: object = None,
     ) -> Reply:

@@ -14,7 +14,7 @@ from agentos.agents.life.lifecycle import State
 from agentos.agents.registry import Agent, Registry
 from agentos.agents.tree.tracker import Tracker
 from agentos.agents.waking.start import OnEvent
-from agentos.agents.waking.waker import Waker
+from agentos.agents.waking.waker import MAX_STARTING, SLOW_SECONDS, Waker
 from agentos.services.event_log.ring import EventLog
 from agentos.services.events import (
     AgentExited,
@@ -51,6 +51,7 @@ class Fleet:
     log: EventLog = field(factory=EventLog)
     woken: list[tuple[str, str]] = field(factory=list)
     ended: list[str] = field(factory=list)
+    starting: float = 0.0  # seconds that a start takes
     ending: float = 0.0  # seconds
     problem: Unavailable | None = None
     programs: dict[str, Program] = field(factory=dict)  # what agents do until they end
@@ -84,6 +85,7 @@ class Fleet:
         if one.wish.woken or not one.over.is_set():
             return
         self.woken.append((one.name, reason))
+        await trio.sleep(self.starting)
         one.renew()
         one.wish.wake()
         self.registry.change(one, AgentSpawned(one.id, one.name))
@@ -196,6 +198,25 @@ async def test_an_agent_that_reads_nothing_is_started_by_the_next_message_only(
         await trio.testing.wait_all_tasks_blocked()
 
     assert len(fleet.woken) == 2
+
+
+async def test_of_many_that_one_sender_wakes_few_start_at_a_time_and_slow_ones_hold_up_none(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    fleet = Fleet()
+    agents = [fleet.add(f"a{number}") for number in range(2 * MAX_STARTING + 1)]
+    fleet.starting = 600.0
+    async with fleet.running():
+        for one in agents:
+            for _ in range(3):
+                fleet.send(one)
+        await trio.sleep(0.05)
+        assert len(fleet.woken) == MAX_STARTING
+        await trio.sleep(SLOW_SECONDS)
+        assert len(fleet.woken) == 2 * MAX_STARTING
+        await trio.sleep(1)
+
+    assert sorted(fleet.woken) == sorted((one.name, "message") for one in agents), "each once"
 
 
 async def test_an_agent_that_was_given_up_begins_with_its_messages_when_it_is_started_again(

@@ -26,7 +26,7 @@ def builder(kernels: None) -> Iterator[Kernel]:
     """A kernel with an image ``tiny``, which has a shell."""
     with tempfile.TemporaryDirectory(prefix="aos-build-", dir="/var/tmp") as place, running(TOML) as kernel:
         (Path(place) / "root").mkdir()
-        copy_programs(Path(place) / "root", "ln")
+        copy_programs(Path(place) / "root", "ln", "chown", "mkfifo")
         Path(place, "tiny.tar").write_bytes(tar_root(make_root(Path(place) / "root")))
         import_image(Images(kernel.state_dir), f"{place}/tiny.tar", "tiny")
         yield kernel
@@ -73,7 +73,7 @@ RUNS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     ),
     "directories at the top, and /tmp for the next RUN": (
         "RUN mkdir -p /opt/x /tmp; echo t > /tmp/t; chmod 500 /opt/x\nRUN cat /tmp/t > /opt/t",
-        {"opt": "d755", "opt/x": "d500", "opt/t": "644 t\n", "tmp": "d755", "tmp/t": "644 t\n"},
+        {"opt": "d755", "opt/x": "d500", "opt/t": "644 t\n", "tmp": "d1777", "tmp/t": "644 t\n"},
     ),
     "both forms, directory, variables and arguments": (
         'ARG V=1\nENV E="two words"\nWORKDIR /w\nRUN echo $V "$E" > one\nRUN ["sh", "-c", "echo $V; pwd > $0", "two"]',
@@ -103,6 +103,23 @@ def test_what_a_run_changes_is_in_the_image(case: str, builder: Kernel, tmp_path
     build(builder, tmp_path, f"FROM tiny\n{text}\n")
 
     assert changes(builder) == expected
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a kernel without root pretends other owners")
+def test_a_run_is_root_inside_and_leaves_nothing_that_gives_rights_on_the_host(builder: Kernel, tmp_path: Path) -> None:
+    text = (
+        "FROM tiny\nRUN <<EOF\nset -e\nid -u\necho x > /srv/set\nchown 33:44 /srv/set\nchmod 6755 /srv/set\n"
+        "stat -c '%u %g %a' /srv/set\nmkdir /srv/d\nchown 33 /srv/d\nchmod 2777 /srv/d\nmkfifo /srv/fifo\nEOF\n"
+    )
+
+    said = build(builder, tmp_path, text)
+
+    assert {"0", "33 44 6755"} <= {*said.splitlines()}
+    assert changes(builder) == {"srv/set": "755 x\n", "srv/d": "d777"}
+    assert "set-id bits and file capabilities aren't taken: 1 files had them" in said
+    assert "FIFOs, sockets and devices aren't taken: srv/fifo" in said
+    assert "1000" in build(builder, tmp_path, "FROM tiny\nRUN id -u\n", "--no-root").splitlines()
+    assert "1000" in build(builder, tmp_path, "FROM tiny\nUSER app\nRUN id -u\n").splitlines()
 
 
 def test_a_step_is_done_again_only_if_something_that_it_depends_on_differs(builder: Kernel, tmp_path: Path) -> None:

@@ -182,6 +182,9 @@ def test_several_models_are_compared_in_one_table(recorded: Recorded) -> None:
     assert [row[2] for row in rows] == ["-", *["identical"] * 4]
     assert [row[5] for row in rows] == ["-", *["'said 1' → 'quick'"] * 2, *["no"] * 2]
     assert [row[6] for row in rows] == ["exit status 0"] * 5
+    with recorded.kernel.client() as client:
+        last = [client.logs(row[0])["lines"][-2]["text"] for row in rows[1:]]
+    assert last == ["quick", "quick", "said 2", "said 2"]  # each live question was asked of that model
 
 
 def test_each_fork_is_checked_in_its_own_files_of_which_the_check_is_no_part(recorded: Recorded) -> None:

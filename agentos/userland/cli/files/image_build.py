@@ -34,6 +34,7 @@ SECONDS = 3600.0  # of one RUN
 @click.option("--build-arg", "arguments", multiple=True, metavar="NAME=VALUE", help="The value of an ARG; repeatable.")
 @click.option("--target", default="", metavar="STAGE", help="Build this stage; default: the last one.")
 @click.option("--no-cache", is_flag=True, help="Run each RUN, also if it was done before.")
+@click.option("--no-root", is_flag=True, help="RUN as one user that owns all files, not as root of the image.")
 @click.option("--network", is_flag=True, help="Let RUN use the host's network; default: none.")
 @click.option("--domain", "domains", multiple=True, metavar="DOMAIN", help="Let RUN reach it, by the kernel's proxy.")
 @click.option("--limit", "limit", multiple=True, metavar="NAME=VALUE", help="Of RUN, such as memory=4G; repeatable.")
@@ -48,6 +49,7 @@ def build(
     arguments: tuple[str, ...],
     target: str,
     no_cache: bool,
+    no_root: bool,
     network: bool,
     domains: tuple[str, ...],
     limit: tuple[str, ...],
@@ -67,7 +69,7 @@ def build(
     if network and domains:
         raise click.UsageError("--network and --domain: it has either the host's network or a filtered one")
     reached = ("host",) if network else tuple(sorted(domains))
-    options = Options(parse_pairs("--build-arg", arguments), target, reached, not no_cache)
+    options = Options(parse_pairs("--build-arg", arguments), target, reached, not no_root, not no_cache)
     fields = {
         "limits": {**parse_limits(LIMITS), **parse_limits(limit)},
         "network": "host" if network else "filtered" if domains else "none",
@@ -106,6 +108,7 @@ def run_step(client: AgentOSClient, one: "Instruction", act: "Run", fields: Mapp
     timer.start()
     try:
         own = {"command": list(act.command), "env": dict(act.env), "cwd": act.directory}
+        own |= {"user": "root"} if act.is_root else {}
         status = spawn_and_wait(client, {**fields, **own})
     finally:
         timer.cancel()
@@ -129,11 +132,11 @@ def pull(reference: str, name: str, state_dir: Path | None, insecure: bool, as_j
     from agentos.images.importer import import_image
     from agentos.images.store import Images
 
+    if reference.startswith("-"):
+        raise click.UsageError(f"REF: expected a reference such as docker.io/library/debian:13, got {reference!r}")
     program = shutil.which("skopeo")
     if program is None:
         raise Failed("pull needs skopeo, which isn't in PATH: install its package (`apt-get install skopeo`)")
-    if reference.startswith("-"):
-        raise click.UsageError(f"REF: expected a reference such as docker.io/library/debian:13, got {reference!r}")
     transports = ("docker://", "oci:", "oci-archive:", "docker-archive:", "dir:")
     source = reference if reference.startswith(transports) else f"docker://{reference}"
     with _errors(name), tempfile.TemporaryDirectory(prefix="agentos-pull-") as place:

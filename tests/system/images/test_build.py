@@ -207,10 +207,10 @@ def test_a_build_that_is_killed_leaves_nothing_to_the_next_one(builder: Kernel, 
     command = [sys.executable, "-m", "agentos", "image", "build", str(tmp_path), "-t", "killed"]
     env = {**environment(builder.place), "AGENTOS_SOCKET": builder.socket}
     with subprocess.Popen(
-        [*command, "--state-dir", str(builder.state_dir)], env=env, cwd=builder.place, stdout=subprocess.PIPE
+        [*command, "--state-dir", str(builder.state_dir)], env=env, cwd=builder.place, stderr=subprocess.PIPE
     ) as started:
-        assert started.stdout is not None
-        assert started.stdout.readline() == b"begun\n"
+        assert started.stderr is not None
+        assert b"begun\n" in iter(started.stderr.readline, b"")
         started.send_signal(signal.SIGKILL)
     with builder.client() as client:
         [left] = [one["name"] for one in client.list_agents() if one["name"].startswith("build-")]
@@ -227,10 +227,10 @@ def test_an_interrupted_build_ends_its_program(builder: Kernel, tmp_path: Path) 
     command = [sys.executable, "-m", "agentos", "image", "build", str(tmp_path), "-t", "stopped"]
     env = {**environment(builder.place), "AGENTOS_SOCKET": builder.socket}
     with subprocess.Popen(
-        [*command, "--state-dir", str(builder.state_dir)], env=env, cwd=builder.place, stdout=subprocess.PIPE
+        [*command, "--state-dir", str(builder.state_dir)], env=env, cwd=builder.place, stderr=subprocess.PIPE
     ) as started:
-        assert started.stdout is not None
-        assert started.stdout.readline() == b"begun\n"
+        assert started.stderr is not None
+        assert b"begun\n" in iter(started.stderr.readline, b"")
         started.send_signal(signal.SIGTERM)
         assert started.wait() == 1
 
